@@ -10,8 +10,9 @@ import xxhash
 
 from assets.reading import table_description
 from assets.steps import lead_of
+from traceviz_dag.pipeline.findings import code_of_rules
 from traceviz_dag.show.web.addresses import iteration_path, usual_address
-from traceviz_dag.tables import PARTITION_COLUMNS, all_tables, derived_tables
+from traceviz_dag.tables import FINDINGS, PARTITION_COLUMNS, all_tables, derived_tables
 
 OWNERS = ["team:performance"]
 DATA_VERSION_TAG = "dagster/data_version"
@@ -72,12 +73,16 @@ def table_spec(
 
 
 def code_version_of(table: str) -> str:
-    """The version of the code that makes a table; of another package's, query and columns are a part of it."""
+    """The version of the code that makes a table.
+
+    The code of the rules is a part of it where findings are made, and of another package's table its query and columns.
+    """
     derived = derived_tables().get(table)
-    if derived is None:
-        return CODE_VERSION
-    made = f"{derived.sql}\n{derived.schema}"
-    return f"{CODE_VERSION}-{xxhash.xxh3_64_hexdigest(made.encode())}"
+    if derived is not None:
+        made = f"{derived.sql}\n{derived.schema}"
+        return f"{CODE_VERSION}-{xxhash.xxh3_64_hexdigest(made.encode())}"
+    # Automation looks at the lead of a step alone, so all tables of the step have one version.
+    return f"{CODE_VERSION}-{code_of_rules()}" if lead_of(table) == lead_of(FINDINGS.name) else CODE_VERSION
 
 
 def _table_metadata(name: str) -> dict[str, Any]:

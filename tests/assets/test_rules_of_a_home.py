@@ -45,6 +45,18 @@ def test_what_the_command_sets_holds_for_every_later_run_and_a_comment_recompute
     assert (back["ranks_computed"], back["aggregated"]) == (2, True) and load_settings(home).rules == ""
 
 
+def test_another_rule_for_findings_makes_them_anew_and_reads_no_rank(tmp_path, monkeypatch):
+    run, home = write_run(tmp_path / "job", world=2), tmp_path / "home"
+    call("analyze", run, "--home", home)
+    [found] = (home / "lake/findings").rglob("part.parquet")
+    before = found.stat().st_mtime_ns
+    call("analyze", run, "--home", home)
+    assert found.stat().st_mtime_ns == before
+    monkeypatch.setattr("assets.conventions.code_of_rules", lambda: "another")
+    (again,) = call("analyze", run, "--home", home, "--json").json
+    assert (again["ranks_computed"], found.stat().st_mtime_ns > before) == (0, True)
+
+
 def test_rules_are_compared_by_what_they_say(tmp_path):
     file = tmp_path / "rules.toml"
     file.write_text(RULES)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import xxhash
 
+from traceviz_dag.analyze import findings
 from traceviz_dag.analyze.findings.findings import Iteration, Judged, findings_table
 from traceviz_dag.analyze.findings.rules.environment import KNOWN_SQL
 from traceviz_dag.analyze.findings.rules.registry import RULES
@@ -29,6 +33,15 @@ SELECT count(DISTINCT step) AS steps, max(step_ns) AS step_ns FROM (
     WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND window_name = 'step'
 )
 """
+
+
+@lru_cache(maxsize=1)
+def code_of_rules() -> str:
+    """A digest of all code that judges: findings are made anew where a rule is new, or another one."""
+    digest = xxhash.xxh3_64()
+    for path in sorted(Path(findings.__path__[0]).rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def iteration_findings(lake: Lake, run: str, iteration: int) -> pa.Table:
