@@ -19,7 +19,7 @@ from assets.plotted import plotted
 from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of, unmark_where_current
 from assets.step_faults import refresh_catalogue, told_in_a_line
-from assets.steps import READS, lead_of
+from traceviz_dag.pipeline.steps import READS, lead_of
 from traceviz_dag.analyze.across_invariants import collectives_violations, periods_violations, pipelines_violations
 from traceviz_dag.analyze.invariants import INVARIANT
 from traceviz_dag.analyze.pipelines.period_summary import PairVerdict, judge_pairs, period_summary

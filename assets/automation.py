@@ -3,7 +3,7 @@
 The conditions judge by data versions, not by time: a trace with a new time of change and the old content, or a
 topology that came out as before, sets nothing in motion.
 
-Of every step that automation runs, the lead bears one of the conditions; see ``assets/steps.py``. A condition asks of
+Of every step that automation runs, the lead bears one of the conditions; see ``traceviz_dag/pipeline/steps.py``. A condition asks of
 the leads that it depends on whether they are still to come, since Dagster remembers requests only of assets that bear a
 condition.
 """
@@ -17,8 +17,8 @@ import dagster as dg
 
 from assets import groups
 from assets.conventions import ONLY_STALE_TAG
-from assets.settings import HomeSettings
-from assets.steps import LEADS, STEPS, lead_of
+from traceviz_dag.pipeline.home_settings import HomeSettings
+from traceviz_dag.pipeline.steps import LEADS, STEPS, lead_of
 
 _Condition = dg.AutomationCondition
 

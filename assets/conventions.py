@@ -9,7 +9,7 @@ import dagster as dg
 import xxhash
 
 from assets.reading import table_description
-from assets.steps import lead_of
+from traceviz_dag.pipeline.steps import lead_of
 from traceviz_dag.pipeline.findings import code_of_rules
 from traceviz_dag.show.web.addresses import iteration_path, usual_address
 from traceviz_dag.tables import FINDINGS, PARTITION_COLUMNS, all_tables, derived_tables
@@ -55,7 +55,7 @@ def table_spec(
 
     Args:
         condition: when automation makes the step's tables anew; only the lead of a step bears it, see
-            ``assets/steps.py``. None leaves that to a job.
+            ``traceviz_dag/pipeline/steps.py``. None leaves that to a job.
         skippable: whether a run may leave out some of its partitions.
     """
     return dg.AssetSpec(

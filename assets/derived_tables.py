@@ -13,7 +13,7 @@ from assets.partitions import is_by_rank, iteration_partitions, one_iteration, t
 from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line
-from assets.steps import with_leads
+from traceviz_dag.pipeline.steps import with_leads
 from traceviz_dag.lake.marking import unmark
 from traceviz_dag.pipeline.derived import derive
 from traceviz_dag.tables import DerivedTable, derived_tables

@@ -14,7 +14,7 @@ from assets.plotted import plotted
 from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of, unmark_where_current
 from assets.step_faults import refresh_catalogue, told_in_a_line
-from assets.steps import READS
+from traceviz_dag.pipeline.steps import READS
 from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.known_ranks import drop_unlisted_ranks
 from traceviz_dag.lake.queries import AGGREGATED_TABLES

@@ -13,7 +13,7 @@ from assets.raw_traces import memory_snapshots
 from assets.resources import TracevizHome
 from assets.staleness import SNAPSHOTS_TAG, latest_tags
 from assets.step_faults import refresh_catalogue, told_in_a_line
-from assets.steps import lead_of
+from traceviz_dag.pipeline.steps import lead_of
 from traceviz_dag.lake.inputs import IterationInputs, registered
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.pipeline.memory import SnapshotOutcome, memory_sources, sources_version, store_memory

@@ -22,7 +22,7 @@ from assets.conventions import (
 from assets.lineage.recorded_files import file_tags
 from assets.partitions import iteration_partitions
 from assets.resources import TracevizHome
-from assets.settings import NightlySettings
+from traceviz_dag.pipeline.home_settings import NightlySettings
 from assets.step_faults import told_in_a_line
 from traceviz_dag.analyze.nights import (
     OTHER_RANKS,

@@ -22,10 +22,10 @@ from assets.partitions import (
 )
 from assets.reading import figures_description
 from assets.resources import TracevizHome
-from assets.settings import FigureSettings
+from traceviz_dag.pipeline.home_settings import FigureSettings
 from assets.staleness import latest_tags
 from assets.step_faults import told_in_a_line
-from assets.steps import with_leads
+from traceviz_dag.pipeline.steps import with_leads
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key, parse_rank_key, rank_key
 from traceviz_dag.pipeline.workers import default_workers
 from traceviz_dag.show.registry import tables_of

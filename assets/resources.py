@@ -7,8 +7,9 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.settings import HomeSettings, home_rules, load_settings
+from traceviz_dag.pipeline.home_settings import REMEDY, HomeSettings, home_rules, load_settings, settings_file
 from traceviz_dag.classify.rules import Rules, load_rules
+from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import DEFAULT_HOME
@@ -37,8 +38,20 @@ class TracevizHome(dg.ConfigurableResource):
         return open_lake(self.folder)
 
     def settings(self) -> HomeSettings:
-        """What runs by itself in this home, and how."""
-        return load_settings(self.folder)
+        """What runs by itself in this home, and how.
+
+        Raises:
+            BadInputError: as ``load_settings``, and for times that Dagster would refuse when it loads its schedules:
+                then nothing at all would run.
+        """
+        settings = load_settings(self.folder)
+        for cron in (settings.nightly.cron, settings.retention.cron):
+            try:
+                dg.ScheduleDefinition("checked", cron_schedule=cron, target="*")
+            except (dg.DagsterInvalidDefinitionError, ValueError, OverflowError):
+                path, fault = settings_file(self.folder), f"cron = {cron[:40]!r} is no time that comes back"
+                raise BadInputError(path, fault, REMEDY) from None
+        return settings
 
     def load_rules(self) -> Rules:
         """The rule table in force."""

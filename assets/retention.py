@@ -17,7 +17,7 @@ from assets.raw_traces import memory_snapshots, raw_traces, topology_files
 from assets.recorded_tables import RECORDED, lost_tables, recorded_check
 from assets.recorded_together import report_together
 from assets.resources import TracevizHome
-from assets.settings import RetentionSettings
+from traceviz_dag.pipeline.home_settings import RetentionSettings
 from assets.step_faults import told_in_a_line
 from traceviz_dag.lake.inputs import IterationInputs, all_registered, forget
 from traceviz_dag.lake.lake import Lake

@@ -10,7 +10,7 @@ from assets.automation import FIGURES_GROUP, ITERATION_NEEDED
 from assets.conventions import CODE_VERSION, OWNERS
 from assets.partitions import iteration_partitions, table_of_iteration
 from assets.step_faults import told_in_a_line
-from assets.steps import with_leads
+from traceviz_dag.pipeline.steps import with_leads
 
 
 def shows_iteration(

@@ -29,7 +29,7 @@ from dagster._scheduler.scheduler import launch_scheduled_runs
 from assets import conventions
 from assets.resources import TracevizHome
 from assets.retention import retention as retention_asset
-from assets.settings import FILE_NAME
+from traceviz_dag.pipeline.home_settings import FILE_NAME
 from assets.staleness import pending_stage
 from tests.end_to_end.daemon import Daemon, is_busy, news
 from traceviz_dag.classify.rules import load_rules
@@ -58,7 +58,7 @@ def retention(home: Path, _run: Path) -> bool:
 def newer_code(home: Path, run: Path) -> bool:
     """Make all tables of a home anew, as the first analysis after an update of the program does."""
     conventions.CODE_VERSION += "-next"
-    from traceviz_dag.orchestration.orchestrate import AnalysisSettings, analyse
+    from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
     from traceviz_dag.pipeline.discovery import inputs_below
 
     [result] = analyse(AnalysisSettings(home, workers=2), inputs_below([run]))

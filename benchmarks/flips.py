@@ -33,7 +33,7 @@ from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.marking import mark_stale
 from traceviz_dag.lake.partitions import FILE_NAME, Partition
 from traceviz_dag.lake.stale import Stale
-from traceviz_dag.orchestration.orchestrate import AnalysisSettings, analyse
+from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.read.nsys import cache
 from traceviz_dag.read.nsys.profile import SCHEMAS

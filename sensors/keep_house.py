@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dagster as dg
 
-from assets.settings import HomeSettings
+from traceviz_dag.pipeline.home_settings import HomeSettings
 from sensors.jobs import PRUNE
 
 

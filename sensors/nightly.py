@@ -11,7 +11,7 @@ from assets.conventions import IN_FLIGHT, ONLY_STALE_TAG, RANGE_END_TAG, RANGE_S
 from assets.nightly import unjudged
 from assets.partitions import rank_trace_key
 from assets.resources import TracevizHome
-from assets.settings import HomeSettings
+from traceviz_dag.pipeline.home_settings import HomeSettings
 from assets.staleness import contiguous, pending_stage
 from sensors.busy_storage import once_free
 from sensors.jobs import JUDGE_NIGHT, STAGES

@@ -10,7 +10,7 @@ import dagster as dg
 
 from assets.conventions import RANGE_START_TAG
 from assets.resources import TracevizHome
-from assets.settings import HomeSettings, NotifySettings
+from traceviz_dag.pipeline.home_settings import HomeSettings, NotifySettings
 from sensors.busy_storage import once_free
 from traceviz_dag.orchestration.run_launcher import WILL_RETRY_TAG
 

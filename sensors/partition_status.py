@@ -10,7 +10,7 @@ from __future__ import annotations
 import dagster as dg
 from dagster._core.definitions.partitions.context import partition_loading_context
 
-from assets.settings import HomeSettings
+from traceviz_dag.pipeline.home_settings import HomeSettings
 
 _SECONDS = 60
 

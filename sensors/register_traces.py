@@ -9,7 +9,7 @@ from assets.partitions import register_partitions
 from assets.raw_traces import new_observations
 from assets.recorded_together import log_together
 from assets.resources import TracevizHome
-from assets.settings import HomeSettings
+from traceviz_dag.pipeline.home_settings import HomeSettings
 from assets.step_faults import told_in_a_line
 from sensors.ledger import FolderRecord, read_ledger, update_ledger
 from sensors.listing import FolderLook, Unreadable, open_folders, walk

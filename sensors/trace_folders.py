@@ -10,7 +10,7 @@ import xxhash
 from assets.conventions import DATA_VERSION_TAG, IN_FLIGHT
 from assets.raw_traces import classification_rules
 from assets.resources import TracevizHome
-from assets.settings import HomeSettings, SensorSettings, WatchedRoot
+from traceviz_dag.pipeline.home_settings import HomeSettings, SensorSettings, WatchedRoot
 from sensors.busy_storage import once_free
 from sensors.folder_changes import Due, Patience, Pending, advance, asked
 from sensors.ledger import FolderRecord, FolderState, read_ledger

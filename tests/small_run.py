@@ -82,7 +82,7 @@ def write_run(folder: Path, iterations: dict[int, int] | None = None, world: int
 
 def two_ranks_analysed(folder: Path) -> tuple[Path, Path]:
     """A run of two ranks, and a home that holds what they show."""
-    from traceviz_dag.orchestration.orchestrate import AnalysisSettings, analyse
+    from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
     from traceviz_dag.pipeline.discovery import inputs_below
 
     run = write_run(folder / "job", world=2)

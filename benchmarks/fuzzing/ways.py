@@ -179,7 +179,7 @@ def odd_name() -> str:
 
 def settings(path: Path, chance: random.Random) -> str:
     """Read the settings."""
-    from assets.settings import FILE_VARIABLE, load_settings
+    from traceviz_dag.pipeline.home_settings import FILE_VARIABLE, load_settings
 
     load_settings(path.parent, {FILE_VARIABLE: str(path)})
     return WHOLE

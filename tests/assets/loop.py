@@ -16,7 +16,7 @@ from assets import across_ranks
 from assets.automation import ONLY_STALE_TAG, without_pictures
 from assets.partitions import rank_trace_key, ranks_by_iteration
 from assets.resources import TracevizHome
-from assets.settings import FigureSettings, HomeSettings
+from traceviz_dag.pipeline.home_settings import FigureSettings, HomeSettings
 from assets.staleness import ITERATION_TABLES, contiguous, pending_stage
 from sensors.register_traces import register_traces
 from sensors.trace_folders import look_once

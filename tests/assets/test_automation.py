@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from assets import conventions, rank_tables, staleness
-from assets.steps import lead_of
+from traceviz_dag.pipeline.steps import lead_of
 from tests.assets.loop import (
     COMPUTED,
     ITERATION_ASSETS,

@@ -16,7 +16,7 @@ from dagster._utils.schedules import schedule_execution_time_iterator
 from assets.conventions import ONLY_STALE_TAG, RANGE_END_TAG, RANGE_START_TAG
 from assets.nightly import nightly_gate
 from assets.resources import TracevizHome
-from assets.settings import FILE_NAME, HomeSettings, NightlySettings
+from traceviz_dag.pipeline.home_settings import FILE_NAME, HomeSettings, NightlySettings
 from sensors.nightly import NIGHT_TAG, _latest_night, judge_open_night, nightly_schedule
 from sensors.notifications import notify_sensor
 from sensors.register_traces import register_traces

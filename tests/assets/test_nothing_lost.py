@@ -19,7 +19,7 @@ from traceviz_dag.definitions import ASSETS
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.partition_keys import rank_key
 from traceviz_dag.orchestration.instance import open_instance
-from traceviz_dag.orchestration.orchestrate import AnalysisSettings, IterationResult, analyse
+from traceviz_dag.pipeline.analysis import AnalysisSettings, IterationResult, analyse
 from traceviz_dag.pipeline.discovery import inputs_below
 
 STALE = "SELECT rank, stage, cause, reason FROM stale_tables ORDER BY rank NULLS FIRST, stage"

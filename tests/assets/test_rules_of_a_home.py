@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from assets.resources import TracevizHome
-from assets.settings import FILE_NAME, home_rules, load_settings, set_home_rules
+from traceviz_dag.pipeline.home_settings import FILE_NAME, home_rules, load_settings, set_home_rules
 from tests.damage import call
 from tests.small_run import write_run
 from traceviz_dag.classify.rules import load_rules

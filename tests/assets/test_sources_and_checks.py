@@ -10,7 +10,7 @@ import pytest
 
 from assets.automation import with_freshness
 from assets.raw_traces import raw_traces
-from assets.settings import HomeSettings, WatchedRoot
+from traceviz_dag.pipeline.home_settings import HomeSettings, WatchedRoot
 from tests.assets.loop import QUIET, Loop, of_iterations
 from tests.small_run import rank_file, write_run
 from traceviz_dag.definitions import ASSETS, defs

@@ -34,4 +34,4 @@ def small(_kept) -> Path:
 @pytest.fixture
 def without_dagster(monkeypatch) -> None:
     """Let ``analyze``, and what calls it, fill the lake without Dagster: a quarter of the time."""
-    monkeypatch.setattr("traceviz_dag.orchestration.orchestrate.analyse", analyse_without_dagster)
+    monkeypatch.setattr("traceviz_dag.pipeline.analysis.analyse", analyse_without_dagster)

@@ -32,7 +32,7 @@ from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Edges, Era, Faults, Layout
 
 if TYPE_CHECKING:
-    from traceviz_dag.orchestration.orchestrate import AnalysisSettings, IterationResult
+    from traceviz_dag.pipeline.analysis import AnalysisSettings, IterationResult
 
 _PLAIN = JobSettings(pp=2, dp=2, microbatches=4, node_size=2, gzip=False, **{**SMALL, "layers": 4, "hidden": 1024})
 
@@ -175,7 +175,7 @@ def analyse_without_dagster(
     settings: AnalysisSettings, inputs: Sequence[IterationInputs], started: object = None
 ) -> list[IterationResult]:
     """In the place of ``orchestrate.analyse``: computes the iterations of which not the same files were analysed."""
-    from traceviz_dag.orchestration.orchestrate import IterationResult
+    from traceviz_dag.pipeline.analysis import IterationResult
 
     assert settings.rules is None, "the rules are the built-in ones here"
     lake = Lake(settings.home)

@@ -24,7 +24,7 @@ from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventL
 from dagster._core.storage.runs.sql_run_storage import SqlRunStorage
 
 import traceviz_dag.pipeline.workers as workers
-from traceviz_dag.orchestration.orchestrate import AnalysisSettings, analyse
+from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
 from traceviz_dag.pipeline.discovery import inputs_below
 
 _EVENTS = ("ASSET_MATERIALIZATION", "ASSET_OBSERVATION", "RUN_START", "RUN_SUCCESS", "RUN_FAILURE")

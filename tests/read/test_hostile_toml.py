@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from assets.settings import load_settings
+from traceviz_dag.pipeline.home_settings import load_settings
 from traceviz_dag.capture.configuration import read_configuration
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.errors import BadInputError

@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 
 from assets.resources import TracevizHome
-from assets.settings import NotifySettings, load_settings
+from traceviz_dag.pipeline.home_settings import NotifySettings, load_settings
 from sensors.notifications import notify_sensor, send
 
 

@@ -7,7 +7,7 @@ import pytest
 from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 
-from assets.settings import HomeSettings
+from traceviz_dag.pipeline.home_settings import HomeSettings
 from sensors.partition_status import forgotten, partition_status_sensor
 
 KEY = dg.AssetKey("kernels")

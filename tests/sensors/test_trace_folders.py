@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from assets.resources import TracevizHome
-from assets.settings import SensorSettings, load_settings
+from traceviz_dag.pipeline.home_settings import SensorSettings, load_settings
 from sensors.ledger import FolderRecord, FolderState, read_ledger, update_ledger
 from sensors.trace_folders import read_cursor, rests
 from tests.nsys_file import UTC, node_export

@@ -70,7 +70,7 @@ def analyze(
     Measures across ranks leave out ranks read in part, unless --allow-partial counts them. Missing ranks make the
     result partial, too, unless you chose the ranks by naming files, by --pattern, or accept them by --allow-partial.
     """
-    from traceviz_dag.orchestration.orchestrate import BUILT_IN_RULES, AnalysisSettings, analyse
+    from traceviz_dag.pipeline.analysis import BUILT_IN_RULES, AnalysisSettings, analyse
     from traceviz_dag.pipeline.completeness import ranks_chosen_by_name, stored_completeness
     from traceviz_dag.pipeline.discovery import inputs_below
 

@@ -84,11 +84,16 @@ class Lake:
         """The folder of all tables."""
         return self.home / catalogue.LAKE_FOLDER
 
-    def write(self, table_name: str, data: pa.Table, *, run: str, iteration: int, rank: int | None = None) -> Written:
+    def write(
+        self, table_name: str, data: pa.Table, *, run: str, iteration: int, rank: int | None = None, made: str = ""
+    ) -> Written:
         """Write one partition, in the order of its rows, in place of what was there.
 
         Equal tables give equal bytes. A reader sees the former file or the new one, never a part. Call
         :meth:`refresh_catalogue` once the first partitions of a table are written, for the sake of other clients.
+
+        Args:
+            made: of what it is made, a word without blanks; see ``pipeline/staleness.py``.
 
         Raises:
             UsageError: no such table, or values that cannot name a partition of it.
@@ -98,7 +103,7 @@ class Lake:
         partition = checked_partition(table, run, iteration, rank)
         if not is_begun(self.tables_folder):
             upgrade(self.tables_folder)
-        return write_part(self.tables_folder, table, partition, data)
+        return write_part(self.tables_folder, table, partition, data, made)
 
     def exists(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> bool:
         """Whether the partition was written.

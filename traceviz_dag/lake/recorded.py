@@ -6,8 +6,8 @@ writer announces a digest before the part appears under its name and settles it 
 two digests that the part may have, and both are right: the former file, or the new one. :func:`settle` tells which.
 
 A line holds a checksum over its place and itself, a word, the table, the rank and the digest, and of a part that was
-converted from an earlier version the digest that it had and the columns that it lacked; the last line of a part
-counts. Lines are appended in one write, so writers need no lock among themselves; those of one part take turns.
+converted from an earlier version the digest that it had and the columns that it lacked, and what the part was made of;
+the last line of a part counts. Lines are appended in one write, so writers need no lock among themselves; those of one part take turns.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ GONE = "-"
 
 _ANNOUNCED, _SETTLED, _BEGUN = "announced", "settled", "begun"
 _NO_PART = ("", None)
+_LEAST_WORDS = 4
 _REMEMBERED = 1 << 16
 
 Part = tuple[str, int | None]
@@ -65,11 +66,18 @@ class Content:
         digest: that of its file.
         former: where it was converted, the digest that it had before.
         missing: columns that the version which computed it did not have; they are NULL.
+        made: of what it was made, a word; empty where the writer did not say. It decides whether the part is stale.
     """
 
     digest: str
     former: str = GONE
     missing: tuple[str, ...] = ()
+    made: str = ""
+
+    @property
+    def computed(self) -> str:
+        """The digest of the file as it was computed, whatever version converted it since."""
+        return self.digest if self.former == GONE else self.former
 
 
 _GONE = Content(GONE)
@@ -340,9 +348,8 @@ def _parsed(path: Path, data: bytes) -> Record:
             damaged += 1
             continue
         word, table, rank, digest, *more = rest.decode().split(" ")
-        content = (
-            Content(digest, more[0], tuple(more[1].split(",")) if more[1] != GONE else ()) if more else Content(digest)
-        )
+        former, missing, made = (*more, *(GONE, GONE, "")[len(more) :])
+        content = Content(digest, former, tuple(missing.split(",")) if missing != GONE else (), made)
         part = (table, None if rank == GONE else int(rank))
         if word == _BEGUN:
             complete = True
@@ -356,8 +363,9 @@ def _parsed(path: Path, data: bytes) -> Record:
 def _line(path: Path, word: str, part: Part, content: Content) -> bytes:
     table, rank = part
     words = [word, table or GONE, GONE if rank is None else str(rank), content.digest]
-    if content.former != GONE:
-        words += [content.former, ",".join(content.missing) or GONE]
+    words += [content.former, ",".join(content.missing) or GONE, content.made]
+    while len(words) > _LEAST_WORDS and words[-1] in (GONE, ""):
+        words.pop()
     rest = " ".join(words).encode()
     # The break comes first: what a full disk left of a line before does not touch this one.
     return b"\n" + _checksum(_place(path), rest) + b" " + rest

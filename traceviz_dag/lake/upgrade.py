@@ -121,10 +121,10 @@ def _upgrade_part(lake: Path, table: Table, partition: Partition) -> None:
     except (*DAMAGED, BadInputError) as error:
         _set_aside(lake, table, partition, error)
         return
-    former = recorded.Content(
-        recorded.digest_in_place(path) or recorded.GONE, missing=missing_columns(found, table.schema)
-    )
-    store_part(lake, table, partition, data, former)
+    before = recorded.content_of(lake, table.name, partition) or recorded.Content(recorded.GONE)
+    former = recorded.digest_in_place(path) or recorded.GONE
+    now = replace(before, former=former, missing=missing_columns(found, table.schema))
+    store_part(lake, table, partition, data, now)
 
 
 def move_aside(lake: Path, table: Table, partition: Partition) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,36 +33,37 @@ class Written:
     digest: str
 
 
-def write_part(lake: Path, definition: Table, partition: Partition, data: pa.Table) -> Written:
+def write_part(lake: Path, definition: Table, partition: Partition, data: pa.Table, made: str = "") -> Written:
     """Write one partition's file, in the order of its rows, and record its digest.
 
     The file is durable before it appears under its name; a crash leaves the former file, or none.
 
     Args:
         lake: the folder of all tables.
+        made: of what it was made, a word.
 
     Raises:
         OutputError: it cannot be written.
         ValueError: the columns or their types are not those of the table.
     """
     check_schema(definition, data)
-    return store_part(lake, definition, partition, data)
+    return store_part(lake, definition, partition, data, Content("", made=made))
 
 
 def store_part(
-    lake: Path, definition: Table, partition: Partition, data: pa.Table, converted: Content | None = None
+    lake: Path, definition: Table, partition: Partition, data: pa.Table, recorded: Content
 ) -> Written:
     """Write one partition's file as :func:`write_part`, with the columns that it is given.
 
     Args:
-        converted: of what an earlier version computed: what the part held, and the columns that it lacked.
+        recorded: what is recorded of it beside its digest.
 
     Raises:
         OutputError: it cannot be written.
     """
     encoded = encode(data, definition.version)
     digest = xxhash.xxh3_128_hexdigest(encoded)
-    content = Content(digest, converted.digest, converted.missing) if converted else Content(digest)
+    content = replace(recorded, digest=digest)
     path = partition.folder(lake / definition.name) / FILE_NAME
     write_atomically(path, encoded, lambda: change_of(lake, definition.name, partition, content))
     return Written(path, data.num_rows, encoded.size, digest)

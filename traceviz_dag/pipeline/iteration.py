@@ -130,7 +130,10 @@ def rank_traces(inputs: IterationInputs, ranks: Collection[int], home: Path | No
         home: where profiles of Nsight Systems are kept once they were read; None keeps nothing.
     """
     return [
-        RankTrace(Path(entry.path), entry.name, entry.rank, entry.step, entry.part, home, entry.refusal, entry.format)
+        RankTrace(
+            *(Path(entry.path), entry.name, entry.rank, entry.step, entry.part, home, entry.refusal, entry.format),
+            *(entry.version, bool(entry.digest)),
+        )
         for entry in inputs.ranks
         if entry.rank in ranks
     ]

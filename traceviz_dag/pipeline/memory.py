@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import xxhash
 
 from traceviz_dag.analyze.memory.examination import Examined, examined
 from traceviz_dag.analyze.memory.matching import Seen, matched, seen_by_snapshot, seen_by_trace
@@ -23,6 +22,7 @@ from traceviz_dag.lake.stale import Stale
 from traceviz_dag.lake.write import Written
 from traceviz_dag.pipeline.formats.registry import trace_format
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
+from traceviz_dag.pipeline.made import CODE_VERSION, made_word
 from traceviz_dag.read.memory.reader import read_snapshot
 from traceviz_dag.system.processes import WorkerDiedError, spread
 from traceviz_dag.tables import MEMORY_RECORDINGS, MEMORY_TABLES
@@ -105,7 +105,10 @@ def mark_mismatched(lake: Lake, inputs: IterationInputs) -> dict[int, str]:
         if any(row["matched_by"] != evidence for row in rows):
             told = [{**row, "matched_by": str(evidence)} for row in rows]
             table = pa.Table.from_pylist(told, MEMORY_RECORDINGS.schema)
-            lake.write(MEMORY_RECORDINGS.name, table, run=inputs.run, iteration=inputs.iteration, rank=part.rank)
+            run, iteration, rank = inputs.run, inputs.iteration, part.rank
+            content = lake.content(MEMORY_RECORDINGS.name, run=run, iteration=iteration, rank=rank)
+            made = content.made if content is not None else ""
+            lake.write(MEMORY_RECORDINGS.name, table, run=run, iteration=iteration, rank=rank, made=made)
     return found
 
 
@@ -131,10 +134,12 @@ def set_aside_unreadable(lake: Lake, inputs: IterationInputs) -> list[int]:
     return sorted(unreadable)
 
 
-def sources_version(sources: Sequence[MemorySource]) -> str:
-    """Changes whenever one of them does; empty without any."""
-    words = [f"{one.rank}:{one.version}" for one in sources]
-    return xxhash.xxh3_64_hexdigest(" ".join(words).encode()) if words else ""
+def read_in_part(lake: Lake, inputs: IterationInputs) -> dict[int, str]:
+    """Rank → what could not be used of the snapshot that its tables are of."""
+    if not lake.partitions(MEMORY_RECORDINGS.name, inputs.run, inputs.iteration):
+        return {}
+    rows = lake.table(MEMORY_RECORDINGS.name, inputs.run, inputs.iteration).arrow(["rank", "fault"]).to_pylist()
+    return {row["rank"]: row["fault"] for row in rows if row["fault"] is not None}
 
 
 def store_memory(
@@ -170,7 +175,7 @@ def _store(lake: Lake, run: str, iteration: int, source: MemorySource) -> Snapsh
     try:
         if isinstance(source, RankInput):
             rows = _of_trace(lake, run, iteration, source)
-            written = _written(lake, run, iteration, source.rank, tables_of_trace(rows, source.format))
+            written = _written(lake, run, iteration, source, tables_of_trace(rows, source.format))
             return SnapshotOutcome(source.rank, written)
         return _store_snapshot(lake, run, iteration, source)
     except (BadInputError, OSError) as error:
@@ -203,10 +208,17 @@ def _of_trace(lake: Lake, run: str, iteration: int, entry: RankInput) -> pa.Tabl
     return rows.filter(pc.and_(pc.greater_equal(rows["time_ns"], first), pc.less_equal(rows["time_ns"], last)))
 
 
-def _written(lake: Lake, run: str, iteration: int, rank: int, tables: Mapping[str, pa.Table]) -> dict[str, Written]:
-    place = {"iteration": iteration, "rank": rank}
-    written = {name: lake.write(name, table, run=run, **place) for name, table in tables.items()}
-    unmark(lake, run, iteration, StaleStage.MEMORY, {rank})
+def memory_word(source: MemorySource) -> str:
+    """Of what the tables of GPU memory of a rank are made."""
+    return made_word(source=source.version, code=CODE_VERSION)
+
+
+def _written(
+    lake: Lake, run: str, iteration: int, source: MemorySource, tables: Mapping[str, pa.Table]
+) -> dict[str, Written]:
+    write = partial(lake.write, run=run, iteration=iteration, rank=source.rank, made=memory_word(source))
+    written = {name: write(name, table) for name, table in tables.items()}
+    unmark(lake, run, iteration, StaleStage.MEMORY, {source.rank})
     return written
 
 
@@ -217,7 +229,10 @@ def _store_snapshot(lake: Lake, run: str, iteration: int, snapshot: SnapshotInpu
     evidence, refusal = matched(seen_by_snapshot(devices), _seen_by_trace(lake, run, iteration, snapshot.rank))
     if refusal:
         raise BadInputError(path, f"not taken: {refusal}", NOT_TAKEN_REMEDY)
-    tables = _written(lake, run, iteration, snapshot.rank, memory_tables(content, devices, snapshot.name, evidence))
-    lost = losses(devices) if devices else ["holds neither a segment nor an event of a GPU"]
+    if not devices:
+        raise BadInputError(path, "holds neither a segment nor an event of a GPU", "record it again")
+    lost = losses(devices)
     fault = str(BadInputError(path, f"read in part: {'; '.join(lost)}", "record it again")) if lost else ""
-    return SnapshotOutcome(snapshot.rank, tables, fault, devices[0].peak_requested_bytes if devices else None)
+    made = memory_tables(content, devices, snapshot.name, evidence, fault or None)
+    tables = _written(lake, run, iteration, snapshot, made)
+    return SnapshotOutcome(snapshot.rank, tables, fault, devices[0].peak_requested_bytes)

@@ -19,6 +19,7 @@ from traceviz_dag.errors import BadInputError, file_system_line
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key
 from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES, RankTrace
+from traceviz_dag.pipeline.made import rank_word
 from traceviz_dag.pipeline.ranks import RANK_TABLES, analyse_rank, failed_trace
 from traceviz_dag.system import control_groups
 from traceviz_dag.system.processes import WorkerDiedError, spread
@@ -43,6 +44,7 @@ class IterationTask:
 
     Attributes:
         home: folder of the lake to write to.
+        topology_version: data version of the topology.
     """
 
     home: Path
@@ -50,6 +52,7 @@ class IterationTask:
     iteration: int
     topology: Topology
     rules: Rules
+    topology_version: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,14 +142,16 @@ def analyse_into_lake(task: IterationTask, trace: RankTrace) -> RankOutcome:
         write_atomically(log, "".join(traceback.format_exception(error)).encode(errors="replace"))
         return _record_failure(task, trace, f"{trace.name}: {_in_a_line(error)}; report it with {log}")
     log.unlink(missing_ok=True)
+    facts = tables["traces"].to_pylist()[0]
+    version = str(facts["digest"] or trace.version) if trace.is_digest else trace.version
+    made = rank_word(version, task.topology_version, task.rules.digest)
     written = {}
     for name in (*RANK_TABLES, *EXTRA_TABLES):
         if name not in tables:
             lake.delete(name, run=task.run, iteration=task.iteration, rank=trace.rank)
             continue
-        part = lake.write(name, tables[name], run=task.run, iteration=task.iteration, rank=trace.rank)
+        part = lake.write(name, tables[name], run=task.run, iteration=task.iteration, rank=trace.rank, made=made)
         written[name] = TableOutcome(part.rows, part.bytes, part.digest)
-    facts = tables["traces"].to_pylist()[0]
     violations = {
         "overlap": _names(overlap_violations(tables["overlap"])),
         "microbatches": _names(microbatch_violations(tables["microbatches"])),

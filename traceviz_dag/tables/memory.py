@@ -111,6 +111,7 @@ MEMORY_RECORDINGS = Table(
         Column("lost", BIGINT, "Rows and values of the file that could not be used."),
         Column("lost_names", TEXT, "JSON object: part of the file → how many."),
         Column("contradictions", TEXT, "JSON object: what does not fit together → how often."),
+        Column("fault", TEXT, "What of the file could not be used, and what to do, in a line; NULL where all was."),
     ),
 )
 

@@ -33,7 +33,7 @@ from traceviz_dag.commands.topology import topology
 from traceviz_dag.commands.waits import waits
 from traceviz_dag.commands.what_if.what_if import what_if
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
-from traceviz_dag.orchestration.orchestrate import IterationResult
+from traceviz_dag.pipeline.analysis import IterationResult
 from traceviz_dag.pipeline.lake_source import LakeSource
 from traceviz_dag.show.figures.bubble_waterfall import draw_bubble_waterfall
 from traceviz_dag.show.figures.critical_path import draw_critical_path

@@ -29,12 +29,17 @@ from traceviz_dag.vocabulary import MatchEvidence
 
 
 def memory_tables(
-    snapshot: Snapshot, devices: Sequence[Examined], file: str = "", matched_by: MatchEvidence | None = None
+    snapshot: Snapshot,
+    devices: Sequence[Examined],
+    file: str = "",
+    matched_by: MatchEvidence | None = None,
+    fault: str | None = None,
 ) -> dict[str, pa.Table]:
     """The tables of some devices of a snapshot, by name; call stacks are those of all.
 
     Args:
         file: its path, for people. matched_by: what tells that it is of its rank's trace; None of a file alone.
+        fault: what of it could not be used, in a line.
     """
     return {
         MEMORY_EVENTS.name: _joined(MEMORY_EVENTS, map(_events, devices)),
@@ -43,7 +48,7 @@ def memory_tables(
         MEMORY_STACKS.name: _stacks(snapshot),
         MEMORY_STEPS.name: _joined(MEMORY_STEPS, map(_steps, devices)),
         MEMORY_PEAKS.name: _joined(MEMORY_PEAKS, map(_peaks, devices)),
-        MEMORY_RECORDINGS.name: _recordings(snapshot, devices, file, matched_by),
+        MEMORY_RECORDINGS.name: _recordings(snapshot, devices, file, matched_by, fault),
     }
 
 
@@ -225,7 +230,7 @@ def _peaks(one: Examined) -> pa.Table:
 
 
 def _recordings(
-    snapshot: Snapshot, devices: Sequence[Examined], file: str, matched_by: MatchEvidence | None
+    snapshot: Snapshot, devices: Sequence[Examined], file: str, matched_by: MatchEvidence | None, fault: str | None
 ) -> pa.Table:
     overwritten, most = snapshot.ring
     lost = {**snapshot.unusable, **snapshot.unusable_values}
@@ -247,6 +252,7 @@ def _recordings(
                 "lost": sum(lost.values()),
                 "lost_names": json.dumps(lost),
                 "contradictions": json.dumps(one.replay.contradictions),
+                "fault": fault,
             }
         )
     return pa.Table.from_pylist(rows, MEMORY_RECORDINGS.schema)

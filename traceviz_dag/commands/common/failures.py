@@ -15,7 +15,7 @@ from traceviz_dag.tables import STALE_TABLES
 
 if TYPE_CHECKING:
     from traceviz_dag.lake.lake import Lake
-    from traceviz_dag.orchestration.orchestrate import IterationResult
+    from traceviz_dag.pipeline.analysis import IterationResult
 
 
 def tell_failures(results: Sequence[IterationResult]) -> None:

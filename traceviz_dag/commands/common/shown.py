@@ -16,7 +16,7 @@ from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.show.page.alignment import TimeAlignment
 
 if TYPE_CHECKING:
-    from traceviz_dag.orchestration.orchestrate import IterationResult
+    from traceviz_dag.pipeline.analysis import IterationResult
     from traceviz_dag.pipeline.completeness import Completeness
     from traceviz_dag.pipeline.lake_source import LakeSource
 
@@ -86,7 +86,7 @@ def completeness_of(sources: Sequence[LakeSource], paths: Sequence[Path]) -> lis
 
 def _analysed(home: Path, paths: Sequence[Path]) -> list[IterationResult]:
     """What became of the traces below the paths; what is there and unchanged is not analysed again."""
-    from traceviz_dag.orchestration.orchestrate import AnalysisSettings, analyse
+    from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
     from traceviz_dag.pipeline.discovery import inputs_below
 
     inputs = inputs_below(paths, home=home, with_known=True)

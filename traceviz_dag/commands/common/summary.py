@@ -20,7 +20,7 @@ from traceviz_dag.vocabulary import StepKind, WindowFrom
 if TYPE_CHECKING:
     from traceviz_dag.analyze.slow_ranks import SlowRank
     from traceviz_dag.analyze.waits.blame import LateRank
-    from traceviz_dag.orchestration.orchestrate import IterationResult
+    from traceviz_dag.pipeline.analysis import IterationResult
     from traceviz_dag.pipeline.completeness import Completeness
 
 MOST_SLOW_RANKS = 5

@@ -13,7 +13,7 @@ from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
 from traceviz_dag.pipeline.ranks import RANK_TABLES
-from traceviz_dag.tables import MEMORY_TABLES, TOPOLOGY_TABLES
+from traceviz_dag.tables import BY_RANK, MEMORY_TABLES, TOPOLOGY_TABLES, all_tables
 
 STEPS = {
     "topology": TOPOLOGY_TABLES,
@@ -38,6 +38,11 @@ LEADS = tuple(STEPS)
 def lead_of(table: str) -> str:
     """The table that speaks for the step of a table; a table of a step of its own speaks for itself."""
     return next((lead for lead, tables in STEPS.items() if table in tables), table)
+
+
+def is_by_rank(table: str) -> bool:
+    """Whether a table is made rank by rank, each from its own trace."""
+    return all_tables()[table].partitioned_by == BY_RANK and table not in MEMORY_TABLES
 
 
 def with_leads(tables: Iterable[str]) -> tuple[str, ...]:

@@ -1,62 +1,57 @@
-"""The main job from the command line: the same assets, partitions and events as from Dagster's UI, run in process."""
+"""The main job: every iteration the whole way, from its files to its tables; what is there and unchanged is skipped."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from traceback import format_exception
 
-import dagster as dg
-
-from assets.across_ranks import across_ranks_assets
-from assets.conventions import RANGE_END_TAG, RANGE_START_TAG
-from assets.derived_tables import derived_assets
-from assets.drawn_by_hand import events_of, tags_of_inputs
-from assets.iteration_tables import iteration_assets
-from assets.memory import memory_is_current, memory_tables, unread_snapshots
-from assets.partitions import rank_trace_key, register_partitions
-from assets.rank_tables import rank_tables
-from assets.raw_traces import new_observations
-from assets.recorded_together import report_together
-from assets.resources import TracevizHome
-from assets.settings import set_home_rules
-from assets.staleness import (
+from traceviz_dag.classify.rules import Rules, load_rules
+from traceviz_dag.errors import BadInputError, StoppedError, TracevizError, file_system_line
+from traceviz_dag.lake.inputs import IterationInputs, RankInput, register, with_digests
+from traceviz_dag.lake.known_ranks import replaced_ranks, set_aside_unlisted_ranks, with_vanished_ranks
+from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.lake.marking import forget_if_damaged, mark_stale, unmark
+from traceviz_dag.lake.partitions import check_run
+from traceviz_dag.lake.under_way import under_way
+from traceviz_dag.lake.upgrade import ASIDE
+from traceviz_dag.pipeline.completeness import ranks_in_words, stored_completeness
+from traceviz_dag.pipeline.home_settings import home_rules, set_home_rules
+from traceviz_dag.pipeline.iteration import stored_topology
+from traceviz_dag.pipeline.making import (
+    make_across_ranks,
+    make_derived,
+    make_iteration_tables,
+    make_ranks,
+    make_topology,
+    pairs_file,
+)
+from traceviz_dag.pipeline.memory import (
+    mark_mismatched,
+    memory_sources,
+    read_in_part,
+    set_aside_unreadable,
+    store_memory,
+)
+from traceviz_dag.pipeline.staleness import (
     RankState,
-    contiguous,
     derived_is_current,
     iteration_is_current,
     mark_aggregates,
     mark_of,
+    memory_is_current,
     outdated_ranks,
     rank_states,
     stale_ranks,
     topology_is_current,
 )
-from assets.topology import topology_assets
-from traceviz_dag.classify.rules import load_rules
-from traceviz_dag.definitions import ASSETS
-from traceviz_dag.errors import StoppedError, TracevizError
-from traceviz_dag.lake.inputs import IterationInputs, RankInput, register, with_digests
-from traceviz_dag.lake.known_ranks import replaced_ranks, set_aside_unlisted_ranks, with_vanished_ranks
-from traceviz_dag.lake.lake import Lake, open_lake
-from traceviz_dag.lake.marking import forget_if_damaged, mark_stale, unmark
-from traceviz_dag.lake.partition_keys import rank_key
-from traceviz_dag.lake.partitions import check_run
-from traceviz_dag.lake.under_way import under_way
-from traceviz_dag.lake.upgrade import ASIDE
-from traceviz_dag.orchestration.instance import open_instance
-from traceviz_dag.orchestration.step_runs import materialise
-from traceviz_dag.pipeline.completeness import ranks_in_words, stored_completeness
-from traceviz_dag.pipeline.iteration import stored_topology
-from traceviz_dag.pipeline.memory import mark_mismatched, memory_sources, set_aside_unreadable
+from traceviz_dag.pipeline.workers import LOGS, default_workers
+from traceviz_dag.system.whole_files import write_atomically
+from traceviz_dag.tables import derived_tables
 from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
 from traceviz_dag.vocabulary import StaleCause, StaleStage
-
-if TYPE_CHECKING:
-    from traceviz_dag.pipeline.figures import DrawnFigure, FigureTask
-
 
 BUILT_IN_RULES = Path("-")
 """In place of a file of rules: none but the built-in ones."""
@@ -128,7 +123,6 @@ def analyse(
 
     Raises:
         StoppedError: the user interrupted it.
-        BadInputError: Dagster's records in the home are damaged.
         UsageError: no run can have the name of one; nothing is begun.
     """
     for entry in inputs:
@@ -138,40 +132,15 @@ def analyse(
         rules = None if settings.rules == BUILT_IN_RULES else settings.rules
         load_rules(rules)
         set_home_rules(settings.home, rules)
-    rules_digest = TracevizHome(home=str(settings.home)).load_rules().digest
-    with open_instance(settings.home, captures_output=False) as instance:
-        register_partitions(instance, inputs)
-        for entry in inputs:
-            (now,) = with_digests(settings.home, [entry])
-            now = with_vanished_ranks(settings.home, now)
-            analysis = _Analysis(settings, instance, open_lake(settings.home), now, rules_digest)
-            try:
-                results.append(analysis.run(started))
-            except KeyboardInterrupt:
-                raise StoppedError(_what_is_done(analysis, len(results), len(inputs))) from None
+    in_force = load_rules(home_rules(settings.home))
+    for entry in inputs:
+        (now,) = with_digests(settings.home, [entry])
+        analysis = _Analysis(settings, open_lake(settings.home), with_vanished_ranks(settings.home, now), in_force)
+        try:
+            results.append(analysis.run(started))
+        except KeyboardInterrupt:
+            raise StoppedError(_what_is_done(analysis, len(results), len(inputs))) from None
     return results
-
-
-def figure_inputs(home: Path) -> dict[str, dict[str, str]]:
-    """Which tables there are to draw from, as ``record_figures`` wants it: ask before drawing."""
-    with open_instance(home, captures_output=False) as instance:
-        return tags_of_inputs(instance)
-
-
-def record_figures(
-    home: Path,
-    asked: Sequence[FigureTask],
-    drawn: Sequence[DrawnFigure],
-    inputs: Mapping[str, Mapping[str, str]],
-) -> None:
-    """Record figures that a command drew, so that the asset graph shows them.
-
-    Args:
-        asked: all that were to be drawn. drawn: those that were; one of which the tables tell nothing is not.
-        inputs: what ``figure_inputs`` gave before.
-    """
-    with open_instance(home, captures_output=False) as instance:
-        report_together(instance, events_of(home, asked, drawn, inputs))
 
 
 @dataclass(frozen=True)
@@ -179,16 +148,18 @@ class _Analysis:
     """One iteration on its way."""
 
     settings: AnalysisSettings
-    instance: dg.DagsterInstance
     lake: Lake
     inputs: IterationInputs
-    rules_digest: str
+    rules: Rules
 
     def run(self, started: Started | None) -> IterationResult:
         with under_way(self.settings.home, self.inputs.key):
             result = self._run(started)
             self.lake.settle(self.inputs.run, self.inputs.iteration)
-            return result
+        with suppress(BadInputError):
+            # A damaged file of another iteration is no fault of this one; whoever asks for it by SQL is told its name.
+            self.lake.refresh_catalogue()
+        return result
 
     def _run(self, started: Started | None) -> IterationResult:
         result = IterationResult(self.inputs.key, self.inputs.run, self.inputs.iteration)
@@ -197,7 +168,6 @@ class _Analysis:
         result.replaced = replaced_ranks(self.settings.home, self.inputs)
         register(self.settings.home, self.inputs)
         self.lake.sweep(self.inputs.run, self.inputs.iteration)
-        report_together(self.instance, new_observations(self.instance, [self.inputs]))
         try:
             has_topology = self.make_topology(result)
             if has_topology:
@@ -211,13 +181,31 @@ class _Analysis:
             result.failures.append(f"{self.inputs.key}: {error}")
         return result
 
+    @contextmanager
+    def step(self, what: str, failures: list[str]) -> Iterator[None]:
+        """A step that may fail: a line, and the traceback of a fault of this program in a file."""
+        try:
+            yield
+        except TracevizError as error:
+            failures.append(f"{self.inputs.key}, {what}: {error}")
+        except OSError as error:
+            failures.append(f"{self.inputs.key}, {what}: {file_system_line(error)}")
+        except Exception as error:  # noqa: BLE001 - one step's fault of this program must not cost the others
+            log = self.settings.home / LOGS / f"{self.inputs.key}_{what}.log"
+            write_atomically(log, "".join(format_exception(error)).encode(errors="replace"))
+            message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            told = f"{message}; this is a fault of traceviz: report it with {log}"
+            failures.append(f"{self.inputs.key}, {what}: {told}")
+
     def make_topology(self, result: IterationResult) -> bool:
         """Bring the topology up to date; whether it is."""
         # The header of a trace that is gone cannot be read again.
         forced = self.settings.force and not self.vanished_ranks()
-        if not forced and topology_is_current(self.instance, self.lake, self.inputs):
+        if not forced and topology_is_current(self.lake, self.inputs):
             return True
-        faults = self.materialise("topology", [topology_assets], partition_key=self.inputs.key)
+        faults: list[str] = []
+        with self.step("topology", faults):
+            make_topology(self.lake, self.inputs)
         result.failures += faults
         return not faults
 
@@ -228,13 +216,12 @@ class _Analysis:
         stale = self.ranks_to_compute(states)
         if started is not None:
             started(self.inputs, [entry.rank for entry in stale])
-        failures = []
-        for first, last in contiguous([entry.rank for entry in stale]):
-            ends = {
-                RANGE_START_TAG: str(rank_trace_key(self.inputs.key, rank_key(first))),
-                RANGE_END_TAG: str(rank_trace_key(self.inputs.key, rank_key(last))),
-            }
-            failures += self.materialise("ranks", [rank_tables], tags=ends)
+        failures: list[str] = []
+        if stale:
+            with self.step("ranks", failures):
+                wanted = {entry.rank for entry in stale}
+                for _ in make_ranks(self.lake, self.inputs, self.rules, self.settings.workers, wanted, False):
+                    pass
         result.skipped = [entry.rank for entry in self.inputs.ranks if entry not in stale]
         _collect_faults(self.lake, self.inputs, result)
         after = self.rank_states() if stale else states
@@ -260,36 +247,34 @@ class _Analysis:
         the older ones.
         """
         waiting = bool(result.not_computed or (result.failed and not self.settings.allow_partial))
-        current = iteration_is_current(self.instance, self.lake, self.inputs) and not self.covers_others()
+        current = iteration_is_current(self.lake, self.inputs) and not self.covers_others()
         cause, reason = StaleCause.WAITING, _waits_for(result)
         if not waiting and (self.settings.force or not current):
-            counted = {"with_partial": self.settings.with_partial}
-            config = {
-                "ops": {
-                    "iteration_tables": {"config": {"allow_partial": self.settings.allow_partial, **counted}},
-                    "across_ranks": {"config": counted},
-                }
-            }
-            selection = [iteration_assets, across_ranks_assets]
-            faults = self.materialise("aggregates", selection, partition_key=self.inputs.key, config=config)
-            current = not faults and iteration_is_current(self.instance, self.lake, self.inputs)
+            faults: list[str] = []
+            with_partial = self.settings.with_partial
+            with self.step("aggregates", faults):
+                allow_partial = self.settings.allow_partial
+                make_iteration_tables(self.lake, self.inputs, allow_partial=allow_partial, with_partial=with_partial)
+                make_across_ranks(self.lake, self.inputs, pairs=pairs_file(), with_partial=with_partial)
+            current = not faults and iteration_is_current(self.lake, self.inputs)
             if not faults and not current:
                 faults = [f"{self.inputs.key}: its ranks changed while they were aggregated; run it again"]
             result.failures += faults
             cause, reason = StaleCause.FAILED, "; ".join(faults)
         result.aggregated = current and not waiting
         if not current or self.lake.stale(self.inputs.run, self.inputs.iteration):
-            mark_aggregates(self.instance, self.lake, self.inputs, cause, reason)
+            mark_aggregates(self.lake, self.inputs, cause, reason)
 
     def make_derived_tables(self, result: IterationResult) -> None:
         """Bring the tables of other packages up to date; one that fails costs no other table."""
-        for asset in derived_assets if result.aggregated else ():
-            name = asset.key.to_user_string()
-            if self.settings.force or not derived_is_current(self.instance, self.lake, self.inputs, name):
-                faults = self.materialise("derived", [asset], partition_key=self.inputs.key)
+        for table in derived_tables().values() if result.aggregated else ():
+            if self.settings.force or not derived_is_current(self.lake, self.inputs, table.name):
+                faults: list[str] = []
+                with self.step("derived", faults):
+                    make_derived(self.lake, table, self.inputs.run, self.inputs.iteration)
                 result.failures += faults
                 if faults:
-                    mark_aggregates(self.instance, self.lake, self.inputs, StaleCause.FAILED, faults[0])
+                    mark_aggregates(self.lake, self.inputs, StaleCause.FAILED, faults[0])
 
     def make_memory_tables(self, result: IterationResult) -> None:
         """Bring the tables of the snapshots of GPU memory up to date; those of snapshots that are gone stay."""
@@ -306,12 +291,18 @@ class _Analysis:
             if number not in {one.rank for one in sources}:
                 told = f"its snapshot is gone, and its tables are stale: {why}"
                 result.failures.append(f"{self.inputs.key}, memory of rank {number}: {told}")
-        if not sources:
-            return
-        if self.settings.force or not memory_is_current(self.instance, self.lake, self.inputs):
-            result.failures += self.materialise("memory", [memory_tables], partition_key=self.inputs.key)
-        for rank, line in unread_snapshots(self.instance, self.inputs).items():
-            result.failures.append(f"{self.inputs.key}, memory of rank {rank}: {line}")
+        stale = [
+            one for one in sources if self.settings.force or not memory_is_current(self.lake, self.inputs, [one])
+        ]
+        faults = read_in_part(self.lake, self.inputs)
+        with self.step("memory", result.failures):
+            run, iteration = self.inputs.run, self.inputs.iteration
+            workers = self.settings.workers or default_workers()
+            for outcome in store_memory(self.lake, run, iteration, stale, workers) if stale else ():
+                faults[outcome.rank] = outcome.fault
+        for rank in sorted({one.rank for one in sources} & faults.keys()):
+            if faults[rank]:
+                result.failures.append(f"{self.inputs.key}, memory of rank {rank}: {faults[rank]}")
 
     def covers_others(self) -> bool:
         """Whether the stored measures count ranks that were read in part though they should not, or the other way."""
@@ -333,14 +324,10 @@ class _Analysis:
         """Ranks whose trace is gone."""
         return [entry.rank for entry in self.inputs.ranks if not Path(entry.path).exists()]
 
-    def stale_ranks(self) -> list[RankInput]:
-        """Ranks whose tables are not what they should be."""
-        return stale_ranks(self.rank_states())
-
     def rank_states(self) -> list[RankState]:
         """What the tables of the ranks are, against what their topology and the rules of now would give."""
         _, version = stored_topology(self.lake, self.inputs.run, self.inputs.iteration)
-        return rank_states(self.instance, self.lake, self.inputs, version, self.rules_digest)
+        return rank_states(self.lake, self.inputs, version, self.rules.digest)
 
     def mark_ranks(self, states: Sequence[RankState]) -> None:
         """Mark the tables that cannot be made anew, as their trace is gone; take the marks of current ones away."""
@@ -350,18 +337,12 @@ class _Analysis:
         unmark(self.lake, *place, StaleStage.RANKS, current)
         mark_stale(self.lake, *place, [mark_of(state) for state in states if state.entry.rank in outdated])
 
-    def materialise(self, what: str, selection: list[dg.AssetsDefinition], **settings: Any) -> list[str]:
-        """Run some steps; one line for each that failed."""
-        home = TracevizHome(home=str(self.settings.home), workers=self.settings.workers)
-        faults = materialise(f"analyze_{what}", self.instance, ASSETS, selection, {"traceviz": home}, **settings)
-        return [f"{self.inputs.key}, {what}: {fault}" for fault in faults]
-
 
 def _what_is_done(analysis: _Analysis, done: int, of: int) -> str:
     inputs = analysis.inputs
     ranks = 0
     with suppress(TracevizError):
-        ranks = len(inputs.ranks) - len(analysis.stale_ranks())
+        ranks = len(inputs.ranks) - len(stale_ranks(analysis.rank_states()))
     iterations = f"{done} of {of} iterations are done; " if of > 1 else ""
     return (
         f"stopped: {iterations}{ranks} of {len(inputs.ranks)} ranks of {inputs.key} are done and kept; "

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-import dagster as dg
 import msgspec
 
 from traceviz_dag.analyze.nights import Tolerances
@@ -18,7 +17,7 @@ from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.read.toml_file import parse_toml, read_text, read_toml
 from traceviz_dag.system.whole_files import write_atomically
 
-_REMEDY = "see docs/automation.md for what it may hold"
+REMEDY = "see docs/automation.md for what it may hold"
 _Whole = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 _Counted = Annotated[int, msgspec.Meta(ge=1, le=10**9)]
 _Span = Annotated[float, msgspec.Meta(ge=0, le=10**9)]
@@ -161,16 +160,16 @@ def load_settings(home: Path, environment: Mapping[str, str] = os.environ) -> Ho
     Raises:
         BadInputError: the file that TRACEVIZ_SETTINGS names is missing, or a file says something unknown.
     """
-    named, path = environment.get(FILE_VARIABLE), _settings_file(home, environment)
+    named, path = environment.get(FILE_VARIABLE), settings_file(home, environment)
     settings = HomeSettings()
     if named and not path.exists():
         raise BadInputError(path, "no such file", f"correct {FILE_VARIABLE}")
     if path.exists():
-        document = read_toml(path, _REMEDY)
+        document = read_toml(path, REMEDY)
         try:
             settings = msgspec.convert(document, HomeSettings)
         except (msgspec.ValidationError, OverflowError) as error:
-            raise BadInputError(path, str(error), _REMEDY) from None
+            raise BadInputError(path, str(error), REMEDY) from None
         _check_times(settings, path)
         if settings.rules and not Path(settings.rules).is_absolute():
             raise BadInputError(path, f"rules = {settings.rules!r} is relative", "give its absolute path")
@@ -214,7 +213,7 @@ def set_home_rules(home: Path, rules: Path | None, environment: Mapping[str, str
     wanted = str(rules) if rules is not None else ""
     if home_rules(home, environment) == rules:
         return
-    path = _settings_file(home, environment)
+    path = settings_file(home, environment)
     text = read_text(path) if path.exists() else ""
     lines = text.splitlines(keepends=True)
     first_table = next((number for number, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines))
@@ -222,7 +221,7 @@ def set_home_rules(home: Path, rules: Path | None, environment: Mapping[str, str
     new = f"rules = {json.dumps(wanted, ensure_ascii=False)}\n" if wanted else ""
     changed = new + "".join([*head, *lines[first_table:]])
     try:
-        said = msgspec.convert(parse_toml(changed, path, _REMEDY), HomeSettings).rules
+        said = msgspec.convert(parse_toml(changed, path, REMEDY), HomeSettings).rules
     except (BadInputError, msgspec.ValidationError):
         said = None
     if said != wanted:
@@ -231,21 +230,16 @@ def set_home_rules(home: Path, rules: Path | None, environment: Mapping[str, str
     write_atomically(path, changed.encode())
 
 
-def _settings_file(home: Path, environment: Mapping[str, str]) -> Path:
+def settings_file(home: Path, environment: Mapping[str, str] = os.environ) -> Path:
+    """The file of the settings in force, which need not exist."""
     named = environment.get(FILE_VARIABLE)
     return Path(named) if named else home / FILE_NAME
 
 
 def _check_times(settings: HomeSettings, path: Path) -> None:
-    """Refuse what Dagster would refuse when it loads its schedules: then nothing at all would run."""
-    for cron in (settings.nightly.cron, settings.retention.cron):
-        try:
-            dg.ScheduleDefinition("checked", cron_schedule=cron, target="*")
-        except (dg.DagsterInvalidDefinitionError, ValueError, OverflowError):
-            raise BadInputError(path, f"cron = {cron[:40]!r} is no time that comes back", _REMEDY) from None
     for name, value in msgspec.structs.asdict(settings.nightly.tolerances).items():
         if not 0 <= value < _LARGEST_TOLERANCE:
-            raise BadInputError(path, f"{name} = {value} is no tolerance", _REMEDY)
+            raise BadInputError(path, f"{name} = {value} is no tolerance", REMEDY)
     zone = settings.nightly.time_zone
     try:
         ZoneInfo(zone)
@@ -256,7 +250,7 @@ def _check_times(settings: HomeSettings, path: Path) -> None:
 def _refuse_other_schemes(webhook: str, source: Path) -> None:
     """Python would open file:// and ftp:// as well."""
     if webhook and not webhook.lower().startswith(("http://", "https://")):
-        raise BadInputError(source, "webhook is no address of http or https", _REMEDY)
+        raise BadInputError(source, "webhook is no address of http or https", REMEDY)
 
 
 def _refuse_relative(root: str, source: Path) -> None:

@@ -1,0 +1,18 @@
+"""Of what a part of the lake is made, in a word that the lake records beside its digest: another word is another part."""
+
+from __future__ import annotations
+
+import xxhash
+
+CODE_VERSION = "19"
+"""Raise it when the same trace and rules give different tables: everything is then computed again."""
+
+
+def made_word(**of: str) -> str:
+    """What a part is made of → its version, as a word of bounded length."""
+    return ",".join(f"{name}={xxhash.xxh3_64_hexdigest(version.encode())}" for name, version in of.items())
+
+
+def rank_word(trace_version: str, topology_version: str, rules_digest: str) -> str:
+    """Of what the tables of a rank are made."""
+    return made_word(trace=trace_version, topology=topology_version, rules=rules_digest, code=CODE_VERSION)

@@ -1,0 +1,249 @@
+"""Each step of the way: makes the tables of one iteration, and records of what. Commands and Dagster's assets call it.
+
+A step raises what a user can act on, and leaves the tables that were there; what it wrote is in the lake.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path
+
+import pyarrow as pa
+
+from traceviz_dag.analyze.pipelines.period_summary import PairVerdict, judge_pairs, period_summary
+from traceviz_dag.classify.rules import Rules
+from traceviz_dag.classify.topology.types import Topology
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.lake.inputs import IterationInputs
+from traceviz_dag.lake.known_ranks import drop_unlisted_ranks
+from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.marking import mark_stale, unmark
+from traceviz_dag.lake.write import Written
+from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks, named_periods
+from traceviz_dag.pipeline.aggregates import aggregate
+from traceviz_dag.pipeline.completeness import ranks_in_words
+from traceviz_dag.pipeline.derived import derive
+from traceviz_dag.pipeline.findings import iteration_findings
+from traceviz_dag.pipeline.iteration import (
+    rank_traces,
+    ranks_that_break_invariants,
+    stored_topology,
+    topology_to_store,
+    unread_ranks,
+)
+from traceviz_dag.pipeline.memory import mark_mismatched, set_aside_unreadable
+from traceviz_dag.pipeline.staleness import (
+    PAIRS_VARIABLE,
+    RankState,
+    iteration_word,
+    mark_aggregates,
+    mark_of,
+    rank_states,
+    stale_ranks,
+    topology_word,
+    unmark_where_current,
+)
+from traceviz_dag.pipeline.workers import IterationTask, RankOutcome, analyse_ranks
+from traceviz_dag.read.pairs_file import read_pairs_file
+from traceviz_dag.tables import FINDINGS, PERIOD_PERCENTILES, TOPOLOGY_TABLES, DerivedTable
+from traceviz_dag.vocabulary import StaleCause, StaleStage
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A table that was made.
+
+    Attributes:
+        rows: as they were written.
+    """
+
+    written: Written
+    rows: pa.Table
+
+
+def make_topology(lake: Lake, inputs: IterationInputs) -> tuple[Topology, dict[str, Written]]:
+    """Read all headers of the iteration and its text file, unite them, and write both tables."""
+    made = topology_word(inputs)
+    topology, tables = topology_to_store(lake, inputs)
+    write = partial(lake.write, run=inputs.run, iteration=inputs.iteration, made=made)
+    return topology, {name: write(name, rows) for name, rows in zip(TOPOLOGY_TABLES, tables, strict=True)}
+
+
+def make_ranks(
+    lake: Lake, inputs: IterationInputs, rules: Rules, workers: int, wanted: Collection[int], only_stale: bool
+) -> Iterator[RankOutcome]:
+    """Analyse ranks side by side, and mark what is kept of those that failed, and what was made of the others before.
+
+    Args:
+        wanted: ranks. only_stale: leave out those whose tables are current.
+
+    Yields:
+        An outcome for each rank, as it is finished; a rank whose trace is gone and whose tables are whole keeps them.
+
+    Raises:
+        BadInputError: there is no topology yet.
+    """
+    run, iteration = inputs.run, inputs.iteration
+    topology, version = stored_topology(lake, run, iteration)
+    states = rank_states(lake, inputs, version, rules.digest)
+    stale = {entry.rank for entry in stale_ranks(states)}
+    before = {
+        state.entry.rank: state
+        for state in states
+        if state.entry.rank in wanted and (state.entry.rank in stale or not only_stale)
+    }
+    # What is gone cannot be made anew: its tables stay, whatever of them is still current.
+    kept = [_kept(state) for state in before.values() if state.is_whole and state.is_gone]
+    traces = rank_traces(inputs, before.keys() - {outcome.rank for outcome in kept})
+    task = IterationTask(lake.home, run, iteration, topology, rules, version)
+    outcomes: list[RankOutcome] = []
+    for outcome in chain(kept, analyse_ranks(task, traces, workers or None)):
+        outcomes.append(outcome)
+        yield outcome
+    _mark(lake, inputs, outcomes, before)
+
+
+def _kept(state: RankState) -> RankOutcome:
+    fault = f"{state.entry.path}: the trace is gone; its earlier tables are kept"
+    return RankOutcome(state.entry.rank, {}, {}, fault, failed=True, kept=True)
+
+
+def _mark(
+    lake: Lake, inputs: IterationInputs, outcomes: Sequence[RankOutcome], before: Mapping[int, RankState]
+) -> None:
+    run, iteration = inputs.run, inputs.iteration
+    unmark(lake, run, iteration, StaleStage.RANKS, {outcome.rank for outcome in outcomes if not outcome.kept})
+    kept = [mark_of(before[outcome.rank], outcome.fault or "") for outcome in outcomes if outcome.kept]
+    mark_stale(lake, run, iteration, kept)
+    made, failed = ([one.rank for one in outcomes if one.failed is failed] for failed in (False, True))
+    told = [f"{ranks_in_words(made)} made anew since"] if made else []
+    told += [f"{ranks_in_words(failed)} could not be made anew"] if failed else []
+    mark_aggregates(lake, inputs, StaleCause.OUTDATED, "; ".join(told))
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregated:
+    """The tables of an iteration.
+
+    Attributes:
+        unread: registered ranks that are not counted, as nothing of them could be read.
+        dropped: ranks that are not of the job any more, whose tables were removed.
+    """
+
+    tables: Mapping[str, Made]
+    unread: list[int]
+    dropped: list[int]
+
+
+def make_iteration_tables(
+    lake: Lake, inputs: IterationInputs, *, allow_partial: bool = False, with_partial: bool = False
+) -> Aggregated:
+    """Aggregate an iteration over its ranks.
+
+    Args:
+        allow_partial: go on without ranks of which nothing could be read.
+        with_partial: count those that were read in part; by default measures across ranks leave them out.
+
+    Raises:
+        BadInputError: a rank is unread, or the measures of one break an invariant: an average with them would mislead.
+    """
+    run, iteration = inputs.run, inputs.iteration
+    unread = unread_ranks(lake, inputs)
+    dropped = [] if unread else drop_unlisted_ranks(lake, inputs)
+    made = iteration_word(lake, run, iteration, "runs")
+    if unread and not allow_partial:
+        fault = f"{ranks_in_words(unread)} of {inputs.key} have no tables of their trace as it is"
+        raise BadInputError(inputs.folder, fault, "fix their files, or set allow_partial")
+    broken = ranks_that_break_invariants(lake, run, iteration)
+    if broken:
+        fault = f"measures of {ranks_in_words(broken)} of {inputs.key} break invariants"
+        raise BadInputError(inputs.folder, fault, "report it, with the trace")
+    tables = aggregate(lake, run, iteration, with_partial=with_partial)
+    write = partial(lake.write, run=run, iteration=iteration, made=made)
+    written = {name: Made(write(name, rows), rows) for name, rows in tables.items()}
+    unmark_where_current(lake, inputs)
+    return Aggregated(written, unread, dropped)
+
+
+@dataclass(frozen=True, slots=True)
+class AcrossRanks:
+    """The tables across the ranks of an iteration.
+
+    Attributes:
+        verdicts: on the pairs that the file of pairs names. pairs_fault: what is wrong with that file; empty where
+            nothing is: it costs no other table.
+        warnings: one line for each snapshot that is not taken, or whose tables cannot be read.
+    """
+
+    tables: Mapping[str, Made]
+    verdicts: Sequence[PairVerdict]
+    pairs_fault: str
+    warnings: Sequence[str]
+
+
+def pairs_file(named: str = "") -> Path | None:
+    """The file that names pairs: this one, else that of TRACEVIZ_PAIRS, if any."""
+    path = named or os.environ.get(PAIRS_VARIABLE, "")
+    return Path(path) if path else None
+
+
+def make_across_ranks(
+    lake: Lake, inputs: IterationInputs, *, pairs: Path | None = None, with_partial: bool = False
+) -> AcrossRanks:
+    """Match, align, charge, replay and pair the ranks of an iteration that were read whole, and judge what they say.
+
+    A rank that is missing is a missing member of its communications, and its pipeline has no bubble: both are counted
+    and said in the rows, so no rank is waited for.
+
+    Args:
+        pairs: the file that names pairs.
+
+    Raises:
+        BadInputError: no rank has tables.
+    """
+    run, iteration = inputs.run, inputs.iteration
+    warnings = []
+    for rank in set_aside_unreadable(lake, inputs):
+        warnings.append(f"tables of memory of rank {rank} cannot be read, and its snapshot is gone: set aside")
+    for rank, why in mark_mismatched(lake, inputs).items():
+        warnings.append(f"the snapshot of rank {rank} is not taken: {why}")
+    word = iteration_word(lake, run, iteration, FINDINGS.name)
+    write = partial(lake.write, run=run, iteration=iteration, made=word)
+    if not lake.partitions("kernels", run, iteration):
+        raise BadInputError(inputs.folder, f"no rank of {inputs.key} has tables", "fix its traces")
+    stored = StoredIteration(lake, run, iteration, inputs, with_partial)
+    tables = dict(analyse_across_ranks(stored))
+    named, verdicts, fault = _named_pairs(pairs, stored, tables["periods"])
+    tables["periods"] = pa.concat_tables([tables["periods"], named])
+    tables["period_percentiles"] = PERIOD_PERCENTILES.from_rows(period_summary(tables["periods"]))
+    made = {name: Made(write(name, rows), rows) for name, rows in tables.items()}
+    # Rules ask the tables as they are in the lake, as anybody can.
+    found = iteration_findings(lake, run, iteration)
+    made[FINDINGS.name] = Made(write(FINDINGS.name, found), found)
+    unmark_where_current(lake, inputs)
+    return AcrossRanks(made, verdicts, fault, warnings)
+
+
+def _named_pairs(
+    file: Path | None, stored: StoredIteration, periods: pa.Table
+) -> tuple[pa.Table, list[PairVerdict], str]:
+    """Rows of the named pairs, the verdicts on them, and what is wrong with the file that names them."""
+    try:
+        pairs = read_pairs_file(file) if file is not None else ()
+        named = named_periods(stored, pairs, periods)
+    except BadInputError as error:
+        return periods.slice(0, 0), [], str(error)
+    return named, judge_pairs(pairs, named), ""
+
+
+def make_derived(lake: Lake, table: DerivedTable, run: str, iteration: int) -> Written:
+    """Ask the query of another package's table of an iteration, and keep what it says."""
+    made = iteration_word(lake, run, iteration, table.name)
+    rows = derive(lake, table, run, iteration)
+    written = lake.write(table.name, rows, run=run, iteration=iteration, made=made)
+    unmark(lake, run, iteration, table.name)
+    return written
