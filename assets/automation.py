@@ -3,9 +3,9 @@
 The conditions judge by data versions, not by time: a trace with a new time of change and the old content, or a
 topology that came out as before, sets nothing in motion.
 
-Of every step that automation runs, the lead bears one of the conditions; see ``traceviz_dag/pipeline/steps.py``. A condition asks of
-the leads that it depends on whether they are still to come, since Dagster remembers requests only of assets that bear a
-condition.
+Of every step that automation runs, the lead bears one of the conditions; see ``traceviz_dag/pipeline/steps.py``. A
+condition asks of the leads that it depends on whether they are still to come, since Dagster remembers requests only of
+assets that bear a condition.
 """
 
 from __future__ import annotations

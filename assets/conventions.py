@@ -6,20 +6,18 @@ from collections.abc import Iterable
 from typing import Any
 
 import dagster as dg
-import xxhash
 
 from assets.reading import table_description
+from traceviz_dag.pipeline.staleness import code_version_of
 from traceviz_dag.pipeline.steps import lead_of
-from traceviz_dag.pipeline.findings import code_of_rules
 from traceviz_dag.show.web.addresses import iteration_path, usual_address
-from traceviz_dag.tables import FINDINGS, PARTITION_COLUMNS, all_tables, derived_tables
+from traceviz_dag.tables import PARTITION_COLUMNS, all_tables
 
 OWNERS = ["team:performance"]
 DATA_VERSION_TAG = "dagster/data_version"
 CODE_VERSION_TAG = "dagster/code_version"
 INPUT_VERSION_TAG = "dagster/input_data_version/"
 INVARIANTS = "invariants"
-RULES_TAG = "traceviz/rules"
 ONLY_STALE_TAG = "traceviz/only_stale"
 """A run with this tag leaves out the ranks whose tables are made from what is there now."""
 
@@ -35,12 +33,6 @@ IN_FLIGHT = [
     dg.DagsterRunStatus.CANCELING,
 ]
 """States of a run that has not ended."""
-
-PAIRS_VARIABLE = "TRACEVIZ_PAIRS"
-"""Environment variable that names the file of pairs, where a run's configuration names none."""
-
-CODE_VERSION = "18"
-"""Raise it when the same trace and rules give different tables: everything is then computed again."""
 
 
 def table_spec(
@@ -70,19 +62,6 @@ def table_spec(
         automation_condition=condition if name == lead_of(name) else None,
         skippable=skippable,
     )
-
-
-def code_version_of(table: str) -> str:
-    """The version of the code that makes a table.
-
-    The code of the rules is a part of it where findings are made, and of another package's table its query and columns.
-    """
-    derived = derived_tables().get(table)
-    if derived is not None:
-        made = f"{derived.sql}\n{derived.schema}"
-        return f"{CODE_VERSION}-{xxhash.xxh3_64_hexdigest(made.encode())}"
-    # Automation looks at the lead of a step alone, so all tables of the step have one version.
-    return f"{CODE_VERSION}-{code_of_rules()}" if lead_of(table) == lead_of(FINDINGS.name) else CODE_VERSION
 
 
 def _table_metadata(name: str) -> dict[str, Any]:

@@ -8,14 +8,11 @@ import dagster as dg
 from assets import groups
 from assets.automation import ITERATION_NEEDED, PICTURES_NEEDED
 from assets.conventions import table_spec, written_metadata
-from assets.lineage.recorded_files import file_tags
-from assets.partitions import is_by_rank, iteration_partitions, one_iteration, table_of_iteration
+from assets.partitions import iteration_partitions, one_iteration, table_of_iteration
 from assets.resources import TracevizHome
-from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line
-from traceviz_dag.pipeline.steps import with_leads
-from traceviz_dag.lake.marking import unmark
-from traceviz_dag.pipeline.derived import derive
+from traceviz_dag.pipeline.making import make_derived
+from traceviz_dag.pipeline.steps import is_by_rank, with_leads
 from traceviz_dag.tables import DerivedTable, derived_tables
 
 
@@ -35,15 +32,12 @@ def _derived_asset(table: DerivedTable) -> dg.AssetsDefinition:
         """Ask the query of the iteration, and keep what it says."""
         run, iteration = one_iteration(context)
         lake = traceviz.lake()
-        version = made_of(context.instance, lake, run, iteration, table.name)
-        written = lake.write(table.name, derive(lake, table, run, iteration), run=run, iteration=iteration)
-        unmark(lake, run, iteration, table.name)
+        written = make_derived(lake, table, run, iteration)
         refresh_catalogue(context, lake)
         yield dg.MaterializeResult(
             asset_key=table.name,
             metadata=written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
             data_version=dg.DataVersion(written.digest),
-            tags={MADE_OF_TAG: version, **file_tags(lake, {table.name: written.digest}, run, iteration)},
         )
 
     return derived

@@ -9,9 +9,10 @@ import dagster as dg
 import xxhash
 from pydantic import Field
 
-from assets.conventions import CODE_VERSION, CODE_VERSION_TAG, DATA_VERSION_TAG, served_page
-from traceviz_dag.pipeline.home_settings import FigureSettings
+from assets.conventions import CODE_VERSION_TAG, DATA_VERSION_TAG, served_page
 from traceviz_dag.lake.partitions import escape
+from traceviz_dag.pipeline.home_settings import FigureSettings
+from traceviz_dag.pipeline.made import CODE_VERSION
 from traceviz_dag.show.registry import Scope, kinds_of
 from traceviz_dag.vocabulary import FIGURES_FOLDER, PREVIEWS_FOLDER
 

@@ -1,25 +1,21 @@
 """Aggregates of one iteration over its ranks, as named queries over the lake."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 
 import dagster as dg
+import pyarrow as pa
 
 from assets import groups
 from assets.automation import ITERATION_NEEDED
-from assets.conventions import INVARIANTS, served_page, table_spec, written_metadata
-from assets.lineage.recorded_files import file_tags
+from assets.conventions import table_spec
+from assets.events import written_table
 from assets.partitions import iteration_partitions, one_iteration, table_of_iteration
-from assets.plotted import plotted
 from assets.resources import TracevizHome
-from assets.staleness import MADE_OF_TAG, made_of, unmark_where_current
 from assets.step_faults import refresh_catalogue, told_in_a_line
-from traceviz_dag.pipeline.steps import READS
 from traceviz_dag.lake.inputs import registered
-from traceviz_dag.lake.known_ranks import drop_unlisted_ranks
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
-from traceviz_dag.pipeline.aggregates import aggregate
-from traceviz_dag.pipeline.iteration import ranks_that_break_invariants, unread_ranks
+from traceviz_dag.pipeline.making import make_iteration_tables
+from traceviz_dag.pipeline.steps import READS
 
 
 class PartialConfig(dg.Config):
@@ -61,52 +57,28 @@ def iteration_assets(
     run, iteration = one_iteration(context)
     lake = traceviz.lake()
     inputs = registered(traceviz.folder, context.partition_key)
-    unread = unread_ranks(lake, inputs)
-    if not unread:
-        dropped = drop_unlisted_ranks(lake, inputs)
-        if dropped:
-            context.log.info("ranks %s are not of the job any more: removed", dropped)
-    version = made_of(context.instance, lake, run, iteration, "runs")
-    if unread and not config.allow_partial:
-        raise dg.Failure(
-            description=f"ranks {unread} of {context.partition_key} have no tables of their trace as it is; fix their "
-            "files, or set allow_partial",
-            allow_retries=False,
-        )
-    broken = ranks_that_break_invariants(lake, run, iteration)
-    if broken:
-        raise dg.Failure(
-            description=f"measures of ranks {broken} of {context.partition_key} break invariants, see check "
-            f"{INVARIANTS} of overlap; report it, with the trace",
-            allow_retries=False,
-        )
+    result = make_iteration_tables(lake, inputs, allow_partial=config.allow_partial, with_partial=config.with_partial)
+    if result.dropped:
+        context.log.info("ranks %s are not of the job any more: removed", result.dropped)
+    for name, made in result.tables.items():
+        yield written_table(name, made, run, iteration)
+    refresh_catalogue(context, lake)
+    yield complete_ranks(result.tables["runs"].rows, result.tables["iterations"].rows, result.unread)
+
+
+def complete_ranks(runs: pa.Table, iterations: pa.Table, unread: Sequence[int]) -> dg.AssetCheckResult:
+    """Whether every rank of the world was read whole."""
     complete: bool | None = None
     not_whole: dict[str, list[int]] = {}
-    for name, table in aggregate(lake, run, iteration, with_partial=config.with_partial).items():
-        written = lake.write(name, table, run=run, iteration=iteration)
+    for table in (iterations, runs):
         measures = table.to_pylist()[0] if table.num_rows else {}
         complete = measures.get("complete", complete)
         not_whole |= {word: measures[word] or [] for word in ("partial_ranks", "missing_ranks") if word in measures}
-        yield dg.MaterializeResult(
-            asset_key=name,
-            metadata={
-                **written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
-                **{column: value for column, value in measures.items() if isinstance(value, int | float)},
-                **plotted(name, table),
-                **served_page(run, iteration),
-            },
-            data_version=dg.DataVersion(written.digest),
-            tags={
-                MADE_OF_TAG: version,
-                **file_tags(lake, {name: written.digest}, run, iteration),
-            },
-        )
-    unmark_where_current(context.instance, lake, inputs)
-    refresh_catalogue(context, lake)
-    yield dg.AssetCheckResult(
+    ranks = {"unread_ranks": list(unread), **not_whole}
+    return dg.AssetCheckResult(
         passed=complete is not False and not unread,
         check_name="complete_ranks",
         asset_key="runs",
         severity=dg.AssetCheckSeverity.WARN,
-        metadata={name: dg.MetadataValue.json(ranks) for name, ranks in {"unread_ranks": unread, **not_whole}.items()},
+        metadata={name: dg.MetadataValue.json(found) for name, found in ranks.items()},
     )

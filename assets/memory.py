@@ -1,22 +1,20 @@
 """Tables of the snapshots of GPU memory that lie beside the traces of an iteration."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import dagster as dg
 import xxhash
 
 from assets import groups
 from assets.automation import SNAPSHOTS_NEEDED
-from assets.conventions import CODE_VERSION, CODE_VERSION_TAG, table_spec, written_metadata
+from assets.conventions import table_spec, written_metadata
 from assets.partitions import iteration_partitions, one_iteration
 from assets.raw_traces import memory_snapshots
 from assets.resources import TracevizHome
-from assets.staleness import SNAPSHOTS_TAG, latest_tags
 from assets.step_faults import refresh_catalogue, told_in_a_line
+from traceviz_dag.lake.inputs import registered
+from traceviz_dag.pipeline.memory import SnapshotOutcome, memory_sources, store_memory
 from traceviz_dag.pipeline.steps import lead_of
-from traceviz_dag.lake.inputs import IterationInputs, registered
-from traceviz_dag.lake.lake import Lake
-from traceviz_dag.pipeline.memory import SnapshotOutcome, memory_sources, sources_version, store_memory
 from traceviz_dag.pipeline.workers import default_workers
 from traceviz_dag.tables import MEMORY_TABLES
 
@@ -62,7 +60,6 @@ def memory_tables(
     for name in MEMORY_TABLES:
         written = [outcome.tables[name] for outcome in outcomes if outcome.tables]
         rows, size = sum(one.rows for one in written), sum(one.bytes for one in written)
-        digests = " ".join(one.digest for one in written)
         yield dg.MaterializeResult(
             asset_key=name,
             metadata={
@@ -70,43 +67,22 @@ def memory_tables(
                 "ranks": len(written),
                 UNREAD: dg.MetadataValue.json(faults),
             },
-            data_version=dg.DataVersion(xxhash.xxh3_64_hexdigest(digests.encode())),
-            tags={SNAPSHOTS_TAG: sources_version(sources)},
+            data_version=dg.DataVersion(version_of_ranks(one.digest for one in written)),
         )
-    yield dg.AssetCheckResult(
+    yield snapshots_read(faults, len(outcomes))
+
+
+def version_of_ranks(digests: Iterable[str]) -> str:
+    """The data version of a table of GPU memory, which is one partition an iteration: of its ranks' files, in order."""
+    return xxhash.xxh3_64_hexdigest(" ".join(digests).encode())
+
+
+def snapshots_read(faults: Mapping[str, str], snapshots: int) -> dg.AssetCheckResult:
+    """Whether every snapshot was read whole."""
+    return dg.AssetCheckResult(
         passed=not faults,
         check_name="snapshots_read",
         asset_key=_LEAD,
         severity=dg.AssetCheckSeverity.WARN,
-        metadata={UNREAD: dg.MetadataValue.json(faults), "snapshots": len(outcomes)},
+        metadata={UNREAD: dg.MetadataValue.json(faults), "snapshots": snapshots},
     )
-
-
-def memory_is_current(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs) -> bool:
-    """Whether the tables were made of what tells of memory as it is now, by this code; true without any."""
-    sources = memory_sources(lake, inputs)
-    if not sources:
-        return True
-    tags = latest_tags(instance, _LEAD, [inputs.key]).get(inputs.key, {})
-    if (tags.get(SNAPSHOTS_TAG), tags.get(CODE_VERSION_TAG)) != (sources_version(sources), CODE_VERSION):
-        return False
-    unread = unread_snapshots(instance, inputs)
-    stored = {
-        name: {part.rank for part in lake.partitions(name, inputs.run, inputs.iteration)} for name in MEMORY_TABLES
-    }
-    return all(
-        str(one.rank) in unread
-        or (one.rank in ranks and lake.is_as_written(name, run=inputs.run, iteration=inputs.iteration, rank=one.rank))
-        for one in sources
-        for name, ranks in stored.items()
-    )
-
-
-def unread_snapshots(instance: dg.DagsterInstance, inputs: IterationInputs) -> Mapping[str, str]:
-    """Rank → what is wrong with its snapshot, as it was found when the tables were made."""
-    records_filter = dg.AssetRecordsFilter(dg.AssetKey(_LEAD), asset_partitions=[inputs.key])
-    for record in instance.fetch_materializations(records_filter, limit=1).records:
-        told = record.asset_materialization.metadata.get(UNREAD) if record.asset_materialization else None
-        if isinstance(told, dg.JsonMetadataValue) and isinstance(told.value, Mapping):
-            return {str(rank): str(line) for rank, line in told.value.items()}
-    return {}

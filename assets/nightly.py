@@ -15,14 +15,11 @@ from assets.conventions import (
     CODE_VERSION_TAG,
     DATA_VERSION_TAG,
     ONLY_STALE_TAG,
-    code_version_of,
     table_spec,
     written_metadata,
 )
-from assets.lineage.recorded_files import file_tags
 from assets.partitions import iteration_partitions
 from assets.resources import TracevizHome
-from traceviz_dag.pipeline.home_settings import NightlySettings
 from assets.step_faults import told_in_a_line
 from traceviz_dag.analyze.nights import (
     OTHER_RANKS,
@@ -43,6 +40,8 @@ from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
 from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.queries import RANK_MEASURES_SQL, trace_files
 from traceviz_dag.pipeline.findings import capture_mode
+from traceviz_dag.pipeline.home_settings import NightlySettings
+from traceviz_dag.pipeline.staleness import code_version_of
 from traceviz_dag.tables import NIGHT_DELTAS, NIGHTS
 
 GATE = "gate"
@@ -167,7 +166,6 @@ def _events(lake: Lake, key: str) -> Iterator[dg.AssetMaterialization]:
             tags={
                 DATA_VERSION_TAG: digest,
                 CODE_VERSION_TAG: code_version_of(name),
-                **file_tags(lake, {name: digest}, run, iteration),
             },
         )
 

@@ -9,7 +9,7 @@ import dagster as dg
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.partition_keys import parse_iteration_key, rank_key
-from traceviz_dag.tables import BY_RANK, MEMORY_TABLES, all_tables
+from traceviz_dag.pipeline.steps import is_by_rank
 
 iteration_partitions = dg.DynamicPartitionsDefinition(name="iteration")
 rank_partitions = dg.DynamicPartitionsDefinition(name="rank")
@@ -32,11 +32,6 @@ def one_iteration(context: dg.AssetExecutionContext) -> tuple[str, int]:
             "Materialize, which launches a run for each"
         )
     return parse_iteration_key(context.partition_key)
-
-
-def is_by_rank(table: str) -> bool:
-    """Whether the asset of a table has a partition for each rank, and not one an iteration."""
-    return all_tables()[table].partitioned_by == BY_RANK and table not in MEMORY_TABLES
 
 
 def table_of_iteration(table: str) -> dg.AssetDep:

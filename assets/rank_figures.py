@@ -8,12 +8,11 @@ import dagster as dg
 from xxhash import xxh3_128_hexdigest
 
 from assets.automation import FIGURES_GROUP, RANKS_NEEDED
-from assets.conventions import CODE_VERSION, DATA_VERSION_TAG, ONLY_STALE_TAG, OWNERS
+from assets.conventions import DATA_VERSION_TAG, ONLY_STALE_TAG, OWNERS
 from assets.figure_assets import kinds_drawn_by
 from assets.figure_metadata import KINDS, FigureConfig, event
-from assets.lineage.provenance import input_tags
+from assets.lineage.provenance import input_tags, latest_tags
 from assets.partitions import (
-    is_by_rank,
     rank_trace_key,
     rank_trace_partitions,
     ranks_by_iteration,
@@ -22,11 +21,11 @@ from assets.partitions import (
 )
 from assets.reading import figures_description
 from assets.resources import TracevizHome
-from traceviz_dag.pipeline.home_settings import FigureSettings
-from assets.staleness import latest_tags
 from assets.step_faults import told_in_a_line
-from traceviz_dag.pipeline.steps import with_leads
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key, parse_rank_key, rank_key
+from traceviz_dag.pipeline.home_settings import FigureSettings
+from traceviz_dag.pipeline.made import CODE_VERSION
+from traceviz_dag.pipeline.steps import is_by_rank, with_leads
 from traceviz_dag.pipeline.workers import default_workers
 from traceviz_dag.show.registry import tables_of
 from traceviz_dag.tables import all_tables

@@ -3,46 +3,43 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 import dagster as dg
+import pyarrow.parquet as pq
 
 from assets import groups
 from assets.automation import RANKS_NEEDED
 from assets.conventions import (
-    CODE_VERSION,
     CODE_VERSION_TAG,
     DATA_VERSION_TAG,
     INPUT_VERSION_TAG,
     INVARIANTS,
     ONLY_STALE_TAG,
-    RULES_TAG,
     table_spec,
     written_metadata,
 )
 from assets.lineage.provenance import input_tags
-from assets.lineage.recorded_files import file_tags
 from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration, ranks_of_iteration
 from assets.raw_traces import classification_rules, raw_traces
 from assets.recorded_together import log_together
 from assets.resources import TracevizHome
-from assets.staleness import LAST_RECORDED, RankState, mark_aggregates, mark_of, rank_states, stale_ranks
 from assets.step_faults import RANKS_TOLD, refresh_catalogue, told_in_a_line
-from traceviz_dag.classify.rules import Rules
 from traceviz_dag.lake.inputs import IterationInputs, registered
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.lake.marking import mark_stale, unmark
-from traceviz_dag.lake.partition_keys import parse_iteration_key, parse_rank_key, rank_key
-from traceviz_dag.pipeline.completeness import ranks_in_words
+from traceviz_dag.lake.partition_keys import parse_rank_key, rank_key
 from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
-from traceviz_dag.pipeline.iteration import rank_traces, stored_topology
+from traceviz_dag.pipeline.iteration import stored_topology, violations_of_ranks
+from traceviz_dag.pipeline.made import CODE_VERSION
+from traceviz_dag.pipeline.making import make_ranks
 from traceviz_dag.pipeline.ranks import RANK_TABLES
-from traceviz_dag.pipeline.workers import IterationTask, RankOutcome, analyse_ranks
+from traceviz_dag.pipeline.staleness import LAST_WRITTEN
+from traceviz_dag.pipeline.workers import RankOutcome
 from traceviz_dag.tables import TOPOLOGY_TABLES
-from traceviz_dag.vocabulary import StaleCause, StaleStage
 
 COVERAGE = "coverage"
 NO_ROWS = "none"
 """Data version of a table that traces of the rank's format do not have; there is no file of it."""
 NONE_TOLD = "Traces of this format have no such rows."
 
+_CHECKED = ("overlap", "microbatches")
 UNCLASSIFIED_LIMIT = 0.01
 """Share of kernel time without a category from which the coverage check warns."""
 
@@ -83,7 +80,14 @@ def rank_tables(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> It
     lake, rules = traceviz.lake(), traceviz.load_rules()
     outcomes: list[RankOutcome] = []
     for key, ranks in ranks_by_iteration(context.partition_keys).items():
-        outcomes += _analyse_iteration(context, lake, traceviz.workers, rules, key, ranks)
+        inputs, wanted = registered(lake.home, key), {parse_rank_key(rank) for rank in ranks}
+        _, topology_version = stored_topology(lake, inputs.run, inputs.iteration)
+        read = {"topology": topology_version, "classification_rules": rules.digest}
+        made_of = input_tags(context.instance, rank_tables, LAST_WRITTEN, read)
+        for outcome in make_ranks(lake, inputs, rules, traceviz.workers, wanted, _only_stale(context)):
+            outcomes.append(outcome)
+            log_together(context, rank_events(lake, inputs, outcome.rank, made_of) if outcome.tables else ())
+            context.log.info("%s rank %d: %s in %.1f s", key, outcome.rank, outcome.fault or "read", outcome.seconds)
     refresh_catalogue(context, lake)
     yield from _check_results(outcomes)
     failed = [outcome for outcome in outcomes if outcome.failed]
@@ -95,140 +99,77 @@ def rank_tables(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> It
         )
 
 
-def _analyse_iteration(
-    context: dg.AssetExecutionContext, lake: Lake, workers: int, rules: Rules, key: str, ranks: Sequence[str]
-) -> list[RankOutcome]:
-    run, iteration = parse_iteration_key(key)
-    inputs = registered(lake.home, key)
-    wanted = {parse_rank_key(rank) for rank in ranks}
-    topology, topology_version = stored_topology(lake, run, iteration)
-    states = rank_states(context.instance, lake, inputs, topology_version, rules.digest)
-    if _only_stale(context):
-        wanted &= {entry.rank for entry in stale_ranks(states)}
-    before = {state.entry.rank: state for state in states if state.entry.rank in wanted}
-    # What is gone cannot be made anew: its tables stay, whatever of them is still current.
-    outcomes = [_kept(state) for state in before.values() if state.is_whole and state.is_gone]
-    traces = rank_traces(inputs, wanted - {outcome.rank for outcome in outcomes})
-    task = IterationTask(lake.home, run, iteration, topology, rules)
-    read = {"topology": topology_version, "classification_rules": rules.digest}
-    made_of = input_tags(context.instance, rank_tables, LAST_RECORDED, read)
-    for outcome in analyse_ranks(task, traces, workers or None):
-        outcomes.append(outcome)
-        _record(
-            context,
-            lake,
-            inputs,
-            outcome,
-            {
-                **made_of,
-                RULES_TAG: rules.digest,
-            },
-        )
-        context.log.info(
-            "%s rank %d: %s in %.1f s (%d of %d)",
-            key,
-            outcome.rank,
-            outcome.fault or "read",
-            outcome.seconds,
-            len(outcomes),
-            len(before),
-        )
-    _mark(context, lake, inputs, outcomes, before)
-    return outcomes
-
-
-def _kept(state: RankState) -> RankOutcome:
-    fault = f"{state.entry.path}: the trace is gone; its earlier tables are kept"
-    return RankOutcome(state.entry.rank, {}, {}, fault, failed=True, kept=True)
-
-
-def _mark(
-    context: dg.AssetExecutionContext,
-    lake: Lake,
-    inputs: IterationInputs,
-    outcomes: Sequence[RankOutcome],
-    before: Mapping[int, RankState],
-) -> None:
-    """Mark what is kept of ranks that failed, and what was made of the tables that are others now."""
-    run, iteration = inputs.run, inputs.iteration
-    unmark(lake, run, iteration, StaleStage.RANKS, {outcome.rank for outcome in outcomes if not outcome.kept})
-    kept = [mark_of(before[outcome.rank], outcome.fault or "") for outcome in outcomes if outcome.kept]
-    mark_stale(lake, run, iteration, kept)
-    made, failed = ([one.rank for one in outcomes if one.failed is failed] for failed in (False, True))
-    told = [f"{ranks_in_words(made)} made anew since"] if made else []
-    told += [f"{ranks_in_words(failed)} could not be made anew"] if failed else []
-    mark_aggregates(context.instance, lake, inputs, StaleCause.OUTDATED, "; ".join(told))
-
-
 def _only_stale(context: dg.AssetExecutionContext) -> bool:
     """Automation asks for what is stale; another try, of the step or the run, goes on where the first one ended."""
     return context.run.tags.get(ONLY_STALE_TAG) == "true" or bool(context.run.parent_run_id) or context.retry_number > 0
 
 
-def _record(
-    context: dg.AssetExecutionContext,
-    lake: Lake,
-    inputs: IterationInputs,
-    outcome: RankOutcome,
-    versions: dict[str, str],
-) -> None:
-    """One materialization a table: its own data version, and the versions of what it was made from.
+def rank_events(
+    lake: Lake, inputs: IterationInputs, rank: int, made_of: Mapping[str, str]
+) -> list[dg.AssetMaterialization]:
+    """One materialization for each table of a rank: its own data version, and the versions of what it was made from.
 
-    The rank is done with the last of them.
+    Args:
+        made_of: the tags of what they depend on.
     """
-    if not outcome.tables:
-        return
-    partition = rank_trace_key(inputs.key, rank_key(outcome.rank))
-    source = inputs.rank(outcome.rank)
+    partition = str(rank_trace_key(inputs.key, rank_key(rank)))
+    row = lake.table("traces", inputs.run, inputs.iteration, rank).arrow().to_pylist()[0]
+    source = inputs.rank(rank)
     version = source.version if source else ""
     if source and source.digest:
         # What was read is recorded, not what was registered: the file may have changed in between.
-        version = str(outcome.facts.get("digest") or version)
-    digests = {name: table.digest for name, table in outcome.tables.items()}
-    files = file_tags(lake, digests, inputs.run, inputs.iteration, outcome.rank)
+        version = str(row.get("digest") or version)
+    tags = {CODE_VERSION_TAG: CODE_VERSION, **made_of, f"{INPUT_VERSION_TAG}raw_traces": version}
     made = []
-    for name in EXTRA_TABLES:
-        if name not in outcome.tables:
-            tags = {DATA_VERSION_TAG: NO_ROWS, CODE_VERSION_TAG: CODE_VERSION, **versions}
+    for name in (*EXTRA_TABLES, *RANK_TABLES):
+        path = lake.path(name, run=inputs.run, iteration=inputs.iteration, rank=rank)
+        content = lake.content(name, run=inputs.run, iteration=inputs.iteration, rank=rank)
+        if not path.is_file() or content is None:
+            # A table that traces of its format do not have.
             told = {"dagster/row_count": dg.MetadataValue.int(0), "none": dg.MetadataValue.text(NONE_TOLD)}
-            made.append(dg.AssetMaterialization(name, partition=str(partition), metadata=told, tags=tags))
-    for name, table in sorted(outcome.tables.items(), key=lambda item: item[0] == LAST_RECORDED):
-        path = lake.path(name, run=inputs.run, iteration=inputs.iteration, rank=outcome.rank)
-        metadata = written_metadata(table.rows, table.bytes, path.as_uri())
+            of_none = {**tags, DATA_VERSION_TAG: NO_ROWS}
+            made.append(dg.AssetMaterialization(name, partition=partition, metadata=told, tags=of_none))
+            continue
+        metadata = written_metadata(pq.read_metadata(path).num_rows, path.stat().st_size, path.as_uri())
         if name == "traces":
-            metadata |= {
-                column: value for column, value in outcome.facts.items() if isinstance(value, int | str | bool)
-            }
-        made.append(
-            dg.AssetMaterialization(
-                asset_key=name,
-                partition=str(partition),
-                metadata=metadata,
-                tags={
-                    DATA_VERSION_TAG: table.digest,
-                    CODE_VERSION_TAG: CODE_VERSION,
-                    **versions,
-                    f"{INPUT_VERSION_TAG}raw_traces": version,
-                    **files,
-                },
-            )
-        )
-    log_together(context, made)
+            metadata |= {column: value for column, value in row.items() if isinstance(value, int | str | bool)}
+        of_table = {**tags, DATA_VERSION_TAG: content.computed}
+        made.append(dg.AssetMaterialization(name, partition=partition, metadata=metadata, tags=of_table))
+    # The rank is done with the last of them.
+    return sorted(made, key=lambda one: one.asset_key.to_user_string() == LAST_WRITTEN)
 
 
 def _check_results(outcomes: Sequence[RankOutcome]) -> Iterator[dg.AssetCheckResult]:
-    for asset in ("overlap", "microbatches"):
-        broken = {str(outcome.rank): outcome.violations[asset] for outcome in outcomes if outcome.violations.get(asset)}
+    yield from _invariants({outcome.rank: outcome.violations for outcome in outcomes})
+    yield _coverage([outcome.facts for outcome in outcomes])
+
+
+def checks_of_ranks(lake: Lake, inputs: IterationInputs) -> Iterator[dg.AssetCheckResult]:
+    """The same of all ranks of an iteration, from their tables."""
+    place = (inputs.run, inputs.iteration)
+    broken = {asset: dict(violations_of_ranks(lake, *place, asset)) for asset in _CHECKED}
+    ranks = sorted(part.rank for part in lake.partitions(LAST_WRITTEN, *place) if part.rank is not None)
+    yield from _invariants({rank: {asset: broken[asset].get(rank, []) for asset in _CHECKED} for rank in ranks})
+    yield _coverage(lake.table("traces", *place).arrow(["kernel_ns", "classified_ns"]).to_pylist())
+
+
+def _invariants(violations: Mapping[int, Mapping[str, list[str]]]) -> Iterator[dg.AssetCheckResult]:
+    """Args: violations: rank → table → names of the invariants that its rows break."""
+    for asset in _CHECKED:
+        broken = {str(rank): found[asset] for rank, found in violations.items() if found.get(asset)}
         yield dg.AssetCheckResult(
             passed=not broken,
             check_name=INVARIANTS,
             asset_key=asset,
-            metadata={"violations_by_rank": dg.MetadataValue.json(broken), "ranks": len(outcomes)},
+            metadata={"violations_by_rank": dg.MetadataValue.json(broken), "ranks": len(violations)},
         )
-    total = sum(_nanoseconds(outcome, "kernel_ns") for outcome in outcomes)
-    classified = sum(_nanoseconds(outcome, "classified_ns") for outcome in outcomes)
+
+
+def _coverage(facts: Sequence[Mapping[str, object]]) -> dg.AssetCheckResult:
+    total = sum(_nanoseconds(one, "kernel_ns") for one in facts)
+    classified = sum(_nanoseconds(one, "classified_ns") for one in facts)
     unclassified = 1 - classified / total if total else 0.0
-    yield dg.AssetCheckResult(
+    return dg.AssetCheckResult(
         passed=unclassified < UNCLASSIFIED_LIMIT,
         check_name=COVERAGE,
         asset_key="kernels",
@@ -237,6 +178,6 @@ def _check_results(outcomes: Sequence[RankOutcome]) -> Iterator[dg.AssetCheckRes
     )
 
 
-def _nanoseconds(outcome: RankOutcome, column: str) -> int:
-    value = outcome.facts.get(column)
+def _nanoseconds(facts: Mapping[str, object], column: str) -> int:
+    value = facts.get(column)
     return value if isinstance(value, int) else 0

@@ -1,20 +1,21 @@
-"""Whether what Dagster shows as materialised is there: the files of the lake, as they were recorded."""
+"""Whether what Dagster shows as materialised is there: the files of the lake, as they were told to it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
-from assets.lineage.recorded_files import are_as_recorded
+from assets.conventions import DATA_VERSION_TAG
+from assets.lineage.provenance import latest_tags
 from assets.nightly import NIGHT_TABLES
 from assets.partitions import rank_trace_key
-from assets.staleness import ITERATION_TABLES, LAST_RECORDED, latest_tags
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import rank_key
 from traceviz_dag.pipeline.formats.registry import trace_format
 from traceviz_dag.pipeline.ranks import RANK_TABLES
+from traceviz_dag.pipeline.staleness import ITERATION_TABLES, LAST_WRITTEN
 from traceviz_dag.tables import TOPOLOGY_TABLES, derived_tables
 
 RECORDED = "recorded_tables_exist"
@@ -23,7 +24,9 @@ _NAMED = 20
 
 
 def lost_tables(instance: dg.DagsterInstance, lake: Lake, every: Sequence[IterationInputs]) -> list[str]:
-    """Tables of registered iterations whose last materialization recorded a file that is not there, or is another one.
+    """Tables of registered iterations whose last materialization is of a file that is not there, or is another one.
+
+    Of a rank the table that is told last stands for the others, which have to be there.
 
     Returns:
         ``TABLE of PARTITION``, by table.
@@ -32,17 +35,25 @@ def lost_tables(instance: dg.DagsterInstance, lake: Lake, every: Sequence[Iterat
     keys = {inputs.key: inputs for inputs in every}
     for name in (*TOPOLOGY_TABLES, *ITERATION_TABLES, *NIGHT_TABLES, *derived_tables()):
         for key, tags in latest_tags(instance, name, list(keys)).items():
-            if not are_as_recorded(lake, tags, [name], keys[key].run, keys[key].iteration):
-                found.append(f"{name} of {key}")
+            found += [f"{name} of {key}" for _ in _lost(lake, [name], tags[DATA_VERSION_TAG], keys[key])]
     ranks = {str(rank_trace_key(one.key, rank_key(rank.rank))): (one, rank) for one in every for rank in one.ranks}
-    for key, tags in latest_tags(instance, LAST_RECORDED, list(ranks)).items():
+    for key, tags in latest_tags(instance, LAST_WRITTEN, list(ranks)).items():
         inputs, entry = ranks[key]
-        found += [
-            f"{name} of {key}"
-            for name in (*RANK_TABLES, *trace_format(entry.format).extra_tables)
-            if not are_as_recorded(lake, tags, [name], inputs.run, inputs.iteration, entry.rank)
-        ]
+        names = (LAST_WRITTEN, *(one for one in RANK_TABLES if one != LAST_WRITTEN))
+        names = (*names, *trace_format(entry.format).extra_tables)
+        found += [f"{name} of {key}" for name in _lost(lake, names, tags[DATA_VERSION_TAG], inputs, entry.rank)]
     return found
+
+
+def _lost(
+    lake: Lake, names: Sequence[str], version: str, inputs: IterationInputs, rank: int | None = None
+) -> Iterator[str]:
+    """Those whose file is not the one that was written; of the first, also where Dagster was told another version."""
+    for number, name in enumerate(names):
+        content = lake.content(name, run=inputs.run, iteration=inputs.iteration, rank=rank)
+        is_told = content is not None and (number > 0 or content.computed == version)
+        if not is_told or not lake.is_as_written(name, run=inputs.run, iteration=inputs.iteration, rank=rank):
+            yield name
 
 
 def recorded_check(lost: Sequence[str]) -> dg.AssetCheckResult:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import dagster as dg
 
-from traceviz_dag.pipeline.home_settings import REMEDY, HomeSettings, home_rules, load_settings, settings_file
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.pipeline.home_settings import REMEDY, HomeSettings, home_rules, load_settings, settings_file
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import DEFAULT_HOME
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable
 import dagster as dg
 
 from assets.automation import FIGURES_GROUP, ITERATION_NEEDED
-from assets.conventions import CODE_VERSION, OWNERS
+from assets.conventions import OWNERS
 from assets.partitions import iteration_partitions, table_of_iteration
 from assets.step_faults import told_in_a_line
+from traceviz_dag.pipeline.made import CODE_VERSION
 from traceviz_dag.pipeline.steps import with_leads
 
 

@@ -4,31 +4,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import dagster as dg
-import xxhash
 
 from assets import groups
 from assets.automation import TOPOLOGY_NEEDED
 from assets.conventions import table_spec, written_metadata
-from assets.lineage.recorded_files import file_tags
 from assets.partitions import iteration_partitions, one_iteration, ranks_of_iteration
 from assets.raw_traces import raw_traces, topology_files
 from assets.resources import TracevizHome
 from assets.step_faults import refresh_catalogue, told_in_a_line
-from traceviz_dag.lake.digests import digest_of
-from traceviz_dag.lake.inputs import IterationInputs, registered
-from traceviz_dag.pipeline.iteration import topology_to_store
+from traceviz_dag.classify.topology.types import Topology
+from traceviz_dag.lake.inputs import registered
+from traceviz_dag.pipeline.making import make_topology
 from traceviz_dag.tables import TOPOLOGY_TABLES
-
-INPUTS_TAG = "traceviz/inputs"
-
-
-def inputs_version(inputs: IterationInputs) -> str:
-    """Changes whenever a trace or the topology file of the iteration looks different."""
-    versions = [f"{entry.rank}:{entry.version}" for entry in inputs.ranks]
-    text = Path(inputs.topology_file) if inputs.topology_file else None
-    if text is not None and text.is_file():
-        versions.append(digest_of(text))
-    return xxhash.xxh3_64(" ".join(versions).encode()).hexdigest()
 
 
 @dg.multi_asset(
@@ -52,14 +39,11 @@ def topology_assets(
     context: dg.AssetExecutionContext, traceviz: TracevizHome
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
     """Read all headers of the iteration and the text file, unite them, and write both tables."""
-    run, iteration = one_iteration(context)
+    one_iteration(context)
     inputs = registered(traceviz.folder, context.partition_key)
-    # Before anything is read: what changes meanwhile makes the tables stale.
-    version = inputs_version(inputs)
     lake = traceviz.lake()
-    topology, tables = topology_to_store(lake, inputs)
-    for name, table in zip(TOPOLOGY_TABLES, tables, strict=True):
-        written = lake.write(name, table, run=run, iteration=iteration)
+    topology, tables = make_topology(lake, inputs)
+    for name, written in tables.items():
         yield dg.MaterializeResult(
             asset_key=name,
             metadata={
@@ -68,13 +52,14 @@ def topology_assets(
                 "disagreements": dg.MetadataValue.json(list(topology.disagreements)),
             },
             data_version=dg.DataVersion(written.digest),
-            tags={
-                INPUTS_TAG: version,
-                **file_tags(lake, {name: written.digest}, run, iteration),
-            },
         )
     refresh_catalogue(context, lake)
-    yield dg.AssetCheckResult(
+    yield sources_agree(topology)
+
+
+def sources_agree(topology: Topology) -> dg.AssetCheckResult:
+    """Whether headers and text file say the same."""
+    return dg.AssetCheckResult(
         passed=not topology.disagreements,
         check_name="sources_agree",
         asset_key="topology",

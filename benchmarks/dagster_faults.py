@@ -29,14 +29,14 @@ from dagster._scheduler.scheduler import launch_scheduled_runs
 from assets import conventions
 from assets.resources import TracevizHome
 from assets.retention import retention as retention_asset
-from traceviz_dag.pipeline.home_settings import FILE_NAME
-from assets.staleness import pending_stage
 from tests.end_to_end.daemon import Daemon, is_busy, news
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.lake.inputs import all_registered
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.orchestration.step_runs import materialise
+from traceviz_dag.pipeline.home_settings import FILE_NAME
+from traceviz_dag.pipeline.staleness import pending_stage
 from traceviz_dag.system.whole_files import write_atomically
 
 ZONE = "Europe/Berlin"
@@ -131,7 +131,7 @@ def daemon(home: Path, run: Path) -> bool:
                 time.sleep(1)
                 every = list(all_registered(home))
                 done = bool(every) and not is_busy(instance)
-                done = done and all(pending_stage(instance, lake, inputs, rules) is None for inputs in every)
+                done = done and all(pending_stage(lake, inputs, rules) is None for inputs in every)
                 quiet = quiet + 1 if done else 0
             for inputs in all_registered(home):
                 lake.settle(inputs.run, inputs.iteration)

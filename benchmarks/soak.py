@@ -20,7 +20,6 @@ from pathlib import Path
 import dagster as dg
 
 from assets.conventions import IN_FLIGHT
-from assets.staleness import pending_stage
 from sensors.ledger import FolderState, read_ledger
 from tests.end_to_end.daemon import Daemon
 from tests.small_run import rank_file
@@ -28,6 +27,7 @@ from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.lake.inputs import all_registered
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.orchestration.instance import open_instance
+from traceviz_dag.pipeline.staleness import pending_stage
 
 RUNS = 6
 REWRITTEN_SHARE = 0.25
@@ -125,7 +125,7 @@ def wait_until_done(daemon: Daemon, iterations: int) -> None:
         states = Counter(record.state for record in read_ledger(daemon.home).values())
         if states != {FolderState.REGISTERED: iterations}:
             return False
-        return all(pending_stage(instance, lake, inputs, rules) is None for inputs in all_registered(daemon.home))
+        return all(pending_stage(lake, inputs, rules) is None for inputs in all_registered(daemon.home))
 
     daemon.wait("everything computed", done, seconds=7200)
 

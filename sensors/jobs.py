@@ -10,10 +10,10 @@ from assets.iteration_figures import across_ranks_figures, pipeline_figures, rep
 from assets.perfetto_traces import perfetto_trace
 from assets.rank_figures import rank_figures
 from assets.report import report
-from assets.staleness import ITERATION_TABLES
 from sensors.register_traces import register_traces
 from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
 from traceviz_dag.pipeline.ranks import RANK_TABLES
+from traceviz_dag.pipeline.staleness import ITERATION_TABLES
 from traceviz_dag.tables import TOPOLOGY_TABLES
 
 STAGES = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dagster as dg
 
-from traceviz_dag.pipeline.home_settings import HomeSettings
 from sensors.jobs import PRUNE
+from traceviz_dag.pipeline.home_settings import HomeSettings
 
 
 def keep_house_schedule(settings: HomeSettings) -> dg.ScheduleDefinition:

@@ -11,15 +11,15 @@ from assets.conventions import IN_FLIGHT, ONLY_STALE_TAG, RANGE_END_TAG, RANGE_S
 from assets.nightly import unjudged
 from assets.partitions import rank_trace_key
 from assets.resources import TracevizHome
-from traceviz_dag.pipeline.home_settings import HomeSettings
-from assets.staleness import contiguous, pending_stage
 from sensors.busy_storage import once_free
 from sensors.jobs import JUDGE_NIGHT, STAGES
 from sensors.register_traces import JOB_NAME, OP_NAME, RegisterConfig, register_traces
 from traceviz_dag.lake.inputs import IterationInputs, all_registered
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key
+from traceviz_dag.pipeline.home_settings import HomeSettings
 from traceviz_dag.pipeline.iteration import unread_ranks
+from traceviz_dag.pipeline.staleness import contiguous, pending_stage
 
 NIGHT_TAG = "traceviz/night"
 RUN_KEY_TAG = "dagster/run_key"
@@ -180,7 +180,7 @@ def what_is_missing(
     """Requests for the next stage of every iteration that is not current, each once an occasion and state."""
     lake, rules_digest = traceviz.lake(), traceviz.load_rules().digest
     for inputs in among:
-        stage = pending_stage(instance, lake, inputs, rules_digest)
+        stage = pending_stage(lake, inputs, rules_digest)
         if stage is None or (stage[0] == "iterations" and unread_ranks(lake, inputs)):
             continue
         for request in _requests_of(inputs, stage[0], stage[1], occasion, tags):

@@ -10,9 +10,9 @@ import dagster as dg
 
 from assets.conventions import RANGE_START_TAG
 from assets.resources import TracevizHome
-from traceviz_dag.pipeline.home_settings import HomeSettings, NotifySettings
 from sensors.busy_storage import once_free
 from traceviz_dag.orchestration.run_launcher import WILL_RETRY_TAG
+from traceviz_dag.pipeline.home_settings import HomeSettings, NotifySettings
 
 _TIMEOUT_SECONDS = 10
 

@@ -9,12 +9,12 @@ from assets.partitions import register_partitions
 from assets.raw_traces import new_observations
 from assets.recorded_together import log_together
 from assets.resources import TracevizHome
-from traceviz_dag.pipeline.home_settings import HomeSettings
 from assets.step_faults import told_in_a_line
 from sensors.ledger import FolderRecord, read_ledger, update_ledger
 from sensors.listing import FolderLook, Unreadable, open_folders, walk
 from sensors.registration import FolderTask, Registration, register_folder
 from traceviz_dag.errors import TracevizError
+from traceviz_dag.pipeline.home_settings import HomeSettings
 
 JOB_NAME = "register_traces"
 OP_NAME = "register_folders"

@@ -10,13 +10,13 @@ import xxhash
 from assets.conventions import DATA_VERSION_TAG, IN_FLIGHT
 from assets.raw_traces import classification_rules
 from assets.resources import TracevizHome
-from traceviz_dag.pipeline.home_settings import HomeSettings, SensorSettings, WatchedRoot
 from sensors.busy_storage import once_free
 from sensors.folder_changes import Due, Patience, Pending, advance, asked
 from sensors.ledger import FolderRecord, FolderState, read_ledger
 from sensors.listing import FolderLook, Unreadable, is_url, open_folders, walk
 from sensors.register_traces import JOB_NAME, OP_NAME, FolderConfig, RegisterConfig, register_traces
 from traceviz_dag.errors import TracevizError
+from traceviz_dag.pipeline.home_settings import HomeSettings, SensorSettings, WatchedRoot
 from traceviz_dag.system.json_bytes import decoded
 
 

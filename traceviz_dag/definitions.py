@@ -20,6 +20,7 @@ from assets.report import report
 from assets.resources import TracevizHome
 from assets.retention import retention
 from assets.topology import topology_assets
+from sensors.computed import computed_sensor
 from sensors.downloads import downloads_sensor
 from sensors.jobs import JOBS
 from sensors.keep_house import keep_house_schedule
@@ -55,6 +56,7 @@ def defs() -> dg.Definitions:
             nightly_verdict_sensor(settings),
             notify_sensor(settings),
             partition_status_sensor(settings),
+            computed_sensor(settings),
             downloads_sensor,
         ],
         schedules=[nightly_schedule(settings), keep_house_schedule(settings)],

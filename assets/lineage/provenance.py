@@ -6,13 +6,14 @@ one is missing, the asset counts as made before it had the dependency, and the u
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
 from assets.conventions import DATA_VERSION_TAG, INPUT_VERSION_TAG
 
 _POINTER_TAG = "dagster/input_event_pointer/"
+_PAGE = 1000
 _NO_EVENT = ("INITIAL", "NULL")
 """Dagster's version and pointer of what never had an event."""
 
@@ -44,3 +45,22 @@ def _latest(instance: dg.DagsterInstance, asset: dg.AssetKey) -> tuple[str, str]
             tags: Mapping[str, str] = (event.tags or {}) if event is not None else {}
             return tags.get(DATA_VERSION_TAG, _NO_EVENT[0]), str(record.storage_id)
     return _NO_EVENT
+
+
+def latest_tags(instance: dg.DagsterInstance, asset: str, partitions: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+    """Tags of the latest materialization of each partition; partitions without one are absent."""
+    wanted = set(partitions)
+    found: dict[str, Mapping[str, str]] = {}
+    cursor = None
+    # Asked for no partition, Dagster would give them all.
+    while missing := list(wanted - set(found)):
+        records_filter = dg.AssetRecordsFilter(dg.AssetKey(asset), asset_partitions=missing)
+        page = instance.fetch_materializations(records_filter, limit=_PAGE, cursor=cursor)
+        for record in page.records:
+            event = record.asset_materialization
+            if event is not None and event.partition is not None:
+                found.setdefault(event.partition, event.tags or {})
+        if not page.has_more:
+            break
+        cursor = page.cursor
+    return found

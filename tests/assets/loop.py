@@ -16,8 +16,6 @@ from assets import across_ranks
 from assets.automation import ONLY_STALE_TAG, without_pictures
 from assets.partitions import rank_trace_key, ranks_by_iteration
 from assets.resources import TracevizHome
-from traceviz_dag.pipeline.home_settings import FigureSettings, HomeSettings
-from assets.staleness import ITERATION_TABLES, contiguous, pending_stage
 from sensors.register_traces import register_traces
 from sensors.trace_folders import look_once
 from traceviz_dag.definitions import ASSETS
@@ -25,7 +23,9 @@ from traceviz_dag.lake.inputs import all_registered
 from traceviz_dag.lake.partition_keys import parse_rank_key, rank_key
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
+from traceviz_dag.pipeline.home_settings import FigureSettings, HomeSettings
 from traceviz_dag.pipeline.iteration import unread_ranks
+from traceviz_dag.pipeline.staleness import ITERATION_TABLES, contiguous, pending_stage
 from traceviz_dag.tables import FINDINGS
 
 RANK_ASSETS = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "overlap")
@@ -128,7 +128,7 @@ class Loop:
         """Iteration → the stage that command and night would compute, and its ranks; none of what cannot be read."""
         lake, found = self.traceviz.lake(), {}
         for inputs in all_registered(self.home):
-            stage = pending_stage(self.instance, lake, inputs, self.traceviz.load_rules().digest)
+            stage = pending_stage(lake, inputs, self.traceviz.load_rules().digest)
             unread = unread_ranks(lake, inputs)
             if stage is not None and not (unread and set(stage[1]) <= set(unread)):
                 found[inputs.key] = stage
@@ -140,7 +140,7 @@ class Loop:
         stages = {"topology": TOPOLOGY_ASSETS, "iterations": ITERATION_ASSETS}
         for inputs in all_registered(self.home):
             for _ in range(1 + len(stages)):
-                found = pending_stage(self.instance, self.traceviz.lake(), inputs, self.traceviz.load_rules().digest)
+                found = pending_stage(self.traceviz.lake(), inputs, self.traceviz.load_rules().digest)
                 if found is None:
                     break
                 stage, ranks = found

@@ -9,7 +9,6 @@ import dagster as dg
 import pytest
 
 from assets import conventions, rank_tables, staleness
-from traceviz_dag.pipeline.steps import lead_of
 from tests.assets.loop import (
     COMPUTED,
     ITERATION_ASSETS,
@@ -25,6 +24,7 @@ from tests.small_run import rank_file, write_run
 from traceviz_dag.definitions import defs
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
+from traceviz_dag.pipeline.steps import lead_of
 
 ALL_OF_7 = of_topology("job@7") | of_ranks("job@7", 0, 1, 2, 3) | of_iterations("job@7")
 

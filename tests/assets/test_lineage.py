@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dagster as dg
 import pyarrow.parquet as pq
+from assets.lineage.recorded_files import are_as_recorded, file_tags
 
 from assets.lineage.provenance import input_tags
-from assets.lineage.recorded_files import are_as_recorded, file_tags
 from tests.show.home import fill_home
 from tests.small_run import write_run
 from traceviz_dag.lake.lake import open_lake

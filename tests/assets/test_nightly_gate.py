@@ -16,7 +16,6 @@ from dagster._utils.schedules import schedule_execution_time_iterator
 from assets.conventions import ONLY_STALE_TAG, RANGE_END_TAG, RANGE_START_TAG
 from assets.nightly import nightly_gate
 from assets.resources import TracevizHome
-from traceviz_dag.pipeline.home_settings import FILE_NAME, HomeSettings, NightlySettings
 from sensors.nightly import NIGHT_TAG, _latest_night, judge_open_night, nightly_schedule
 from sensors.notifications import notify_sensor
 from sensors.register_traces import register_traces
@@ -26,6 +25,7 @@ from tests.show.home import fill_home
 from tests.small_run import rank_file
 from traceviz_dag.lake.inputs import all_registered
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.pipeline.home_settings import FILE_NAME, HomeSettings, NightlySettings
 
 
 def write_iteration(run: Path, iteration: int, scale: int = 1) -> None:

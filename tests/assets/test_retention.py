@@ -13,12 +13,12 @@ from assets.conventions import RANGE_END_TAG, RANGE_START_TAG
 from assets.nightly import nightly_gate
 from assets.recorded_tables import lost_tables
 from assets.retention import MOST_PARTITIONS, expired, is_in_use, prune, retention, room_check
-from traceviz_dag.pipeline.home_settings import RetentionSettings, load_settings
 from tests.assets.loop import QUIET, Loop, of_iterations, of_ranks, of_topology
 from tests.show.home import fill_home
 from tests.small_run import rank_file
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered, registered_if_any
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.pipeline.home_settings import RetentionSettings, load_settings
 from traceviz_dag.pipeline.report import report_path
 
 DAY_SECONDS = 86_400

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from assets.resources import TracevizHome
-from traceviz_dag.pipeline.home_settings import FILE_NAME, home_rules, load_settings, set_home_rules
 from tests.damage import call
 from tests.small_run import write_run
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.pipeline.home_settings import FILE_NAME, home_rules, load_settings, set_home_rules
 
 RULES = '[[kernel]]\nname = "own_gemm"\npatterns = ["nvjet*"]\nkind = "computation"\nphase = "other"\n'
 

@@ -10,12 +10,12 @@ import pytest
 
 from assets.automation import with_freshness
 from assets.raw_traces import raw_traces
-from traceviz_dag.pipeline.home_settings import HomeSettings, WatchedRoot
 from tests.assets.loop import QUIET, Loop, of_iterations
 from tests.small_run import rank_file, write_run
 from traceviz_dag.definitions import ASSETS, defs
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
+from traceviz_dag.pipeline.home_settings import HomeSettings, WatchedRoot
 
 
 @pytest.fixture

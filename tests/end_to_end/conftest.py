@@ -20,9 +20,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.staleness import ITERATION_TABLES
 from tests.damage import call
 from traceviz_dag.orchestration.instance import open_instance
+from traceviz_dag.pipeline.staleness import ITERATION_TABLES
 
 RANK_ASSETS = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "overlap")
 RANK_STEP = (*RANK_ASSETS, "nvtx_ranges")

@@ -28,8 +28,8 @@ from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.recorded import Content
 from traceviz_dag.lake.write import store_part
 from traceviz_dag.orchestration.instance import open_instance, own_process_tags
-from traceviz_dag.pipeline.analysis import AnalysisSettings, IterationResult, _Analysis, analyse
 from traceviz_dag.pipeline import workers
+from traceviz_dag.pipeline.analysis import AnalysisSettings, IterationResult, _Analysis, analyse
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.tables import TABLES
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from traceviz_dag.pipeline.home_settings import load_settings
 from traceviz_dag.capture.configuration import read_configuration
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.pipeline.home_settings import load_settings
 from traceviz_dag.read.pairs_file import read_pairs_file, read_stamps
 
 READERS = {

@@ -10,8 +10,8 @@ import dagster as dg
 import pytest
 
 from assets.resources import TracevizHome
-from traceviz_dag.pipeline.home_settings import NotifySettings, load_settings
 from sensors.notifications import notify_sensor, send
+from traceviz_dag.pipeline.home_settings import NotifySettings, load_settings
 
 
 def test_a_message_is_posted_and_written(tmp_path):

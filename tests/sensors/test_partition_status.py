@@ -7,8 +7,8 @@ import pytest
 from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 
-from traceviz_dag.pipeline.home_settings import HomeSettings
 from sensors.partition_status import forgotten, partition_status_sensor
+from traceviz_dag.pipeline.home_settings import HomeSettings
 
 KEY = dg.AssetKey("kernels")
 PARTITIONS = dg.MultiPartitionsDefinition(

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from assets.resources import TracevizHome
-from traceviz_dag.pipeline.home_settings import SensorSettings, load_settings
 from sensors.ledger import FolderRecord, FolderState, read_ledger, update_ledger
 from sensors.trace_folders import read_cursor, rests
 from tests.nsys_file import UTC, node_export
@@ -18,6 +17,7 @@ from tests.sensors.ticks import Sensor, folders
 from tests.small_run import write_run
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import registered
+from traceviz_dag.pipeline.home_settings import SensorSettings, load_settings
 
 
 @pytest.fixture

@@ -95,7 +95,7 @@ def _draw(
     Args:
         faults: gets the line of figures of other packages that failed.
     """
-    from traceviz_dag.pipeline.analysis import figure_inputs, record_figures
+    from traceviz_dag.orchestration.figure_records import figure_inputs, record_figures
     from traceviz_dag.pipeline.figures import draw_figures
     from traceviz_dag.pipeline.workers import default_workers
 

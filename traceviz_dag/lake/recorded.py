@@ -5,9 +5,10 @@ iteration has a file of lines, ``lake/.recorded/run=…/iteration=N``, that says
 writer announces a digest before the part appears under its name and settles it afterwards. Killed in between, it leaves
 two digests that the part may have, and both are right: the former file, or the new one. :func:`settle` tells which.
 
-A line holds a checksum over its place and itself, a word, the table, the rank and the digest, and of a part that was
+A line holds a checksum over its place and itself, a word, the table, the rank and the digest, of a part that was
 converted from an earlier version the digest that it had and the columns that it lacked, and what the part was made of;
-the last line of a part counts. Lines are appended in one write, so writers need no lock among themselves; those of one part take turns.
+the last line of a part counts. Lines are appended in one write, so writers need no lock among themselves; those of one
+part take turns.
 """
 
 from __future__ import annotations
@@ -292,6 +293,17 @@ def recorded_iterations(lake: Path) -> list[tuple[str, int]]:
         for run, folder in values_in(lake / FOLDER, "run")
         for iteration, _ in values_in(folder, "iteration")
     )
+
+
+def changed_since(lake: Path, time_ns: int) -> list[tuple[int, str, int]]:
+    """When the record of an iteration changed last (ns since the epoch), run and iteration, of those that changed
+    after that time; the oldest change first."""
+    found = []
+    for run, iteration in recorded_iterations(lake):
+        with suppress(FileNotFoundError):
+            changed = _path(lake, run, iteration).stat().st_mtime_ns
+            found += [(changed, run, iteration)] if changed > time_ns else []
+    return sorted(found)
 
 
 class _ChangedError(Exception):

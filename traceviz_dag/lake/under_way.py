@@ -41,6 +41,11 @@ def under_way(home: Path, key: str) -> Iterator[None]:
         os.close(descriptor)
 
 
+def is_under_way(home: Path, key: str) -> bool:
+    """Whether a process that is alive renews an iteration."""
+    return any(_is_held(mark) for mark in _marks(home, key))
+
+
 def was_left_half_renewed(home: Path, key: str) -> bool:
     """Whether an analysis of an iteration did not come to its end, and none did since."""
     return any(not _is_held(mark) for mark in _marks(home, key))

@@ -50,9 +50,7 @@ def write_part(lake: Path, definition: Table, partition: Partition, data: pa.Tab
     return store_part(lake, definition, partition, data, Content("", made=made))
 
 
-def store_part(
-    lake: Path, definition: Table, partition: Partition, data: pa.Table, recorded: Content
-) -> Written:
+def store_part(lake: Path, definition: Table, partition: Partition, data: pa.Table, recorded: Content) -> Written:
     """Write one partition's file as :func:`write_part`, with the columns that it is given.
 
     Args:

@@ -291,9 +291,7 @@ class _Analysis:
             if number not in {one.rank for one in sources}:
                 told = f"its snapshot is gone, and its tables are stale: {why}"
                 result.failures.append(f"{self.inputs.key}, memory of rank {number}: {told}")
-        stale = [
-            one for one in sources if self.settings.force or not memory_is_current(self.lake, self.inputs, [one])
-        ]
+        stale = [one for one in sources if self.settings.force or not memory_is_current(self.lake, self.inputs, [one])]
         faults = read_in_part(self.lake, self.inputs)
         with self.step("memory", result.failures):
             run, iteration = self.inputs.run, self.inputs.iteration

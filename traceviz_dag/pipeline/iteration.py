@@ -141,11 +141,19 @@ def rank_traces(inputs: IterationInputs, ranks: Collection[int], home: Path | No
 
 def ranks_that_break_invariants(lake: Lake, run: str, iteration: int) -> list[int]:
     """Ranks of an iteration whose overlap or micro-batches do not add up."""
-    broken: set[int] = set()
-    for name, violations in (("overlap", overlap_violations), ("microbatches", microbatch_violations)):
-        if lake.partitions(name, run, iteration):
-            broken.update(violations(lake.table(name, run, iteration).arrow())["rank"].to_pylist())
-    return sorted(broken)
+    names = ("overlap", "microbatches")
+    return sorted({rank for name in names for rank, _ in violations_of_ranks(lake, run, iteration, name)})
+
+
+def violations_of_ranks(lake: Lake, run: str, iteration: int, table: str) -> list[tuple[int, list[str]]]:
+    """Ranks whose rows of ``overlap`` or ``microbatches`` break invariants, and the names of these."""
+    if not lake.partitions(table, run, iteration):
+        return []
+    violations = overlap_violations if table == "overlap" else microbatch_violations
+    found: dict[int, set[str]] = {}
+    for row in violations(lake.table(table, run, iteration).arrow()).to_pylist():
+        found.setdefault(row["rank"], set()).add(row["invariant"])
+    return [(rank, sorted(found[rank])) for rank in sorted(found)]
 
 
 def unread_ranks(lake: Lake, inputs: IterationInputs) -> list[int]:

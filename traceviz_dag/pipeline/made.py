@@ -1,4 +1,4 @@
-"""Of what a part of the lake is made, in a word that the lake records beside its digest: another word is another part."""
+"""Of what a part of the lake is made, in a word that the lake records beside its digest."""
 
 from __future__ import annotations
 

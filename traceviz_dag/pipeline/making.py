@@ -206,11 +206,12 @@ def make_across_ranks(
         BadInputError: no rank has tables.
     """
     run, iteration = inputs.run, inputs.iteration
-    warnings = []
-    for rank in set_aside_unreadable(lake, inputs):
-        warnings.append(f"tables of memory of rank {rank} cannot be read, and its snapshot is gone: set aside")
-    for rank, why in mark_mismatched(lake, inputs).items():
-        warnings.append(f"the snapshot of rank {rank} is not taken: {why}")
+    warnings = [
+        f"tables of memory of rank {rank} cannot be read, and its snapshot is gone: set aside"
+        for rank in set_aside_unreadable(lake, inputs)
+    ]
+    mismatched = mark_mismatched(lake, inputs).items()
+    warnings += [f"the snapshot of rank {rank} is not taken: {why}" for rank, why in mismatched]
     word = iteration_word(lake, run, iteration, FINDINGS.name)
     write = partial(lake.write, run=run, iteration=iteration, made=word)
     if not lake.partitions("kernels", run, iteration):

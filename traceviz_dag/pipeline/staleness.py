@@ -1,7 +1,7 @@
 """What of an iteration is not made from what it should be made from: the one answer, for command, automation and night.
 
-The lake records of each part, beside its digest, of what it was made: see ``pipeline/made.py``. A part is current where its
-file is the one that was written, and that word is the one that its inputs give now.
+The lake records of each part, beside its digest, of what it was made: see ``pipeline/made.py``. A part is current where
+its file is the one that was written, and that word is the one that its inputs give now.
 """
 
 from __future__ import annotations
@@ -236,9 +236,7 @@ def _are_current(lake: Lake, inputs: IterationInputs, names: Collection[str]) ->
     return True
 
 
-def _are_made(
-    lake: Lake, names: Sequence[str], word: str, run: str, iteration: int, rank: int | None = None
-) -> bool:
+def _are_made(lake: Lake, names: Sequence[str], word: str, run: str, iteration: int, rank: int | None = None) -> bool:
     """Whether tables are made of that, with all of their columns, and their files are those that were written."""
     contents = [_content(lake, name, run, iteration, rank) for name in names]
     made = all(content is not None and content.made == word and not content.missing for content in contents)
@@ -295,4 +293,3 @@ def _computed(
     """Table → digest of its file as it was computed; None where it is not recorded."""
     contents = {name: _content(lake, name, run, iteration, rank) for name in names}
     return {name: content.computed if content is not None else None for name, content in contents.items()}
-

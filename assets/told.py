@@ -1,0 +1,170 @@
+"""Tells Dagster what the lake holds and it does not know: what commands computed, and what a killed run left untold.
+
+What Dagster knows of a partition is the data version of its last event; what the lake holds is recorded with a digest.
+Where they differ, the events are made up for, in the order of the way, so that each finds what it was made of told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from assets.across_ranks import across_ranks_assets, checks_across_ranks, gate
+from assets.conventions import CODE_VERSION_TAG, DATA_VERSION_TAG, written_metadata
+from assets.derived_tables import derived_assets
+from assets.events import table_metadata
+from assets.iteration_tables import complete_ranks, iteration_assets
+from assets.lineage.provenance import input_tags, latest_tags
+from assets.memory import memory_tables, snapshots_read, version_of_ranks
+from assets.partitions import rank_trace_key, register_partitions
+from assets.rank_tables import checks_of_ranks, rank_events, rank_tables
+from assets.raw_traces import new_observations
+from assets.resources import TracevizHome
+from assets.topology import sources_agree, topology_assets
+from traceviz_dag.analyze.pipelines.period_summary import judge_pairs
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.lake.inputs import IterationInputs
+from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.partition_keys import rank_key
+from traceviz_dag.lake.partitions import Partition
+from traceviz_dag.lake.queries import AGGREGATED_TABLES
+from traceviz_dag.lake.recorded import GONE
+from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
+from traceviz_dag.pipeline.iteration import stored_topology, topology_to_store, unread_ranks
+from traceviz_dag.pipeline.making import pairs_file
+from traceviz_dag.pipeline.memory import read_in_part
+from traceviz_dag.pipeline.staleness import ITERATION_TABLES, LAST_WRITTEN, code_version_of
+from traceviz_dag.read.pairs_file import read_pairs_file
+from traceviz_dag.tables import MEMORY_TABLES, TOPOLOGY_TABLES, all_tables, derived_tables
+
+Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
+
+_STEPS: Mapping[str, dg.AssetsDefinition] = {
+    **dict.fromkeys(TOPOLOGY_TABLES, topology_assets),
+    **dict.fromkeys(MEMORY_TABLES, memory_tables),
+    **dict.fromkeys(ITERATION_TABLES, iteration_assets),
+    **dict.fromkeys(ACROSS_RANKS_TABLES, across_ranks_assets),
+    **{asset.key.to_user_string(): asset for asset in derived_assets},
+}
+"""Table of an iteration → the step that makes it."""
+
+
+def untold(instance: dg.DagsterInstance, traceviz: TracevizHome, inputs: IterationInputs) -> Iterator[Event]:
+    """What Dagster does not know of an iteration, in the order in which it is to be told: report each before the next.
+
+    The partitions are added first. A check is told with the tables that it is about.
+    """
+    lake = traceviz.lake()
+    register_partitions(instance, [inputs])
+    yield from new_observations(instance, [inputs])
+    if (yield from _of_iteration(instance, lake, inputs, TOPOLOGY_TABLES)):
+        yield _evaluation(sources_agree(topology_to_store(lake, inputs)[0]), inputs.key)
+    yield from _of_ranks(instance, traceviz, lake, inputs)
+    if (yield from _of_iteration(instance, lake, inputs, MEMORY_TABLES)):
+        faults = {str(rank): fault for rank, fault in read_in_part(lake, inputs).items()}
+        yield _evaluation(snapshots_read(faults, len(inputs.snapshots)), inputs.key)
+    told = yield from _of_iteration(instance, lake, inputs, ITERATION_TABLES)
+    for check in _checks_of_iteration(lake, inputs, told):
+        yield _evaluation(check, inputs.key)
+    yield from _of_iteration(instance, lake, inputs, tuple(derived_tables()))
+
+
+def _of_iteration(
+    instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, names: Sequence[str]
+) -> Generator[Event, None, list[str]]:
+    """Events of tables with a partition an iteration; returns the tables that were told."""
+    told = []
+    for name in names:
+        parts = _parts(lake, inputs, name)
+        version = _version(lake, name, parts)
+        known = latest_tags(instance, name, [inputs.key]).get(inputs.key, {}).get(DATA_VERSION_TAG)
+        if version is None or version == known:
+            continue
+        tags = {**input_tags(instance, _STEPS[name], name), DATA_VERSION_TAG: version}
+        tags[CODE_VERSION_TAG] = code_version_of(name)
+        metadata = _metadata(lake, inputs, name, parts)
+        yield dg.AssetMaterialization(name, partition=inputs.key, metadata=metadata, tags=tags)
+        told.append(name)
+    return told
+
+
+def _of_ranks(
+    instance: dg.DagsterInstance, traceviz: TracevizHome, lake: Lake, inputs: IterationInputs
+) -> Iterator[Event]:
+    """Events of the tables of ranks, and of the checks on them."""
+    keys = {str(rank_trace_key(inputs.key, rank_key(entry.rank))): entry.rank for entry in inputs.ranks}
+    known = latest_tags(instance, LAST_WRITTEN, list(keys))
+    ranks = [
+        rank
+        for key, rank in keys.items()
+        if (content := lake.content(LAST_WRITTEN, run=inputs.run, iteration=inputs.iteration, rank=rank)) is not None
+        and content.computed not in (GONE, known.get(key, {}).get(DATA_VERSION_TAG))
+    ]
+    if not ranks:
+        return
+    _, version = stored_topology(lake, inputs.run, inputs.iteration)
+    read = {"topology": version, "classification_rules": traceviz.load_rules().digest}
+    made_of = input_tags(instance, rank_tables, LAST_WRITTEN, read)
+    for rank in ranks:
+        yield from rank_events(lake, inputs, rank, made_of)
+    for check in checks_of_ranks(lake, inputs):
+        yield _evaluation(check)
+
+
+def _parts(lake: Lake, inputs: IterationInputs, name: str) -> list[Partition]:
+    """The partitions of a table in an iteration; of one by rank that Dagster has as one, all of its ranks'."""
+    return lake.partitions(name, inputs.run, inputs.iteration, with_stale=True)
+
+
+def _version(lake: Lake, name: str, parts: Sequence[Partition]) -> str | None:
+    """The data version of what is there; None where nothing is."""
+    contents = [lake.content(name, run=one.run, iteration=one.iteration, rank=one.rank) for one in parts]
+    digests = [content.computed for content in contents if content is not None and content.computed != GONE]
+    if not digests:
+        return None
+    return version_of_ranks(digests) if name in MEMORY_TABLES else digests[0]
+
+
+def _metadata(lake: Lake, inputs: IterationInputs, name: str, parts: Sequence[Partition]) -> dict[str, Any]:
+    paths = [lake.path(name, run=one.run, iteration=one.iteration, rank=one.rank) for one in parts]
+    size, uri = sum(path.stat().st_size for path in paths), paths[0].as_uri()
+    if name not in ITERATION_TABLES:
+        return written_metadata(sum(pq.read_metadata(path).num_rows for path in paths), size, uri)
+    rows = lake.table(name, inputs.run, inputs.iteration).arrow()
+    return table_metadata(name, rows, size, uri, inputs.run, inputs.iteration)
+
+
+def _checks_of_iteration(lake: Lake, inputs: IterationInputs, told: Collection[str]) -> Iterator[dg.AssetCheckResult]:
+    place = (inputs.run, inputs.iteration)
+
+    def rows(*names: str) -> dict[str, pa.Table]:
+        return {name: lake.table(name, *place).arrow(all_tables()[name].schema.names) for name in names}
+
+    if set(AGGREGATED_TABLES) & set(told):
+        found = rows("runs", "iterations")
+        yield complete_ranks(found["runs"], found["iterations"], unread_ranks(lake, inputs))
+    if set(ACROSS_RANKS_TABLES) & set(told):
+        tables = rows("collectives", "rank_clocks", "pipelines", "periods")
+        yield from checks_across_ranks(tables)
+        file = pairs_file()
+        try:
+            yield gate(judge_pairs(read_pairs_file(file) if file is not None else (), tables["periods"]))
+        except BadInputError as error:
+            yield gate((), str(error))
+
+
+def _evaluation(check: dg.AssetCheckResult, partition: str | None = None) -> dg.AssetCheckEvaluation:
+    """A check's result as an event that belongs to no run."""
+    assert check.asset_key is not None and check.check_name is not None
+    return dg.AssetCheckEvaluation(
+        asset_key=check.asset_key,
+        check_name=check.check_name,
+        passed=bool(check.passed),
+        metadata=check.metadata,
+        severity=check.severity,
+        description=check.description,
+    )

@@ -1,0 +1,36 @@
+"""Figures that a command drew, told to Dagster, so that the asset graph shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from assets.drawn_by_hand import events_of, tags_of_inputs
+from traceviz_dag.orchestration.instance import open_instance
+
+if TYPE_CHECKING:
+    from traceviz_dag.pipeline.figures import DrawnFigure, FigureTask
+
+
+def figure_inputs(home: Path) -> dict[str, dict[str, str]]:
+    """Which tables there are to draw from, as ``record_figures`` wants it: ask before drawing."""
+    with open_instance(home, captures_output=False) as instance:
+        return tags_of_inputs(instance)
+
+
+def record_figures(
+    home: Path,
+    asked: Sequence[FigureTask],
+    drawn: Sequence[DrawnFigure],
+    inputs: Mapping[str, Mapping[str, str]],
+) -> None:
+    """Record figures that a command drew.
+
+    Args:
+        asked: all that were to be drawn. drawn: those that were; one of which the tables tell nothing is not.
+        inputs: what ``figure_inputs`` gave before.
+    """
+    with open_instance(home, captures_output=False) as instance:
+        for event in events_of(home, asked, drawn, inputs):
+            instance.report_runless_asset_event(event)
