@@ -228,3 +228,21 @@ def test_verify_finds_damaged_missing_stray_and_unrecorded_files(two_ranks, samp
         f"{second}: table kernels, run job, iteration 3, rank 1: is missing; run traceviz analyze on its traces again"
     )
     assert line in told.out
+
+
+def test_sql_names_a_part_that_is_gone_and_a_file_that_nobody_wrote(lake, sample):
+    for rank in (0, 1):
+        lake.write("kernels", sample("kernels", 3, duration_ns=5), run="job", iteration=1, rank=rank)
+    lake.path("kernels", run="job", iteration=1, rank=1).unlink()
+    told = call("sql", "SELECT sum(duration_ns) FROM kernels", "--home", lake.home)
+    assert told.code == 2 and "the rows of run job, iteration 1, rank 1 are missing" in told.err
+    foreign = lake.path("kernels", run="job", iteration=2, rank=7)
+    foreign.parent.mkdir(parents=True)
+    shutil.copy(lake.path("kernels", run="job", iteration=1, rank=0), foreign)
+    told = call("sql", "SELECT sum(duration_ns) FROM kernels", "--home", lake.home)
+    assert told.code == 2 and "iteration 2, rank 7: no file was written there" in told.err
+    assert call("lake", "verify", "--home", lake.home).code == 2
+    answer = call("lake", "verify", "--home", lake.home, "--set-aside")
+    assert answer.code == 0, answer.out + answer.err
+    assert not foreign.exists() and len(list((lake.home / "lake/.set_aside").rglob("part.parquet"))) == 1
+    assert call("sql", "SELECT sum(duration_ns) AS t FROM kernels", "--home", lake.home, "--json").json == [{"t": 15}]
