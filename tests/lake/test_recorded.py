@@ -217,7 +217,7 @@ def test_verify_finds_damaged_missing_stray_and_unrecorded_files(two_ranks, samp
     assert faults == {
         first: (0, "is damaged, or is not the file that was written there"),
         second: (1, "is missing"),
-        foreign: (9, "is not recorded: no writer of this lake put it there, or the record is damaged"),
+        foreign: (9, "no writer of this lake put it there, and no trace of it is registered"),
         notes: (None, "is no file of the lake"),
         dead: (None, "is no file of the lake"),
     }
