@@ -246,3 +246,15 @@ def test_sql_names_a_part_that_is_gone_and_a_file_that_nobody_wrote(lake, sample
     assert answer.code == 0, answer.out + answer.err
     assert not foreign.exists() and len(list((lake.home / "lake/.set_aside").rglob("part.parquet"))) == 1
     assert call("sql", "SELECT sum(duration_ns) AS t FROM kernels", "--home", lake.home, "--json").json == [{"t": 15}]
+
+
+def test_a_folder_or_a_pipe_in_the_place_of_a_part_is_named_with_a_remedy_that_helps(lake, sample):
+    for rank in (0, 1):
+        lake.write("kernels", sample("kernels", 3, duration_ns=5), run="job", iteration=1, rank=rank)
+    part = lake.path("kernels", run="job", iteration=1, rank=1)
+    for make in (Path.mkdir, os.mkfifo):
+        part.unlink(missing_ok=True) if not part.is_dir() else part.rmdir()
+        make(part)
+        for command in (("sql", "SELECT sum(duration_ns) FROM kernels"), ("lake", "verify")):
+            told = call(*command, "--home", lake.home)
+            assert told.code == 2 and "rank" in told.out + told.err, (command, told)

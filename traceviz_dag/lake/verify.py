@@ -157,7 +157,7 @@ def _missing(folder: Path) -> Iterator[Fault]:
         for table, rank in record.contents:
             place = Partition(run, iteration, rank)
             path = place.folder(folder / table) / FILE_NAME
-            if recorded.GONE not in record.digests((table, rank)) and not path.exists():
+            if recorded.GONE not in record.digests((table, rank)) and not path.is_file():
                 now = recorded.recorded(folder, run, iteration).digests((table, rank))
                 if now and recorded.GONE not in now:
                     yield _fault(table, place, path, "is missing")
