@@ -115,6 +115,7 @@ _REMEDIES = {
     errno.EISDIR: "a folder is where a file belongs: move it away and run it again",
     errno.ELOOP: "remove the link that leads to itself",
     errno.ENAMETOOLONG: "choose a shorter name",
+    errno.EFBIG: "raise the limit of a file's size (ulimit -f) and run it again",
     errno.EMFILE: "raise the limit of open files (ulimit -n) and run it again",
 }
 

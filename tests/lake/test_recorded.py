@@ -217,7 +217,7 @@ def test_verify_finds_damaged_missing_stray_and_unrecorded_files(two_ranks, samp
     assert faults == {
         first: (0, "is damaged, or is not the file that was written there"),
         second: (1, "is missing"),
-        foreign: (9, "is not recorded: no writer of this lake put it there, or the record is damaged"),
+        foreign: (9, "no writer of this lake put it there, and no trace of it is registered"),
         notes: (None, "is no file of the lake"),
         dead: (None, "is no file of the lake"),
     }
@@ -228,3 +228,33 @@ def test_verify_finds_damaged_missing_stray_and_unrecorded_files(two_ranks, samp
         f"{second}: table kernels, run job, iteration 3, rank 1: is missing; run traceviz analyze on its traces again"
     )
     assert line in told.out
+
+
+def test_sql_names_a_part_that_is_gone_and_a_file_that_nobody_wrote(lake, sample):
+    for rank in (0, 1):
+        lake.write("kernels", sample("kernels", 3, duration_ns=5), run="job", iteration=1, rank=rank)
+    lake.path("kernels", run="job", iteration=1, rank=1).unlink()
+    told = call("sql", "SELECT sum(duration_ns) FROM kernels", "--home", lake.home)
+    assert told.code == 2 and "the rows of run job, iteration 1, rank 1 are missing" in told.err
+    foreign = lake.path("kernels", run="job", iteration=2, rank=7)
+    foreign.parent.mkdir(parents=True)
+    shutil.copy(lake.path("kernels", run="job", iteration=1, rank=0), foreign)
+    told = call("sql", "SELECT sum(duration_ns) FROM kernels", "--home", lake.home)
+    assert told.code == 2 and "iteration 2, rank 7: no file was written there" in told.err
+    assert call("lake", "verify", "--home", lake.home).code == 2
+    answer = call("lake", "verify", "--home", lake.home, "--set-aside")
+    assert answer.code == 0, answer.out + answer.err
+    assert not foreign.exists() and len(list((lake.home / "lake/.set_aside").rglob("part.parquet"))) == 1
+    assert call("sql", "SELECT sum(duration_ns) AS t FROM kernels", "--home", lake.home, "--json").json == [{"t": 15}]
+
+
+def test_a_folder_or_a_pipe_in_the_place_of_a_part_is_named_with_a_remedy_that_helps(lake, sample):
+    for rank in (0, 1):
+        lake.write("kernels", sample("kernels", 3, duration_ns=5), run="job", iteration=1, rank=rank)
+    part = lake.path("kernels", run="job", iteration=1, rank=1)
+    for make in (Path.mkdir, os.mkfifo):
+        part.unlink(missing_ok=True) if not part.is_dir() else part.rmdir()
+        make(part)
+        for command in (("sql", "SELECT sum(duration_ns) FROM kernels"), ("lake", "verify")):
+            told = call(*command, "--home", lake.home)
+            assert told.code == 2 and "rank" in told.out + told.err, (command, told)

@@ -109,7 +109,7 @@ def test_a_folder_a_device_and_a_pipe_are_not_replaced(tmp_path: Path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     for name, fault in (("folder", "is a folder"), ("pipe", "is no regular file")):
-        with pytest.raises(OutputError, match=rf"{name}: {fault}; choose another name"):
+        with pytest.raises(OutputError, match=rf"{name}: {fault}; move it away, or choose another name"):
             write_atomically(tmp_path / name, b"1")
     assert (tmp_path / "pipe").is_fifo()
     with pytest.raises(OutputError, match=r"Not a directory|File exists"):

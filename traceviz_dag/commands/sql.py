@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -10,7 +11,9 @@ from traceviz_dag.commands.common.failures import tell_stale
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import terminal
 from traceviz_dag.commands.common.rows import as_json, print_rows
+from traceviz_dag.errors import IncompleteError
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.lake.partitions import ANALYSE_AGAIN, Partition
 
 
 def sql(
@@ -26,6 +29,7 @@ def sql(
     Raises:
         UsageError: one line on what is wrong with the query.
         BadInputError: the home holds no lake.
+        IncompleteError: files of a table that it names are gone; the rows are of the others.
     """
     lake = open_lake(home)
     rows = lake.query(query)
@@ -34,3 +38,13 @@ def sql(
     else:
         print_rows(rows, terminal())
     tell_stale(lake)
+    gone = lake.gone_parts(query)
+    if gone:
+        raise IncompleteError("; ".join(_line(name, parts) for name, parts in gone.items()) + f"; {ANALYSE_AGAIN}")
+
+
+def _line(table: str, parts: Sequence[Partition]) -> str:
+    first = parts[0]
+    rank = "" if first.rank is None else f", rank {first.rank}"
+    of = f"run {first.run}, iteration {first.iteration}{rank}" + (f" and {len(parts) - 1} more" if parts[1:] else "")
+    return f"table {table}: the rows of {of} are missing, as somebody deleted the file"

@@ -98,6 +98,11 @@ def refresh(home: Path) -> Path:
                     raise
                 # A table's last file can be deleted between the listing and the view that needs a file.
                 if attempt == _ATTEMPTS - 1:
+                    for part in (home / LAKE_FOLDER).glob(f"*/**/{PART_NAME}"):
+                        if not part.is_file():
+                            raise BadInputError(
+                                part, "is no file of a table", f"move it away; {ANALYSE_AGAIN}"
+                            ) from error
                     fault = f"the catalogue cannot be built: {str(error).splitlines()[0]}"
                     raise BadInputError(home / LAKE_FOLDER, fault, ANALYSE_AGAIN) from error
         log.unlink(missing_ok=True)

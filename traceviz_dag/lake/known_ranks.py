@@ -123,7 +123,14 @@ def _unlisted(lake: Lake, inputs: IterationInputs) -> dict[str, set[int]]:
     for table in all_tables().values():
         if "rank" in table.partitioned_by:
             parts = lake.partitions(table.name, inputs.run, inputs.iteration, with_stale=True)
-            ranks = {part.rank for part in parts if part.rank is not None and part.rank not in listed}
+            # A file that no writer put there is no rank of the iteration; whoever reads it is told.
+            ranks = {
+                part.rank
+                for part in parts
+                if part.rank is not None
+                and part.rank not in listed
+                and lake.content(table.name, run=part.run, iteration=part.iteration, rank=part.rank) is not None
+            }
             found |= {table.name: ranks} if ranks else {}
     return found
 

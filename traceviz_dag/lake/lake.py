@@ -295,6 +295,12 @@ class Lake:
             raise BadInputError(self.home, "holds no analysed traces", remedy)
         return _asked_again(lambda: self._query(sql, parameters))
 
+    def gone_parts(self, sql: str) -> dict[str, list[Partition]]:
+        """Parts of the tables that a query names that were written, and that somebody deleted: table → parts."""
+        tables = catalogue.tables_named_in(sql)
+        found = {table.name: recorded.gone_parts(self.tables_folder, table) for table in tables}
+        return {name: parts for name, parts in found.items() if parts}
+
     def _query(self, sql: str, parameters: read_only.Parameters) -> pa.Table:
         current = catalogue.is_current(self.home) or self._refresh_where_possible()
         self._check_named(sql)

@@ -20,6 +20,8 @@ SCHEMA_VERSION_KEY = b"traceviz.schema"
 parts wrote none."""
 
 ANALYSE_AGAIN = "run traceviz analyze on its traces again, which makes the file anew"
+SET_ASIDE = "traceviz lake verify --set-aside moves it away"
+"""What to do about a file that nobody wrote there, and of which there is no trace."""
 """What to do about a damaged file of the lake."""
 
 _NO_DAMAGE = (errno.EMFILE, errno.EACCES, errno.EPERM)

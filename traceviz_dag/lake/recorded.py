@@ -33,6 +33,7 @@ from traceviz_dag.lake.partitions import (
     ANALYSE_AGAIN,
     FILE_NAME,
     SCHEMA_VERSION_KEY,
+    SET_ASIDE,
     Partition,
     fault_and_remedy,
     find_partitions,
@@ -189,13 +190,31 @@ def mismatch(lake: Path, table: str, wrong: list[Partition]) -> BadInputError:
     """The error about parts of a table that are not as they were written."""
     first = wrong[0]
     rank = "" if first.rank is None else f", rank {first.rank}"
+    path = first.folder(lake / table) / FILE_NAME
     others = f"; {len(wrong) - 1} more parts of this table are not either" if len(wrong) > 1 else ""
-    return BadInputError(
-        first.folder(lake / table) / FILE_NAME,
-        f"table {table}, run {first.run}, iteration {first.iteration}{rank}: the file is damaged, or is not the one "
-        f"that was written there{others}",
-        ANALYSE_AGAIN,
-    )
+    fault, remedy = "the file is damaged, or is not the one that was written there", ANALYSE_AGAIN
+    if not is_listed(lake, table, first):
+        fault, remedy = "no file was written there", f"{ANALYSE_AGAIN}; where it has none, {SET_ASIDE}"
+    place = f"table {table}, run {first.run}, iteration {first.iteration}{rank}"
+    return BadInputError(path, f"{place}: {fault}{others}", remedy)
+
+
+def gone_parts(lake: Path, table: Table) -> list[Partition]:
+    """Parts of a table that are recorded and not there."""
+    there = set(find_partitions(lake / table.name, table))
+    gone = [
+        place
+        for run, iteration in recorded_iterations(lake)
+        for (name, rank), contents in recorded(lake, run, iteration).contents.items()
+        if name == table.name and _GONE not in contents and (place := Partition(run, iteration, rank)) not in there
+    ]
+    # A writer may have come between the two looks.
+    return [
+        place
+        for place in gone
+        if _GONE not in recorded(lake, place.run, place.iteration).contents.get((table.name, place.rank), (_GONE,))
+        and not (place.folder(lake / table.name) / FILE_NAME).is_file()
+    ]
 
 
 def is_as_recorded(lake: Path, table: str, partition: Partition, read_again: bool = False) -> bool:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from traceviz_dag.lake import recorded, upgrade
+from traceviz_dag.lake.inputs import registered_if_any
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.lake.partitions import ANALYSE_AGAIN, FILE_NAME, Partition, values_in
+from traceviz_dag.lake.partition_keys import iteration_key
+from traceviz_dag.lake.partitions import ANALYSE_AGAIN, FILE_NAME, SET_ASIDE, Partition, values_in
 from traceviz_dag.system.whole_files import is_being_written
+from traceviz_dag.tables import all_tables
 
 _REMOVE = "move it away; no query needs it"
 
@@ -21,6 +25,7 @@ class Fault:
 
     Attributes:
         table, run, iteration, rank: the part; None as far as the file belongs to none.
+        is_foreign: whether no writer put a part there, and no trace of it is registered.
     """
 
     path: Path
@@ -30,6 +35,7 @@ class Fault:
     run: str | None = None
     iteration: int | None = None
     rank: int | None = None
+    is_foreign: bool = False
 
     @property
     def fault_with_place(self) -> str:
@@ -68,7 +74,7 @@ def verify(lake: Lake) -> Verified:
         path = place.folder(folder / table) / FILE_NAME
         try:
             if not recorded.is_as_recorded(folder, table, place, read_again=True):
-                faults.append(_fault(table, place, path, _why(folder, table, place)))
+                faults.append(_why(lake, table, place, path))
             elif recorded.is_listed(folder, table, place):
                 sound, size = sound + 1, size + path.stat().st_size
             else:
@@ -83,10 +89,40 @@ def verify(lake: Lake) -> Verified:
     return Verified(sound, size, older, tuple(sorted(faults, key=lambda fault: fault.path)))
 
 
-def _why(folder: Path, table: str, place: Partition) -> str:
-    if recorded.is_listed(folder, table, place):
-        return "is damaged, or is not the file that was written there"
-    return "is not recorded: no writer of this lake put it there, or the record is damaged"
+def set_aside(lake: Lake, faults: Iterable[Fault]) -> int:
+    """Move the foreign ones of these files to where no query reads them, and forget those that are gone; how many.
+
+    Raises:
+        OutputError: one cannot be moved.
+    """
+    settled = 0
+    for one in faults:
+        if one.table is None or one.run is None or one.iteration is None:
+            continue
+        place = Partition(one.run, one.iteration, one.rank)
+        if one.is_foreign:
+            upgrade.move_aside(lake.tables_folder, all_tables()[one.table], place)
+        elif not one.path.exists():
+            with recorded.change_of(lake.tables_folder, one.table, place):
+                pass
+        else:
+            continue
+        settled += 1
+        with suppress(OSError):
+            os.removedirs(one.path.parent)
+    lake.refresh_catalogue()
+    return settled
+
+
+def _why(lake: Lake, table: str, place: Partition, path: Path) -> Fault:
+    """What is wrong with a part that is not as it was recorded."""
+    if recorded.is_listed(lake.tables_folder, table, place):
+        return _fault(table, place, path, "is damaged, or is not the file that was written there")
+    inputs = registered_if_any(lake.home, iteration_key(place.run, place.iteration))
+    if table in all_tables() and (inputs is None or (place.rank is not None and inputs.rank(place.rank) is None)):
+        fault = "no writer of this lake put it there, and no trace of it is registered"
+        return Fault(path, fault, SET_ASIDE, table, place.run, place.iteration, place.rank, is_foreign=True)
+    return _fault(table, place, path, "is not recorded: no writer of this lake put it there, or the record is damaged")
 
 
 def _fault(table: str, place: Partition, path: Path, why: str) -> Fault:
@@ -121,7 +157,7 @@ def _missing(folder: Path) -> Iterator[Fault]:
         for table, rank in record.contents:
             place = Partition(run, iteration, rank)
             path = place.folder(folder / table) / FILE_NAME
-            if recorded.GONE not in record.digests((table, rank)) and not path.exists():
+            if recorded.GONE not in record.digests((table, rank)) and not path.is_file():
                 now = recorded.recorded(folder, run, iteration).digests((table, rank))
                 if now and recorded.GONE not in now:
                     yield _fault(table, place, path, "is missing")

@@ -29,6 +29,7 @@ from traceviz_dag.printable import printable
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_NOT_A_FILE = "move it away, or choose another name"
 _log = logging.getLogger(__name__)
 
 _SUFFIX = ".writing"
@@ -400,7 +401,7 @@ def _refuse_what_is_no_file(path: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     if not stat.S_ISREG(mode):
-        raise OutputError(path, "is a folder" if stat.S_ISDIR(mode) else "is no regular file", "choose another name")
+        raise OutputError(path, "is a folder" if stat.S_ISDIR(mode) else "is no regular file", _NOT_A_FILE)
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
@@ -10,7 +12,17 @@ from traceviz_dag.errors import BadInputError, IncompleteError
 from traceviz_dag.lake.lake import open_lake
 
 
-def verify(home: HomeOption = DEFAULT_HOME, json: JsonOption = False) -> None:
+def verify(
+    home: HomeOption = DEFAULT_HOME,
+    set_aside: Annotated[
+        bool,
+        typer.Option(
+            "--set-aside",
+            help="Move files away that no writer put there, and forget deleted ones.",
+        ),
+    ] = False,
+    json: JsonOption = False,
+) -> None:
     """Read every file of the lake and compare it with the digest that was recorded when it was written.
 
     Damaged, missing and stray files are named, each in a line with what to do. The exit code is 2 if there is any, or a
@@ -21,12 +33,19 @@ def verify(home: HomeOption = DEFAULT_HOME, json: JsonOption = False) -> None:
         BadInputError: the home holds no lake.
         IncompleteError: a file is not as it was written, or has no digest.
     """
+    from traceviz_dag.lake.upgrade import ASIDE
+    from traceviz_dag.lake.verify import set_aside as move_away
     from traceviz_dag.lake.verify import verify as verify_lake
 
     lake = open_lake(home)
     if not lake.tables_folder.is_dir():
         raise BadInputError(lake.home, "holds no analysed traces", "name another home with --home")
     found = verify_lake(lake)
+    moved = move_away(lake, found.faults) if set_aside else 0
+    if moved:
+        where = lake.tables_folder / ASIDE
+        typer.echo(f"traceviz: {moved:,} files are settled: foreign ones are in {where}", err=True)
+        found = verify_lake(lake)
     if json:
         print_json(
             {
