@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from assets import rank_tables
+from traceviz_dag.pipeline import making
 from traceviz_dag.pipeline.workers import analyse_into_lake
 
 
@@ -18,5 +18,5 @@ def ranks_in_this_process() -> Iterator[None]:
         return (analyse_into_lake(task, trace) for trace in traces)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rank_tables, "analyse_ranks", one_by_one)
+        patch.setattr(making, "analyse_ranks", one_by_one)
         yield

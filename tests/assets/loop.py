@@ -12,7 +12,6 @@ from unittest.mock import patch
 import dagster as dg
 from dagster import AssetsDefinition
 
-from assets import across_ranks
 from assets.automation import ONLY_STALE_TAG, without_pictures
 from assets.partitions import rank_trace_key, ranks_by_iteration
 from assets.resources import TracevizHome
@@ -22,6 +21,7 @@ from traceviz_dag.definitions import ASSETS
 from traceviz_dag.lake.inputs import all_registered
 from traceviz_dag.lake.partition_keys import parse_rank_key, rank_key
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
+from traceviz_dag.pipeline import making
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.home_settings import FigureSettings, HomeSettings
 from traceviz_dag.pipeline.iteration import unread_ranks
@@ -213,7 +213,7 @@ class Loop:
     def _materialise(
         self, names: tuple[str, ...], partition_key: str | None = None, tags: dict[str, str] | None = None
     ) -> None:
-        with patch.object(across_ranks, "iteration_findings", lambda *_: FINDINGS.schema.empty_table()):
+        with patch.object(making, "iteration_findings", lambda *_: FINDINGS.schema.empty_table()):
             result = dg.materialize(
                 self.assets,
                 selection=dg.AssetSelection.assets(*names),

@@ -8,7 +8,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets import conventions, rank_tables, staleness
+from assets import rank_tables
 from tests.assets.loop import (
     COMPUTED,
     ITERATION_ASSETS,
@@ -23,6 +23,7 @@ from tests.classify.topology.test_topology_file import NEW_FORM
 from tests.small_run import rank_file, write_run
 from traceviz_dag.definitions import defs
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.pipeline import made, staleness
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.steps import lead_of
 
@@ -187,8 +188,8 @@ def test_pairs_without_a_trace_are_never_asked_for_and_hold_nothing_up(computed,
 
 @pytest.mark.long
 def test_a_code_version_recomputes_everything_once_and_in_order(computed, monkeypatch):
-    before = conventions.CODE_VERSION
-    for module in (conventions, rank_tables, staleness):
+    before = made.CODE_VERSION
+    for module in (made, rank_tables, staleness):
         monkeypatch.setattr(module, "CODE_VERSION", "next")
     computed.assets = [
         asset.map_asset_specs(

@@ -15,6 +15,7 @@ from assets.retention import retention
 from tests.assets.loop import ITERATION_ASSETS, PROFILE_ASSETS, QUIET, RANK_ASSETS, TOPOLOGY_ASSETS
 from tests.damage import call
 from tests.small_run import rank_file, two_ranks_analysed, write_run
+from tests.told import told_instance
 from traceviz_dag.definitions import ASSETS
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.partition_keys import rank_key
@@ -55,7 +56,7 @@ def from_the_ui(home: Path, *names: str, ranks: tuple[int, int] | None = None) -
     if ranks is not None:
         first, last = (str(rank_trace_key("job@7", rank_key(rank))) for rank in ranks)
         ends = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
-    with open_instance(home) as instance:
+    with told_instance(home) as instance:
         result = dg.materialize(
             ASSETS,
             selection=dg.AssetSelection.assets(*names),
@@ -179,6 +180,8 @@ def test_a_check_of_every_night_names_what_dagster_shows_and_the_lake_has_not(ow
             result = dg.materialize([retention], instance=instance, resources={"traceviz": traceviz}, run_config=QUIET)
         return next(one for one in result.get_asset_check_evaluations() if one.check_name == RECORDED)
 
+    with told_instance(home):
+        pass
     assert check().passed
     shutil.rmtree(home / "lake/pipelines")
     (home / "lake/kernels/run=job/iteration=7/rank=1/part.parquet").write_bytes(b"something else")

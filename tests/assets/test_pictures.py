@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from tests.assets.loop import FIGURE_ASSETS, Loop, of_figures, of_iterations, of_ranks, of_topology
 from tests.small_run import rank_file, write_run
+from tests.told import told_instance
 from traceviz_dag.commands.main import app
 from traceviz_dag.definitions import defs
-from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.pipeline import figures
 from traceviz_dag.pipeline.figures import figures_folder
 from traceviz_dag.tables import LATE_RANKS
@@ -125,7 +125,7 @@ def test_so_do_those_that_the_command_line_drew_until_a_table_changes(tmp_path):
     draw = ["figures", str(run), "--home", str(home), "--formats", "png", "-p", "1"]
     result = CliRunner().invoke(app, draw)
     assert result.exit_code == 0, result.output
-    with open_instance(home) as instance:
+    with told_instance(home) as instance:
         assert not _stale(instance)
         instance.report_runless_asset_event(
             dg.AssetMaterialization("overlap", partition="job@7|0001", tags={"dagster/data_version": "another"})

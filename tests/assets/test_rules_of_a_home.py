@@ -52,7 +52,7 @@ def test_another_rule_for_findings_makes_them_anew_and_reads_no_rank(tmp_path, m
     before = found.stat().st_mtime_ns
     call("analyze", run, "--home", home)
     assert found.stat().st_mtime_ns == before
-    monkeypatch.setattr("assets.conventions.code_of_rules", lambda: "another")
+    monkeypatch.setattr("traceviz_dag.pipeline.staleness.code_of_rules", lambda: "another")
     (again,) = call("analyze", run, "--home", home, "--json").json
     assert (again["ranks_computed"], found.stat().st_mtime_ns > before) == (0, True)
 

@@ -92,9 +92,6 @@ def test_a_bad_rank_lets_the_others_be_recorded_and_the_aggregates_wait(tmp_path
     rows = open_lake(home).query("SELECT rank, status, fault FROM traces ORDER BY rank").to_pylist()
     assert [row["status"] for row in rows] == ["read", "failed"]
     assert bad.name in rows[1]["fault"]
-    with open_instance(home) as instance:
-        assert "FAILURE" in {run.status.value for run in instance.get_runs()}
-
     traceviz(*analyze, "--allow-partial", code=2)
     assert {*ITERATION_ASSETS} <= {asset for asset, _ in materialised(home)}
     figures = open_lake(home).query("SELECT partial, failed_ranks FROM iterations JOIN runs USING (run, iteration)")

@@ -163,21 +163,12 @@ class _Analysis:
 
     def _run(self, started: Started | None) -> IterationResult:
         result = IterationResult(self.inputs.key, self.inputs.run, self.inputs.iteration)
-<<<<<<< HEAD:traceviz_dag/pipeline/analysis.py
-        forget_if_damaged(self.lake, self.inputs.run, self.inputs.iteration)
-        set_aside_unlisted_ranks(self.lake, self.inputs)
-        result.replaced = replaced_ranks(self.settings.home, self.inputs)
-        register(self.settings.home, self.inputs)
-        self.lake.sweep(self.inputs.run, self.inputs.iteration)
-=======
->>>>>>> main:traceviz_dag/orchestration/orchestrate.py
         try:
             forget_if_damaged(self.lake, self.inputs.run, self.inputs.iteration)
             set_aside_unlisted_ranks(self.lake, self.inputs)
             result.replaced = replaced_ranks(self.settings.home, self.inputs)
             register(self.settings.home, self.inputs)
             self.lake.sweep(self.inputs.run, self.inputs.iteration)
-            report_together(self.instance, new_observations(self.instance, [self.inputs]))
             has_topology = self.make_topology(result)
             if has_topology:
                 self.make_rank_tables(result, started)
