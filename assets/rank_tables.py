@@ -21,7 +21,7 @@ from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_it
 from assets.raw_traces import classification_rules, raw_traces
 from assets.recorded_together import log_together
 from assets.resources import TracevizHome
-from assets.step_faults import RANKS_TOLD, refresh_catalogue, told_in_a_line
+from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.lake.inputs import IterationInputs, registered
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import parse_rank_key, rank_key
@@ -94,7 +94,7 @@ def rank_tables(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> It
     if failed:
         raise dg.Failure(
             description=f"{len(failed)} of {len(outcomes)} ranks failed; the others are recorded. {failed[0].fault}",
-            metadata={RANKS_TOLD: dg.MetadataValue.json({str(outcome.rank): outcome.fault for outcome in failed})},
+            metadata={"failed": dg.MetadataValue.json({str(outcome.rank): outcome.fault for outcome in failed})},
             allow_retries=False,
         )
 

@@ -14,13 +14,9 @@ from sqlalchemy.exc import OperationalError
 
 from traceviz_dag.errors import BadInputError, TracevizError, file_system_line
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.orchestration.run_launcher import HOST_TAG
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-RANKS_TOLD = "failed"
-"""Metadata of a failure whose ranks each have a row in ``traces`` that says what is wrong with them."""
 
 _RETRIES = 2
 _FIRST_WAIT_SECONDS = 10
@@ -37,8 +33,8 @@ _PASSING = frozenset(
 def told_in_a_line(body: Callable[P, R]) -> Callable[P, R]:
     """The body of a step, which a bad input or a fault of the file system fails with a line for people.
 
-    Only what may pass by itself is tried again, and only where nobody waits: of a run on the command line the user is
-    told at once. Any other exception is a fault of the program, which comes back at each try.
+    Only what may pass by itself is tried again; any other exception is a fault of the program, which comes back at each
+    try.
 
     Args:
         body: takes the step's context first; a generator or a plain function.
@@ -67,7 +63,7 @@ def _told_in_a_line(context: Any) -> Iterator[None]:
     except TracevizError as error:
         raise dg.Failure(description=str(error), allow_retries=False) from error
     except OSError as error:
-        if error.errno in _PASSING and HOST_TAG not in context.run.tags and context.retry_number < _RETRIES:
+        if error.errno in _PASSING and context.retry_number < _RETRIES:
             wait = _FIRST_WAIT_SECONDS * 2**context.retry_number
             raise dg.RetryRequested(max_retries=_RETRIES, seconds_to_wait=wait) from error
         raise dg.Failure(description=file_system_line(error), allow_retries=False) from error

@@ -26,7 +26,6 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster._core.workspace.load_target import InProcessWorkspaceLoadTarget
 from dagster._scheduler.scheduler import launch_scheduled_runs
 
-from assets import conventions
 from assets.resources import TracevizHome
 from assets.retention import retention as retention_asset
 from tests.end_to_end.daemon import Daemon, is_busy, news
@@ -34,7 +33,7 @@ from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.lake.inputs import all_registered
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.orchestration.instance import open_instance
-from traceviz_dag.orchestration.step_runs import materialise
+from traceviz_dag.pipeline import made, memory, staleness
 from traceviz_dag.pipeline.home_settings import FILE_NAME
 from traceviz_dag.pipeline.staleness import pending_stage
 from traceviz_dag.system.whole_files import write_atomically
@@ -46,18 +45,18 @@ CHANGES = (datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 10, 25, tzinfo=UTC)
 
 def retention(home: Path, _run: Path) -> bool:
     """Prune an iteration that is too old; True once nothing of it is known or there."""
-    from traceviz_dag.definitions import ASSETS
-
     write_atomically(home / FILE_NAME, b"[retention]\nkeep_days = 1\nkeep_newest = 0\n")
     with open_instance(home, captures_output=False) as instance:
-        faults = materialise("prune", instance, ASSETS, [retention_asset], {"traceviz": TracevizHome(home=str(home))})
+        traceviz = TracevizHome(home=str(home))
+        pruned = dg.materialize([retention_asset], instance=instance, resources={"traceviz": traceviz}).success
         known = instance.get_dynamic_partitions("iteration")
-    return not faults and not known and not list(all_registered(home)) and not list((home / "lake").rglob("*.parquet"))
+    return pruned and not known and not list(all_registered(home)) and not list((home / "lake").rglob("*.parquet"))
 
 
 def newer_code(home: Path, run: Path) -> bool:
     """Make all tables of a home anew, as the first analysis after an update of the program does."""
-    conventions.CODE_VERSION += "-next"
+    for module in (made, staleness, memory):
+        module.CODE_VERSION += "-next"
     from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
     from traceviz_dag.pipeline.discovery import inputs_below
 

@@ -22,8 +22,8 @@ from traceviz_dag.orchestration.instance import open_instance
 
 Partitions = set[tuple[str, str]]
 NEW_CODE = """
-import assets.conventions
-assets.conventions.CODE_VERSION += "-next"
+import traceviz_dag.pipeline.made
+traceviz_dag.pipeline.made.CODE_VERSION += "-next"
 """
 
 

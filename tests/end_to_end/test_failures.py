@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import dagster as dg
 import pyarrow as pa
 import pytest
 
@@ -26,7 +25,7 @@ from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.recorded import Content
 from traceviz_dag.lake.write import store_part
-from traceviz_dag.orchestration.instance import open_instance, own_process_tags
+from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.pipeline import making, workers
 from traceviz_dag.pipeline.analysis import AnalysisSettings, IterationResult, _Analysis, analyse
 from traceviz_dag.pipeline.discovery import inputs_below
@@ -243,23 +242,6 @@ def test_records_that_cannot_be_mended_are_named_with_a_remedy(own):
         pass
 
 
-def test_a_run_whose_process_was_killed_does_not_stay_started(own):
-    _, home = own
-    gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
-    tags = own_process_tags()
-    with open_instance(home) as instance:
-        alive = instance.create_run_for_job(_job(), tags=tags, status=dg.DagsterRunStatus.STARTED)
-        tags["traceviz/process"] = tags["traceviz/process"].replace(f"{os.getpid()}@", f"{gone.pid}@")
-        dead = [
-            instance.create_run_for_job(_job(), tags=tags, status=status)
-            for status in (dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.NOT_STARTED)
-        ]
-    with open_instance(home) as instance:
-        statuses = [instance.get_run_by_id(run.run_id).status for run in (*dead, alive)]
-    assert statuses == [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.STARTED]
-
-
 def test_json_is_printed_on_faults_too(own, tmp_path):
     _, home = own
     for words in (["sql", "SELECT nothing", "--home", home], ["waits", tmp_path / "nowhere"], ["analyze"]):
@@ -305,11 +287,3 @@ def test_ctrl_c_says_what_is_done_and_how_to_go_on(tmp_path):
 def test_an_unknown_table_is_still_the_users_fault(own):
     with pytest.raises(UsageError, match="there is no table kernel"):
         open_lake(own[1]).query("SELECT * FROM kernel")
-
-
-def _job() -> dg.JobDefinition:
-    @dg.job
-    def empty():
-        pass
-
-    return empty

@@ -1,12 +1,9 @@
-"""The Dagster instance of a home: set up by one process at a time, mended where it is damaged, rid of dead runs."""
+"""The Dagster instance of a home: set up by one process at a time, repaired where it is damaged."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import socket
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from importlib import resources
@@ -26,7 +23,6 @@ from sqlalchemy.exc import DatabaseError, OperationalError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.orchestration.run_launcher import HOST_TAG, PROCESS_TAG, is_gone, start_mark
 from traceviz_dag.orchestration.sqlite_records import spare_repetition
 from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
 
@@ -60,20 +56,13 @@ _FULL = "disk is full"
 _LEAST_FREE_BYTES = 1 << 20
 """A database of an empty instance takes about half of it."""
 
-_UNFINISHED = [
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-]
-
 
 @contextmanager
 def open_instance(home: Path, *, captures_output: bool = True) -> Iterator[dg.DagsterInstance]:
     """The Dagster instance of a home; its records are in HOME/dagster, where ``traceviz dev`` finds them.
 
     Programs that start at once on a new home would each create the same tables and leave databases that none of them
-    can open: all storages are created under a lock. Runs of a process that was killed are marked failed.
+    can open: all storages are created under a lock.
 
     Args:
         captures_output: whether what steps print is kept. For that, Dagster starts two processes a step, which Ctrl-C
@@ -94,7 +83,6 @@ def open_instance(home: Path, *, captures_output: bool = True) -> Iterator[dg.Da
         raise _refusal(folder, error) from error
     try:
         with instance:
-            fail_abandoned_runs(instance)
             yield instance
     except OperationalError as error:
         # The disk is full, say: the tables are no part of these records, and stay.
@@ -141,23 +129,6 @@ def prepare_instance(home: Path) -> Path:
         elif _FORMER_LAUNCHER in (known := settings.read_bytes()):
             write_atomically(settings, known.replace(_FORMER_LAUNCHER, _LAUNCHER))
     return folder
-
-
-def own_process_tags() -> dict[str, str]:
-    """Tags of a run that this process executes itself: by them others see whether the process is still there."""
-    return {HOST_TAG: socket.gethostname(), PROCESS_TAG: f"{os.getpid()}@{start_mark(os.getpid()) or time.time()}"}
-
-
-def fail_abandoned_runs(instance: dg.DagsterInstance) -> list[str]:
-    """Mark the runs failed whose process, on this host, is gone; returns their ids.
-
-    A run that a launcher started is for Dagster's run monitoring; here are those that a process executed itself.
-    """
-    mine = dg.RunsFilter(tags={HOST_TAG: socket.gethostname()}, statuses=_UNFINISHED)
-    gone = [run for run in instance.get_runs(mine) if is_gone(run)]
-    for run in gone:
-        instance.report_run_failed(run, "its process was killed; what it had recorded is kept")
-    return [run.run_id for run in gone]
 
 
 def _mend(folder: Path) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +21,6 @@ from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
 
 from traceviz_dag.orchestration.sqlite_records import spare_repetition
 
-HOST_TAG = "traceviz/host"
-"""Host of a run that a process executes itself, as ``traceviz analyze`` does."""
-
-PROCESS_TAG = "traceviz/process"
-"""That process: its number and its start, as :func:`start_mark` names it, or in seconds since the epoch."""
-
 WILL_RETRY_TAG = "dagster/will_retry"
 """Dagster's own word on a failed run that it will try again."""
 
@@ -35,7 +28,6 @@ _GRPC_TAG = ".dagster/grpc_info"
 _HERE = frozenset({"localhost", "127.0.0.1", "::1"})
 _START_TOLERANCE_SECONDS = 5.0
 _START_FIELD = 19
-_MARK_SEPARATOR = ":"
 
 
 class CheckedRunLauncher(DefaultRunLauncher):
@@ -55,8 +47,6 @@ class CheckedRunLauncher(DefaultRunLauncher):
         """Whether the process of a started run is alive; of a run on another host nothing bad is concluded."""
         if not _runs_here(run):
             return CheckRunHealthResult(WorkerStatus.RUNNING, "it runs on another host, or in a process of its own")
-        if PROCESS_TAG in run.tags:
-            return CheckRunHealthResult(WorkerStatus.FAILED if is_gone(run) else WorkerStatus.RUNNING)
         start = next(iter(self._instance.all_logs(run.run_id, of_type=DagsterEventType.RUN_START)), None)
         pid = start.dagster_event.pid if start is not None and start.dagster_event is not None else None
         if start is None or pid is None:
@@ -70,30 +60,6 @@ class CheckedRunLauncher(DefaultRunLauncher):
         if auto_reexecution_should_retry_run(self._instance, run.with_status(DagsterRunStatus.FAILURE), None):
             self._instance.add_run_tags(run.run_id, {WILL_RETRY_TAG: "true"})
         return super().get_run_worker_debug_info(run, include_container_logs)
-
-
-def is_gone(run: DagsterRun) -> bool:
-    """Whether the process on this host that executes the run itself is gone; False of a run that names none."""
-    pid, _, since = run.tags.get(PROCESS_TAG, "").partition("@")
-    if not pid or not _runs_here(run):
-        return False
-    if _MARK_SEPARATOR not in since:
-        return not is_alive(int(pid), float(since))
-    mark = start_mark(int(pid))
-    return mark != since if mark is not None else not _exists(int(pid))
-
-
-def start_mark(pid: int) -> str | None:
-    """Which start of a process this is: the boot, and clock ticks since then. No setting of the clock changes it.
-
-    None where the process is gone, or /proc does not tell. A zombie has a mark like no other.
-    """
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        status = _status(pid)
-    except OSError:
-        return None
-    return f"{boot}{_MARK_SEPARATOR}{'ended' if status[0] == 'Z' else status[_START_FIELD]}"
 
 
 def is_alive(pid: int, since: float) -> bool:
@@ -135,8 +101,5 @@ def _status(pid: int) -> list[str]:
 
 
 def _runs_here(run: DagsterRun) -> bool:
-    host = run.tags.get(HOST_TAG)
-    if host is not None:
-        return host == socket.gethostname()
     server = json.loads(run.tags.get(_GRPC_TAG, "{}"))
     return bool(server) and (server.get("socket") is not None or server.get("host") in _HERE)
