@@ -1,13 +1,14 @@
-"""A small analysed job that a test may change, and ``analyze`` without Dagster for tests of other things."""
+"""A small analysed job that a test may change, and ``analyze`` without its pool."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.commands.jobs import analyse_without_dagster
+from tests import in_process
 from tests.damage import call
 from tests.small_run import write_run
 
@@ -24,7 +25,7 @@ def _kept(tmp_path_factory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def small(_kept) -> Path:
-    """A folder with the run ``job`` and its home as Dagster made it; what a test changes there is undone."""
+    """A folder with the run ``job`` and its home; what a test changes there is undone."""
     place, kept = _kept
     shutil.rmtree(place)
     shutil.copytree(kept, place)
@@ -32,6 +33,7 @@ def small(_kept) -> Path:
 
 
 @pytest.fixture
-def without_dagster(monkeypatch) -> None:
-    """Let ``analyze``, and what calls it, fill the lake without Dagster: a quarter of the time."""
-    monkeypatch.setattr("traceviz_dag.pipeline.analysis.analyse", analyse_without_dagster)
+def ranks_in_this_process() -> Iterator[None]:
+    """``analyze``, and what calls it, computes ranks in the process of the test."""
+    with in_process.ranks_in_this_process():
+        yield

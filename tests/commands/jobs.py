@@ -4,35 +4,26 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from tests.adversarial import one_clock_ahead, too_few_matches, unsolvable_clocks
-from tests.analyze.across_ranks import SMALL, store_across_ranks
+from tests.analyze.across_ranks import SMALL
+from tests.in_process import ranks_in_this_process
 from tests.kineto_file import KinetoFile
 from tests.made_once import made_once
 from tests.small_run import GEMM, groups_of
-from traceviz_dag.classify.rules import load_rules
-from traceviz_dag.classify.topology.unite import topology_tables
-from traceviz_dag.lake.inputs import IterationInputs, register, registered_if_any
-from traceviz_dag.lake.lake import Lake, open_lake
-from traceviz_dag.lake.queries import runs
+from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.across_ranks import StoredIteration
-from traceviz_dag.pipeline.aggregates import measured_iteration
+from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
 from traceviz_dag.pipeline.discovery import inputs_below
-from traceviz_dag.pipeline.iteration import rank_traces, read_topology
-from traceviz_dag.pipeline.workers import IterationTask, analyse_into_lake
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Edges, Era, Faults, Layout
-
-if TYPE_CHECKING:
-    from traceviz_dag.pipeline.analysis import AnalysisSettings, IterationResult
 
 _PLAIN = JobSettings(pp=2, dp=2, microbatches=4, node_size=2, gzip=False, **{**SMALL, "layers": 4, "hidden": 1024})
 
@@ -148,50 +139,8 @@ def analysed_at(path: Path) -> tuple[Analysed, ...]:
 
 
 def _analyse(path: Path, home: Path) -> None:
-    fill(home, inputs_below([path]))
-
-
-def fill(home: Path, found: Sequence[IterationInputs], with_partial: bool = False) -> None:
-    """Write every table of iterations that ``traceviz analyze`` writes, to the byte, without Dagster's records."""
-    lake, rules = open_lake(home), load_rules()
-    for inputs in found:
-        place = {"run": inputs.run, "iteration": inputs.iteration}
-        topology = read_topology(inputs)
-        for name, table in zip(("topology", "process_groups"), topology_tables(topology), strict=True):
-            lake.write(name, table, **place)
-        task = IterationTask(home, inputs.run, inputs.iteration, topology, rules)
-        for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}):
-            analyse_into_lake(task, trace)
-    for inputs in found:
-        place = {"run": inputs.run, "iteration": inputs.iteration}
-        stored = StoredIteration(lake, inputs.run, inputs.iteration, inputs, with_partial)
-        store_across_ranks(stored)
-        for name, query in (("iterations", measured_iteration), ("runs", runs)):
-            lake.write(name, query(lake, inputs.run, inputs.iteration), **place)
-    lake.refresh_catalogue()
-
-
-def analyse_without_dagster(
-    settings: AnalysisSettings, inputs: Sequence[IterationInputs], started: object = None
-) -> list[IterationResult]:
-    """In the place of ``orchestrate.analyse``: computes the iterations of which not the same files were analysed."""
-    from traceviz_dag.pipeline.analysis import IterationResult
-
-    assert settings.rules is None, "the rules are the built-in ones here"
-    lake = Lake(settings.home)
-    new = [
-        entry
-        for entry in inputs
-        if registered_if_any(settings.home, entry.key) != entry
-        or not lake.exists("findings", run=entry.run, iteration=entry.iteration)
-    ]
-    for entry in new:
-        register(settings.home, entry)
-    fill(settings.home, new, settings.with_partial)
-    results = [IterationResult(entry.key, entry.run, entry.iteration, aggregated=True) for entry in inputs]
-    for result, entry in zip(results, inputs, strict=True):
-        (result.computed if entry in new else result.skipped).extend(rank.rank for rank in entry.ranks)
-    return results
+    with ranks_in_this_process():
+        analyse(AnalysisSettings(home, allow_partial=True), inputs_below([path]))
 
 
 def home_of(name: str) -> Path:

@@ -126,7 +126,7 @@ def test_every_command_of_the_page_succeeds(page, places, tmp_path, monkeypatch,
     monkeypatch.chdir(tmp_path)
     shutil.copytree(places / "home", tmp_path / "home")
     if page.name not in THROUGH_DAGSTER:
-        request.getfixturevalue("without_dagster")
+        request.getfixturevalue("ranks_in_this_process")
     if "job-6" in page.read_text(encoding="utf-8"):
         assert call("analyze", places / "traces/job-6").code == 0
     for line in _lines(page):

@@ -19,6 +19,7 @@ import pytest
 
 from tests.end_to_end.boundaries import tables
 from tests.end_to_end.conftest import program, traceviz
+from tests.in_process import ranks_in_this_process
 from tests.small_run import rank_file, two_ranks_analysed, write_run
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import open_lake
@@ -26,7 +27,7 @@ from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.recorded import Content
 from traceviz_dag.lake.write import store_part
 from traceviz_dag.orchestration.instance import open_instance
-from traceviz_dag.pipeline import making, workers
+from traceviz_dag.pipeline import workers
 from traceviz_dag.pipeline.analysis import AnalysisSettings, IterationResult, _Analysis, analyse
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.tables import TABLES
@@ -86,10 +87,8 @@ def test_whatever_a_trace_provokes_costs_that_rank_alone(tmp_path, monkeypatch):
         return original(trace, *others)
 
     monkeypatch.setattr(workers, "analyse_rank", provoked)
-    monkeypatch.setattr(
-        making, "analyse_ranks", lambda task, traces, _: (workers.analyse_into_lake(task, t) for t in traces)
-    )
-    result = analyse_one(run, home)
+    with ranks_in_this_process():
+        result = analyse_one(run, home)
     assert (result.computed, result.failed, result.aggregated) == ([0], [1], False)
     log = home / "logs/job@7_rank_0001.log"
     assert RANK_1 in result.faults[1] and str(log) in result.faults[1] and "\n" not in result.faults[1]
