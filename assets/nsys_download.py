@@ -10,7 +10,6 @@ from assets import groups
 from assets.conventions import OWNERS
 from assets.partitions import rank_trace_key, register_partitions
 from assets.raw_traces import DOWNLOAD, new_observations
-from assets.recorded_together import log_together
 from assets.resources import TracevizHome
 from assets.step_faults import told_in_a_line
 from traceviz_dag.errors import BadInputError
@@ -74,7 +73,8 @@ def nsys_profile(
         for one in new_observations(context.instance, inputs)
     ]
     # Observations first: automation sees a new iteration with all of its ranks, or not at all.
-    log_together(context, observations)
+    for observation in observations:
+        context.log_event(observation)
     register_partitions(context.instance, inputs)
     if fault:
         context.log.warning("nothing is computed of this download: %s", fault)

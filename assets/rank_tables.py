@@ -19,7 +19,6 @@ from assets.conventions import (
 from assets.lineage.provenance import input_tags
 from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration, ranks_of_iteration
 from assets.raw_traces import classification_rules, raw_traces
-from assets.recorded_together import log_together
 from assets.resources import TracevizHome
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.lake.inputs import IterationInputs, registered
@@ -86,7 +85,8 @@ def rank_tables(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> It
         made_of = input_tags(context.instance, rank_tables, LAST_WRITTEN, read)
         for outcome in make_ranks(lake, inputs, rules, traceviz.workers, wanted, _only_stale(context)):
             outcomes.append(outcome)
-            log_together(context, rank_events(lake, inputs, outcome.rank, made_of) if outcome.tables else ())
+            for event in rank_events(lake, inputs, outcome.rank, made_of) if outcome.tables else ():
+                context.log_event(event)
             context.log.info("%s rank %d: %s in %.1f s", key, outcome.rank, outcome.fault or "read", outcome.seconds)
     refresh_catalogue(context, lake)
     yield from _check_results(outcomes)

@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import dagster as dg
-from dagster._core.execution.backfill import BulkActionsFilter, BulkActionStatus
 
 from assets import groups
 from assets.conventions import DATA_VERSION_TAG, IN_FLIGHT, OWNERS, RANGE_END_TAG, RANGE_START_TAG
@@ -15,7 +14,6 @@ from assets.nightly import references
 from assets.partitions import iteration_partitions, rank_partitions, rank_trace_key
 from assets.raw_traces import memory_snapshots, raw_traces, topology_files
 from assets.recorded_tables import RECORDED, lost_tables, recorded_check
-from assets.recorded_together import report_together
 from assets.resources import TracevizHome
 from assets.step_faults import told_in_a_line
 from traceviz_dag.lake.inputs import IterationInputs, all_registered, forget
@@ -39,7 +37,7 @@ _MADE = (*(f".{each}" for each in FIGURE_FORMATS), ".pftrace.gz", ".lanes")
 """How the names of files end that are made of an iteration: figures, Perfetto traces, tiles of screens."""
 
 _DAY_NS = 86_400 * 1_000_000_000
-_ACTIVE_BACKFILLS = [BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING, BulkActionStatus.FAILING]
+_ACTIVE_BACKFILLS = {"REQUESTED", "CANCELING", "FAILING"}
 _PARTITION_TAGS = (
     "dagster/partition",
     RANGE_START_TAG,
@@ -178,14 +176,15 @@ def prune(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, own
     gone.append(dg.AssetObservation(topology_files.key, partition=inputs.key, tags=tags))
     if inputs.snapshots:
         gone.append(dg.AssetObservation(memory_snapshots.key, partition=inputs.key, tags=tags))
-    report_together(instance, gone)
+    for event in gone:
+        instance.report_runless_asset_event(event)
     forget(lake.home, inputs.key)
     return True
 
 
 def is_in_use(instance: dg.DagsterInstance, key: str, own_run: str = "") -> bool:
     """Whether a run or a backfill is under way that works on the iteration, or may."""
-    if instance.get_backfills(filters=BulkActionsFilter(statuses=_ACTIVE_BACKFILLS), limit=1):
+    if any(backfill.status.value in _ACTIVE_BACKFILLS for backfill in instance.get_backfills()):
         return True
     runs = [run for run in instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT)) if run.run_id != own_run]
     return any(_may_work_on(run, key) for run in runs)

@@ -46,7 +46,7 @@ CHANGES = (datetime(2026, 3, 29, tzinfo=UTC), datetime(2026, 10, 25, tzinfo=UTC)
 def retention(home: Path, _run: Path) -> bool:
     """Prune an iteration that is too old; True once nothing of it is known or there."""
     write_atomically(home / FILE_NAME, b"[retention]\nkeep_days = 1\nkeep_newest = 0\n")
-    with open_instance(home, captures_output=False) as instance:
+    with open_instance(home) as instance:
         traceviz = TracevizHome(home=str(home))
         pruned = dg.materialize([retention_asset], instance=instance, resources={"traceviz": traceviz}).success
         known = instance.get_dynamic_partitions("iteration")
@@ -85,7 +85,7 @@ def schedules(home: Path, _run: Path) -> bool:
     origin = InProcessCodeLocationOrigin(LoadableTargetOrigin(module_name="traceviz_dag.definitions"), "traceviz_dag")
     logger, clock = logging.getLogger("schedules"), home / "clock"
     with (
-        open_instance(home, captures_output=False) as instance,
+        open_instance(home) as instance,
         create_test_daemon_workspace_context(InProcessWorkspaceLoadTarget(origin), instance) as workspace,
     ):
         reached = float(clock.read_text()) if clock.exists() else 0.0

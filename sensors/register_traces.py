@@ -7,7 +7,6 @@ from pydantic import Field
 
 from assets.partitions import register_partitions
 from assets.raw_traces import new_observations
-from assets.recorded_together import log_together
 from assets.resources import TracevizHome
 from assets.step_faults import told_in_a_line
 from sensors.ledger import FolderRecord, read_ledger, update_ledger
@@ -78,7 +77,8 @@ def register_traces() -> None:
 def _publish(context: dg.OpExecutionContext, outcome: Registration) -> int:
     """Observations first, then partitions: automation sees a new iteration with all of its ranks, or not at all."""
     observations = list(new_observations(context.instance, outcome.iterations))
-    log_together(context, observations)
+    for observation in observations:
+        context.log_event(observation)
     register_partitions(context.instance, outcome.iterations)
     return len(observations)
 

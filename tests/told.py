@@ -14,8 +14,8 @@ from traceviz_dag.orchestration.instance import open_instance
 
 
 @contextmanager
-def told_instance(home: Path, **options: bool) -> Iterator[dg.DagsterInstance]:
+def told_instance(home: Path) -> Iterator[dg.DagsterInstance]:
     """The Dagster instance of a home, which knows all that the lake holds."""
-    with open_instance(home, **options) as instance:
+    with open_instance(home) as instance:
         tell_once(instance, TracevizHome(home=str(home)), None, seconds=600)
         yield instance

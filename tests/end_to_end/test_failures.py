@@ -7,7 +7,6 @@ import os
 import shlex
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -218,18 +217,6 @@ def test_analyses_start_together_on_a_new_home(tmp_path):
         assert (process.returncode, err) == (0, "")
         assert json.loads(out)[0]["aggregated"]
     assert len(open_lake(home).partitions("iterations")) == 2
-
-
-def test_a_home_that_was_set_up_twice_at_once_is_mended(own):
-    _, home = own
-    with open_instance(home):
-        pass
-    with sqlite3.connect(home / "dagster/history/runs.db") as runs:
-        runs.execute("INSERT INTO alembic_version VALUES ('5771160a95ad')")
-    with sqlite3.connect(home / "dagster/schedules/schedules.db") as schedules:
-        schedules.execute("INSERT INTO alembic_version VALUES ('5771160a95ad')")
-    with open_instance(home) as instance:
-        assert instance.get_runs() == []
 
 
 def test_records_that_cannot_be_mended_are_named_with_a_remedy(own):

@@ -114,7 +114,7 @@ def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_trut
         assert shown["memory_peak", rank.rank]["title"].startswith(f"Rank {rank.rank}: {peak} at the peak")
         picture = Path(shown["memory_timeline", rank.rank]["files"]["svg"]).read_text()
         assert all(word in picture for word in ("micro-batches", "clocks as recorded", "memory/forward-0"))
-    with open_instance(home, captures_output=False) as instance:
+    with open_instance(home) as instance:
         made = instance.get_latest_materialization_event(dg.AssetKey("memory_figures")).asset_materialization
         assert (made.partition, made.metadata["figures"].value) == ("job@11", 7)
         assert made.metadata["memory_peak_rank_1_title"].text == shown["memory_peak", 1]["title"]

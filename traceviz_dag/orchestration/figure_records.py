@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def figure_inputs(home: Path) -> dict[str, dict[str, str]]:
     """Which tables there are to draw from, as ``record_figures`` wants it: ask before drawing."""
-    with open_instance(home, captures_output=False) as instance:
+    with open_instance(home) as instance:
         return tags_of_inputs(instance)
 
 
@@ -31,6 +31,6 @@ def record_figures(
         asked: all that were to be drawn. drawn: those that were; one of which the tables tell nothing is not.
         inputs: what ``figure_inputs`` gave before.
     """
-    with open_instance(home, captures_output=False) as instance:
+    with open_instance(home) as instance:
         for event in events_of(home, asked, drawn, inputs):
             instance.report_runless_asset_event(event)

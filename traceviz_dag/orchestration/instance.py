@@ -8,22 +8,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
-from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from dagster._core.instance.ref import InstanceRef
-from dagster._core.storage.event_log.sqlite import sqlite_event_log
-from dagster._core.storage.runs.sqlite import sqlite_run_storage
-from dagster._core.storage.schedules.sqlite import sqlite_schedule_storage
-from dagster._core.storage.sql import get_alembic_config
 from dagster_shared.check import CheckError
 from sqlalchemy.exc import DatabaseError, OperationalError
 from yaml import YAMLError  # type: ignore[import-untyped]
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.orchestration.sqlite_records import spare_repetition
 from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
 
 INSTANCE_FOLDER = "dagster"
@@ -36,20 +28,6 @@ _FORMER_LAUNCHER = _LAUNCHER.replace(b"orchestration.", b"")
 
 _LONGEST_QUOTE = 300
 _EVENT_INDEX = Path("history/runs/index.db")
-_DATABASES = {
-    Path("history/runs.db"): sqlite_run_storage,
-    _EVENT_INDEX: sqlite_event_log,
-    Path("schedules/schedules.db"): sqlite_schedule_storage,
-}
-"""Dagster's databases where its settings name no others, and the modules whose migrations they follow."""
-
-_NO_OUTPUT: dict[str, Any] = {
-    "compute_logs": {
-        "module": "dagster._core.storage.noop_compute_log_manager",
-        "class": "NoOpComputeLogManager",
-    }
-}
-
 _FULL = "disk is full"
 """What SQLite says then, where no code comes with it."""
 
@@ -58,27 +36,21 @@ _LEAST_FREE_BYTES = 1 << 20
 
 
 @contextmanager
-def open_instance(home: Path, *, captures_output: bool = True) -> Iterator[dg.DagsterInstance]:
+def open_instance(home: Path) -> Iterator[dg.DagsterInstance]:
     """The Dagster instance of a home; its records are in HOME/dagster, where ``traceviz dev`` finds them.
 
     Programs that start at once on a new home would each create the same tables and leave databases that none of them
     can open: all storages are created under a lock.
 
-    Args:
-        captures_output: whether what steps print is kept. For that, Dagster starts two processes a step, which Ctrl-C
-            makes print their tracebacks.
-
     Raises:
         BadInputError: the records or their settings are damaged, or out of reach, also within the block.
         OutputError: the folder cannot be written.
     """
-    spare_repetition()
     folder = prepare_instance(home)
-    overrides = {} if captures_output else _NO_OUTPUT
     try:
         with exclusive_lock(folder / _LOCK):
-            _mend(folder)
-            instance = _instance_of(folder, overrides)
+            _remove_empty_events(folder)
+            instance = _instance_of(folder)
     except (DatabaseError, sqlite3.DatabaseError, CommandError) as error:
         raise _refusal(folder, error) from error
     try:
@@ -89,9 +61,9 @@ def open_instance(home: Path, *, captures_output: bool = True) -> Iterator[dg.Da
         raise _refusal(folder, error) from error
 
 
-def _instance_of(folder: Path, overrides: dict[str, Any]) -> dg.DagsterInstance:
+def _instance_of(folder: Path) -> dg.DagsterInstance:
     try:
-        return dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(folder), overrides=overrides))
+        return dg.DagsterInstance.from_config(str(folder))
     except (YAMLError, dg.DagsterInvalidConfigError, CheckError, TypeError) as error:
         # Dagster looks into some of its settings before it checks them: a number there is a TypeError.
         fault = f"Dagster does not take these settings ({' '.join(str(error).split())[:_LONGEST_QUOTE]})"
@@ -131,26 +103,12 @@ def prepare_instance(home: Path) -> Path:
     return folder
 
 
-def _mend(folder: Path) -> None:
-    """Repair what set-ups without a lock, or a killed one, left; call it under the lock.
-
-    Two programs that created a database together each wrote a version into it, and Dagster refuses a database of two
-    versions. Its tables are those of the newest version, which both created.
-    """
-    for name, module in _DATABASES.items():
-        path = folder / name
-        if not path.is_file():
-            continue
+def _remove_empty_events(folder: Path) -> None:
+    """Remove the file of events that a killed set-up left without tables: Dagster creates them only where the file is
+    missing. Call it under the lock."""
+    path = folder / _EVENT_INDEX
+    if path.is_file():
         with closing(sqlite3.connect(path)) as connection:
             tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            versions = []
-            if "alembic_version" in tables:
-                versions = connection.execute("SELECT version_num FROM alembic_version").fetchall()
-            if len(versions) > 1:
-                newest = ScriptDirectory.from_config(get_alembic_config(module.__file__)).get_current_head()
-                with connection:
-                    connection.execute("DELETE FROM alembic_version")
-                    connection.execute("INSERT INTO alembic_version VALUES (?)", [newest])
-        if name == _EVENT_INDEX and "event_logs" not in tables:
-            # Dagster creates the tables only where the file is missing: an empty one would stay so for ever.
+        if "event_logs" not in tables:
             path.unlink()

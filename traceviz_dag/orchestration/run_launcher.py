@@ -13,13 +13,10 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 from dagster import DagsterEventType, DagsterRun, DagsterRunStatus, DefaultRunLauncher
 from dagster._core.execution.retries import auto_reexecution_should_retry_run
 from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus
-
-from traceviz_dag.orchestration.sqlite_records import spare_repetition
 
 WILL_RETRY_TAG = "dagster/will_retry"
 """Dagster's own word on a failed run that it will try again."""
@@ -32,11 +29,6 @@ _START_FIELD = 19
 
 class CheckedRunLauncher(DefaultRunLauncher):
     """Launches runs in processes of the code server, and finds out which of them are gone."""
-
-    def __init__(self, inst_data: Any = None) -> None:
-        # For the processes that hold an instance and not our code: the daemon and the web server.
-        spare_repetition()
-        super().__init__(inst_data)
 
     @property
     def supports_check_run_worker_health(self) -> bool:
