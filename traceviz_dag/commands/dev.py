@@ -59,9 +59,10 @@ def dev(
     end_children_with_me()
     end_on(signal.SIGTERM)
     try:
-        with open_instance(folder) as instance:
+        with open_instance(folder):
+            # Every storage is set up before the services look at it.
             typer.echo(f"Dagster UI on http://{host}:{port} for home {folder}; Ctrl-C ends it.")
-            run_services(instance, packages, port, host, named)
+        run_services(packages, port, host, named)
     except KeyboardInterrupt:
         typer.echo("Ended.", err=True)
 

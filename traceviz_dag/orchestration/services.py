@@ -14,10 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from dagster import DagsterInstance
-from dagster._cli.proxy_server_manager import ProxyServerManager
-from dagster._core.workspace.load_target import ModuleTarget
-
 from traceviz_dag.errors import TracevizError, UsageError
 from traceviz_dag.system.whole_files import scratch_folder
 
@@ -34,9 +30,7 @@ class ServiceError(TracevizError):
     """One of the processes ended by itself, so the others were ended too."""
 
 
-def run_services(
-    instance: DagsterInstance, packages: Path, port: int, host: str, environment: Mapping[str, str]
-) -> None:
+def run_services(packages: Path, port: int, host: str, environment: Mapping[str, str]) -> None:
     """Run code server, web server and daemon until this process is told to end.
 
     Args:
@@ -49,28 +43,48 @@ def run_services(
         ServiceError: one of them ended by itself.
     """
     _check_free(host, port)
-    target = ModuleTarget(DEFINITIONS, attribute=None, working_directory=str(packages), location_name=None)
-    with (
-        scratch_folder() as folder,
-        _temporary_files_in(folder),
-        ProxyServerManager(instance, target) as servers,
-    ):
-        workspace = folder / "workspace.yaml"
+    with scratch_folder() as folder, _temporary_files_in(folder):
+        workspace, listening = folder / "workspace.yaml", folder / "code"
+        server = {"socket": str(listening), "location_name": DEFINITIONS}
         # JSON is YAML, too.
-        workspace.write_text(json.dumps({"load_from": servers.get_code_server_specs()}), encoding="utf-8")
-        python = [sys.executable, "-m"]
-        commands = {
+        workspace.write_text(json.dumps({"load_from": [{"grpc_server": server}]}), encoding="utf-8")
+        python, scripts = [sys.executable, "-m"], Path(sys.executable).parent
+        code = [
+            *(*python, "dagster", "code-server", "start", "--socket", str(listening), "--location-name", DEFINITIONS),
+            *("--module-name", DEFINITIONS, "--working-directory", str(packages), "--log-level", "warning"),
+            *("--use-python-environment-entry-point", "--inject-env-vars-from-instance"),
+        ]
+        others = {
             "web server": [
                 *(*python, "traceviz_dag.commands.main", "webserver"),
                 *("--workspace", str(workspace), "--port", str(port), "--host", host),
             ],
-            "daemon": [*python, "dagster._daemon", "run", "--workspace", str(workspace)],
+            "daemon": [str(scripts / "dagster-daemon"), "run", "--workspace", str(workspace)],
         }
-        with _processes(commands, environment) as running:
-            while all(process.poll() is None for process in running.values()):
+        with _processes({"code server": code}, environment) as first:
+            while not _answers(listening):
+                _check_running(first)
                 time.sleep(_LOOK_SECONDS)
-            name, process = next((name, one) for name, one in running.items() if one.poll() is not None)
+            with _processes(others, environment) as running:
+                while True:
+                    _check_running({**first, **running})
+                    time.sleep(_LOOK_SECONDS)
+
+
+def _check_running(processes: Mapping[str, subprocess.Popen[bytes]]) -> None:
+    for name, process in processes.items():
+        if process.poll() is not None:
             raise ServiceError(f"the {name} ended with exit code {process.returncode}; its own lines above say why")
+
+
+def _answers(listening: Path) -> bool:
+    """Whether a server takes connections on this socket."""
+    with socket.socket(socket.AF_UNIX) as client:
+        try:
+            client.connect(str(listening))
+        except OSError:
+            return False
+    return True
 
 
 @contextmanager
