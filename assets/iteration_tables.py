@@ -15,11 +15,13 @@ from assets.resources import TracevizHome
 from assets.staleness import MADE_OF_TAG, made_of, unmark_where_current
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from assets.steps import READS
-from traceviz_dag.lake.inputs import registered
-from traceviz_dag.lake.known_ranks import drop_unlisted_ranks
+from traceviz_dag.lake.inputs import IterationInputs, registered
+from traceviz_dag.lake.known_ranks import drop_unlisted_ranks, twin_of
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.pipeline.aggregates import aggregate
 from traceviz_dag.pipeline.iteration import ranks_that_break_invariants, unread_ranks
+
+OWN_TRACES = "own_traces"
 
 
 class PartialConfig(dg.Config):
@@ -47,7 +49,10 @@ class PartialConfig(dg.Config):
     ],
     partitions_def=iteration_partitions,
     check_specs=[
-        dg.AssetCheckSpec("complete_ranks", asset="runs", description="Every rank of the world was read whole.")
+        dg.AssetCheckSpec("complete_ranks", asset="runs", description="Every rank of the world was read whole."),
+        dg.AssetCheckSpec(
+            OWN_TRACES, asset="runs", description="No other iteration of the run has, or had, the same traces."
+        ),
     ],
 )
 @told_in_a_line
@@ -109,4 +114,18 @@ def iteration_assets(
         asset_key="runs",
         severity=dg.AssetCheckSeverity.WARN,
         metadata={name: dg.MetadataValue.json(ranks) for name, ranks in {"unread_ranks": unread, **not_whole}.items()},
+    )
+    yield _own_traces(traceviz, inputs)
+
+
+def _own_traces(traceviz: TracevizHome, inputs: IterationInputs) -> dg.AssetCheckResult:
+    """A renamed folder is a second iteration: its run counts the same step twice."""
+    twin = twin_of(traceviz.folder, inputs)
+    return dg.AssetCheckResult(
+        passed=twin is None,
+        check_name=OWN_TRACES,
+        asset_key="runs",
+        severity=dg.AssetCheckSeverity.WARN,
+        description=twin.line if twin is not None else None,
+        metadata={"same_traces_as": twin.key, "renamed": twin.is_gone} if twin is not None else {},
     )
