@@ -147,12 +147,7 @@ def test_explain_knows_when_megatron_opens_nvtx_ranges():
     assert "name modules" in why("--nvtx-ranges") and NO_AUTOGRAD in why("--nvtx-ranges")
     assert NO_AUTOGRAD not in why("--nvtx-ranges", "--record-shapes")
     assert all("only autograd's" in why(release=one) for one in RELEASES[1:])
-    sizes = [
-        *("--tensor-model-parallel-size", "2"),
-        *("--pipeline-model-parallel-size", "2"),
-        "--cuda-graph-impl",
-        "local",
-    ]
+    sizes = {one.name: explain(["--profile"], one)[4].answer for one in RELEASES}
     assert sizes == {"main": "no", "0.18": "no", "0.17": "in part", "older": "in part"}
 
 
@@ -208,7 +203,8 @@ def test_the_parser_of_each_release_takes_every_argument_of_its_plan(given):
 def test_a_plan_warns_of_each_thing_that_explain_misses_in_its_arguments(given):
     """For every release: what explain answers with no or in part, asked of what the launch will be called with."""
     job = {**JOB, "command": "pretrain_gpt.py --cuda-graph-impl local"}
-    sizes = "--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --cuda-graph-impl local".split()
+    sizes = ["--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2"]
+    sizes += ["--cuda-graph-impl", "local"]
     for stacks, shapes, start in itertools.product((False, True), (False, True), (2, 20)):
         more = {"with_stack": stacks, "record_shapes": shapes, "profile_step_start": start, "profile_ranks": [0]}
         rendered = targets(given, job=job, **more)
