@@ -13,10 +13,12 @@ from assets import groups
 from assets.automation import ITERATION_NEEDED
 from assets.conventions import INVARIANTS, PAIRS_VARIABLE, served_page, table_spec, written_metadata
 from assets.figure_metadata import pictures_of
+from assets.lineage.columns import columns_made_of
 from assets.lineage.recorded_files import file_tags
 from assets.partitions import iteration_partitions, one_iteration, table_of_iteration
 from assets.plotted import plotted
 from assets.resources import TracevizHome
+from assets.row_previews import preview
 from assets.staleness import MADE_OF_TAG, made_of, unmark_where_current
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from assets.steps import READS, lead_of
@@ -146,6 +148,8 @@ def _written(lake: Lake, name: str, table: pa.Table, place: tuple[str, int], ver
         metadata={
             **written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
             **plotted(name, table),
+            **columns_made_of(name),
+            **preview(table),
             **pictures_of(name, run, iteration),
             **served_page(run, iteration),
         },

@@ -11,6 +11,7 @@ from assets.conventions import table_spec, written_metadata
 from assets.lineage.recorded_files import file_tags
 from assets.partitions import is_by_rank, iteration_partitions, one_iteration, table_of_iteration
 from assets.resources import TracevizHome
+from assets.row_previews import preview
 from assets.staleness import MADE_OF_TAG, made_of
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from assets.steps import with_leads
@@ -36,12 +37,13 @@ def _derived_asset(table: DerivedTable) -> dg.AssetsDefinition:
         run, iteration = one_iteration(context)
         lake = traceviz.lake()
         version = made_of(context.instance, lake, run, iteration, table.name)
-        written = lake.write(table.name, derive(lake, table, run, iteration), run=run, iteration=iteration)
+        rows = derive(lake, table, run, iteration)
+        written = lake.write(table.name, rows, run=run, iteration=iteration)
         unmark(lake, run, iteration, table.name)
         refresh_catalogue(context, lake)
         yield dg.MaterializeResult(
             asset_key=table.name,
-            metadata=written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
+            metadata={**written_metadata(written.rows, written.bytes, Path(written.path).as_uri()), **preview(rows)},
             data_version=dg.DataVersion(written.digest),
             tags={MADE_OF_TAG: version, **file_tags(lake, {table.name: written.digest}, run, iteration)},
         )

@@ -8,10 +8,12 @@ import dagster as dg
 from assets import groups
 from assets.automation import ITERATION_NEEDED
 from assets.conventions import INVARIANTS, served_page, table_spec, written_metadata
+from assets.lineage.columns import columns_made_of
 from assets.lineage.recorded_files import file_tags
 from assets.partitions import iteration_partitions, one_iteration, table_of_iteration
 from assets.plotted import plotted
 from assets.resources import TracevizHome
+from assets.row_previews import preview
 from assets.staleness import MADE_OF_TAG, made_of, unmark_where_current
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from assets.steps import READS
@@ -98,6 +100,8 @@ def iteration_assets(
                 **written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
                 **{column: value for column, value in measures.items() if isinstance(value, int | float)},
                 **plotted(name, table),
+                **columns_made_of(name),
+                **preview(table),
                 **served_page(run, iteration),
             },
             data_version=dg.DataVersion(written.digest),

@@ -22,6 +22,7 @@ from assets.conventions import (
 from assets.lineage.recorded_files import file_tags
 from assets.partitions import iteration_partitions
 from assets.resources import TracevizHome
+from assets.row_previews import preview
 from assets.settings import NightlySettings
 from assets.step_faults import told_in_a_line
 from traceviz_dag.analyze.nights import (
@@ -161,6 +162,7 @@ def _events(lake: Lake, key: str) -> Iterator[dg.AssetMaterialization]:
             partition=key,
             metadata={
                 **written_metadata(rows.num_rows, path.stat().st_size, path.as_uri()),
+                **preview(rows),
                 "accepted": "inconclusive" if night["accepted"] is None else night["accepted"],
                 "statement": night["statement"],
             },

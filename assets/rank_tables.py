@@ -23,6 +23,7 @@ from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_it
 from assets.raw_traces import classification_rules, raw_traces
 from assets.recorded_together import log_together
 from assets.resources import TracevizHome
+from assets.row_previews import MOST_RANKS, preview_of_file
 from assets.staleness import LAST_RECORDED, RankState, mark_aggregates, mark_of, rank_states, stale_ranks
 from assets.step_faults import RANKS_TOLD, refresh_catalogue, told_in_a_line
 from traceviz_dag.classify.rules import Rules
@@ -195,6 +196,8 @@ def _record(
     for name, table in sorted(outcome.tables.items(), key=lambda item: item[0] == LAST_RECORDED):
         path = lake.path(name, run=inputs.run, iteration=inputs.iteration, rank=outcome.rank)
         metadata = written_metadata(table.rows, table.bytes, path.as_uri())
+        if len(context.partition_keys) <= MOST_RANKS:
+            metadata |= preview_of_file(path)
         if name == "traces":
             metadata |= {
                 column: value for column, value in outcome.facts.items() if isinstance(value, int | str | bool)
