@@ -10,6 +10,7 @@ from assets.automation import ITERATION_NEEDED, PICTURES_NEEDED
 from assets.conventions import table_spec, written_metadata
 from assets.partitions import iteration_partitions, one_iteration, table_of_iteration
 from assets.resources import TracevizHome
+from assets.row_previews import preview
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.pipeline.making import make_derived
 from traceviz_dag.pipeline.steps import is_by_rank, with_leads
@@ -32,11 +33,12 @@ def _derived_asset(table: DerivedTable) -> dg.AssetsDefinition:
         """Ask the query of the iteration, and keep what it says."""
         run, iteration = one_iteration(context)
         lake = traceviz.lake()
-        written = make_derived(lake, table, run, iteration)
+        made = make_derived(lake, table, run, iteration)
+        written, rows = made.written, made.rows
         refresh_catalogue(context, lake)
         yield dg.MaterializeResult(
             asset_key=table.name,
-            metadata=written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
+            metadata={**written_metadata(written.rows, written.bytes, Path(written.path).as_uri()), **preview(rows)},
             data_version=dg.DataVersion(written.digest),
         )
 

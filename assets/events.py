@@ -9,7 +9,9 @@ import pyarrow as pa
 
 from assets.conventions import served_page, written_metadata
 from assets.figure_metadata import pictures_of
+from assets.lineage.columns import columns_made_of
 from assets.plotted import plotted
+from assets.row_previews import preview
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.pipeline.making import Made
 
@@ -21,6 +23,8 @@ def table_metadata(name: str, rows: pa.Table, size_bytes: int, uri: str, run: st
         **written_metadata(rows.num_rows, size_bytes, uri),
         **{column: value for column, value in measures.items() if isinstance(value, int | float)},
         **plotted(name, rows),
+        **columns_made_of(name),
+        **preview(rows),
         **pictures_of(name, run, iteration),
         **served_page(run, iteration),
     }

@@ -12,10 +12,14 @@ from assets.events import written_table
 from assets.partitions import iteration_partitions, one_iteration, table_of_iteration
 from assets.resources import TracevizHome
 from assets.step_faults import refresh_catalogue, told_in_a_line
-from traceviz_dag.lake.inputs import registered
+from traceviz_dag.lake.inputs import IterationInputs, registered
+from traceviz_dag.lake.known_ranks import twin_of
+from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.pipeline.making import make_iteration_tables
 from traceviz_dag.pipeline.steps import READS
+
+OWN_TRACES = "own_traces"
 
 
 class PartialConfig(dg.Config):
@@ -43,7 +47,10 @@ class PartialConfig(dg.Config):
     ],
     partitions_def=iteration_partitions,
     check_specs=[
-        dg.AssetCheckSpec("complete_ranks", asset="runs", description="Every rank of the world was read whole.")
+        dg.AssetCheckSpec("complete_ranks", asset="runs", description="Every rank of the world was read whole."),
+        dg.AssetCheckSpec(
+            OWN_TRACES, asset="runs", description="No other iteration of the run has, or had, the same traces."
+        ),
     ],
 )
 @told_in_a_line
@@ -64,6 +71,7 @@ def iteration_assets(
         yield written_table(name, made, run, iteration)
     refresh_catalogue(context, lake)
     yield complete_ranks(result.tables["runs"].rows, result.tables["iterations"].rows, result.unread)
+    yield own_traces(lake, inputs)
 
 
 def complete_ranks(runs: pa.Table, iterations: pa.Table, unread: Sequence[int]) -> dg.AssetCheckResult:
@@ -81,4 +89,17 @@ def complete_ranks(runs: pa.Table, iterations: pa.Table, unread: Sequence[int]) 
         asset_key="runs",
         severity=dg.AssetCheckSeverity.WARN,
         metadata={name: dg.MetadataValue.json(found) for name, found in ranks.items()},
+    )
+
+
+def own_traces(lake: Lake, inputs: IterationInputs) -> dg.AssetCheckResult:
+    """A renamed folder is a second iteration: its run counts the same step twice."""
+    twin = twin_of(lake.home, inputs)
+    return dg.AssetCheckResult(
+        passed=twin is None,
+        check_name=OWN_TRACES,
+        asset_key="runs",
+        severity=dg.AssetCheckSeverity.WARN,
+        description=twin.line if twin is not None else None,
+        metadata={"same_traces_as": twin.key, "renamed": twin.is_gone} if twin is not None else {},
     )

@@ -20,6 +20,7 @@ from assets.conventions import (
 )
 from assets.partitions import iteration_partitions
 from assets.resources import TracevizHome
+from assets.row_previews import preview
 from assets.step_faults import told_in_a_line
 from traceviz_dag.analyze.nights import (
     OTHER_RANKS,
@@ -160,6 +161,7 @@ def _events(lake: Lake, key: str) -> Iterator[dg.AssetMaterialization]:
             partition=key,
             metadata={
                 **written_metadata(rows.num_rows, path.stat().st_size, path.as_uri()),
+                **preview(rows),
                 "accepted": "inconclusive" if night["accepted"] is None else night["accepted"],
                 "statement": night["statement"],
             },

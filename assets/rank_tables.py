@@ -20,6 +20,7 @@ from assets.lineage.provenance import input_tags
 from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration, ranks_of_iteration
 from assets.raw_traces import classification_rules, raw_traces
 from assets.resources import TracevizHome
+from assets.row_previews import MOST_RANKS, preview_of_file
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.lake.inputs import IterationInputs, registered
 from traceviz_dag.lake.lake import Lake
@@ -131,6 +132,8 @@ def rank_events(
             made.append(dg.AssetMaterialization(name, partition=partition, metadata=told, tags=of_none))
             continue
         metadata = written_metadata(pq.read_metadata(path).num_rows, path.stat().st_size, path.as_uri())
+        if len(inputs.ranks) <= MOST_RANKS:
+            metadata |= preview_of_file(path)
         if name == "traces":
             metadata |= {column: value for column, value in row.items() if isinstance(value, int | str | bool)}
         of_table = {**tags, DATA_VERSION_TAG: content.computed}

@@ -9,7 +9,7 @@ import dagster as dg
 from dagster._core.definitions.external_asset import create_external_asset_from_source_asset
 
 from assets import groups
-from assets.conventions import DATA_VERSION_TAG
+from assets.conventions import DATA_VERSION_TAG, OWNERS
 from assets.partitions import iteration_partitions, rank_trace_key, rank_trace_partitions
 from assets.resources import TracevizHome
 from traceviz_dag.lake.digests import digest_of
@@ -29,6 +29,12 @@ DOWNLOAD = "nsys_profile"
 """The asset whose downloads are among the traces."""
 
 
+def _owned(observed: dg.SourceAsset) -> dg.AssetsDefinition:
+    """What is observed, with owners: Dagster's decorator takes none."""
+    external = create_external_asset_from_source_asset(observed)
+    return external.map_asset_specs(lambda spec: spec.replace_attributes(owners=OWNERS))
+
+
 @dg.observable_source_asset(
     name="raw_traces",
     partitions_def=rank_trace_partitions,
@@ -46,12 +52,10 @@ def _traces(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
     return dg.DataVersionsByPartition(versions)
 
 
-# What is observed may depend on another asset; only Dagster's decorator does not say so.
-raw_traces = create_external_asset_from_source_asset(_traces).map_asset_specs(
-    lambda spec: spec.replace_attributes(deps=[dg.AssetDep(DOWNLOAD)])
-)
+raw_traces = _owned(_traces).map_asset_specs(lambda spec: spec.replace_attributes(deps=[dg.AssetDep(DOWNLOAD)]))
 
 
+@_owned
 @dg.observable_source_asset(
     partitions_def=iteration_partitions,
     group_name=groups.SOURCES,
@@ -66,6 +70,7 @@ def topology_files(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
     )
 
 
+@_owned
 @dg.observable_source_asset(
     partitions_def=iteration_partitions,
     group_name=groups.SOURCES,
@@ -79,6 +84,7 @@ def memory_snapshots(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
     return dg.DataVersionsByPartition({one.key: one.snapshots_version for one in every if one.snapshots})
 
 
+@_owned
 @dg.observable_source_asset(
     group_name=groups.SOURCES,
     description="The rules that classify kernels: the built-in table, and a file of one's own before it."

@@ -17,13 +17,14 @@ from assets.across_ranks import across_ranks_assets, checks_across_ranks, gate
 from assets.conventions import CODE_VERSION_TAG, DATA_VERSION_TAG, written_metadata
 from assets.derived_tables import derived_assets
 from assets.events import table_metadata
-from assets.iteration_tables import complete_ranks, iteration_assets
+from assets.iteration_tables import complete_ranks, iteration_assets, own_traces
 from assets.lineage.provenance import input_tags, latest_tags
 from assets.memory import memory_tables, snapshots_read, version_of_ranks
 from assets.partitions import rank_trace_key, register_partitions
 from assets.rank_tables import checks_of_ranks, rank_events, rank_tables
 from assets.raw_traces import new_observations
 from assets.resources import TracevizHome
+from assets.row_previews import preview_of_file
 from assets.topology import sources_agree, topology_assets
 from traceviz_dag.analyze.pipelines.period_summary import judge_pairs
 from traceviz_dag.errors import BadInputError
@@ -133,9 +134,10 @@ def _metadata(lake: Lake, inputs: IterationInputs, name: str, parts: Sequence[Pa
     paths = [lake.path(name, run=one.run, iteration=one.iteration, rank=one.rank) for one in parts]
     size, uri = sum(path.stat().st_size for path in paths), paths[0].as_uri()
     if name not in ITERATION_TABLES:
-        return written_metadata(sum(pq.read_metadata(path).num_rows for path in paths), size, uri)
-    rows = lake.table(name, inputs.run, inputs.iteration).arrow()
-    return table_metadata(name, rows, size, uri, inputs.run, inputs.iteration)
+        rows = sum(pq.read_metadata(path).num_rows for path in paths)
+        return {**written_metadata(rows, size, uri), **preview_of_file(paths[0])}
+    told = lake.table(name, inputs.run, inputs.iteration).arrow(all_tables()[name].schema.names)
+    return table_metadata(name, told, size, uri, inputs.run, inputs.iteration)
 
 
 def _checks_of_iteration(lake: Lake, inputs: IterationInputs, told: Collection[str]) -> Iterator[dg.AssetCheckResult]:
@@ -147,6 +149,7 @@ def _checks_of_iteration(lake: Lake, inputs: IterationInputs, told: Collection[s
     if set(AGGREGATED_TABLES) & set(told):
         found = rows("runs", "iterations")
         yield complete_ranks(found["runs"], found["iterations"], unread_ranks(lake, inputs))
+        yield own_traces(lake, inputs)
     if set(ACROSS_RANKS_TABLES) & set(told):
         tables = rows("collectives", "rank_clocks", "pipelines", "periods")
         yield from checks_across_ranks(tables)

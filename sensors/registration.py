@@ -34,7 +34,7 @@ from traceviz_dag.lake.inputs import (
     registered_of_run,
     with_digests,
 )
-from traceviz_dag.lake.known_ranks import set_aside_unlisted_ranks, with_vanished_ranks
+from traceviz_dag.lake.known_ranks import set_aside_unlisted_ranks, twin_of, with_vanished_ranks
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.formats.registry import by_format
@@ -78,7 +78,8 @@ class Registration:
         iterations: its iterations as they are registered now; empty while it waits.
         record: for the ledger; None where the folder changed meanwhile.
         partial: iteration key → expected ranks that have no trace.
-        warnings: one line for each file that could not be placed, or contradicts its path.
+        warnings: one line for each file that could not be placed, or contradicts its path, and for each iteration that
+            has the traces of another one.
     """
 
     iterations: tuple[IterationInputs, ...]
@@ -120,16 +121,20 @@ def register_folder(home: Path, task: FolderTask) -> Registration:
         return Registration((), _record(look, FolderState.WAITING, ranks, reason=reason), missing)
     digested = with_digests(home, [_flagged(one, missing.get(one.key, [])) for one in found])
     settled = [with_vanished_ranks(home, _with_elsewhere(home, local, one)) for one in digested]
-    lake = open_lake(home)
+    lake, twins = open_lake(home), []
     for one in settled:
         set_aside_unlisted_ranks(lake, one)
+        twins.append(twin_of(home, one))
         register(home, one)
     is_iteration = any(Path(one.folder) == local.parent for one in settled)
     return Registration(
         iterations=tuple(settled),
         record=_record(look, FolderState.REGISTERED, ranks, is_iteration=is_iteration),
         partial=missing,
-        warnings=tuple(line for one in settled for line in (*one.problems, *one.warnings)),
+        warnings=(
+            *(line for one in settled for line in (*one.problems, *one.warnings)),
+            *(twin.line for twin in twins if twin is not None),
+        ),
     )
 
 

@@ -39,6 +39,11 @@ def test_every_asset_says_how_it_is_read_with_commands_assets_and_columns_that_e
             assert "**Ask:** `traceviz " in text
 
 
+def test_every_asset_has_an_owner():
+    graph = defs().resolve_asset_graph()
+    assert [node.key.to_user_string() for node in graph.asset_nodes if not node.owners] == []
+
+
 def test_the_groups_are_numbered_in_the_order_in_which_data_goes_through_them():
     graph: dg.AssetGraph = defs().resolve_asset_graph()
     order = {node.key: int(node.group_name[0]) for node in graph.asset_nodes if node.group_name[0].isdigit()}

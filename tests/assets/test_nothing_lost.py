@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -187,3 +188,20 @@ def test_a_check_of_every_night_names_what_dagster_shows_and_the_lake_has_not(ow
     (home / "lake/kernels/run=job/iteration=7/rank=1/part.parquet").write_bytes(b"something else")
     lost = check()
     assert not lost.passed and lost.metadata["lost"].value == ["pipelines of job@7", "kernels of job@7|0001"]
+
+
+def test_a_renamed_iteration_is_said_by_the_command_and_shown_by_dagster(own):
+    run, home = own
+    (run / "iteration_7").rename(run / "iteration_107")
+    shown = call("analyze", run, "--home", home, "--workers", "1", "--json")
+    assert "job@107 has the traces that job@7 had, whose files are gone: a renamed folder" in shown.err
+    (told,) = json.loads(shown.out)
+    assert told["same_traces_as"] == "job@7"
+    tables = open_lake(home).query("SELECT iteration, step_ns FROM iterations ORDER BY iteration").to_pylist()
+    assert [row["iteration"] for row in tables] == [7, 107] and tables[0]["step_ns"] == tables[1]["step_ns"]
+    key = dg.AssetCheckKey(dg.AssetKey("runs"), "own_traces")
+    with open_instance(home) as instance:
+        (record,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
+    evaluation = record.evaluation
+    assert evaluation is not None and not evaluation.passed
+    assert evaluation.metadata["same_traces_as"].value == "job@7" and evaluation.metadata["renamed"].value is True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 
 import dagster as dg
@@ -12,7 +13,9 @@ from assets.automation import with_freshness
 from assets.raw_traces import raw_traces
 from tests.assets.loop import QUIET, Loop, of_iterations
 from tests.small_run import rank_file, write_run
+from traceviz_dag import definitions
 from traceviz_dag.definitions import ASSETS, defs
+from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.home_settings import HomeSettings, WatchedRoot
@@ -92,3 +95,18 @@ def test_the_code_location_holds_together():
 def test_the_night_is_at_two_unless_set_otherwise():
     schedule = defs().get_repository_def().get_schedule_def("nightly")
     assert (schedule.cron_schedule, schedule.execution_timezone) == ("0 2 * * *", "UTC")
+
+
+def test_settings_of_the_home_are_read_when_the_location_is_loaded_and_not_at_import(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRACEVIZ_HOME", str(tmp_path))
+    settings = tmp_path / "traceviz.toml"
+    settings.write_text("nothing_of_ours = 1\n")
+    location = importlib.reload(definitions)
+    with pytest.raises(BadInputError, match="nothing_of_ours"):
+        location.defs()
+    for text, status in (("", "STOPPED"), ("[[watch]]\npath = '/runs'\n", "RUNNING")):
+        settings.write_text(text)
+        loaded = location.defs()
+        (sensor,) = [one for one in loaded.sensors if one.name == "trace_folders"]
+        assert sensor.default_status.value == status
+        assert loaded.resources["traceviz"].settings() == load_settings(tmp_path)

@@ -13,12 +13,11 @@ import pytest
 
 from tests.end_to_end.conftest import traceviz
 from traceviz_dag.capture.configuration import ProfilingConfig
-from traceviz_dag.capture.explain import explain, parse_arguments
+from traceviz_dag.capture.explain import NO_AUTOGRAD, explain, parse_arguments, warnings
 from traceviz_dag.capture.plan import consequences, plan
 from traceviz_dag.capture.plugin import CaptureSettings
 from traceviz_dag.capture.releases import CORE_0_10, MAIN, RELEASES, Release, release_of
 from traceviz_dag.capture.rendering import Rendering
-from traceviz_dag.capture.targets.megatron import NO_AUTOGRAD
 
 JOB = {"world_size": 16, "node_size": 8, "tp": 2, "pp": 2, "command": "pretrain_gpt.py --num-layers 8"}
 TORCH = {"use_pytorch_profiler": True, "profile_step_start": 20, "profile_step_end": 22, "job": JOB}
@@ -200,10 +199,29 @@ def test_the_parser_of_each_release_takes_every_argument_of_its_plan(given):
     }
 
 
-def test_notes_warn_as_explain_does():
-    nsys = targets(NSYS, record_shapes=False)
-    assert NO_AUTOGRAD in nsys["megatron"].notes
-    assert any(NO_AUTOGRAD in one.why for one in explain(shlex.split(nsys["megatron"].text)))
+@pytest.mark.parametrize("given", [TORCH, NSYS], ids=["torch", "nsys"])
+def test_a_plan_warns_of_each_thing_that_explain_misses_in_its_arguments(given):
+    """For every release: what explain answers with no or in part, asked of what the launch will be called with."""
+    job = {**JOB, "command": "pretrain_gpt.py --cuda-graph-impl local"}
+    sizes = ["--tensor-model-parallel-size", "2", "--pipeline-model-parallel-size", "2"]
+    sizes += ["--cuda-graph-impl", "local"]
+    for stacks, shapes, start in itertools.product((False, True), (False, True), (2, 20)):
+        more = {"with_stack": stacks, "record_shapes": shapes, "profile_step_start": start, "profile_ranks": [0]}
+        rendered = targets(given, job=job, **more)
+        for release in RELEASES:
+            target = {"main": "megatron", "older": "megatron-older"}.get(release.name, f"megatron-{release.name}")
+            words = [*sizes, *shlex.split(rendered[target].text)]
+            missed = [one.why for one in explain(words, release) if one.answer != "yes"]
+            told = warnings(words, release)
+            assert set(told) <= set(rendered[target].notes)
+            missed = [why for why in missed if "memory history" not in why and "execution traces" not in why]
+            assert all(any(why.rstrip(".") in line for line in told) for why in missed)
+            assert any("CUDA graphs" in line for line in told)
+            assert any("ranks 0 record; name at least" in line for line in told)
+            assert any("first iterations" in line for line in told) == (start == 2)
+
+
+def test_notes_warn_of_what_a_launcher_leaves_out():
     said = " ".join(targets(NSYS, record_memory_history=True)["nemo-run"].notes)
     assert "--cuda-event-trace=false" in said and "profiling.nvtx_ranges=true" in said
     assert "profiling.record_memory_history=true" in said

@@ -6,9 +6,11 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+import dagster as dg
 import pyarrow.parquet as pq
 import pytest
 
@@ -63,6 +65,23 @@ def test_analyze_records_each_rank_and_no_phantom(analysed):
     assert counts.to_pylist() == [{"iteration": 7, "ranks": 2}, {"iteration": 8, "ranks": 1}]
     partial = lake.query("SELECT iteration, partial FROM iterations ORDER BY iteration").to_pylist()
     assert [row["partial"] for row in partial] == [False, True], "rank 1 of iteration 8 has no file"
+
+
+def test_the_page_of_a_partition_shows_its_first_rows_and_where_its_columns_come_from(analysed):
+    _, home = analysed
+    with open_instance(home) as instance:
+
+        def metadata(asset: str, partition: str) -> Mapping[str, Any]:
+            wanted = dg.AssetRecordsFilter(dg.AssetKey(asset), asset_partitions=[partition])
+            (record,) = instance.fetch_materializations(wanted, limit=1).records
+            return record.asset_materialization.metadata
+
+        of_rank, of_iteration = metadata("kernels", "job@7|0001"), metadata("iterations", "job@7")
+    rows = open_lake(home).table("kernels", "job", 7, 1).arrow()
+    assert [row.data["name"] for row in of_rank["preview"].records] == rows["name"].to_pylist()[:3]
+    assert of_iteration["preview"].records[0].data["ranks"] == 2
+    made_of = of_iteration["dagster/column_lineage"].column_lineage.deps_by_column["exposed_ns"]
+    assert made_of == [dg.TableColumnDep(dg.AssetKey("overlap"), "exposed_ns")]
 
 
 def test_unchanged_traces_are_skipped_and_a_changed_rank_alone_is_computed_again(own):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import shutil
 from pathlib import Path
 
 import fsspec
@@ -143,6 +144,20 @@ def test_a_file_that_is_gone_sets_its_rank_aside_once_another_one_changed(tmp_pa
     assert ranks(home) == [0, 1, 2]
     assert lake.exists("overlap", run="job", iteration=7, rank=3) and not lake.partitions("overlap")
     assert [(row.rank, row.cause) for row in lake.stale("job", 7)] == [(3, "unlisted")]
+
+
+def test_a_renamed_and_a_copied_folder_are_iterations_whose_origin_is_said(tmp_path, home):
+    run = write_run(tmp_path / "job", {10: 2}, world=2)
+    assert register_iteration(home, run, 10).warnings == ()
+    (run / "iteration_10").rename(run / "iteration_110")
+    (said,) = register_iteration(home, run, 110).warnings
+    assert said.startswith("job@110 has the traces that job@10 had, whose files are gone: a renamed folder")
+    assert ranks(home, "job@10") == ranks(home, "job@110") == [0, 1]
+    shutil.copytree(run / "iteration_110", run / "iteration_10")
+    (said,) = register_iteration(home, run, 10).warnings
+    assert said.startswith("job@10 has the traces that job@110 has: a copied folder")
+    rank_file(1, 2, step=10, scale=2).write(trace(run, 1, 10))
+    assert register_iteration(home, run, 10).warnings == ()
 
 
 def test_two_runs_of_one_name_are_kept_apart(tmp_path, home):

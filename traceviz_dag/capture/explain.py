@@ -10,8 +10,18 @@ from typing import NoReturn
 
 from traceviz_dag.capture.releases import MAIN, RELEASES, Release
 from traceviz_dag.capture.rendering import iteration_words, rank_words
-from traceviz_dag.capture.targets.megatron import NO_AUTOGRAD
 from traceviz_dag.errors import UsageError
+
+NO_AUTOGRAD = "Without --record-shapes nsys gets none of autograd's NVTX ranges."
+EARLY_ITERATIONS = 5
+EARLY = "the first iterations allocate, compile and tune"
+"""Why iterations before that number are not typical."""
+
+_WRITES, _MEMORY, _CHAKRA = (
+    "Who writes the traces, and where?",
+    "Where does memory go?",
+    "Can the step be replayed elsewhere (Chakra)?",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +102,18 @@ def explain(arguments: Sequence[str], release: Release = MAIN) -> list[Prospect]
     return [*prospects, *_files(given, release, nsys), *_caveats(given, first, last)]
 
 
+def warnings(arguments: Sequence[str], release: Release = MAIN) -> tuple[str, ...]:
+    """What the traces of such a job will not tell, or not wholly, a line each; ``capture plan`` prints them as notes.
+
+    Memory history and execution traces are left out: whoever does not ask for them needs no warning.
+    """
+    return tuple(
+        f"{one.question} {one.answer.capitalize()}: {one.why.removesuffix('.')}."
+        for one in explain(arguments, release)
+        if one.answer != "yes" and one.question not in (_WRITES, _MEMORY, _CHAKRA)
+    )
+
+
 def _files(given: argparse.Namespace, release: Release, nsys: bool) -> list[Prospect]:
     """Who dumps what, and where."""
     board = given.tensorboard_dir or "TENSORBOARD_DIR"
@@ -114,10 +136,10 @@ def _files(given: argparse.Namespace, release: Release, nsys: bool) -> list[Pros
         heeded = "each rank that records" if release.rank_snapshots else "the last rank alone"
         memory = f"nobody dumps memory history; add --record-memory-history, which {heeded} heeds"
     return [
-        Prospect("Who writes the traces, and where?", "yes" if nsys or given.tensorboard_dir else "in part", traces),
-        Prospect("Where does memory go?", "in part" if given.record_memory_history else "no", memory),
+        Prospect(_WRITES, "yes" if nsys or given.tensorboard_dir else "in part", traces),
+        Prospect(_MEMORY, "in part" if given.record_memory_history else "no", memory),
         Prospect(
-            "Can the step be replayed elsewhere (Chakra)?",
+            _CHAKRA,
             "yes" if chakra else "no",
             f"each rank that records writes {board}/../chakra/rank-N.json.gz"
             if chakra
@@ -166,8 +188,9 @@ def _torch_content(given: argparse.Namespace, release: Release) -> list[Prospect
         Prospect(
             "Which iteration is a file of?",
             "in part",
-            "the path names none, a file holds all recorded steps, and after a resume they count from the process's "
-            "start; the plugin (traceviz capture plugin) writes one file for each logged iteration",
+            "the path names none, and a file holds all recorded steps; after a resume the profiler counts from the "
+            "process's start but stops at the logged iteration, so it records nothing or too little; the plugin "
+            "(traceviz capture plugin) counts as the log does, and writes one file an iteration",
         ),
     ]
 
@@ -203,8 +226,6 @@ def _caveats(given: argparse.Namespace, first: int, last: int) -> list[Prospect]
     if given.save_interval and any(number % given.save_interval == 0 for number in range(first, last + 1)):
         why = f"a checkpoint (--save-interval {given.save_interval}) falls into the range and counts as idle time"
         found.append(Prospect("Is the step a typical one?", "no", why))
-    elif first < 5:
-        found.append(
-            Prospect("Is the step a typical one?", "in part", "the first iterations allocate, compile and tune")
-        )
+    elif first < EARLY_ITERATIONS:
+        found.append(Prospect("Is the step a typical one?", "in part", EARLY))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from traceviz_dag.capture.configuration import ProfilingConfig
+from traceviz_dag.capture.explain import EARLY, EARLY_ITERATIONS
 from traceviz_dag.capture.rendering import Rendering, iteration_words, rank_words
 from traceviz_dag.capture.sizes import readable_bytes, readable_seconds
 from traceviz_dag.capture.targets import bridge, launch, megatron, nemo_run, nsys, traceviz
@@ -50,8 +51,8 @@ def consequences(config: ProfilingConfig) -> tuple[str, ...]:
         sentences.insert(1, f"Reports are written to {config.output_folder}; their size was not measured here.")
     if len(iterations) < 3:
         sentences.append("Fewer than three iterations tell no spread: take numbers as one sample.")
-    if iterations[0] < 5:
-        sentences.append("The first iterations allocate, compile and tune: later ones are typical.")
+    if iterations[0] < EARLY_ITERATIONS:
+        sentences.append(f"{EARLY.capitalize()}: later ones are typical.")
     if config.record_memory_history:
         sentences.append(
             "Memory history costs host memory while it runs. Megatron-LM's main and Megatron Bridge dump it on each "

@@ -265,6 +265,14 @@ def registered_of_name(home: Path, run: str, *, longer: bool = False) -> Iterato
             yield registered(home, path.stem)
 
 
+def registered_with_digest(home: Path, run: str, digest: str) -> Iterator[IterationInputs]:
+    """The undamaged lists of a run that name a file with this digest; the others are not decoded."""
+    for path in sorted((home / FOLDER).glob(f"{glob.escape(escape(run))}@*.json")):
+        with suppress(BadInputError, FileNotFoundError):
+            if digest.encode() in path.read_bytes():
+                yield registered(home, path.stem)
+
+
 def registered_of_run(home: Path, run: str, *, before: int, newest: int) -> list[IterationInputs]:
     """The run's registered iterations below a number, highest first, at most ``newest`` of them."""
     numbers = []

@@ -1,14 +1,20 @@
-"""Ranks that an iteration had when it was registered earlier and whose files are gone: which stay, and which go."""
+"""What was registered earlier: ranks of an iteration whose files are gone, and iterations with the same traces."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake.inputs import IterationInputs, RankInput, registered_if_any, registered_of_name
+from traceviz_dag.lake.inputs import (
+    IterationInputs,
+    RankInput,
+    registered_if_any,
+    registered_of_name,
+    registered_with_digest,
+)
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.marking import mark_stale, unmark
 from traceviz_dag.lake.queries import trace_files
@@ -53,6 +59,52 @@ def known_beside(home: Path, inputs: IterationInputs, found: Collection[str]) ->
         lists += [one for one in registered_of_name(home, inputs.run) if one.folder == inputs.folder]
     entries = {entry.path: entry for one in lists for entry in one.ranks}
     return [entry for path, entry in entries.items() if path not in found and Path(path).exists()]
+
+
+@dataclass(frozen=True, slots=True)
+class Twin:
+    """Another iteration of the run, with the same traces.
+
+    Attributes:
+        of: key of the iteration that was asked about.
+        key: that of the other one.
+        is_gone: whether the other one's files are gone: its folder was renamed, else copied.
+    """
+
+    of: str
+    key: str
+    is_gone: bool
+
+    @property
+    def line(self) -> str:
+        """That both are there, and why."""
+        how = "had, whose files are gone: a renamed folder" if self.is_gone else "has: a copied folder"
+        return f"{self.of} has the traces that {self.key} {how}; both are kept and count as two iterations"
+
+
+def twin_of(home: Path, inputs: IterationInputs) -> Twin | None:
+    """The iteration of the run that was registered with the same traces, by their digests; None where none was.
+
+    One file that holds several iterations is no twin of itself: each takes a training step of its own.
+
+    Args:
+        inputs: with digests.
+    """
+    traces = _contents(inputs)
+    if not traces:
+        return None
+    (_, digest, _), *_ = sorted(traces)
+    for other in registered_with_digest(home, inputs.run, digest):
+        if other.key != inputs.key and _contents(other) == traces:
+            is_gone = not any(Path(entry.path).exists() for entry in other.ranks)
+            return Twin(inputs.key, other.key, is_gone)
+    return None
+
+
+def _contents(inputs: IterationInputs) -> set[tuple[int, str, str]]:
+    """Rank, digest and part of each trace; nothing where one has no digest, or is one of several iterations."""
+    is_told = all(entry.digest and entry.step is None for entry in inputs.ranks)
+    return {(entry.rank, entry.digest, entry.part) for entry in inputs.ranks} if is_told else set()
 
 
 def replaced_ranks(home: Path, inputs: IterationInputs) -> dict[tuple[str, str], list[int]]:

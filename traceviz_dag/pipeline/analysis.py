@@ -11,7 +11,7 @@ from traceback import format_exception
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.errors import BadInputError, StoppedError, TracevizError, file_system_line
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, register, with_digests
-from traceviz_dag.lake.known_ranks import replaced_ranks, set_aside_unlisted_ranks, with_vanished_ranks
+from traceviz_dag.lake.known_ranks import Twin, replaced_ranks, set_aside_unlisted_ranks, twin_of, with_vanished_ranks
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.marking import forget_if_damaged, mark_stale, unmark
 from traceviz_dag.lake.partitions import check_run
@@ -91,6 +91,7 @@ class IterationResult:
         not_computed: ranks of which a step that failed left nothing, or nothing new.
         replaced: (file of the former analysis, file now) → ranks whose content differs, whose tables are made anew.
         vanished: ranks whose trace is gone; their tables are those of an earlier analysis.
+        twin: another iteration of the run with the same traces.
         aggregated: whether the iteration's tables are there, made of what its ranks are now.
     """
 
@@ -105,6 +106,7 @@ class IterationResult:
     not_computed: list[int] = field(default_factory=list)
     replaced: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     vanished: list[int] = field(default_factory=list)
+    twin: Twin | None = None
     aggregated: bool = False
 
 
@@ -167,6 +169,7 @@ class _Analysis:
             forget_if_damaged(self.lake, self.inputs.run, self.inputs.iteration)
             set_aside_unlisted_ranks(self.lake, self.inputs)
             result.replaced = replaced_ranks(self.settings.home, self.inputs)
+            result.twin = twin_of(self.settings.home, self.inputs)
             register(self.settings.home, self.inputs)
             self.lake.sweep(self.inputs.run, self.inputs.iteration)
             has_topology = self.make_topology(result)

@@ -241,10 +241,10 @@ def _named_pairs(
     return named, judge_pairs(pairs, named), ""
 
 
-def make_derived(lake: Lake, table: DerivedTable, run: str, iteration: int) -> Written:
+def make_derived(lake: Lake, table: DerivedTable, run: str, iteration: int) -> Made:
     """Ask the query of another package's table of an iteration, and keep what it says."""
     made = iteration_word(lake, run, iteration, table.name)
     rows = derive(lake, table, run, iteration)
     written = lake.write(table.name, rows, run=run, iteration=iteration, made=made)
     unmark(lake, run, iteration, table.name)
-    return written
+    return Made(written, rows)

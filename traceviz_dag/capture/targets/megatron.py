@@ -6,16 +6,9 @@ import shlex
 from collections.abc import Iterator
 
 from traceviz_dag.capture.configuration import ProfilingConfig
+from traceviz_dag.capture.explain import warnings
 from traceviz_dag.capture.releases import CORE_0_10, MAIN, RELEASES, Release
 from traceviz_dag.capture.rendering import Rendering, iteration_words
-
-NO_AUTOGRAD = "Without --record-shapes nsys gets none of autograd's NVTX ranges."
-NO_SHAPES = "Without --record-shapes autograd's NVTX ranges have no shapes."
-
-RESUME_NOTE = (
-    "After a resume Megatron-LM's PyTorch profiler counts from the process's start but stops at the logged iteration, "
-    "so it records nothing or too little; the plugin counts as the log does."
-)
 
 
 def arguments(config: ProfilingConfig, release: Release = MAIN) -> list[str]:
@@ -71,13 +64,21 @@ def _notes(config: ProfilingConfig, release: Release) -> Iterator[str]:
     yield from _left_out(config, release)
     if config.use_pytorch_profiler:
         yield f"Recorded is what the log calls {iteration_words(config.iterations)}."
-        yield RESUME_NOTE
         if config.warmup_steps != 1:
             yield "Megatron-LM warms up for one iteration, whatever is configured."
     else:
         yield f"Recorded is what the log calls {iteration_words(config.iterations)}: nsys starts one later."
     if config.record_memory_history:
         yield from _memory(config, release)
+    yield from warnings([*_of_the_job(config), *arguments(config, release)], release)
+
+
+def _of_the_job(config: ProfilingConfig) -> list[str]:
+    """What the training script is called with beside the profiler's arguments."""
+    job = config.job
+    sizes = {"tensor-model": job.tp, "pipeline-model": job.pp, "context": job.cp}
+    words = [word for name, size in sizes.items() for word in (f"--{name}-parallel-size", str(size))]
+    return [*words, *job.command.split()]
 
 
 def _left_out(config: ProfilingConfig, release: Release) -> Iterator[str]:
@@ -93,8 +94,6 @@ def _left_out(config: ProfilingConfig, release: Release) -> Iterator[str]:
             yield "--nvtx-ranges came with core 0.18 and is left out."
         if config.use_nsys_profiler:
             yield "Autograd's NVTX ranges have shapes always; --record-shapes came with core 0.18 and is left out."
-    elif config.use_nsys_profiler and not config.record_shapes:
-        yield NO_SHAPES if release.autograd else NO_AUTOGRAD
 
 
 def _memory(config: ProfilingConfig, release: Release) -> Iterator[str]:

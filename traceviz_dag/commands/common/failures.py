@@ -25,8 +25,8 @@ def tell_failures(results: Sequence[IterationResult]) -> None:
 
 
 def changed_lines(results: Sequence[IterationResult]) -> list[str]:
-    """A line for each file with other content than when it was analysed before, and for each iteration of which traces
-    are gone, whose tables are still counted."""
+    """A line for each file with other content than when it was analysed before, for each iteration of which traces are
+    gone, whose tables are still counted, and for each that has the traces of another one."""
     from traceviz_dag.pipeline.completeness import ranks_in_words
 
     replaced = [
@@ -36,11 +36,12 @@ def changed_lines(results: Sequence[IterationResult]) -> list[str]:
         for result in results
         for (was, now), ranks in result.replaced.items()
     ]
-    return replaced + [
+    vanished = [
         f"{result.key}: the trace of {ranks_in_words(result.vanished)} is gone; its earlier tables are still counted"
         for result in results
         if result.vanished
     ]
+    return [*replaced, *vanished, *(result.twin.line for result in results if result.twin is not None)]
 
 
 def end_failed(results: Sequence[IterationResult]) -> None:

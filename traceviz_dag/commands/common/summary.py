@@ -64,6 +64,7 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
         "ranks_failed": sorted(result.failed),
         "ranks_not_computed": sorted(result.not_computed),
         "ranks_vanished": list(result.vanished),
+        "same_traces_as": result.twin.key if result.twin is not None else None,
         "failures": list(result.failures),
         "faults": {str(rank): fault for rank, fault in sorted(result.faults.items())},
         "aggregated": result.aggregated,
