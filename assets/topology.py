@@ -11,7 +11,7 @@ from assets.conventions import table_spec, written_metadata
 from assets.partitions import iteration_partitions, one_iteration, ranks_of_iteration
 from assets.raw_traces import raw_traces, topology_files
 from assets.resources import TracevizHome
-from assets.row_previews import preview
+from assets.row_previews import preview_of_file
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.lake.inputs import registered
@@ -49,7 +49,7 @@ def topology_assets(
             asset_key=name,
             metadata={
                 **written_metadata(written.rows, written.bytes, Path(written.path).as_uri()),
-                **preview(table),
+                **preview_of_file(written.path),
                 "pipelines": len(topology.pipelines),
                 "disagreements": dg.MetadataValue.json(list(topology.disagreements)),
             },

@@ -22,12 +22,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
-from assets.staleness import ITERATION_TABLES
 from dagster._core.scheduler.instigation import InstigatorTick, TickStatus
 
 from tests.end_to_end.conftest import running_dagster, traceviz
 from tests.end_to_end.daemon import is_busy, news, position
 from traceviz_dag.orchestration.instance import open_instance
+from traceviz_dag.pipeline.staleness import ITERATION_TABLES
 
 RUN, RANKS, LONGEST_SECONDS, POLL_SECONDS = "job", 8, 1800, 3.0
 RULES = '[[kernel]]\nname = "own_gemm"\npatterns = ["nothing_is_called_so*"]\nkind = "computation"\n'
