@@ -84,10 +84,11 @@ def test_the_code_location_holds_together():
     dg.Definitions.validate_loadable(defs())
     repository = defs().get_repository_def()
     assert {sensor.name for sensor in repository.sensor_defs} == {
-        "automation", "downloads", "nightly_verdict", "notify", "partition_status", "trace_folders"
+        "automation",
+        "computed", "downloads", "nightly_verdict", "notify", "partition_status", "trace_folders"
     }  # fmt: skip
     running = [one for one in repository.sensor_defs if one.default_status is dg.DefaultSensorStatus.RUNNING]
-    assert [one.name for one in running] == ["downloads"], "on a home that watches no folder, downloads are followed"
+    assert [one.name for one in running] == ["computed", "downloads"], "on a home that watches no folder, too"
     named = {job.name for job in defs().jobs or ()}
     assert {"register_traces", "compute_ranks", "draw_iteration", "judge_night", "prune_old_iterations"} <= named
 

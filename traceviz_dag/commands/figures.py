@@ -102,7 +102,7 @@ def _draw(
     console = terminal(stderr=True)
     console.print(f"{source.run}, iteration {source.iteration}: {len(tasks)} figures to draw", highlight=False)
     drawn = []
-    inputs = figure_inputs(source.lake.home)
+    inputs = figure_inputs(source.lake.home, source.run, source.iteration)
     left = {(task.kind.name, task.number) for task in tasks}
     try:
         for figure in draw_figures(tasks, processes or default_workers()):

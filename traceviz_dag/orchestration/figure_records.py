@@ -7,15 +7,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assets.drawn_by_hand import events_of, tags_of_inputs
+from assets.resources import TracevizHome
+from assets.told import untold
+from traceviz_dag.lake.inputs import registered_if_any
+from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.orchestration.instance import open_instance
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.figures import DrawnFigure, FigureTask
 
 
-def figure_inputs(home: Path) -> dict[str, dict[str, str]]:
-    """Which tables there are to draw from, as ``record_figures`` wants it: ask before drawing."""
+def figure_inputs(home: Path, run: str, iteration: int) -> dict[str, dict[str, str]]:
+    """Which tables of an iteration there are to draw from, as ``record_figures`` wants it: ask before drawing.
+
+    Dagster is told of the tables first: a figure that was made before its tables would never count as stale.
+    """
+    inputs = registered_if_any(home, iteration_key(run, iteration))
     with open_instance(home) as instance:
+        for event in untold(instance, TracevizHome(home=str(home)), inputs) if inputs is not None else ():
+            instance.report_runless_asset_event(event)
         return tags_of_inputs(instance)
 
 

@@ -1,0 +1,68 @@
+"""What a command computed becomes known to Dagster: all of it, once, with checks and lineage, and nothing half done."""
+
+from __future__ import annotations
+
+import dagster as dg
+import pytest
+
+from assets.resources import TracevizHome
+from sensors.computed import tell_once
+from tests.small_run import rank_file, two_ranks_analysed
+from traceviz_dag.lake.under_way import under_way
+from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
+from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.staleness import ITERATION_TABLES
+
+
+@pytest.fixture(scope="module")
+def analysed(tmp_path_factory):
+    return two_ranks_analysed(tmp_path_factory.mktemp("computed"))
+
+
+def names_since(instance: dg.DagsterInstance, count: int) -> list[tuple[str, str | None]]:
+    """Asset and partition of the materializations after so many."""
+    records = instance.get_event_records(dg.EventRecordsFilter(dg.DagsterEventType.ASSET_MATERIALIZATION))
+    events = [record.asset_materialization for record in reversed(records)]
+    return [(event.asset_key.to_user_string(), event.partition) for event in events[count:] if event is not None]
+
+
+def test_all_of_an_analysis_is_told_once_in_order_and_a_changed_rank_alone_afterwards(analysed):
+    run, home = analysed
+    traceviz = TracevizHome(home=str(home))
+    with dg.instance_for_test() as instance:
+        with under_way(home, "job@7"):
+            assert tell_once(instance, traceviz, None).cursor == "0", "a command is at work on it"
+        first = tell_once(instance, traceviz, None)
+        told = names_since(instance, 0)
+        assert len(told) == len(set(told)) and {(name, "job@7") for name in ITERATION_TABLES} <= set(told)
+        assert (
+            told.index(("topology", "job@7"))
+            < told.index(("kernels", "job@7|0001"))
+            < told.index(("findings", "job@7"))
+        )
+        assert instance.get_dynamic_partitions("iteration") == ["job@7"]
+        checks = instance.get_event_records(dg.EventRecordsFilter(dg.DagsterEventType.ASSET_CHECK_EVALUATION))
+        assert {
+            (check.check_name, check.passed)
+            for record in checks
+            if (check := record.event_log_entry.asset_check_evaluation) is not None
+        } >= {("invariants", True), ("coverage", True), ("complete_ranks", True), ("sources_agree", True)}
+        again = tell_once(instance, traceviz, None)
+        assert again.cursor == first.cursor and names_since(instance, len(told)) == []
+
+        rank_file(1, 2, scale=2).write(run / "iteration_7/rank_0001_iter_7.pt.trace.json")
+        analyse(AnalysisSettings(home, workers=1), inputs_below([run], home=home))
+        tell_once(instance, traceviz, first.cursor)
+        news = {partition for name, partition in names_since(instance, len(told)) if name == "kernels"}
+        assert news == {"job@7|0001"}
+
+
+def test_a_tick_that_runs_out_of_time_goes_on_where_it_was(analysed):
+    _, home = analysed
+    traceviz = TracevizHome(home=str(home))
+    with dg.instance_for_test() as instance:
+        cut = tell_once(instance, traceviz, None, seconds=0)
+        assert cut.cursor == "0" and len(names_since(instance, 0)) < 10
+        tell_once(instance, traceviz, cut.cursor)
+        told = names_since(instance, 0)
+        assert len(told) == len(set(told)) and ("findings", "job@7") in told
