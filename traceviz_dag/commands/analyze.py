@@ -1,4 +1,4 @@
-"""``traceviz analyze`` and ``traceviz batch``: the whole way from files to tables, through Dagster."""
+"""``traceviz analyze`` and ``traceviz batch``: the whole way from files to tables."""
 
 from __future__ import annotations
 
