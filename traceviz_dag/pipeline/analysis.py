@@ -10,6 +10,7 @@ from traceback import format_exception
 
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.errors import BadInputError, StoppedError, TracevizError, file_system_line
+from traceviz_dag.lake import catalogue
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, register, with_digests
 from traceviz_dag.lake.known_ranks import Twin, replaced_ranks, set_aside_unlisted_ranks, twin_of, with_vanished_ranks
 from traceviz_dag.lake.lake import Lake, open_lake
@@ -158,9 +159,10 @@ class _Analysis:
         with under_way(self.settings.home, self.inputs.key):
             result = self._run(started)
             self.lake.settle(self.inputs.run, self.inputs.iteration)
-        with suppress(BadInputError):
+        if not catalogue.is_current(self.lake.home):
             # A damaged file of another iteration is no fault of this one; whoever asks for it by SQL is told its name.
-            self.lake.refresh_catalogue()
+            with suppress(BadInputError):
+                self.lake.refresh_catalogue()
         return result
 
     def _run(self, started: Started | None) -> IterationResult:
