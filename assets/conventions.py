@@ -38,7 +38,7 @@ IN_FLIGHT = [
 PAIRS_VARIABLE = "TRACEVIZ_PAIRS"
 """Environment variable that names the file of pairs, where a run's configuration names none."""
 
-CODE_VERSION = "18"
+CODE_VERSION = "19"
 """Raise it when the same trace and rules give different tables: everything is then computed again."""
 
 

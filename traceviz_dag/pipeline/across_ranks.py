@@ -93,14 +93,16 @@ _EDIT_OF_SET = {TENSOR_GROUP: "fix_group", NODE: "fix_node", STAGE: "fix_ranks"}
 
 _HOST_CLUES_SQL = f"""
 WITH clues AS (
-    SELECT rank, synchronization_id, kernel_id, doing_ns, {HIDDEN_WAIT} AS waits,
+    SELECT rank, synchronization_id, kernel_id, {HIDDEN_WAIT} AS waits,
+        CASE WHEN {host_pauses.UNNAMED} THEN starved_ns ELSE doing_ns END AS pause_ns,
         -- What loading data usually takes the graph tells itself.
-        host_work IN {PAUSES} AND host_work <> 'data_loading' AND kernel_id IS NOT NULL AS pauses
+        kernel_id IS NOT NULL AND (host_work IN {PAUSES} AND host_work <> 'data_loading'
+            OR {host_pauses.UNNAMED} AND rank IN (SELECT rank FROM ({host_pauses.UNNAMED_SQL}))) AS pauses
     FROM gpu_gaps WHERE run = $run AND iteration = $iteration
 )
 SELECT
     rank, list(DISTINCT synchronization_id) FILTER (waits) AS waits,
-    list({{'kernel_id': kernel_id, 'ns': doing_ns}}) FILTER (pauses) AS pauses
+    list({{'kernel_id': kernel_id, 'ns': pause_ns}}) FILTER (pauses) AS pauses
 FROM clues WHERE waits OR pauses GROUP BY rank
 """
 

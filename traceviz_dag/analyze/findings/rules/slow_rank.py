@@ -5,6 +5,7 @@ from __future__ import annotations
 from traceviz_dag.analyze.findings.fragments import PAUSES, STAGES
 from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
 from traceviz_dag.analyze.findings.rules import launch_bound
+from traceviz_dag.analyze.findings.rules.host_pauses import UNNAMED_SQL
 from traceviz_dag.analyze.findings.rules.slow_group import SLOW
 from traceviz_dag.analyze.slow_ranks import LEAST_ITEMS, MAY_BE_WORK, SLOWER_THAN_FEW
 from traceviz_dag.vocabulary import FindingClass
@@ -29,10 +30,13 @@ WITH slow AS (
         AND stage_speeds.ratio >= {1 + SLOWER_THAN_FEW} AND slower_ns >= {SLOWER_THAN_FEW} * mean_ns
         AND stage_speeds.slower_items >= {LEAST_ITEMS}
 ),
--- What the host of a rank did, as far as its trace names it, is a finding of another rule.
+-- What the host of a rank did, as far as its trace names it, and its pauses are findings of other rules.
 named AS (
-    SELECT rank, sum(starved_ns) AS starved_ns FROM gpu_gaps
-    WHERE run = $run AND iteration = $iteration AND host_work IN {PAUSES} GROUP BY rank
+    SELECT rank, sum(starved_ns) AS starved_ns FROM (
+        SELECT rank, starved_ns FROM gpu_gaps
+        WHERE run = $run AND iteration = $iteration AND host_work IN {PAUSES}
+        UNION ALL SELECT rank, starved_ns FROM ({UNNAMED_SQL})
+    ) GROUP BY rank
 ),
 -- And who computes late for the tokens that its experts take is a finding of another rule, too.
 crowded AS (
