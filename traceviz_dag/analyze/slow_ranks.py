@@ -15,7 +15,6 @@ all that its peers run, and other kernels besides, does extra work.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ import pyarrow as pa
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
-from traceviz_dag.analyze.work_evidence import WorkEvidence, plain_codes, sizes_of
+from traceviz_dag.analyze.work_evidence import WorkEvidence, bound_by_memory, plain_codes, sizes_of
 from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.tables import RANK_SPEEDS
 
@@ -53,11 +52,8 @@ _FEW_PEERS = 3
 _EXTRA = 0.005
 """Time of kernels that no peer runs, to that of the same kernels, from which a rank does extra work."""
 
-_MEMORY_SLOWER = 1.1
+MEMORY_SLOWER = 1.1
 """How much longer kernels bound by memory take at least where memory alone is slow."""
-
-_BOUND_BY_ARITHMETIC = re.compile(r"gemm|nvjet|cutlass|xmma|cublas|wgrad|conv|flash|fmha|attention|attn|matmul", re.I)
-"""Names of products and attention; all other kernels are bound by memory."""
 
 
 class SlowRank(TypedDict):
@@ -134,7 +130,7 @@ def slow_ranks(work: pa.Table) -> pa.Table:
     time, kernels = optional_integers(work, "time_ns").astype(np.float64), optional_integers(work, "kernels")
     blocks, sized = _optional(work, "blocks") / np.maximum(kernels, 1), sizes_of(work)[0] >= 0
     code, names = codes(work, "name")
-    of_memory = np.array([_BOUND_BY_ARITHMETIC.search(name) is None for name in [*names, ""]])[code]
+    of_memory = bound_by_memory(code, names)
     evidence = WorkEvidence(work, place, stage_of, of_memory)
     for rows in comparable(work, of_stage[place]):
         ranks, item = place[rows], (kernels[rows], time[rows])
@@ -270,7 +266,7 @@ def _table(
     # Who is slow for a part of the step is so in fewer; that its work is as much as its peers' must then be known.
     equal = np.array([by is not None for by in work_by], dtype=bool) & (more_work < 1 + SLOWER)
     slow |= equal & (every.share >= _HALF) & (every.ratio >= 1 + SLOWER_THAN_FEW)
-    of_memory = (memory.share >= LEAST_ITEMS) & (memory.ratio >= _MEMORY_SLOWER) & (arithmetic.items > 0)
+    of_memory = (memory.share >= LEAST_ITEMS) & (memory.ratio >= MEMORY_SLOWER) & (arithmetic.items > 0)
     of_memory &= ~slow & (arithmetic.ratio < least) & (more_work < 1 + SLOWER)
     rows = []
     for place, rank in enumerate(ranks.tolist()):

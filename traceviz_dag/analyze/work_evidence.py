@@ -7,9 +7,11 @@ it is compared between the ranks of a stage: one whose sequences are longer has 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from traceviz_dag.analyze.kernel_intervals import codes
@@ -23,6 +25,9 @@ SIZES, MESSAGES, GRIDS = "sizes", "messages", "grids"
 _OF_LAYERS = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.RECOMPUTE.value)
 _NUMBERS = re.compile(r"[0-9]+")
 _TENSOR = re.compile(r"\[([0-9,]+)\]")
+_PRODUCT = re.compile(r"gemm|nvjet|cutlass|xmma|cublas|wgrad|conv(?!ert)|matmul", re.I)
+_ATTENTION = re.compile(r"flash|fmha|attention|attn", re.I)
+"""All kernels that have neither name are bound by memory."""
 
 
 class WorkEvidence:
@@ -78,6 +83,26 @@ class WorkEvidence:
         most = np.where(some, np.where(known, ratios, -1.0).max(axis=0), 1.0)
         words = list(told)
         return most, [words[which[one]] if some[one] else None for one in range(len(most))]
+
+
+def bound_by_memory(code: npt.NDArray[np.integer], names: Sequence[str]) -> Bool:
+    """Mark kernels that memory bounds and not arithmetic, as their names say.
+
+    Args:
+        code: of each kernel, its place in ``names``; -1 for none.
+    """
+    return np.array([not (_PRODUCT.search(name) or _ATTENTION.search(name)) for name in [*names, ""]])[code]
+
+
+def work_by_grid(code: npt.NDArray[np.integer], names: Sequence[str], blocks: Int64) -> Bool:
+    """Mark kernels bound by memory whose grids tell their work: as many blocks as no product has, which may persist.
+
+    Args:
+        code, names: as for ``bound_by_memory``. blocks: of their grids; below 1 where unknown.
+    """
+    # Names of attention have those of products in them, as their templates'.
+    products = np.array([bool(_PRODUCT.search(name)) and not _ATTENTION.search(name) for name in [*names, ""]])[code]
+    return bound_by_memory(code, names) & (blocks > 0) & ~np.isin(blocks, blocks[products])
 
 
 def sizes_of(work: pa.Table) -> tuple[Int64, list[str]]:

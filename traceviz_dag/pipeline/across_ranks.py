@@ -319,7 +319,7 @@ def _slow_together(speeds: pa.Table) -> list[tuple[str, tuple[int, ...]]]:
 
 def _stage_speeds(iteration: StoredIteration, speeds: pa.Table) -> pa.Table:
     """The table ``stage_speeds``, over the ranks that are not slow among their peers."""
-    slow = set(speeds.filter(pc.fill_null(speeds["slow"], False))["rank"].to_pylist())
+    slow = set(speeds.filter(pc.is_valid(speeds["slow_in"]))["rank"].to_pylist())
     counted = [rank for rank in iteration.ranks if rank not in slow]
     of_stage: dict[int, tuple[int, ...]] = {}
     for rank in counted:
