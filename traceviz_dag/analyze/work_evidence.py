@@ -22,7 +22,7 @@ from traceviz_dag.vocabulary import Phase
 
 SIZES, MESSAGES, GRIDS = "sizes", "messages", "grids"
 
-_OF_LAYERS = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.RECOMPUTE.value)
+OF_LAYERS = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.RECOMPUTE.value)
 _NUMBERS = re.compile(r"[0-9]+")
 _TENSOR = re.compile(r"\[([0-9,]+)\]")
 _PRODUCT = re.compile(r"gemm|nvjet|cutlass|xmma|cublas|wgrad|conv(?!ert)|matmul", re.I)
@@ -131,7 +131,7 @@ def _elements_of_inputs(work: pa.Table, place: Int64, count: int) -> Float64:
         return result
     elements = np.array([*(_elements(each) for each in sizes), 0.0])
     phase, phases = codes(work, "phase")
-    of_layers = np.array([*(each in _OF_LAYERS for each in phases), False])[phase] & (code >= 0)
+    of_layers = np.array([*(each in OF_LAYERS for each in phases), False])[phase] & (code >= 0)
     kernels = optional_integers(work, "kernels")
     total = np.bincount(place[of_layers], weights=(elements[code] * kernels)[of_layers], minlength=count)
     return np.where(total > 0, total, result)

@@ -289,7 +289,7 @@ def _suspected_ranks(iteration: StoredIteration, speeds: pa.Table, stages: pa.Ta
     found += [
         row["rank"]
         for row in stages.to_pylist()
-        if row["rank"] is not None and row["ratio"] is not None and row["ratio"] >= 1 + SLOWER_THAN_FEW
+        if row["rank"] is not None and max(row["ratio"] or 0.0, row["memory_ratio"] or 0.0) >= 1 + SLOWER_THAN_FEW
     ]
     return [*dict.fromkeys([*found, *(row["rank"] for row in late.to_pylist() if row["blamed"])])]
 
