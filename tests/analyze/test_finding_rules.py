@@ -53,6 +53,18 @@ def test_a_rank_that_stalls_is_named_even_beside_one_other():
     assert (both["rank"], both["ranks"], both["starved_ns"]) == (None, 2, 55_000)
 
 
+def test_a_host_that_pauses_without_a_name_for_it_is_named_against_the_others_alone(monkeypatch):
+    monkeypatch.setitem(GAP, "host_work", None)
+    rule = rule_named("host_pause")
+    (row,) = asked(rule, {0: 6_000_000, 1: 300, 2: 1_100_000})
+    assert (row["rank"], row["starved_ns"], row["gaps"]) == (0, 6_000_000, 1)
+    assert "had nothing to run for 6.000 ms" in rule.sentence(row) and "longest in get_batch" in rule.sentence(row)
+    assert "nothing recorded tells what it did" in rule.sentence({**row, "operation": None})
+    # All hosts pause, or for less than a pause, or there is nobody to compare with.
+    for starved_ns in ({0: 6_000_000, 1: 5_000_000, 2: 5_000_000}, {0: 900_000, 1: 300}, {0: 6_000_000}):
+        assert asked(rule, starved_ns) == []
+
+
 def test_a_line_of_code_that_waits_is_one_row_whoever_runs_it(monkeypatch):
     monkeypatch.setitem(GAP, "host_work", "synchronisation")
     rule = rule_named("hidden_sync")

@@ -68,6 +68,28 @@ def test_products_of_one_name_and_grid_that_are_larger_on_one_stage_are_no_slow_
     assert parts(stage_speeds(work(*rows, sizes=equal), _ONE_RANK), 2) == (0, 0, 3333), "the same work takes longer"
 
 
+def test_memory_is_slow_where_all_that_it_bounds_is_and_grids_tell_that_it_is_the_same_work():
+    """Norms and elementwise kernels take twice as long on stage 2, products do not."""
+    kinds = [("void norm::kernel", 2_048)] * 6 + [("nvjet_tst_gemm", 132)] * 6
+
+    def speeds(blocks_of_norm: int, slow: int) -> dict[str, object]:
+        rows = [
+            (stage, f"{name} {n}", 10, 200 if stage == 2 and "norm" in name and n < slow else 100)
+            for stage in range(3)
+            for n, (name, _) in enumerate(kinds)
+        ]
+        table = work(*rows).to_pylist()
+        table = [row | {"grid_x": blocks_of_norm if "norm" in row["name"] else 132} for row in table]
+        return stage_speeds(pa.Table.from_pylist(table), _ONE_RANK).to_pylist()[2]
+
+    slow = speeds(2_048, slow=6)
+    assert (slow["memory_ratio"], slow["memory_slower_items"], slow["arithmetic_ratio"]) == (2.0, 1.0, 1.0)
+    assert slow["slower_ns"] == 4_000 and slow["own_work_ns"] == 0
+    for other in (speeds(132, slow=6), speeds(2_048, slow=3)):
+        # Kernels that run as many blocks as products may be persistent; of the half that is slow each may do more.
+        assert other["slower_ns"] == 0 and other["own_work_ns"] == other["unsure_ns"] > 0
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 3), st.sampled_from("abcd"), st.integers(1, 9), st.integers(1, 10**6)),

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -14,6 +15,7 @@ from tests.adversarial import healthy, unsolvable_clocks
 from tests.analyze.across_ranks import analysed_here
 from tests.commands.jobs import home_of
 from traceviz_dag.commands.main import app
+from traceviz_dag.simulate import JobSettings, simulate
 
 
 def ask(*words: object) -> tuple[int, dict]:
@@ -73,6 +75,26 @@ def test_ranks_that_hold_different_training_steps_are_no_whole_iteration(tmp_pat
     assert answer["partial"] and answer["measures"]["partial"]
     assert answer["different_steps"] == [{"steps": [7], "ranks": [0, 2, 3]}, {"steps": [8], "ranks": [1]}]
     assert "its ranks hold different training steps (step 7 on ranks 0, 2–3; step 8 on rank 1)" in result.stderr
+
+
+def test_stages_that_hold_different_numbers_of_micro_batches_are_no_whole_iteration(tmp_path):
+    """Each file alone is whole; doctor sees it before anything is computed."""
+    job = JobSettings(pp=2, layers=2, microbatches=4, iterations=1, seed=3)
+    mixed = simulate(job, tmp_path / "job", workers=1)
+    other = simulate(replace(job, microbatches=3), tmp_path / "other", workers=1)
+    shutil.copy(next(other.rglob("rank_0001_*.json.gz")), next(mixed.rglob("rank_0001_*.json.gz")))
+    home = str(tmp_path / "home")
+    result = CliRunner().invoke(app, ["doctor", str(mixed), "--home", home])
+    assert getattr(result.exception, "exit_code", result.exit_code) == 2
+    assert "training step 10 are of 3 and 3 micro-batches, those of rank 0 of 4 and 4" in " ".join(
+        result.stdout.split()
+    )
+    result = CliRunner().invoke(app, ["analyze", str(mixed), "--home", home, "--json"])
+    [answer] = json.loads(result.stdout)
+    assert getattr(result.exception, "exit_code", result.exit_code) == 2 and answer["partial"]
+    held = [{"step": 10, "forward": count, "backward": count, "ranks": [rank]} for rank, count in ((0, 4), (1, 3))]
+    assert answer["different_microbatches"] == held and answer["partial_ranks"] == []
+    assert "(4 forward and 4 backward on rank 0; 3 forward and 3 backward on rank 1)" in result.stderr
 
 
 @pytest.mark.parametrize(

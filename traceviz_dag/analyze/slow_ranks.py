@@ -15,7 +15,6 @@ all that its peers run, and other kernels besides, does extra work.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,8 +27,8 @@ import pyarrow as pa
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
-from traceviz_dag.analyze.work_evidence import WorkEvidence, plain_codes, sizes_of
-from traceviz_dag.arrays import Float64, Int64
+from traceviz_dag.analyze.work_evidence import OF_LAYERS, WorkEvidence, bound_by_memory, plain_codes, sizes_of
+from traceviz_dag.arrays import Bool, Float64, Int64
 from traceviz_dag.tables import RANK_SPEEDS
 
 SLOWER, SLOWER_THAN_FEW = 0.03, 0.05
@@ -53,11 +52,8 @@ _FEW_PEERS = 3
 _EXTRA = 0.005
 """Time of kernels that no peer runs, to that of the same kernels, from which a rank does extra work."""
 
-_MEMORY_SLOWER = 1.1
+MEMORY_SLOWER = 1.1
 """How much longer kernels bound by memory take at least where memory alone is slow."""
-
-_BOUND_BY_ARITHMETIC = re.compile(r"gemm|nvjet|cutlass|xmma|cublas|wgrad|conv|flash|fmha|attention|attn|matmul", re.I)
-"""Names of products and attention; all other kernels are bound by memory."""
 
 
 class SlowRank(TypedDict):
@@ -133,12 +129,16 @@ def slow_ranks(work: pa.Table) -> pa.Table:
     every, memory, arithmetic, without_sizes = (_Sums.none(len(everyone)) for _ in range(4))
     time, kernels = optional_integers(work, "time_ns").astype(np.float64), optional_integers(work, "kernels")
     blocks, sized = _optional(work, "blocks") / np.maximum(kernels, 1), sizes_of(work)[0] >= 0
+    phase, phases = codes(work, "phase")
+    by_phase = {each: _Sums.none(len(everyone)) for each, name in enumerate(phases) if name in OF_LAYERS}
     code, names = codes(work, "name")
-    of_memory = np.array([_BOUND_BY_ARITHMETIC.search(name) is None for name in [*names, ""]])[code]
+    of_memory = bound_by_memory(code, names)
     evidence = WorkEvidence(work, place, stage_of, of_memory)
     for rows in comparable(work, of_stage[place]):
         ranks, item = place[rows], (kernels[rows], time[rows])
         every.add(ranks, *item)
+        if int(phase[rows[0]]) in by_phase:
+            by_phase[int(phase[rows[0]])].add(ranks, *item)
         if not sized[rows[0]]:
             without_sizes.add(ranks, *item)
         if (blocks[rows] == blocks[rows[0]]).all() or sized[rows[0]]:
@@ -146,7 +146,10 @@ def slow_ranks(work: pa.Table) -> pa.Table:
         if not sized[rows[0]]:
             evidence.add_grids(rows)
     others = _other_kernels(work, place, of_stage)
-    return _table(everyone, stage_of, of_stage, (every, memory, arithmetic, without_sizes), evidence, others)
+    some = np.zeros(len(everyone), dtype=bool)
+    for sums in by_phase.values():
+        some |= (sums.share >= LEAST_ITEMS) & (sums.ratio >= 1 + SLOWER_THAN_FEW)
+    return _table(everyone, stage_of, of_stage, (every, memory, arithmetic, without_sizes), some, evidence, others)
 
 
 def slow_statement(row: SlowRank) -> str:
@@ -258,6 +261,7 @@ def _table(
     stage: npt.NDArray[np.int64],
     size: npt.NDArray[np.int64],
     sums: tuple[_Sums, _Sums, _Sums, _Sums],
+    in_a_phase: Bool,
     evidence: WorkEvidence,
     others: dict[int, _Others],
 ) -> pa.Table:
@@ -267,10 +271,11 @@ def _table(
     # Items of one size are the same work; the others are not, where a rank has more to do.
     beyond = np.where(2 * without_sizes.own >= every.own, np.maximum(more_work, 1.0), 1.0)
     slow = (every.share >= LEAST_ITEMS) & (every.ratio >= least * beyond)
-    # Who is slow for a part of the step is so in fewer; that its work is as much as its peers' must then be known.
+    # Who is slow for a part of the step is so in fewer, or in those of one phase alone; that its work is as much as its
+    # peers' must then be known.
     equal = np.array([by is not None for by in work_by], dtype=bool) & (more_work < 1 + SLOWER)
-    slow |= equal & (every.share >= _HALF) & (every.ratio >= 1 + SLOWER_THAN_FEW)
-    of_memory = (memory.share >= LEAST_ITEMS) & (memory.ratio >= _MEMORY_SLOWER) & (arithmetic.items > 0)
+    slow |= equal & ((every.share >= _HALF) | in_a_phase) & (every.ratio >= 1 + SLOWER_THAN_FEW)
+    of_memory = (memory.share >= LEAST_ITEMS) & (memory.ratio >= MEMORY_SLOWER) & (arithmetic.items > 0)
     of_memory &= ~slow & (arithmetic.ratio < least) & (more_work < 1 + SLOWER)
     rows = []
     for place, rank in enumerate(ranks.tolist()):

@@ -3,7 +3,8 @@
 Kernels are the same where their name, phase, grid and operator are, and the sizes of their inputs. Where no sizes
 were recorded, their module and the kernels around them tell which of a layer they are, and they are the same only if
 their times differ between stages as those of nearly all others do: a slow GPU is slower in all it does, and what alone
-takes a factor of ``ALIKE`` longer is other work under the same name. Of a stage s and a kernel that all stages run, let
+takes a factor of ``ALIKE`` longer is other work under the same name. Slow memory is slower in all that it bounds: there
+those differ alike whose grids tell that they have as much to do. Of a stage s and a kernel that all stages run, let
 n be how often a step runs it and d what it takes in the mean. Then
 
     n_s d_s - mean(n d) = (n_s - mean(n)) mean(d)     it runs more often: ``more_work_ns``
@@ -22,7 +23,7 @@ from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.slow_ranks import LEAST_ITEMS, SLOWER_THAN_FEW
-from traceviz_dag.analyze.work_evidence import plain_codes, sizes_of
+from traceviz_dag.analyze.work_evidence import bound_by_memory, plain_codes, sizes_of, work_by_grid
 from traceviz_dag.arrays import Bool, Float64, Int64
 from traceviz_dag.tables import STAGE_SPEEDS
 
@@ -58,7 +59,11 @@ def stage_speeds(work: pa.Table, ranks_of_stage: dict[int, tuple[int, ...]]) -> 
     np.add.at(kernels, (place, item), optional_integers(work, "kernels"))
     np.add.at(time, (place, item), optional_integers(work, "time_ns"))
     kernels, time = kernels / steps[:, None], time / steps[:, None]
-    shared = same_work(kernels, time, sized)
+    code, names = codes(work, "name")
+    of_memory = bound_by_memory(code[first], names)
+    blocks = np.prod([optional_integers(work, name)[first] for name in ("grid_x", "grid_y", "grid_z")], axis=0)
+    shared = same_work(kernels, time, sized, work_by_grid(code[first], names, blocks))
+    memory, arithmetic = shared & of_memory, shared & ~of_memory
     excess = time - time.mean(axis=0)
     usual = np.where(shared, time.sum(axis=0) / np.maximum(kernels.sum(axis=0), 1e-9), 0.0)
     more = ((kernels - kernels.mean(axis=0)) * usual)[:, shared].sum(axis=1)
@@ -81,16 +86,20 @@ def stage_speeds(work: pa.Table, ranks_of_stage: dict[int, tuple[int, ...]]) -> 
             "slower_ns": compute - mean - more_ns - own_ns,
             "ratio": _ratios(kernels[:, shared], time[:, shared]),
             "slower_items": _slower_items(kernels[:, shared], time[:, shared]),
+            "memory_ratio": _ratios(kernels[:, memory], time[:, memory]),
+            "memory_slower_items": _slower_items(kernels[:, memory], time[:, memory]),
+            "arithmetic_ratio": _ratios(kernels[:, arithmetic], time[:, arithmetic]),
         }
     )
 
 
-def same_work(kernels: Float64, time: Float64, sized: Bool) -> Bool:
+def same_work(kernels: Float64, time: Float64, sized: Bool, by_grid: Bool) -> Bool:
     """Mark the kernels that all stages run; without sizes, those that each takes as much longer as nearly all others.
 
     Args:
         kernels: how often each stage (rows) runs each kernel (columns). time: what they take together.
-        sized: kernels whose sizes are known.
+        sized: kernels whose sizes are known. by_grid: those bound by memory whose grids tell how much they have to do:
+            they are also the same where they differ as nearly all of these do.
     """
     everywhere = (kernels > 0).all(axis=0)
     each = np.where(everywhere, time / np.where(everywhere, kernels, 1.0), 1.0)
@@ -102,9 +111,17 @@ def same_work(kernels: Float64, time: Float64, sized: Bool) -> Bool:
         heavy = weight >= _LEAST_WEIGHT * weight.sum()
         if not weight.any():
             continue
-        least = np.sort(factor[stage][heavy])[int((1 - LEAST_ITEMS) * int(heavy.sum()))]
-        same &= (factor[stage] <= ALIKE * least) & (factor[stage] * ALIKE >= least) | sized
+        alike = sized | _as_nearly_all(factor[stage], heavy)
+        if (heavy & by_grid).any():
+            alike |= by_grid & _as_nearly_all(factor[stage], heavy & by_grid)
+        same &= alike
     return np.asarray(same & everywhere)
+
+
+def _as_nearly_all(factor: Float64, of: Bool) -> Bool:
+    """Mark kernels whose factor is that of nearly all of some."""
+    least = np.sort(factor[of])[int((1 - LEAST_ITEMS) * int(of.sum()))]
+    return np.asarray((factor <= ALIKE * least) & (factor * ALIKE >= least))
 
 
 def _ratios(kernels: Float64, time: Float64) -> list[float | None]:

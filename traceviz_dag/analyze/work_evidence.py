@@ -7,9 +7,11 @@ it is compared between the ranks of a stage: one whose sequences are longer has 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from traceviz_dag.analyze.kernel_intervals import codes
@@ -20,9 +22,12 @@ from traceviz_dag.vocabulary import Phase
 
 SIZES, MESSAGES, GRIDS = "sizes", "messages", "grids"
 
-_OF_LAYERS = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.RECOMPUTE.value)
+OF_LAYERS = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.RECOMPUTE.value)
 _NUMBERS = re.compile(r"[0-9]+")
 _TENSOR = re.compile(r"\[([0-9,]+)\]")
+_PRODUCT = re.compile(r"gemm|nvjet|cutlass|xmma|cublas|wgrad|conv(?!ert)|matmul", re.I)
+_ATTENTION = re.compile(r"flash|fmha|attention|attn", re.I)
+"""All kernels that have neither name are bound by memory."""
 
 
 class WorkEvidence:
@@ -80,6 +85,26 @@ class WorkEvidence:
         return most, [words[which[one]] if some[one] else None for one in range(len(most))]
 
 
+def bound_by_memory(code: npt.NDArray[np.integer], names: Sequence[str]) -> Bool:
+    """Mark kernels that memory bounds and not arithmetic, as their names say.
+
+    Args:
+        code: of each kernel, its place in ``names``; -1 for none.
+    """
+    return np.array([not (_PRODUCT.search(name) or _ATTENTION.search(name)) for name in [*names, ""]])[code]
+
+
+def work_by_grid(code: npt.NDArray[np.integer], names: Sequence[str], blocks: Int64) -> Bool:
+    """Mark kernels bound by memory whose grids tell their work: as many blocks as no product has, which may persist.
+
+    Args:
+        code, names: as for ``bound_by_memory``. blocks: of their grids; below 1 where unknown.
+    """
+    # Names of attention have those of products in them, as their templates'.
+    products = np.array([bool(_PRODUCT.search(name)) and not _ATTENTION.search(name) for name in [*names, ""]])[code]
+    return bound_by_memory(code, names) & (blocks > 0) & ~np.isin(blocks, blocks[products])
+
+
 def sizes_of(work: pa.Table) -> tuple[Int64, list[str]]:
     """Codes of the sizes of each row's inputs, -1 where unknown, and the sizes behind them."""
     if "input_sizes" not in work.column_names:
@@ -106,7 +131,7 @@ def _elements_of_inputs(work: pa.Table, place: Int64, count: int) -> Float64:
         return result
     elements = np.array([*(_elements(each) for each in sizes), 0.0])
     phase, phases = codes(work, "phase")
-    of_layers = np.array([*(each in _OF_LAYERS for each in phases), False])[phase] & (code >= 0)
+    of_layers = np.array([*(each in OF_LAYERS for each in phases), False])[phase] & (code >= 0)
     kernels = optional_integers(work, "kernels")
     total = np.bincount(place[of_layers], weights=(elements[code] * kernels)[of_layers], minlength=count)
     return np.where(total > 0, total, result)

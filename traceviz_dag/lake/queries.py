@@ -140,8 +140,10 @@ FILES_SQL = f"""
 WITH {_STALE_RANKS}
 SELECT
     rank, file, status, fault, world_size, backend, device_name, has_stacks, has_shapes, has_groups, has_host_rows,
-    steps, {TAKEN_STEPS_SQL} AS taken_steps
-FROM traces WHERE run = $run AND iteration = $iteration AND rank NOT IN (FROM stale)
+    steps, {TAKEN_STEPS_SQL} AS taken_steps, forward_microbatches, backward_microbatches, pipeline,
+    coalesce(settings LIKE '%"hybrid_context_parallel": "True"%', false) AS uneven
+FROM (FROM traces WHERE run = $run AND iteration = $iteration AND rank NOT IN (FROM stale)) AS traces
+    LEFT JOIN (SELECT rank, pipeline FROM topology WHERE run = $run AND iteration = $iteration) USING (rank)
 ORDER BY rank
 """
 """How the trace of each rank was read that is not stale, and what it states of the job."""
@@ -196,6 +198,7 @@ class FileRow(TypedDict):
 
     Attributes:
         taken_steps: the training steps that were taken of the file.
+        pipeline: its ordinal; uneven: whether replicas may run different numbers of micro-batches.
     """
 
     rank: int
@@ -211,6 +214,10 @@ class FileRow(TypedDict):
     has_host_rows: bool | None
     steps: list[int] | None
     taken_steps: list[int] | None
+    forward_microbatches: list[int | None] | None
+    backward_microbatches: list[int | None] | None
+    pipeline: int | None
+    uneven: bool
 
 
 @dataclass(frozen=True, slots=True)

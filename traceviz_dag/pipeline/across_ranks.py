@@ -93,14 +93,16 @@ _EDIT_OF_SET = {TENSOR_GROUP: "fix_group", NODE: "fix_node", STAGE: "fix_ranks"}
 
 _HOST_CLUES_SQL = f"""
 WITH clues AS (
-    SELECT rank, synchronization_id, kernel_id, doing_ns, {HIDDEN_WAIT} AS waits,
+    SELECT rank, synchronization_id, kernel_id, {HIDDEN_WAIT} AS waits,
+        CASE WHEN {host_pauses.UNNAMED} THEN starved_ns ELSE doing_ns END AS pause_ns,
         -- What loading data usually takes the graph tells itself.
-        host_work IN {PAUSES} AND host_work <> 'data_loading' AND kernel_id IS NOT NULL AS pauses
+        kernel_id IS NOT NULL AND (host_work IN {PAUSES} AND host_work <> 'data_loading'
+            OR {host_pauses.UNNAMED} AND rank IN (SELECT rank FROM ({host_pauses.UNNAMED_SQL}))) AS pauses
     FROM gpu_gaps WHERE run = $run AND iteration = $iteration
 )
 SELECT
     rank, list(DISTINCT synchronization_id) FILTER (waits) AS waits,
-    list({{'kernel_id': kernel_id, 'ns': doing_ns}}) FILTER (pauses) AS pauses
+    list({{'kernel_id': kernel_id, 'ns': pause_ns}}) FILTER (pauses) AS pauses
 FROM clues WHERE waits OR pauses GROUP BY rank
 """
 
@@ -287,7 +289,7 @@ def _suspected_ranks(iteration: StoredIteration, speeds: pa.Table, stages: pa.Ta
     found += [
         row["rank"]
         for row in stages.to_pylist()
-        if row["rank"] is not None and row["ratio"] is not None and row["ratio"] >= 1 + SLOWER_THAN_FEW
+        if row["rank"] is not None and max(row["ratio"] or 0.0, row["memory_ratio"] or 0.0) >= 1 + SLOWER_THAN_FEW
     ]
     return [*dict.fromkeys([*found, *(row["rank"] for row in late.to_pylist() if row["blamed"])])]
 
@@ -317,7 +319,7 @@ def _slow_together(speeds: pa.Table) -> list[tuple[str, tuple[int, ...]]]:
 
 def _stage_speeds(iteration: StoredIteration, speeds: pa.Table) -> pa.Table:
     """The table ``stage_speeds``, over the ranks that are not slow among their peers."""
-    slow = set(speeds.filter(pc.fill_null(speeds["slow"], False))["rank"].to_pylist())
+    slow = set(speeds.filter(pc.is_valid(speeds["slow_in"]))["rank"].to_pylist())
     counted = [rank for rank in iteration.ranks if rank not in slow]
     of_stage: dict[int, tuple[int, ...]] = {}
     for rank in counted:

@@ -16,6 +16,7 @@ from traceviz_dag.analyze.matching.communications import (
     gather_communications,
     select_communications,
 )
+from traceviz_dag.classify.phases.steps import MicrobatchSteps
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError
@@ -23,16 +24,11 @@ from traceviz_dag.lake.inputs import IterationInputs, RankInput
 from traceviz_dag.pipeline.captures.capture import Sample
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.iteration import rank_traces
-from traceviz_dag.pipeline.ranks import classify_trace, read_events, window_fault
+from traceviz_dag.pipeline.ranks import classify_trace, microbatch_counts, read_events, window_fault
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension, Kind, Phase
 
 _IN_MICROBATCH = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.RECOMPUTE.value)
-
-
-Cuts = tuple[tuple[int, str], ...]
-"""Which training steps a file does not hold whole, and why: as ``MicrobatchSteps`` has it."""
-
 
 _AS_LARGE = 0.97
 """Files of one stage differ by less than this in size where all ranks were recorded for equally long."""
@@ -49,38 +45,62 @@ class Sampler:
 
     def __init__(self, rules: Rules, home: Path | None = None) -> None:
         self._rules, self._home = rules, home
-        self._known: dict[tuple[Path, str], tuple[Sample, Cuts] | None] = {}
+        self._known: dict[tuple[Path, str], tuple[Sample, MicrobatchSteps] | None] = {}
 
     def sample(self, inputs: IterationInputs, topology: Topology) -> Sample | None:
         """What one rank's file tells; None where no rank can be read."""
         for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}, self._home):
             known = self._classified(trace, topology)
             if known is not None:
-                sample, cuts = known
-                others = tuple(self._faults(_smallest(inputs, topology, trace), inputs, topology))
-                return replace(sample, fault=window_fault(cuts, trace.step), others=others)
+                sample, steps = known
+                others = tuple(self._faults(_smallest(inputs, topology, trace), inputs, topology, trace, steps))
+                return replace(sample, fault=window_fault(steps.cuts, trace.step), others=others)
         return None
 
-    def _faults(self, ranks: Collection[int], inputs: IterationInputs, topology: Topology) -> Iterator[tuple[int, str]]:
+    def _faults(
+        self,
+        ranks: Collection[int],
+        inputs: IterationInputs,
+        topology: Topology,
+        sampled: RankTrace,
+        steps: MicrobatchSteps,
+    ) -> Iterator[tuple[int, str]]:
         for trace in rank_traces(inputs, ranks, self._home):
             known = self._classified(trace, topology)
-            fault = window_fault(known[1], trace.step) if known is not None else None
+            if known is None:
+                continue
+            fault = window_fault(known[1].cuts, trace.step)
+            if fault is None and window_fault(steps.cuts, sampled.step) is None:
+                fault = _contradiction(known[1], trace.step, steps, sampled.rank)
             if fault is not None:
                 yield trace.rank, fault
 
-    def _classified(self, trace: RankTrace, topology: Topology) -> tuple[Sample, Cuts] | None:
+    def _classified(self, trace: RankTrace, topology: Topology) -> tuple[Sample, MicrobatchSteps] | None:
         key = (trace.path, trace.part)
         if key not in self._known:
             self._known[key] = self._read(trace, topology)
         return self._known[key]
 
-    def _read(self, trace: RankTrace, topology: Topology) -> tuple[Sample, Cuts] | None:
+    def _read(self, trace: RankTrace, topology: Topology) -> tuple[Sample, MicrobatchSteps] | None:
         try:
             events = read_events(trace, topology, self._rules)
         except BadInputError:
             return None
         classified = classify_trace(events, trace.rank, topology, self._rules)
-        return _sample(trace.rank, classified.kernels, topology), classified.steps.cuts
+        return _sample(trace.rank, classified.kernels, topology), classified.steps
+
+
+def _contradiction(mine: MicrobatchSteps, step: int | None, others: MicrobatchSteps, other: int) -> str | None:
+    """In which training step a file holds another number of micro-batches than that of another rank."""
+    for number in np.intersect1d(mine.step, others.step).tolist() if step is None else [step]:
+        own, theirs = microbatch_counts(mine, number), microbatch_counts(others, number)
+        if own != theirs and None not in (*own, *theirs):
+            return (
+                f"its forward and backward steps of training step {number} are of {own[0]} and {own[1]} micro-batches, "
+                f"those of rank {other} of {theirs[0]} and {theirs[1]}: a file lost rows or is of another job; "
+                "capture it again"
+            )
+    return None
 
 
 def _smallest(inputs: IterationInputs, topology: Topology, sampled: RankTrace) -> set[int]:

@@ -43,6 +43,25 @@ class RankFault:
 
 
 @dataclass(frozen=True, slots=True)
+class MicrobatchCount:
+    """Ranks that hold as many micro-batches of a training step, where others hold more or fewer.
+
+    Attributes:
+        forward, backward: micro-batches of their forward and backward steps.
+    """
+
+    step: int
+    forward: int
+    backward: int
+    ranks: tuple[int, ...]
+
+    @property
+    def in_words(self) -> str:
+        """Them in a few words."""
+        return f"{self.forward} forward and {self.backward} backward on {ranks_in_words(self.ranks)}"
+
+
+@dataclass(frozen=True, slots=True)
 class Completeness:
     """What of one iteration was not read.
 
@@ -53,6 +72,8 @@ class Completeness:
         problems: one line a file that could not be placed.
         stale: what is kept of the iteration although something newer exists that could not be computed.
         steps: (ProfilerSteps, ranks whose files hold them), where ranks hold different training steps; else empty.
+        microbatches: of training steps of which ranks of one pipeline, or one stage, hold different numbers of
+            micro-batches.
     """
 
     run: str
@@ -63,6 +84,7 @@ class Completeness:
     problems: tuple[str, ...] = ()
     steps: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
     stale: tuple[Stale, ...] = ()
+    microbatches: tuple[MicrobatchCount, ...] = ()
 
     @property
     def failed(self) -> list[int]:
@@ -83,12 +105,12 @@ class Completeness:
     @property
     def is_lossy(self) -> bool:
         """Whether something that is there was not read, or not wholly."""
-        return bool(self.faults or self.problems or self.steps or self.stale)
+        return bool(self.faults or self.problems or self.steps or self.stale or self.microbatches)
 
     @property
     def is_stale_alone(self) -> bool:
         """Whether all of it was read, and tables across ranks alone are older than that."""
-        others = (self.faults, self.problems, self.steps, self.missing, self.stale_ranks)
+        others = (self.faults, self.problems, self.steps, self.microbatches, self.missing, self.stale_ranks)
         return bool(self.stale) and not any(others)
 
     @property
@@ -115,6 +137,8 @@ class Completeness:
             words.append(f"{len(self.problems)} file{'s' if len(self.problems) > 1 else ''} not placed")
         if self.steps:
             words.append("ranks hold different training steps")
+        if self.microbatches:
+            words.append("ranks hold different numbers of micro-batches")
         partial = f"PARTIAL: {', '.join(words)}" if words else ""
         kept = [row.words for row in self.stale if row.rank is None or row.stage != StaleStage.RANKS]
         return "; ".join([*([f"STALE: {', '.join(kept)}"] if kept else []), *([partial] if partial else [])])
@@ -134,6 +158,12 @@ class Completeness:
         if self.steps:
             held = "; ".join(f"{_steps_in_words(steps)} on {ranks_in_words(ranks)}" for steps, ranks in self.steps)
             found.append(f"{key}: its ranks hold different training steps ({held}): give each step a folder of its own")
+        for step in dict.fromkeys(each.step for each in self.microbatches):
+            held = "; ".join(each.in_words for each in self.microbatches if each.step == step)
+            found.append(
+                f"{key}: its ranks hold different numbers of micro-batches of training step {step} ({held}): a file "
+                "lost rows or is of another job, so micro-batch numbers do not match; capture it again"
+            )
         found += [f"{key}: {row.line}" for row in self.stale]
         return [*self.problems, *found]
 
@@ -146,6 +176,7 @@ class Completeness:
             "missing_ranks": list(self.missing),
             "stale": [asdict(row) for row in self.stale],
             "different_steps": [{"steps": list(steps), "ranks": list(ranks)} for steps, ranks in self.steps],
+            "different_microbatches": [asdict(each) | {"ranks": list(each.ranks)} for each in self.microbatches],
         }
 
 
@@ -167,6 +198,7 @@ def stored_completeness(lake: Lake, run: str, iteration: int, inputs: IterationI
         inputs.problems if inputs is not None else (),
         _different_steps(files.rows),
         tuple(row for row in lake.stale(run, iteration) if not row.is_counted),
+        _different_microbatches(files.rows),
     )
 
 
@@ -177,6 +209,28 @@ def _different_steps(traces: Iterable[FileRow]) -> tuple[tuple[tuple[int, ...], 
         if row["taken_steps"] and row["status"] != TraceStatus.FAILED.value:
             held.setdefault(tuple(row["taken_steps"]), []).append(row["rank"])
     return tuple((steps, tuple(ranks)) for steps, ranks in sorted(held.items())) if len(held) > 1 else ()
+
+
+def _different_microbatches(traces: Iterable[FileRow]) -> tuple[MicrobatchCount, ...]:
+    """See Completeness.microbatches; ranks that are not read whole, or of which a number is unknown, tell nothing.
+
+    All ranks of a job run as many micro-batches in a step; where replicas may differ, those of a pipeline do.
+    """
+    held: dict[tuple[int, int], dict[tuple[int, int], list[int]]] = {}
+    for row in traces:
+        if row["status"] != TraceStatus.READ.value:
+            continue
+        counts = zip(row["forward_microbatches"] or (), row["backward_microbatches"] or (), strict=True)
+        for step, (forward, backward) in zip(row["steps"] or (), counts, strict=False):
+            if step in (row["taken_steps"] or ()) and forward is not None and backward is not None:
+                pipeline = row["pipeline"] if row["uneven"] and row["pipeline"] is not None else -1
+                held.setdefault((step, pipeline), {}).setdefault((forward, backward), []).append(row["rank"])
+    return tuple(
+        MicrobatchCount(step, *counts, tuple(ranks))
+        for (step, _), found in sorted(held.items())
+        if len(found) > 1
+        for counts, ranks in sorted(found.items(), reverse=True)
+    )
 
 
 def _steps_in_words(steps: Sequence[int]) -> str:

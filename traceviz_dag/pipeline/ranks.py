@@ -17,6 +17,8 @@ from traceviz_dag.analyze.overlap import overlap_table
 from traceviz_dag.analyze.step_windows import Step, windows_of_kernels
 from traceviz_dag.classify.dimensions.communication import job_groups
 from traceviz_dag.classify.kernels import Classification, classify
+from traceviz_dag.classify.phases.schedule_order import BACKWARD, FORWARD
+from traceviz_dag.classify.phases.steps import MicrobatchSteps
 from traceviz_dag.classify.phases.training_windows import BEGINS_UNSEEN, ENDS_UNSEEN
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.step_kind import step_kind
@@ -113,6 +115,15 @@ def window_fault(cuts: Iterable[tuple[int, str]], step: int | None) -> str | Non
     return f"{'; '.join(named)}; start and stop the profiler between training steps"
 
 
+def microbatch_counts(steps: MicrobatchSteps, number: int) -> tuple[int | None, int | None]:
+    """How many micro-batches the forward and the backward steps of a ProfilerStep are of; None where one is unknown."""
+    mine = steps.step == number
+    found = [steps.microbatch[mine & (steps.direction == direction)] for direction in (FORWARD, BACKWARD)]
+    if any((each == MISSING).any() for each in found):
+        return None, None
+    return len(np.unique(found[0])), len(np.unique(found[1]))
+
+
 def read_fault(events: TraceEvents) -> str | None:
     """One line on what of a trace was not read, and what to do; None where all of it was."""
     report = events.report
@@ -206,6 +217,7 @@ def _traces_row(
     starts = np.concatenate([host.start_ns, events.launches.start_ns, events.device.start_ns])
     ends = starts + np.concatenate([host.duration_ns, events.launches.duration_ns, events.device.duration_ns])
     duration = kernels["duration_ns"]
+    numbers = sorted(classified.profiler_steps.number.tolist())
 
     def time_where(mask: pa.ChunkedArray) -> int:
         return int(pc.sum(duration.filter(mask)).as_py() or 0)
@@ -225,7 +237,9 @@ def _traces_row(
         "drop_reasons": json.dumps(dict(sorted(report.dropped.items()))),
         "first_ns": int(starts.min()) if len(starts) else None,
         "last_ns": int(ends.max()) if len(ends) else None,
-        "steps": sorted(classified.profiler_steps.number.tolist()),
+        "steps": numbers,
+        "forward_microbatches": [microbatch_counts(classified.steps, each)[0] for each in numbers],
+        "backward_microbatches": [microbatch_counts(classified.steps, each)[1] for each in numbers],
         "world_size": header.world_size,
         "backend": header.backend,
         "nccl_version": header.nccl_version,

@@ -359,6 +359,9 @@ STAGE_SPEEDS = Table(
             "ratio", DOUBLE, "Time of kernels that all stages run, to what they take on the other stages; NULL without."
         ),
         Column("slower_items", DOUBLE, "Share of these kernels in which it is slower; NULL without."),
+        Column("memory_ratio", DOUBLE, "As ratio, of those that memory bounds; NULL without."),
+        Column("memory_slower_items", DOUBLE, "Share of these in which it is slower; NULL without."),
+        Column("arithmetic_ratio", DOUBLE, "As ratio, of products and attention; NULL without."),
     ),
 )
 """What the same kernels are says ``analyze.slow_stages``. The three parts add up to compute_ns - mean_ns."""

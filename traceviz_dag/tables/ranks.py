@@ -32,6 +32,12 @@ TRACES = Table(
         Column("first_ns", BIGINT, "Start of the first event."),
         Column("last_ns", BIGINT, "End of the last event."),
         Column("steps", pa.list_(pa.int64()), "Numbers of the ProfilerStep annotations in the file."),
+        Column(
+            "forward_microbatches",
+            pa.list_(pa.int64()),
+            "Micro-batches whose forward steps are in each of steps; NULL where one of its steps has no number.",
+        ),
+        Column("backward_microbatches", pa.list_(pa.int64()), "The same of backward steps."),
         Column("world_size", INTEGER, "World size that the trace states; NULL where it does not."),
         Column("backend", TEXT, "Communication backend that the trace states."),
         Column("nccl_version", TEXT, "Version of NCCL or RCCL that the trace states."),

@@ -35,7 +35,7 @@ def kernels_drawn(draw: np.random.Generator, count: int, streams: int) -> RankKe
         np.full(count, -1), draw.integers(0, 2, count) + PHASES.index("forward"), np.zeros(count, np.int64),
         np.where(draw.random(count) < 0.2, MISSING, microbatch), none, np.zeros(count, np.int64),
         np.full(count, -1), np.zeros(count, np.int64), np.zeros(count, dtype=bool), draw.integers(0, 4, count),
-        draw.integers(0, 2, count), none, none, int(draw.integers(0, 5)), DIMENSIONS, (),
+        draw.integers(0, 2, count), np.zeros(count, dtype=bool), none, none, int(draw.integers(0, 5)), DIMENSIONS, (),
     )  # fmt: skip
 
 

@@ -158,9 +158,9 @@ def _by_neighbourhood(kernels: RankKernels, members: Int64) -> list[tuple[Int64,
 
     Where steps run into each other, what is launched next to a step's communication is most likely another step's.
     """
-    if not side_by_side(kernels):
-        return [(members, False), (members, True)]
     inside = kernels.microbatch[members] != MISSING
+    if not side_by_side(kernels):
+        return [(members, False), (members[inside], True)]
     return [(members[inside], True), (members, False), (members[~inside], True)]
 
 

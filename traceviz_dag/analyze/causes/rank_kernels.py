@@ -14,6 +14,7 @@ from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes, integers
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.matching.operations import OPERATIONS, operation_of
+from traceviz_dag.analyze.work_evidence import work_by_grid
 from traceviz_dag.arrays import NONE, Bool, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Kind, Phase
@@ -54,6 +55,7 @@ class RankKernels:
         signature: of its name, operator, phase, grid, message and the sizes of inputs, as far as these are recorded:
             equal on all ranks for kernels that do the same.
         sizes: of the sizes alone; 0 where unknown.
+        by_grid: whether memory bounds it and its grid tells how much it has to do.
         in_elements, out_elements: of its message; ``MISSING`` where unknown.
         latency_ns: what passes at least from a launch to the start of its kernel.
     """
@@ -79,6 +81,7 @@ class RankKernels:
     in_graph: Bool
     signature: Int64
     sizes: Int64
+    by_grid: Bool
     in_elements: Int64
     out_elements: Int64
     latency_ns: int
@@ -123,6 +126,7 @@ def rank_kernels(table: pa.Table) -> RankKernels:
     dimension, dimensions = codes(table, "dimension")
     category, categories = codes(table, "category")
     phase = np.array([PHASES.index(each) for each in codes(table, "phase")[1]] + [NO_PHASE])[codes(table, "phase")[0]]
+    blocks = np.prod([optional_integers(table, name) for name in ("grid_x", "grid_y", "grid_z")], axis=0)
     waited = (start - launch)[launch != MISSING]
     return RankKernels(
         kernel_id=integers(table, "kernel_id"),
@@ -146,6 +150,7 @@ def rank_kernels(table: pa.Table) -> RankKernels:
         in_graph=optional_integers(table, "graph_node_id") != MISSING,
         signature=_signatures(table, phase.astype(np.int64)),
         sizes=_digests(table, "input_sizes").view(np.int64),
+        by_grid=work_by_grid(*codes(table, "name"), blocks),
         in_elements=optional_integers(table, "in_elements"),
         out_elements=optional_integers(table, "out_elements"),
         latency_ns=max(0, int(np.quantile(waited, _USUAL_LATENCY, method="lower"))) if len(waited) else 0,

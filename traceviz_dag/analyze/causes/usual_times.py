@@ -96,7 +96,8 @@ def _other_work(works: Sequence[RankWork], times: Sequence[Times], stages: Seque
     kernels: Float64 = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
     time: Float64 = np.bincount(cell, weights=taken, minlength=shape[0] * shape[1]).reshape(shape).astype(np.float64)
     everywhere = np.asarray((kernels > 0).all(axis=0))
-    return kinds[everywhere & ~same_work(kernels, time, np.asarray(sizes[first] != 0))]
+    by_grid = np.concatenate([work.kernels.by_grid[mine] for work, mine in zip(works, inside, strict=True)])
+    return kinds[everywhere & ~same_work(kernels, time, np.asarray(sizes[first] != 0), by_grid[first])]
 
 
 def _instances(works: Sequence[RankWork], own: Sequence[Bool], kinds: Sequence[Int64]) -> list[Int64]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from traceviz_dag.analyze.slow_ranks import LEAST_ITEMS, MEMORY_SLOWER, SLOWER_THAN_FEW
+
 STAGES = "(SELECT rank, stage FROM topology WHERE run = $run AND iteration = $iteration)"
 """A table: rank, stage."""
 
@@ -14,6 +16,13 @@ MEASURED = """(
     GROUP BY rank, device, window_name
 )"""
 """A table: rank, device, window_name, window_ns: the time of which gaps are known."""
+
+SLOW_ALONE = f"""CASE
+    WHEN rank IS NULL OR slower_ns < {SLOWER_THAN_FEW} * mean_ns THEN NULL
+    WHEN ratio >= {1 + SLOWER_THAN_FEW} AND slower_items >= {LEAST_ITEMS} THEN 'all'
+    WHEN memory_ratio >= {MEMORY_SLOWER} AND memory_slower_items >= {LEAST_ITEMS}
+        AND arithmetic_ratio < {1 + SLOWER_THAN_FEW} THEN 'memory' END"""
+"""Of table ``stage_speeds``, in what a rank that is alone in its stage is slow; NULL where it is not."""
 
 PAUSES = "('data_loading', 'garbage_collection', 'compilation', 'graph_break', 'allocation')"
 """Work of the host that rules of ``host_pauses`` find."""

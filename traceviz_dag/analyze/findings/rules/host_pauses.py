@@ -15,6 +15,12 @@ BEYOND_PEERS = 2
 """A rank stands out where it loses so many times what the median rank of its stage does, the lower one of two, or,
 alone in its stage, what that of all ranks does; else it is all."""
 
+LEAST_UNNAMED_NS = 1_000_000
+"""Length of a gap from which its host paused, and was not merely slow to launch, though no row names what it did."""
+
+UNNAMED = f"host_work IS NULL AND starved_ns >= {LEAST_UNNAMED_NS}"
+"""Rows of ``gpu_gaps`` in which the host paused, and nothing names why."""
+
 _SQL = f"""
 WITH measured AS (
     SELECT rank, sum(window_ns) AS window_ns FROM {MEASURED} GROUP BY rank
@@ -27,7 +33,7 @@ of_rank AS (
         arg_max(coalesce(caller, doing), starved_ns) AS operation
     FROM measured LEFT JOIN (
         SELECT rank, starved_ns, caller, doing FROM gpu_gaps
-        WHERE run = $run AND iteration = $iteration AND host_work = '{{work}}' AND starved_ns > 0
+        WHERE run = $run AND iteration = $iteration AND {{work}} AND starved_ns > 0
     ) USING (rank)
     GROUP BY rank, window_ns
 ),
@@ -52,9 +58,16 @@ FROM judged WHERE NOT stands_out HAVING sum(starved_ns) >= {LEAST_SHARE} * sum(w
 """
 
 
+UNNAMED_SQL = f"""
+-- What nothing names is a fault of a rank alone: of all ranks together rule idle tells it.
+SELECT * FROM (
+{_SQL.format(work=UNNAMED)}
+) WHERE rank IS NOT NULL AND (SELECT count(DISTINCT rank) FROM {MEASURED}) > 1
+"""
+
 _PLACES = """
 SELECT rank, start_ns, duration_ns, starved_ns AS weight FROM gpu_gaps
-WHERE run = $run AND iteration = $iteration AND host_work = '{work}'
+WHERE run = $run AND iteration = $iteration AND {work}
 """
 
 _WITHOUT_HOST = """
@@ -149,11 +162,11 @@ def _rule(pause: _Pause) -> Rule:
         of_class=FindingClass.FAULT,
         question=pause.question,
         remedy=pause.remedy,
-        sql=_SQL.format(work=pause.work.value),
+        sql=_SQL.format(work=f"host_work = '{pause.work.value}'"),
         measure="share of the time measured",
         sentence=sentence,
         edit=lambda row: EditKey("no_pauses") if row["rank"] is None else EditKey("fix_rank", rank=row["rank"]),
-        places=Places(_PLACES.format(work=pause.work.value)),
+        places=Places(_PLACES.format(work=f"host_work = '{pause.work.value}'")),
         unable_sql=f"{needs} UNION ALL {WITHOUT_GAPS} LIMIT 1",
         partly_sql=lacking("has_host_rows", "rows of the host")
         if pause.by_stacks is None
@@ -161,4 +174,34 @@ def _rule(pause: _Pause) -> Rule:
     )
 
 
-RULES = tuple(map(_rule, _PAUSES))
+def _unnamed(row: Row) -> str:
+    gaps = f"{row['gaps']} gaps, the longest {milliseconds(row['longest_ns'])}" if row["gaps"] > 1 else "1 gap"
+    where = (
+        "nothing recorded tells what it did" if row["operation"] is None else f"it was longest in {row['operation']}"
+    )
+    return (
+        f"the host of rank {row['rank']} paused: its GPU had nothing to run for {milliseconds(row['starved_ns'])} "
+        f"({percent(row['value'])} of the time measured; {gaps}) while it launched nothing; {where}"
+    )
+
+
+_PAUSED = Rule(
+    name="host_pause",
+    of_class=FindingClass.FAULT,
+    question="Does a rank's host pause while its GPU waits, and nothing names why?",
+    remedy="Capture with call stacks (traceviz capture plan), which name loading, garbage collection, compilation and "
+    "your own code; look for other processes on that host's cores, and where it is pinned (numactl, taskset).",
+    sql=UNNAMED_SQL,
+    measure="share of the time measured",
+    sentence=_unnamed,
+    edit=lambda row: EditKey("fix_rank", rank=row["rank"]),
+    places=Places(_PLACES.format(work=UNNAMED)),
+    unable_sql=f"""
+{_WITHOUT_HOST} UNION ALL {WITHOUT_GAPS} UNION ALL
+SELECT 'the pauses of one rank are held against those of no other'
+WHERE (SELECT count(DISTINCT rank) FROM {MEASURED}) = 1 LIMIT 1
+""",
+    partly_sql=lacking("has_host_rows", "rows of the host"),
+)
+
+RULES = (*map(_rule, _PAUSES), _PAUSED)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.fragments import PAUSES, STAGES
+from traceviz_dag.analyze.findings.fragments import PAUSES, SLOW_ALONE, STAGES
 from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
 from traceviz_dag.analyze.findings.rules import launch_bound
+from traceviz_dag.analyze.findings.rules.host_pauses import UNNAMED_SQL
 from traceviz_dag.analyze.findings.rules.slow_group import SLOW
-from traceviz_dag.analyze.slow_ranks import LEAST_ITEMS, MAY_BE_WORK, SLOWER_THAN_FEW
+from traceviz_dag.analyze.slow_ranks import MAY_BE_WORK
 from traceviz_dag.vocabulary import FindingClass
 
 MORE_WORK = 1.02
@@ -23,23 +24,26 @@ WITH slow AS (
         AND rank NOT IN ({SLOW})
     UNION ALL
     -- A rank that is alone in its stage is held against the same kernels of the other stages.
-    SELECT rank, stage, stage_speeds.ratio, slower_ns, stages - 1, 'stages', NULL, NULL
-    FROM stage_speeds JOIN rank_speeds USING (run, iteration, rank, stage)
-    WHERE run = $run AND iteration = $iteration AND peers = 0
-        AND stage_speeds.ratio >= {1 + SLOWER_THAN_FEW} AND slower_ns >= {SLOWER_THAN_FEW} * mean_ns
-        AND stage_speeds.slower_items >= {LEAST_ITEMS}
+    SELECT rank, stage, if(alone = 'memory', memory_ratio, stage_speeds.ratio), slower_ns, stages - 1,
+        if(alone = 'memory', 'memory of stages', 'stages'), NULL, NULL
+    FROM (SELECT *, {SLOW_ALONE} AS alone FROM stage_speeds WHERE run = $run AND iteration = $iteration) AS stage_speeds
+        JOIN rank_speeds USING (run, iteration, rank, stage)
+    WHERE peers = 0 AND alone IS NOT NULL
 ),
--- What the host of a rank did, as far as its trace names it, is a finding of another rule.
+-- What the host of a rank did, as far as its trace names it, and its pauses are findings of other rules.
 named AS (
-    SELECT rank, sum(starved_ns) AS starved_ns FROM gpu_gaps
-    WHERE run = $run AND iteration = $iteration AND host_work IN {PAUSES} GROUP BY rank
+    SELECT rank, sum(starved_ns) AS starved_ns FROM (
+        SELECT rank, starved_ns FROM gpu_gaps
+        WHERE run = $run AND iteration = $iteration AND host_work IN {PAUSES}
+        UNION ALL SELECT rank, starved_ns FROM ({UNNAMED_SQL})
+    ) GROUP BY rank
 ),
 -- And who computes late for the tokens that its experts take is a finding of another rule, too.
 crowded AS (
     SELECT rank FROM expert_loads WHERE run = $run AND iteration = $iteration AND load >= {MORE_TOKENS}
 )
 SELECT
-    rank, stage, value, more_ns, peers, against, against = 'stages' AS inferred, 'fault' AS class, kernel,
+    rank, stage, value, more_ns, peers, against, against LIKE '%stages' AS inferred, 'fault' AS class, kernel,
     NULL AS late_category, NULL AS last, NULL AS communications, NULL AS work, work_by
 FROM slow WHERE NOT (against = 'extra' AND rank IN (SELECT rank FROM ({launch_bound.SQL}) WHERE rank IS NOT NULL))
 UNION ALL
@@ -76,10 +80,13 @@ FROM waited JOIN judged USING (communication, rank)
 
 def _sentence(row: Row) -> str:
     who = f"rank {row['rank']}" + ("" if row["stage"] is None else f" of stage {row['stage']}")
-    if row["against"] == "memory":
+    others = f"the {row['peers']} other stages" if row["peers"] != 1 else "the other stage"
+    if row["against"] in ("memory", "memory of stages"):
+        of_stages = row["against"] == "memory of stages"
+        usual, beyond = (others, "beyond the mean stage") if of_stages else ("the median of its peers", "more")
         return (
-            f"{who} has slow memory: kernels that are bound by it take {row['value']:.2f} times as long as on the "
-            f"median of its peers, {milliseconds(row['more_ns'])} more, and no other kernels do"
+            f"{who} has slow memory: kernels that are bound by it take {row['value']:.2f} times as long as on "
+            f"{usual}, {milliseconds(row['more_ns'])} {beyond}, and no other kernels do"
         )
     if row["against"] == "algorithm":
         return (
@@ -104,8 +111,7 @@ def _sentence(row: Row) -> str:
             f"{percent(row['value'])} of the step" + (_MAY_BE_WORK if _may_be_work(row) else "")
         )
     if row["against"] == "stages":
-        others = f"{row['peers']} other stage{'s' if row['peers'] > 1 else ''}"
-        than = f"as on the {others}, {milliseconds(row['more_ns'])} beyond the mean stage"
+        than = f"as on {others}, {milliseconds(row['more_ns'])} beyond the mean stage"
     else:
         peers = f"the median of its {row['peers']} peers" if row["peers"] > 1 else "its one peer"
         than = f"as on {peers}, {milliseconds(row['more_ns'])} more"
@@ -156,6 +162,7 @@ _OF_KINDS = {
     "CUBLAS_WORKSPACE_CONFIG, NVTE_ variables, autotuning caches, free memory for workspaces): rule environment lists "
     "differences that the traces record.",
 }
+_OF_KINDS["memory of stages"] = _OF_KINDS["memory"]
 _UNEVEN = (
     "Sequences or packing give that rank more work, which is no fault of its GPU: sort or pack sequences so that "
     "data-parallel ranks get as many tokens."

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from traceviz_dag.analyze.findings.fragments import SLOW_ALONE
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
-from traceviz_dag.analyze.slow_ranks import LEAST_ITEMS, SLOWER_THAN_FEW
 from traceviz_dag.analyze.stage_times import NOTABLE_EXCESS
 from traceviz_dag.analyze.wording import numbered, unspanned
 from traceviz_dag.vocabulary import FindingClass
@@ -18,8 +18,7 @@ WITH slow AS (
         compute_ns / mean_ns - 1 AS value,
         greatest(more_work_ns, own_work_ns, slower_ns) AS most_ns,
         -- What a rank that is alone in its stage takes longer for is a finding of that rank.
-        rank IS NOT NULL AND ratio >= {1 + SLOWER_THAN_FEW} AND slower_ns >= {SLOWER_THAN_FEW} * mean_ns
-            AND slower_items >= {LEAST_ITEMS} AS of_rank,
+        {SLOW_ALONE} IS NOT NULL AS of_rank,
         -- And what all its GPUs do is a finding of its own.
         stage IN (SELECT stage FROM slow) AS slow
     FROM stage_speeds WHERE run = $run AND iteration = $iteration AND compute_ns >= {1 + NOTABLE_EXCESS} * mean_ns
