@@ -168,6 +168,19 @@ def test_without_ranges_bursts_of_optimizer_kernels_end_iterations(tmp_path):
     assert found.end_ns.tolist() == [321, 1321, 2325]
 
 
+def test_kernels_that_repeat_without_marks_are_said_but_are_no_iterations(tmp_path, shared_data):
+    export = Export()
+    for place in range(41):
+        export.kernel(place * 10, place * 10 + 8, "start" if place == 0 else f"kernel{place % 8}")
+    found = {}
+    for path in (export.write(tmp_path / "repeats.sqlite"), shared_data / "nsys" / "mfu_2gpu_before.sqlite"):
+        profile = read_nsys(path)
+        found[path.stem] = iterations_of(profile, activities(profile, load_rules())[0], load_rules())
+    assert [len(one) for one in found.values()] == [1, 1]
+    assert "the same 8 kernels run 5 times" in found["repeats"].source
+    assert "the same 119 kernels run 17 times" in found["mfu_2gpu_before"].source, "blocks 3 to 19 of one forward pass"
+
+
 def test_communication_has_the_communicator_and_size_of_the_call_that_launched_it(tmp_path):
     export = Export()
     payload = '{"NCCL communicator ID": %d, "Message size [bytes]": %d}'
