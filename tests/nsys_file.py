@@ -229,10 +229,10 @@ def small_export() -> Export:
 
 
 def node_export(path: Path, utc: int | None = UTC, communicator: int | None = None, scale: int = 1) -> Path:
-    """An export of two processes with a GPU each, whose kernels run from 1 s to ``1 + scale`` s of the capture."""
+    """Two processes with a GPU each; kernels run from 1 s and some ns of the name to ``1 + scale`` s of the capture."""
     export = Export()
     for device in (0, 1):
-        export.kernel(SECOND, (1 + scale) * SECOND, device=device, process=100 + device)
+        export.kernel(SECOND + sum(path.name.encode()), (1 + scale) * SECOND, device=device, process=100 + device)
     if utc is not None:
         export.add("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": utc})
     if communicator is not None:

@@ -36,6 +36,10 @@ def test_copies_idle_time_and_products_without_tensor_cores_are_found_and_the_la
     assert first.strip() == (
         "largest losses, of the time measured: copies 35.0% (Memcpy HtoD (Pageable -> Device)), idle 20.0%"
     )
+    numbered = [
+        line.split(":")[0].strip() for line in answer.out.splitlines() if line.strip()[:2] in ("1.", "2.", "3.")
+    ]
+    assert numbered == ["1. loss · copies", "2. loss · idle"]
     rows = _findings(path, tmp_path / "home")
     assert "takes 40.000 ms per rank, 35.000 ms without a kernel beside it: 35.0%" in rows["copies"]["statement"]
     assert "pinned memory" in rows["copies"]["remedy"]

@@ -69,7 +69,7 @@ def test_a_rank_that_is_stated_by_hand_is_that_of_the_named_file_alone(tmp_path)
     folder, home = tmp_path / "d", tmp_path / "home"
     for name in "ab":
         export = Export()
-        export.kernel(SECOND, 2 * SECOND)
+        export.kernel(SECOND + ord(name), 2 * SECOND)
         export.add("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": UTC})
         folder.mkdir(exist_ok=True)
         export.write(folder / f"{name}.sqlite")

@@ -63,8 +63,9 @@ def findings(
 ) -> None:
     """Say what is wrong with each training step, who is at fault, what mending it would win, and what to do about it.
 
-    Faults come first, then opportunities: healthy costs that could be lower. The gain is what the replay of the step
-    predicts; gains do not add up. A note gains less than 1 % of the step, or perhaps nothing, or is not predicted.
+    Faults come first, then opportunities (healthy costs that could be lower) and losses, by what they cost. The gain is
+    what the replay of the step predicts; gains do not add up. A loss is among the largest though its gain is not
+    predicted or below 1 % of the step; a note is any other such row.
     """
     from traceviz_dag.analyze.findings.rules.registry import RULE_NAMES
     from traceviz_dag.read.training_log import read_training_log
@@ -194,12 +195,14 @@ def _unpredicted(iteration: StoredIteration) -> str | None:
 
 
 def _flat(answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row a finding, with its culprit as an object of the keys that apply."""
+    """A row a finding, numbered ones first, with its culprit as an object of the keys that apply."""
+    from traceviz_dag.analyze.findings.losses import leading
     from traceviz_dag.analyze.findings.rule import culprit
 
     where = {name: value for name, value in answer.items() if name != "iteration_findings"}
     rows = []
-    for row in answer["iteration_findings"]:
+    first = leading(answer["iteration_findings"])
+    for row in [*first, *(row for row in answer["iteration_findings"] if row not in first)]:
         rest = {name: value for name, value in row.items() if name not in (*CULPRIT_COLUMNS, "run", "iteration")}
         rows.append({**where, **rest, "culprit": culprit(row)})
     return rows
@@ -242,7 +245,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
         answer: its findings, and what a log tells.
         told: remedies that were printed already; this adds its own.
     """
-    from traceviz_dag.analyze.findings.losses import largest_losses, losses_in_words
+    from traceviz_dag.analyze.findings.losses import label, largest_losses, leading, losses_in_words
     from traceviz_dag.analyze.findings.rules import environment
 
     rows = answer["iteration_findings"]
@@ -265,23 +268,29 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
     if line := _said_of_environment(answer["environment"]):
         typer.echo(f"  {line}")
     rows = [row for row in rows if row not in differing]
-    number = 0
-    for severity, title in ((Severity.FINDING, None), (Severity.NOTE, "Notes"), (Severity.NOT_LOOKED_AT, "Not judged")):
-        mine = [row for row in rows if row["severity"] == severity and (sql or not _is_slight(row))]
+    first = leading(rows)
+    for number, row in enumerate(first, 1):
+        _print_row(f"\n{number:3}. {label(row)} · ", row, told, sql=sql)
+    for severity, title in ((Severity.NOTE, "Notes"), (Severity.NOT_LOOKED_AT, "Not judged")):
+        mine = [row for row in rows if row["severity"] == severity and row not in first]
+        mine = [row for row in mine if sql or not _is_slight(row)]
         if severity == Severity.NOT_LOOKED_AT:
             mine = _by_reason(mine)
-        if mine and title:
+        if mine:
             typer.echo(f"\n{title}")
         for row in mine:
-            number += 1
-            lead = f"\n{number:3}. {row['class']} · " if severity == Severity.FINDING else "     "
-            typer.echo(f"{lead}{row['rule']}: {row['statement']}")
-            _print_remedy(row, told)
-            _print_query(row, sql=sql)
+            _print_row("     ", row, told, sql=sql)
+    rows = [row for row in rows if row not in first]
     slight = 0 if sql else sum(map(_is_slight, rows))
     if slight:
         more = f"{slight} more note{'s gain' if slight > 1 else ' gains'}"
         typer.echo(f"\n  {more} less than {SLIGHT:.1%} of the step (--json and --sql have them)")
+
+
+def _print_row(lead: str, row: dict[str, Any], told: set[str], *, sql: bool) -> None:
+    typer.echo(f"{lead}{row['rule']}: {row['statement']}")
+    _print_remedy(row, told)
+    _print_query(row, sql=sql)
 
 
 def _print_remedy(row: dict[str, Any], told: set[str]) -> None:

@@ -17,7 +17,7 @@ from traceviz_dag.analyze.nsys.activity import Activity, Clip, activities
 from traceviz_dag.analyze.nsys.diff import compare
 from traceviz_dag.analyze.nsys.iterations import iterations_of
 from traceviz_dag.analyze.nsys.nccl import communication
-from traceviz_dag.analyze.nsys.overlap import gaps, gpu_overlap
+from traceviz_dag.analyze.nsys.overlap import gaps, gpu_overlap, overlap_matrix
 from traceviz_dag.analyze.nsys.search import search
 from traceviz_dag.analyze.nsys.summary import by_name, by_stream
 from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
@@ -168,6 +168,19 @@ def test_without_ranges_bursts_of_optimizer_kernels_end_iterations(tmp_path):
     assert found.end_ns.tolist() == [321, 1321, 2325]
 
 
+def test_kernels_that_repeat_without_marks_are_said_but_are_no_iterations(tmp_path, shared_data):
+    export = Export()
+    for place in range(41):
+        export.kernel(place * 10, place * 10 + 8, "start" if place == 0 else f"kernel{place % 8}")
+    found = {}
+    for path in (export.write(tmp_path / "repeats.sqlite"), shared_data / "nsys" / "mfu_2gpu_before.sqlite"):
+        profile = read_nsys(path)
+        found[path.stem] = iterations_of(profile, activities(profile, load_rules())[0], load_rules())
+    assert [len(one) for one in found.values()] == [1, 1]
+    assert "the same 8 kernels run 5 times" in found["repeats"].source
+    assert "the same 119 kernels run 16 times" in found["mfu_2gpu_before"].source, "blocks of one forward pass"
+
+
 def test_communication_has_the_communicator_and_size_of_the_call_that_launched_it(tmp_path):
     export = Export()
     payload = '{"NCCL communicator ID": %d, "Message size [bytes]": %d}'
@@ -190,6 +203,30 @@ def test_communication_has_the_communicator_and_size_of_the_call_that_launched_i
     assert [(one.operation, one.communicator, one.bytes, one.total_ns, one.hidden_ns) for one in rows] == [
         ("SendRecv", "0x0000000000000002", 40, 40, 10),
         ("AllReduce", "0x0000000000000001", 100, 30, 0),
+    ]
+
+
+def test_the_overlap_matrix_holds_unions_of_each_pair_of_categories(tmp_path):
+    export = Export()
+    export.kernel(0, 100, "gemm")
+    export.kernel(50, 150, "relu")
+    export.kernel(120, 200, "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", stream=8)
+    export.kernel(140, 180, "ncclDevKernel_SendRecv", stream=9)
+    export.copy(90, 130, kind=1, stream=10)
+    export.copy(110, 160, kind=1, stream=11)
+    profile = read_nsys(export.write(tmp_path / "pairs.sqlite"))
+    pairs = overlap_matrix(activities(profile, load_rules())[0])
+    assert [(one.first, one.second, one.beside_ns) for one in pairs] == [
+        ("computation", "computation", 150),
+        ("computation", "AllReduce", 30),
+        ("computation", "Memcpy HtoD", 60),
+        ("computation", "SendRecv", 10),
+        ("AllReduce", "AllReduce", 80),
+        ("AllReduce", "Memcpy HtoD", 40),
+        ("AllReduce", "SendRecv", 40),
+        ("Memcpy HtoD", "Memcpy HtoD", 70),
+        ("Memcpy HtoD", "SendRecv", 20),
+        ("SendRecv", "SendRecv", 40),
     ]
 
 

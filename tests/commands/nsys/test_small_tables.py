@@ -8,7 +8,7 @@ import webbrowser
 import pytest
 from typer.testing import CliRunner
 
-from tests.nsys_file import Export, global_pid, global_tid, small_export
+from tests.nsys_file import PROCESS, THREAD, Export, global_pid, global_tid, small_export
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.nsys.products import product_flops
@@ -173,6 +173,38 @@ def test_map_of_a_metric(tmp_path):
     assert "a full block is 90" in run("map", path, "--metric", "SMs Active", "--parts", "3")
     with pytest.raises(UsageError, match="there is SMs Active"):
         run("map", path, "--metric", "Tensor")
+
+
+def test_threads_are_ordered_by_their_sampled_cycles(tmp_path):
+    export = small_export()
+    for time, thread, cycles in ((10, THREAD, 30), (20, THREAD + 1, 60), (30, THREAD, 10)):
+        export.add("COMPOSITE_EVENTS", {"start": time, "globalTid": global_tid(thread=thread), "cpuCycles": cycles})
+    path = export.write(tmp_path / "sampled.sqlite")
+    rows = answer("threads", path)
+    assert [(row["process"], row["thread"], row["samples"], row["cycles"], row["share"]) for row in rows] == [
+        (PROCESS, THREAD + 1, 1, 60, 0.6),
+        (PROCESS, THREAD, 2, 40, 0.4),
+    ]
+    assert [row["cycles"] for row in answer("threads", path, "--trim", "0", "0.000000015")] == [30]
+
+
+def test_instructions_are_joined_to_kernels_of_the_same_bare_name_alone(tmp_path):
+    export = Export()
+    export.kernel(0, 100, "void flash::flash_fwd_kernel<Traits<(int)128>>(Params)")
+    export.kernel(100, 130, "void flash::flash_fwd_kernel<Traits<(int)64>>(Params)")
+    export.kernel(200, 210, "flash_fwd_kernel_splitkv")
+    path = export.write(tmp_path / "traced.sqlite")
+    counts = tmp_path / "counts"
+    counts.mkdir()
+    head = "warp_id,region_id,instruction,count,cycles\n"
+    rows = "0,0,HMMA,30,90\n1,0,HMMA,10,10\n1,0,LDG,60,900\n"
+    (counts / "kernel_flash_fwd_kernel_0123abcd_hist.csv").write_text(head + rows)
+    (counts / "kernel_0123abcd_other_hist.csv").write_text(head + "0,0,FFMA,1,4\n")
+    first, second = answer("instructions", path, counts)
+    assert (len(first["names"]), first["launches"], first["total_ns"]) == (2, 2, 130)
+    assert (first["issued"], first["tensor_share"], first["cycles"]) == (100, 0.4, {"LDG": 900, "HMMA": 100})
+    assert (second["kernel"], second["names"], second["total_ns"]) == ("other", [], None)
+    assert "LDG 90.0%" in run("instructions", path, counts)
 
 
 def test_one_iteration_in_order_shows_kernels_where_they_were_launched(tmp_path):

@@ -126,6 +126,26 @@ SUMMARY = (
     ),
 )
 
+_LEADING = """
+    WITH told AS (
+        SELECT *, row_number() OVER (PARTITION BY rule ORDER BY
+            severity <> 'not_looked_at' AND measure = 'share of the time measured' AND rule <> 'unexplained'
+                AND value >= .01 DESC NULLS LAST, value DESC, finding) AS place
+        FROM findings WHERE run = $run AND iteration = $iteration
+    ),
+    losses AS (
+        SELECT finding FROM told WHERE place = 1 AND severity <> 'not_looked_at' AND rule <> 'unexplained'
+            AND measure = 'share of the time measured' AND value >= .01 ORDER BY value DESC LIMIT 3
+    ),
+    numbered AS (
+        SELECT *, severity = 'finding' AND class = 'fault' AS fault, greatest(coalesce(gain_ns, 0),
+            CASE measure WHEN 'share of the time measured' THEN value * coalesce(measured_ns, 0) ELSE 0 END) AS cost
+        FROM told WHERE severity = 'finding' OR finding IN (FROM losses)
+    )
+    SELECT row_number() OVER (ORDER BY fault DESC, CASE WHEN fault THEN 0 ELSE -cost END, finding) AS number,
+        CASE severity WHEN 'finding' THEN class ELSE 'loss' END AS class, rule, statement
+    FROM numbered
+"""
 FOUND = (
     Sentence(
         r"largest loss(?P<b_several>es)?, of the time measured: (?P<v_losses>.+)",
@@ -144,27 +164,25 @@ FOUND = (
         FROM largest""",
     ),
     Sentence(
-        r"(?P<b_more>the first (?P<v_shown>\d+) of )?(?P<v_findings>\d+) findings? and (?P<v_notes>\d+) notes? "
-        r"\(traceviz findings says what to do\):",
-        """
-        WITH told AS (SELECT severity FROM findings WHERE run = $run AND iteration = $iteration),
-        counted AS (
+        r"(?:no|(?P<v_findings>\d+)) findings? and (?P<v_notes>\d+) notes? "
+        r"\(traceviz findings says what to do(?P<b_more>; (?P<v_left>\d+) more there)?\):",
+        f"""
+        WITH counted AS (
             SELECT count(*) FILTER (severity = 'finding') AS graves, count(*) FILTER (severity = 'note') AS notes
-            FROM told
+            FROM findings WHERE run = $run AND iteration = $iteration
         )
-        SELECT graves AS findings, notes, graves > 3 AS more, 3 AS shown FROM counted WHERE graves > 0""",
+        SELECT nullif(graves, 0) AS findings, notes, numbered > 3 AS more, numbered - 3 AS left
+        FROM counted, (SELECT count(*) AS numbered FROM ({_LEADING}))""",
     ),
     Sentence(
         r"no finding, (?P<v_notes>\d+) notes? \(traceviz findings\)",
-        """
+        f"""
         SELECT count(*) FILTER (severity = 'note') AS notes FROM findings
-        WHERE run = $run AND iteration = $iteration HAVING count(*) FILTER (severity = 'finding') = 0""",
+        WHERE run = $run AND iteration = $iteration AND NOT EXISTS (FROM ({_LEADING}))""",
     ),
     Sentence(
         r"(?P<k_number>\d+)\. (?P<v_class>\w+) · (?P<v_rule>\w+): (?P<v_statement>.+)",
-        """
-        SELECT class, rule, statement FROM findings
-        WHERE run = $run AND iteration = $iteration AND severity = 'finding' AND finding = $number - 1""",
+        f"SELECT class, rule, statement FROM ({_LEADING}) WHERE number = $number",
     ),
 )
 # What a statement says is held against its own query in test_findings.py.

@@ -26,7 +26,9 @@ def evidence(name: str, seconds: tuple[int, int] | None = None, communicators: s
 
 def test_a_rank_in_the_name_places_an_export_of_one_gpu(tmp_path):
     small_export().write(tmp_path / "profile_rank3.sqlite")
-    small_export().write(tmp_path / "profile_rank5.sqlite")
+    other = small_export()
+    other.kernel(3 * SECOND, 4 * SECOND)
+    other.write(tmp_path / "profile_rank5.sqlite")
     placed = place_exports(discover([tmp_path])[0].files, None)
     assert [(trace.rank, trace.iteration, trace.name) for trace in placed.traces] == [
         (3, 5, "profile_rank3.sqlite"),
@@ -105,6 +107,22 @@ def test_a_common_communicator_binds_and_none_in_common_parts(tmp_path, other, r
     node_export(tmp_path / "a.sqlite", communicator=7)
     node_export(tmp_path / "b.sqlite", communicator=other)
     assert len(inputs_below([tmp_path])) == runs
+
+
+def test_a_copy_of_an_export_is_no_further_node_of_its_job(tmp_path):
+    node_export(tmp_path / "a.sqlite", communicator=7)
+    shutil.copy(tmp_path / "a.sqlite", tmp_path / "b.sqlite")
+    node_export(tmp_path / "c.sqlite", communicator=7)
+    found = inputs_below([tmp_path])
+    assert [(one.run, len(one.ranks)) for one in found] == [(f"{tmp_path.name}-a", 4), (f"{tmp_path.name}-b", 2)]
+    assert any("b.sqlite" in line and "the same recording" in line for one in found for line in one.warnings)
+
+
+def test_a_copy_that_is_named_as_a_node_is_said(tmp_path):
+    node_export(tmp_path / "job_node0.sqlite")
+    shutil.copy(tmp_path / "job_node0.sqlite", tmp_path / "job_node1.sqlite")
+    (one,) = inputs_below([tmp_path])
+    assert [line for line in one.warnings if "the same recording as job_node0.sqlite" in line]
 
 
 def test_the_evidence_counts_in_the_order_of_its_strength():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from traceviz_dag.analyze.findings.rule import Row, percent
-from traceviz_dag.vocabulary import Severity
+from traceviz_dag.vocabulary import FindingClass, Severity
 
 MEASURE = "share of the time measured"
 """Rules with this measure can be compared: their values are parts of the same time."""
@@ -22,14 +22,42 @@ _ANOTHER_TIME = ("unexplained",)
 
 def largest_losses(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """The largest losses among rows of table ``findings``, of each rule the largest; they may overlap."""
+    columns = ("rule", "rank", "dimension", "operation", "value")
+    return [{name: row[name] for name in columns} for row in _largest(rows)]
+
+
+def leading(rows: Sequence[Row]) -> list[Row]:
+    """Rows of table ``findings`` to number: findings, and notes among the largest losses.
+
+    Faults come first, as the table has them; then what costs most, in the order of ``largest_losses``.
+    """
+    losses = _largest(rows)
+    found = [row for row in rows if row["severity"] == Severity.FINDING or row in losses]
+    return sorted(found, key=lambda row: (0, 0) if _is_fault(row) else (1, -_cost_ns(row)))
+
+
+def label(row: Row) -> str:
+    """What a numbered row is: its class, or a loss where no gain of it is a finding."""
+    return str(row["class"]) if row["severity"] == Severity.FINDING else "loss"
+
+
+def _is_fault(row: Row) -> bool:
+    return bool(row["class"] == FindingClass.FAULT and row["severity"] == Severity.FINDING)
+
+
+def _cost_ns(row: Row) -> float:
+    lost = row["value"] * (row["measured_ns"] or 0) if row["measure"] == MEASURE else 0
+    return max(lost, row["gain_ns"] or 0)
+
+
+def _largest(rows: Sequence[Row]) -> list[Row]:
     told = [row for row in rows if row["measure"] == MEASURE and row["severity"] != Severity.NOT_LOOKED_AT]
     told = [row for row in told if row["rule"] not in _ANOTHER_TIME]
     found: dict[str, Row] = {}
     for row in sorted(told, key=lambda row: -row["value"]):
         if row["value"] >= LEAST_SHARE:
             found.setdefault(row["rule"], row)
-    columns = ("rule", "rank", "dimension", "operation", "value")
-    return [{name: row[name] for name in columns} for row in list(found.values())[:MOST]]
+    return list(found.values())[:MOST]
 
 
 def losses_in_words(losses: Sequence[Row]) -> str:

@@ -46,6 +46,7 @@ def iterations_of(profile: NsysProfile, activity: Activity, rules: Rules) -> Ite
         int(mine.ends.max()),
         times_ns[order],
         _updates_parameters(kernels, rules)[order],
+        kernels.name[order],
     )
 
 

@@ -28,18 +28,21 @@ class CaptureEvidence:
         name: of the file.
         first_ns, last_ns: UTC at which its GPUs began and ended; None where the capture does not state its start.
         communicators: NCCL's ids of those that it used; empty where the export does not hold them.
+        recording: digest of when its operations ran; equal in copies of one export alone. Empty where not asked for.
     """
 
     name: str
     first_ns: int | None = None
     last_ns: int | None = None
     communicators: frozenset[str] = frozenset()
+    recording: str = ""
 
 
 class Tie(StrEnum):
     """What speaks for or against two exports being of one job, the strongest first."""
 
     NAMES = "their names count nodes or ranks of one job"
+    SAME_RECORDING = "it holds the same recording as another export"
     OTHER_TIME = "its GPUs ran at another time (UTC) than those of the other exports"
     COMMUNICATORS = "they share communicators"
     OTHER_COMMUNICATORS = "it shares no communicator with the other exports"
@@ -67,6 +70,8 @@ def tie(one: CaptureEvidence, other: CaptureEvidence) -> Tie:
     """
     if (name := job_name(one.name)) is not None and name == job_name(other.name):
         return Tie.NAMES
+    if one.recording and one.recording == other.recording:
+        return Tie.SAME_RECORDING
     together = ran_together(one, other)
     if together is False:
         return Tie.OTHER_TIME
@@ -84,21 +89,24 @@ def ran_together(one: CaptureEvidence, other: CaptureEvidence) -> bool | None:
 
 
 def jobs(captures: Sequence[CaptureEvidence]) -> list[list[int]]:
-    """Positions of the captures of each job, by name; what a chain of ties binds is one job."""
+    """Positions of the captures of each job, by name; what a chain of ties binds is one job, without copies."""
     left = sorted(range(len(captures)), key=lambda place: captures[place].name)
     found = []
     while left:
         job, reached = [left.pop(0)], 0
         while reached < len(job):
-            bound = [place for place in left if tie(captures[job[reached]], captures[place]).binds]
-            job += bound
-            left = [place for place in left if place not in bound]
+            for place in list(left):
+                ties = {tie(captures[member], captures[place]) for member in job}
+                if Tie.SAME_RECORDING not in ties and tie(captures[job[reached]], captures[place]).binds:
+                    job.append(place)
+                    left.remove(place)
             reached += 1
         found.append(sorted(job, key=lambda place: captures[place].name))
     return found
 
 
 def why_apart(job: Sequence[CaptureEvidence], others: Sequence[CaptureEvidence]) -> str:
-    """Why a job is none with the others: the weakest of the reasons, since all of them must hold."""
+    """Why a job is none with the others: that it is a copy, else the weakest of the reasons, since all must hold."""
     reasons = {tie(one, other) for one in job for other in others}
-    return next(reason for reason in (Tie.NOTHING, Tie.OTHER_COMMUNICATORS, Tie.OTHER_TIME) if reason in reasons).value
+    order = (Tie.SAME_RECORDING, Tie.NOTHING, Tie.OTHER_COMMUNICATORS, Tie.OTHER_TIME)
+    return next(reason for reason in order if reason in reasons).value

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.analyze.intervals import Intervals, clip, subtract, union
+from traceviz_dag.analyze.intervals import Intervals, clip, intersect, measure, subtract, union
 from traceviz_dag.analyze.nsys.activity import Activity, Clip
 from traceviz_dag.analyze.overlap import measure_windows
-from traceviz_dag.vocabulary import ALL_DIMENSIONS
+from traceviz_dag.arrays import Bool
+from traceviz_dag.classify.nsys.calls import operation_in_name
+from traceviz_dag.vocabulary import ALL_DIMENSIONS, Kind
+
+_MEMORY_KINDS = re.compile(r" \((?:\w+ )?\w+(?: -> \w+)?\)$")
+""" (Pinned -> Device) and the like in the names of memory operations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,49 @@ def gpu_overlap(activity: Activity, window: Clip | None = None) -> GpuOverlap:
         span_ns=chosen.end_ns - chosen.start_ns,
         **{name: int(values[0]) for name, values in measures.items()},
     )
+
+
+@dataclass(frozen=True, slots=True)
+class PairOverlap:
+    """How long operations of two categories run at the same time on one GPU; of one with itself, how long it runs.
+
+    Attributes:
+        first, second: ``computation``, an operation of NCCL, or a memory operation by its direction.
+    """
+
+    device: int
+    first: str
+    second: str
+    beside_ns: int
+
+
+def overlap_matrix(activity: Activity, window: Clip | None = None) -> list[PairOverlap]:
+    """Each pair of categories of one GPU, those that run longest first; unions, never sums of durations."""
+    chosen = activity.window(window)
+    words: dict[str, int] = {}
+    category = np.zeros(len(activity), dtype=np.int64)
+    computes, moves = activity.intervals.computes(), activity.intervals.moves_memory()
+    codes, position = np.unique(activity.name, return_inverse=True)
+    names = [activity.names[code] for code in codes.tolist()]
+    for members, word_of in (
+        (computes, lambda _: Kind.COMPUTATION.value),
+        (moves, lambda name: _MEMORY_KINDS.sub("", name)),
+        (~computes & ~moves, operation_in_name),
+    ):
+        number = np.array([words.setdefault(word_of(name), len(words)) for name in names])
+        category[members] = number[position[members]]
+    times = {word: _inside(activity, category == number, chosen) for word, number in words.items()}
+    ran = sorted((word for word in times if measure(times[word])), key=lambda word: (-measure(times[word]), word))
+    return [
+        PairOverlap(activity.device, first, second, measure(intersect(times[first], times[second])))
+        for place, first in enumerate(ran)
+        for second in ran[place:]
+    ]
+
+
+def _inside(activity: Activity, members: Bool, window: Clip) -> Intervals:
+    time = activity.intervals.time
+    return union(*clip(Intervals(time.starts[members], time.ends[members]), window.start_ns, window.end_ns))
 
 
 @dataclass(frozen=True, slots=True)

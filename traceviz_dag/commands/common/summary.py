@@ -175,41 +175,43 @@ def _statements(summary: dict[str, Any]) -> list[str]:
 
 def first_findings(lake: Lake, run: str, iteration: int) -> dict[str, Any] | None:
     """The gravest findings of an iteration, and how many there are; None where they were not looked for."""
-    from traceviz_dag.analyze.findings.losses import largest_losses
+    from traceviz_dag.analyze.findings.losses import largest_losses, leading
     from traceviz_dag.vocabulary import Severity
 
     if not lake.exists("findings", run=run, iteration=iteration):
         return None
     rows = lake.table("findings", run, iteration).arrow().to_pylist()
-    graves = [row for row in rows if row["severity"] == Severity.FINDING]
-    columns = ("rule", "class", "gain_ns", "statement")
+    first = leading(rows)
+    columns = ("rule", "class", "severity", "gain_ns", "statement")
     return {
-        "findings": len(graves),
+        "findings": sum(row["severity"] == Severity.FINDING for row in rows),
+        "leading": len(first),
         "notes": sum(row["severity"] == Severity.NOTE for row in rows),
         "losses": largest_losses(rows),
-        "first": [{name: row[name] for name in columns} for row in graves[:MOST_FINDINGS]],
+        "first": [{name: row[name] for name in columns} for row in first[:MOST_FINDINGS]],
     }
 
 
 def _found(summary: dict[str, Any]) -> list[str]:
     """The largest losses and the gravest findings, a line each."""
-    from traceviz_dag.analyze.findings.losses import losses_in_words
+    from traceviz_dag.analyze.findings.losses import label, losses_in_words
 
     found = summary["findings"]
     if found is None:
         return []
     notes = f"{found['notes']} note{'' if found['notes'] == 1 else 's'}"
     losses = [words] if (words := losses_in_words(found["losses"])) else []
-    if not found["findings"]:
+    counted = f"{found['findings'] or 'no'} finding{'' if found['findings'] == 1 else 's'}"
+    if not found["first"]:
         return [*losses, f"no finding, {notes} (traceviz findings)"]
-    first = f"the first {len(found['first'])} of " if found["findings"] > len(found["first"]) else ""
-    counted = f"{found['findings']} finding{'' if found['findings'] == 1 else 's'}"
-    lines = [f"{first}{counted} and {notes} (traceviz findings says what to do):"]
+    left = found["leading"] - len(found["first"])
+    more = f"; {left} more there" if left else ""
+    lines = [f"{counted} and {notes} (traceviz findings says what to do{more}):"]
     return (
         losses
         + lines
         + [
-            f"{number}. {row['class']} · {row['rule']}: {row['statement']}"
+            f"{number}. {label(row)} · {row['rule']}: {row['statement']}"
             for number, row in enumerate(found["first"], 1)
         ]
     )

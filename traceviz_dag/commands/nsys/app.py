@@ -11,7 +11,7 @@ from traceviz_dag.commands.common.lazy import LazyGroup
 
 _PANELS = {
     "What is in it": ("info", "suggest", "search", "diff"),
-    "GPUs": ("summary", "overlap", "map", "gaps", "nccl", "copies", "launches", "flops"),
+    "GPUs": ("summary", "overlap", "map", "gaps", "nccl", "copies", "launches", "flops", "instructions"),
     "Host, NVTX ranges and iterations": (
         "timeline",
         "timeline-web",
@@ -22,6 +22,7 @@ _PANELS = {
         "iterations",
         "calls",
         "stalls",
+        "threads",
     ),
     "Files": ("viewer", "web", "perfetto", "export-csv", "export-json", "download"),
 }

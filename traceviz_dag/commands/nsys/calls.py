@@ -22,6 +22,9 @@ from traceviz_dag.commands.nsys.common import (
     shortened,
 )
 
+SLIGHT = 0.001
+"""Share of all stalls together below which a row is only counted."""
+
 _STATISTICS = ("total", "mean", "least", "median", "p90", "most")
 
 
@@ -76,13 +79,17 @@ def stalls(
     """Show what held the host up, by NVTX range: synchronizations, module loading, allocation, garbage collection.
 
     Times are the host's, cut at the window's edges. Synchronizations are CUPTI's records. Garbage collections are NVTX
-    ranges with gc or garbage in their names. JSON has all the ranges around each.
+    ranges with gc or garbage in their names. Rows below 0.1 % of all together are only counted; JSON has every row
+    and all ranges around it.
     """
     given = opened(path, home, trim)
     rows = [asdict(one) for one in find_stalls(given.profile, _processes(given, gpu), given.window)]
     if json:
         print_json(rows)
         return
+    least_ns = SLIGHT * sum(row["total_ns"] for row in rows)
+    slight = [row for row in rows if row["total_ns"] < least_ns]
+    rows = rows[: len(rows) - len(slight)]
     print_table(
         "What held the host up",
         ["what", "innermost range", "outermost range", "count", "total ms", "most ms"],
@@ -95,6 +102,9 @@ def stalls(
             for row in rows[:limit]
         ],
     )
+    if slight:
+        length = milliseconds(sum(row["total_ns"] for row in slight))
+        typer.echo(f"{len(slight)} more below {SLIGHT:.1%} of all together: {length} ms together.")
 
 
 def _processes(given: Opened, gpu: list[str]) -> tuple[int, ...] | None:

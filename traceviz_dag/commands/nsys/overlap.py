@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Annotated
 
-from traceviz_dag.analyze.nsys.overlap import gpu_overlap
+import typer
+
+from traceviz_dag.analyze.nsys.overlap import PairOverlap, gpu_overlap, overlap_matrix
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.commands.nsys.common import (
@@ -22,6 +25,9 @@ def overlap(
     path: ProfileArgument,
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
+    matrix: Annotated[
+        bool, typer.Option("--matrix", help="Show how long each pair of categories runs at the same time.")
+    ] = False,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -32,6 +38,14 @@ def overlap(
     copies keep a GPU busy: idle time is the window minus everything that ran.
     """
     given = opened(path, home, trim, rules)
+    if matrix:
+        pairs = [overlap_matrix(part, given.window) for part in given.gpus(gpu)]
+        if json:
+            print_json([asdict(pair) for one in pairs for pair in one])
+        else:
+            for one in pairs:
+                _print_matrix(one)
+        return
     measures = [gpu_overlap(part, given.window) for part in given.gpus(gpu)]
     if json:
         print_json([asdict(one) for one in measures])
@@ -46,6 +60,17 @@ def overlap(
             + [percent(_share(one.hidden_ns, min(one.communication_ns, one.compute_ns)))]
             for one in measures
         ],
+    )
+
+
+def _print_matrix(pairs: list[PairOverlap]) -> None:
+    names = list(dict.fromkeys(pair.first for pair in pairs))
+    beside = {(pair.first, pair.second): pair.beside_ns for pair in pairs}
+    beside |= {(second, first): length for (first, second), length in beside.items()}
+    print_table(
+        f"GPU {pairs[0].device}: ms in which both run; in the diagonal, in which one runs",
+        ["category", *names],
+        [[one, *(milliseconds(beside[one, other]) for other in names)] for one in names],
     )
 
 

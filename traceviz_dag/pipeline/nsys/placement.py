@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import xxhash
+
 from traceviz_dag.analyze.nsys.activity import numbers
 from traceviz_dag.analyze.nsys.jobs import CaptureEvidence, job_name, jobs, ran_together, why_apart
 from traceviz_dag.classify.nsys.trace import NsysPart
@@ -134,11 +136,13 @@ def _evidence(file: TraceFile, profile: NsysProfile) -> CaptureEvidence:
     """What an export tells of its job."""
     used = frozenset(profile.names("ranges", "communicator")) - {"", NO_NAME}
     base = profile.facts.utc_start_ns
-    if base is None:
-        return CaptureEvidence(file.path.name, communicators=used)
     operations = profile.table("operations", "start_ns", "duration_ns")
     start, duration = numbers(operations, "start_ns"), numbers(operations, "duration_ns")
-    return CaptureEvidence(file.path.name, base + int(start.min()), base + int((start + duration).max()), used)
+    recording = f"{xxhash.xxh3_64_hexdigest(start)}{xxhash.xxh3_64_hexdigest(duration)}"
+    if base is None:
+        return CaptureEvidence(file.path.name, communicators=used, recording=recording)
+    first, last = base + int(start.min()), base + int((start + duration).max())
+    return CaptureEvidence(file.path.name, first, last, used, recording)
 
 
 def _runs(
@@ -157,7 +161,7 @@ def _runs(
         run = before[0] if before else first.run if alone else f"{first.run}-{label}"
         if run in {other for other, _, _ in named}:
             run = f"{first.run}-{first.path.name}"
-        words = _of_other_times(job)
+        words = _against_their_names(job)
         if not alone:
             others = [one.evidence for other in found if other is not job for one in other]
             why = why_apart([one.evidence for one in job], others) if others else f"{taken_by} are beside it"
@@ -168,13 +172,18 @@ def _runs(
     return named
 
 
-def _of_other_times(job: Sequence[Export]) -> list[str]:
-    """Exports whose names make them nodes of one job, though their GPUs ran at another time than the first one's."""
-    return [
-        f"{one.file.path}: named as of one job with {job[0].file.path.name}, but its GPUs ran at another time (UTC)"
-        for one in job[1:]
-        if one.file.iteration == job[0].file.iteration and ran_together(job[0].evidence, one.evidence) is False
-    ]
+def _against_their_names(job: Sequence[Export]) -> list[str]:
+    """Exports whose names make them nodes of one job, though what they hold says otherwise."""
+    words = []
+    for place, one in enumerate(job):
+        copied = [other for other in job[:place] if other.evidence.recording == one.evidence.recording]
+        same_iteration = one.file.iteration == job[0].file.iteration
+        if copied:
+            words.append(f"{one.file.path}: holds the same recording as {copied[0].file.path.name}; is it a copy?")
+        elif same_iteration and ran_together(job[0].evidence, one.evidence) is False:
+            first = job[0].file.path.name
+            words.append(f"{one.file.path}: named as of one job with {first}, but its GPUs ran at another time (UTC)")
+    return words
 
 
 def _placed(file: TraceFile, part: NsysPart, rank: int, found: Iterations) -> list[PlacedTrace]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from traceviz_dag.arrays import Int64
 
-WHOLE, OPTIMIZER = "the whole capture, for want of anything that repeats", "heuristic: bursts of optimizer kernels"
+WHOLE, OPTIMIZER = "the whole capture, since no mark shows any", "heuristic: bursts of optimizer kernels"
 _PROFILER = re.compile(r"ProfilerStep#(\d{1,18})$")
 _NUMBERED = re.compile(
     r"(?:train(?:ing)?[ _-]?)?(?:iteration|iter|step|sample|batch)\s*[_#:=\[ -]*\s*(\d{1,18})\]?$", re.IGNORECASE
@@ -25,6 +25,7 @@ _NUMBERED = re.compile(
 _REPEATED = re.compile(r"(?:.*[.:] ?)?(?:train(?:ing)?[ _-]?step|iteration|train[ _-]?iteration)$", re.IGNORECASE)
 _SCHEDULE = re.compile(r"(?:.*\.)?forward_backward\w*\.(warmup|steady|cooldown)$")
 _LEAST_BETWEEN_BURSTS = 8
+_LEAST_REPEATS, _LEAST_SHARE, _MOST_PERIODS_TRIED = 3, 0.9, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,12 @@ class NamedRanges:
 
 
 def find_iterations(
-    ranges: NamedRanges, first_ns: int, last_ns: int, kernels_ns: Int64, optimizer: npt.NDArray[np.bool_]
+    ranges: NamedRanges,
+    first_ns: int,
+    last_ns: int,
+    kernels_ns: Int64,
+    optimizer: npt.NDArray[np.bool_],
+    kernel_names: npt.NDArray[np.int32],
 ) -> Iterations:
     """Find the iterations of one process.
 
@@ -66,6 +72,7 @@ def find_iterations(
         first_ns, last_ns: first start and last end of anything it did.
         kernels_ns: launch of each of its kernels, or its start where that is not known, ascending.
         optimizer: which of these update parameters.
+        kernel_names: a number for the name of each.
     """
     for pattern, words in ((_PROFILER, "NVTX ranges ProfilerStep#N"), (_NUMBERED, "numbered NVTX ranges")):
         found = _numbered(ranges, pattern, words)
@@ -75,7 +82,7 @@ def find_iterations(
         _repeated(ranges)
         or _of_schedule(ranges, last_ns)
         or _by_optimizer(kernels_ns, optimizer, first_ns, last_ns)
-        or Iterations(WHOLE, np.array([0]), np.array([first_ns]), np.array([last_ns]))
+        or Iterations(WHOLE + _repetition(kernel_names), np.array([0]), np.array([first_ns]), np.array([last_ns]))
     )
 
 
@@ -134,6 +141,24 @@ def _by_optimizer(
     start = np.append(first_ns, ends[:-1])
     # What runs after the last burst belongs to it: nothing shows where a further iteration would end.
     return Iterations(OPTIMIZER, np.arange(len(ends)), start, np.append(ends[:-1], last_ns))
+
+
+def _repetition(names: npt.NDArray[np.int32]) -> str:
+    """What nearly the whole capture repeats, in words; empty where nothing does.
+
+    These are no iterations: a capture of the middle of one step holds equal layers and nothing else.
+    """
+    if len(names) < _LEAST_REPEATS:
+        return ""
+    counts = np.bincount(names)
+    rarest = np.where(counts >= _LEAST_REPEATS, counts, len(names) + 1).argmin()
+    places = np.flatnonzero(names == rarest)
+    for period in (places[-1] - places[::-1])[1 : 1 + _MOST_PERIODS_TRIED].tolist():
+        differs = np.flatnonzero(names[period:] != names[:-period])
+        rest = len(names) - (int(differs[-1]) + 1 if len(differs) else 0)
+        if rest >= max(_LEAST_REPEATS * period, _LEAST_SHARE * len(names)):
+            return f"; the same {period:,} kernels run {rest // period} times: steps, layers or other parts of a step"
+    return ""
 
 
 def _sorted(source: str, number: Int64, start: Int64, end: Int64) -> Iterations:

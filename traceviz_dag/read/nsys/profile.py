@@ -76,6 +76,7 @@ SCHEMAS = {
         ]
     ),
     "threads": pa.schema([("thread", _INTEGER), ("name", _TEXT)]),
+    "samples": pa.schema([("time_ns", _INTEGER), ("thread", _INTEGER), ("cycles", _INTEGER)]),
     "metrics": pa.schema([("time_ns", _INTEGER), ("device", _INTEGER), ("metric", _TEXT), ("value", _INTEGER)]),
 }
 """The tables of a profile.
@@ -98,7 +99,9 @@ PyTorch for an operator; then NCCL's payload; ``flops``: of a matrix product who
 ``memory``: by process and time; what the driver allocated on a GPU, or (``released``) got back.
 
 ``paths``: distinct paths of names of nested ranges, outermost first, by (parent, name); ``name`` is the place of the
-innermost range's name among the words of ``ranges.name``. ``metrics``: GPU metrics, one row a sample."""
+innermost range's name among the words of ``ranges.name``. ``metrics``: GPU metrics, one row a sample.
+
+``samples``: of processors, with the thread that ran and its cycles since the sample before."""
 
 KEYS = {
     "operations": "device",

@@ -89,6 +89,7 @@ def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
         if too_deep:
             schema.note(f"{too_deep} NVTX ranges nest more than {DEEPEST} levels deep: they hold nothing")
         keep("threads", _threads(schema))
+        keep("samples", _samples(schema))
         keep("metrics", _metrics(schema))
         return _facts(schema, devices, gpus, span)
     finally:
@@ -227,6 +228,16 @@ def _metrics(schema: NsysSchema) -> pa.Table:
         ],
         schema=SCHEMAS["metrics"],
     )
+
+
+def _samples(schema: NsysSchema) -> pa.Table:
+    """What ran on processors when they were sampled (nsys profile --sample); no rows where they were not."""
+    wanted = SCHEMAS["samples"]
+    rows = schema.select(
+        "COMPOSITE_EVENTS",
+        {"time_ns": required("start"), "thread": required("globalTid"), "cycles": required("cpuCycles")},
+    )
+    return wanted.empty_table() if rows is None else rows.select(wanted.names).cast(wanted).combine_chunks()
 
 
 def _facts(schema: NsysSchema, active: set[int], stated_gpus: list[Gpu], span: _Span) -> NsysFacts:

@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from zlib import crc32
 
@@ -74,6 +75,8 @@ _TABLES = {
     "ANALYSIS_DETAILS": "duration INTEGER NOT NULL",
     "META_DATA_EXPORT": "name TEXT NOT NULL, value TEXT",
 }
+_EVENT_ENDS = (b"  },\n", b"  }\n")
+_ROWS_AT_ONCE = 20_000
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
 _COPIES = {"HtoD": 1, "DtoH": 2, "DtoD": 8, "PtoP": 10}
 
@@ -116,8 +119,7 @@ class _DistributedInfo(msgspec.Struct):
     groups: list[_Group] = msgspec.field(default_factory=list, name="pg_config")
 
 
-class _Trace(msgspec.Struct):
-    events: list[_Event] = msgspec.field(name="traceEvents")
+class _Header(msgspec.Struct):
     info: _DistributedInfo = msgspec.field(default_factory=_DistributedInfo, name="distributedInfo")
 
 
@@ -196,12 +198,11 @@ def _fill_node(connection: sqlite3.Connection, traces: Sequence[Path], truth: Pa
             connection.execute(f"CREATE TABLE {table} ({columns})")
     export: _Export | None = None
     for device, trace in enumerate(traces):
-        decoded = _decoded(trace)
-        events = [event for event in decoded.events if event.ph == "X" and event.cat != "Trace"]
+        info, events = _read(trace)
         if export is None:
             export = _Export(connection, min(_nanoseconds(event.ts) for event in events) - _LEAD_NS)
-        _add_rank(export, events, device, _messages(truth, decoded.info))
-        snapshot = trace.parent / f"rank-{decoded.info.rank}.memory.pickle"
+        _add_rank(export, events, device, _messages(truth, info))
+        snapshot = trace.parent / f"rank-{info.rank}.memory.pickle"
         if snapshot.is_file():
             _add_allocations(export, driver_events_of(snapshot), events, device)
         export.add("TARGET_INFO_GPU", device, "NVIDIA H200")
@@ -216,10 +217,25 @@ def _fill_node(connection: sqlite3.Connection, traces: Sequence[Path], truth: Pa
     connection.commit()
 
 
-def _decoded(trace: Path) -> _Trace:
-    # The simulator can put a raw control character into a name, as some real traces have it.
-    text = trace.read_bytes().replace(b"\x01", b"")
-    return msgspec.json.decode(text, type=_Trace)
+def _read(trace: Path) -> tuple[_DistributedInfo, list[_Event]]:
+    """The header and the events of a trace that leave something in an export, event by event: most are call stacks."""
+    events: list[_Event] = []
+    with trace.open("rb") as lines:
+        head = b"".join(takewhile(lambda line: line.strip() != b'"traceEvents": [', lines))
+        info = msgspec.json.decode(head + b'"traceEvents": []}', type=_Header).info
+        text: list[bytes] = []
+        for line in lines:
+            text.append(line)
+            if line not in _EVENT_ENDS:
+                continue
+            if len(text) > 1 and (b'"python_function"' not in text[1] or b"pipeline_parallel/schedules.py" in text[1]):
+                # The simulator can put a raw control character into a name, as some real traces have it.
+                whole = b"".join(text).rstrip(b",\n").replace(b"\x01", b"")
+                event = msgspec.json.decode(whole, type=_Event)
+                if event.ph == "X" and event.cat != "Trace":
+                    events.append(event)
+            text = []
+    return info, events
 
 
 def _messages(truth: Path, info: _DistributedInfo) -> dict[int, _Messages]:
@@ -249,6 +265,8 @@ def _add_rank(export: _Export, events: Sequence[_Event], device: int, messages: 
     stated = _stated_messages(events)
     names = {main: "pt_main_thread"}
     for ordinal, event in enumerate(events):
+        if ordinal % _ROWS_AT_ONCE == 0:
+            export.flush()
         start = _nanoseconds(event.ts) - export.zero_ns
         end = start + _nanoseconds(event.dur)
         export.last_ns = max(export.last_ns, end)

@@ -7,13 +7,13 @@ from typing import Any
 
 from markupsafe import Markup
 
+from traceviz_dag.analyze.findings.losses import label, leading
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page.facts import duration, share
 from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section
 from traceviz_dag.vocabulary import Severity
 
-_SECTIONS = (
-    (Severity.FINDING, "Findings"),
+_OTHERS = (
     (Severity.NOTE, "Notes: gains of less than 1 % of the step, or perhaps of nothing, or not predicted"),
     (Severity.NOT_LOOKED_AT, "Not judged"),
 )
@@ -23,8 +23,10 @@ def findings(told: Told) -> Markup | None:
     """The part."""
     parts = []
     number = 0
-    for severity, title in _SECTIONS:
-        rows = [row for row in told.findings if row["severity"] == severity]
+    first = leading(told.findings)
+    others = [row for row in told.findings if row not in first]
+    sections = [(title, [row for row in others if row["severity"] == severity]) for severity, title in _OTHERS]
+    for title, rows in (("Findings", first), *sections):
         cards = []
         for row in rows:
             number += 1
@@ -34,7 +36,7 @@ def findings(told: Told) -> Markup | None:
     if not parts:
         return None
     return paragraph(
-        "Faults first, then opportunities, by what mending them gains. Gains do not add up.", quiet=True
+        "Faults first, then opportunities and losses, by what they cost. Gains do not add up.", quiet=True
     ) + Markup("").join(parts)
 
 
@@ -66,7 +68,7 @@ def finding_card(told: Told, row: Mapping[str, Any], number: int, *, whole: bool
         row["severity"],
         number,
         row["rule"].replace("_", " "),
-        row["class"],
+        label(row),
         _gain(row),
         printable(row["statement"]),
         Markup('<p class="remedy">{}</p>').format(remedy) if remedy else "",

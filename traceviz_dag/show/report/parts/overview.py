@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from traceviz_dag.analyze.findings.losses import leading
 from traceviz_dag.analyze.utilization import used_of_peak
 from traceviz_dag.lake.summaries import MEASURED_SQL
 from traceviz_dag.printable import printable
@@ -171,12 +172,14 @@ def _findings(told: Told) -> Markup:
         known = told.book.source.holds("findings")
         words = "No finding." if known else "This iteration was not looked through for findings."
         return section("Findings", paragraph(words))
-    if not graves:
+    first = leading(told.findings)
+    if not first:
         left = f"; {notes} note{' is' if notes == 1 else 's are'} in the tab Findings" if notes else ", and no note"
         return section("Findings", paragraph(f"No finding{left}."))
-    cards = Markup("").join(finding_card(told, row, number) for number, row in enumerate(graves[:FIRST], 1))
-    more = f"The first {min(FIRST, len(graves))} of {len(graves)}" if len(graves) > FIRST else f"{len(graves)}"
-    count = f"{more} finding{'' if len(graves) == 1 else 's'}, {notes} note{'' if notes == 1 else 's'}"
+    cards = Markup("").join(finding_card(told, row, number) for number, row in enumerate(first[:FIRST], 1))
+    left = f"; {len(first) - FIRST} more in the tab Findings" if len(first) > FIRST else ""
+    counted = f"{len(graves)} finding{'' if len(graves) == 1 else 's'}, {notes} note{'' if notes == 1 else 's'}"
+    count = f"{counted}, the largest losses among them{left}"
     return section(
         "What is wrong, and what mending it would win",
         Markup('<div class="cards">{}</div>').format(cards),

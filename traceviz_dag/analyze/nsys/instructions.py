@@ -1,0 +1,77 @@
+"""CUTracer's counts of instructions beside the time that the same kernels take in a profile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from traceviz_dag.analyze.nsys.activity import Activity, Clip
+from traceviz_dag.analyze.nsys.summary import by_name
+from traceviz_dag.read.nsys.instructions import InstructionCounts
+from traceviz_dag.vocabulary import Kind
+
+_TENSOR = re.compile(r"(?:H|I|B|D|Q|O)(?:G?MMA)|UTC\w*MMA")
+_BRACKETS = re.compile(r"<[^<>]*>|\([^()]*\)")
+_QUALIFIERS = re.compile(r"^(?:void|static|__global__)\s+|\w+::")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelInstructions:
+    """What CUTracer counted of one kernel, and the kernels of the profile that bear its name.
+
+    Attributes:
+        names: of the profile; several where they differ in template arguments alone, none where no name is the same.
+        total_ns, launches: of these kernels on one GPU in a window; None where there is none.
+        instructions: issued by warps, by opcode, the most first. cycles: alike, in cycles.
+        tensor_share: of tensor-core products among all instructions.
+    """
+
+    kernel: str
+    names: tuple[str, ...]
+    total_ns: int | None
+    launches: int | None
+    issued: int
+    tensor_share: float | None
+    instructions: dict[str, int]
+    cycles: dict[str, int]
+
+
+def kernel_instructions(
+    counted: Sequence[InstructionCounts], activity: Activity, window: Clip | None = None
+) -> list[KernelInstructions]:
+    """Each kernel that CUTracer counted, those that take longest in the profile first.
+
+    Kernels are joined where their names without namespaces, template and call arguments are equal; a name that is only
+    similar may be another kernel, and is not joined.
+    """
+    rows: dict[str, list[tuple[str, int, int]]] = {}
+    for row in by_name(activity, window):
+        if row.kind != Kind.MEMORY:
+            rows.setdefault(bare_name(row.name), []).append((row.name, row.total_ns, row.count))
+    found = []
+    for one in counted:
+        mine = rows.get(bare_name(one.kernel), [])
+        issued = one.counts.total()
+        tensor = sum(count for opcode, count in one.counts.items() if _TENSOR.match(opcode))
+        found.append(
+            KernelInstructions(
+                one.kernel,
+                tuple(name for name, _, _ in mine),
+                sum(length for _, length, _ in mine) if mine else None,
+                sum(count for _, _, count in mine) if mine else None,
+                issued,
+                tensor / issued if issued else None,
+                dict(one.counts.most_common()),
+                dict(one.cycles.most_common()),
+            )
+        )
+    return sorted(found, key=lambda one: (-(one.total_ns or 0), one.kernel))
+
+
+def bare_name(kernel: str) -> str:
+    """A kernel's name without namespaces, template and call arguments, in lower case."""
+    shorter = _BRACKETS.sub("", kernel)
+    while shorter != kernel:
+        kernel, shorter = shorter, _BRACKETS.sub("", shorter)
+    return _QUALIFIERS.sub("", kernel.strip()).strip().lower()

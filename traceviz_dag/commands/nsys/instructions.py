@@ -1,0 +1,62 @@
+"""``traceviz nsys instructions``: CUTracer's counts beside the time of the same kernels."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from traceviz_dag.analyze.nsys.instructions import kernel_instructions
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.nsys.common import (
+    GpuOption,
+    LimitOption,
+    ProfileArgument,
+    RulesOption,
+    TrimOption,
+    opened,
+    shortened,
+)
+from traceviz_dag.read.nsys.instructions import read_instructions
+
+
+def instructions(
+    path: ProfileArgument,
+    counts: Annotated[Path, typer.Argument(help="Folder of CUTracer's kernel_NAME_HASH_hist.csv files.")],
+    gpu: GpuOption = [],  # noqa: B006
+    trim: TrimOption = None,
+    limit: LimitOption = 15,
+    rules: RulesOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Show the instructions that CUTracer counted, beside the time that kernels of the same name take.
+
+    Names are the same without namespaces, template and call arguments. JSON has every instruction and every name.
+    """
+    given = opened(path, home, trim, rules)
+    counted = read_instructions(counts)
+    found = {part.device: kernel_instructions(counted, part, given.window) for part in given.gpus(gpu)}
+    if json:
+        print_json([{"device": device, **asdict(row)} for device, rows in found.items() for row in rows])
+        return
+    for device, rows in found.items():
+        print_table(
+            f"GPU {device}: instructions by kernel",
+            ["kernel", "names", "launches", "total ms", "instructions", "tensor cores", "most cycles in"],
+            [
+                [
+                    *(shortened(row.kernel), len(row.names), row.launches, milliseconds(row.total_ns), row.issued),
+                    percent(row.tensor_share),
+                    ", ".join(
+                        f"{opcode} {percent(cycles / sum(row.cycles.values()))}"
+                        for opcode, cycles in list(row.cycles.items())[:3]
+                        if cycles
+                    ),
+                ]
+                for row in rows[:limit]
+            ],
+        )
