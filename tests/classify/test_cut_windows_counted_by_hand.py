@@ -93,19 +93,12 @@ def cut(rows: Iterable[Row], start: float, stop: float, gap: tuple[float, float]
 NO_GAP = (0.0, 0.0)
 WINDOWS: dict[str, tuple[float, float, tuple[float, float], float]] = {
     "whole": (0.0, 1.0, NO_GAP, 0.0),
-    **{f"starts at {share}": (share, 1.0, NO_GAP, 0.0) for share in (0.07, 0.23, 0.41, 0.66, 0.88)},
-    **{f"stops at {share}": (0.0, share, NO_GAP, 0.0) for share in (0.19, 0.37, 0.58, 0.83)},
-    "starts and stops": (0.17, 0.71, NO_GAP, 0.0),
-    "a short window": (0.45, 0.6, NO_GAP, 0.0),
+    "starts": (0.41, 1.0, NO_GAP, 0.0),
+    "stops": (0.0, 0.58, NO_GAP, 0.0),
     "marks come late": (0.0, 1.0, NO_GAP, 0.35),
-    "a mark over two steps": (0.27, 0.8, NO_GAP, 0.5),
-    "rows lost early": (0.0, 1.0, (0.12, 0.2), 0.0),
-    "rows lost in the middle": (0.0, 1.0, (0.46, 0.52), 0.0),
-    "rows lost late": (0.0, 1.0, (0.7, 0.86), 0.0),
+    "rows lost": (0.0, 1.0, (0.46, 0.52), 0.0),
 }
-
-
-FEW = ("whole", "starts at 0.41", "marks come late", "rows lost in the middle")
+FEW = ("whole", "starts", "marks come late", "rows lost")
 
 
 def with_stacks(rows: Iterable[Row]) -> list[Row]:
@@ -117,17 +110,18 @@ def without_stacks(rows: Iterable[Row]) -> list[Row]:
 
 
 BOTH = (with_stacks, without_stacks)
-ALL = [pytest.param(pp, steps, tuple(WINDOWS), BOTH, marks=pytest.mark.long) for pp in (1, 2) for steps in (1, 2)]
 
 
-@pytest.mark.parametrize(("pipeline", "iterations", "windows", "kinds"), [(2, 1, FEW, (without_stacks,)), *ALL])
-def test_nothing_wrong_is_said_of_a_cut_window_and_it_is_partial(tmp_path, pipeline, iterations, windows, kinds):
+@pytest.mark.parametrize(
+    ("windows", "kinds"),
+    [(FEW, (without_stacks,)), pytest.param(tuple(WINDOWS), BOTH, marks=pytest.mark.long)],
+)
+def test_nothing_wrong_is_said_of_a_cut_window_and_it_is_partial(tmp_path, windows, kinds):
     job = tmp_path / "job"
-    layout = ("--layout", "torch_profile") if iterations > 1 else ()
-    settings = ("--pp", pipeline, "--layers", 4, "--microbatches", MICROBATCHES, "--iterations", iterations)
-    assert traceviz("simulate", job, *settings, "--seed", 11, *layout).returncode == 0
-    files = sorted(job.rglob("*.pt.trace.json.gz"))
-    assert len(files) == pipeline
+    settings = ("--pp", 2, "--layers", 4, "--microbatches", MICROBATCHES, "--iterations", 1)
+    assert traceviz("simulate", job, *settings, "--seed", 11).returncode == 0
+    files = sorted(job.rglob("*.json.gz"))
+    assert len(files) == 2
     truths = []
     for path in files:
         trace = json.loads(gzip.decompress(path.read_bytes()), strict=False)
@@ -142,9 +136,10 @@ def test_nothing_wrong_is_said_of_a_cut_window_and_it_is_partial(tmp_path, pipel
                 written.write_bytes(gzip.compress(text.encode(), 1))
     found = traceviz("analyze", tmp_path / "cut", "--home", tmp_path / "home", "--json")
     assert found.returncode == 2
-    told = {answer["run"]: answer["partial"] for answer in json.loads(found.stdout)}
+    answers = json.loads(found.stdout)
+    told = {answer["run"] for answer in answers}
     whole = {f"whole_{kind.__name__}" for kind in kinds}
-    assert {name for name, partial in told.items() if not partial} == whole
+    assert told - {answer["run"] for answer in answers if answer["partial"]} == whole
     kernels = duckdb.sql(f"""
         SELECT run, rank, correlation, duration_ns, microbatch
         FROM read_parquet('{tmp_path}/home/lake/kernels/**/*.parquet', hive_partitioning = true)
@@ -155,7 +150,7 @@ def test_nothing_wrong_is_said_of_a_cut_window_and_it_is_partial(tmp_path, pipel
         of_run[0] += duration
         of_run[1] += duration if microbatch not in (None, truth) else 0
         of_run[2] += duration if microbatch is None and truth >= 0 else 0
-    assert set(wrong) == set(told)
+    assert set(wrong) == told
     assert {run: f"{lost / all_:.2%}" for run, (all_, lost, _) in wrong.items() if lost >= 0.001 * all_} == {}
     # Else saying nothing would do.
     assert all(wrong[run][2] < 0.01 * wrong[run][0] for run in whole)
