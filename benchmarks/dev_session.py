@@ -1,6 +1,6 @@
 """What automation runs after each kind of change, in one session of ``traceviz dev`` on simulated traces.
 
-    python -m benchmarks.dev_session [--folder DIR] [--pictures]
+    python -m benchmarks.dev_session [--folder DIR] [--pictures] [--seconds 5] [--changes 2]
 
 After each change it waits until nothing is under way and automation found nothing in three further looks. It prints a
 Markdown row for each: Dagster's runs and their steps, partitions of assets that were made, seconds until the last table
@@ -67,7 +67,7 @@ class Session:
                 time.sleep(POLL_SECONDS)
         sys.exit(f"not at rest after {LONGEST_SECONDS} s")
 
-    def measure(self, title: str, change: Callable[[], None]) -> bool:
+    def measure(self, title: str, change: Callable[[], object]) -> bool:
         """Make a change, wait, and print what it cost; whether all of its runs succeeded."""
         with open_instance(self.home) as instance:
             since, known = position(instance), {run.run_id for run in instance.get_runs()}
@@ -96,7 +96,7 @@ class Session:
         return all(run.status is dg.DagsterRunStatus.SUCCESS for run in runs)
 
     def bring(self, iteration: int) -> None:
-        """An iteration arrives, and with the first one its topology file stays away."""
+        """An iteration arrives; the topology file stays away."""
         (self.root / RUN).mkdir(parents=True, exist_ok=True)
         (self.aside / f"iteration_{iteration}").rename(self.root / RUN / f"iteration_{iteration}")
 
@@ -136,6 +136,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="Where home and traces are written; default: a temporary folder.")
     parser.add_argument("--pictures", action="store_true", help="Have figures and Perfetto traces drawn, too.")
+    parser.add_argument(
+        "--seconds", type=int, help="Between two looks of trace_folders and automation; default: 30, 15."
+    )
+    parser.add_argument("--changes", type=int, default=6, help="Only so many of the changes.")
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="traceviz-dev-"))
     session = Session(folder / "home", folder / "watched", folder / "aside")
@@ -146,7 +150,9 @@ def main() -> None:
     rules = folder / "rules.toml"
     rules.write_text(RULES)
     (session.home / "traceviz.toml").write_text(
-        f'rules = "{rules}"\n[[watch]]\npath = "{session.root}"\nexpected_ranks = {RANKS}\n'
+        f'rules = "{rules}"\nautomation_seconds = {given.seconds or 15}\n'
+        f'[[watch]]\npath = "{session.root}"\nexpected_ranks = {RANKS}\n'
+        f"[sensor]\ninterval_seconds = {given.seconds or 30}\n"
         f"[figures]\nautomatic = {str(given.pictures).lower()}\n"
     )
     begin = time.time()
@@ -155,17 +161,17 @@ def main() -> None:
         "| --- | --: | --: | --: | --: | --: | --: |"
     )
     with running_dagster(session.home, folder / "dagster.log"):
-        succeeded = [
-            session.measure("a new iteration", lambda: session.bring(10)),
-            session.measure("a second one", lambda: session.bring(11)),
-            session.measure("one changed rank", session.change_rank),
-            session.measure("a comment in the rules", lambda: rules.write_text(f"# A comment.\n{RULES}")),
-            session.measure("a topology file", session.bring_topology),
-            session.measure(
-                "a renamed folder",
-                lambda: (session.root / RUN / "iteration_11").rename(session.root / RUN / "iteration_111") and None,
+        changes: dict[str, Callable[[], object]] = {
+            "a new iteration": lambda: session.bring(10),
+            "a second one": lambda: session.bring(11),
+            "one changed rank": session.change_rank,
+            "a comment in the rules": lambda: rules.write_text(f"# A comment.\n{RULES}"),
+            "a topology file": session.bring_topology,
+            "a renamed folder": lambda: (session.root / RUN / "iteration_11").rename(
+                session.root / RUN / "iteration_111"
             ),
-        ]
+        }
+        succeeded = [session.measure(title, change) for title, change in [*changes.items()][: given.changes]]
         with open_instance(session.home) as instance:
             ticks = session.ticks(instance, begin)
     print("\n| sensor | ticks | failed | longest, s |\n| --- | --: | --: | --: |")

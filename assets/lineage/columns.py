@@ -36,7 +36,7 @@ MADE_OF_COLUMNS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 
 
 def columns_made_of(table: str) -> dict[str, Any]:
-    """The metadata by which Dagster shows it; nothing for a table whose columns nobody wrote down."""
+    """The metadata that says so, which Dagster+ draws; nothing for a table whose columns nobody wrote down."""
     known = MADE_OF_COLUMNS.get(table)
     if known is None:
         return {}

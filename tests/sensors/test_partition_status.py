@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import dagster as dg
 import pytest
 from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 
+from sensors import partition_status
 from sensors.partition_status import forgotten, partition_status_sensor
 from traceviz_dag.pipeline.home_settings import HomeSettings
 
@@ -59,3 +62,22 @@ def test_a_partition_that_dagster_forgot_is_found_and_remembered_again(instance)
     assert "kernels" in str(tick.skip_message)
     assert remembered(instance) == {"job@1|0000", "job@2|0000"}
     assert forgotten(instance, KEY, PARTITIONS) == set()
+
+
+def test_each_table_of_a_step_is_looked_at_once(instance, monkeypatch):
+    """All of each step's tables for each of them was half a minute a tick, of 60 s."""
+    names = ("collectives", "pipelines", "periods")
+
+    @dg.multi_asset(specs=[dg.AssetSpec(name) for name in names], partitions_def=PARTITIONS)
+    def across_ranks() -> Iterator[dg.MaterializeResult]:
+        yield from ()
+
+    looked_at: list[str] = []
+    monkeypatch.setattr(
+        partition_status, "forgotten", lambda _, key, __: looked_at.append(key.to_user_string()) or set()
+    )
+    definitions = dg.Definitions(assets=[kernels, across_ranks], sensors=[partition_status_sensor(HomeSettings())])
+    repository = definitions.get_repository_def()
+    context = dg.build_sensor_context(instance, repository_def=repository)
+    repository.get_sensor_def("partition_status").evaluate_tick(context)
+    assert sorted(looked_at) == sorted(("kernels", *names))

@@ -31,6 +31,9 @@ FOLDER = "inputs"
 
 _READERS = 4
 
+_FIRST_ENTRY_BYTES = 2**15
+"""Within these a list names its folder and its first file, however long their paths are (4,096 bytes at most)."""
+
 Looked = TypeVar("Looked", "RankInput", "SnapshotInput")
 
 
@@ -265,11 +268,13 @@ def registered_of_name(home: Path, run: str, *, longer: bool = False) -> Iterato
             yield registered(home, path.stem)
 
 
-def registered_with_digest(home: Path, run: str, digest: str) -> Iterator[IterationInputs]:
-    """The undamaged lists of a run that name a file with this digest; the others are not decoded."""
+def registered_with_first(home: Path, run: str, digest: str) -> Iterator[IterationInputs]:
+    """The undamaged lists of a run whose first file has this digest; of the others the beginning alone is read."""
     for path in sorted((home / FOLDER).glob(f"{glob.escape(escape(run))}@*.json")):
         with suppress(BadInputError, FileNotFoundError):
-            if digest.encode() in path.read_bytes():
+            with path.open("rb") as file:
+                head = file.read(_FIRST_ENTRY_BYTES)
+            if digest.encode() in head:
                 yield registered(home, path.stem)
 
 

@@ -13,7 +13,7 @@ from traceviz_dag.lake.inputs import (
     RankInput,
     registered_if_any,
     registered_of_name,
-    registered_with_digest,
+    registered_with_first,
 )
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.marking import mark_stale, unmark
@@ -93,8 +93,8 @@ def twin_of(home: Path, inputs: IterationInputs) -> Twin | None:
     traces = _contents(inputs)
     if not traces:
         return None
-    (_, digest, _), *_ = sorted(traces)
-    for other in registered_with_digest(home, inputs.run, digest):
+    _, digest, _ = min(traces)
+    for other in registered_with_first(home, inputs.run, digest):
         if other.key != inputs.key and _contents(other) == traces:
             is_gone = not any(Path(entry.path).exists() for entry in other.ranks)
             return Twin(inputs.key, other.key, is_gone)
