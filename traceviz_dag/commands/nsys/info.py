@@ -95,8 +95,8 @@ def _gpu(profile: NsysProfile, device: int, name: str | None) -> dict[str, Any]:
         "kernels": int(kernel.sum()),
         "memory_operations": int((~kernel).sum()),
         "launched": int((rows["launch"][kernel] >= 0).sum()),
-        "processes": len(distinct(rows["process"])),
-        "streams": len(distinct(rows["stream"])),
+        "processes": len(distinct(rows.integers("process"))),
+        "streams": len(distinct(rows.integers("stream"))),
         "first_ns": int(start.min()),
         "last_ns": int((start + rows["duration_ns"]).max()),
     }
