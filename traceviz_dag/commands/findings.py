@@ -23,7 +23,7 @@ from traceviz_dag.tables.findings import CULPRIT_COLUMNS
 from traceviz_dag.vocabulary import FindingClass, Severity
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from traceviz_dag.pipeline.across_ranks import StoredIteration
     from traceviz_dag.read.training_log import LoggedSteps
@@ -287,13 +287,13 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
         typer.echo(f"\n  {more} less than {SLIGHT:.1%} of the step (--json and --sql have them)")
 
 
-def _print_row(lead: str, row: dict[str, Any], told: set[str], *, sql: bool) -> None:
+def _print_row(lead: str, row: Mapping[str, Any], told: set[str], *, sql: bool) -> None:
     typer.echo(f"{lead}{row['rule']}: {row['statement']}")
     _print_remedy(row, told)
     _print_query(row, sql=sql)
 
 
-def _print_remedy(row: dict[str, Any], told: set[str]) -> None:
+def _print_remedy(row: Mapping[str, Any], told: set[str]) -> None:
     """Print what to do about a row, once."""
     if row["remedy"] is not None and row["remedy"] not in told:
         typer.echo(f"     → {row['remedy']}")
@@ -310,7 +310,7 @@ def _said_of_environment(environment: dict[str, list[str]]) -> str | None:
     return f"all ranks state the same {', '.join(environment['alike'])}{unknown}"
 
 
-def _print_query(row: dict[str, Any], *, sql: bool) -> None:
+def _print_query(row: Mapping[str, Any], *, sql: bool) -> None:
     if sql and row["evidence_sql"]:
         typer.echo("\n".join(f"       {line}" for line in row["evidence_sql"].splitlines()))
 

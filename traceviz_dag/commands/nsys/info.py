@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from traceviz_dag.analyze.nsys.activity import activities
 from traceviz_dag.arrays import distinct
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, binary, gpu_numbers, opened, seconds
 from traceviz_dag.errors import UsageError
-from traceviz_dag.read.nsys.profile import NsysFacts
+from traceviz_dag.read.events import KERNEL
+from traceviz_dag.read.nsys.profile import NsysFacts, NsysProfile
 
 
 def info(
@@ -36,32 +36,13 @@ def info(
         _hardware(path, facts, gpu_numbers(gpu), json)
         return
     names = {gpu.device: gpu.name for gpu in facts.gpus}
-    try:
-        parts = activities(given.profile, given.rules)
-    except UsageError:
-        parts = []
-    rows: list[dict[str, Any]] = [
-        {
-            "gpu": part.device,
-            "name": names.get(part.device),
-            "kernels": int(part.kernel.sum()),
-            "memory_operations": int((~part.kernel).sum()),
-            "launched": int((part.launch[part.kernel] >= 0).sum()),
-            "processes": len(distinct(part.process)),
-            "streams": len(distinct(part.stream)),
-            "first_ns": int(part.starts.min()),
-            "last_ns": int(part.ends.max()),
-        }
-        for part in parts
-    ]
-    calls, ranges = given.profile.rows("calls", "start_ns"), given.profile.rows("ranges", "start_ns")
-    times = [row["first_ns"] for row in rows] + [int(part["start_ns"].min()) for part in (calls, ranges) if len(part)]
+    rows = [_gpu(given.profile, device, names.get(device)) for device in given.profile.keys("operations")]
+    calls, ranges = (int(given.profile.store.runs(name).count.sum()) for name in ("calls", "ranges"))
     stated = {
         **msgspec.to_builtins(facts),
         "gpus": rows,
-        "calls": len(calls),
-        "ranges": len(ranges),
-        "first_ns": min(times, default=None),
+        "calls": calls,
+        "ranges": ranges,
         "last_ns": max((row["last_ns"] for row in rows), default=None),
     }
     if json:
@@ -98,11 +79,27 @@ def info(
     )
     print_table("Tables", ["table", "rows"], list(facts.tables.items()))
     if facts.duration_ns is not None:
-        print_table(
-            "Capture", ["length ms", "calls", "ranges"], [[milliseconds(facts.duration_ns), len(calls), len(ranges)]]
-        )
+        print_table("Capture", ["length ms", "calls", "ranges"], [[milliseconds(facts.duration_ns), calls, ranges]])
     if facts.missing:
         print_table("What it lacks", ["missing"], [[sentence] for sentence in facts.missing])
+
+
+def _gpu(profile: NsysProfile, device: int, name: str | None) -> dict[str, Any]:
+    """What one GPU did, from the columns that this takes alone."""
+    columns = ("category", "start_ns", "duration_ns", "stream", "process", "launch")
+    rows = profile.rows("operations", *columns, of=[device])
+    kernel, start = rows["category"] == KERNEL, rows.integers("start_ns")
+    return {
+        "gpu": device,
+        "name": name,
+        "kernels": int(kernel.sum()),
+        "memory_operations": int((~kernel).sum()),
+        "launched": int((rows["launch"][kernel] >= 0).sum()),
+        "processes": len(distinct(rows.integers("process"))),
+        "streams": len(distinct(rows.integers("stream"))),
+        "first_ns": int(start.min()),
+        "last_ns": int((start + rows["duration_ns"]).max()),
+    }
 
 
 def _hardware(path: Path, facts: NsysFacts, wanted: list[int], json: bool) -> None:

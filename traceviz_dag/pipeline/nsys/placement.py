@@ -138,7 +138,7 @@ def _evidence(file: TraceFile, profile: NsysProfile) -> CaptureEvidence:
     base = profile.facts.utc_start_ns
     operations = profile.table("operations", "start_ns", "duration_ns")
     start, duration = numbers(operations, "start_ns"), numbers(operations, "duration_ns")
-    recording = f"{xxhash.xxh3_64_hexdigest(start)}{xxhash.xxh3_64_hexdigest(duration)}"
+    recording = f"{xxhash.xxh3_64_hexdigest(start.tobytes())}{xxhash.xxh3_64_hexdigest(duration.tobytes())}"
     if base is None:
         return CaptureEvidence(file.path.name, communicators=used, recording=recording)
     first, last = base + int(start.min()), base + int((start + duration).max())

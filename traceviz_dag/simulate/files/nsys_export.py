@@ -14,7 +14,6 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from pathlib import Path
 from zlib import crc32
 
@@ -81,7 +80,7 @@ _LAUNCHES = ("cuda_runtime", "cuda_driver")
 _COPIES = {"HtoD": 1, "DtoH": 2, "DtoD": 8, "PtoP": 10}
 
 
-class _Arguments(msgspec.Struct, rename={"sequence": "Sequence number", "collective": "Collective name"}):
+class _Arguments(msgspec.Struct, gc=False, rename={"sequence": "Sequence number", "collective": "Collective name"}):
     correlation: int = 0
     device: int = 0
     stream: int = 0
@@ -94,11 +93,11 @@ class _Arguments(msgspec.Struct, rename={"sequence": "Sequence number", "collect
     graph: int | None = msgspec.field(default=None, name="graph id")
     node: int | None = msgspec.field(default=None, name="graph node id")
     bytes: int = 0
-    grid: list[int] = []
-    block: list[int] = []
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
 
 
-class _Event(msgspec.Struct):
+class _Event(msgspec.Struct, gc=False):
     ph: str = ""
     cat: str = ""
     name: str = ""
@@ -207,6 +206,7 @@ def _fill_node(connection: sqlite3.Connection, traces: Sequence[Path], truth: Pa
             _add_allocations(export, driver_events_of(snapshot), events, device)
         export.add("TARGET_INFO_GPU", device, "NVIDIA H200")
         export.flush()
+        del events  # Before those of the next rank are read.
     assert export is not None
     export.add("TARGET_INFO_SESSION_START_TIME", BASE_NS + export.zero_ns)
     export.add("ANALYSIS_DETAILS", export.last_ns)
@@ -220,8 +220,10 @@ def _fill_node(connection: sqlite3.Connection, traces: Sequence[Path], truth: Pa
 def _read(trace: Path) -> tuple[_DistributedInfo, list[_Event]]:
     """The header and the events of a trace that leave something in an export, event by event: most are call stacks."""
     events: list[_Event] = []
+    texts: dict[str, str] = {}
+
     with trace.open("rb") as lines:
-        head = b"".join(takewhile(lambda line: line.strip() != b'"traceEvents": [', lines))
+        head = b"".join(iter(lines.readline, b'  "traceEvents": [\n'))
         info = msgspec.json.decode(head + b'"traceEvents": []}', type=_Header).info
         text: list[bytes] = []
         for line in lines:
@@ -233,6 +235,10 @@ def _read(trace: Path) -> tuple[_DistributedInfo, list[_Event]]:
                 whole = b"".join(text).rstrip(b",\n").replace(b"\x01", b"")
                 event = msgspec.json.decode(whole, type=_Event)
                 if event.ph == "X" and event.cat != "Trace":
+                    event.name = texts.setdefault(event.name, event.name)
+                    event.cat = texts.setdefault(event.cat, event.cat)
+                    if event.args is not None:
+                        event.args.ranks = texts.setdefault(event.args.ranks, event.args.ranks)
                     events.append(event)
             text = []
     return info, events
@@ -319,7 +325,7 @@ def _kernel(
 ) -> None:
     name = export.string(event.name)
     short = export.string(event.name.split("(")[0].split("<")[0].removeprefix("void "))
-    grid, block = (arguments.grid or [1])[0], (arguments.block or [1])[0]
+    grid, block = (arguments.grid or (1,))[0], (arguments.block or (1,))[0]
     place = (start, end, device, 1, arguments.stream, arguments.correlation, _process(process))
     graph = (arguments.graph, arguments.node)
     export.add("CUPTI_ACTIVITY_KIND_KERNEL", *place, name, short, grid, block, 32, 0, 0, *graph)
