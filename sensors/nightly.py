@@ -14,7 +14,7 @@ from assets.resources import TracevizHome
 from sensors.busy_storage import once_free
 from sensors.jobs import JUDGE_NIGHT, STAGES
 from sensors.register_traces import JOB_NAME, OP_NAME, RegisterConfig, register_traces
-from traceviz_dag.lake.inputs import IterationInputs, all_registered
+from traceviz_dag.lake.inputs import IterationInputs, all_registered, registered_before
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key
 from traceviz_dag.pipeline.home_settings import HomeSettings
@@ -69,11 +69,11 @@ def nightly_verdict_sensor(settings: HomeSettings) -> dg.SensorDefinition:
         def asked() -> list[dg.RunRequest | dg.SkipReason]:
             now = time.time()
             if context.cursor != _SEEN:
-                # Automation may ask for the same at its own first looks.
+                # Automation may ask for the same at its own first looks, and sees what is registered after them.
                 began = float(context.cursor or now)
                 context.update_cursor(str(began))
-                early = now - began < _AUTOMATION_LOOKS * settings.automation_seconds
-                requests = None if early else left_at_first(context.instance, traceviz, now)
+                looking = began + _AUTOMATION_LOOKS * settings.automation_seconds
+                requests = None if now < looking else left_at_first(context.instance, traceviz, now, looking)
                 if requests is None:
                     return [dg.SkipReason("what was stale at first is asked for once nothing is under way")]
                 if requests:
@@ -86,16 +86,22 @@ def nightly_verdict_sensor(settings: HomeSettings) -> dg.SensorDefinition:
     return nightly_verdict
 
 
-def left_at_first(instance: dg.DagsterInstance, traceviz: TracevizHome, now: float) -> Sequence[dg.RunRequest] | None:
+def left_at_first(
+    instance: dg.DagsterInstance, traceviz: TracevizHome, now: float, looking: float
+) -> Sequence[dg.RunRequest] | None:
     """Requests for what is stale, and was so before automation began to look: its conditions ask for changes alone.
+
+    Args:
+        now: seconds since the epoch.
+        looking: since when automation looks for sure.
 
     Returns:
         None while something is under way, or may be asked for; nothing once all that could be computed is.
     """
     if under_way(instance, traceviz.settings(), now):
         return None
-    every = all_registered(traceviz.folder)
-    return list(what_is_missing(instance, traceviz, every, _FIRST_LOOK, {}))
+    before = registered_before(traceviz.folder, looking)
+    return list(what_is_missing(instance, traceviz, before, _FIRST_LOOK, {}))
 
 
 def judge_open_night(

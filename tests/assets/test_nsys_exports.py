@@ -83,12 +83,14 @@ def test_what_was_stale_before_the_first_look_of_automation_is_asked_for_stage_b
     loop.settle()
     loop.evaluate()
     now = datetime.now(UTC).timestamp()
-    assert left_at_first(loop.instance, loop.traceviz, now) is None, "automation may be about to ask for the same"
-    asked = left_at_first(loop.instance, loop.traceviz, now + 300)
+    assert left_at_first(loop.instance, loop.traceviz, now, now) is None, "automation may be about to ask for the same"
+    registered_later = left_at_first(loop.instance, loop.traceviz, now + 300, now - 3600)
+    assert registered_later == [], "automation sees that itself, and would ask for it a second time"
+    asked = left_at_first(loop.instance, loop.traceviz, now + 300, now + 300)
     assert [(one.job_name, one.partition_key) for one in asked] == [("compute_topology", key) for key in KEYS]
     loop.compute()
     assert loop.pending() == {} and loop.news() == everything(0, 1)
-    assert left_at_first(loop.instance, loop.traceviz, now + 300) == []
+    assert left_at_first(loop.instance, loop.traceviz, now + 300, now + 300) == []
 
 
 @pytest.mark.long

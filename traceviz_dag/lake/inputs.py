@@ -251,6 +251,13 @@ def all_registered(home: Path) -> Iterator[IterationInputs]:
         yield registered(home, path.stem)
 
 
+def registered_before(home: Path, seconds: float) -> Iterator[IterationInputs]:
+    """The lists of all iterations, by key, that were not written since a time (seconds since the epoch)."""
+    for path in sorted((home / FOLDER).glob("*.json")):
+        if path.stat().st_mtime < seconds:
+            yield registered(home, path.stem)
+
+
 def folder_of_run(home: Path, run: str) -> Path | None:
     """The folder that a run was registered from; None for a run that this home does not know."""
     # Any of its iterations tells; a damaged list is reported by what needs it.
