@@ -33,6 +33,20 @@ def test_waits_that_nothing_tells_end_with_2_and_a_healthy_job_with_0(tmp_path):
     assert "have no certain wait" in answer["reason"]
 
 
+def test_analyze_and_findings_end_with_2_and_say_so_where_nothing_tells_who_waited(tmp_path):
+    for name, job, code in (("whole", healthy(meetings=10), 0), ("scattered", unsolvable_clocks(), 2)):
+        traces, home = job.write(tmp_path / name), ["--home", str(tmp_path / f"home_{name}")]
+        told = {
+            words[0]: CliRunner().invoke(app, [*words, *home]) for words in (["analyze", str(traces)], ["findings"])
+        }
+        for result in told.values():
+            assert getattr(result.exception, "exit_code", result.exit_code) == code, result.output
+            assert ("have no certain wait" in str(result.exception)) == (code == 2)
+        assert ("who is late is not known: " in told["analyze"].stdout) == (code == 2)
+        _, _, not_judged = told["findings"].stdout.partition("Not judged")
+        assert ("slow_rank: which rank comes late is not known: " in not_judged) == (code == 2)
+
+
 @pytest.mark.parametrize(("job", "code"), [("dp_only", 0), ("without_micro_batches", 2), ("healthy", 0)])
 def test_periods_end_with_0_where_nothing_is_to_overlap_and_with_2_where_nothing_tells(job, code):
     found, answer = ask("periods", "--home", home_of(job))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,8 +14,10 @@ from traceviz_dag.commands.common.across import (
     RulesOption,
     RunOption,
     chosen_iterations,
+    end_untold,
     heading,
     place,
+    untold_waits,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json
@@ -64,9 +67,11 @@ def findings(
     """Say what is wrong with each training step, who is at fault, what mending it would win, and what to do about it.
 
     Faults come first, then opportunities: healthy costs that could be lower. The gain is what the replay of the step
-    predicts; gains do not add up. A note gains less than 1 % of the step, or perhaps nothing, or is not predicted.
+    predicts; gains do not add up. A note gains less than 1 % of the step, or perhaps nothing, or is not predicted. The
+    exit code is 2 where nothing tells of ranks that were read who waited for whom, so that a late one is not found.
     """
     from traceviz_dag.analyze.findings.rules.registry import RULE_NAMES
+    from traceviz_dag.pipeline.findings import stored_unknown_waits
     from traceviz_dag.read.training_log import read_training_log
 
     for name in fail_on or ():
@@ -90,6 +95,11 @@ def findings(
             untold += [f"nothing is predicted: {why}" for each in iterations if (why := _unpredicted(each)) is not None]
         untold += [why for each in answers for why in open_questions(each["iteration_findings"], fail_on or ())]
         failing = [row for answer in answers for row in answer["iteration_findings"] if _fails(row, fail_on or ())]
+        waits = [
+            untold_waits(each.run, each.iteration, None if unknown is None else asdict(unknown))
+            for each in iterations
+            for unknown in [stored_unknown_waits(each.lake, each.run, each.iteration)]
+        ]
         for line in unread:
             typer.echo(f"traceviz: {line}", err=True)
     if unread:
@@ -99,6 +109,7 @@ def findings(
         raise typer.Exit(1)
     if untold:
         raise NoEvidenceError(f"--fail-on cannot be answered: {untold[0]}")
+    end_untold(waits)
 
 
 def _answer(iteration: StoredIteration, *, given: bool) -> dict[str, Any]:
