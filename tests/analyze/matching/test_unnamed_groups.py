@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import shutil
+
 import pytest
 
-from tests.analyze.across_ranks import match_rows, part, topology
+from tests.analyze.across_ranks import analysed_all, match_rows, part, topology
 from traceviz_dag.analyze.clocks.clocks import solve_clocks
 from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY
 from traceviz_dag.analyze.matching.matches import Matches
@@ -93,3 +97,28 @@ def test_ranks_that_were_not_read_and_groups_that_nothing_tells_are_the_reason()
     nothing = unknown([each | {"group_size": 2} for each in rows], world=4)
     assert nothing is not None and not nothing.unread and "nothing tells their process groups" in nothing.reason
     assert unknown(rows[:4], world=4) is None, "one rank has nobody to wait for"
+
+
+def test_two_ranks_of_a_real_job_are_one_communication_only_where_operation_and_size_agree(shared_data, tmp_path):
+    """Of 128 ranks two were recorded, whose kernels are all called SendRecv: annotations tell what each does."""
+    stated = {}
+    for rank in (0, 1):
+        path = shared_data / "kineto" / "hta" / f"trace_filter_rank-{rank}.json.gz"
+        shutil.copy(path, tmp_path / path.name)
+        events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        around = sorted(
+            (event["ts"], event["name"].removeprefix("nccl:"), str(event["args"]["Input Dims"]))
+            for event in events
+            if event.get("cat") == "user_annotation" and event["name"].startswith("nccl:")
+        )
+        stated[rank] = [(name, sizes) for _, name, sizes in around]
+    seen: dict[int, list] = {0: [], 1: []}
+    for each in analysed_all(tmp_path):
+        table = each.table("collectives").to_pandas().sort_values(["rank", "arrival_ns"])
+        for rank, mine in table.groupby("rank"):
+            seen[rank] += list(zip(mine.operation, mine.communication, strict=True))
+        both = table[table.communication.notna()].groupby("communication")["rank"].nunique()
+        assert (both < 2).all(), "by order alone nothing says which of them met"
+    for rank, found in seen.items():
+        wanted = [name.replace("_all_gather_base", "all_gather") for name, _ in stated[rank]]
+        assert sorted(operation for operation, _ in found) == sorted(wanted)

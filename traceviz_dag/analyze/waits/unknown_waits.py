@@ -75,14 +75,18 @@ def _contradiction(rows: list[dict[str, object]], contradicting: list[dict[str, 
     odd = [row for row in contradicting if row["fault"] == Fault.ORDER_DIFFERS]
     groups, ranks = {_group(row) for row in odd}, {row["rank"] for row in odd}
     peers = [row for row in rows if _group(row) in groups and row["rank"] not in ranks]
-    if not peers:
-        return f"the communications of {_ranks(odd)} contradict each other in number, order, operation, kernel or size"
     own, theirs = _counts(odd), _counts(peers)
+    if len({row["rank"] for row in peers}) <= len(ranks):
+        return f"the communications of {_ranks([*odd, *peers])} contradict each other in {_differs(own, theirs)}"
     number = f" ({spanned(own)} of them, not {spanned(theirs)})" if own.isdisjoint(theirs) else ""
     return (
         f"the communications of {_ranks(odd)}{number} contradict those of {_ranks(peers)} in "
-        f"{'number' if number else 'order, operation, kernel or size'}; look at {_ranks(odd)}"
+        f"{_differs(own, theirs)}; look at {_ranks(odd)}"
     )
+
+
+def _differs(own: set[int], theirs: set[int]) -> str:
+    return "number" if theirs and own.isdisjoint(theirs) else "order, operation, kernel or size"
 
 
 def _group(row: dict[str, object]) -> tuple[object, ...]:
