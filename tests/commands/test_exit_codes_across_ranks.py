@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +14,8 @@ from typer.testing import CliRunner
 from tests.adversarial import healthy, unsolvable_clocks
 from tests.analyze.across_ranks import analysed_here
 from tests.commands.jobs import home_of
+from tests.kineto_file import KinetoFile
+from tests.small_run import REDUCE
 from traceviz_dag.commands.main import app
 
 
@@ -45,6 +48,28 @@ def test_analyze_and_findings_end_with_2_and_say_so_where_nothing_tells_who_wait
         assert ("who is late is not known: " in told["analyze"].stdout) == (code == 2)
         _, _, not_judged = told["findings"].stdout.partition("Not judged")
         assert ("slow_rank: which rank comes late is not known: " in not_judged) == (code == 2)
+
+
+def test_doctor_promises_waits_only_where_members_are_there_and_lists_agree(tmp_path):
+    def says(folder: Path) -> dict:
+        [answer] = json.loads(CliRunner().invoke(app, ["doctor", str(folder), "--json"]).stdout)
+        return next(each for each in answer["questions"] if each["question"].startswith("Who waits"))
+
+    half = healthy(world=4).write(tmp_path / "half")
+    next(half.rglob("*rank*3*.json")).unlink()
+    assert (says(half)["answer"], "are all members there" in says(half)["why"]) == ("no", True)
+    for name, more in (("alike", 0), ("longer", 1)):
+        for rank in range(3):
+            file = KinetoFile(rank=rank, world_size=3)
+            file.annotation("ProfilerStep#7", 0, 9_000_000)
+            for number in range(4 + more * (rank == 1)):
+                facts = {"Collective name": "allreduce", "Group size": 3, "In msg nelems": 8, "dtype": "Float"}
+                start = 1_000_000 * (number + 1)
+                file.kernel(REDUCE, start, start + 500_000, launched=start - 5_000, stream=32, **facts)
+            file.write(tmp_path / name / f"iteration_7/rank_{rank}_iter_7.pt.trace.json")
+    assert says(tmp_path / "alike")["answer"] == "in part"
+    longer = says(tmp_path / "longer")
+    assert (longer["answer"], "look at rank 1" in longer["why"]) == ("no", True)
 
 
 @pytest.mark.parametrize(("job", "code"), [("dp_only", 0), ("without_micro_batches", 2), ("healthy", 0)])

@@ -10,12 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from traceviz_dag.analyze.clocks.clocks import solve_clocks
 from traceviz_dag.analyze.matching.communication_groups import BY_SIZE, BY_WORLD, group_communications
 from traceviz_dag.analyze.matching.communications import (
     communication_bytes,
     gather_communications,
     select_communications,
 )
+from traceviz_dag.analyze.matching.matches import match_communications
+from traceviz_dag.analyze.waits.collectives import collectives_table
+from traceviz_dag.analyze.waits.unknown_waits import unknown_waits
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError
@@ -25,14 +29,19 @@ from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.iteration import rank_traces
 from traceviz_dag.pipeline.ranks import classify_trace, read_events, window_fault
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.tables import MICROBATCHES
 from traceviz_dag.vocabulary import Dimension, Kind, Phase
 
+_NO_MICROBATCHES = MICROBATCHES.schema.empty_table().append_column("rank", pa.array([], pa.int64()))
 _IN_MICROBATCH = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.RECOMPUTE.value)
 
 
 Cuts = tuple[tuple[int, str], ...]
 """Which training steps a file does not hold whole, and why: as ``MicrobatchSteps`` has it."""
 
+
+_MOST_COMPARED = 8
+"""Ranks whose lists of communications are compared where only order can match them."""
 
 _AS_LARGE = 0.97
 """Files of one stage differ by less than this in size where all ranks were recorded for equally long."""
@@ -49,17 +58,31 @@ class Sampler:
 
     def __init__(self, rules: Rules, home: Path | None = None) -> None:
         self._rules, self._home = rules, home
-        self._known: dict[tuple[Path, str], tuple[Sample, Cuts] | None] = {}
+        self._known: dict[tuple[Path, str], tuple[Sample, Cuts, pa.Table] | None] = {}
 
     def sample(self, inputs: IterationInputs, topology: Topology) -> Sample | None:
         """What one rank's file tells; None where no rank can be read."""
         for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}, self._home):
             known = self._classified(trace, topology)
             if known is not None:
-                sample, cuts = known
-                others = tuple(self._faults(_smallest(inputs, topology, trace), inputs, topology))
-                return replace(sample, fault=window_fault(cuts, trace.step), others=others)
+                sample, cuts, communications = known
+                return replace(
+                    sample,
+                    fault=window_fault(cuts, trace.step),
+                    others=tuple(self._faults(_smallest(inputs, topology, trace), inputs, topology)),
+                    unmet=_unmet(communications, inputs, topology),
+                    contradiction=self._contradiction(inputs, topology) if sample.ordered else None,
+                )
         return None
+
+    def _contradiction(self, inputs: IterationInputs, topology: Topology) -> str | None:
+        """Why nothing matches the communications of the first ranks by order; None where it does, or ranks lack."""
+        ranks = sorted(entry.rank for entry in inputs.ranks)[:_MOST_COMPARED]
+        known = [self._classified(trace, topology) for trace in rank_traces(inputs, set(ranks), self._home)]
+        rows = gather_communications([each[2] for each in known if each is not None])
+        matches = match_communications(rows, topology, _NO_MICROBATCHES)
+        unknown = unknown_waits(collectives_table(matches, solve_clocks(matches)))
+        return None if unknown is None or unknown.unread else unknown.reason
 
     def _faults(self, ranks: Collection[int], inputs: IterationInputs, topology: Topology) -> Iterator[tuple[int, str]]:
         for trace in rank_traces(inputs, ranks, self._home):
@@ -68,19 +91,20 @@ class Sampler:
             if fault is not None:
                 yield trace.rank, fault
 
-    def _classified(self, trace: RankTrace, topology: Topology) -> tuple[Sample, Cuts] | None:
+    def _classified(self, trace: RankTrace, topology: Topology) -> tuple[Sample, Cuts, pa.Table] | None:
         key = (trace.path, trace.part)
         if key not in self._known:
             self._known[key] = self._read(trace, topology)
         return self._known[key]
 
-    def _read(self, trace: RankTrace, topology: Topology) -> tuple[Sample, Cuts] | None:
+    def _read(self, trace: RankTrace, topology: Topology) -> tuple[Sample, Cuts, pa.Table] | None:
         try:
             events = read_events(trace, topology, self._rules)
         except BadInputError:
             return None
         classified = classify_trace(events, trace.rank, topology, self._rules)
-        return _sample(trace.rank, classified.kernels, topology), classified.steps.cuts
+        communications = select_communications(classified.kernels, trace.rank)
+        return _sample(trace.rank, classified.kernels, communications, topology), classified.steps.cuts, communications
 
 
 def _smallest(inputs: IterationInputs, topology: Topology, sampled: RankTrace) -> set[int]:
@@ -98,7 +122,15 @@ def _smallest(inputs: IterationInputs, topology: Topology, sampled: RankTrace) -
     return {entry.rank for entry in stages.values()}
 
 
-def _sample(rank: int, kernels: pa.Table, topology: Topology) -> Sample:
+def _unmet(communications: pa.Table, inputs: IterationInputs, topology: Topology) -> int:
+    """How many communications are of groups of which some member is known to have no trace."""
+    grouped = group_communications(gather_communications([communications]), topology)
+    present = {entry.rank for entry in inputs.ranks}
+    lacking = [not present.issuperset(group.members or ()) for group in grouped.groups]
+    return int(np.array([*lacking, False])[grouped.group].sum())
+
+
+def _sample(rank: int, kernels: pa.Table, communications: pa.Table, topology: Topology) -> Sample:
     duration = kernels["duration_ns"]
     phase, kind, dimension = (kernels[name].cast(pa.string()) for name in ("phase", "kind", "dimension"))
     communicates = pc.equal(kind, Kind.COMMUNICATION.value)
@@ -110,7 +142,7 @@ def _sample(rank: int, kernels: pa.Table, topology: Topology) -> Sample:
     if topology.pipelines:
         told = pc.not_equal(communication["dimension"].cast(pa.string()), Dimension.UNKNOWN.value)
         grouped = pc.or_(grouped, pc.fill_null(told, False))
-    rows = gather_communications([select_communications(kernels, rank)])
+    rows = gather_communications([communications])
     groups = group_communications(rows, topology)
     by_order = np.array([group.evidence in (BY_SIZE, BY_WORLD) for group in groups.groups] + [False])[groups.group]
     return Sample(
