@@ -15,7 +15,7 @@ from tests.adversarial import healthy, unsolvable_clocks
 from tests.analyze.across_ranks import analysed_here
 from tests.commands.jobs import home_of
 from tests.kineto_file import KinetoFile
-from tests.small_run import REDUCE
+from tests.small_run import GEMM, REDUCE
 from traceviz_dag.commands.main import app
 
 
@@ -126,3 +126,18 @@ def test_a_link_that_leads_to_itself_is_one_line(words, tmp_path):
     assert ended.returncode == 2
     [line] = ended.stderr.splitlines()
     assert "loop.parquet" in line and "fault of traceviz" not in line
+
+
+def test_findings_of_a_served_model_say_so_in_their_first_line(tmp_path):
+    file = KinetoFile()
+    for start in range(0, 5_000_000, 500_000):
+        file.operator("vllm::unified_attention", start, start + 9_000)
+        file.kernel(GEMM, start + 8_000, start + 20_000, launched=start + 3_000)
+    file.write(tmp_path / "serve/rank_0.json")
+    answers = [
+        CliRunner().invoke(app, [*words, "--home", str(tmp_path / "home")]).stdout
+        for words in (["analyze", str(tmp_path / "serve")], ["findings"])
+    ]
+    assert all("inference: no training step" in answer.strip().splitlines()[0] for answer in answers)
+    assert "makes the step" not in answers[1] and "of the step wide" not in answers[1]
+    assert "--cuda-graph-impl" not in answers[1] and "optimizer" not in answers[1]

@@ -21,9 +21,10 @@ from traceviz_dag.commands.common.across import (
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json
+from traceviz_dag.commands.common.summary import STEP_KINDS
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
-from traceviz_dag.vocabulary import FindingClass, Severity
+from traceviz_dag.vocabulary import FindingClass, Severity, StepKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,11 +114,12 @@ def findings(
 
 
 def _answer(iteration: StoredIteration, *, given: bool) -> dict[str, Any]:
-    from traceviz_dag.pipeline.findings import compared_environment
+    from traceviz_dag.pipeline.findings import compared_environment, kind_of_steps
 
     rows = stored_findings(iteration, given=given)
     environment = compared_environment(iteration.lake, iteration.run, iteration.iteration)
-    return {**place(iteration), "environment": environment, "iteration_findings": rows}
+    kind = kind_of_steps(iteration.lake, iteration.run, iteration.iteration)
+    return {**place(iteration), "environment": environment, "step_kind": kind, "iteration_findings": rows}
 
 
 def stored_findings(iteration: StoredIteration, *, given: bool) -> list[dict[str, Any]]:
@@ -260,7 +262,11 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
     step = _step(rows[0]) if rows and rows[0]["step_ns"] is not None else "step unknown"
     ranks = f"{len(iteration.ranks)} rank{'' if len(iteration.ranks) == 1 else 's'}"
     mode = f" · {rows[0]['capture_mode']}" if rows else ""
-    typer.echo(f"\n{heading(iteration, f'{step} on {ranks}{mode}')}")
+    kind = answer["step_kind"]
+    said = f"{STEP_KINDS[kind].split(';')[0]} · " if kind in STEP_KINDS else ""
+    if kind == StepKind.INFERENCE:
+        step = f"{milliseconds(rows[0]['step_ns'])} ms recorded" if rows and rows[0]["step_ns"] else "time unknown"
+    typer.echo(f"\n{heading(iteration, f'{said}{step} on {ranks}{mode}')}")
     if losses := losses_in_words(largest_losses(rows)):
         typer.echo(f"  {losses}")
     typer.echo(f"  {counted(rows)}; gains do not add up")

@@ -87,6 +87,7 @@ RULE = Rule(
     question="For how long does nothing run on the GPU, and why?",
     remedy="Give the GPU its next work earlier.",
     remedy_of=_remedy,
+    serving="Give the GPU its next work earlier: CUDA graphs, larger batches, fewer waits of the host for the GPU.",
     sql=_SQL,
     measure=MEASURE,
     sentence=_sentence,
