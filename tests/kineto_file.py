@@ -50,8 +50,8 @@ class KinetoFile:
     def operator(self, name: str, start: int, end: int, thread: int = MAIN, **args: Any) -> None:
         self.row("cpu_op", name, start, end, thread, **args)
 
-    def annotation(self, name: str, start: int, end: int, thread: int = MAIN) -> None:
-        self.row("user_annotation", name, start, end, thread)
+    def annotation(self, name: str, start: int, end: int, thread: int = MAIN, **args: Any) -> None:
+        self.row("user_annotation", name, start, end, thread, **args)
 
     def memory(self, at: int, allocated: int, device: int = 0, device_type: int = 1) -> None:
         args = {"Total Allocated": allocated, "Total Reserved": 2 * allocated, "Bytes": 512, "Addr": 1}

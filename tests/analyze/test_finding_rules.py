@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import duckdb
@@ -14,6 +15,7 @@ from traceviz_dag.analyze.findings.rules.registry import RULES, rule_named
 from traceviz_dag.lake.catalogue import tables_named_in
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
+from traceviz_dag.vocabulary import StepKind
 
 RUN = "night's $iteration of $run"
 GAP = {"device": "gpu:0", "window_name": "step", "doing": "get_batch", "caller": None, "synchronization_id": None}
@@ -182,3 +184,21 @@ def test_a_rank_in_another_environment_is_named_and_what_no_rank_states_is_not_c
     (reason,) = home.sql(rule.unable_sql, params=here).fetchall()[0]
     assert reason == "no two ranks state anything of their GPUs, software or settings"
     assert home.sql(rule.partly_sql or "", params=here).fetchall() == []
+
+
+def test_where_a_model_is_served_no_option_of_training_is_advised_and_nothing_is_called_a_step(monkeypatch):
+    monkeypatch.setitem(GAP, "host_work", "synchronisation")
+    rows = {"exposed_communication": {"dimension": "tp"}, "idle": {"launches_ns": 1}, "launch_bound": {}}
+    for name in (*rows, "memory_headroom"):
+        told = rule_named(name).what_to_do(rows.get(name, {}), StepKind.INFERENCE)
+        assert not re.search(r"--(?!enforce-eager)|micro-batch|optimizer|[Rr]ecompute", told), told
+    (row,) = asked(rule_named("hidden_sync"), {3: 2_000})
+    gain = {"gain_ns": 1_900, "gain_low_ns": 1_900, "gain_high_ns": 1_900, "predicted_step_ns": 98_100}
+    gain |= dict.fromkeys(("rank", "dimension", "factor", "refusal")) | {"edit": "no_hidden_waits", "step": 1}
+    gain["step_ns"] = 101_000
+    for kind, words in ((StepKind.INFERENCE, "makes what was recorded"), (None, "makes the step")):
+        here = Iteration("a", 7, [gain], 100_000, 1, "none", kind)
+        (found,) = findings_table(here, [Judged(rule_named("hidden_sync"), [row])]).to_pylist()
+        assert words in found["statement"]
+        # The replay's step is a little longer than what the host measured: one length is told, and shares are of it.
+        assert found["step_ns"] == 100_000 and "(1.9%;" in found["statement"]

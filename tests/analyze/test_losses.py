@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from pathlib import Path
 
@@ -44,6 +45,9 @@ def test_copies_idle_time_and_products_without_tensor_cores_are_found_and_the_la
     assert "takes 40.000 ms per rank, 35.000 ms without a kernel beside it: 35.0%" in rows["copies"]["statement"]
     assert "pinned memory" in rows["copies"]["remedy"]
     assert "20.000 ms per rank, 20.0%" in rows["idle"]["statement"]
+    parts = rows["idle"]["statement"].partition(" are without computation: ")
+    times = [[float(number) for number in re.findall(r"([0-9.]+) ms", part)] for part in (parts[0], parts[2])]
+    assert times[0][-1] == 55.0 == sum(times[1]), "what is without computation is told in parts that add up to it"
     assert "25.000 ms of 45.000 ms of products" in rows["tensor_cores"]["statement"]
     assert rows["copies"]["at_most_ns"] == 35 * MS and rows["idle"]["at_most_ns"] == 20 * MS
 

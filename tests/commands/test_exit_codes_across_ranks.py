@@ -6,7 +6,11 @@ import json
 import shutil
 import subprocess
 import sys
+<<<<<<< HEAD
 from dataclasses import replace
+=======
+from pathlib import Path
+>>>>>>> i39
 
 import pytest
 from typer.testing import CliRunner
@@ -14,6 +18,8 @@ from typer.testing import CliRunner
 from tests.adversarial import healthy, unsolvable_clocks
 from tests.analyze.across_ranks import analysed_here
 from tests.commands.jobs import home_of
+from tests.kineto_file import KinetoFile
+from tests.small_run import GEMM, REDUCE
 from traceviz_dag.commands.main import app
 from traceviz_dag.simulate import JobSettings, simulate
 
@@ -33,6 +39,42 @@ def test_waits_that_nothing_tells_end_with_2_and_a_healthy_job_with_0(tmp_path):
     code, answer = answers["scattered"]
     assert (code, answer["uncertain"]) == (2, answer["communication_kernels"])
     assert "have no certain wait" in answer["reason"]
+
+
+def test_analyze_and_findings_end_with_2_and_say_so_where_nothing_tells_who_waited(tmp_path):
+    for name, job, code in (("whole", healthy(meetings=10), 0), ("scattered", unsolvable_clocks(), 2)):
+        traces, home = job.write(tmp_path / name), ["--home", str(tmp_path / f"home_{name}")]
+        told = {
+            words[0]: CliRunner().invoke(app, [*words, *home]) for words in (["analyze", str(traces)], ["findings"])
+        }
+        for result in told.values():
+            assert getattr(result.exception, "exit_code", result.exit_code) == code, result.output
+            assert ("have no certain wait" in str(result.exception)) == (code == 2)
+        assert ("who is late is not known: " in told["analyze"].stdout) == (code == 2)
+        _, _, not_judged = told["findings"].stdout.partition("Not judged")
+        assert ("slow_rank: which rank comes late is not known: " in not_judged) == (code == 2)
+
+
+def test_doctor_promises_waits_only_where_members_are_there_and_lists_agree(tmp_path):
+    def says(folder: Path) -> dict:
+        [answer] = json.loads(CliRunner().invoke(app, ["doctor", str(folder), "--json"]).stdout)
+        return next(each for each in answer["questions"] if each["question"].startswith("Who waits"))
+
+    half = healthy(world=4).write(tmp_path / "half")
+    next(half.rglob("*rank*3*.json")).unlink()
+    assert (says(half)["answer"], "are all members there" in says(half)["why"]) == ("no", True)
+    for name, more in (("alike", 0), ("longer", 1)):
+        for rank in range(3):
+            file = KinetoFile(rank=rank, world_size=3)
+            file.annotation("ProfilerStep#7", 0, 9_000_000)
+            for number in range(4 + more * (rank == 1)):
+                facts = {"Collective name": "allreduce", "Group size": 3, "In msg nelems": 8, "dtype": "Float"}
+                start = 1_000_000 * (number + 1)
+                file.kernel(REDUCE, start, start + 500_000, launched=start - 5_000, stream=32, **facts)
+            file.write(tmp_path / name / f"iteration_7/rank_{rank}_iter_7.pt.trace.json")
+    assert says(tmp_path / "alike")["answer"] == "in part"
+    longer = says(tmp_path / "longer")
+    assert (longer["answer"], "look at rank 1" in longer["why"]) == ("no", True)
 
 
 @pytest.mark.parametrize(("job", "code"), [("dp_only", 0), ("without_micro_batches", 2), ("healthy", 0)])
@@ -109,3 +151,18 @@ def test_a_link_that_leads_to_itself_is_one_line(words, tmp_path):
     assert ended.returncode == 2
     [line] = ended.stderr.splitlines()
     assert "loop.parquet" in line and "fault of traceviz" not in line
+
+
+def test_findings_of_a_served_model_say_so_in_their_first_line(tmp_path):
+    file = KinetoFile()
+    for start in range(0, 5_000_000, 500_000):
+        file.operator("vllm::unified_attention", start, start + 9_000)
+        file.kernel(GEMM, start + 8_000, start + 20_000, launched=start + 3_000)
+    file.write(tmp_path / "serve/rank_0.json")
+    answers = [
+        CliRunner().invoke(app, [*words, "--home", str(tmp_path / "home")]).stdout
+        for words in (["analyze", str(tmp_path / "serve")], ["findings"])
+    ]
+    assert all("inference: no training step" in answer.strip().splitlines()[0] for answer in answers)
+    assert "makes the step" not in answers[1] and "of the step wide" not in answers[1]
+    assert "--cuda-graph-impl" not in answers[1] and "optimizer" not in answers[1]

@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from traceviz_dag.commands.common.across import end_untold, untold_waits
 from traceviz_dag.commands.common.failures import changed_lines, end_failed, tell_failures
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import home_option, print_json, terminal
@@ -69,6 +70,8 @@ def analyze(
     A file that cannot be read, or only in part, is reported; the other ranks are analysed, and the exit code is 2.
     Measures across ranks leave out ranks read in part, unless --allow-partial counts them. Missing ranks make the
     result partial, too, unless you chose the ranks by naming files, by --pattern, or accept them by --allow-partial.
+    The exit code is 2, too, where nothing tells of ranks that were read who waited for whom, or where they contradict
+    each other in what they communicate.
     """
     from traceviz_dag.pipeline.analysis import BUILT_IN_RULES, AnalysisSettings, analyse
     from traceviz_dag.pipeline.completeness import ranks_chosen_by_name, stored_completeness
@@ -112,6 +115,7 @@ def analyze(
         tell_partial(meant)
     end_failed(results)
     end_partial(meant)
+    end_untold([untold_waits(summary["run"], summary["iteration"], summary["waits_unknown"]) for summary in summaries])
 
 
 def batch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,14 +14,17 @@ from traceviz_dag.commands.common.across import (
     RulesOption,
     RunOption,
     chosen_iterations,
+    end_untold,
     heading,
     place,
+    untold_waits,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json
+from traceviz_dag.commands.common.summary import STEP_KINDS
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
-from traceviz_dag.vocabulary import FindingClass, Severity
+from traceviz_dag.vocabulary import FindingClass, Severity, StepKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,11 +67,18 @@ def findings(
 ) -> None:
     """Say what is wrong with each training step, who is at fault, what mending it would win, and what to do about it.
 
+<<<<<<< HEAD
     Faults come first, then opportunities (healthy costs that could be lower) and losses, by what they cost. The gain is
     what the replay of the step predicts; gains do not add up. A loss is among the largest though its gain is not
     predicted or below 1 % of the step; a note is any other such row.
+=======
+    Faults come first, then opportunities: healthy costs that could be lower. The gain is what the replay of the step
+    predicts; gains do not add up. A note gains less than 1 % of the step, or perhaps nothing, or is not predicted. The
+    exit code is 2 where nothing tells of ranks that were read who waited for whom, so that a late one is not found.
+>>>>>>> i39
     """
     from traceviz_dag.analyze.findings.rules.registry import RULE_NAMES
+    from traceviz_dag.pipeline.findings import stored_unknown_waits
     from traceviz_dag.read.training_log import read_training_log
 
     for name in fail_on or ():
@@ -91,6 +102,11 @@ def findings(
             untold += [f"nothing is predicted: {why}" for each in iterations if (why := _unpredicted(each)) is not None]
         untold += [why for each in answers for why in open_questions(each["iteration_findings"], fail_on or ())]
         failing = [row for answer in answers for row in answer["iteration_findings"] if _fails(row, fail_on or ())]
+        waits = [
+            untold_waits(each.run, each.iteration, None if unknown is None else asdict(unknown))
+            for each in iterations
+            for unknown in [stored_unknown_waits(each.lake, each.run, each.iteration)]
+        ]
         for line in unread:
             typer.echo(f"traceviz: {line}", err=True)
     if unread:
@@ -100,14 +116,16 @@ def findings(
         raise typer.Exit(1)
     if untold:
         raise NoEvidenceError(f"--fail-on cannot be answered: {untold[0]}")
+    end_untold(waits)
 
 
 def _answer(iteration: StoredIteration, *, given: bool) -> dict[str, Any]:
-    from traceviz_dag.pipeline.findings import compared_environment
+    from traceviz_dag.pipeline.findings import compared_environment, kind_of_steps
 
     rows = stored_findings(iteration, given=given)
     environment = compared_environment(iteration.lake, iteration.run, iteration.iteration)
-    return {**place(iteration), "environment": environment, "iteration_findings": rows}
+    kind = kind_of_steps(iteration.lake, iteration.run, iteration.iteration)
+    return {**place(iteration), "environment": environment, "step_kind": kind, "iteration_findings": rows}
 
 
 def stored_findings(iteration: StoredIteration, *, given: bool) -> list[dict[str, Any]]:
@@ -252,7 +270,11 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
     step = _step(rows[0]) if rows and rows[0]["step_ns"] is not None else "step unknown"
     ranks = f"{len(iteration.ranks)} rank{'' if len(iteration.ranks) == 1 else 's'}"
     mode = f" · {rows[0]['capture_mode']}" if rows else ""
-    typer.echo(f"\n{heading(iteration, f'{step} on {ranks}{mode}')}")
+    kind = answer["step_kind"]
+    said = f"{STEP_KINDS[kind].split(';')[0]} · " if kind in STEP_KINDS else ""
+    if kind == StepKind.INFERENCE:
+        step = f"{milliseconds(rows[0]['step_ns'])} ms recorded" if rows and rows[0]["step_ns"] else "time unknown"
+    typer.echo(f"\n{heading(iteration, f'{said}{step} on {ranks}{mode}')}")
     if losses := losses_in_words(largest_losses(rows)):
         typer.echo(f"  {losses}")
     typer.echo(f"  {counted(rows)}; gains do not add up")

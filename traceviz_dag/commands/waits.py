@@ -89,6 +89,7 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
 def _certainty(collectives: pa.Table) -> dict[str, Any]:
     """How many communication kernels have no certain wait, and in a sentence what follows from that."""
     from traceviz_dag.analyze.waits.blame import uncertain_waits
+    from traceviz_dag.analyze.waits.unknown_waits import unknown_waits
 
     uncertain, kernels = uncertain_waits(collectives), collectives.num_rows
     reason = (
@@ -96,6 +97,8 @@ def _certainty(collectives: pa.Table) -> dict[str, Any]:
         if uncertain
         else None
     )
+    if (unknown := unknown_waits(collectives)) is not None:
+        reason = unknown.reason
     return {"communication_kernels": kernels, "uncertain": uncertain, "certain": not uncertain, "reason": reason}
 
 

@@ -10,13 +10,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from traceviz_dag.analyze.clocks.clocks import solve_clocks
 from traceviz_dag.analyze.matching.communication_groups import BY_SIZE, BY_WORLD, group_communications
 from traceviz_dag.analyze.matching.communications import (
     communication_bytes,
     gather_communications,
     select_communications,
 )
+<<<<<<< HEAD
 from traceviz_dag.classify.phases.steps import MicrobatchSteps
+=======
+from traceviz_dag.analyze.matching.matches import match_communications
+from traceviz_dag.analyze.waits.collectives import collectives_table
+from traceviz_dag.analyze.waits.unknown_waits import unknown_waits
+>>>>>>> i39
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError
@@ -26,10 +33,23 @@ from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.iteration import rank_traces
 from traceviz_dag.pipeline.ranks import classify_trace, microbatch_counts, read_events, window_fault
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.tables import MICROBATCHES
 from traceviz_dag.vocabulary import Dimension, Kind, Phase
 
+_NO_MICROBATCHES = MICROBATCHES.schema.empty_table().append_column("rank", pa.array([], pa.int64()))
 _IN_MICROBATCH = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.RECOMPUTE.value)
 
+<<<<<<< HEAD
+=======
+
+Cuts = tuple[tuple[int, str], ...]
+"""Which training steps a file does not hold whole, and why: as ``MicrobatchSteps`` has it."""
+
+
+_MOST_COMPARED = 8
+"""Ranks whose lists of communications are compared where only order can match them."""
+
+>>>>>>> i39
 _AS_LARGE = 0.97
 """Files of one stage differ by less than this in size where all ranks were recorded for equally long."""
 
@@ -45,13 +65,18 @@ class Sampler:
 
     def __init__(self, rules: Rules, home: Path | None = None) -> None:
         self._rules, self._home = rules, home
+<<<<<<< HEAD
         self._known: dict[tuple[Path, str], tuple[Sample, MicrobatchSteps] | None] = {}
+=======
+        self._known: dict[tuple[Path, str], tuple[Sample, Cuts, pa.Table] | None] = {}
+>>>>>>> i39
 
     def sample(self, inputs: IterationInputs, topology: Topology) -> Sample | None:
         """What one rank's file tells; None where no rank can be read."""
         for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}, self._home):
             known = self._classified(trace, topology)
             if known is not None:
+<<<<<<< HEAD
                 sample, steps = known
                 others = tuple(self._faults(_smallest(inputs, topology, trace), inputs, topology, trace, steps))
                 return replace(sample, fault=window_fault(steps.cuts, trace.step), others=others)
@@ -65,6 +90,28 @@ class Sampler:
         sampled: RankTrace,
         steps: MicrobatchSteps,
     ) -> Iterator[tuple[int, str]]:
+=======
+                sample, cuts, communications = known
+                return replace(
+                    sample,
+                    fault=window_fault(cuts, trace.step),
+                    others=tuple(self._faults(_smallest(inputs, topology, trace), inputs, topology)),
+                    unmet=_unmet(communications, inputs, topology),
+                    contradiction=self._contradiction(inputs, topology) if sample.ordered else None,
+                )
+        return None
+
+    def _contradiction(self, inputs: IterationInputs, topology: Topology) -> str | None:
+        """Why nothing matches the communications of the first ranks by order; None where it does, or ranks lack."""
+        ranks = sorted(entry.rank for entry in inputs.ranks)[:_MOST_COMPARED]
+        known = [self._classified(trace, topology) for trace in rank_traces(inputs, set(ranks), self._home)]
+        rows = gather_communications([each[2] for each in known if each is not None])
+        matches = match_communications(rows, topology, _NO_MICROBATCHES)
+        unknown = unknown_waits(collectives_table(matches, solve_clocks(matches)))
+        return None if unknown is None or unknown.unread else unknown.reason
+
+    def _faults(self, ranks: Collection[int], inputs: IterationInputs, topology: Topology) -> Iterator[tuple[int, str]]:
+>>>>>>> i39
         for trace in rank_traces(inputs, ranks, self._home):
             known = self._classified(trace, topology)
             if known is None:
@@ -75,18 +122,27 @@ class Sampler:
             if fault is not None:
                 yield trace.rank, fault
 
+<<<<<<< HEAD
     def _classified(self, trace: RankTrace, topology: Topology) -> tuple[Sample, MicrobatchSteps] | None:
+=======
+    def _classified(self, trace: RankTrace, topology: Topology) -> tuple[Sample, Cuts, pa.Table] | None:
+>>>>>>> i39
         key = (trace.path, trace.part)
         if key not in self._known:
             self._known[key] = self._read(trace, topology)
         return self._known[key]
 
+<<<<<<< HEAD
     def _read(self, trace: RankTrace, topology: Topology) -> tuple[Sample, MicrobatchSteps] | None:
+=======
+    def _read(self, trace: RankTrace, topology: Topology) -> tuple[Sample, Cuts, pa.Table] | None:
+>>>>>>> i39
         try:
             events = read_events(trace, topology, self._rules)
         except BadInputError:
             return None
         classified = classify_trace(events, trace.rank, topology, self._rules)
+<<<<<<< HEAD
         return _sample(trace.rank, classified.kernels, topology), classified.steps
 
 
@@ -101,6 +157,10 @@ def _contradiction(mine: MicrobatchSteps, step: int | None, others: MicrobatchSt
                 "capture it again"
             )
     return None
+=======
+        communications = select_communications(classified.kernels, trace.rank)
+        return _sample(trace.rank, classified.kernels, communications, topology), classified.steps.cuts, communications
+>>>>>>> i39
 
 
 def _smallest(inputs: IterationInputs, topology: Topology, sampled: RankTrace) -> set[int]:
@@ -118,7 +178,15 @@ def _smallest(inputs: IterationInputs, topology: Topology, sampled: RankTrace) -
     return {entry.rank for entry in stages.values()}
 
 
-def _sample(rank: int, kernels: pa.Table, topology: Topology) -> Sample:
+def _unmet(communications: pa.Table, inputs: IterationInputs, topology: Topology) -> int:
+    """How many communications are of groups of which some member is known to have no trace."""
+    grouped = group_communications(gather_communications([communications]), topology)
+    present = {entry.rank for entry in inputs.ranks}
+    lacking = [not present.issuperset(group.members or ()) for group in grouped.groups]
+    return int(np.array([*lacking, False])[grouped.group].sum())
+
+
+def _sample(rank: int, kernels: pa.Table, communications: pa.Table, topology: Topology) -> Sample:
     duration = kernels["duration_ns"]
     phase, kind, dimension = (kernels[name].cast(pa.string()) for name in ("phase", "kind", "dimension"))
     communicates = pc.equal(kind, Kind.COMMUNICATION.value)
@@ -130,7 +198,7 @@ def _sample(rank: int, kernels: pa.Table, topology: Topology) -> Sample:
     if topology.pipelines:
         told = pc.not_equal(communication["dimension"].cast(pa.string()), Dimension.UNKNOWN.value)
         grouped = pc.or_(grouped, pc.fill_null(told, False))
-    rows = gather_communications([select_communications(kernels, rank)])
+    rows = gather_communications([communications])
     groups = group_communications(rows, topology)
     by_order = np.array([group.evidence in (BY_SIZE, BY_WORLD) for group in groups.groups] + [False])[groups.group]
     return Sample(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ import xxhash
 
 from traceviz_dag.analyze import findings
 from traceviz_dag.analyze.findings.findings import Iteration, Judged, findings_table
+from traceviz_dag.analyze.findings.rules import slow_rank
 from traceviz_dag.analyze.findings.rules.environment import KNOWN_SQL
 from traceviz_dag.analyze.findings.rules.registry import RULES
+from traceviz_dag.analyze.waits.unknown_waits import UNKNOWN_COLUMNS, UnknownWaits, unknown_waits
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.vocabulary import StepKind
 
 _WHAT_IF_SQL = "SELECT * FROM what_if WHERE run = $run AND iteration = $iteration"
 
@@ -23,6 +27,12 @@ SELECT
     bool_and(has_stacks) AS stacks,
     bool_and(has_shapes) AS shapes,
     bool_or(has_stacks) AS some_stacks
+FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
+"""
+
+_KIND_SQL = """
+SELECT CASE WHEN count(DISTINCT step_kind) = 1 AND count(*) = count(step_kind) THEN any_value(step_kind)::VARCHAR
+    END AS kind
 FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
 """
 
@@ -74,8 +84,26 @@ def iteration_findings(lake: Lake, run: str, iteration: int) -> pa.Table:
         else Judged(rule, [], unable[rule.name])
         for rule in RULES
     ]
+    unknown = stored_unknown_waits(lake, run, iteration)
+    if unknown is not None:
+        judged = [
+            replace(one, partly=f"which rank comes late is not known: {unknown.reason}")
+            if one.rule is slow_rank.RULE
+            else one
+            for one in judged
+        ]
     mode = capture_mode(lake, run, iteration)
-    return findings_table(Iteration(run, iteration, what_if, steps["step_ns"], max(steps["steps"], 1), mode), judged)
+    kind = kind_of_steps(lake, run, iteration)
+    return findings_table(
+        Iteration(run, iteration, what_if, steps["step_ns"], max(steps["steps"], 1), mode, kind), judged
+    )
+
+
+def stored_unknown_waits(lake: Lake, run: str, iteration: int) -> UnknownWaits | None:
+    """Why no wait of an iteration is certain, from its table ``collectives``; None where some are, or it has none."""
+    if not lake.exists("collectives", run=run, iteration=iteration):
+        return None
+    return unknown_waits(lake.table("collectives", run, iteration).arrow(UNKNOWN_COLUMNS))
 
 
 def compared_environment(lake: Lake, run: str, iteration: int) -> dict[str, list[str]]:
@@ -90,6 +118,12 @@ def compared_environment(lake: Lake, run: str, iteration: int) -> dict[str, list
         "alike": [row["what"] for row in rows if row["ranks"] == row["of_ranks"] > 1 and row["said"] == 1],
         "unknown": [row["what"] for row in rows if row["ranks"] == 0],
     }
+
+
+def kind_of_steps(lake: Lake, run: str, iteration: int) -> StepKind | None:
+    """What kind of steps the ranks of an iteration ran; None where they differ, or where one does not tell."""
+    (row,) = lake.query_iteration(_KIND_SQL, run=run, iteration=iteration).to_pylist()
+    return None if row["kind"] is None else StepKind(row["kind"])
 
 
 def capture_mode(lake: Lake, run: str, iteration: int) -> str:

@@ -258,8 +258,8 @@ class TraceEvents:
     """One trace file in columns.
 
     Attributes:
-        communication_operators: rows of ``host`` that are ``record_param_comms`` operators with facts; aligned with
-            ``operator_facts``.
+        communication_operators: rows of ``host`` that state facts of a communication, aligned with ``operator_facts``:
+            ``record_param_comms`` operators, and annotations inside them.
     """
 
     header: TraceHeader

@@ -139,7 +139,7 @@ KERNELS = Table(
         Column("graph_id", BIGINT, "CUDA graph that it belongs to; NULL outside graphs."),
         Column("graph_node_id", BIGINT, "Node in that graph."),
         Column("bytes", BIGINT, "Bytes of a memory operation."),
-        Column("collective", DICTIONARY, "Name of the collective, as the trace gives it."),
+        Column("collective", DICTIONARY, "Name of the collective: the trace's, else of the annotation around it."),
         Column("group_name", DICTIONARY, "Process group (pg_name)."),
         Column("group_description", DICTIONARY, "Description of the process group (pg_desc)."),
         Column("group_size", INTEGER, "Size of the process group."),

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import shutil
+
 import pytest
 
-from tests.analyze.across_ranks import match_rows, part, topology
+from tests.analyze.across_ranks import analysed_all, match_rows, part, topology
 from traceviz_dag.analyze.clocks.clocks import solve_clocks
 from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.waits.collectives import collectives_table
+from traceviz_dag.analyze.waits.unknown_waits import UnknownWaits, unknown_waits
 
 KERNEL = "ncclDevKernel_AllReduce_Sum_f16_RING_LL(ncclDevComm*, unsigned long, ncclWork*)"
 US = 1_000
@@ -64,3 +69,56 @@ def test_ends_that_do_not_agree_have_no_wait():
 def test_a_smaller_group_without_a_name_has_unknown_members():
     matches = match_rows([row(rank, 0, 50, size=2) for rank in (0, 1)], topology(world=4))
     assert {FAULTS[code].value for code in matches.fault} == {"no_group"}
+
+
+def unknown(rows: list[dict], world: int = 3) -> UnknownWaits | None:
+    matches = match_rows(rows, topology(world=world))
+    return unknown_waits(collectives_table(matches, solve_clocks(matches)))
+
+
+def test_the_rank_whose_communications_contradict_the_others_is_named():
+    world = range(3)
+    rows = [row(rank, 1000 * k + 10 * rank, 1000 * k + 500, size=3) for rank in world for k in range(4)]
+    assert unknown(rows) is None
+    more = unknown([*rows, row(1, 9000, 9500, size=3)])
+    assert more is not None and not more.unread
+    assert "13 of 13 communication kernels have no certain wait" in more.reason
+    assert "rank 1 (5 of them, not 4) contradict those of ranks 0, 2 in number; look at rank 1" in more.reason
+    other = unknown([*rows[:-1], rows[-1] | {"in_elements": 7}])
+    assert (
+        other is not None and "rank 2 contradict those of ranks 0–1 in order, operation, kernel or size" in other.reason
+    )
+
+
+def test_ranks_that_were_not_read_and_groups_that_nothing_tells_are_the_reason():
+    rows = [row(rank, 1000 * k, 1000 * k + 500, size=4) for rank in (0, 1) for k in range(4)]
+    few = unknown(rows, world=4)
+    assert few is not None and few.unread and "only 2 of the 4 ranks that take part were read" in few.reason
+    nothing = unknown([each | {"group_size": 2} for each in rows], world=4)
+    assert nothing is not None and not nothing.unread and "nothing tells their process groups" in nothing.reason
+    assert unknown(rows[:4], world=4) is None, "one rank has nobody to wait for"
+
+
+def test_two_ranks_of_a_real_job_are_one_communication_only_where_operation_and_size_agree(shared_data, tmp_path):
+    """Of 128 ranks two were recorded, whose kernels are all called SendRecv: annotations tell what each does."""
+    stated = {}
+    for rank in (0, 1):
+        path = shared_data / "kineto" / "hta" / f"trace_filter_rank-{rank}.json.gz"
+        shutil.copy(path, tmp_path / path.name)
+        events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+        around = sorted(
+            (event["ts"], event["name"].removeprefix("nccl:"), str(event["args"]["Input Dims"]))
+            for event in events
+            if event.get("cat") == "user_annotation" and event["name"].startswith("nccl:")
+        )
+        stated[rank] = [(name, sizes) for _, name, sizes in around]
+    seen: dict[int, list] = {0: [], 1: []}
+    for each in analysed_all(tmp_path):
+        table = each.table("collectives").to_pandas().sort_values(["rank", "arrival_ns"])
+        for rank, mine in table.groupby("rank"):
+            seen[rank] += list(zip(mine.operation, mine.communication, strict=True))
+        both = table[table.communication.notna()].groupby("communication")["rank"].nunique()
+        assert (both < 2).all(), "by order alone nothing says which of them met"
+    for rank, found in seen.items():
+        wanted = [name.replace("_all_gather_base", "all_gather") for name, _ in stated[rank]]
+        assert sorted(operation for operation, _ in found) == sorted(wanted)

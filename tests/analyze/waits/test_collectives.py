@@ -233,6 +233,15 @@ def test_sequence_numbers_that_run_over_groups_give_way_to_order(shift):
     assert matches.communication[:5].tolist() == matches.communication[5:].tolist()
 
 
+@pytest.mark.parametrize("counted_over_groups", [True, False])
+def test_a_group_with_one_collective_is_trusted_as_the_others_are(counted_over_groups):
+    single = [part(0, 5_000, 5_050, "2", sequence=9), part(1, 5_000, 5_050, "2", sequence=11)]
+    rows = [*numbered_lists(2, counted_over_groups=counted_over_groups), *single]
+    matches = match_rows(rows, topology({"1": (0, 1), "2": (0, 1)}))
+    faults = {FAULTS[code].value for code in matches.fault[10:]}
+    assert faults == ({"none"} if counted_over_groups else {"members_missing"})
+
+
 @pytest.mark.parametrize("shift", [1, 2])
 def test_a_rank_that_was_recorded_later_is_still_matched_by_its_sequence_numbers(shift):
     matches = match_rows(numbered_lists(shift, counted_over_groups=False), topology({"1": (0, 1)}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from tests.classify.test_kernels import GEMM, NCCL, SENDRECV, kernels, megatron_step
@@ -177,3 +178,27 @@ def test_a_group_of_which_no_source_tells_lists_what_could_have_such_a_collectiv
     gathered, sent = (set(text.split(",")) for text in table.dimension_candidates)
     assert gathered == {"tp", "cp", "dp", "pp"}
     assert "pp" in sent and sent.isdisjoint({"dp", "embedding", "grad_norm"})
+
+
+@pytest.mark.parametrize("name", [SENDRECV, "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)"])
+def test_an_annotation_tells_operation_size_and_type_of_a_kernel_whose_name_does_not(tmp_path, name):
+    file = KinetoFile(world_size=8)
+    stated = {"Input Dims": [[4, 1000]], "Input type": ["c10::Half"]}
+    inputs = {"Concrete Inputs": ["", "3", "77", "0", "", "[]", "[]", "8"], "Input Dims": [[[4, 1000]], *[[]] * 7]}
+    for start, kernel, annotation in (
+        (1_000, name, "all_reduce"),
+        (3_000, NCCL, "_all_gather_base"),
+        (5_000, name, "send"),
+    ):
+        file.operator("record_param_comms", start, start + 900, **inputs)
+        file.annotation(f"nccl:{annotation}", start + 10, start + 800, **stated)
+        file.kernel(kernel, start + 500, start + 900, launched=start + 50, stream=40)
+    told, named, message = kernels(file, tmp_path).to_dict("records")
+    assert (told["collective"], told["dtype"], told["in_elements"], told["group_size"]) == (
+        "all_reduce",
+        "Half",
+        4_000,
+        8,
+    )
+    assert pd.isna(named["collective"]), "what its own name says is not overruled"
+    assert pd.isna(message["collective"]) and message["group_size"] == 8

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -279,3 +280,14 @@ def test_the_tables_say_where_a_rank_stands(shared_data):
     row = ranks.to_pylist()[5]
     assert (row["tp"], row["pp"], row["stage"], row["stages"], row["pipeline"]) == (1, 2, 2, 4, 1)
     assert (row["dense_replica"], row["expert_replica"], row["model_replica"]) == (0, 0, 0)
+
+
+def test_where_a_kernels_description_contradicts_the_header_the_header_is_believed(shared_data):
+    topology = unite(all_headers(truth(shared_data, "w8_tp2_pp2_dp2")))
+    group = next(g for g in topology.groups if g.description == "TENSOR_MODEL_PARALLEL_GROUP")
+    for description in ("DATA_PARALLEL_GROUP_WITH_CP", "EMBEDDING_GROUP", "PIPELINE_MODEL_PARALLEL_GROUP"):
+        found = group_dimension(topology, group.name, description, group.ranks)
+        assert found == (Dimension.TP, (Dimension.TP,), "group_name")
+    twice = replace(topology, groups=(*topology.groups, replace(group, description="CONTEXT_PARALLEL_GROUP")))
+    assert group_dimension(twice, group.name, "EMBEDDING_GROUP", group.ranks)[0] is Dimension.UNKNOWN
+    assert group_dimension(twice, group.name, "CONTEXT_PARALLEL_GROUP", group.ranks)[0] is Dimension.CP

@@ -251,9 +251,13 @@ WAITS = (
         f"SELECT * FROM ({_LOADS}) WHERE load >= 1.2",
     ),
     Sentence(
-        r"(?P<k_run>\w+) (?P<k_iteration>\d+): (?P<v_uncertain>\d+) of (?P<v_kernels>\d+) communication kernels have "
-        "no certain wait; whom they waited for is not known",
-        f"{_TOLD} SELECT kernels, kernels - certain AS uncertain FROM (SELECT {_CERTAIN}, {_KERNELS})",
+        r"((?P<k_run>\w+) (?P<k_iteration>\d+)|who is late is not known): (?P<v_uncertain>\d+) of (?P<v_kernels>\d+) "
+        r"communication kernels have no certain wait(; whom they waited for is not known|: only (?P<v_read>\d+) of the "
+        r"(?P<v_members>\d+) ranks that take part were read|: .*?)( \(traceviz waits\))?",
+        f"""{_TOLD}
+        SELECT kernels, kernels - certain AS uncertain, read, members
+        FROM (SELECT {_CERTAIN}, {_KERNELS}), (SELECT count(DISTINCT rank) AS read, max(members) AS members
+            FROM collectives WHERE run = $run AND iteration = $iteration)""",
     ),
 )
 

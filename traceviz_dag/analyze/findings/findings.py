@@ -28,7 +28,7 @@ from traceviz_dag.analyze.findings.rule import (
 from traceviz_dag.analyze.findings.rules import environment
 from traceviz_dag.tables import FINDINGS
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
-from traceviz_dag.vocabulary import FindingClass, Severity
+from traceviz_dag.vocabulary import FindingClass, Severity, StepKind
 
 MORE = 1.25
 """An edit that gains so many times what a finding can cost at most mends something else, too."""
@@ -66,7 +66,8 @@ class Iteration:
 
     Attributes:
         what_if: rows of the table of that name. step_ns: of its training steps on the host together; None where no file
-            has a ProfilerStep. steps: how many. capture_mode: what was recorded, in words.
+            has a ProfilerStep. steps: how many. capture_mode: what was recorded, in words. kind: of the steps; None
+            where it is not known.
     """
 
     run: str
@@ -75,6 +76,7 @@ class Iteration:
     step_ns: int | None
     steps: int
     capture_mode: str
+    kind: StepKind | None = None
 
 
 def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
@@ -88,6 +90,9 @@ def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
     gains = {EditKey(row["edit"], row["rank"], row["dimension"], row["ranks"]): row for row in over_steps(predicted)}
     known = {row["step"]: row["step_ns"] for row in predicted}
     step_ns = sum(known.values()) if known else iteration.step_ns
+    if step_ns is not None and iteration.step_ns is not None and not are_apart(step_ns, iteration.step_ns):
+        # One length for all shares: what the host measured, as every other command says it.
+        step_ns = iteration.step_ns
     places = {one.rule.name: place for place, one in enumerate(judged)}
     found = []
     for one in judged:
@@ -158,7 +163,7 @@ def _finding(
         "refusal": why,
         "at_most_ns": at_most,
         "statement": f"{rule.sentence(row)}; {predicted}",
-        "remedy": rule.what_to_do(row),
+        "remedy": rule.what_to_do(row, iteration.kind),
         "evidence_sql": evidence_sql(rule, iteration.run, iteration.iteration, row),
     }
 
@@ -202,7 +207,9 @@ def are_apart(step_ns: int, measured_ns: int | None) -> bool:
 
 def _gain_in_words(gain: Mapping[str, Any], iteration: Iteration, step_ns: int) -> str:
     """What an edit gains, of all steps; it may be predicted in some of them only."""
-    together = f"the {iteration.steps} steps together" if iteration.steps > 1 else "the step"
+    together, whole = f"the {iteration.steps} steps together" if iteration.steps > 1 else "the step", "the step"
+    if iteration.kind is StepKind.INFERENCE:
+        together, whole = "what was recorded", "that time"
     # Elsewhere on the screen is the length that the host measured.
     of = f" of {milliseconds(step_ns)} to the last kernel" if are_apart(step_ns, iteration.step_ns) else ""
     change, low, high = gain["gain_ns"], gain["gain_low_ns"], gain["gain_high_ns"]
@@ -210,7 +217,7 @@ def _gain_in_words(gain: Mapping[str, Any], iteration: Iteration, step_ns: int) 
     if change < 0:
         change, low, high, direction = -change, -high, -low, "longer"
     wide = (
-        f"; the error bar is {percent((high - low) / step_ns)} of the step wide" if high - low > WIDE * step_ns else ""
+        f"; the error bar is {percent((high - low) / step_ns)} of {whole} wide" if high - low > WIDE * step_ns else ""
     )
     return (
         f"mending it ({named_edit(gain)}) makes {together} {milliseconds(change)} {direction} "

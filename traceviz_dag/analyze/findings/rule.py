@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from traceviz_dag.lake.catalogue import quoted_text, with_values
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
-from traceviz_dag.vocabulary import FindingClass
+from traceviz_dag.vocabulary import FindingClass, StepKind
 
 Row = Mapping[str, Any]
 """A row of a rule's query."""
@@ -62,6 +62,7 @@ class Rule:
         key: columns that tell rows apart beside those of the culprit.
         unpredicted: why nothing predicts a gain, of rules that have no edit.
         remedy_of: what to do about one row, where that differs between them.
+        serving: what to do instead where the job serves a model, and options of training would not help.
         places: where its findings show in time; None where they are of no particular time.
     """
 
@@ -80,9 +81,12 @@ class Rule:
     unpredicted: str = "no edit of the step mends it"
     remedy_of: Callable[[Row], str] | None = None
     places: Places | None = None
+    serving: str | None = None
 
-    def what_to_do(self, row: Row) -> str:
-        """The remedy of a row of the query."""
+    def what_to_do(self, row: Row, kind: StepKind | None = None) -> str:
+        """The remedy of a row of the query, in a step of this kind."""
+        if kind is StepKind.INFERENCE and self.serving is not None:
+            return self.serving
         return self.remedy if self.remedy_of is None else self.remedy_of(row)
 
 

@@ -105,8 +105,8 @@ def match_collectives(rows: Communications, chosen: npt.NDArray[np.intp], groupe
     fault[group < 0] = FAULTS.index(Fault.NO_GROUP)
     named = np.array([each.evidence == BY_NAME for each in grouped.groups] + [False])
     _place_by_sequence(rows, chosen, np.where(named[group], group, -1), place, rule)
-    by_size = np.array([each.evidence == BY_SIZE for each in grouped.groups] + [False])
-    _place_by_order(rows, chosen, group, by_size[group], place, rule)
+    strict = np.array([each.evidence in (BY_SIZE, BY_WORLD) for each in grouped.groups] + [False])
+    _place_by_order(rows, chosen, group, strict[group], place, rule)
     if grouped.groups:
         by_evidence = np.array([MATCHED_BY.index(_RULES[each.evidence]) for each in grouped.groups])
         rule = np.where(rule == MATCHED_BY.index(MatchedBy.ORDER), by_evidence[group], rule)

@@ -63,7 +63,9 @@ _WORDS = (
     ("recv", Operation.RECEIVE),
 )
 _BYTES_OF = {
-    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2", "char", "byte", "bool", "int8", "uint8", "signedchar"), 1),
+    **dict.fromkeys(
+        ("float8_e4m3fn", "float8_e5m2", "char", "byte", "bool", "int8", "uint8", "signedchar", "unsignedchar"), 1
+    ),
     **dict.fromkeys(("bfloat16", "half", "float16", "short", "int16"), 2),
     **dict.fromkeys(("float", "float32", "int", "int32"), 4),
     **dict.fromkeys(("double", "float64", "long", "int64", "complexfloat"), 8),
@@ -101,7 +103,7 @@ def reduced_type(kernel_name: str | None) -> str | None:
 
 def element_bytes(dtype: str | None) -> int | None:
     """Bytes of one element of PyTorch's or NCCL's name for a type; None where it is not known."""
-    return _BYTES_OF.get(re.sub("^c10::", "", (dtype or "").lower()).removesuffix("tensor"))
+    return _BYTES_OF.get(re.sub("^c10::| ", "", (dtype or "").lower()).removesuffix("tensor"))
 
 
 def message_bytes(operation: Int64, in_elements: Int64, out_elements: Int64, size: Int64) -> Int64:

@@ -3,7 +3,8 @@
 Some backends count over all groups of a process (nccl2 of 2026), so that equal numbers of two ranks may mean different
 communications. Where the members' lists agree in length and operations, but not in numbers, either a rank was recorded
 a few communications later, or the numbers run over groups: then the clocks decide, since the ends of what is one
-communication keep their distance. Kineto's ``Comms Id`` is made of group and number, and tells no more than these.
+communication keep their distance. A group with one collective cannot be checked so: it is trusted as the others are.
+Kineto's ``Comms Id`` is made of group and number, and tells no more than these.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def groups_to_distrust(rows: Communications, chosen: Rows, group: Int64) -> Int6
     queue, group, chosen, sequence = queue[order], group[order], chosen[order], sequence[order]
     operation, ends = rows.operation[chosen], rows.end_ns[chosen]
     starts = np.append(np.flatnonzero(np.append(True, queue[1:] != queue[:-1])), len(queue))
-    distrusted = set()
+    distrusted, unchecked = set(), set()
     lists: dict[int, list[slice]] = {}
     for first, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         lists.setdefault(int(group[first]), []).append(slice(first, end))
@@ -41,11 +42,13 @@ def groups_to_distrust(rows: Communications, chosen: Rows, group: Int64) -> Int6
                 continue
             if not np.array_equal(operation[other], operation[reference]):
                 continue
+            if len(sequence[other]) == 1:
+                unchecked.add(number)
             if _scatter(ends[other] - ends[reference]) < _scatter_by_number(
                 sequence[reference], ends[reference], sequence[other], ends[other]
             ):
                 distrusted.add(number)
-    return np.array(sorted(distrusted), dtype=np.int64)
+    return np.array(sorted(distrusted | unchecked if distrusted else distrusted), dtype=np.int64)
 
 
 def _scatter_by_number(numbers: Int64, ends: Int64, other_numbers: Int64, other_ends: Int64) -> float:

@@ -47,12 +47,15 @@ def collectives_table(matches: Matches, rank_clocks: pa.Table) -> pa.Table:
     factor = bus_factor(rows.operation, np.where(matches.members == MISSING, matches.found, matches.members))
     reasons = [None if each is Refusal.NONE else each.value for each in REFUSALS]
     group = matches.grouped.group
+    # Of a few ranks of an unknown group, whose order nothing confirms, it is not even known that they met.
+    missing = matches.by_order_alone & (matches.fault == FAULTS.index(Fault.MEMBERS_MISSING))
+    unmet = (matches.communication < 0) | (missing & (judged.aligned.refusal != REFUSALS.index(Refusal.NONE)))
     table = rows.table
     return COLLECTIVES.from_columns(
         {name: table[name] for name in ("rank", "kernel_id", "step", "dimension", "phase", "stage")}
         | {name: pa.nulls(len(rows), COLLECTIVES.schema.field(name).type) for name in _FILLED_LATER}
         | {
-            "communication": pa.array(matches.communication, mask=matches.communication < 0),
+            "communication": pa.array(matches.communication, mask=unmet),
             "operation": word_column(rows.operation, [each.value for each in OPERATIONS]),
             "group_name": word_column(group, [each.name for each in matches.grouped.groups]),
             "group_description": word_column(group, [each.description for each in matches.grouped.groups]),

@@ -24,7 +24,7 @@ from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.group_dimensions import group_kind
 from traceviz_dag.classify.topology.types import Group, Topology
 from traceviz_dag.classify.topology.unite import group_dimension
-from traceviz_dag.read.events import MISSING, CollectiveFacts, TraceEvents
+from traceviz_dag.read.events import MISSING, USER_ANNOTATION, CollectiveFacts, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 from traceviz_dag.vocabulary import Dimension, Evidence, Phase, TopologySource
 
@@ -35,6 +35,8 @@ _COMBINED_GROUPS = frozenset({"tp_cp", "tp_dp", "tp_dp_cp", "etp_ep"})
 _EXPERT_DIMENSIONS = frozenset({Dimension.EP, Dimension.ETP, Dimension.EDP})
 _EXPERT_OPERATORS = ("_AllToAll", "_AllToAllBackward")
 _COLLECTIVE_CALL = re.compile(r"(?:c10d::|nccl:)\w*?(?:all_?to_?all|all_?gather|reduce_?scatter|all_?reduce|broadcast)")
+_OPEN_NAME = re.compile("nccl.*(?:SendRecv|Generic)", re.I)
+"""Names under which NCCL and RCCL run every operation."""
 _GATHERS, _SCATTERS = re.compile(r"all_?gather", re.I), re.compile(r"reduce_?scatter", re.I)
 _SHARDED = "parameters_gathered_and_gradients_scattered"
 _OF_THE_MODEL = frozenset({Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP, Dimension.PP})
@@ -88,20 +90,24 @@ def _spans_dimensions(group: Group) -> bool:
 
 
 def complete_facts(trace: TraceEvents, tree: HostTree, launches: Launches, communication: Bool) -> CollectiveFacts:
-    """The facts of each kernel: its own, else those of the ``record_param_comms`` operator around its launch."""
+    """The facts of each kernel: its own, else those of the ``record_param_comms`` operator around its launch.
+
+    What neither states, an annotation inside the operator may, of a kernel whose name leaves its operation open.
+    """
     own = trace.device.collective
     bare = communication & (own.collective == 0) & (own.group_name == 0) & (own.group_description == 0)
-    operator_of_row = np.full(len(trace.host), NONE, dtype=np.int64)
-    operator_of_row[trace.communication_operators] = np.arange(len(trace.communication_operators))
-    marked = operator_of_row[tree.rows] >= 0
-    around = lookup(tree.nearest(marked), np.where(bare, launches.position, NONE))
-    operator = lookup(operator_of_row, lookup(tree.rows, around))
-    borrowed = operator >= 0
-    columns = {}
-    for column in dataclasses.fields(CollectiveFacts):
-        values = getattr(own, column.name).copy()
-        values[borrowed] = getattr(trace.operator_facts, column.name)[operator[borrowed]]
-        columns[column.name] = values
+    is_annotation = trace.host.category[trace.communication_operators] == USER_ANNOTATION
+    columns = {column.name: getattr(own, column.name).copy() for column in dataclasses.fields(CollectiveFacts)}
+    names, name_of = np.unique(trace.device.name, return_inverse=True)
+    open_ = np.array([_OPEN_NAME.search(trace.strings[name]) is not None for name in names.tolist()], bool)[name_of]
+    for among, wanted in ((~is_annotation, bare), (is_annotation, bare & open_)):
+        operator_of_row = np.full(len(trace.host), NONE, dtype=np.int64)
+        operator_of_row[trace.communication_operators[among]] = np.flatnonzero(among)
+        around = lookup(tree.nearest(operator_of_row[tree.rows] >= 0), np.where(wanted, launches.position, NONE))
+        operator = lookup(operator_of_row, lookup(tree.rows, around))
+        for name, values in columns.items():
+            unknown = (operator >= 0) & (values == (0 if values.dtype == np.int32 else MISSING))
+            values[unknown] = getattr(trace.operator_facts, name)[operator[unknown]]
     return CollectiveFacts(**columns)
 
 

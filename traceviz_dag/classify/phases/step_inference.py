@@ -263,20 +263,22 @@ def _forward_only(
     pass and no optimizer: an evaluation, or a forward pass alone.
 
     Forward operators are those whose name says so, and those that read autograd's counter: with nothing else in such a
-    step, it counts nodes of the forward pass.
+    step, it counts nodes of the forward pass. The counter alone is enough in a trace that records backward passes.
     """
     own = tree.thread == main
+    numbered = own & (trace.host.sequence_number[tree.rows] >= 0)
     forward = own & signs
     node, _ = autograd_nodes(trace, tree)
     optimizing = np.array([name.startswith(OPTIMIZER_STEP) for name in trace.strings], dtype=bool)
     others = np.concatenate([tree.start_ns[node | optimizing[trace.host.name[tree.rows]]], told.optimizer_ns])
     step, step_of_others = step_at(profiler, tree.start_ns), step_at(profiler, others)
     amid = np.zeros(len(tree), dtype=bool)
-    for number in np.setdiff1d(step[forward], step_of_others).tolist():
+    told_by = forward | numbered if node.any() else forward
+    for number in np.setdiff1d(step[told_by], step_of_others).tolist():
         if number == MISSING and len(profiler):
             continue
         inside = np.flatnonzero(own & (step == number))
-        counted = inside[forward[inside] | _recording(trace, tree, main)[inside]]
+        counted = inside[forward[inside] | numbered[inside] | _recording(trace, tree, main)[inside]]
         first, last = int(tree.start_ns[counted].min()), int(tree.end_ns[counted].max())
         amid[inside[(tree.start_ns[inside] >= first) & (tree.end_ns[inside] <= last)]] = True
     return amid

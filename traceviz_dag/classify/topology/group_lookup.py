@@ -48,19 +48,25 @@ def group_dimension(
 
     Returns:
         (dimension or unknown, candidates, rule): rule is ``group_description``, ``group_name`` (the header describes
-        the group), ``default_group``, ``rank_set``, ``rank_set_ambiguous`` or ``unknown_group``.
+        the group, and is believed where the kernel contradicts it), ``group_contradicted`` (it describes several of
+        that name, and the kernel none of these), ``default_group``, ``rank_set``, ``rank_set_ambiguous`` or
+        ``unknown_group``.
     """
     kind = group_kind(description)
-    if kind is not None:
-        return kind.dimension, (kind.dimension,), "group_description"
     named = [group for group in topology.groups if name is not None and group.name == name]
     if ranks:
         named = [group for group in named if not group.ranks or _may_be(ranks, group.ranks)]
-    if clean_description(description) is None:
-        described = {kind.dimension for group in named if (kind := group_kind(group.description)) is not None}
+    described = {known.dimension for group in named if (known := group_kind(group.description)) is not None}
+    if kind is not None and (not described or kind.dimension in described):
+        return kind.dimension, (kind.dimension,), "group_description"
+    if described and (kind is not None or clean_description(description) is None):
+        # Some versions of the profiler write the description of another group into a kernel's row.
         if len(described) == 1:
             (dimension,) = described
             return dimension, (dimension,), "group_name"
+        if kind is not None:
+            candidates = tuple(dimension for dimension in Dimension if dimension in described)
+            return Dimension.UNKNOWN, candidates, "group_contradicted"
     members = ranks or (named[0].ranks if len(named) == 1 else ())
     world = topology.world_size
     if name == DEFAULT_GROUP_NAME and world is not None and (not members or _may_be(members, range(world))):

@@ -95,6 +95,17 @@ def end_untold(answers: Sequence[Mapping[str, Any]]) -> None:
         raise NoEvidenceError(f"{first['run']} {first['iteration']}: {first['reason']}{more}")
 
 
+def untold_waits(run: str, iteration: int, unknown: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What ``end_untold`` takes of an iteration; ranks alone that were not read are said of the iteration anyway.
+
+    Args:
+        unknown: why its waits are unknown, as ``UnknownWaits`` has it; None where they are not.
+    """
+    if unknown is None:
+        return {"run": run, "iteration": iteration, "certain": True, "reason": None}
+    return {"run": run, "iteration": iteration, "certain": unknown["unread"], "reason": unknown["reason"]}
+
+
 def place(iteration: StoredIteration) -> dict[str, Any]:
     """Run and iteration, and what of it was not read, as the first columns of every row."""
     return {"run": iteration.run, "iteration": iteration.iteration, **iteration.completeness.as_json()}

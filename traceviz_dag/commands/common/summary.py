@@ -53,6 +53,7 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
     from traceviz_dag.analyze.stage_times import slowest_statement
     from traceviz_dag.pipeline.across_ranks import stored_stage_times
     from traceviz_dag.pipeline.completeness import stored_completeness
+    from traceviz_dag.pipeline.findings import stored_unknown_waits
 
     lake = open_lake(home)
     completeness = completeness or stored_completeness(lake, result.run, result.iteration)
@@ -86,6 +87,8 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
     summary["memory"] = memory_peak(lake, result.run, result.iteration)
     summary["findings"] = first_findings(lake, result.run, result.iteration)
     summary["blamed"] = _blamed(lake, result.run, result.iteration)
+    unknown = stored_unknown_waits(lake, result.run, result.iteration)
+    summary["waits_unknown"] = None if unknown is None else asdict(unknown)
     return summary
 
 
@@ -170,7 +173,9 @@ def _statements(summary: dict[str, Any]) -> list[str]:
     lines += [f"{of}{statement} (table microbatches)" for statement in summary["stage_statements"]]
     lines += slow_statements(summary["slow_ranks"])[:MOST_SLOW_RANKS]
     lines += [memory_statement(summary["memory"])] if summary["memory"] else []
-    return lines + [f"{blame_statement(row)} (traceviz waits)" for row in summary["blamed"][:MOST_SLOW_RANKS]]
+    lines += [f"{blame_statement(row)} (traceviz waits)" for row in summary["blamed"][:MOST_SLOW_RANKS]]
+    unknown = summary["waits_unknown"]
+    return [*lines, f"who is late is not known: {unknown['reason']} (traceviz waits)"] if unknown else lines
 
 
 def first_findings(lake: Lake, run: str, iteration: int) -> dict[str, Any] | None:

@@ -24,6 +24,9 @@ class Sample:
             because the trace names it or because the topology has one of their dimension; ordered: those whose group
             has no name, but all ranks as members, so that order can match them.
         module_known: share of kernel time with a module; None without kernels.
+        unmet: communications of groups of which some member has no trace.
+        contradiction: why the communications of ranks that were compared cannot be matched by order; None where they
+            can, or where none has to be.
         fault: which training step the rank's window does not hold whole, and why; None where it holds all.
         others: (rank, its fault) of the other ranks that were looked at and have one.
     """
@@ -40,6 +43,8 @@ class Sample:
     module_known: float | None
     fault: str | None = None
     others: tuple[tuple[int, str], ...] = ()
+    unmet: int = 0
+    contradiction: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,10 @@ _STACKS = "capture call stacks: with_stack (--pytorch-profiler-collect-callstack
 _NOTHING = "no rank can be read"
 _FOR_WAITS = "all ranks are there, in named groups; whether their clocks can be solved, traceviz clocks tells"
 
-_BY_ORDER = "communications name no group: matched by order, and believed where their ends agree"
+_BY_ORDER = (
+    "communications name no group: matched by order if all ranks have as many, of the same operations and sizes, and "
+    "believed where their ends agree"
+)
 
 
 def judge_traces(capture: Capture) -> list[Answer]:
@@ -162,6 +165,11 @@ def _waits(capture: Capture, one: Sample) -> Answer:
     unknown = one.communications - one.grouped - one.ordered
     if unknown == one.communications:
         return Answer(WAITS, "no", "nothing tells which ranks communicate together: use torch 2.4 or newer")
+    if one.unmet >= one.communications - unknown:
+        why = f"{_missing(capture)}: of no group that rank {one.rank} communicates in are all members there"
+        return Answer(WAITS, "no", why)
+    if one.contradiction is not None:
+        return Answer(WAITS, "no", one.contradiction)
     untold = f"{unknown} of {one.communications} communications of rank {one.rank} are on groups that nothing tells"
     lacking = [
         *filter(None, [_missing(capture)]),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from traceviz_dag.classify.topology.job_identity import TraceIdentity, ranks_of_other_jobs
@@ -15,8 +18,9 @@ def jobs_apart(traces: Sequence[PlacedTrace], flat: Mapping[Path, str]) -> tuple
     """The traces with the runs that they are of, and a line for each run that is split off.
 
     Each run is looked at alone: files that a home knows as those of several runs are apart already. Headers that
-    contradict each other make jobs, and so do recordings of one rank that claim the same steps. A file that shares a
-    step with most files of its folder is a stray one, which stays there to be refused.
+    contradict each other make jobs, and so do recordings of one rank that claim the same steps: of these the one stays
+    whose name is like those of the other ranks. A file of another job that shares a step with most files of its folder
+    is a stray one, which stays there to be refused.
 
     Args:
         flat: files whose path names no iteration, with the run of their folder. Others lie in an iteration's folder,
@@ -49,6 +53,15 @@ def _split(traces: Sequence[PlacedTrace], flat: Mapping[Path, str]) -> tuple[lis
         else:
             jobs.append([mine])
             reasons[str(mine[0].path)] = why
+    jobs = [part for job in jobs for part in _told_by_time(job)]
+    doubles: set[Path] = set()
+    for job in list(jobs):
+        for mine, other in _doubles(job):
+            job.remove(mine)
+            jobs.append([mine])
+            doubles.add(mine[0].path)
+            reasons[str(mine[0].path)] = f"it has the rank and the steps of {other.name}"
+    jobs = [job for job in jobs if job]
     if len(jobs) < 2:
         return list(traces), []
     jobs.sort(key=len, reverse=True)
@@ -58,13 +71,61 @@ def _split(traces: Sequence[PlacedTrace], flat: Mapping[Path, str]) -> tuple[lis
     taken = {trace.iteration for mine in jobs[0] for trace in mine}
     for job in jobs[1:] if most else jobs:
         first = job[0][0]
-        if most and any(trace.iteration in taken for mine in job for trace in mine):
+        if first.path not in doubles and most and any(trace.iteration in taken for mine in job for trace in mine):
             continue
         run = own_run(first.run, first.path)
         renamed |= {mine[0].path: run for mine in job}
-        why = reasons[str(first.path)]
+        why = reasons.get(str(first.path), "")
         lines.append(printable(f"{first.path}: taken as a run of its own, {run}{': ' if why else ''}{why}"))
     return [replace(trace, run=renamed.get(trace.path, trace.run)) for trace in traces], lines
+
+
+def _told_by_time(job: list[list[PlacedTrace]]) -> list[list[list[PlacedTrace]]]:
+    """One job, or several where all its ranks were recorded equally often, and one recording after the other."""
+    claims = _claims(job)
+    often = {len(files) for files in claims.values()}
+    times = len(next(iter(claims.values()), []))
+    if len(often) != 1 or times < 2 or any(mine[0].first_ns is None for mine in job):
+        return [job]
+    ordered = [sorted(files, key=lambda mine: mine[0].first_ns or 0) for files in claims.values()]
+    layers = [list({id(files[turn]): files[turn] for files in ordered}.values()) for turn in range(times)]
+    starts = [[mine[0].first_ns or 0 for mine in layer] for layer in layers]
+    apart = all(max(before) < min(after) for before, after in pairwise(starts))
+    return layers if apart and len({len(layer) for layer in layers}) == 1 and len(claims) > 1 else [job]
+
+
+def _doubles(job: list[list[PlacedTrace]]) -> list[tuple[list[PlacedTrace], Path]]:
+    """The files of a job that claim another's rank and step, each with one whose claim it is.
+
+    Of the claimants the one stays whose name is like those of other ranks, but for its numbers; none if several are.
+    """
+    claims = _claims(job)
+    if len({rank for _, rank in claims}) < 2:
+        return []
+    alone = [_alike(files[0]) for files in claims.values() if len(files) == 1]
+    usual = Counter(alone).most_common(1)[0][0] if alone else None
+    found: dict[Path, tuple[list[PlacedTrace], Path]] = {}
+    for files in claims.values():
+        fitting = [mine for mine in files if _alike(mine) == usual]
+        for mine in files if len(files) > 1 else []:
+            if fitting != [mine]:
+                other = next(each for each in (*fitting, *files) if each is not mine)
+                found.setdefault(mine[0].path, (mine, other[0].path))
+    return list(found.values())
+
+
+def _claims(job: list[list[PlacedTrace]]) -> dict[tuple[int, int], list[list[PlacedTrace]]]:
+    """Iteration and rank → the files that claim them."""
+    claims: dict[tuple[int, int], list[list[PlacedTrace]]] = {}
+    for mine in job:
+        for trace in mine:
+            claims.setdefault((trace.iteration, trace.rank), []).append(mine)
+    return claims
+
+
+def _alike(mine: list[PlacedTrace]) -> str:
+    """A file's name without its numbers."""
+    return re.sub(r"\d+", "#", mine[0].path.name)
 
 
 def _why_apart(mine: Sequence[PlacedTrace], other: Sequence[PlacedTrace], *, one_rank: bool) -> str | None:

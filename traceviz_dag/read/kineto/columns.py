@@ -17,6 +17,7 @@ from traceviz_dag.read.events import (
     OTHER_SYNCHRONIZATION,
     PYTHON_FUNCTION,
     UNRESOLVED,
+    USER_ANNOTATION,
     CollectiveFacts,
     DeviceRows,
     HostRows,
@@ -37,7 +38,7 @@ from traceviz_dag.read.kineto.schema import (
     SYNCHRONIZATION_OF_NAME,
     TABLE_CODE_OF_CODE,
 )
-from traceviz_dag.read.kineto.stated_inputs import SizesAsText, stated_communication
+from traceviz_dag.read.kineto.stated_inputs import SizesAsText, annotated_communication, stated_communication
 from traceviz_dag.read.kineto.threads import ThreadTable
 from traceviz_dag.read.kineto.timestamps import EXACT_BELOW, to_nanoseconds
 
@@ -183,10 +184,16 @@ class ColumnBuilder:
         columns["input_sizes"][is_operator] = self._sizes.numbers(
             [rows[row].args for row in np.flatnonzero(is_operator).tolist()]
         )
-        communications = np.flatnonzero((columns["name"] == self._communication_code) & is_operator)
-        if len(communications):
-            arguments = [stated_communication(rows[row].args) for row in communications.tolist()]
-            self._operator_facts.add(communications + self._host.rows, arguments)
+        stated = {
+            row: stated_communication(rows[row].args)
+            for row in np.flatnonzero((columns["name"] == self._communication_code) & is_operator).tolist()
+        }
+        for row in np.flatnonzero(columns["category"] == USER_ANNOTATION).tolist():
+            if rows[row].name.startswith("nccl:") and (told := annotated_communication(rows[row].name, rows[row].args)):
+                stated[row] = told
+        if stated:
+            at = sorted(stated)
+            self._operator_facts.add(np.array(at, np.int64) + self._host.rows, [stated[row] for row in at])
         self._host.append(columns)
 
     def _add_launches(self, columns: Columns, rows: list[Any]) -> None:

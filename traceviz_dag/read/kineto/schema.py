@@ -141,6 +141,7 @@ _COMMUNICATION_KEYS = {
 _INPUT_KEYS = {
     "concrete_inputs": "Concrete Inputs",
     "input_sizes": "Input Dims",
+    "input_types": "Input type",
 }
 """Inputs of operators: every operator has them, few are asked for, so they are decoded only then."""
 
@@ -211,7 +212,7 @@ class Event(msgspec.Struct, gc=False):
 
 _ARGUMENTS_OF_CODE = {
     CPU_OP: _arguments("OperatorArguments", _OPERATOR_KEYS, _INPUT_KEYS, _COMMUNICATION_KEYS),
-    USER_ANNOTATION: _arguments("AnnotationArguments", _OPERATOR_KEYS),
+    USER_ANNOTATION: _arguments("AnnotationArguments", _OPERATOR_KEYS, _INPUT_KEYS),
     PYTHON_FUNCTION: _arguments("PythonArguments", _PYTHON_KEYS),
     LAUNCH_CODE: _arguments("LaunchArguments", _LAUNCH_KEYS),
     SYNCHRONIZATION_CODE: _arguments("SynchronizationArguments", _SYNCHRONIZATION_KEYS),

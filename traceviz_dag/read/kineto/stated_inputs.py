@@ -1,5 +1,7 @@
 """What older versions of PyTorch state of a communication: the inputs of ``record_param_comms``, without any names.
 
+Inside it an annotation, ``nccl:all_reduce``, names the operation, and the sizes and types of what it sends.
+
 Versions from 2.1 on list sequence number, address of the process group, rank or source, name, splits and size of the
 group, behind the tensors that are sent. Texts are left out, so that the name is empty: the kernel tells the operation.
 """
@@ -23,6 +25,12 @@ from traceviz_dag.read.kineto.schema import as_integer, as_text
 _INPUTS = 7
 """Inputs behind the tensors: sequence, group, rank, name, input and output splits, size."""
 
+_COLLECTIVE = re.compile(
+    r"nccl:(_?(?:all_?to_?all|all_?gather|reduce_?scatter|all_?reduce|broadcast|reduce|gather|scatter|barrier)\w*)"
+)
+_LIST = "TensorList"
+"""What stands for the types of a list of tensors."""
+
 _SIZES = re.compile(rb"[\[\]0-9,-]*")
 _LONGEST_SIZES = 240
 
@@ -32,16 +40,16 @@ class StatedCommunication:
     """The facts of a communication, under the names of ``CollectiveFacts``; MISSING where the inputs do not say."""
 
     collective: Any
-    sequence: int
-    group_address: int
-    group_size: int
     in_elements: int
-    in_split: Any
-    out_split: Any
+    sequence: int = MISSING
+    group_address: int = MISSING
+    group_size: int = MISSING
+    in_split: Any = MISSING
+    out_split: Any = MISSING
     group_name: int = MISSING
     group_description: int = MISSING
     group_ranks: int = MISSING
-    dtype: int = MISSING
+    dtype: Any = MISSING
     out_elements: int = MISSING
     source_rank: int = MISSING
     destination_rank: int = MISSING
@@ -73,6 +81,23 @@ def stated_communication(arguments: Any) -> Any:
         in_elements=_elements(sizes[0]) if tensors and sizes else MISSING,
         in_split=splits[0],
         out_split=splits[1],
+    )
+
+
+def annotated_communication(name: str, arguments: Any) -> Any:
+    """What an annotation that NCCL's backend writes states of a collective; None for other annotations.
+
+    Messages are left out: of several that run in one kernel each has an annotation.
+    """
+    found = _COLLECTIVE.fullmatch(name)
+    if found is None:
+        return None
+    sizes = _list_of(getattr(arguments, "input_sizes", MISSING))
+    types = [each for each in _list_of(getattr(arguments, "input_types", MISSING)) if each != _LIST]
+    return StatedCommunication(
+        collective=found[1],
+        in_elements=_elements(sizes[0]) if sizes else MISSING,
+        dtype=types[0].removeprefix("c10::") if types and isinstance(types[0], str) and types[0] else MISSING,
     )
 
 

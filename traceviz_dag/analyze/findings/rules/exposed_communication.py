@@ -63,6 +63,7 @@ RULE = Rule(
     of_class=FindingClass.OPPORTUNITY,
     question="Which dimension's communication is not hidden behind computation?",
     remedy=_REMEDY,
+    serving="Run fewer and larger communications, or split the model over fewer GPUs; overlap them where that can be.",
     remedy_of=lambda row: _remedy(row) if row["dimension"] in _REMEDIES else _REMEDY,
     sql=_SQL,
     measure="share of the time measured",

@@ -18,7 +18,9 @@ causes AS (
         coalesce(sum(starved_ns) FILTER (synchronization_id IS NULL AND host_work IN {PAUSES}), 0) AS pauses_ns,
         coalesce(sum(starved_ns) FILTER (
             synchronization_id IS NULL AND coalesce(host_work NOT IN {PAUSES}, true)), 0) AS launches_ns,
-        coalesce(sum(unexplained_ns), 0) AS unexplained_ns
+        coalesce(sum(unexplained_ns), 0) AS unexplained_ns,
+        coalesce(sum(blocked_ns), 0) AS blocked_ns,
+        sum(duration_ns) AS gaps_ns
     FROM gpu_gaps WHERE run = $run AND iteration = $iteration
 ),
 doing AS (
@@ -34,6 +36,8 @@ SELECT
     CAST(round(waits_ns / ranks) AS BIGINT) AS waits_ns,
     CAST(round(pauses_ns / ranks) AS BIGINT) AS pauses_ns,
     CAST(round(unexplained_ns / ranks) AS BIGINT) AS unexplained_ns,
+    CAST(round(blocked_ns / ranks) AS BIGINT) AS blocked_ns,
+    CAST(round(gaps_ns / ranks) AS BIGINT) AS gaps_ns,
     host_in,
     CAST(round(host_in_ns / ranks) AS BIGINT) AS host_in_ns,
     idle_ns / window_ns AS value
@@ -51,7 +55,9 @@ _CAUSES = {
     "waits_ns": "after waits of the host for the GPU",
     "pauses_ns": "in pauses of the host (data, garbage collection, compilation, allocation)",
     "unexplained_ns": "between launch and start, or for reasons that nothing records",
+    "blocked_ns": "while communication, copies or other work ran that the next computation needed",
 }
+"""The parts of the time without computation, which add up to it: in some of it something else runs."""
 
 
 def _sentence(row: Row) -> str:
@@ -62,7 +68,7 @@ def _sentence(row: Row) -> str:
         if row["host_in"] is not None and row["host_in_ns"]
         else ""
     )
-    without = f"; without computation: {split}" if split else ""
+    without = f"; {milliseconds(row['gaps_ns'])} are without computation: {split}" if split else ""
     return (
         f"nothing runs on the GPU for {milliseconds(row['idle_ns'])} per rank, {percent(row['value'])} of the time "
         f"measured ({over_ranks(row['ranks'])}){without}{during}"
@@ -87,6 +93,7 @@ RULE = Rule(
     question="For how long does nothing run on the GPU, and why?",
     remedy="Give the GPU its next work earlier.",
     remedy_of=_remedy,
+    serving="Give the GPU its next work earlier: CUDA graphs, larger batches, fewer waits of the host for the GPU.",
     sql=_SQL,
     measure=MEASURE,
     sentence=_sentence,

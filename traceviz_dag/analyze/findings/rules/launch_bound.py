@@ -104,6 +104,8 @@ RULE = Rule(
     remedy="Capture the step in CUDA graphs (--cuda-graph-impl, --enable-cuda-graph), fuse small kernels "
     "(torch.compile, fused optimizers), and make micro-batches larger. The profiler itself slows launches, most with "
     "call stacks: take a trace without them before you act.",
+    serving="Replay CUDA graphs where the server runs eagerly (without --enforce-eager), compile the model, and serve "
+    "larger batches. The profiler itself slows launches, most with call stacks: take a trace without them first.",
     sql=SQL,
     places=Places(_PLACES),
     measure="share of the time measured",

@@ -44,6 +44,7 @@ RULE = Rule(
     question="Is GPU memory left unused?",
     remedy="Recompute less (--recompute-granularity, --recompute-num-layers), or take larger micro-batches; traceviz "
     "memory schedule --gpu-gib says how many more fit.",
+    serving="Give the cache of keys and values more memory, or serve larger batches.",
     sql=_SQL,
     measure="share of a GPU's memory",
     sentence=_sentence,

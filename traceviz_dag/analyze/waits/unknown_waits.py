@@ -1,0 +1,102 @@
+"""Why nothing tells for certain who waited for whom, and which ranks to look at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traceviz_dag.analyze.matching.collective_matching import Fault
+from traceviz_dag.analyze.waits.arrivals import Refusal
+from traceviz_dag.analyze.waits.blame import uncertain_waits
+from traceviz_dag.analyze.wording import numbered, spanned
+
+UNKNOWN_COLUMNS = (
+    *("rank", "dimension", "group_name", "members", "matched_by", "fault", "aligned_refusal"),
+    *("wait_aligned_ns", "wait_by_duration_ns"),
+)
+"""Columns of ``collectives`` that are read here."""
+
+_CONTRADICTS = frozenset({Fault.ORDER_DIFFERS, Fault.OPERATIONS_DIFFER})
+_WHY = {
+    Fault.NO_GROUP: "nothing tells their process groups",
+    Fault.MEMBERS_UNKNOWN: "nothing tells who takes part in them",
+    Fault.NO_SCHEDULE: "the pipeline's steps, which tell what each message carries, are not known",
+    Fault.NOT_IN_SCHEDULE: "the pipeline's steps have no messages for them",
+    Fault.PEER_MISSING: "the other ends of their messages were not found",
+    Fault.PEER_DIFFERS: "recorded peers contradict the pipeline's steps",
+    Refusal.ORDER_ALONE: "they are matched by order alone, and their ends do not confirm it",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownWaits:
+    """Why waits are unknown.
+
+    Attributes:
+        reason: in a sentence that begins with how many kernels it is about.
+        unread: whether it is for ranks alone that were not read, which is said of the iteration anyway.
+    """
+
+    reason: str
+    unread: bool
+
+
+def unknown_waits(collectives: pa.Table) -> UnknownWaits | None:
+    """Why no wait of several ranks is certain, or whose communications contradict the others'; None where neither is.
+
+    Args:
+        collectives: that table, or its ``UNKNOWN_COLUMNS``.
+    """
+    rows = collectives.select(list(UNKNOWN_COLUMNS)).to_pylist()
+    uncertain, ranks = uncertain_waits(collectives), {row["rank"] for row in rows}
+    contradicting = [row for row in rows if row["fault"] in _CONTRADICTS]
+    if len(ranks) < 2 or not (contradicting or uncertain == len(rows)):
+        return None
+    about = f"{uncertain} of {len(rows)} communication kernels have no certain wait"
+    if contradicting:
+        return UnknownWaits(f"{about}: {_contradiction(rows, contradicting)}", unread=False)
+    causes = Counter(row["fault"] or row["aligned_refusal"] for row in rows)
+    cause = causes.most_common(1)[0][0]
+    if cause == Fault.MEMBERS_MISSING:
+        largest = max(row["members"] or 0 for row in rows)
+        unread = len(ranks) < largest
+        read = f"only {len(ranks)} of the {largest} ranks that take part were read"
+        return UnknownWaits(f"{about}: {read if unread else 'members have no kernel for them'}", unread)
+    return UnknownWaits(f"{about}: {_WHY.get(cause, 'neither solved clocks nor durations tell it')}", unread=False)
+
+
+def _contradiction(rows: list[dict[str, object]], contradicting: list[dict[str, object]]) -> str:
+    """Whose communications contradict whose, by number where that differs."""
+    if all(row["fault"] == Fault.OPERATIONS_DIFFER for row in contradicting):
+        return f"{_ranks(contradicting)} call different operations at the same places; look there"
+    odd = [row for row in contradicting if row["fault"] == Fault.ORDER_DIFFERS]
+    groups, ranks = {_group(row) for row in odd}, {row["rank"] for row in odd}
+    peers = [row for row in rows if _group(row) in groups and row["rank"] not in ranks]
+    own, theirs = _counts(odd), _counts(peers)
+    if len({row["rank"] for row in peers}) <= len(ranks):
+        return f"the communications of {_ranks([*odd, *peers])} contradict each other in {_differs(own, theirs)}"
+    number = f" ({spanned(own)} of them, not {spanned(theirs)})" if own.isdisjoint(theirs) else ""
+    return (
+        f"the communications of {_ranks(odd)}{number} contradict those of {_ranks(peers)} in "
+        f"{_differs(own, theirs)}; look at {_ranks(odd)}"
+    )
+
+
+def _differs(own: set[int], theirs: set[int]) -> str:
+    return "number" if theirs and own.isdisjoint(theirs) else "order, operation, kernel or size"
+
+
+def _group(row: dict[str, object]) -> tuple[object, ...]:
+    return row["group_name"], row["members"], row["dimension"]
+
+
+def _counts(rows: list[dict[str, object]]) -> set[int]:
+    """How many communications each rank of some rows has."""
+    return set(Counter((row["rank"], _group(row)) for row in rows).values())
+
+
+def _ranks(rows: list[dict[str, object]]) -> str:
+    return numbered("rank", pc.unique(pa.array([row["rank"] for row in rows], pa.int64())).to_pylist())
