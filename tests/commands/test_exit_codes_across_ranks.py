@@ -6,11 +6,8 @@ import json
 import shutil
 import subprocess
 import sys
-<<<<<<< HEAD
 from dataclasses import replace
-=======
 from pathlib import Path
->>>>>>> i39
 
 import pytest
 from typer.testing import CliRunner

@@ -67,15 +67,10 @@ def findings(
 ) -> None:
     """Say what is wrong with each training step, who is at fault, what mending it would win, and what to do about it.
 
-<<<<<<< HEAD
     Faults come first, then opportunities (healthy costs that could be lower) and losses, by what they cost. The gain is
     what the replay of the step predicts; gains do not add up. A loss is among the largest though its gain is not
-    predicted or below 1 % of the step; a note is any other such row.
-=======
-    Faults come first, then opportunities: healthy costs that could be lower. The gain is what the replay of the step
-    predicts; gains do not add up. A note gains less than 1 % of the step, or perhaps nothing, or is not predicted. The
-    exit code is 2 where nothing tells of ranks that were read who waited for whom, so that a late one is not found.
->>>>>>> i39
+    predicted or below 1 % of the step; a note is any other such row. The exit code is 2 where nothing tells of ranks
+    that were read who waited for whom, so that a late one is not found.
     """
     from traceviz_dag.analyze.findings.rules.registry import RULE_NAMES
     from traceviz_dag.pipeline.findings import stored_unknown_waits

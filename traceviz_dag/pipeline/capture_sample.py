@@ -17,13 +17,10 @@ from traceviz_dag.analyze.matching.communications import (
     gather_communications,
     select_communications,
 )
-<<<<<<< HEAD
-from traceviz_dag.classify.phases.steps import MicrobatchSteps
-=======
 from traceviz_dag.analyze.matching.matches import match_communications
 from traceviz_dag.analyze.waits.collectives import collectives_table
 from traceviz_dag.analyze.waits.unknown_waits import unknown_waits
->>>>>>> i39
+from traceviz_dag.classify.phases.steps import MicrobatchSteps
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError
@@ -39,17 +36,10 @@ from traceviz_dag.vocabulary import Dimension, Kind, Phase
 _NO_MICROBATCHES = MICROBATCHES.schema.empty_table().append_column("rank", pa.array([], pa.int64()))
 _IN_MICROBATCH = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.RECOMPUTE.value)
 
-<<<<<<< HEAD
-=======
-
-Cuts = tuple[tuple[int, str], ...]
-"""Which training steps a file does not hold whole, and why: as ``MicrobatchSteps`` has it."""
-
 
 _MOST_COMPARED = 8
 """Ranks whose lists of communications are compared where only order can match them."""
 
->>>>>>> i39
 _AS_LARGE = 0.97
 """Files of one stage differ by less than this in size where all ranks were recorded for equally long."""
 
@@ -65,37 +55,18 @@ class Sampler:
 
     def __init__(self, rules: Rules, home: Path | None = None) -> None:
         self._rules, self._home = rules, home
-<<<<<<< HEAD
-        self._known: dict[tuple[Path, str], tuple[Sample, MicrobatchSteps] | None] = {}
-=======
-        self._known: dict[tuple[Path, str], tuple[Sample, Cuts, pa.Table] | None] = {}
->>>>>>> i39
+        self._known: dict[tuple[Path, str], tuple[Sample, MicrobatchSteps, pa.Table] | None] = {}
 
     def sample(self, inputs: IterationInputs, topology: Topology) -> Sample | None:
         """What one rank's file tells; None where no rank can be read."""
         for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}, self._home):
             known = self._classified(trace, topology)
             if known is not None:
-<<<<<<< HEAD
-                sample, steps = known
-                others = tuple(self._faults(_smallest(inputs, topology, trace), inputs, topology, trace, steps))
-                return replace(sample, fault=window_fault(steps.cuts, trace.step), others=others)
-        return None
-
-    def _faults(
-        self,
-        ranks: Collection[int],
-        inputs: IterationInputs,
-        topology: Topology,
-        sampled: RankTrace,
-        steps: MicrobatchSteps,
-    ) -> Iterator[tuple[int, str]]:
-=======
-                sample, cuts, communications = known
+                sample, steps, communications = known
                 return replace(
                     sample,
-                    fault=window_fault(cuts, trace.step),
-                    others=tuple(self._faults(_smallest(inputs, topology, trace), inputs, topology)),
+                    fault=window_fault(steps.cuts, trace.step),
+                    others=tuple(self._faults(_smallest(inputs, topology, trace), inputs, topology, trace, steps)),
                     unmet=_unmet(communications, inputs, topology),
                     contradiction=self._contradiction(inputs, topology) if sample.ordered else None,
                 )
@@ -110,43 +81,41 @@ class Sampler:
         unknown = unknown_waits(collectives_table(matches, solve_clocks(matches)))
         return None if unknown is None or unknown.unread else unknown.reason
 
-    def _faults(self, ranks: Collection[int], inputs: IterationInputs, topology: Topology) -> Iterator[tuple[int, str]]:
->>>>>>> i39
+    def _faults(
+        self,
+        ranks: Collection[int],
+        inputs: IterationInputs,
+        topology: Topology,
+        sampled: RankTrace,
+        steps: MicrobatchSteps,
+    ) -> Iterator[tuple[int, str]]:
         for trace in rank_traces(inputs, ranks, self._home):
             known = self._classified(trace, topology)
             if known is None:
                 continue
             fault = window_fault(known[1].cuts, trace.step)
             if fault is None and window_fault(steps.cuts, sampled.step) is None:
-                fault = _contradiction(known[1], trace.step, steps, sampled.rank)
+                fault = _other_counts(known[1], trace.step, steps, sampled.rank)
             if fault is not None:
                 yield trace.rank, fault
 
-<<<<<<< HEAD
-    def _classified(self, trace: RankTrace, topology: Topology) -> tuple[Sample, MicrobatchSteps] | None:
-=======
-    def _classified(self, trace: RankTrace, topology: Topology) -> tuple[Sample, Cuts, pa.Table] | None:
->>>>>>> i39
+    def _classified(self, trace: RankTrace, topology: Topology) -> tuple[Sample, MicrobatchSteps, pa.Table] | None:
         key = (trace.path, trace.part)
         if key not in self._known:
             self._known[key] = self._read(trace, topology)
         return self._known[key]
 
-<<<<<<< HEAD
-    def _read(self, trace: RankTrace, topology: Topology) -> tuple[Sample, MicrobatchSteps] | None:
-=======
-    def _read(self, trace: RankTrace, topology: Topology) -> tuple[Sample, Cuts, pa.Table] | None:
->>>>>>> i39
+    def _read(self, trace: RankTrace, topology: Topology) -> tuple[Sample, MicrobatchSteps, pa.Table] | None:
         try:
             events = read_events(trace, topology, self._rules)
         except BadInputError:
             return None
         classified = classify_trace(events, trace.rank, topology, self._rules)
-<<<<<<< HEAD
-        return _sample(trace.rank, classified.kernels, topology), classified.steps
+        communications = select_communications(classified.kernels, trace.rank)
+        return _sample(trace.rank, classified.kernels, communications, topology), classified.steps, communications
 
 
-def _contradiction(mine: MicrobatchSteps, step: int | None, others: MicrobatchSteps, other: int) -> str | None:
+def _other_counts(mine: MicrobatchSteps, step: int | None, others: MicrobatchSteps, other: int) -> str | None:
     """In which training step a file holds another number of micro-batches than that of another rank."""
     for number in np.intersect1d(mine.step, others.step).tolist() if step is None else [step]:
         own, theirs = microbatch_counts(mine, number), microbatch_counts(others, number)
@@ -157,10 +126,6 @@ def _contradiction(mine: MicrobatchSteps, step: int | None, others: MicrobatchSt
                 "capture it again"
             )
     return None
-=======
-        communications = select_communications(classified.kernels, trace.rank)
-        return _sample(trace.rank, classified.kernels, communications, topology), classified.steps.cuts, communications
->>>>>>> i39
 
 
 def _smallest(inputs: IterationInputs, topology: Topology, sampled: RankTrace) -> set[int]:
