@@ -384,6 +384,14 @@ DOCTOR = (
         "SELECT count(*) AS ranks, max(world_size) AS world FROM traces WHERE run = $run AND iteration = $iteration",
     ),
     Sentence(
+        r"(?P<v_ranks>\d+) of (?P<v_world>\d+) ranks: of no group that rank (?P<k_rank>\d+) communicates in are all "
+        r"members there",
+        """
+        SELECT count(*) AS ranks, max(world_size) AS world FROM traces WHERE run = $run AND iteration = $iteration
+        HAVING NOT EXISTS (
+            FROM collectives WHERE run = $run AND iteration = $iteration AND rank = $rank AND fault IS NULL)""",
+    ),
+    Sentence(
         r"operators state their input sizes on (?P<v_shapes>\d+) of (?P<v_ranks>\d+) ranks(; capture record_shapes)?",
         "SELECT count(*) AS ranks, count(*) FILTER (has_shapes) AS shapes FROM traces "
         "WHERE run = $run AND iteration = $iteration",

@@ -33,7 +33,8 @@ _SHARES = {
 
 _WAITS = """
     SELECT
-        (SELECT count(*) FILTER (wait_ns > 0) FROM collectives) AS waiting,
+        -- Where a member is missing a wait is a lower bound, and tells nobody to blame.
+        (SELECT count(*) FILTER (wait_ns > 0 AND fault IS NULL) FROM collectives) AS waiting,
         (SELECT count(*) FILTER (fault IS NULL) / count(*) FROM collectives) AS matched,
         (SELECT count(*) FROM rank_clocks WHERE refusal IS NOT NULL) AS refused
 """

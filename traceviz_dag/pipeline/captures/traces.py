@@ -182,7 +182,8 @@ def _waits(capture: Capture, one: Sample) -> Answer:
 
 
 def _bandwidth(one: Sample, waits: Answer) -> Answer:
-    if waits.answer == "no":
+    # Members that are there may still have transfers, where not all are or one contradicts the others.
+    if waits.answer == "no" and not (one.unmet or one.contradiction):
         return Answer(BANDWIDTH, "no", waits.why)
     why = f"{one.sized} of {one.communications} communications of rank {one.rank} state their size"
     whole = one.sized >= NEARLY_ALL * one.communications
