@@ -222,9 +222,10 @@ def _different_microbatches(traces: Iterable[FileRow]) -> tuple[MicrobatchCount,
             continue
         counts = zip(row["forward_microbatches"] or (), row["backward_microbatches"] or (), strict=True)
         for step, (forward, backward) in zip(row["steps"] or (), counts, strict=False):
-            # Where no host was recorded, there are none at all.
-            known = forward is not None and backward is not None and (forward or backward)
-            if step in (row["taken_steps"] or ()) and known:
+            if forward is None or backward is None or not forward + backward:
+                # Where no host was recorded, there are none at all.
+                continue
+            if step in (row["taken_steps"] or ()):
                 pipeline = row["pipeline"] if row["uneven"] and row["pipeline"] is not None else -1
                 held.setdefault((step, pipeline), {}).setdefault((forward, backward), []).append(row["rank"])
     return tuple(
