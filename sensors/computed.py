@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import dagster as dg
 
@@ -10,6 +11,7 @@ from assets.resources import TracevizHome
 from assets.retention import is_in_use
 from assets.told import untold
 from sensors.busy_storage import once_free
+from traceviz_dag.errors import TracevizError
 from traceviz_dag.lake.inputs import registered_if_any
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.recorded import changed_since
@@ -40,7 +42,8 @@ def tell_once(
 ) -> dg.SensorResult:
     """One tick: tell Dagster of iterations whose record in the lake changed since the last one, oldest change first.
 
-    Iterations that a command or a run is working on are left to a later tick.
+    Iterations that a command or a run is working on are left to a later tick. One that cannot be told, since a file of it
+    is damaged, is named, costs no other, and is tried again when its record changes.
 
     Args:
         cursor: when the last record changed that is done, ns since the epoch.
@@ -48,23 +51,26 @@ def tell_once(
     """
     end, done, events, waits = time.monotonic() + seconds, int(cursor or 0), 0, False
     home = traceviz.folder
+    faults: list[str] = []
     for changed_ns, run, iteration in changed_since(traceviz.lake().tables_folder, done):
         key = iteration_key(run, iteration)
-        inputs = registered_if_any(home, key)
-        if inputs is not None:
-            if is_under_way(home, key) or is_in_use(instance, key):
-                waits = True
-                continue
-            for event in untold(instance, traceviz, inputs):
+        if is_under_way(home, key) or is_in_use(instance, key):
+            waits = True
+            continue
+        try:
+            inputs = registered_if_any(home, key)
+            for event in untold(instance, traceviz, inputs) if inputs is not None else ():
                 instance.report_runless_asset_event(event)
                 events += 1
                 if time.monotonic() > end:
-                    return _told(events, done)
+                    return _told(events, done, faults)
+        except (TracevizError, OSError) as error:
+            faults.append(f"{key} is not told whole: {error}")
         if not waits:
             done = changed_ns
-    return _told(events, done)
+    return _told(events, done, faults)
 
 
-def _told(events: int, done: int) -> dg.SensorResult:
+def _told(events: int, done: int, faults: Sequence[str]) -> dg.SensorResult:
     said = f"{events} events recorded" if events else "nothing new in the lake"
-    return dg.SensorResult(skip_reason=said, cursor=str(done))
+    return dg.SensorResult(skip_reason="; ".join([said, *faults]), cursor=str(done))

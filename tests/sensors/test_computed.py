@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import dagster as dg
 import pytest
 
@@ -66,3 +68,16 @@ def test_a_tick_that_runs_out_of_time_goes_on_where_it_was(analysed):
         tell_once(instance, traceviz, cut.cursor)
         told = names_since(instance, 0)
         assert len(told) == len(set(told)) and ("findings", "job@7") in told
+
+
+def test_an_iteration_that_cannot_be_told_is_named_and_costs_no_other(analysed, tmp_path):
+    run, home = analysed
+    home = shutil.copytree(home, tmp_path / "home")
+    shutil.copytree(run / "iteration_7", run / "iteration_8")
+    analyse(AnalysisSettings(home, workers=1), inputs_below([run / "iteration_8"], home=home))
+    shutil.rmtree(run / "iteration_8")
+    (home / "lake/iterations/run=job/iteration=7/part.parquet").write_bytes(b"damaged")
+    with dg.instance_for_test() as instance:
+        said = tell_once(instance, TracevizHome(home=str(home)), None).skip_reason
+        assert "job@7 is not told whole" in said.skip_message
+        assert ("findings", "job@8") in names_since(instance, 0)
