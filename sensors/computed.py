@@ -42,8 +42,8 @@ def tell_once(
 ) -> dg.SensorResult:
     """One tick: tell Dagster of iterations whose record in the lake changed since the last one, oldest change first.
 
-    Iterations that a command or a run is working on are left to a later tick. One that cannot be told, since a file of it
-    is damaged, is named, costs no other, and is tried again when its record changes.
+    Iterations that a command or a run is working on are left to a later tick. One that cannot be told, since a file of
+    it is damaged, is named, costs no other, and is tried again when its record changes.
 
     Args:
         cursor: when the last record changed that is done, ns since the epoch.
