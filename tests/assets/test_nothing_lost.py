@@ -200,7 +200,7 @@ def test_a_renamed_iteration_is_said_by_the_command_and_shown_by_dagster(own):
     tables = open_lake(home).query("SELECT iteration, step_ns FROM iterations ORDER BY iteration").to_pylist()
     assert [row["iteration"] for row in tables] == [7, 107] and tables[0]["step_ns"] == tables[1]["step_ns"]
     key = dg.AssetCheckKey(dg.AssetKey("runs"), "own_traces")
-    with open_instance(home) as instance:
+    with told_instance(home) as instance:
         (record,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
     evaluation = record.evaluation
     assert evaluation is not None and not evaluation.passed
