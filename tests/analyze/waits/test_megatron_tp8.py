@@ -62,5 +62,4 @@ def test_the_command_names_both_late_ranks_though_one_of_them_alone_saves_little
     store_across_ranks(iteration)
     answer = call("findings", "--home", iteration.lake.home)
     assert answer.code == 0
-    assert {rank for rank in RANKS if f"slow_rank: rank {rank} comes late" in answer.out} == LATE
-    assert "were its own (host)" in answer.out
+    assert {rank for rank in RANKS if f"host_pause: the host of rank {rank} paused" in answer.out} == LATE
