@@ -153,6 +153,7 @@ _OPTIONS = {
     "pace": ("*",),
     "tree": ("--in-order",),
     "nccl": ("--slow", "2"),
+    "instructions": ("{counts}",),
     **dict.fromkeys(("viewer", "perfetto", "export-csv", "export-json"), ("--output", "{out}")),
 }
 """Command → what follows the export; the others need nothing."""
@@ -183,9 +184,13 @@ def test_every_command_answers_or_refuses_in_one_line(tmp_path, change):
     path = export.write(tmp_path / "export.sqlite")
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(_HOSTILE[change])
+    (tmp_path / "counts").mkdir()
+    (tmp_path / "counts/kernel_gemm_0123abcd_hist.csv").write_text(
+        "warp_id,region_id,instruction,count,cycles\n0,0,FFMA,1,4\n"
+    )
     answered = 0
     for name in set(_NsysGroup.places) - {"download", *_SCREENS}:
-        more = [word.format(out=tmp_path / "out") for word in _OPTIONS.get(name, ())]
+        more = [word.format(out=tmp_path / "out", counts=tmp_path / "counts") for word in _OPTIONS.get(name, ())]
         arguments = ["nsys", name, str(path), *([str(path)] if name == "diff" else []), *more]
         if "--output" not in more:
             arguments.append("--json")
