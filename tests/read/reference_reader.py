@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from traceviz_dag.read.events import MISSING
 
 HOST = {"cpu_op": 0, "python_function": 1, "user_annotation": 2}
+COLLECTIVES = ("alltoall", "allgather", "reduce", "allreduce", "broadcast", "gather", "scatter", "barrier")
 DEVICE = {"kernel": 0, "gpu_memcpy": 1, "gpu_memset": 2}
 
 
@@ -46,6 +48,10 @@ def reference_rows(path: Path) -> dict[str, list[tuple[Any, ...]]]:
             tables["host"].append((*head, HOST[category], thread, *facts))
             if event["name"] == "record_param_comms" and "Collective name" in args:
                 tables["operators"].append((len(tables["host"]) - 1, *collective_facts(args)))
+            if category == "user_annotation" and event["name"].startswith("nccl:"):
+                operation = event["name"].removeprefix("nccl:")
+                if operation.strip("_").replace("_", "").startswith(COLLECTIVES):
+                    tables["operators"].append((len(tables["host"]) - 1, *collective_facts(annotated(operation, args))))
         elif category.endswith(("_runtime", "_driver")):
             keys = (args.get("correlation", MISSING), args.get("External id", MISSING))
             tables["launches"].append((*head, thread, *keys))
@@ -57,6 +63,19 @@ def reference_rows(path: Path) -> dict[str, list[tuple[Any, ...]]]:
             row = (*head, DEVICE[category], *place, *sizes, *numbers, *collective_facts(args))
             tables["device"].append(row)
     return tables
+
+
+def annotated(operation: str, args: dict[str, Any]) -> dict[str, Any]:
+    """What an annotation of NCCL's backend states, under the keys of ``record_param_comms``."""
+    facts: dict[str, Any] = {"Collective name": operation}
+    first = next(iter(args.get("Input Dims", [])), [])
+    if first:
+        tensors = first if isinstance(first[0], list) else [first]
+        facts["In msg nelems"] = sum(math.prod(map(int, tensor)) for tensor in tensors)
+    types = [kind for kind in args.get("Input type", []) if kind != "TensorList"]
+    if types:
+        facts["dtype"] = types[0].removeprefix("c10::")
+    return facts
 
 
 def collective_facts(args: dict[str, Any]) -> tuple[Any, ...]:

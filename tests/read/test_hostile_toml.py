@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from assets.resources import TracevizHome
 from traceviz_dag.capture.configuration import read_configuration
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.errors import BadInputError
@@ -54,7 +55,6 @@ def test_what_is_no_toml_is_one_line(tmp_path, reader, fault):
         ("settings", "[sensor]\ninterval_seconds = true"),
         ("settings", "[sensor]\nrest_hours = nan"),
         ("settings", "[sensor]\ninterval_seconds = -1"),
-        ("settings", '[nightly]\ncron = "whenever"'),
         ("settings", '[nightly]\ntime_zone = "../../etc/passwd"'),
         ("settings", "[nightly.tolerances]\nstep = nan"),
     ],
@@ -75,3 +75,12 @@ def test_stamps_that_no_column_holds_name_their_line(tmp_path, value):
     )
     with pytest.raises(BadInputError, match="line 2"):
         list(read_stamps(path, "A", 1000))
+
+
+def test_a_time_that_does_not_come_back_is_one_line(tmp_path, monkeypatch):
+    path = tmp_path / "given.toml"
+    path.write_text('[nightly]\ncron = "whenever"')
+    monkeypatch.setenv("TRACEVIZ_SETTINGS", str(path))
+    with pytest.raises(BadInputError, match="no time that comes back") as caught:
+        TracevizHome(home=str(tmp_path)).settings()
+    assert str(caught.value).startswith(str(path))
