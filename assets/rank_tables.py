@@ -150,6 +150,9 @@ def _check_results(outcomes: Sequence[RankOutcome]) -> Iterator[dg.AssetCheckRes
 def checks_of_ranks(lake: Lake, inputs: IterationInputs) -> Iterator[dg.AssetCheckResult]:
     """The same of all ranks of an iteration, from their tables."""
     place = (inputs.run, inputs.iteration)
+    if not lake.partitions("traces", *place):
+        # All that are there are stale, and counted nowhere.
+        return
     broken = {asset: dict(violations_of_ranks(lake, *place, asset)) for asset in _CHECKED}
     ranks = sorted(part.rank for part in lake.partitions(LAST_WRITTEN, *place) if part.rank is not None)
     yield from _invariants({rank: {asset: broken[asset].get(rank, []) for asset in _CHECKED} for rank in ranks})

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 
 import dagster as dg
 
-from assets.conventions import DATA_VERSION_TAG
 from assets.lineage.provenance import latest_tags
 from assets.nightly import NIGHT_TABLES
 from assets.partitions import rank_trace_key
@@ -24,9 +23,8 @@ _NAMED = 20
 
 
 def lost_tables(instance: dg.DagsterInstance, lake: Lake, every: Sequence[IterationInputs]) -> list[str]:
-    """Tables of registered iterations whose last materialization is of a file that is not there, or is another one.
-
-    Of a rank the table that is told last stands for the others, which have to be there.
+    """Tables of registered iterations that Dagster shows as made, and whose file is gone, or is not the one that was
+    written. Of a rank the table that is told last stands for the others.
 
     Returns:
         ``TABLE of PARTITION``, by table.
@@ -34,25 +32,20 @@ def lost_tables(instance: dg.DagsterInstance, lake: Lake, every: Sequence[Iterat
     found = []
     keys = {inputs.key: inputs for inputs in every}
     for name in (*TOPOLOGY_TABLES, *ITERATION_TABLES, *NIGHT_TABLES, *derived_tables()):
-        for key, tags in latest_tags(instance, name, list(keys)).items():
-            found += [f"{name} of {key}" for _ in _lost(lake, [name], tags[DATA_VERSION_TAG], keys[key])]
+        for key in latest_tags(instance, name, list(keys)):
+            found += [f"{name} of {key}" for _ in _lost(lake, [name], keys[key])]
     ranks = {str(rank_trace_key(one.key, rank_key(rank.rank))): (one, rank) for one in every for rank in one.ranks}
-    for key, tags in latest_tags(instance, LAST_WRITTEN, list(ranks)).items():
+    for key in latest_tags(instance, LAST_WRITTEN, list(ranks)):
         inputs, entry = ranks[key]
-        names = (LAST_WRITTEN, *(one for one in RANK_TABLES if one != LAST_WRITTEN))
-        names = (*names, *trace_format(entry.format).extra_tables)
-        found += [f"{name} of {key}" for name in _lost(lake, names, tags[DATA_VERSION_TAG], inputs, entry.rank)]
+        names = (*RANK_TABLES, *trace_format(entry.format).extra_tables)
+        found += [f"{name} of {key}" for name in _lost(lake, names, inputs, entry.rank)]
     return found
 
 
-def _lost(
-    lake: Lake, names: Sequence[str], version: str, inputs: IterationInputs, rank: int | None = None
-) -> Iterator[str]:
-    """Those whose file is not the one that was written; of the first, also where Dagster was told another version."""
-    for number, name in enumerate(names):
-        content = lake.content(name, run=inputs.run, iteration=inputs.iteration, rank=rank)
-        is_told = content is not None and (number > 0 or content.computed == version)
-        if not is_told or not lake.is_as_written(name, run=inputs.run, iteration=inputs.iteration, rank=rank):
+def _lost(lake: Lake, names: Sequence[str], inputs: IterationInputs, rank: int | None = None) -> Iterator[str]:
+    """Those whose file is not there, or is not the one that was written."""
+    for name in names:
+        if not lake.is_as_written(name, run=inputs.run, iteration=inputs.iteration, rank=rank):
             yield name
 
 

@@ -19,6 +19,7 @@ from assets.step_faults import told_in_a_line
 from traceviz_dag.lake.inputs import IterationInputs, all_registered, forget
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import rank_key
+from traceviz_dag.lake.under_way import is_under_way
 from traceviz_dag.pipeline.home_settings import RetentionSettings
 from traceviz_dag.pipeline.made import CODE_VERSION
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries
@@ -147,9 +148,9 @@ def prune(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, own
         own_run: a run that does not count as one under way.
 
     Returns:
-        False, with nothing removed, where a run is under way that works on it, or does not say on what it works.
+        False, with nothing removed, where a command works on it, or a run that does, or does not say on what it works.
     """
-    if is_in_use(instance, inputs.key, own_run):
+    if is_under_way(lake.home, inputs.key) or is_in_use(instance, inputs.key, own_run):
         return False
     instance.delete_dynamic_partition("iteration", inputs.key)
     if is_in_use(instance, inputs.key, own_run):

@@ -6,12 +6,14 @@ import time
 from collections.abc import Sequence
 
 import dagster as dg
+import msgspec
 
 from assets.resources import TracevizHome
 from assets.retention import is_in_use
 from assets.told import untold
 from sensors.busy_storage import once_free
 from traceviz_dag.errors import TracevizError
+from traceviz_dag.lake.conversion import DAMAGED
 from traceviz_dag.lake.inputs import registered_if_any
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.recorded import changed_since
@@ -37,40 +39,57 @@ def computed_sensor(settings: HomeSettings) -> dg.SensorDefinition:
     return computed
 
 
+class Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the sensor remembers from tick to tick.
+
+    Attributes:
+        done: when the last record changed that was looked at, ns since the epoch.
+        again: (run, iteration) of those that were left for later: in use, or not to be told.
+    """
+
+    done: int = 0
+    again: list[tuple[str, int]] = []
+
+
 def tell_once(
     instance: dg.DagsterInstance, traceviz: TracevizHome, cursor: str | None, seconds: float = _SECONDS_OF_A_TICK
 ) -> dg.SensorResult:
     """One tick: tell Dagster of iterations whose record in the lake changed since the last one, oldest change first.
 
-    Iterations that a command or a run is working on are left to a later tick. One that cannot be told, since a file of
-    it is damaged, is named, costs no other, and is tried again when its record changes.
+    Iterations that a command or a run is working on are left to a later tick. So is one that cannot be told, since a
+    file of it is damaged: it is named, and costs no other.
 
     Args:
-        cursor: when the last record changed that is done, ns since the epoch.
+        cursor: a :class:`Cursor` in JSON.
         seconds: stop then.
     """
-    end, done, events, waits = time.monotonic() + seconds, int(cursor or 0), 0, False
-    home = traceviz.folder
+    end, events = time.monotonic() + seconds, 0
     faults: list[str] = []
-    for changed_ns, run, iteration in changed_since(traceviz.lake().tables_folder, done):
-        key = iteration_key(run, iteration)
-        if is_under_way(home, key) or is_in_use(instance, key):
-            waits = True
-            continue
-        try:
-            inputs = registered_if_any(home, key)
-            for event in untold(instance, traceviz, inputs) if inputs is not None else ():
-                instance.report_runless_asset_event(event)
-                events += 1
-                if time.monotonic() > end:
-                    return _told(events, done, faults)
-        except (TracevizError, OSError) as error:
-            faults.append(f"{key} is not told whole: {error}")
-        if not waits:
-            done = changed_ns
-    return _told(events, done, faults)
+    before = msgspec.json.decode(cursor, type=Cursor) if cursor else Cursor()
+    done, again = before.done, list(before.again)
+    found = [(before.done, *place) for place in before.again]
+    for changed_ns, run, iteration in [*found, *changed_since(traceviz.lake().tables_folder, before.done)]:
+        key, place = iteration_key(run, iteration), (run, iteration)
+        again = [one for one in again if one != place]
+        if is_under_way(traceviz.folder, key) or is_in_use(instance, key):
+            again.append(place)
+        else:
+            try:
+                inputs = registered_if_any(traceviz.folder, key)
+                for event in untold(instance, traceviz, inputs) if inputs is not None else ():
+                    instance.report_runless_asset_event(event)
+                    events += 1
+                    if time.monotonic() > end:
+                        return _told(events, Cursor(done, [*again, place]), faults)
+            except (TracevizError, *DAMAGED) as error:
+                faults.append(f"{key} is not told whole: {error}")
+                again.append(place)
+        done = max(done, changed_ns)
+        if time.monotonic() > end:
+            break
+    return _told(events, Cursor(done, again), faults)
 
 
-def _told(events: int, done: int, faults: Sequence[str]) -> dg.SensorResult:
+def _told(events: int, cursor: Cursor, faults: Sequence[str]) -> dg.SensorResult:
     said = f"{events} events recorded" if events else "nothing new in the lake"
-    return dg.SensorResult(skip_reason="; ".join([said, *faults]), cursor=str(done))
+    return dg.SensorResult(skip_reason="; ".join([said, *faults]), cursor=msgspec.json.encode(cursor).decode())

@@ -99,8 +99,7 @@ def _drawings(instance: dg.DagsterInstance, inputs: IterationInputs, occasion: s
 
 def _busy(instance: dg.DagsterInstance, traceviz: TracevizHome) -> str:
     """Why it is too early to ask; where folders are watched, automation asks for most of it itself."""
-    settings = traceviz.settings()
-    if settings.watch:
-        return under_way(instance, settings, time.time())
+    if traceviz.settings().watch:
+        return under_way(instance, traceviz, time.time())
     in_flight = instance.get_runs_count(dg.RunsFilter(statuses=IN_FLIGHT))
     return f"{in_flight} runs are under way" if in_flight else ""

@@ -9,7 +9,7 @@ import xxhash
 
 from assets.conventions import IN_FLIGHT, ONLY_STALE_TAG, RANGE_END_TAG, RANGE_START_TAG
 from assets.nightly import unjudged
-from assets.partitions import rank_trace_key
+from assets.partitions import rank_trace_key, register_partitions
 from assets.resources import TracevizHome
 from sensors.busy_storage import once_free
 from sensors.jobs import JUDGE_NIGHT, STAGES
@@ -17,6 +17,7 @@ from sensors.register_traces import JOB_NAME, OP_NAME, RegisterConfig, register_
 from traceviz_dag.lake.inputs import IterationInputs, all_registered, registered_before
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key
+from traceviz_dag.lake.under_way import analyses
 from traceviz_dag.pipeline.home_settings import HomeSettings
 from traceviz_dag.pipeline.iteration import unread_ranks
 from traceviz_dag.pipeline.staleness import contiguous, pending_stage
@@ -72,7 +73,7 @@ def nightly_verdict_sensor(settings: HomeSettings) -> dg.SensorDefinition:
                 # Automation may ask for the same at its own first looks, and sees what is registered after them.
                 began = float(context.cursor or now)
                 context.update_cursor(str(began))
-                looking = began + _AUTOMATION_LOOKS * settings.automation_seconds
+                looking = began + _AUTOMATION_LOOKS * traceviz.settings().automation_seconds
                 requests = None if now < looking else left_at_first(context.instance, traceviz, now, looking)
                 if requests is None:
                     return [dg.SkipReason("what was stale at first is asked for once nothing is under way")]
@@ -98,7 +99,7 @@ def left_at_first(
     Returns:
         None while something is under way, or may be asked for; nothing once all that could be computed is.
     """
-    if under_way(instance, traceviz.settings(), now):
+    if under_way(instance, traceviz, now):
         return None
     before = registered_before(traceviz.folder, looking)
     return list(what_is_missing(instance, traceviz, before, _FIRST_LOOK, {}))
@@ -130,7 +131,7 @@ def judge_open_night(
     settings = traceviz.settings()
     waited = now - looks[0].end_time
     if waited < settings.nightly.wait_minutes * 60:
-        busy = under_way(instance, settings, now)
+        busy = under_way(instance, traceviz, now)
         if busy:
             yield dg.SkipReason(busy)
             return
@@ -165,12 +166,15 @@ def _latest_night(instance: dg.DagsterInstance) -> str | None:
     return max(nights, default=None, key=datetime.fromisoformat)
 
 
-def under_way(instance: dg.DagsterInstance, settings: HomeSettings, now: float) -> str:
+def under_way(instance: dg.DagsterInstance, traceviz: TracevizHome, now: float) -> str:
     """Why it is too early to ask for what is stale: it may be on its way; empty where it is not."""
+    analysed = [one.key for one in analyses(traceviz.folder) if not one.cut_off]
+    if analysed:
+        return f"{analysed[0]} is being analysed"
     in_flight = instance.get_runs_count(dg.RunsFilter(statuses=IN_FLIGHT))
     if in_flight:
         return f"{in_flight} runs are under way"
-    since = datetime.fromtimestamp(now - _AUTOMATION_LOOKS * settings.automation_seconds, UTC)
+    since = datetime.fromtimestamp(now - _AUTOMATION_LOOKS * traceviz.settings().automation_seconds, UTC)
     if instance.get_runs_count(dg.RunsFilter(updated_after=since)):
         return "a run ended just now, and automation may ask for what follows from it"
     return ""
@@ -189,6 +193,8 @@ def what_is_missing(
         stage = pending_stage(lake, inputs, rules_digest)
         if stage is None or (stage[0] == "iterations" and unread_ranks(lake, inputs)):
             continue
+        # Of an analysis that was killed before its first table, Dagster knows nothing yet.
+        register_partitions(instance, [inputs])
         for request in _requests_of(inputs, stage[0], stage[1], occasion, tags):
             if not was_tried(instance, str(request.run_key)):
                 yield request

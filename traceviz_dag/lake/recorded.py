@@ -249,8 +249,12 @@ def is_as_recorded(lake: Path, table: str, partition: Partition, read_again: boo
 
 
 def content_of(lake: Path, table: str, partition: Partition) -> Content | None:
-    """What a part holds, as far as it is recorded."""
-    return recorded(lake, partition.run, partition.iteration).contents.get((table, partition.rank), (None,))[-1]
+    """What a part holds, as far as it is recorded; where its last writer was killed, its file tells which."""
+    contents = recorded(lake, partition.run, partition.iteration).contents.get((table, partition.rank), (None,))
+    if len(contents) > 1:
+        found = digest_in_place(partition.folder(lake / table) / FILE_NAME) or GONE
+        return next((one for one in contents if one is not None and one.digest == found), contents[-1])
+    return contents[-1]
 
 
 def is_listed(lake: Path, table: str, partition: Partition) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from assets.drawn_by_hand import events_of, tags_of_inputs
 from assets.resources import TracevizHome
 from assets.told import untold
+from traceviz_dag.errors import TracevizError
+from traceviz_dag.lake.conversion import DAMAGED
 from traceviz_dag.lake.inputs import registered_if_any
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.orchestration.instance import open_instance
@@ -24,8 +27,10 @@ def figure_inputs(home: Path, run: str, iteration: int) -> dict[str, dict[str, s
     """
     inputs = registered_if_any(home, iteration_key(run, iteration))
     with open_instance(home) as instance:
-        for event in untold(instance, TracevizHome(home=str(home)), inputs) if inputs is not None else ():
-            instance.report_runless_asset_event(event)
+        # What cannot be told is no reason not to draw the rest: the sensor ``computed`` names it.
+        with suppress(TracevizError, *DAMAGED):
+            for event in untold(instance, TracevizHome(home=str(home)), inputs) if inputs is not None else ():
+                instance.report_runless_asset_event(event)
         return tags_of_inputs(instance)
 
 

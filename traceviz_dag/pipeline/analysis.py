@@ -292,17 +292,19 @@ class _Analysis:
                 "and analyse again"
             )
         sources = memory_sources(self.lake, self.inputs)
-        for number, why in mark_mismatched(self.lake, self.inputs).items():
-            if number not in {one.rank for one in sources}:
-                told = f"its snapshot is gone, and its tables are stale: {why}"
-                result.failures.append(f"{self.inputs.key}, memory of rank {number}: {told}")
         stale = [one for one in sources if self.settings.force or not memory_is_current(self.lake, self.inputs, [one])]
-        faults = read_in_part(self.lake, self.inputs)
+        faults: dict[int, str] = {}
         with self.step("memory", result.failures):
             run, iteration = self.inputs.run, self.inputs.iteration
             workers = self.settings.workers or default_workers()
             for outcome in store_memory(self.lake, run, iteration, stale, workers) if stale else ():
                 faults[outcome.rank] = outcome.fault
+            faults = {**read_in_part(self.lake, self.inputs), **faults}
+            # Once what is damaged is made anew: it is read here.
+            for number, why in mark_mismatched(self.lake, self.inputs).items():
+                if number not in {one.rank for one in sources}:
+                    told = f"its snapshot is gone, and its tables are stale: {why}"
+                    result.failures.append(f"{self.inputs.key}, memory of rank {number}: {told}")
         for rank in sorted({one.rank for one in sources} & faults.keys()):
             if faults[rank]:
                 result.failures.append(f"{self.inputs.key}, memory of rank {rank}: {faults[rank]}")

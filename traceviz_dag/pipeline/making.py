@@ -96,6 +96,8 @@ def make_ranks(
         for state in states
         if state.entry.rank in wanted and (state.entry.rank in stale or not only_stale)
     }
+    current = {one.entry.rank for one in states if one.is_current and not one.is_gone and one.entry.rank in wanted}
+    unmark(lake, run, iteration, StaleStage.RANKS, current)
     # What is gone cannot be made anew: its tables stay, whatever of them is still current.
     kept = [_kept(state) for state in before.values() if state.is_whole and state.is_gone]
     traces = rank_traces(inputs, before.keys() - {outcome.rank for outcome in kept})
@@ -120,6 +122,8 @@ def _mark(
     kept = [mark_of(before[outcome.rank], outcome.fault or "") for outcome in outcomes if outcome.kept]
     mark_stale(lake, run, iteration, kept)
     made, failed = ([one.rank for one in outcomes if one.failed is failed] for failed in (False, True))
+    if not outcomes:
+        return
     told = [f"{ranks_in_words(made)} made anew since"] if made else []
     told += [f"{ranks_in_words(failed)} could not be made anew"] if failed else []
     mark_aggregates(lake, inputs, StaleCause.OUTDATED, "; ".join(told))

@@ -119,7 +119,7 @@ def test_a_home_that_grows_is_followed_and_only_what_is_new_is_read(home, monkey
 
     (lacks, running, damaged, there), reads = drive(screen(home), grows, (140, 45))
     assert "no measures: not analysed to the end" in lacks
-    assert "being analysed, 4 ranks in the lake, " in running
+    assert "being analysed, 4 of 4 ranks in the lake, " in running
     assert "is damaged" in damaged
     assert "no measures" not in there and "being analysed" not in there
     # The damaged file, the whole one, and the findings, which were not looked at before: nothing twice.
@@ -135,7 +135,7 @@ def test_an_analysis_that_was_cut_off_is_told(home):
     async def shown(pilot):
         return text_of(pilot.app)
 
-    assert "its analysis was cut off (4 ranks in the lake)" in drive(screen(home), shown, (140, 45))
+    assert "its analysis was cut off (4 of 4 ranks in the lake)" in drive(screen(home), shown, (140, 45))
 
 
 def test_nothing_is_written(home):
