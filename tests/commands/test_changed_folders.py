@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands.jobs import fill
 from tests.damage import call
+from tests.show.home import fill_home
 from tests.small_run import rank_file, write_run
-from traceviz_dag.pipeline.discovery import inputs_below
 
 
 def _file(run: Path, rank: int, iteration: int = 7) -> Path:
@@ -36,7 +35,7 @@ def home(small) -> Path:
 
 def _analysed_anew(run: Path, folder: Path) -> dict[str, str]:
     """The tables of a home that never held anything else."""
-    fill(folder / "clean", inputs_below([run]))
+    fill_home(folder / "clean", [run])
     return _tables(folder / "clean")
 
 
