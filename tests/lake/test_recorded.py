@@ -18,6 +18,7 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake import recorded
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.marking import mark_stale
+from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.stale import Stale
 from traceviz_dag.vocabulary import StaleCause, StaleStage
 
@@ -258,3 +259,20 @@ def test_a_folder_or_a_pipe_in_the_place_of_a_part_is_named_with_a_remedy_that_h
         for command in (("sql", "SELECT sum(duration_ns) FROM kernels"), ("lake", "verify")):
             told = call(*command, "--home", lake.home)
             assert told.code == 2 and "rank" in told.out + told.err, (command, told)
+
+
+def test_of_two_writers_of_the_same_bytes_the_last_one_says_of_what_they_are_made(lake, sample):
+    place = {"run": "job", "iteration": 1, "rank": 0}
+    rows = sample("kernels", 3, duration_ns=5)
+    lake.write("kernels", rows, **place, made="of=former")
+    content = lake.content("kernels", **place)
+    change = recorded.change_of(
+        lake.tables_folder, "kernels", Partition(**place), recorded.Content(content.digest, made="of=new")
+    )
+    change.__enter__()  # and the writer is killed
+    assert lake.content("kernels", **place).made == "of=new"
+    with pytest.raises(GeneratorExit):
+        change.gen.throw(GeneratorExit)
+    lake.settle("job", 1)
+    record = (lake.home / "lake/.recorded/run=job/iteration=1").read_bytes()
+    assert record.count(b"kernels") == 1 and lake.content("kernels", **place).made == "of=new"

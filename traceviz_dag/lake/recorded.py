@@ -253,7 +253,7 @@ def content_of(lake: Path, table: str, partition: Partition) -> Content | None:
     contents = recorded(lake, partition.run, partition.iteration).contents.get((table, partition.rank), (None,))
     if len(contents) > 1:
         found = digest_in_place(partition.folder(lake / table) / FILE_NAME) or GONE
-        return next((one for one in contents if one is not None and one.digest == found), contents[-1])
+        contents = tuple(one for one in contents if one is not None and one.digest == found) or contents
     return contents[-1]
 
 
@@ -435,7 +435,8 @@ def _write_shortest(lake: Path, run: str, iteration: int) -> None:
         if len(contents) > 1:
             table, rank = part
             found = digest_in_place(Partition(run, iteration, rank).folder(lake / table) / FILE_NAME) or GONE
-            contents = tuple(content for content in contents if content.digest == found) or contents
+            # Of writers of the same bytes the last one counts.
+            contents = tuple(content for content in contents if content.digest == found)[-1:] or contents
         if contents != (_GONE,):
             holds_parts = True
             lines.append(_line(path, _SETTLED, part, contents[0]))
