@@ -20,14 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import xxhash
-from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
-from dagster._core.storage.runs.sql_run_storage import SqlRunStorage
 
 import traceviz_dag.pipeline.workers as workers
 from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
 from traceviz_dag.pipeline.discovery import inputs_below
-
-_EVENTS = ("ASSET_MATERIALIZATION", "ASSET_OBSERVATION", "RUN_START", "RUN_SUCCESS", "RUN_FAILURE")
 
 
 class Boundaries:
@@ -70,19 +66,11 @@ class _Here:
         return future
 
 
-def _event(_storage: object, event: Any) -> str | None:
-    kind = event.dagster_event_type.name if event.dagster_event_type is not None else ""
-    return f"event {kind}" if kind in _EVENTS else None
-
-
 def record(traces: Path, home: Path, copies: Path) -> None:
     """Analyse the traces, with a copy of the home at each boundary."""
     boundaries = Boundaries(home, copies)
     boundaries.before(Path, "replace", lambda _, target: f"rename to {_short(target)}")
     boundaries.before(Path, "unlink", lambda path, **_: f"removal of {_short(path)}" if path.exists() else None)
-    # Called for each event, in each database, also of those that are stored together.
-    boundaries.before(SqliteEventLogStorage, "prepare_insert_event", _event)
-    boundaries.before(SqlRunStorage, "add_run", lambda *_: "new run")
     _analyse(traces, home)
     (copies / "names").write_text("\n".join(boundaries.names))
 

@@ -18,7 +18,7 @@ STEP = 13
 @pytest.mark.long
 def test_the_next_analysis_gives_the_tables_of_a_clean_home(tmp_path):
     names, lines = try_boundaries(tmp_path, STEP)
-    for kind in ("rename to kernels", "rename to iterations", "event ASSET_MATERIALIZATION", "new run"):
+    for kind in ("rename to kernels", "rename to iterations", "rename to findings"):
         assert any(name.startswith(kind) for name in names), f"no boundary {kind} was seen"
     assert len(lines) == len(range(0, len(names), STEP))
     assert [line for line in lines if not line.endswith(": equal")] == []
