@@ -284,14 +284,14 @@ class _Analysis:
     def make_memory_tables(self, result: IterationResult) -> None:
         """Bring the tables of the snapshots of GPU memory up to date; those of snapshots that are gone stay."""
         dropped = set_aside_unreadable(self.lake, self.inputs)
-        gone = sorted(set(dropped) - {one.rank for one in memory_sources(self.lake, self.inputs)})
-        if gone:
+        sources = memory_sources(self.lake, self.inputs)
+        ranks = {one.rank for one in sources}
+        if gone := sorted(set(dropped) - ranks):
             result.failures.append(
                 f"{self.inputs.key}, memory: tables of {ranks_in_words(gone)} were damaged, or of an earlier version, "
                 f"and are set aside in {self.lake.tables_folder / ASIDE}, as the snapshots are gone; put these back, "
                 "and analyse again"
             )
-        sources = memory_sources(self.lake, self.inputs)
         stale = [one for one in sources if self.settings.force or not memory_is_current(self.lake, self.inputs, [one])]
         faults: dict[int, str] = {}
         with self.step("memory", result.failures):
@@ -302,10 +302,10 @@ class _Analysis:
             faults = {**read_in_part(self.lake, self.inputs), **faults}
             # Once what is damaged is made anew: it is read here.
             for number, why in mark_mismatched(self.lake, self.inputs).items():
-                if number not in {one.rank for one in sources}:
+                if number not in ranks:
                     told = f"its snapshot is gone, and its tables are stale: {why}"
                     result.failures.append(f"{self.inputs.key}, memory of rank {number}: {told}")
-        for rank in sorted({one.rank for one in sources} & faults.keys()):
+        for rank in sorted(ranks & faults.keys()):
             if faults[rank]:
                 result.failures.append(f"{self.inputs.key}, memory of rank {rank}: {faults[rank]}")
 

@@ -163,9 +163,17 @@ def derived_is_current(lake: Lake, inputs: IterationInputs, name: str) -> bool:
 
 
 def memory_is_current(lake: Lake, inputs: IterationInputs, sources: Sequence[MemorySource]) -> bool:
-    """Whether the tables of GPU memory were made of these sources by this code."""
+    """Whether the tables of GPU memory were made of these sources by this code.
+
+    Those that are marked since another snapshot could not be read are not: the former one may be back.
+    """
     place = (inputs.run, inputs.iteration)
-    return all(_are_made(lake, MEMORY_TABLES, memory_word(one), *place, one.rank) for one in sources)
+    unread = {
+        row.rank for row in lake.stale(*place) if row.stage == StaleStage.MEMORY and row.cause == StaleCause.UNREADABLE
+    }
+    return all(
+        one.rank not in unread and _are_made(lake, MEMORY_TABLES, memory_word(one), *place, one.rank) for one in sources
+    )
 
 
 def mark_aggregates(lake: Lake, inputs: IterationInputs, cause: StaleCause, reason: str) -> bool:
