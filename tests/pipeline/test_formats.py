@@ -56,7 +56,8 @@ def test_doctor_and_analyze_take_a_format_of_another_package(tmp_path):
     assert said.code == 0, said.err
     (capture,) = said.json
     assert (capture["iteration"], capture["ranks"], capture["gpu"], capture["problems"]) == (3, 2, 2, [])
-    assert done.code == 0, done.err
+    assert done.code == 2 and done.err.count("\n") == 1, done.err
+    assert "2 of 2 communication kernels have no certain wait" in done.err
     expected = {"format": "tiny", "status": "read", "kernels": 3, "hidden_ns": 100, "compute_ns": 500}
     assert rows.json == [{"rank": rank, **expected} for rank in range(2)]
 
