@@ -54,7 +54,7 @@ def test_copies_idle_time_and_products_without_tensor_cores_are_found_and_the_la
 
 @pytest.mark.long
 def test_losses_of_real_profiles_agree_with_sql_on_the_exports(shared_data, tmp_path):
-    # Nothing tells who takes part in their communications: the exit code says so.
+    # Nothing tells who takes part in its communications: the exit code says so.
     path = shared_data / "nsys/h100_2gpu_1s.sqlite"
     rows = _findings(path, tmp_path / "home", code=2)
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as export:
@@ -71,7 +71,7 @@ def test_losses_of_real_profiles_agree_with_sql_on_the_exports(shared_data, tmp_
     assert f"takes {copied / gpus / 1e6:.3f} ms per rank" in rows["copies"]["statement"]
     assert f"{products / gpus / 1e6:.3f} ms of" in rows["tensor_cores"]["statement"]
     path = shared_data / "nsys/mfu_2gpu_before.sqlite"
-    rows = _findings(path, tmp_path / "home", code=2)
+    rows = _findings(path, tmp_path / "home")
     idle = []
     with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as export:
         for device in (0, 1):
