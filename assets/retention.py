@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -185,10 +185,15 @@ def prune(instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, own
 
 def is_in_use(instance: dg.DagsterInstance, key: str, own_run: str = "") -> bool:
     """Whether a run or a backfill is under way that works on the iteration, or may."""
+    return uses_of(instance, own_run)(key)
+
+
+def uses_of(instance: dg.DagsterInstance, own_run: str = "") -> Callable[[str], bool]:
+    """The same for keys of many iterations, of the runs and backfills of now."""
     if any(backfill.status.value in _ACTIVE_BACKFILLS for backfill in instance.get_backfills()):
-        return True
+        return lambda _: True
     runs = [run for run in instance.get_runs(dg.RunsFilter(statuses=IN_FLIGHT)) if run.run_id != own_run]
-    return any(_may_work_on(run, key) for run in runs)
+    return lambda key: any(_may_work_on(run, key) for run in runs)
 
 
 def room_check(partitions: int) -> dg.AssetCheckResult:

@@ -35,7 +35,7 @@ from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.lake.recorded import GONE
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
-from traceviz_dag.pipeline.iteration import stored_topology, unread_ranks
+from traceviz_dag.pipeline.iteration import stored_topology, topology_version, unread_ranks
 from traceviz_dag.pipeline.making import pairs_file
 from traceviz_dag.pipeline.memory import read_in_part
 from traceviz_dag.pipeline.staleness import ITERATION_TABLES, LAST_WRITTEN, code_version_of
@@ -83,9 +83,13 @@ def _of_iteration(
             changed[name] = (version, parts)
     for check in _checks(lake, inputs, changed):
         yield _evaluation(check)
+    made_of: dict[frozenset[dg.AssetKey], dict[str, str]] = {}
     for name, (version, parts) in changed.items():
-        tags = {**input_tags(instance, _STEPS[name], name), DATA_VERSION_TAG: version}
-        tags[CODE_VERSION_TAG] = code_version_of(name)
+        # Tables of a step are made of the same, whose events are told before them.
+        inputs_of = frozenset(_STEPS[name].asset_deps[dg.AssetKey(name)])
+        if inputs_of not in made_of:
+            made_of[inputs_of] = input_tags(instance, _STEPS[name], name)
+        tags = {**made_of[inputs_of], DATA_VERSION_TAG: version, CODE_VERSION_TAG: code_version_of(name)}
         metadata = _metadata(lake, inputs, name, parts)
         yield dg.AssetMaterialization(name, partition=inputs.key, metadata=metadata, tags=tags)
 
@@ -104,7 +108,7 @@ def _of_ranks(
     ]
     if not ranks:
         return
-    _, version = stored_topology(lake, inputs.run, inputs.iteration)
+    version = topology_version(lake, inputs.run, inputs.iteration)
     read = {"topology": version, "classification_rules": traceviz.load_rules().digest}
     made_of = input_tags(instance, rank_tables, LAST_WRITTEN, read)
     for check in checks_of_ranks(lake, inputs):

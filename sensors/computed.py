@@ -9,7 +9,7 @@ import dagster as dg
 import msgspec
 
 from assets.resources import TracevizHome
-from assets.retention import is_in_use
+from assets.retention import uses_of
 from assets.told import untold
 from sensors.busy_storage import once_free
 from traceviz_dag.errors import TracevizError
@@ -68,10 +68,11 @@ def tell_once(
     before = msgspec.json.decode(cursor, type=Cursor) if cursor else Cursor()
     done, again = before.done, list(before.again)
     found = [(before.done, *place) for place in before.again]
+    is_in_use = uses_of(instance)
     for changed_ns, run, iteration in [*found, *changed_since(traceviz.lake().tables_folder, before.done)]:
         key, place = iteration_key(run, iteration), (run, iteration)
         again = [one for one in again if one != place]
-        if is_under_way(traceviz.folder, key) or is_in_use(instance, key):
+        if is_under_way(traceviz.folder, key) or is_in_use(key):
             again.append(place)
         else:
             try:

@@ -114,5 +114,6 @@ def _shown_progress() -> Iterator[Callable[[str, int, int], None]]:
 
 
 # typer asks a function for its signature and for the types of its parameters.
-simulate.__signature__ = _signature()  # type: ignore[attr-defined]
-simulate.__annotations__ = {one.name: one.annotation.__origin__ for one in _signature().parameters.values()}
+_SIGNATURE = _signature()
+simulate.__signature__ = _SIGNATURE  # type: ignore[attr-defined]
+simulate.__annotations__ = {one.name: one.annotation.__origin__ for one in _SIGNATURE.parameters.values()}

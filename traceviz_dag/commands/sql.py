@@ -44,7 +44,5 @@ def sql(
 
 
 def _line(table: str, parts: Sequence[Partition]) -> str:
-    first = parts[0]
-    rank = "" if first.rank is None else f", rank {first.rank}"
-    of = f"run {first.run}, iteration {first.iteration}{rank}" + (f" and {len(parts) - 1} more" if parts[1:] else "")
-    return f"table {table}: the rows of {of} are missing, as somebody deleted the file"
+    more = f" and {len(parts) - 1} more" if parts[1:] else ""
+    return f"table {table}: the rows of {parts[0].in_words}{more} are missing, as somebody deleted the file"

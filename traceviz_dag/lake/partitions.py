@@ -55,6 +55,11 @@ class Partition:
         """Orders partitions by run, iteration and rank as numbers."""
         return (self.run, self.iteration, -1 if self.rank is None else self.rank)
 
+    @property
+    def in_words(self) -> str:
+        """Which one it is, as messages name it."""
+        return f"run {self.run}, iteration {self.iteration}" + ("" if self.rank is None else f", rank {self.rank}")
+
     def folder(self, table_folder: Path) -> Path:
         """The folder of this partition under its table's folder."""
         folder = table_folder / f"run={escape(self.run)}" / f"iteration={self.iteration}"

@@ -189,14 +189,12 @@ def _tell(line: str) -> None:
 def mismatch(lake: Path, table: str, wrong: list[Partition]) -> BadInputError:
     """The error about parts of a table that are not as they were written."""
     first = wrong[0]
-    rank = "" if first.rank is None else f", rank {first.rank}"
     path = first.folder(lake / table) / FILE_NAME
     others = f"; {len(wrong) - 1} more parts of this table are not either" if len(wrong) > 1 else ""
     fault, remedy = "the file is damaged, or is not the one that was written there", ANALYSE_AGAIN
     if not is_listed(lake, table, first):
         fault, remedy = "no file was written there", f"{ANALYSE_AGAIN}; where it has none, {SET_ASIDE}"
-    place = f"table {table}, run {first.run}, iteration {first.iteration}{rank}"
-    return BadInputError(path, f"{place}: {fault}{others}", remedy)
+    return BadInputError(path, f"table {table}, {first.in_words}: {fault}{others}", remedy)
 
 
 def gone_parts(lake: Path, table: Table) -> list[Partition]:

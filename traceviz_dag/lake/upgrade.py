@@ -163,11 +163,10 @@ def _set_aside(lake: Path, table: Table, partition: Partition, error: Exception)
             target = move_aside(lake, table, partition)
     except FileNotFoundError:
         return  # Somebody else moved or deleted it meanwhile.
-    rank = "" if partition.rank is None else f", rank {partition.rank}"
     _log.warning(
         "traceviz: %s",
         printable(
-            f"table {table.name}, run {partition.run}, iteration {partition.iteration}{rank}: its file is damaged, or "
-            f"of another version that cannot be converted; it is set aside as {target}; {ANALYSE_AGAIN}"
+            f"table {table.name}, {partition.in_words}: its file is damaged, or of another version that cannot be "
+            f"converted; it is set aside as {target}; {ANALYSE_AGAIN}"
         ),
     )

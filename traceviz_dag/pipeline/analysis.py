@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from traceback import format_exception
 
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.errors import BadInputError, StoppedError, TracevizError, file_system_line
@@ -20,7 +19,7 @@ from traceviz_dag.lake.under_way import under_way
 from traceviz_dag.lake.upgrade import ASIDE
 from traceviz_dag.pipeline.completeness import ranks_in_words, stored_completeness
 from traceviz_dag.pipeline.home_settings import home_rules, set_home_rules
-from traceviz_dag.pipeline.iteration import stored_topology
+from traceviz_dag.pipeline.iteration import topology_version
 from traceviz_dag.pipeline.making import (
     make_across_ranks,
     make_derived,
@@ -48,8 +47,7 @@ from traceviz_dag.pipeline.staleness import (
     stale_ranks,
     topology_is_current,
 )
-from traceviz_dag.pipeline.workers import LOGS, default_workers
-from traceviz_dag.system.whole_files import write_atomically
+from traceviz_dag.pipeline.workers import LOGS, default_workers, keep_traceback
 from traceviz_dag.tables import derived_tables
 from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
 from traceviz_dag.vocabulary import StaleCause, StaleStage
@@ -197,7 +195,7 @@ class _Analysis:
             failures.append(f"{self.inputs.key}, {what}: {file_system_line(error)}")
         except Exception as error:  # noqa: BLE001 - one step's fault of this program must not cost the others
             log = self.settings.home / LOGS / f"{self.inputs.key}_{what}.log"
-            write_atomically(log, "".join(format_exception(error)).encode(errors="replace"))
+            keep_traceback(log, error)
             message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             told = f"{message}; this is a fault of traceviz: report it with {log}"
             failures.append(f"{self.inputs.key}, {what}: {told}")
@@ -331,7 +329,7 @@ class _Analysis:
 
     def rank_states(self) -> list[RankState]:
         """What the tables of the ranks are, against what their topology and the rules of now would give."""
-        _, version = stored_topology(self.lake, self.inputs.run, self.inputs.iteration)
+        version = topology_version(self.lake, self.inputs.run, self.inputs.iteration)
         return rank_states(self.lake, self.inputs, version, self.rules.digest)
 
     def mark_ranks(self, states: Sequence[RankState]) -> None:

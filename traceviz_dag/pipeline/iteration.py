@@ -119,8 +119,16 @@ def stored_topology(lake: Lake, run: str, iteration: int) -> tuple[Topology, str
         BadInputError: the topology was not computed yet.
     """
     topology, groups = (lake.table(name, run, iteration).arrow() for name in TOPOLOGY_TABLES)
-    files = (lake.path(name, run=run, iteration=iteration) for name in TOPOLOGY_TABLES)
-    return topology_from_tables(topology, groups), "-".join(map(digest_of, files))
+    return topology_from_tables(topology, groups), topology_version(lake, run, iteration)
+
+
+def topology_version(lake: Lake, run: str, iteration: int) -> str:
+    """The data version of an iteration's stored topology.
+
+    Raises:
+        FileNotFoundError: the topology was not computed yet.
+    """
+    return "-".join(digest_of(lake.path(name, run=run, iteration=iteration)) for name in TOPOLOGY_TABLES)
 
 
 def rank_traces(inputs: IterationInputs, ranks: Collection[int], home: Path | None = None) -> list[RankTrace]:

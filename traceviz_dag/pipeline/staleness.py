@@ -24,7 +24,7 @@ from traceviz_dag.lake.stale import Stale
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.findings import code_of_rules
 from traceviz_dag.pipeline.formats.registry import trace_format
-from traceviz_dag.pipeline.iteration import stored_topology
+from traceviz_dag.pipeline.iteration import topology_version
 from traceviz_dag.pipeline.made import CODE_VERSION, made_word, rank_word
 from traceviz_dag.pipeline.memory import MemorySource, memory_word
 from traceviz_dag.pipeline.ranks import RANK_TABLES
@@ -100,19 +100,19 @@ class RankState:
         return not Path(self.entry.path).exists()
 
 
-def rank_states(lake: Lake, inputs: IterationInputs, topology_version: str, rules_digest: str) -> list[RankState]:
+def rank_states(lake: Lake, inputs: IterationInputs, of_topology: str, rules_digest: str) -> list[RankState]:
     """The state of every registered rank."""
-    return [_rank_state(lake, inputs, entry, topology_version, rules_digest) for entry in inputs.ranks]
+    return [_rank_state(lake, inputs, entry, of_topology, rules_digest) for entry in inputs.ranks]
 
 
 def _rank_state(
-    lake: Lake, inputs: IterationInputs, entry: RankInput, topology_version: str, rules_digest: str
+    lake: Lake, inputs: IterationInputs, entry: RankInput, of_topology: str, rules_digest: str
 ) -> RankState:
     names = (*RANK_TABLES, *trace_format(entry.format).extra_tables)
     place = (inputs.run, inputs.iteration, entry.rank)
     contents = [_content(lake, name, *place) for name in names]
     known = _versions(contents[names.index(LAST_WRITTEN)])
-    wanted = _versions(Content("", made=rank_word(entry.version, topology_version, rules_digest)))
+    wanted = _versions(Content("", made=rank_word(entry.version, of_topology, rules_digest)))
     differs = [what if what != "code" else _CODE for what, version in wanted.items() if known.get(what) != version]
     if not known or any(content is not None and content.missing for content in contents):
         differs = [what for what in differs if known and what != _CODE] + [_CODE]
@@ -215,8 +215,8 @@ def pending_stage(lake: Lake, inputs: IterationInputs, rules_digest: str) -> tup
     """
     if not topology_is_current(lake, inputs):
         return ("topology", [])
-    _, topology_version = stored_topology(lake, inputs.run, inputs.iteration)
-    stale = stale_ranks(rank_states(lake, inputs, topology_version, rules_digest))
+    version = topology_version(lake, inputs.run, inputs.iteration)
+    stale = stale_ranks(rank_states(lake, inputs, version, rules_digest))
     if stale:
         return ("ranks", [entry.rank for entry in stale])
     return None if iteration_is_current(lake, inputs) else ("iterations", [])
@@ -237,9 +237,10 @@ def _are_current(lake: Lake, inputs: IterationInputs, names: Collection[str]) ->
     words: dict[str, str] = {}
     for name in names:
         # What a step is made of is asked once.
-        word = words.setdefault(lead_of(name), "") or iteration_word(lake, inputs.run, inputs.iteration, name)
-        words[lead_of(name)] = word
-        if not _are_made(lake, [name], word, inputs.run, inputs.iteration):
+        lead = lead_of(name)
+        if lead not in words:
+            words[lead] = iteration_word(lake, inputs.run, inputs.iteration, name)
+        if not _are_made(lake, [name], words[lead], inputs.run, inputs.iteration):
             return False
     return True
 

@@ -139,7 +139,7 @@ def analyse_into_lake(task: IterationTask, trace: RankTrace) -> RankOutcome:
             raise
         return _record_failure(task, trace, f"{trace.name}: {file_system_line(error)}")
     except Exception as error:  # noqa: BLE001 - the one place where a fault of any rule for reading or classifying ends
-        write_atomically(log, "".join(traceback.format_exception(error)).encode(errors="replace"))
+        keep_traceback(log, error)
         return _record_failure(task, trace, f"{trace.name}: {_in_a_line(error)}; report it with {log}")
     log.unlink(missing_ok=True)
     facts = tables["traces"].to_pylist()[0]
@@ -163,6 +163,11 @@ def analyse_into_lake(task: IterationTask, trace: RankTrace) -> RankOutcome:
 def fault_log(home: Path, run: str, iteration: int, rank: int) -> Path:
     """The file of the last fault of this program on a rank."""
     return home / LOGS / f"{iteration_key(run, iteration)}_rank_{rank_key(rank)}.log"
+
+
+def keep_traceback(log: Path, error: Exception) -> None:
+    """Write the traceback of a fault of this program where whoever fixes it finds it."""
+    write_atomically(log, "".join(traceback.format_exception(error)).encode(errors="replace"))
 
 
 def _in_a_line(error: Exception) -> str:
