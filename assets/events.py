@@ -1,4 +1,4 @@
-"""What Dagster is told of a table that was written: the same whether an asset wrote it, or a command did."""
+"""What is reported to Dagster of a table that was written: the same whether an asset wrote it, or a command did."""
 
 from __future__ import annotations
 

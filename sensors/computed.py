@@ -1,4 +1,4 @@
-"""The sensor ``computed``: what commands computed in this home, or a killed run left untold, becomes known here."""
+"""The sensor ``computed``: what commands computed in this home, or a killed run left unreported, becomes known here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from assets.resources import TracevizHome
 from assets.retention import uses_of
-from assets.told import untold
+from assets.unreported import unreported
 from sensors.busy_storage import once_free
 from traceviz_dag.errors import TracevizError
 from traceviz_dag.lake.conversion import DAMAGED
@@ -34,7 +34,7 @@ def computed_sensor(settings: HomeSettings) -> dg.SensorDefinition:
         description="Records what traceviz analyze computed: partitions, versions, checks and lineage.",
     )
     def computed(context: dg.SensorEvaluationContext, traceviz: TracevizHome) -> dg.SensorResult:
-        return once_free(lambda: tell_once(context.instance, traceviz, context.cursor))
+        return once_free(lambda: report_once(context.instance, traceviz, context.cursor))
 
     return computed
 
@@ -44,20 +44,20 @@ class Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         done: when the last record changed that was looked at, ns since the epoch.
-        again: (run, iteration) of those that were left for later: in use, or not to be told.
+        again: (run, iteration) of those that were left for later: in use, or damaged.
     """
 
     done: int = 0
     again: list[tuple[str, int]] = []
 
 
-def tell_once(
+def report_once(
     instance: dg.DagsterInstance, traceviz: TracevizHome, cursor: str | None, seconds: float = _SECONDS_OF_A_TICK
 ) -> dg.SensorResult:
-    """One tick: tell Dagster of iterations whose record in the lake changed since the last one, oldest change first.
+    """One tick: report iterations whose record in the lake changed since the last one, oldest change first.
 
-    Iterations that a command or a run is working on are left to a later tick. So is one that cannot be told, since a
-    file of it is damaged: it is named, and costs no other.
+    Iterations that a command or a run is working on are left to a later tick. So is one of which a file is damaged: it
+    is named, and costs no other.
 
     Args:
         cursor: a :class:`Cursor` in JSON.
@@ -77,20 +77,20 @@ def tell_once(
         else:
             try:
                 inputs = registered_if_any(traceviz.folder, key)
-                for event in untold(instance, traceviz, inputs) if inputs is not None else ():
+                for event in unreported(instance, traceviz, inputs) if inputs is not None else ():
                     instance.report_runless_asset_event(event)
                     events += 1
                     if time.monotonic() > end:
-                        return _told(events, Cursor(done, [*again, place]), faults)
+                        return _result(events, Cursor(done, [*again, place]), faults)
             except (TracevizError, *DAMAGED) as error:
-                faults.append(f"{key} is not told whole: {error}")
+                faults.append(f"{key} is not reported whole: {error}")
                 again.append(place)
         done = max(done, changed_ns)
         if time.monotonic() > end:
             break
-    return _told(events, Cursor(done, again), faults)
+    return _result(events, Cursor(done, again), faults)
 
 
-def _told(events: int, cursor: Cursor, faults: Sequence[str]) -> dg.SensorResult:
+def _result(events: int, cursor: Cursor, faults: Sequence[str]) -> dg.SensorResult:
     said = f"{events} events recorded" if events else "nothing new in the lake"
     return dg.SensorResult(skip_reason="; ".join([said, *faults]), cursor=msgspec.json.encode(cursor).decode())

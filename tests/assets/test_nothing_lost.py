@@ -15,8 +15,8 @@ from assets.resources import TracevizHome
 from assets.retention import retention
 from tests.assets.loop import ITERATION_ASSETS, PROFILE_ASSETS, QUIET, RANK_ASSETS, TOPOLOGY_ASSETS
 from tests.damage import call
+from tests.reported import informed_instance
 from tests.small_run import rank_file, two_ranks_analysed, write_run
-from tests.told import told_instance
 from traceviz_dag.definitions import ASSETS
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.partition_keys import rank_key
@@ -57,7 +57,7 @@ def from_the_ui(home: Path, *names: str, ranks: tuple[int, int] | None = None) -
     if ranks is not None:
         first, last = (str(rank_trace_key("job@7", rank_key(rank))) for rank in ranks)
         ends = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
-    with told_instance(home) as instance:
+    with informed_instance(home) as instance:
         result = dg.materialize(
             ASSETS,
             selection=dg.AssetSelection.assets(*names),
@@ -181,7 +181,7 @@ def test_a_check_of_every_night_names_what_dagster_shows_and_the_lake_has_not(ow
             result = dg.materialize([retention], instance=instance, resources={"traceviz": traceviz}, run_config=QUIET)
         return next(one for one in result.get_asset_check_evaluations() if one.check_name == RECORDED)
 
-    with told_instance(home):
+    with informed_instance(home):
         pass
     assert check().passed
     shutil.rmtree(home / "lake/pipelines")
@@ -200,7 +200,7 @@ def test_a_renamed_iteration_is_said_by_the_command_and_shown_by_dagster(own):
     tables = open_lake(home).query("SELECT iteration, step_ns FROM iterations ORDER BY iteration").to_pylist()
     assert [row["iteration"] for row in tables] == [7, 107] and tables[0]["step_ns"] == tables[1]["step_ns"]
     key = dg.AssetCheckKey(dg.AssetKey("runs"), "own_traces")
-    with told_instance(home) as instance:
+    with informed_instance(home) as instance:
         (record,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
     evaluation = record.evaluation
     assert evaluation is not None and not evaluation.passed

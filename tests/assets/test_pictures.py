@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from typer.testing import CliRunner
 
 from tests.assets.loop import FIGURE_ASSETS, Loop, of_figures, of_iterations, of_ranks, of_topology
+from tests.reported import informed_instance
 from tests.small_run import rank_file, write_run
-from tests.told import told_instance
 from traceviz_dag.commands.main import app
 from traceviz_dag.definitions import defs
 from traceviz_dag.pipeline import figures
@@ -125,7 +125,7 @@ def test_so_do_those_that_the_command_line_drew_until_a_table_changes(tmp_path):
     draw = ["figures", str(run), "--home", str(home), "--formats", "png", "-p", "1"]
     result = CliRunner().invoke(app, draw)
     assert result.exit_code == 0, result.output
-    with told_instance(home) as instance:
+    with informed_instance(home) as instance:
         assert not _stale(instance)
         instance.report_runless_asset_event(
             dg.AssetMaterialization("overlap", partition="job@7|0001", tags={"dagster/data_version": "another"})

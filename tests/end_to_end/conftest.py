@@ -21,7 +21,7 @@ import dagster as dg
 import pytest
 
 from tests.damage import call
-from tests.told import told_instance
+from tests.reported import informed_instance
 from traceviz_dag.pipeline.staleness import ITERATION_TABLES
 
 RANK_ASSETS = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "overlap")
@@ -57,7 +57,7 @@ def _checked(result: subprocess.CompletedProcess[str], code: int | None) -> subp
 
 def materialised(home: Path) -> set[tuple[str, str]]:
     """The set of (asset, partition) that Dagster has recorded."""
-    with told_instance(home) as instance:
+    with informed_instance(home) as instance:
         return {
             (asset, partition)
             for asset in ALL_ASSETS

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from assets.resources import TracevizHome
-from sensors.computed import tell_once
+from sensors.computed import report_once
 from tests.small_run import rank_file, two_ranks_analysed
 from traceviz_dag.lake.under_way import under_way
 from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
@@ -28,14 +28,14 @@ def names_since(instance: dg.DagsterInstance, count: int) -> list[tuple[str, str
     return [(event.asset_key.to_user_string(), event.partition) for event in events[count:] if event is not None]
 
 
-def test_all_of_an_analysis_is_told_once_in_order_and_a_changed_rank_alone_afterwards(analysed):
+def test_all_of_an_analysis_is_reported_once_in_order_and_a_changed_rank_alone_afterwards(analysed):
     run, home = analysed
     traceviz = TracevizHome(home=str(home))
     with dg.instance_for_test() as instance:
         with under_way(home, "job@7"):
-            waits = tell_once(instance, traceviz, None).cursor
+            waits = report_once(instance, traceviz, None).cursor
             assert names_since(instance, 0) == [], "a command is at work on it"
-        first = tell_once(instance, traceviz, waits)
+        first = report_once(instance, traceviz, waits)
         told = names_since(instance, 0)
         assert len(told) == len(set(told)) and {(name, "job@7") for name in ITERATION_TABLES} <= set(told)
         assert (
@@ -50,12 +50,12 @@ def test_all_of_an_analysis_is_told_once_in_order_and_a_changed_rank_alone_after
             for record in checks
             if (check := record.event_log_entry.asset_check_evaluation) is not None
         } >= {("invariants", True), ("coverage", True), ("complete_ranks", True), ("sources_agree", True)}
-        tell_once(instance, traceviz, None)
+        report_once(instance, traceviz, None)
         assert names_since(instance, len(told)) == []
 
         rank_file(1, 2, scale=2).write(run / "iteration_7/rank_0001_iter_7.pt.trace.json")
         analyse(AnalysisSettings(home, workers=1), inputs_below([run], home=home))
-        tell_once(instance, traceviz, first.cursor)
+        report_once(instance, traceviz, first.cursor)
         news = {partition for name, partition in names_since(instance, len(told)) if name == "kernels"}
         assert news == {"job@7|0001"}
 
@@ -64,14 +64,14 @@ def test_a_tick_that_runs_out_of_time_goes_on_where_it_was(analysed):
     _, home = analysed
     traceviz = TracevizHome(home=str(home))
     with dg.instance_for_test() as instance:
-        cut = tell_once(instance, traceviz, None, seconds=0)
+        cut = report_once(instance, traceviz, None, seconds=0)
         assert len(names_since(instance, 0)) < 10
-        tell_once(instance, traceviz, cut.cursor)
+        report_once(instance, traceviz, cut.cursor)
         told = names_since(instance, 0)
         assert len(told) == len(set(told)) and ("findings", "job@7") in told
 
 
-def test_an_iteration_that_cannot_be_told_is_named_and_costs_no_other(analysed, tmp_path):
+def test_an_iteration_that_cannot_be_reported_is_named_and_costs_no_other(analysed, tmp_path):
     run, home = analysed
     home = shutil.copytree(home, tmp_path / "home")
     shutil.copytree(run / "iteration_7", run / "iteration_8")
@@ -82,9 +82,9 @@ def test_an_iteration_that_cannot_be_told_is_named_and_costs_no_other(analysed, 
         whole = part.read_bytes()
         part.write_bytes(b"damaged")
         with dg.instance_for_test() as instance:
-            said = tell_once(instance, TracevizHome(home=str(home)), None)
-            assert "job@7 is not told whole" in said.skip_reason.skip_message
+            said = report_once(instance, TracevizHome(home=str(home)), None)
+            assert "job@7 is not reported whole" in said.skip_reason.skip_message
             assert ("findings", "job@8") in names_since(instance, 0)
             part.write_bytes(whole)
-            tell_once(instance, TracevizHome(home=str(home)), said.cursor)
+            report_once(instance, TracevizHome(home=str(home)), said.cursor)
             assert ("findings", "job@7") in names_since(instance, 0), "once it is well again"

@@ -1,4 +1,4 @@
-"""Figures that a command drew, told to Dagster, so that the asset graph shows them."""
+"""Figures that a command drew, reported to Dagster, so that the asset graph shows them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from assets.drawn_by_hand import events_of, tags_of_inputs
 from assets.resources import TracevizHome
-from assets.told import untold
+from assets.unreported import unreported
 from traceviz_dag.errors import TracevizError
 from traceviz_dag.lake.conversion import DAMAGED
 from traceviz_dag.lake.inputs import registered_if_any
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 def figure_inputs(home: Path, run: str, iteration: int) -> dict[str, dict[str, str]]:
     """Which tables of an iteration there are to draw from, as ``record_figures`` wants it: ask before drawing.
 
-    Dagster is told of the tables first: a figure that was made before its tables would never count as stale.
+    The tables are reported first: a figure that was made before its tables would never count as stale.
     """
     inputs = registered_if_any(home, iteration_key(run, iteration))
     with open_instance(home) as instance:
-        # What cannot be told is no reason not to draw the rest: the sensor ``computed`` names it.
+        # What cannot be reported is no reason not to draw the rest: the sensor ``computed`` names it.
         with suppress(TracevizError, *DAMAGED):
-            for event in untold(instance, TracevizHome(home=str(home)), inputs) if inputs is not None else ():
+            for event in unreported(instance, TracevizHome(home=str(home)), inputs) if inputs is not None else ():
                 instance.report_runless_asset_event(event)
         return tags_of_inputs(instance)
 

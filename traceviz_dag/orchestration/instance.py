@@ -80,7 +80,7 @@ def _refusal(folder: Path, error: Exception) -> BadInputError:
     if isinstance(error, OperationalError | sqlite3.OperationalError):
         remedy = "check the storage that dagster.yaml names, and run it again"
         return BadInputError(folder, f"Dagster's records cannot be reached ({reason})", remedy)
-    remedy = "move the folder away: the tables stay, and are told again"
+    remedy = "move the folder away: the tables stay, and are recorded again"
     return BadInputError(folder, f"Dagster's records cannot be opened ({reason})", remedy)
 
 

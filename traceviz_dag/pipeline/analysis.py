@@ -117,7 +117,7 @@ def analyse(
 ) -> list[IterationResult]:
     """Take every iteration the whole way: topology, ranks, aggregates; what is there and unchanged is skipped.
 
-    A step that fails is told in the result of its iteration; the other iterations go on.
+    A step that fails is named in the result of its iteration; the other iterations go on.
 
     Args:
         started: called before the ranks of an iteration are computed, with those that will be.
@@ -158,7 +158,7 @@ class _Analysis:
             result = self._run(started)
             self.lake.settle(self.inputs.run, self.inputs.iteration)
         if not catalogue.is_current(self.lake.home):
-            # A damaged file of another iteration is no fault of this one; whoever asks for it by SQL is told its name.
+            # A damaged file of another iteration is no fault of this one; SQL on it names it.
             with suppress(BadInputError):
                 self.lake.refresh_catalogue()
         return result
@@ -197,8 +197,7 @@ class _Analysis:
             log = self.settings.home / LOGS / f"{self.inputs.key}_{what}.log"
             keep_traceback(log, error)
             message = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            told = f"{message}; this is a fault of traceviz: report it with {log}"
-            failures.append(f"{self.inputs.key}, {what}: {told}")
+            failures.append(f"{self.inputs.key}, {what}: {message}; this is a fault of traceviz: report it with {log}")
 
     def make_topology(self, result: IterationResult) -> bool:
         """Bring the topology up to date; whether it is."""
@@ -301,8 +300,8 @@ class _Analysis:
             # Once what is damaged is made anew: it is read here.
             for number, why in mark_mismatched(self.lake, self.inputs).items():
                 if number not in ranks:
-                    told = f"its snapshot is gone, and its tables are stale: {why}"
-                    result.failures.append(f"{self.inputs.key}, memory of rank {number}: {told}")
+                    fault = f"its snapshot is gone, and its tables are stale: {why}"
+                    result.failures.append(f"{self.inputs.key}, memory of rank {number}: {fault}")
         for rank in sorted(ranks & faults.keys()):
             if faults[rank]:
                 result.failures.append(f"{self.inputs.key}, memory of rank {rank}: {faults[rank]}")

@@ -1,7 +1,7 @@
-"""Tells Dagster what the lake holds and it does not know: what commands computed, and what a killed run left untold.
+"""What the lake holds and Dagster does not know: what commands computed, and what a killed run left unreported.
 
 What Dagster knows of a partition is the data version of its last event; what the lake holds is recorded with a digest.
-Where they differ, the events are made up for, in the order of the way, so that each finds what it was made of told.
+Where they differ, the events are made up for, in the order of the way, so that each finds the events of its inputs.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ _STEPS: Mapping[str, dg.AssetsDefinition] = {
 """Table of an iteration → the step that makes it."""
 
 
-def untold(instance: dg.DagsterInstance, traceviz: TracevizHome, inputs: IterationInputs) -> Iterator[Event]:
-    """What Dagster does not know of an iteration, in the order in which it is to be told: report each before the next.
+def unreported(instance: dg.DagsterInstance, traceviz: TracevizHome, inputs: IterationInputs) -> Iterator[Event]:
+    """What Dagster does not know of an iteration, in order: report each event before asking for the next.
 
-    The partitions are added first. A check is told with the tables that it is about.
+    The partitions are added first. Checks come before the tables that they are about.
     """
     lake = traceviz.lake()
     register_partitions(instance, [inputs])
@@ -85,7 +85,7 @@ def _of_iteration(
         yield _evaluation(check)
     made_of: dict[frozenset[dg.AssetKey], dict[str, str]] = {}
     for name, (version, parts) in changed.items():
-        # Tables of a step are made of the same, whose events are told before them.
+        # Tables of a step are made of the same, whose events come before theirs.
         inputs_of = frozenset(_STEPS[name].asset_deps[dg.AssetKey(name)])
         if inputs_of not in made_of:
             made_of[inputs_of] = input_tags(instance, _STEPS[name], name)
@@ -137,20 +137,20 @@ def _metadata(lake: Lake, inputs: IterationInputs, name: str, parts: Sequence[Pa
     if name not in ITERATION_TABLES:
         rows = sum(pq.read_metadata(path).num_rows for path in paths)
         return {**written_metadata(rows, size, uri), **preview_of_file(paths[0])}
-    told = lake.table(name, inputs.run, inputs.iteration).arrow(all_tables()[name].schema.names)
-    return table_metadata(name, told, size, uri, inputs.run, inputs.iteration)
+    shown = lake.table(name, inputs.run, inputs.iteration).arrow(all_tables()[name].schema.names)
+    return table_metadata(name, shown, size, uri, inputs.run, inputs.iteration)
 
 
-def _checks(lake: Lake, inputs: IterationInputs, told: Collection[str]) -> Iterator[dg.AssetCheckResult]:
-    """The checks on the tables of an iteration that are told."""
+def _checks(lake: Lake, inputs: IterationInputs, changed: Collection[str]) -> Iterator[dg.AssetCheckResult]:
+    """The checks on the tables of an iteration that changed."""
     place = (inputs.run, inputs.iteration)
 
     def rows(*names: str) -> dict[str, pa.Table]:
         return {name: lake.table(name, *place).arrow(all_tables()[name].schema.names) for name in names}
 
-    if set(TOPOLOGY_TABLES) & set(told):
+    if set(TOPOLOGY_TABLES) & set(changed):
         yield sources_agree(stored_topology(lake, *place)[0])
-    if set(MEMORY_TABLES) & set(told):
+    if set(MEMORY_TABLES) & set(changed):
         faults = {str(rank): fault for rank, fault in read_in_part(lake, inputs).items()}
         faults |= {str(row.rank): row.reason for row in lake.stale(*place) if row.stage == StaleStage.MEMORY}
         lead = lead_of(MEMORY_TABLES[0])
@@ -158,11 +158,11 @@ def _checks(lake: Lake, inputs: IterationInputs, told: Collection[str]) -> Itera
             if not lake.exists(lead, run=inputs.run, iteration=inputs.iteration, rank=one.rank):
                 faults.setdefault(str(one.rank), f"{one.name}: nothing of it could be read")
         yield snapshots_read(faults, len(inputs.snapshots))
-    if set(AGGREGATED_TABLES) & set(told):
+    if set(AGGREGATED_TABLES) & set(changed):
         found = rows("runs", "iterations")
         yield complete_ranks(found["runs"], found["iterations"], unread_ranks(lake, inputs))
         yield own_traces(lake, inputs)
-    if set(ACROSS_RANKS_TABLES) & set(told):
+    if set(ACROSS_RANKS_TABLES) & set(changed):
         tables = rows("collectives", "rank_clocks", "pipelines", "periods")
         yield from checks_across_ranks(tables)
         file = pairs_file()

@@ -9,13 +9,13 @@ from pathlib import Path
 import dagster as dg
 
 from assets.resources import TracevizHome
-from sensors.computed import tell_once
+from sensors.computed import report_once
 from traceviz_dag.orchestration.instance import open_instance
 
 
 @contextmanager
-def told_instance(home: Path) -> Iterator[dg.DagsterInstance]:
+def informed_instance(home: Path) -> Iterator[dg.DagsterInstance]:
     """The Dagster instance of a home, which knows all that the lake holds."""
     with open_instance(home) as instance:
-        tell_once(instance, TracevizHome(home=str(home)), None, seconds=600)
+        report_once(instance, TracevizHome(home=str(home)), None, seconds=600)
         yield instance
