@@ -23,17 +23,22 @@ def _processor_seconds() -> float:
 
 
 def _living_children() -> list[str]:
-    lists = Path("/proc/self/task").glob("*/children")
-    return [child for each in lists for child in each.read_text().split()]
+    threads = Path("/proc/self/task").iterdir()
+    return [child for thread in threads for child in _read(thread / "children").split()]
 
 
 def _of_living_child(child: str) -> float:
-    try:
-        # Behind the name, which may hold anything: user, system, and both of its own children that have ended.
-        ticks = Path("/proc", child, "stat").read_text().rpartition(")")[2].split()[11:15]
-    except OSError:
-        return 0.0
+    # Behind the name, which may hold anything: user, system, and both of its own children that have ended.
+    ticks = _read(Path("/proc", child, "stat")).rpartition(")")[2].split()[11:15]
     return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+
+
+def _read(file: Path) -> str:
+    """A file of /proc; empty where its thread or process has ended meanwhile, which would else end the whole run."""
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
 
 
 class Costs:
