@@ -16,7 +16,7 @@ from datetime import timedelta
 import dagster as dg
 
 from assets import groups
-from assets.conventions import ONLY_STALE_TAG
+from assets.conventions import AT_ONCE_TAG, ONLY_STALE_TAG
 from traceviz_dag.pipeline.home_settings import HomeSettings
 from traceviz_dag.pipeline.steps import LEADS, STEPS, lead_of
 
@@ -52,9 +52,17 @@ NEEDED = (
 first tick, that is every partition that was there already, so a cold start needs no hand), an input or the rules
 changed, or this code did."""
 
-PENDING = NEEDED.since(_Condition.newly_requested() & ~NEEDED).with_label("needed and not yet requested")
+COMPUTED_AT_ONCE = _Condition.all_new_updates_have_run_tags(tag_values={AT_ONCE_TAG: "true"}).with_label(
+    "computed when it was registered"
+)
+"""The run that registered a new iteration recorded it, after what it is made of. No other run registers anything
+before a look has seen that, so that a change of it comes to a later look, and is a need again."""
+
+PENDING = NEEDED.since((_Condition.newly_requested() & ~NEEDED) | COMPUTED_AT_ONCE).with_label(
+    "needed and not yet requested"
+)
 """Remembers the need until it is answered. Only a request answers it, and not one of the tick before a further change:
-were a materialization an answer, a change during a run would be lost with the end of that run, and were any request
+were any materialization an answer, a change during a run would be lost with the end of that run, and were any request
 one, a change on the tick after it would be."""
 
 IDLE = (~_Condition.in_progress() & ~_Condition.any_deps_in_progress()).with_label("nothing under way")
@@ -124,11 +132,14 @@ SNAPSHOTS_NEEDED = _once_settled(
 
 FIGURES_GROUP = groups.FIGURES
 
+AUTOMATION = "automation"
+"""Name of the sensor."""
+
 
 def automation_sensor(settings: HomeSettings) -> dg.AutomationConditionSensorDefinition:
     """The sensor that evaluates the conditions; it runs unless switched off, where there is a root to watch."""
     return dg.AutomationConditionSensorDefinition(
-        "automation",
+        AUTOMATION,
         target=dg.AssetSelection.all(),
         description="Requests what changed traces, topology, rules or code make necessary.",
         minimum_interval_seconds=settings.automation_seconds,

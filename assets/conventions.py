@@ -21,6 +21,9 @@ INVARIANTS = "invariants"
 ONLY_STALE_TAG = "traceviz/only_stale"
 """A run with this tag leaves out the ranks whose tables are made from what is there now."""
 
+AT_ONCE_TAG = "traceviz/at_once"
+"""A run with this tag registered iterations, and computed those that were new."""
+
 RANGE_START_TAG = "dagster/asset_partition_range_start"
 RANGE_END_TAG = "dagster/asset_partition_range_end"
 """Of a run over several partitions, its first and its last."""

@@ -136,9 +136,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, help="Where home and traces are written; default: a temporary folder.")
     parser.add_argument("--pictures", action="store_true", help="Have figures and Perfetto traces drawn, too.")
-    parser.add_argument(
-        "--seconds", type=int, help="Between two looks of trace_folders and automation; default: 30, 15."
-    )
+    parser.add_argument("--seconds", type=int, help="Between two looks of trace_folders and automation; default: 15.")
     parser.add_argument("--changes", type=int, default=6, help="Only so many of the changes.")
     given = parser.parse_args()
     folder = given.folder or Path(tempfile.mkdtemp(prefix="traceviz-dev-"))
@@ -152,7 +150,7 @@ def main() -> None:
     (session.home / "traceviz.toml").write_text(
         f'rules = "{rules}"\nautomation_seconds = {given.seconds or 15}\n'
         f'[[watch]]\npath = "{session.root}"\nexpected_ranks = {RANKS}\n'
-        f"[sensor]\ninterval_seconds = {given.seconds or 30}\n"
+        f"[sensor]\ninterval_seconds = {given.seconds or 15}\n"
         f"[figures]\nautomatic = {str(given.pictures).lower()}\n"
     )
     begin = time.time()

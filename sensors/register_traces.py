@@ -1,18 +1,27 @@
-"""The job that registers watched folders: it opens their files, adds partitions and observes what changed."""
+"""The job that registers watched folders: it opens their files, adds partitions, observes what changed, and computes
+new iterations that are small."""
 
 import time
+from collections.abc import Collection, Sequence
 
 import dagster as dg
+from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType, SensorInstigatorData
 from pydantic import Field
 
-from assets.partitions import register_partitions
+from assets.automation import AUTOMATION
+from assets.conventions import AT_ONCE_TAG
+from assets.partitions import iteration_partitions, register_partitions
 from assets.raw_traces import new_observations
 from assets.resources import TracevizHome
 from assets.step_faults import told_in_a_line
+from assets.unreported import unreported
 from sensors.ledger import FolderRecord, read_ledger, update_ledger
 from sensors.listing import FolderLook, Unreadable, open_folders, walk
 from sensors.registration import FolderTask, Registration, register_folder
 from traceviz_dag.errors import TracevizError
+from traceviz_dag.lake.conversion import DAMAGED
+from traceviz_dag.lake.inputs import IterationInputs, registered
+from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
 from traceviz_dag.pipeline.home_settings import HomeSettings
 
 JOB_NAME = "register_traces"
@@ -44,7 +53,10 @@ class RegisterConfig(dg.Config):
 @dg.op(name=OP_NAME)
 @told_in_a_line
 def register_folders(context: dg.OpExecutionContext, config: RegisterConfig, traceviz: TracevizHome) -> None:
-    """Register folder by folder: a crash in the middle keeps what was done, and the sensor asks for the rest again."""
+    """Register folder by folder, then compute what is new and small: the stages of automation take longer than that.
+
+    A crash in the middle keeps what was done, and the sensor asks for the rest again.
+    """
     settings = traceviz.settings()
     expected = {root.path: root.expected_ranks for root in settings.watch}
     tasks = [
@@ -52,7 +64,10 @@ def register_folders(context: dg.OpExecutionContext, config: RegisterConfig, tra
     ]
     if config.everything:
         tasks += _everything_unregistered(context, settings, traceviz)
-    counts = {"folders": len(tasks), "iterations": 0, "observations": 0}
+    known = set(context.instance.get_dynamic_partitions(str(iteration_partitions.name)))
+    new: dict[str, IterationInputs] = {}
+    done: dict[str, FolderRecord] = {}
+    counts = {"folders": len(tasks), "iterations": 0, "observations": 0, "computed": 0}
     for task in tasks:
         try:
             outcome = register_folder(traceviz.folder, task)
@@ -60,26 +75,97 @@ def register_folders(context: dg.OpExecutionContext, config: RegisterConfig, tra
             # The others go on; the sensor asks for this one again, a bounded number of times.
             context.log.error("%s cannot be registered: %s", task.folder, error)
             continue
-        counts["observations"] += _publish(context, outcome)
+        # Of an iteration with several folders, each finds more.
+        new |= {one.key: one for one in outcome.iterations if one.key not in known}
+        counts["observations"] += _publish(context, [one for one in outcome.iterations if one.key in known])
         counts["iterations"] += len(outcome.iterations)
         if outcome.record is not None:
-            update_ledger(traceviz.folder, {task.folder: outcome.record})
             _say(context, task.folder, outcome, outcome.record)
+            if any(one.key in new for one in outcome.iterations):
+                done[task.folder] = outcome.record
+            else:
+                update_ledger(traceviz.folder, {task.folder: outcome.record})
+    at_once = _at_once(context.instance, settings, list(new.values()))
+    counts["observations"] += _publish(context, [one for key, one in new.items() if key not in at_once])
+    for key in at_once:
+        counts["observations"] += _compute(context, traceviz, new[key])
+        counts["computed"] += 1
+    update_ledger(traceviz.folder, done)
     context.add_output_metadata(dict(counts))
 
 
-@dg.job(name=JOB_NAME, description="Registers iterations and ranks of watched folders.")
+@dg.job(name=JOB_NAME, description="Registers iterations and ranks of watched folders, and computes small new ones.")
 def register_traces() -> None:
-    """One step; what it finds is computed by the automation conditions."""
+    """One step; what it does not compute is computed by the automation conditions."""
     register_folders()
 
 
-def _publish(context: dg.OpExecutionContext, outcome: Registration) -> int:
+def last_automation_look(instance: dg.DagsterInstance) -> float | None:
+    """When automation began to look the last time, seconds since the epoch; None where it is off, or never did."""
+    if instance.is_ephemeral:
+        # It keeps nothing of sensors.
+        return None
+    for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR):
+        data = state.instigator_data
+        if state.instigator_name == AUTOMATION and isinstance(data, SensorInstigatorData):
+            return None if state.status is InstigatorStatus.STOPPED else data.last_tick_timestamp
+    return None
+
+
+def _at_once(instance: dg.DagsterInstance, settings: HomeSettings, new: Sequence[IterationInputs]) -> Collection[str]:
+    """Keys of the new iterations that this run computes itself, smallest first; none while automation is off.
+
+    What is larger waits for its turn, beside that of others, and the looks of automation matter less to it.
+    """
+    if last_automation_look(instance) is None:
+        return []
+    left, chosen = settings.sensor.at_once_megabytes * 1_000_000, []
+    for size, key in sorted((_bytes(one), one.key) for one in new):
+        left -= size
+        if left < 0:
+            break
+        chosen.append(key)
+    return chosen
+
+
+def _bytes(inputs: IterationInputs) -> int:
+    """Of its files; several ranks may be in one."""
+    return sum({entry.path: entry.size_bytes for entry in inputs.files}.values())
+
+
+def _compute(context: dg.OpExecutionContext, traceviz: TracevizHome, inputs: IterationInputs) -> int:
+    """Compute an iteration and record all of it; what fails is left to automation, whose run says why.
+
+    Returns:
+        How many observations it took.
+    """
+    context.instance.add_run_tags(context.run.run_id, {AT_ONCE_TAG: "true"})
+    try:
+        (result,) = analyse(AnalysisSettings(traceviz.folder, workers=traceviz.workers), [inputs])
+        for line in result.failures:
+            context.log.warning("%s", line)
+    except (OSError, TracevizError) as error:
+        context.log.warning("%s is not computed: %s", inputs.key, error)
+    now = registered(traceviz.folder, inputs.key)
+    observations = _publish(context, [now])
+    try:
+        for event in unreported(context.instance, traceviz, now):
+            if isinstance(event, dg.AssetCheckEvaluation):
+                # A step may log those alone that it was planned for.
+                context.instance.report_runless_asset_event(event)
+            else:
+                context.log_event(event)
+    except (OSError, TracevizError, *DAMAGED) as error:
+        context.log.warning("%s is not recorded whole: %s", inputs.key, error)
+    return observations
+
+
+def _publish(context: dg.OpExecutionContext, iterations: Sequence[IterationInputs]) -> int:
     """Observations first, then partitions: automation sees a new iteration with all of its ranks, or not at all."""
-    observations = list(new_observations(context.instance, outcome.iterations))
+    observations = list(new_observations(context.instance, iterations))
     for observation in observations:
         context.log_event(observation)
-    register_partitions(context.instance, outcome.iterations)
+    register_partitions(context.instance, iterations)
     return len(observations)
 
 

@@ -2,22 +2,33 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 
 import dagster as dg
 import msgspec
 import xxhash
 
-from assets.conventions import DATA_VERSION_TAG, IN_FLIGHT
+from assets.conventions import AT_ONCE_TAG, DATA_VERSION_TAG, IN_FLIGHT
 from assets.raw_traces import classification_rules
 from assets.resources import TracevizHome
 from sensors.busy_storage import once_free
 from sensors.folder_changes import Due, Patience, Pending, advance, asked
 from sensors.ledger import FolderRecord, FolderState, read_ledger
 from sensors.listing import FolderLook, Unreadable, is_url, open_folders, walk
-from sensors.register_traces import JOB_NAME, OP_NAME, FolderConfig, RegisterConfig, register_traces
+from sensors.register_traces import (
+    JOB_NAME,
+    OP_NAME,
+    FolderConfig,
+    RegisterConfig,
+    last_automation_look,
+    register_traces,
+)
 from traceviz_dag.errors import TracevizError
 from traceviz_dag.pipeline.home_settings import HomeSettings, SensorSettings, WatchedRoot
 from traceviz_dag.system.json_bytes import decoded
+
+_LONGEST_WAIT_SECONDS = 300
+"""For a look of automation; if it takes longer, something is wrong with it, and folders do not wait."""
 
 
 class WatchCursor(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -67,7 +78,7 @@ def look_once(context: dg.SensorEvaluationContext, traceviz: TracevizHome, now: 
     )
     pending, due = advance(cursor.pending, looks, ledger, now, patience)
     requests: list[dg.RunRequest] = []
-    if due and not _is_registering(context.instance):
+    if due and not _is_registering(context.instance, time.time()):
         due = due[: settings.sensor.folders_per_run]
         pending = asked(pending, due)
         requests.append(_request(due, settings.watch))
@@ -137,8 +148,20 @@ def _look_at_all(
     return list(looks.values()), faults, ""
 
 
-def _is_registering(instance: dg.DagsterInstance) -> bool:
-    return instance.get_runs_count(dg.RunsFilter(job_name=JOB_NAME, statuses=IN_FLIGHT)) > 0
+def _is_registering(instance: dg.DagsterInstance, now: float) -> bool:
+    """Whether a registering run is under way, or automation has not looked since one computed what it registered.
+
+    Args:
+        now: seconds since the epoch.
+    """
+    if instance.get_runs_count(dg.RunsFilter(job_name=JOB_NAME, statuses=IN_FLIGHT)):
+        return True
+    looked = last_automation_look(instance)
+    if looked is None:
+        return False
+    since = datetime.fromtimestamp(max(looked, now - _LONGEST_WAIT_SECONDS), UTC)
+    unseen = dg.RunsFilter(job_name=JOB_NAME, tags={AT_ONCE_TAG: "true"}, updated_after=since)
+    return instance.get_runs_count(unseen) > 0
 
 
 def _request(due: Sequence[Due], roots: Sequence[WatchedRoot]) -> dg.RunRequest:

@@ -56,15 +56,18 @@ class SensorSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         budget_seconds: a look that takes longer goes on where it stopped at the next tick.
         folders_per_run: folders that one registering run takes at most.
         attempts: registering runs that may fail on one state of a folder before it is left to the nightly look.
+        at_once_megabytes: traces of new iterations that a registering run computes itself at most; the rest is left to
+            automation, and 0 leaves all to it.
     """
 
-    interval_seconds: _Counted = 30
+    interval_seconds: _Counted = 15
     deadline_minutes: _Span = 15.0
     rest_hours: _Span = 6.0
     look_again_hours: _Span = 6.0
     budget_seconds: _Span = 20.0
     folders_per_run: _Counted = 50
     attempts: _Whole = 3
+    at_once_megabytes: _Whole = 256
 
 
 class NightlySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
