@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
@@ -32,8 +33,6 @@ def test_phases_dimensions_and_matches_are_those_of_the_truth(tmp_path, framewor
     assert len(both) == len(truth) == len(found)
     # What evaluates before the first operator that autograd numbers may stay unknown; computation does not.
     told = (both.iteration == 1) | (both.phase != "unknown") | (both.kind == "computation")
-    if framework is Framework.ZERO:  # The first gather, right after gradients were zeroed, reads as Megatron's does.
-        told &= ~((both.kind == "communication") & (both.phase == "other"))
     for column in ("name", "kind", "phase", "dimension", "start_ns", "duration_ns"):
         here, there = both[column].astype(object), both[f"{column}_true"].astype(object)
         wrong = both[told & (here.fillna("") != there.fillna(""))]
@@ -41,9 +40,26 @@ def test_phases_dimensions_and_matches_are_those_of_the_truth(tmp_path, framewor
     assert "unclassified" not in set(both.category[both.iteration == 1])
     if ranks == 1:
         return
+    hidden = [(iteration, rank, _hidden_ns(rows)) for (iteration, rank), rows in both.groupby(["iteration", "rank"])]
+    assert all(each > 0 for iteration, _, each in hidden if iteration == 1)
+    measured = lake.query(
+        "SELECT iteration, rank, hidden_ns FROM overlap "
+        "WHERE window_name = 'kernels' AND dimension = 'all' ORDER BY ALL"
+    )
+    assert [tuple(row.values()) for row in measured.to_pylist()] == hidden
     matched = pd.concat(
         iteration.table("collectives").to_pandas().assign(iteration=iteration.iteration)
         for iteration in analysed_all(job)
     )
     assert len(matched) == truth.match.notna().sum() and matched.fault.isna().all()
     assert (matched.groupby(["iteration", "communication"])["rank"].nunique() == ranks).all()
+
+
+def _hidden_ns(rows: pd.DataFrame) -> int:
+    """How long a kernel of communication runs beside one of computation, by the truth, instant by instant."""
+    cuts = np.unique(np.concatenate([rows.start_ns_true, rows.start_ns_true + rows.duration_ns_true]))
+    runs = {kind: np.zeros(len(cuts) - 1, bool) for kind in ("communication", "computation")}
+    for row in rows.itertuples():
+        first, end = np.searchsorted(cuts, [row.start_ns_true, row.start_ns_true + row.duration_ns_true])
+        runs[row.kind_true][first:end] = True
+    return int(np.diff(cuts)[runs["communication"] & runs["computation"]].sum())

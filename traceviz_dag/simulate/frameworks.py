@@ -111,14 +111,20 @@ class _Job:
             rank.free_ns[stream] = end
             self._add(rank, name, start, end, stream, "computation", None, {})
 
-    def collective(self, called: str, operator: str, annotated: str, kernel: str, elements: int) -> None:
-        """A collective of all ranks: it transfers from the last arrival on, and all wait for it."""
+    def collective(
+        self, called: str, operator: str, annotated: str, kernel: str, elements: int, *, of_gradients: bool = False
+    ) -> None:
+        """A collective of all ranks, which transfers from the last arrival on.
+
+        Computation that is launched later waits for it. Gradients are sent when the computation before is done, and
+        only the optimizer waits for them; all else is sent beside that computation.
+        """
         self._correlation += 1
         self._communications += 1
         with self.operator(operator), self.annotation(annotated), self.operator("record_param_comms"):
             arrivals = []
             for rank in self.ranks:
-                before = max(rank.free_ns.get(_COMPUTE_STREAM, 0), rank.free_ns.get(_COMMUNICATION_STREAM, 0))
+                before = rank.free_ns.get(_COMPUTE_STREAM, 0) if of_gradients else 0
                 arrivals.append(max(self._launched(rank, _COMMUNICATION_STREAM), before))
         end = max(arrivals) + 40_000 + elements // 100
         name, description = self.group
@@ -133,8 +139,15 @@ class _Job:
             "Process Group Ranks": str(list(range(len(self.ranks)))),
         }
         for rank, start in zip(self.ranks, arrivals, strict=True):
-            rank.free_ns[_COMMUNICATION_STREAM] = rank.free_ns[_COMPUTE_STREAM] = end
+            rank.free_ns[_COMMUNICATION_STREAM] = end
+            if not of_gradients:
+                rank.free_ns[_COMPUTE_STREAM] = max(end, rank.free_ns.get(_COMPUTE_STREAM, 0))
             self._add(rank, kernel, start, end, _COMMUNICATION_STREAM, "communication", "dp", facts)
+
+    def wait_for_communication(self) -> None:
+        """Computation that is launched later waits for all that is sent."""
+        for rank in self.ranks:
+            rank.free_ns[_COMPUTE_STREAM] = max(rank.free_ns.values(), default=0)
 
     def number(self) -> int:
         """The next number of autograd's counter."""
@@ -228,6 +241,7 @@ def _step(job: _Job, *, evaluation: bool) -> None:
         job.kernel(_ELEMENTWISE, 2_000)
     job.thread = _AUTOGRAD
     _backward(job, sequences)
+    job.wait_for_communication()
     job.thread, job.phase = _MAIN, "optimizer"
     with job.annotation("Optimizer.step#AdamW.step"):
         for _ in range(2):
@@ -285,6 +299,7 @@ def _backward(job: _Job, sequences: list[int]) -> None:
                     "nccl:all_reduce",
                     "ncclDevKernel_AllReduce_Sum_bf16_RING_LL",
                     10**6,
+                    of_gradients=True,
                 )
             elif framework is Framework.ZERO:
                 _scatter(job)
@@ -323,4 +338,5 @@ def _scatter(job: _Job) -> None:
         "nccl:_reduce_scatter_base",
         "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL",
         10**6,
+        of_gradients=True,
     )

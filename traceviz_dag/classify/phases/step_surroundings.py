@@ -19,6 +19,9 @@ from traceviz_dag.read.host_tree import HostTree
 
 _GATHERING = ("c10d::allgather", "c10d::_allgather_base")
 _ZEROING = ("aten::zero_", "aten::zeros", "aten::_foreach_zero_", "aten::fill_", "aten::empty")
+_PARALLEL = "PARALLEL_GROUP"
+"""In the descriptions of Megatron's process groups, which every job of it has."""
+
 _NEVER = np.iinfo(np.int64)
 
 
@@ -117,13 +120,16 @@ def _before(
     """(zeroed, unclear) positions before the first forward step of each training step.
 
     A step begins by setting gradients and counters to zero, then loads its first micro-batch. Parameters that are
-    gathered in between are the schedule's: a module's hook gathers them once the micro-batch is loaded. Where a step
-    does not begin like that, what comes before the first operator that autograd knows and the first communication stays
-    open.
+    gathered in between are the schedule's: a module's hook gathers them once the micro-batch is loaded. Sharded
+    training without Megatron loads it unseen, and what it gathers there is its first layer's. Where a step does not
+    begin like that, what comes before the first operator that autograd knows and the first communication stays open.
     """
     step_of_outermost = step_at(profiler, tree.start_ns[outermost])
     zeroing = operators_named(trace, tree, *_ZEROING)[outermost]
     gathering = operators_named(trace, tree, *_GATHERING)[outermost]
+    groups = trace.header.process_groups
+    if groups and not any(_PARALLEL in (group.description or "") for group in groups):
+        gathering[:] = False
     begins = np.zeros(len(tree), dtype=bool)
     unclear = np.zeros(len(tree), dtype=bool)
     step_of_position = step_at(profiler, tree.start_ns)
