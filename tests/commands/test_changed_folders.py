@@ -11,6 +11,9 @@ import pytest
 from tests.damage import call
 from tests.show.home import fill_home
 from tests.small_run import rank_file, write_run
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.pipeline.live_pages import iteration_source
+from traceviz_dag.show.screens.model import Window
 
 
 def _file(run: Path, rank: int, iteration: int = 7) -> Path:
@@ -94,6 +97,29 @@ def test_a_table_that_is_gone_leaves_its_rank_out_of_no_answer_in_silence(run, h
     for command in ("overlap", "waits"):
         answer = call(command, "--run", "job", "--home", home)
         assert answer.code == 2 and "rank 1" in answer.err and "overlap" in answer.err
+
+
+def test_a_deleted_table_of_an_iteration_is_no_empty_one_and_is_made_anew(run, home):
+    for table, commands in {
+        "findings": ("report", "findings"),
+        "rank_clocks": ("report",),
+        "topology": ("topology", "report"),
+    }.items():
+        (home / f"lake/{table}/run=job/iteration=7/part.parquet").unlink()
+        for command in commands:
+            answer = call(*command.split(), "--home", home)
+            assert answer.code == 2 and f"table {table}" in answer.err and "deleted" in answer.err, (command, answer)
+        with pytest.raises(BadInputError, match=f"table {table}"):
+            iteration_source(home, "job", 7).open().model.marks(Window(0, 1))
+        assert call("analyze", run, "--home", home).code == 0
+        assert call("report", "--home", home).code == 0
+
+
+def test_a_live_page_says_which_rank_is_not_on_it(home):
+    assert not any("PARTIAL" in note for note in iteration_source(home, "job", 7).open().model.notes)
+    (home / "lake/kernels/run=job/iteration=7/rank=1/part.parquet").unlink()
+    first = iteration_source(home, "job", 7).open().model.notes[0]
+    assert "PARTIAL" in first and "rank 1" in first
 
 
 def test_an_iteration_that_is_not_whole_is_marked_and_one_without_figures_named(tmp_path):

@@ -132,7 +132,7 @@ def stored_findings(iteration: StoredIteration, *, given: bool) -> list[dict[str
     from traceviz_dag.pipeline.across_ranks import analyse_across_ranks
 
     lake = iteration.lake
-    if lake.exists("findings", run=iteration.run, iteration=iteration.iteration):
+    if lake.partitions("findings", iteration.run, iteration.iteration):
         return lake.table("findings", iteration.run, iteration.iteration).arrow().to_pylist()
     if not given:
         raise UsageError(

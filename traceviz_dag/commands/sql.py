@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from traceviz_dag.commands.common.failures import tell_stale
+from traceviz_dag.commands.common.failures import end_gone, tell_stale
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import terminal
 from traceviz_dag.commands.common.rows import as_json, print_rows
-from traceviz_dag.errors import IncompleteError
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.lake.partitions import ANALYSE_AGAIN, Partition
 
 
 def sql(
@@ -38,11 +35,4 @@ def sql(
     else:
         print_rows(rows, terminal())
     tell_stale(lake)
-    gone = lake.gone_parts(query)
-    if gone:
-        raise IncompleteError("; ".join(_line(name, parts) for name, parts in gone.items()) + f"; {ANALYSE_AGAIN}")
-
-
-def _line(table: str, parts: Sequence[Partition]) -> str:
-    more = f" and {len(parts) - 1} more" if parts[1:] else ""
-    return f"table {table}: the rows of {parts[0].in_words}{more} are missing, as somebody deleted the file"
+    end_gone(lake.gone_parts(query))

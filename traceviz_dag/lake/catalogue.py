@@ -24,6 +24,7 @@ from traceviz_dag.lake.across_ranks_views import VIEWS
 from traceviz_dag.lake.conversion import DAMAGED
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN, Partition, find_partitions, glob_pattern
 from traceviz_dag.lake.partitions import FILE_NAME as PART_NAME
+from traceviz_dag.lake.recorded import refuse_gone
 from traceviz_dag.lake.stale import hidden_ranks, read_stale
 from traceviz_dag.lake.upgrade import is_upgraded
 from traceviz_dag.system.duckdb_memory import connect_in_memory
@@ -178,7 +179,8 @@ class NarrowViews:
         marks = read_stale(self.home / LAKE_FOLDER, self.run, self.iteration) if by_rank else ()
         for table, kind in changed.items():
             name, folder = quoted_name(table.name), self.home / LAKE_FOLDER / table.name
-            present = any(self._parts(table))
+            if not (present := any(self._parts(table))):
+                refuse_gone(self.home / LAKE_FOLDER, table, self.run, self.iteration)
             rows = _rows(folder, table, present, self.run, self.iteration, hidden_ranks(table, marks))
             if former := self._made.get(table.name):
                 self.connection.execute(f"DROP {former} {name}")

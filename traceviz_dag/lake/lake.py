@@ -159,10 +159,13 @@ class Lake:
 
         Raises:
             UsageError: no such table, or values that no partition of it can have.
+            BadInputError: the file of the one iteration that is asked for was written, and somebody deleted it.
         """
         table = definition(table_name)
         check_filters(table, run, iteration, rank)
         found = list(find_partitions(self._folder(table), table, run, iteration, rank))
+        if not (found or with_stale or run is None or iteration is None):
+            recorded.refuse_gone(self.tables_folder, table, run, iteration)
         if rank is None and not with_stale and "rank" in table.partitioned_by:
             places = {(part.run, part.iteration) for part in found}
             hidden = {place: hidden_ranks(table, self.stale(*place)) for place in places}

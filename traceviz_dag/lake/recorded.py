@@ -197,12 +197,13 @@ def mismatch(lake: Path, table: str, wrong: list[Partition]) -> BadInputError:
     return BadInputError(path, f"table {table}, {first.in_words}: {fault}{others}", remedy)
 
 
-def gone_parts(lake: Path, table: Table) -> list[Partition]:
-    """Parts of a table that are recorded and not there."""
-    there = set(find_partitions(lake / table.name, table))
+def gone_parts(lake: Path, table: Table, run: str | None = None, iteration: int | None = None) -> list[Partition]:
+    """Parts of a table, or of one iteration of it, that are recorded and not there."""
+    there = set(find_partitions(lake / table.name, table, run, iteration))
+    places = recorded_iterations(lake) if run is None or iteration is None else [(run, iteration)]
     gone = [
         place
-        for run, iteration in recorded_iterations(lake)
+        for run, iteration in places
         for (name, rank), contents in recorded(lake, run, iteration).contents.items()
         if name == table.name and _GONE not in contents and (place := Partition(run, iteration, rank)) not in there
     ]
@@ -213,6 +214,19 @@ def gone_parts(lake: Path, table: Table) -> list[Partition]:
         if _GONE not in recorded(lake, place.run, place.iteration).contents.get((table.name, place.rank), (_GONE,))
         and not (place.folder(lake / table.name) / FILE_NAME).is_file()
     ]
+
+
+def refuse_gone(lake: Path, table: Table, run: str, iteration: int) -> None:
+    """Refuse a table of an iteration whose file somebody deleted: without it nobody knows what it held.
+
+    Tables by rank are not refused: who reads them names the ranks that are gone.
+
+    Raises:
+        BadInputError: the file is recorded and not there.
+    """
+    if "rank" not in table.partitioned_by and (gone := gone_parts(lake, table, run, iteration)):
+        fault = f"table {table.name}, {gone[0].in_words}: somebody deleted the file"
+        raise BadInputError(gone[0].folder(lake / table.name) / FILE_NAME, fault, ANALYSE_AGAIN)
 
 
 def is_as_recorded(lake: Path, table: str, partition: Partition, read_again: bool = False) -> bool:

@@ -10,9 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from traceviz_dag.analyze.causes.what_if import WhatIf
-from traceviz_dag.lake.inputs import registered_if_any
 from traceviz_dag.lake.lake import Lake, Session
-from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import escape
 from traceviz_dag.pipeline.across_ranks import StoredIteration
 from traceviz_dag.pipeline.causes import ranked_steps
@@ -84,10 +82,10 @@ def write_report(
     with _source(lake, run, iteration) as source, _source(lake, *against) if against else nullcontext() as other:
         page = report_page(
             source,
-            mark=_mark(lake, run, iteration),
+            mark=stored_completeness(lake, run, iteration).mark,
             most_kernels=most_kernels,
             against=other,
-            against_mark=_mark(lake, *against) if against else "",
+            against_mark=stored_completeness(lake, *against).mark if against else "",
         )
     path = path or report_path(lake.home, run, iteration)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,9 +97,3 @@ def write_report(
 def _source(lake: Lake, run: str, iteration: int) -> Iterator[StoredReportSource]:
     with lake.session(run=run, iteration=iteration) as session:
         yield StoredReportSource(lake, run, iteration, session)
-
-
-def _mark(lake: Lake, run: str, iteration: int) -> str:
-    """What of an iteration was not read, in words."""
-    inputs = registered_if_any(lake.home, iteration_key(run, iteration))
-    return stored_completeness(lake, run, iteration, inputs).mark

@@ -39,10 +39,12 @@ def iteration_model(
         UsageError: the iteration has no kernels.
     """
     # Imported here because profiles need nothing of it, and it loads all that draws.
+    from traceviz_dag.pipeline.completeness import stored_completeness
     from traceviz_dag.pipeline.report import StoredReportSource
 
     source = StoredReportSource(lake, run, iteration)
-    return IterationModel(source, alignment, _kept_of_iteration(lake, run, iteration), _home_option(lake.home))
+    kept, options = _kept_of_iteration(lake, run, iteration), _home_option(lake.home)
+    return IterationModel(source, alignment, kept, options, stored_completeness(lake, run, iteration).mark)
 
 
 @dataclass(frozen=True, slots=True)

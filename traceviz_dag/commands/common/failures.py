@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,11 +10,13 @@ import typer
 
 from traceviz_dag.errors import IncompleteError
 from traceviz_dag.lake.partition_keys import iteration_key
+from traceviz_dag.lake.partitions import ANALYSE_AGAIN
 from traceviz_dag.lake.under_way import was_left_half_renewed
 from traceviz_dag.tables import STALE_TABLES
 
 if TYPE_CHECKING:
     from traceviz_dag.lake.lake import Lake
+    from traceviz_dag.lake.partitions import Partition
     from traceviz_dag.pipeline.analysis import IterationResult
 
 
@@ -73,6 +75,23 @@ def end_half_renewed(home: Path, places: Iterable[tuple[str, int]]) -> None:
             f"the last analysis of {', '.join(left[:5])} was cut off, so what is shown may be of two states; "
             "run traceviz analyze on its traces again"
         )
+
+
+def end_gone(gone: Mapping[str, Sequence[Partition]]) -> None:
+    """End a command that showed the rest of what was written.
+
+    Args:
+        gone: table → its parts that somebody deleted.
+
+    Raises:
+        IncompleteError: there are some.
+    """
+    lines = []
+    for table, parts in gone.items():
+        more = f" and {len(parts) - 1} more" if parts[1:] else ""
+        lines.append(f"table {table}: the rows of {parts[0].in_words}{more} are missing, as somebody deleted the file")
+    if lines:
+        raise IncompleteError("; ".join([*lines, ANALYSE_AGAIN]))
 
 
 def tell_stale(lake: Lake) -> None:

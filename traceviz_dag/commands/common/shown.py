@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceviz_dag.commands.common.failures import changed_lines, end_failed, end_half_renewed, tell_failures
+from traceviz_dag.commands.common.failures import changed_lines, end_failed, end_gone, end_half_renewed, tell_failures
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.show.page.alignment import TimeAlignment
@@ -60,13 +60,17 @@ def iterations_of(
         for partition in lake.partitions("topology", run, iteration)
         if not paths or (partition.run, partition.iteration) in keys
     ]
+    gone = {} if paths else lake.gone_parts("topology")
     if not found:
+        end_gone(gone)
         raise BadInputError(
             home, "holds no such iteration", "name traces to analyse, or another run, iteration or home"
         )
     yield found
     end_failed(results)
     end_half_renewed(home, [(source.run, source.iteration) for source in found])
+    if run is None:
+        end_gone(gone)
 
 
 def completeness_of(sources: Sequence[LakeSource], paths: Sequence[Path]) -> list[Completeness]:

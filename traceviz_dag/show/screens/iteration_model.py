@@ -77,6 +77,7 @@ class IterationModel(LanesModel):
         alignment: how the clocks of the ranks are laid on one another; as recorded where solved ones are refused.
         kept: as ``LanesModel`` takes it; by default nothing is kept.
         options: what commands that it names end with, such as ``--home``.
+        mark: what of the iteration was not read, in words; the first of its notes.
 
     Raises:
         UsageError: the iteration has no kernels.
@@ -88,6 +89,7 @@ class IterationModel(LanesModel):
         alignment: TimeAlignment = TimeAlignment.SOLVED,
         kept: Callable[[str], Path | None] = lambda _: None,
         options: Sequence[str] = (),
+        mark: str = "",
     ) -> None:
         super().__init__(kept)
         self._options = options
@@ -99,7 +101,7 @@ class IterationModel(LanesModel):
             raise UsageError(f"iteration {source.iteration} of run {source.run} has no kernels to show")
         clocks = read_clocks(source, self._spans, alignment)
         self._aligned = align(self._spans, clocks)
-        self._notes = [text for text in (clocks.warning, clocks.sentence) if text]
+        self._notes = [text for text in (mark, clocks.warning, clocks.sentence) if text]
 
     @property
     def title(self) -> str:

@@ -30,7 +30,7 @@ WITH slow AS (
         JOIN rank_speeds USING (run, iteration, rank, stage)
     WHERE peers = 0 AND alone IS NOT NULL
 ),
--- What the host of a rank did, as far as its trace names it, and its pauses are findings of other rules.
+-- What the host of a rank did, as far as its trace names it, and its pauses are what other rules judge.
 named AS (
     SELECT rank, sum(starved_ns) AS starved_ns FROM (
         SELECT rank, starved_ns FROM gpu_gaps
