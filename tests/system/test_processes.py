@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from contextlib import suppress
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,20 @@ def test_a_worker_that_dies_costs_at_most_its_own_item(tmp_path: Path):
     results = dict(spread(die_or_double, items, 2))
     assert isinstance(results.pop(3), WorkerDiedError)
     assert results == {number: 2 * number for number in (0, 1, 2, 4, 5)}
+
+
+def test_the_server_of_workers_that_is_killed_costs_nothing(monkeypatch):
+    assert dict(spread(abs, [-1], 1)) == {0: 1}
+    server = forkserver._forkserver
+    os.kill(server._forkserver_pid, signal.SIGKILL)
+    ensure, looks = server.ensure_running, []
+
+    def seems_to_run() -> None:
+        """The first time the system has not ended it yet."""
+        looks.append(ensure() if looks else None)
+
+    monkeypatch.setattr(server, "ensure_running", seems_to_run)
+    assert dict(spread(abs, [-1, -2, -3], 2)) == {0: 1, 1: 2, 2: 3}
 
 
 def test_results_in_order_come_in_order_and_a_dead_worker_is_told_in_one_line(tmp_path: Path):

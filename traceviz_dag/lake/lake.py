@@ -246,12 +246,14 @@ class Lake:
         return deleted
 
     def sweep(self, run: str, iteration: int) -> None:
-        """Remove what killed writers left of an iteration, in the list of inputs and of the catalogue."""
+        """Remove what killed processes left of an iteration, in the list of inputs and of the catalogue."""
         self.settle(run, iteration)
         remove_all_stale_temporaries(self.tables_folder / recorded.FOLDER)
         remove_all_stale_temporaries(self.home / inputs.FOLDER)
         for table in all_tables().values():
-            remove_all_stale_temporaries(Partition(run, iteration).folder(self._folder(table)))
+            folder = Partition(run, iteration).folder(self._folder(table))
+            remove_all_stale_temporaries(folder)
+            _remove_empty_folders(folder, self._folder(table))
         catalogue.remove_left_overs(self.home)
 
     def settle(self, run: str, iteration: int) -> None:

@@ -33,6 +33,9 @@ Result = TypeVar("Result")
 _PR_SET_PDEATHSIG = 1
 _FAMILY_VARIABLE = "TRACEVIZ_FAMILY"
 _GRACE_SECONDS = 2.0
+_SERVER_ENDS_SECONDS = 0.2
+"""So long multiprocessing may take a server that was killed for one that runs."""
+
 _LOOK_SECONDS = 1.0
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
@@ -235,7 +238,13 @@ def _pool(
     name_semaphores()
     keep_sockets_in_scratch_folder()
     with _executor(count, context, start, arguments) as pool, _ended_on_interrupt():
-        futures: dict[Future[Result], int] = {pool.submit(work, item): number for number, item in items.items()}
+        try:
+            futures: dict[Future[Result], int] = {pool.submit(work, item): number for number, item in items.items()}
+        except (EOFError, ConnectionError):
+            # The server that workers fork from was killed: the next pool starts another one.
+            _terminate(pool)
+            time.sleep(_SERVER_ENDS_SECONDS)
+            return
         pending = set(futures)
         while pending:
             done, pending = wait(pending, _LOOK_SECONDS, FIRST_COMPLETED)
@@ -245,6 +254,7 @@ def _pool(
             for future in done:
                 error = future.exception()
                 if isinstance(error, BrokenProcessPool):
+                    time.sleep(_SERVER_ENDS_SECONDS)
                     return
                 if error is None:
                     yield futures[future], future.result()
