@@ -57,14 +57,14 @@ def launches(profile: NsysProfile, activity: Activity, window: Clip | None = Non
     known, counted = call != NONE, activity.started_within(chosen)
 
     def measured(stream: int | None, rows: Int64) -> LaunchMeasures:
-        mine = rows[counted[rows]]
-        launched = mine[known[mine]]
+        mine = _those(counted, rows)
+        launched = _those(known, mine)
         # A call may launch several operations, and counts once.
         launching = np.zeros(len(calls), dtype=bool)
         launching[call[launched]] = True
         queued = np.maximum(activity.starts[launched] - returned[launched], 0)
         # What is launched before the window and starts in it, or is launched in it and starts later, waits inside it.
-        waiting = rows[known[rows]]
+        waiting = _those(known, rows)
         depth = _depth(returned[waiting], activity.starts[waiting], chosen)
         return LaunchMeasures(
             stream,
@@ -81,6 +81,12 @@ def launches(profile: NsysProfile, activity: Activity, window: Clip | None = Non
     streams = [measured(stream, rows) for stream, rows in by_group(activity.stream)]
     streams = [one for one in streams if one.operations]
     return [measured(None, everything), *sorted(streams, key=lambda one: -one.operations)]
+
+
+def _those(chosen: Bool, rows: Int64) -> Int64:
+    """The rows that are chosen; mostly all are, and nothing is copied."""
+    here = chosen[rows]
+    return rows if here.all() else rows[here]
 
 
 def queue_depth(launched_ns: Int64, started_ns: Int64) -> tuple[Int64, Int64]:
