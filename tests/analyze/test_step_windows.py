@@ -16,9 +16,12 @@ STEPS, KERNELS, LENGTH, GAP = 3, 20, 4 * MS, MS // 100
 SPAN = KERNELS * LENGTH + (KERNELS - 1) * GAP
 
 
-def _launches() -> list[tuple[int, int, int]]:
-    """(launch, start, end) of each kernel, ns: 20 of 4 ms in each step, of which the host launches all within 10 ms."""
-    found = []
+def _launches(*, impossible: bool = False) -> list[tuple[int, int, int]]:
+    """(launch, start, end) of each kernel, ns: 20 of 4 ms in each step, of which the host launches all within 10 ms.
+
+    With ``impossible`` the first one ends before the step begins in which it was launched by its correlation.
+    """
+    found = [(10 * MS + MS // 2, MS // 10, MS // 5)] if impossible else []
     for number in range(STEPS * KERNELS):
         step, place = divmod(number, KERNELS)
         start = 2 * MS + number * (LENGTH + GAP)
@@ -26,20 +29,20 @@ def _launches() -> list[tuple[int, int, int]]:
     return found
 
 
-def _kineto(path: Path, *, launches: bool = True) -> Path:
+def _kineto(path: Path, *, launches: bool = True, impossible: bool = False) -> Path:
     file = KinetoFile(rank=0, world_size=1, groups=[])
     for step in range(STEPS):
         file.annotation(f"ProfilerStep#{step}", step * 10 * MS, (step + 1) * 10 * MS)
-    for launched, start, end in _launches():
+    for launched, start, end in _launches(impossible=impossible):
         file.kernel("gemm", start, end, launched if launches else None)
     return file.write(path)
 
 
-def _nsys(path: Path, *, launches: bool = True) -> Path:
+def _nsys(path: Path, *, launches: bool = True, impossible: bool = False) -> Path:
     export = Export()
     for step in range(STEPS):
         export.range(step * 10 * MS, (step + 1) * 10 * MS, f"ProfilerStep#{step}")
-    for number, (launched, start, end) in enumerate(_launches(), 1):
+    for number, (launched, start, end) in enumerate(_launches(impossible=impossible), 1):
         export.kernel(start, end, "gemm", correlation=number)
         if launches:
             export.call(launched, launched + MS // 10, number)
@@ -60,6 +63,17 @@ def test_a_step_lasts_as_long_as_the_kernels_launched_in_it_on_every_surface(wri
         rows = call("nsys", "iterations", path, "--home", tmp_path / "home", "--json").json
         assert {(row["window_end_ns"] - row["window_start_ns"], row["kernels"]) for row in rows} == {(SPAN, KERNELS)}
         assert {row["window_from"] for row in rows} == {"launches"}
+
+
+@pytest.mark.parametrize("write", [_kineto, _nsys])
+def test_what_ended_before_a_step_began_was_not_launched_in_it_whatever_its_correlation_says(write, tmp_path):
+    path = write(tmp_path / "d" / ("rank0.json" if write is _kineto else "rank0.sqlite"), impossible=True)
+    answer = call("overlap", path, "--home", tmp_path / "home", "--json")
+    rows = [row for row in answer.json if row["dimension"] == "all"]
+    assert [row["window_end_ns"] - row["window_start_ns"] for row in rows] == [SPAN] * STEPS
+    if write is _nsys:
+        rows = call("nsys", "iterations", path, "--home", tmp_path / "home", "--json").json
+        assert [row["window_end_ns"] - row["window_start_ns"] for row in rows] == [SPAN] * STEPS
 
 
 @pytest.mark.parametrize("write", [_kineto, _nsys])

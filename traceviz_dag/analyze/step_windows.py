@@ -35,6 +35,8 @@ def gpu_windows(
         steps_start_ns, steps_end_ns: of each step on the host.
     """
     mine = np.flatnonzero(launched & (step != NONE))
+    # What ended before a step began was not launched in it: its correlation belongs to another launch.
+    mine = mine[end_ns[mine] > steps_start_ns[step[mine]]]
     if not len(mine):
         unknown = bool((step != NONE).any())
         return steps_start_ns, steps_end_ns, WindowFrom.UNKNOWN_LAUNCHES if unknown else WindowFrom.HOST

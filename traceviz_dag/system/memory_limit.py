@@ -18,7 +18,8 @@ _LEAST = 1_400_000 * 1024
 """Below it, loading Arrow, DuckDB and Dagster ends in a segmentation fault on some machines."""
 
 _PLENTY = 8 << 30
-_M_ARENA_MAX = -8
+_M_ARENA_MAX, _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -8, -1, -3
+_KEPT_FREE, _MAPPED_FROM = 1 << 28, 1 << 25
 THREADS = "OMP_NUM_THREADS"
 """The variable that says how many threads Arrow, DuckDB here, and libraries of linear algebra may start."""
 
@@ -55,3 +56,15 @@ def adapt() -> None:
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     if share := processors():
         os.environ.setdefault(THREADS, str(share))
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep up to 256 MiB of freed memory for the next array, in processes that end soon.
+
+    By default it returns arrays to the system, and getting their pages anew takes longer than filling them.
+    """
+    if sys.platform == "linux":
+        library = ctypes.CDLL(None)
+        if hasattr(library, "mallopt"):  # musl has none
+            library.mallopt(_M_TRIM_THRESHOLD, _KEPT_FREE)
+            library.mallopt(_M_MMAP_THRESHOLD, _MAPPED_FROM)

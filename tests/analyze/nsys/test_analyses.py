@@ -121,6 +121,22 @@ def test_the_tree_tells_span_from_busy_time(tmp_path):
     assert (child.name, child.span_ns, child.compute_ns, child.communication_ns) == ("forward", 390, 300, 150)
 
 
+def test_the_tree_by_busy_time_puts_first_what_kept_the_gpu_busy_longest(tmp_path):
+    export = Export()
+    spans = {"waits": (0, 1000, 10), "works": (2000, 2100, 300), "also works": (3000, 3100, 300)}
+    for number, (name, (start, end, busy)) in enumerate(spans.items(), 1):
+        export.range(start, end, name)
+        export.call(start + 1, start + 2, correlation=number)
+        export.kernel(start + 5, start + 5 + busy, correlation=number)
+    profile = read_nsys(export.write(tmp_path / "busy.sqlite"))
+    gpu = activities(profile, load_rules())[0]
+    assert [node.name for node in range_tree(profile, gpu)] == ["waits", "works", "also works"]
+    assert [node.name for node in range_tree(profile, gpu, by_busy=True)] == ["also works", "works", "waits"]
+    window = Clip(2200, 3000)
+    found = {node.name: node.busy_ns for node in range_tree(profile, gpu, window, by_busy=True)}
+    assert found == {"works": 105}
+
+
 def test_ranges_hold_only_what_their_own_thread_launched(tmp_path):
     export = Export()
     for thread, name in ((1, "one"), (2, "two")):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -136,6 +138,34 @@ def test_what_pytorch_appends_is_parted_from_names_with_and_without_commas(names
     parts = range_names(pa.array([name + ending for name, ending in zip(names, chosen, strict=True)], pa.string()))
     assert parts.name.to_pylist() == names
     assert list(zip(parts.sequence.tolist(), parts.operator.tolist(), strict=True)) == [endings[one] for one in chosen]
+
+
+_PIECES = [
+    ", seq = ",
+    ", op_id = ",
+    ", sizes = [[2, 3]]",
+    "12",
+    "9" * 19,
+    ",",
+    " ",
+    "é",
+    "\n",
+    "aten::mm",
+    ", input_op_ids = [1]",
+]
+
+
+@given(st.lists(st.lists(st.sampled_from(_PIECES), max_size=5).map("".join), max_size=8), st.integers(0, 3))
+@settings(max_examples=200, deadline=None)
+def test_texts_of_ranges_are_parted_as_the_regular_expression_says(texts, left_out):
+    pattern = re.compile(
+        r"(.*?)(?:, seq = ([0-9]{1,18}))?(?:, op_id = ([0-9]{1,18}))?(?:, (?:sizes|input_op_ids) = .*)?", re.DOTALL
+    )
+    parts = range_names(pa.array(texts, pa.string())[left_out:])
+    expected = [pattern.fullmatch(text).groups() for text in texts[left_out:]]
+    assert parts.name.to_pylist() == [name for name, _, _ in expected]
+    assert parts.sequence.tolist() == [MISSING if number is None else int(number) for _, number, _ in expected]
+    assert parts.operator.tolist() == [(number or other) is not None for _, number, other in expected]
 
 
 @given(st.lists(st.lists(st.sampled_from(["a", "b", "", None]), max_size=6), max_size=5))

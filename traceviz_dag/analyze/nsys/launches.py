@@ -52,23 +52,25 @@ def launches(profile: NsysProfile, activity: Activity, window: Clip | None = Non
     chosen = activity.window(window)
     calls = profile.rows("calls", "start_ns", "duration_ns", of=processes_of([activity]))
     call = calls.place(activity.launch)
-    length = lookup(calls.integers("duration_ns"), call, 0)
-    returned = lookup(calls.integers("start_ns"), call, 0) + length
+    lengths = calls.integers("duration_ns")
+    returned = lookup(calls.integers("start_ns") + lengths, call, 0)
     known, counted = call != NONE, activity.started_within(chosen)
 
     def measured(stream: int | None, rows: Int64) -> LaunchMeasures:
-        mine = rows[counted[rows]]
-        launched = mine[known[mine]]
-        _, once = np.unique(call[launched], return_index=True)
+        mine = _those(counted, rows)
+        launched = _those(known, mine)
+        # A call may launch several operations, and counts once.
+        launching = np.zeros(len(calls), dtype=bool)
+        launching[call[launched]] = True
         queued = np.maximum(activity.starts[launched] - returned[launched], 0)
         # What is launched before the window and starts in it, or is launched in it and starts later, waits inside it.
-        waiting = rows[known[rows]]
+        waiting = _those(known, rows)
         depth = _depth(returned[waiting], activity.starts[waiting], chosen)
         return LaunchMeasures(
             stream,
             len(mine),
             len(launched),
-            Durations.of(length[launched][once]),
+            Durations.of(lengths[launching]),
             Durations.of(queued),
             int((queued <= SOON_NS).sum()),
             *depth,
@@ -81,6 +83,12 @@ def launches(profile: NsysProfile, activity: Activity, window: Clip | None = Non
     return [measured(None, everything), *sorted(streams, key=lambda one: -one.operations)]
 
 
+def _those(chosen: Bool, rows: Int64) -> Int64:
+    """The rows that are chosen; mostly all are, and nothing is copied."""
+    here = chosen[rows]
+    return rows if here.all() else rows[here]
+
+
 def queue_depth(launched_ns: Int64, started_ns: Int64) -> tuple[Int64, Int64]:
     """How many operations are launched and have not started: instants, ascending, and the number from each on.
 
@@ -90,11 +98,11 @@ def queue_depth(launched_ns: Int64, started_ns: Int64) -> tuple[Int64, Int64]:
         launched_ns: end of each launching call. started_ns: start on the GPU; where it is earlier, nothing waited.
     """
     waits: Bool = started_ns > launched_ns
-    begin, end = np.sort(launched_ns[waits]), np.sort(started_ns[waits])
-    times = np.concatenate([begin, end])
-    steps = np.concatenate([np.ones(len(begin), np.int64), np.full(len(end), -1, np.int64)])
-    order = np.lexsort((steps, times))
-    return times[order], np.cumsum(steps[order])
+    # Both are nearly in order, of which stable sorts make use; ends come first, also among equal times.
+    end, begin = np.sort(started_ns[waits], kind="stable"), np.sort(launched_ns[waits], kind="stable")
+    times = np.concatenate([end, begin])
+    order = np.argsort(times, kind="stable")
+    return times[order], np.cumsum(np.where(order < len(end), -1, 1))
 
 
 def _depth(launched_ns: Int64, started_ns: Int64, window: Clip) -> tuple[int, float, int]:
@@ -104,7 +112,7 @@ def _depth(launched_ns: Int64, started_ns: Int64, window: Clip) -> tuple[int, fl
     times, depth = queue_depth(begin, end)
     if not len(times):
         return 0, 0.0, span
-    length = np.diff(times, append=times[-1:])
-    covered = int(length[depth > 0].sum())
-    mean = int((depth * length).sum()) / span if span else 0.0
-    return int(depth.max()), mean, span - covered
+    # The depth returns to 0 at the end of each stretch in which something waits, and grows from 0 at the next.
+    empty = int(np.diff(times)[depth[:-1] == 0].sum()) + span - int(times[-1] - times[0])
+    mean = int(np.maximum(end - begin, 0).sum()) / span if span else 0.0
+    return int(depth.max()), mean, empty

@@ -28,17 +28,11 @@ class Durations:
         """What some durations come to."""
         if not len(values):
             return cls(0, 0, None, None, None, None, None)
-        ordered = np.sort(values)
-        total = exact_sum(ordered)
-        return cls(
-            len(ordered),
-            total,
-            total // len(ordered),
-            int(ordered[0]),
-            quantile(ordered, 50),
-            quantile(ordered, 90),
-            int(ordered[-1]),
-        )
+        # Only two places of the order are needed, which takes less than half of sorting.
+        places = [_place(len(values), percent) for percent in (50, 90)]
+        median, p90 = np.partition(values, places)[places].tolist()
+        total = exact_sum(values)
+        return cls(len(values), total, total // len(values), int(values.min()), median, p90, int(values.max()))
 
 
 def exact_sum(values: Int64) -> int:
@@ -48,7 +42,11 @@ def exact_sum(values: Int64) -> int:
 
 def quantile(ordered: Int64, percent: int) -> int:
     """The smallest value that ``percent`` of all are not above, of ascending values."""
-    return int(ordered[-(-len(ordered) * percent // 100) - 1])
+    return int(ordered[_place(len(ordered), percent)])
+
+
+def _place(count: int, percent: int) -> int:
+    return -(-count * percent // 100) - 1
 
 
 def by_group(groups: npt.NDArray[np.integer]) -> list[tuple[int, npt.NDArray[np.intp]]]:

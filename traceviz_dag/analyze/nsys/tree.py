@@ -131,16 +131,19 @@ def paths_within(profile: NsysProfile, names: Collection[str]) -> Bool:
     return within
 
 
-def range_tree(profile: NsysProfile, activity: Activity, window: Clip | None = None) -> list[RangeNode]:
+def range_tree(
+    profile: NsysProfile, activity: Activity, window: Clip | None = None, *, by_busy: bool = False
+) -> list[RangeNode]:
     """The hierarchy of the ranges of the processes that used a GPU, with what that GPU did.
 
     A range holds the kernels that calls inside it launched on its thread, at whatever time these ran.
 
     Args:
         window: None takes everything from the first range or operation to the last.
+        by_busy: the longest busy time first, by name among equals, instead of the longest span.
 
     Returns:
-        The outermost paths, longest span first. What was launched outside all ranges, or without a recorded launch,
+        The outermost paths, in that order. What was launched outside all ranges, or without a recorded launch,
         is in none of them.
     """
     nested = nested_ranges(profile, processes_of([activity]))
@@ -167,7 +170,10 @@ def range_tree(profile: NsysProfile, activity: Activity, window: Clip | None = N
         for path in range(paths)
     ]
     roots: list[RangeNode] = []
-    for path in np.argsort(-span, kind="stable").tolist():
+    order = np.argsort(-span, kind="stable").tolist()
+    if by_busy:
+        order.sort(key=lambda path: (-nodes[path].busy_ns, nodes[path].name))
+    for path in order:
         node, parent = nodes[path], int(nested.path_parent[path])
         if node.span_ns or node.busy_ns or node.count:
             (roots if parent == NONE else nodes[parent].children).append(node)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import typer
 
 from traceviz_dag.commands.common.lazy import LazyGroup
+from traceviz_dag.system.memory_limit import keep_freed_memory
 
 _PANELS = {
     "What is in it": ("info", "suggest", "search", "diff"),
@@ -54,3 +55,8 @@ nsys_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
+
+
+@nsys_app.callback()
+def _options() -> None:
+    keep_freed_memory()

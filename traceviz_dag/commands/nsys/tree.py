@@ -35,6 +35,10 @@ def tree(
     least_ms: Annotated[
         float, typer.Option(min=0, help="Leave out paths whose span and busy time are both shorter, milliseconds.")
     ] = 0,
+    by_busy: Annotated[
+        bool,
+        typer.Option("--by-busy", help="Put the ranges first whose operations kept the GPU busy longest."),
+    ] = False,
     order: Annotated[
         bool, typer.Option("--in-order", help="Show one iteration in the order of the host, kernels where launched.")
     ] = False,
@@ -58,6 +62,8 @@ def tree(
     given = opened(path, home, trim, rules)
     if trim is not None and iteration is not None:
         raise UsageError("--trim and --iteration both choose a window: give one of them")
+    if order and by_busy:
+        raise UsageError("--in-order and --by-busy both choose an order: give one of them")
     if order:
         # JSON has all levels.
         _in_order(given, gpu, iteration, None if json else depth, limit, json)
@@ -65,7 +71,7 @@ def tree(
     found = []
     for part in given.gpus(gpu):
         window = given.window if iteration is None else iteration_window(given.profile, part, given.rules, iteration)
-        found.append((part.device, range_tree(given.profile, part, window)))
+        found.append((part.device, range_tree(given.profile, part, window, by_busy=by_busy)))
     if json:
         print_json([{"device": device, "ranges": [_plain(root) for root in roots]} for device, roots in found])
         return

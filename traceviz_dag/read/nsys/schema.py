@@ -116,7 +116,8 @@ class NsysSchema:
         if sql is not None:
             for batch in self.source.batches(sql):
                 rows, kept = self._typed(table, fields, pa.Table.from_batches([batch]))
-                columns = [column.combine_chunks() for column in rows.columns]
+                # combine_chunks copies even a single one.
+                columns = [one.chunk(0) if one.num_chunks == 1 else one.combine_chunks() for one in rows.columns]
                 yield dict(zip(rows.schema.names, columns, strict=True)), kept
 
     def _typed(

@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 import sqlite3
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -74,6 +75,7 @@ _TABLES = {
     "ANALYSIS_DETAILS": "duration INTEGER NOT NULL",
     "META_DATA_EXPORT": "name TEXT NOT NULL, value TEXT",
 }
+_EVENTS = b'  "traceEvents": [\n'
 _EVENT_ENDS = (b"  },\n", b"  }\n")
 _ROWS_AT_ONCE = 20_000
 _LAUNCHES = ("cuda_runtime", "cuda_driver")
@@ -106,6 +108,12 @@ class _Event(msgspec.Struct, gc=False):
     ts: float = 0
     dur: float = 0
     args: _Arguments | None = None
+
+
+class _Launch(NamedTuple):
+    tid: int
+    ts: float
+    dur: float
 
 
 class _Group(msgspec.Struct):
@@ -197,16 +205,17 @@ def _fill_node(connection: sqlite3.Connection, traces: Sequence[Path], truth: Pa
             connection.execute(f"CREATE TABLE {table} ({columns})")
     export: _Export | None = None
     for device, trace in enumerate(traces):
-        info, events = _read(trace)
+        info = _header(trace)
+        # The trace is read twice, so that its events never are in memory together.
+        noted = _noted(_events(trace))
         if export is None:
-            export = _Export(connection, min(_nanoseconds(event.ts) for event in events) - _LEAD_NS)
-        _add_rank(export, events, device, _messages(truth, info))
+            export = _Export(connection, noted.first_ns - _LEAD_NS)
+        _add_rank(export, _events(trace), noted, device, _messages(truth, info))
         snapshot = trace.parent / f"rank-{info.rank}.memory.pickle"
         if snapshot.is_file():
-            _add_allocations(export, driver_events_of(snapshot), events, device)
+            _add_allocations(export, driver_events_of(snapshot), noted.process, device)
         export.add("TARGET_INFO_GPU", device, "NVIDIA H200")
         export.flush()
-        del events  # Before those of the next rank are read.
     assert export is not None
     export.add("TARGET_INFO_SESSION_START_TIME", BASE_NS + export.zero_ns)
     export.add("ANALYSIS_DETAILS", export.last_ns)
@@ -217,14 +226,17 @@ def _fill_node(connection: sqlite3.Connection, traces: Sequence[Path], truth: Pa
     connection.commit()
 
 
-def _read(trace: Path) -> tuple[_DistributedInfo, list[_Event]]:
-    """The header and the events of a trace that leave something in an export, event by event: most are call stacks."""
-    events: list[_Event] = []
-    texts: dict[str, str] = {}
-
+def _header(trace: Path) -> _DistributedInfo:
     with trace.open("rb") as lines:
-        head = b"".join(iter(lines.readline, b'  "traceEvents": [\n'))
-        info = msgspec.json.decode(head + b'"traceEvents": []}', type=_Header).info
+        return msgspec.json.decode(b"".join(iter(lines.readline, _EVENTS)) + _EVENTS + b"]}", type=_Header).info
+
+
+def _events(trace: Path) -> Iterator[_Event]:
+    """The events of a trace that leave something in an export, one by one: most of a trace are call stacks."""
+    texts: dict[str, str] = {}
+    with trace.open("rb") as lines:
+        for _ in iter(lines.readline, _EVENTS):
+            pass
         text: list[bytes] = []
         for line in lines:
             text.append(line)
@@ -237,11 +249,56 @@ def _read(trace: Path) -> tuple[_DistributedInfo, list[_Event]]:
                 if event.ph == "X" and event.cat != "Trace":
                     event.name = texts.setdefault(event.name, event.name)
                     event.cat = texts.setdefault(event.cat, event.cat)
-                    if event.args is not None:
-                        event.args.ranks = texts.setdefault(event.args.ranks, event.args.ranks)
-                    events.append(event)
+                    yield event
             text = []
-    return info, events
+
+
+@dataclass(slots=True)
+class _Noted:
+    """What events of a rank have to say of others.
+
+    Attributes:
+        first_ns: start of the first event. process: of the rank. main: its main thread.
+        launches: correlation → thread, start and duration of the call.
+        stated: thread → when it asked for each message, and how many bytes it has.
+        schedules, steps: start, end and name of Megatron's schedules, and of their forward and backward steps.
+    """
+
+    first_ns: int
+    process: int = 0
+    main: int = 0
+    launches: dict[int, _Launch] = field(default_factory=dict)
+    stated: dict[int, tuple[list[float], list[int]]] = field(default_factory=dict)
+    schedules: list[tuple[int, int, str]] = field(default_factory=list)
+    steps: list[tuple[int, int, str]] = field(default_factory=list)
+
+
+def _noted(events: Iterable[_Event]) -> _Noted:
+    noted: _Noted | None = None
+    for event in events:
+        start = _nanoseconds(event.ts)
+        noted = noted or _Noted(start)
+        noted.first_ns = min(noted.first_ns, start)
+        if event.cat == "cuda_runtime":
+            noted.process = noted.process or int(event.pid)
+        if event.cat == "user_annotation":
+            noted.main = noted.main or int(event.tid)
+        if event.cat == "python_function":
+            end = start + _nanoseconds(event.dur)
+            if match := _STEP.match(event.name):
+                noted.steps.append((start, end, match[1]))
+            elif match := _SCHEDULE.match(event.name):
+                noted.schedules.append((start, end, f"{match[1].replace('/', '.')}.schedules.{match[2]}"))
+        if event.args is None:
+            continue
+        if event.cat in _LAUNCHES:
+            noted.launches[event.args.correlation] = _Launch(int(event.tid), event.ts, event.dur)
+        if event.args.collective in ("send", "recv"):
+            times, sizes = noted.stated.setdefault(int(event.tid), ([], []))
+            times.append(event.ts)
+            sizes.append(_bytes(event.args))
+    assert noted is not None
+    return noted
 
 
 def _messages(truth: Path, info: _DistributedInfo) -> dict[int, _Messages]:
@@ -264,11 +321,10 @@ def _messages(truth: Path, info: _DistributedInfo) -> dict[int, _Messages]:
     return found
 
 
-def _add_rank(export: _Export, events: Sequence[_Event], device: int, messages: Mapping[int, _Messages]) -> None:
-    process = next(int(event.pid) for event in events if event.cat == "cuda_runtime")
-    launches = {event.args.correlation: event for event in events if event.cat in _LAUNCHES and event.args}
-    main = next(int(event.tid) for event in events if event.cat == "user_annotation")
-    stated = _stated_messages(events)
+def _add_rank(
+    export: _Export, events: Iterable[_Event], noted: _Noted, device: int, messages: Mapping[int, _Messages]
+) -> None:
+    process, main = noted.process, noted.main
     names = {main: "pt_main_thread"}
     for ordinal, event in enumerate(events):
         if ordinal % _ROWS_AT_ONCE == 0:
@@ -289,15 +345,15 @@ def _add_rank(export: _Export, events: Sequence[_Event], device: int, messages: 
             export.add("CUPTI_ACTIVITY_KIND_RUNTIME", start, end, 0, thread, arguments.correlation, name, 0)
         elif event.cat == "kernel":
             _kernel(export, start, end, event, arguments, process, device)
-            launch = launches.get(arguments.correlation)
+            launch = noted.launches.get(arguments.correlation)
             if launch is not None and arguments.node is None:
                 exchanged = messages.get(arguments.correlation)
                 if exchanged is not None:
-                    exchanged = replace(exchanged, sizes=_sizes(stated, launch, len(exchanged.calls)))
+                    exchanged = replace(exchanged, sizes=_sizes(noted.stated, launch, len(exchanged.calls)))
                 _nccl(export, arguments, launch, process, exchanged)
         elif event.cat in ("gpu_memcpy", "gpu_memset"):
             _memory(export, start, end, event, arguments, process, device)
-    for text, start, end in _schedule_ranges(events):
+    for text, start, end in _schedule_ranges(noted):
         export.add(
             "NVTX_EVENTS", start - export.zero_ns, end - export.zero_ns, 59, text, _thread(process, main), None, 0, None
         )
@@ -309,12 +365,10 @@ def _range(export: _Export, start: int, end: int, text: str, process: int, event
     export.add("NVTX_EVENTS", start, end, 59, text, _thread(process, int(event.tid)), None, 0, None)
 
 
-def _add_allocations(
-    export: _Export, allocations: Sequence[DriverEvent], events: Sequence[_Event], device: int
-) -> None:
+def _add_allocations(export: _Export, allocations: Sequence[DriverEvent], process_id: int, device: int) -> None:
     """What the driver allocates and gets back; calls that are of no stream tell none."""
     export.connection.execute(f"CREATE TABLE IF NOT EXISTS {_ALLOCATIONS} ({_TABLES[_ALLOCATIONS]})")
-    process = _process(next(int(event.pid) for event in events if event.cat == "cuda_runtime"))
+    process = _process(process_id)
     for one in allocations:
         place = (one.time_ns - BASE_NS - export.zero_ns, process, device, 1, one.address, 0, one.bytes)
         export.add(_ALLOCATIONS, *place, one.kind, int(one.released), *(None,) * 9)
@@ -342,18 +396,9 @@ def _memory(
     export.add("CUPTI_ACTIVITY_KIND_MEMCPY", *place, kind, arguments.node)
 
 
-def _stated_messages(events: Sequence[_Event]) -> dict[int, tuple[list[float], list[int]]]:
-    """Thread → when it asked for each message, and how many bytes it has."""
-    found: dict[int, list[tuple[float, int]]] = {}
-    for event in events:
-        if event.args is not None and event.args.collective in ("send", "recv"):
-            found.setdefault(int(event.tid), []).append((event.ts, _bytes(event.args)))
-    return {thread: ([ts for ts, _ in rows], [size for _, size in rows]) for thread, rows in found.items()}
-
-
-def _sizes(stated: Mapping[int, tuple[list[float], list[int]]], launch: _Event, count: int) -> tuple[int, ...]:
+def _sizes(stated: Mapping[int, tuple[list[float], list[int]]], launch: _Launch, count: int) -> tuple[int, ...]:
     """Sizes of the messages of one launch: those that its thread asked for last."""
-    times, sizes = stated.get(int(launch.tid), ([], []))
+    times, sizes = stated.get(launch.tid, ([], []))
     last = bisect_right(times, launch.ts)
     if last < count:
         raise ValueError(f"{count} messages are launched and {last} were asked for")
@@ -365,7 +410,7 @@ def _bytes(arguments: _Arguments) -> int:
     return elements * _ELEMENT_BYTES.get(arguments.dtype, 1)
 
 
-def _nccl(export: _Export, arguments: _Arguments, launch: _Event, process: int, messages: _Messages | None) -> None:
+def _nccl(export: _Export, arguments: _Arguments, launch: _Launch, process: int, messages: _Messages | None) -> None:
     """NCCL's own ranges around the launch of a communication kernel, in its domain."""
     if not arguments.collective and messages is None:
         return
@@ -374,7 +419,7 @@ def _nccl(export: _Export, arguments: _Arguments, launch: _Event, process: int, 
     size = _bytes(arguments)
     name = messages.communicator if messages is not None else f"{arguments.group}{arguments.ranks}"
     communicator = f'"NCCL communicator ID": {crc32(name.encode()) << 20 | 0x4E43}'
-    thread = _thread(process, int(launch.tid))
+    thread = _thread(process, launch.tid)
 
     def nccl(call: str, begin: int, finish: int, facts: str | None) -> None:
         text = f"{{{facts}}}" if facts is not None else None
@@ -398,23 +443,13 @@ def _nccl(export: _Export, arguments: _Arguments, launch: _Event, process: int, 
     nccl("ncclGroupEnd", start - 2, end + 2, None)
 
 
-def _schedule_ranges(events: Sequence[_Event]) -> Iterator[tuple[str, int, int]]:
+def _schedule_ranges(noted: _Noted) -> Iterator[tuple[str, int, int]]:
     """Megatron's ranges around the parts of its schedule: warm-up to the first backward step, then to the last forward
     step's end, then to the end."""
-    steps = []
-    for event in events:
-        match = _STEP.match(event.name) if event.cat == "python_function" else None
-        if match:
-            steps.append((_nanoseconds(event.ts), _nanoseconds(event.ts) + _nanoseconds(event.dur), match[1]))
-    for event in events:
-        match = _SCHEDULE.match(event.name) if event.cat == "python_function" else None
-        if not match:
-            continue
-        start, end = _nanoseconds(event.ts), _nanoseconds(event.ts) + _nanoseconds(event.dur)
-        inside = [step for step in steps if start <= step[0] < end]
+    for start, end, prefix in noted.schedules:
+        inside = [step for step in noted.steps if start <= step[0] < end]
         first = min((begin for begin, _, direction in inside if direction == "backward"), default=end)
         last = max((finish for _, finish, direction in inside if direction == "forward"), default=first)
-        prefix = f"{match[1].replace('/', '.')}.schedules.{match[2]}"
         for word, begin, finish in (
             ("warmup", start, first),
             ("steady", first, max(last, first)),
