@@ -5,7 +5,6 @@ import time
 from collections.abc import Collection, Sequence
 
 import dagster as dg
-from dagster._core.scheduler.instigation import InstigatorStatus, InstigatorType, SensorInstigatorData
 from pydantic import Field
 
 from assets.automation import AUTOMATION
@@ -105,10 +104,10 @@ def last_automation_look(instance: dg.DagsterInstance) -> float | None:
     if instance.is_ephemeral:
         # It keeps nothing of sensors.
         return None
-    for state in instance.all_instigator_state(instigator_type=InstigatorType.SENSOR):
-        data = state.instigator_data
-        if state.instigator_name == AUTOMATION and isinstance(data, SensorInstigatorData):
-            return None if state.status is InstigatorStatus.STOPPED else data.last_tick_timestamp
+    for state in instance.all_instigator_state():
+        if state.instigator_name == AUTOMATION:
+            looked: float | None = getattr(state.instigator_data, "last_tick_timestamp", None)
+            return None if state.status.value == "STOPPED" else looked
     return None
 
 

@@ -162,7 +162,10 @@ def test_many_writers_of_the_same_parts_and_readers_beside_them_never_disagree(l
         for one in written:
             one.result()
     assert lake.query(ASKED).num_rows == 1
+    left_empty = lake.path("stale_tables", run="job", iteration=3).parent
+    left_empty.mkdir(parents=True)
     lake.sweep("job", 3)
+    assert not left_empty.exists()
     contents = recorded.recorded(lake.home / "lake", "job", 3).contents
     assert {rank for _, rank in contents} == {one.rank for one in lake.partitions("kernels")}
 
