@@ -29,6 +29,7 @@ from traceviz_dag.show.report.parts.part import Told
 from traceviz_dag.show.report.places import places_of
 from traceviz_dag.show.report.report import report_page
 from traceviz_dag.show.report.timeline import Timeline, read_timeline
+from traceviz_dag.tables import TABLES
 from traceviz_dag.tables.findings import FINDINGS
 
 
@@ -174,11 +175,8 @@ def test_tabs_without_tables_say_so_and_memory_has_none(tmp_path) -> None:
     home = tmp_path / "home"
     shutil.copytree(home_of("slow_rank"), home)
     kept = {"traces", "kernels", "overlap", "topology", "runs", "iterations", "process_groups"}
-    for folder in (home / "lake").iterdir():
-        if not folder.name.startswith(".") and folder.name not in kept:
-            shutil.rmtree(folder)
     lake = open_lake(home)
-    lake.refresh_catalogue()
+    lake.delete(*(name for name in TABLES if name not in kept), run="slow_rank")
     page = report_page(source_of(lake))
     for name in ("waits", "pipelines", "path", "clocks", "kernels", "coverage"):
         assert f'id="part-{name}"' in page
@@ -259,7 +257,7 @@ def test_findings_that_were_looked_for_in_vain_are_none_and_not_unknown(tmp_path
     page = write_report(lake, part.run, part.iteration, tmp_path / "page.html").read_text()
     assert "No finding." in page
     assert "looked through" not in page
-    shutil.rmtree(home / "lake" / "findings")
+    lake.delete("findings", run=part.run)
     page = write_report(lake, part.run, part.iteration, tmp_path / "page.html").read_text()
     assert page.count("looked through") == 2
 
