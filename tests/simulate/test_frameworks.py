@@ -8,6 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.analyze.across_ranks import analysed_all
+from tests.show.home import fill_home
+from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.simulate.frameworks import Framework, FrameworkSettings, simulate_framework
 
 
@@ -53,6 +55,22 @@ def test_phases_dimensions_and_matches_are_those_of_the_truth(tmp_path, framewor
     )
     assert len(matched) == truth.match.notna().sum() and matched.fault.isna().all()
     assert (matched.groupby(["iteration", "communication"])["rank"].nunique() == ranks).all()
+
+
+@pytest.mark.parametrize("framework", [Framework.DDP, Framework.FSDP, Framework.FSDP2, Framework.ZERO])
+def test_a_slow_rank_is_the_fault_and_its_gain_is_what_the_job_without_it_takes_less(tmp_path, framework):
+    took = {}
+    for slow in (None, 1):
+        settings = FrameworkSettings(framework, ranks=3, layers=6, steps=2, slow_rank=slow)
+        job = simulate_framework(tmp_path / f"slow_{slow}", settings)
+        fill_home(tmp_path / f"home_{slow}", [job])
+        lake = open_lake(tmp_path / f"home_{slow}")
+        took[slow] = lake.query("SELECT step_ns FROM iterations WHERE iteration = 2").to_pylist()[0]["step_ns"]
+        faults = lake.query(
+            "SELECT rule, rank, gain_ns FROM findings WHERE iteration = 2 AND severity = 'finding' AND class = 'fault'"
+        ).to_pylist()
+        assert [(row["rule"], row["rank"]) for row in faults] == ([] if slow is None else [("slow_rank", slow)])
+    assert faults[0]["gain_ns"] == pytest.approx(took[1] - took[None], rel=0.1)
 
 
 def _hidden_ns(rows: pd.DataFrame) -> int:

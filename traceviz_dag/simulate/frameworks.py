@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 _MAIN, _AUTOGRAD, _PROCESS = 100, 200, 4242
 _COMPUTE_STREAM, _COMMUNICATION_STREAM = 7, 20
 _LATENCY_NS, _LAUNCH_NS = 3_500, 4_000
+_SLOW = 1.5
 _BASE_NS = 1_760_000_000_000_000_000
 _PRODUCT, _ELEMENTWISE = "nvjet_tst_128x256_64x4_2x1_v_bz_TNT", "void at::native::vectorized_elementwise_kernel<4>"
 
@@ -42,6 +43,7 @@ class FrameworkSettings:
 
     Attributes:
         evaluation: the last step runs no backward pass and no optimizer.
+        slow_rank: its computation takes half as long again.
     """
 
     framework: Framework
@@ -49,6 +51,7 @@ class FrameworkSettings:
     layers: int = 4
     steps: int = 2
     evaluation: bool = False
+    slow_rank: int | None = None
     seed: int = 1
 
 
@@ -107,7 +110,8 @@ class _Job:
         self._correlation += 1
         for rank in self.ranks:
             start = self._launched(rank, stream)
-            end = start + int(duration_ns * rank.noise.uniform(0.95, 1.05))
+            slowness = _SLOW if rank.rank == self.settings.slow_rank else 1
+            end = start + int(duration_ns * rank.noise.uniform(0.95, 1.05) * slowness)
             rank.free_ns[stream] = end
             self._add(rank, name, start, end, stream, "computation", None, {})
 
@@ -148,6 +152,16 @@ class _Job:
         """Computation that is launched later waits for all that is sent."""
         for rank in self.ranks:
             rank.free_ns[_COMPUTE_STREAM] = max(rank.free_ns.values(), default=0)
+
+    def read_the_loss(self) -> None:
+        """The host waits for its GPU."""
+        self._correlation += 1
+        with self.operator("aten::item"), self.operator("aten::_local_scalar_dense"):
+            for rank in self.ranks:
+                start = rank.now_ns
+                rank.now_ns = max(start + _LAUNCH_NS, *rank.free_ns.values())
+                called = {"correlation": self._correlation}
+                rank.row("cuda_runtime", "cudaStreamSynchronize", start, rank.now_ns, _PROCESS, self.thread, **called)
 
     def number(self) -> int:
         """The next number of autograd's counter."""
@@ -191,8 +205,7 @@ def simulate_framework(out: Path, settings: FrameworkSettings) -> Path:
     for step in range(1, settings.steps + 1):
         with job.annotation(f"ProfilerStep#{step}"):
             _step(job, evaluation=settings.evaluation and step == settings.steps)
-            for rank in job.ranks:  # The loss is read.
-                rank.now_ns = max(rank.now_ns, *rank.free_ns.values())
+            job.read_the_loss()
     (out / "truth").mkdir(parents=True)
     for rank in job.ranks:
         _write(out, job, rank)

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.analyze.causes.rank_kernels import RankKernels
+from traceviz_dag.analyze.causes.rank_kernels import PHASES, RankKernels
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
 from traceviz_dag.arrays import NONE, Bool, Int64, lookup, ranges
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.vocabulary import Phase
 
 HOLDS_IN = 0.995
 """Share of a class in which an inferred edge must hold."""
@@ -189,6 +190,25 @@ def in_graphs(kernels: RankKernels, apart: Bool, members: Int64) -> Waits:
         return NO_WAITS
     share = np.bincount(number, weights=soon) / np.bincount(number)
     return waits.only((share >= HOLDS_IN)[number])
+
+
+def before_the_optimizer(kernels: RankKernels, members: Int64, klass: Int64) -> Waits:
+    """The optimizer's first kernel waits for collectives of the backward pass, which are those of gradients.
+
+    Args:
+        members: communications of which nothing else tells what waited for them.
+        klass: of each kernel.
+    """
+    order = in_order_of_launch(kernels)
+    queue = order[kernels.computes[order] & (kernels.phase[order] == PHASES.index(Phase.OPTIMIZER))]
+    of_gradients = (kernels.phase[members] == PHASES.index(Phase.BACKWARD)) & ~np.isin(
+        kernels.operation[members], _MESSAGES
+    )
+    mine = members[of_gradients]
+    place = np.searchsorted(kernels.launch_ns[queue], kernels.launch_ns[mine], side="right")
+    first = lookup(queue, np.where(place < len(queue), place, NONE))
+    waits = across(kernels, first, mine, lookup(kernels.launch_ns, first))
+    return held_in_class(kernels, waits, klass[waits.waited_for])
 
 
 def passed_on(kernels: RankKernels, entries: Waits, others: Waits) -> Waits:

@@ -16,6 +16,7 @@ from traceviz_dag.analyze.causes.inferred_waits import (
     NO_WAITS,
     Waits,
     across,
+    before_the_optimizer,
     held,
     held_in_class,
     in_communicator_order,
@@ -105,6 +106,8 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits) -> KernelEdges:
     if not complete:
         others = launched[~left & ~np.isin(launched, at_once.waited_for)]
         at_once = together(at_once, _exits(kernels, apart, others, klass))
+        open_ = others[~np.isin(others, at_once.waited_for)]
+        at_once = together(at_once, before_the_optimizer(kernels, open_, klass))
     known = together(recorded, entries, between, at_once)
     rest = calls.only(~used)
     open_ = launched[~np.isin(launched, np.concatenate([recorded.waited_for, at_once.waited_for]))]
