@@ -14,6 +14,7 @@ from assets.recorded_tables import RECORDED
 from assets.resources import TracevizHome
 from assets.retention import retention
 from tests.assets.loop import ITERATION_ASSETS, PROFILE_ASSETS, QUIET, RANK_ASSETS, TOPOLOGY_ASSETS
+from tests.classify.topology.test_topology_file import NEW_FORM
 from tests.damage import call
 from tests.reported import informed_instance
 from tests.small_run import rank_file, two_ranks_analysed, write_run
@@ -98,6 +99,16 @@ def test_materialising_what_was_moved_away_deletes_nothing_and_says_so(own, tmp_
     assert told.code == 0 and "traces of ranks 0–1 are gone" in told.err
     (tmp_path / "elsewhere").rename(run / "iteration_7")
     assert again(run, home).computed == [] and stale(home) == []
+
+
+def test_a_topology_stays_whole_while_its_traces_are_away_and_the_text_file_is_there(tmp_path):
+    run, home = write_run(tmp_path / "job"), tmp_path / "home"
+    (run / "unique_parallel_groups_20260101_000000.txt").write_text(NEW_FORM)
+    again(run, home)
+    before = tables(home)
+    (run / "iteration_7").rename(tmp_path / "elsewhere")
+    assert from_the_ui(home, *TOPOLOGY_ASSETS)
+    assert tables(home) == before
 
 
 def test_a_rank_that_fails_keeps_its_tables_which_no_measure_counts(own):

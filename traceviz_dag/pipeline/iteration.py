@@ -43,11 +43,16 @@ def read_topology(
     return _united(inputs, headers, stated(headers.values()) if stated is not None else None)
 
 
-def topology_to_store(lake: Lake, inputs: IterationInputs) -> tuple[Topology, tuple[pa.Table, ...]]:
+def topology_to_store(
+    lake: Lake, inputs: IterationInputs, *, is_current: bool
+) -> tuple[Topology, tuple[pa.Table, ...]]:
     """The topology of an iteration as :func:`read_topology` reads it, and its tables, in the order of TOPOLOGY_TABLES.
 
     Where headers cannot be read any more, as traces were moved away or are damaged, the stored tables stay if the ones
     of now say nothing that these do not: what a header said once is still so while the other traces are the same.
+
+    Args:
+        is_current: the stored tables are made of the same inputs, so that they stay whatever cannot be read any more.
     """
     read = _headers(inputs, lake.home)
     topology = _united(inputs, read.found, None)
@@ -60,7 +65,7 @@ def topology_to_store(lake: Lake, inputs: IterationInputs) -> tuple[Topology, tu
         lake.table(name, run, iteration).arrow(table.schema.names)
         for name, table in zip(TOPOLOGY_TABLES, tables, strict=True)
     )
-    return topology, (stored if _says(*tables) < _says(*stored) else tables)
+    return topology, (stored if is_current or _says(*tables) < _says(*stored) else tables)
 
 
 def _says(topology: pa.Table, groups: pa.Table) -> set[tuple[object, ...]]:
