@@ -40,12 +40,10 @@ def render(config: ProfilingConfig) -> list[Rendering]:
     )
     if config.record_memory_history:
         names = ", ".join(config.rank_snapshot_path(rank) for rank in config.ranks()[:3])
-        notes += (
-            f"Each of these ranks dumps its memory history: {names}{' …' if len(config.ranks()) > 3 else ''}; "
-            "from 0.5 on at profile_step_end.",
-        )
+        notes += (f"Each of these ranks dumps its memory history: {names}{' …' if len(config.ranks()) > 3 else ''}.",)
     older = notes
     if config.record_memory_history:
+        notes += ("From 0.5 on that is at profile_step_end.",)
         notes += ("Bridge 0.4.0 alone needs logger.tensorboard_dir for it.",)
         older += ("logger.tensorboard_dir must be set for it.",)
     if config.execution_traces:

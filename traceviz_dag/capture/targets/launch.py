@@ -17,7 +17,10 @@ def render(config: ProfilingConfig) -> list[Rendering]:
         command = f"{job.command} {shlex.join(megatron.arguments(config))}"
         torchrun = f"--no-python {nsys.line(config, nsys.TORCHRUN_NAME)} python {command}"
         slurm = f"{nsys.line(config, nsys.SLURM_NAME)} python {command}"
-        notes: tuple[str, ...] = ("The arguments are those of Megatron-LM's main; for releases see megatron-older.",)
+        notes: tuple[str, ...] = (
+            "The arguments are those of Megatron-LM's main; the targets megatron-0.18, megatron-0.17 and "
+            "megatron-older have those of releases.",
+        )
         exports += [f"mkdir -p {shlex.join(config.folders())}"]
     else:
         exports = [traceviz.exports(traceviz.plugin_variables(config))]

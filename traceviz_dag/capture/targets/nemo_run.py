@@ -39,6 +39,8 @@ def render(config: ProfilingConfig) -> list[Rendering]:
         notes.append(
             f"Each rank dumps its memory history to {config.rank_snapshot_path('RANK')}; make its folder first."
         )
+    if config.use_pytorch_profiler and config.nvtx_ranges:
+        notes.append("The PyTorch profiler records no NVTX ranges: they are left out.")
     if config.use_nsys_profiler:
         further_nsys = ["profiling.nvtx_ranges=true"] * config.nvtx_ranges
         if config.record_memory_history:

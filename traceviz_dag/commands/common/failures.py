@@ -28,7 +28,7 @@ def tell_failures(results: Sequence[IterationResult]) -> None:
 
 def changed_lines(results: Sequence[IterationResult]) -> list[str]:
     """A line for each file with other content than when it was analysed before, for each iteration of which traces are
-    gone, whose tables are still counted, and for each that has the traces of another one."""
+    gone, and for each that has the traces of another one."""
     from traceviz_dag.pipeline.completeness import ranks_in_words
 
     replaced = [
@@ -39,7 +39,7 @@ def changed_lines(results: Sequence[IterationResult]) -> list[str]:
         for (was, now), ranks in result.replaced.items()
     ]
     vanished = [
-        f"{result.key}: the trace of {ranks_in_words(result.vanished)} is gone; its earlier tables are still counted"
+        f"{result.key}: the trace of {ranks_in_words(result.vanished)} is gone; its earlier tables are kept"
         for result in results
         if result.vanished
     ]
