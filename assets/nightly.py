@@ -23,12 +23,14 @@ from assets.resources import TracevizHome
 from assets.row_previews import preview
 from assets.step_faults import told_in_a_line
 from traceviz_dag.analyze.nights import (
+    NOT_COMPARED,
     OTHER_RANKS,
     Common,
     Coverage,
     Measures,
     NightVerdict,
     Place,
+    begins_anew,
     common_ranks,
     inconclusive,
     judge_nights,
@@ -48,9 +50,6 @@ from traceviz_dag.tables import NIGHT_DELTAS, NIGHTS
 GATE = "gate"
 
 NIGHT_TABLES = ("nights", "night_deltas")
-
-NOT_COMPARED = "not compared"
-"""Among what is worse of a night that somebody accepted although it cannot be compared."""
 
 _COORDINATES = ("tp", "cp", "dp", "pp", "ep", "etp", "edp", "stage", "stages")
 
@@ -280,12 +279,12 @@ def _judge_series(
         if key in wanted and _needs_verdict(lake, partition, judged, accept):
             verdict = _judge(lake, series, night, accepted, settings, by_hand=key in accept)
             verdicts[key] = verdict
-            is_accepted, begins_anew = verdict.accepted, bool(verdict.accepted and verdict.worse)
+            is_accepted, is_first = verdict.accepted, bool(verdict.accepted and verdict.worse)
         elif partition in judged:
-            is_accepted, begins_anew = judged[partition].accepted, judged[partition].begins_anew
+            is_accepted, is_first = judged[partition].accepted, judged[partition].begins_anew
         else:
             continue
-        if begins_anew:
+        if is_first:
             accepted.clear()
         if is_accepted:
             accepted.append(night)
@@ -308,7 +307,9 @@ def _judge(
     rank = min(ranks, key=lambda one: (-night.ranks[one]["compute_ns"], one))
     measures = _measures(lake, night, ranks, rank)
     before = None
-    if reference is not None and common.refusal:
+    if reference is not None and common.outgrown:
+        verdict = begins_anew(measures, len(ranks), reference.name, len(reference.ranks))
+    elif reference is not None and common.refusal:
         verdict = inconclusive(measures, reference.name, common.refusal)
     else:
         before = _measures(lake, reference, ranks, rank) if reference else None

@@ -103,6 +103,20 @@ def test_nights_over_few_ranks_are_inconclusive_and_no_reference(tmp_path):
     assert verdicts(home)[2] == (12, True, None), "from here on it is the reference, as somebody wants it"
 
 
+def test_a_first_night_of_few_ranks_is_the_reference_until_a_whole_one_comes(tmp_path):
+    for iteration, ranks, scale in ((11, (0,), 1), (12, range(4), 1), (13, range(4), 2)):
+        for rank in ranks:
+            file = rank_file(rank, 4, step=iteration, scale=scale)
+            file.write(tmp_path / f"job/iteration_{iteration}/rank_{rank:04d}_iter_{iteration}.pt.trace.json")
+    home = tmp_path / "home"
+    fill_home(home, [tmp_path / "job"])
+    (home / FILE_NAME).write_text(SETTINGS)
+    assert not judge(home).success, "13 is slower than 12"
+    assert verdicts(home) == [(11, True, None), (12, True, None), (13, False, 12)]
+    (told,) = open_lake(home).query("SELECT statement FROM nights WHERE iteration = 12").to_pylist()
+    assert told["statement"].endswith("the first of its series with 4 ranks: job@11 covers 1 of them")
+
+
 @pytest.mark.long
 def test_warm_up_steps_are_compared_with_such_alone(tmp_path):
     for iteration, scale in ((1, 3), (20, 1), (21, 1)):

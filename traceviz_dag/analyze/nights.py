@@ -11,6 +11,10 @@ import msgspec
 OTHER_RANKS = "other_ranks"
 """The part of a step by which the longest window of all ranks is longer than that of the compared rank."""
 
+NOT_COMPARED = "not compared"
+"""In place of a measure that is worse: the night was accepted although it cannot be compared, and begins its series
+anew."""
+
 _SHORTEST_HISTORY = 3
 
 
@@ -60,10 +64,12 @@ class Common:
     Attributes:
         ranks: those that both cover.
         refusal: why the nights are not alike, in words; empty where they are.
+        outgrown: nothing else keeps them apart than that the later one covers all of these ranks and many more.
     """
 
     ranks: tuple[int, ...]
     refusal: str = ""
+    outgrown: bool = False
 
 
 def common_ranks(night: Coverage, reference: Coverage) -> Common:
@@ -84,16 +90,20 @@ def common_ranks(night: Coverage, reference: Coverage) -> Common:
             for name in night.places[rank].keys() & reference.places[rank].keys()
         )
     ]
-    refusals = {
+    other_jobs = {
         f"the capture mode was {reference.mode}, and is {night.mode}": night.mode != reference.mode,
         f"the job had {reference.world} ranks, and has {night.world}": None not in (night.world, reference.world)
         and night.world != reference.world,
         f"the parallel layout is another: rank {moved[0] if moved else ''} has another place": bool(moved),
+    }
+    few_ranks = {
         f"they share {len(ranks)} of {covered} ranks, less than {100 * _LEAST_SHARE:.0f} %": len(ranks)
         < _LEAST_SHARE * covered,
         f"no rank of stage {min(map(str, lost), default='')} is in both": bool(lost),
     }
-    return Common(ranks, "; ".join(words for words, holds in refusals.items() if holds))
+    refusal = "; ".join(words for words, holds in {**other_jobs, **few_ranks}.items() if holds)
+    outgrown = bool(refusal) and not any(other_jobs.values()) and reference.places.keys() < night.places.keys()
+    return Common(ranks, refusal, outgrown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +195,17 @@ def judge_nights(
     ]
     deltas = _deltas(night, reference)
     return NightVerdict(not worse, tuple(worse), deltas, _statement(night, reference, worse, deltas))
+
+
+def begins_anew(night: Measures, ranks: int, reference: str, covered: int) -> NightVerdict:
+    """The verdict on a night that covers many more ranks than the last accepted one, which it cannot be compared with:
+    the next are compared with this one.
+
+    Args:
+        ranks, covered: how many ranks the night and the last accepted one cover.
+    """
+    told = f"{night.name}: step {_milliseconds(night.step_ns)}; the first of its series with {ranks} ranks"
+    return NightVerdict(True, (NOT_COMPARED,), (), f"{told}: {reference} covers {covered} of them")
 
 
 def inconclusive(night: Measures, reference: str, refusal: str) -> NightVerdict:
