@@ -11,6 +11,7 @@ import typer
 from traceviz_dag.analyze.utilization import used_of_peak
 from traceviz_dag.commands.common.across import blame_statement, slow_statements
 from traceviz_dag.commands.common.output import milliseconds, percent, print_table
+from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.memory_summary import memory_peak, memory_statement
 from traceviz_dag.lake.summaries import Windows, category_shares, communication_by_dimension, windows
@@ -50,10 +51,7 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
     Args:
         completeness: what of the iteration was not read; by default as the lake tells it.
     """
-    from traceviz_dag.analyze.stage_times import slowest_statement
-    from traceviz_dag.pipeline.across_ranks import stored_stage_times
     from traceviz_dag.pipeline.completeness import stored_completeness
-    from traceviz_dag.pipeline.findings import stored_unknown_waits
 
     lake = open_lake(home)
     completeness = completeness or stored_completeness(lake, result.run, result.iteration)
@@ -75,21 +73,44 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
     if result.aggregated and lake.exists("iterations", run=result.run, iteration=result.iteration):
         rows = rows_of(lake.table("iterations", result.run, result.iteration).arrow(), IterationRow)
         summary["measures"] = rows[0] if rows else None
-    summary["categories"] = category_shares(lake, result.run, result.iteration).to_pylist()
-    summary["communication"] = communication_by_dimension(lake, result.run, result.iteration).to_pylist()
-    (summary["windows"],) = rows_of(windows(lake, result.run, result.iteration), Windows)
-    times = stored_stage_times(lake, result.run, result.iteration)
-    slowest = slowest_statement(times)
-    summary["stages"] = [asdict(stage) for stage in times.stages]
-    summary["slowest_stage"] = None if times.slowest is None else times.slowest.stage
-    summary["slow_ranks"] = _slow_ranks(lake, result.run, result.iteration)
-    summary["stage_statements"] = [slowest] if slowest else []
-    summary["memory"] = memory_peak(lake, result.run, result.iteration)
-    summary["findings"] = first_findings(lake, result.run, result.iteration)
-    summary["blamed"] = _blamed(lake, result.run, result.iteration)
-    unknown = stored_unknown_waits(lake, result.run, result.iteration)
-    summary["waits_unknown"] = None if unknown is None else asdict(unknown)
-    return summary
+    try:
+        return summary | _measured(lake, result.run, result.iteration)
+    except BadInputError:
+        if not result.failures:
+            raise
+        # A table that somebody deleted could not be made anew: the line of the step that failed is the answer.
+        return summary | dict.fromkeys(_MEASURED)
+
+
+_MEASURED = (
+    *("categories", "communication", "windows", "stages", "slowest_stage", "slow_ranks", "stage_statements"),
+    *("memory", "findings", "blamed", "waits_unknown"),
+)
+
+
+def _measured(lake: Lake, run: str, iteration: int) -> dict[str, Any]:
+    """What the tables of an iteration say, by the names of ``_MEASURED``."""
+    from traceviz_dag.analyze.stage_times import slowest_statement
+    from traceviz_dag.pipeline.across_ranks import stored_stage_times
+    from traceviz_dag.pipeline.findings import stored_unknown_waits
+
+    (in_windows,) = rows_of(windows(lake, run, iteration), Windows)
+    times = stored_stage_times(lake, run, iteration)
+    slowest, unknown = slowest_statement(times), stored_unknown_waits(lake, run, iteration)
+    values = (
+        category_shares(lake, run, iteration).to_pylist(),
+        communication_by_dimension(lake, run, iteration).to_pylist(),
+        in_windows,
+        [asdict(stage) for stage in times.stages],
+        None if times.slowest is None else times.slowest.stage,
+        _slow_ranks(lake, run, iteration),
+        [slowest] if slowest else [],
+        memory_peak(lake, run, iteration),
+        first_findings(lake, run, iteration),
+        _blamed(lake, run, iteration),
+        None if unknown is None else asdict(unknown),
+    )
+    return dict(zip(_MEASURED, values, strict=True))
 
 
 def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
@@ -101,6 +122,8 @@ def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
     kind = STEP_KINDS.get((summary.get("measures") or {}).get("step_kind") or "", "")
     mark = f" · {kind}{mark}" if kind else mark
     typer.echo(f"\n{summary['run']} · iteration {summary['iteration']} · {ranks}{mark}")
+    if summary["windows"] is None:
+        return
     for line in _statements(summary):
         typer.echo(f"  {line}")
     for line in _found(summary):
