@@ -23,6 +23,7 @@ from pathlib import Path
 import dagster as dg
 import pyarrow as pa
 
+from assets.conventions import RANGE_END_TAG, RANGE_START_TAG
 from assets.nightly import nightly_gate
 from assets.resources import TracevizHome
 from tests.analyze.across_ranks import SMALL
@@ -197,10 +198,13 @@ def _home(folder: Path) -> Path:
     simulate(JobSettings(format=Format.NSYS, microbatches=2, **{**SMALL, "layers": 2}), folder / "profile", workers=1)
     nights = write_run(folder / "night", {1: 2, 2: 2}, 2)
     analyse(AnalysisSettings(home, workers=1), inputs_below([folder / "job", folder / "profile", nights]))
+    instance, keys = dg.DagsterInstance.ephemeral(), ["night@1", "night@2"]
+    instance.add_dynamic_partitions("iteration", keys)
     dg.materialize(
         [nightly_gate],
-        instance=dg.DagsterInstance.ephemeral(),
+        instance=instance,
         resources={"traceviz": TracevizHome(home=str(home))},
+        tags={RANGE_START_TAG: keys[0], RANGE_END_TAG: keys[-1]},
         run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
         raise_on_error=False,
     )
