@@ -15,7 +15,7 @@ from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
 from traceviz_dag.arrays import NONE, Bool, Int64, lookup, ranges
 from traceviz_dag.read.events import MISSING
-from traceviz_dag.vocabulary import Phase
+from traceviz_dag.vocabulary import Dimension, Phase
 
 HOLDS_IN = 0.995
 """Share of a class in which an inferred edge must hold."""
@@ -193,7 +193,7 @@ def in_graphs(kernels: RankKernels, apart: Bool, members: Int64) -> Waits:
 
 
 def before_the_optimizer(kernels: RankKernels, members: Int64, klass: Int64) -> Waits:
-    """The optimizer's first kernel waits for collectives of the backward pass, which are those of gradients.
+    """The optimizer's first kernel waits for the data-parallel collectives of the backward pass, those of gradients.
 
     Args:
         members: communications of which nothing else tells what waited for them.
@@ -201,9 +201,10 @@ def before_the_optimizer(kernels: RankKernels, members: Int64, klass: Int64) -> 
     """
     order = in_order_of_launch(kernels)
     queue = order[kernels.computes[order] & (kernels.phase[order] == PHASES.index(Phase.OPTIMIZER))]
-    of_gradients = (kernels.phase[members] == PHASES.index(Phase.BACKWARD)) & ~np.isin(
-        kernels.operation[members], _MESSAGES
-    )
+    if Dimension.DP.value not in kernels.dimensions:
+        return NO_WAITS
+    of_gradients = kernels.phase[members] == PHASES.index(Phase.BACKWARD)
+    of_gradients &= kernels.dimension[members] == kernels.dimensions.index(Dimension.DP.value)
     mine = members[of_gradients]
     place = np.searchsorted(kernels.launch_ns[queue], kernels.launch_ns[mine], side="right")
     first = lookup(queue, np.where(place < len(queue), place, NONE))

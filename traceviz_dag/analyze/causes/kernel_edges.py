@@ -106,12 +106,13 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits) -> KernelEdges:
     if not complete:
         others = launched[~left & ~np.isin(launched, at_once.waited_for)]
         at_once = together(at_once, _exits(kernels, apart, others, klass))
-        open_ = others[~np.isin(others, at_once.waited_for)]
-        at_once = together(at_once, before_the_optimizer(kernels, open_, klass))
     known = together(recorded, entries, between, at_once)
     rest = calls.only(~used)
     open_ = launched[~np.isin(launched, np.concatenate([recorded.waited_for, at_once.waited_for]))]
     later, explained = awaited_later(kernels, rest, open_, klass, known)
+    if not complete:
+        open_ = open_[~np.isin(open_, later.waited_for)]
+        later = together(later, before_the_optimizer(kernels, open_, klass))
     graphs = _in_graphs(kernels, apart, communications[kernels.in_graph[communications]], klass)
     further = passed_on(kernels, together(entries, handed, _of(recorded, apart)), together(between, at_once, later))
     inferred = together(entries, between, at_once, later, graphs, further, in_communicator_order(kernels))
