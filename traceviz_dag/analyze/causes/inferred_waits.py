@@ -199,10 +199,10 @@ def before_the_optimizer(kernels: RankKernels, members: Int64, klass: Int64) -> 
         members: communications of which nothing else tells what waited for them.
         klass: of each kernel.
     """
-    order = in_order_of_launch(kernels)
-    queue = order[kernels.computes[order] & (kernels.phase[order] == PHASES.index(Phase.OPTIMIZER))]
     if Dimension.DP.value not in kernels.dimensions:
         return NO_WAITS
+    order = in_order_of_launch(kernels)
+    queue = order[kernels.computes[order] & (kernels.phase[order] == PHASES.index(Phase.OPTIMIZER))]
     of_gradients = kernels.phase[members] == PHASES.index(Phase.BACKWARD)
     of_gradients &= kernels.dimension[members] == kernels.dimensions.index(Dimension.DP.value)
     mine = members[of_gradients]

@@ -60,17 +60,16 @@ def iterations_of(
         for partition in lake.partitions("topology", run, iteration)
         if not paths or (partition.run, partition.iteration) in keys
     ]
-    gone = {} if paths else lake.gone_parts("topology")
     if not found:
-        end_gone(gone)
+        end_gone(lake.gone_parts("topology"))
         raise BadInputError(
             home, "holds no such iteration", "name traces to analyse, or another run, iteration or home"
         )
     yield found
     end_failed(results)
     end_half_renewed(home, [(source.run, source.iteration) for source in found])
-    if run is None:
-        end_gone(gone)
+    if run is None and not paths:
+        end_gone(lake.gone_parts("topology"))
 
 
 def completeness_of(sources: Sequence[LakeSource], paths: Sequence[Path]) -> list[Completeness]:
