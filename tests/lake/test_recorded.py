@@ -8,6 +8,7 @@ import shutil
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Thread
 
 import pyarrow as pa
 import pytest
@@ -168,6 +169,28 @@ def test_many_writers_of_the_same_parts_and_readers_beside_them_never_disagree(l
     assert not left_empty.exists()
     contents = recorded.recorded(lake.home / "lake", "job", 3).contents
     assert {rank for _, rank in contents} == {one.rank for one in lake.partitions("kernels")}
+
+
+@pytest.mark.parametrize("swept", [False, True])
+def test_a_part_that_is_written_while_it_is_deleted_is_recorded_as_what_is_there(lake, sample, monkeypatch, swept):
+    write(lake, sample, 0, 1000)
+    append = recorded._append
+    writers = []
+
+    def another_writes(path: Path, descriptor: int, line: bytes, durable: bool) -> None:
+        if not writers and b" settled kernels 0 -" in line:
+            if swept:
+                lake.sweep("job", 3)
+            writers.append(Thread(target=write, args=(lake, sample, 0, 5000)))
+            writers[0].start()
+            # It waits for its turn, however long it is given.
+            writers[0].join(0.5)
+        append(path, descriptor, line, durable)
+
+    monkeypatch.setattr(recorded, "_append", another_writes)
+    lake.delete("kernels", rank=0, **PLACE)
+    writers[0].join()
+    assert answers(lake)[0] == [{"total": 5000 * 20100}]
 
 
 def test_a_process_that_dies_with_the_record_open_costs_nobody_else_a_wait(two_ranks, sample):

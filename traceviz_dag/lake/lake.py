@@ -236,7 +236,6 @@ class Lake:
                             (part / FILE_NAME).unlink()
                         deleted.append(partition)
                     remove_stale_temporaries(part / FILE_NAME)
-                    _remove_empty_folders(part, folder)
             lost_a_table |= len(deleted) > before and next(find_partitions(folder, table), None) is None
         if rank is None:
             for place in {(one.run, one.iteration) for one in deleted}:
@@ -251,9 +250,9 @@ class Lake:
         remove_all_stale_temporaries(self.tables_folder / recorded.FOLDER)
         remove_all_stale_temporaries(self.home / inputs.FOLDER)
         for table in all_tables().values():
-            folder = Partition(run, iteration).folder(self._folder(table))
-            remove_all_stale_temporaries(folder)
-            _remove_empty_folders(folder, self._folder(table))
+            partition = Partition(run, iteration)
+            remove_all_stale_temporaries(partition.folder(self._folder(table)))
+            recorded.remove_empty_folders(self.tables_folder, table.name, partition)
         catalogue.remove_left_overs(self.home)
 
     def settle(self, run: str, iteration: int) -> None:
@@ -462,12 +461,3 @@ def definition(table_name: str) -> Table:
     if table is None:
         raise UsageError(f"there is no table {table_name}; the tables are {', '.join(sorted(all_tables()))}")
     return table
-
-
-def _remove_empty_folders(folder: Path, stop: Path) -> None:
-    while folder != stop:
-        try:
-            folder.rmdir()
-        except OSError:
-            return
-        folder = folder.parent

@@ -127,6 +127,25 @@ def change_of(lake: Path, table: str, partition: Partition, content: Content = _
         _append(path, record, announced, durable=content != _GONE)
         yield
         _append(path, record, _line(path, _SETTLED, part, content), durable=False)
+        if content == _GONE:
+            # Not before: who makes the folder anew takes its turn there, not here.
+            _remove_empty(folder, lake / table)
+
+
+def remove_empty_folders(lake: Path, table: str, partition: Partition) -> None:
+    """Remove the folder of a part, and those that it lies in, while they are empty and nobody has his turn there."""
+    folder = partition.folder(lake / table)
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        return
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if _is_at(descriptor, folder):
+                _remove_empty(folder, lake / table)
+    finally:
+        os.close(descriptor)
 
 
 def begin(lake: Path, partition: Partition) -> None:
@@ -519,6 +538,15 @@ def _beginning(lake: Path, run: str, iteration: int) -> bytes:
                     lines.append(_line(path, _SETTLED, (table.name, partition.rank), Content(digest_of(part))))
     # The last one: where it is, none before it is missing.
     return b"".join([*lines, _line(path, _BEGUN, _NO_PART, _GONE)])
+
+
+def _remove_empty(folder: Path, stop: Path) -> None:
+    while folder != stop:
+        try:
+            folder.rmdir()
+        except OSError:
+            return
+        folder = folder.parent
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
