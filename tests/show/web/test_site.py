@@ -17,7 +17,7 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
 from traceviz_dag.show.web.listen import LoopbackServer, listen
 from traceviz_dag.show.web.site import site
-from traceviz_dag.tables import FINDINGS, ITERATIONS
+from traceviz_dag.tables import FINDINGS, ITERATIONS, all_tables
 
 TOKEN = "t" * 32
 HOSTILE = "</script><script>x\x1b[2J&\u202e' \"run"
@@ -161,6 +161,19 @@ def test_every_link_leads_somewhere_and_the_pages_say_what_the_tables_do(guest, 
     shown_commands = re.findall("<code>(.*?)</code>", pages["/runs/job/6"] + pages["/runs/job/7"])
     (tmp_path / "page.md").write_text("\n".join(f"`{text_of(command)}`" for command in shown_commands))
     commands_exist(tmp_path / "page.md")
+
+
+def test_a_page_names_the_tables_that_somebody_deleted(guest, home):
+    lake = Lake(home)
+    for rank in (0, 3):
+        lake.write("memory_peaks", row(all_tables()["memory_peaks"]), run="job", iteration=7, rank=rank)
+    before = guest.ask("/runs/job/7").text
+    lake.path("memory_peaks", run="job", iteration=7, rank=3).unlink()
+    assert "deleted" not in before and "deleted files of memory_peaks of rank 3: what" in guest.ask("/runs/job/7").text
+    lake.path("iterations", run="job", iteration=7).unlink()
+    answer = guest.ask("/runs/job/7")
+    assert answer.status == 200 and re.search("deleted files of [^:]*\\biterations[,:]", answer.text)
+    assert "Step 379 ms" not in answer.text and guest.ask("/").status == 200
 
 
 def test_a_hostile_name_is_text_and_its_files_are_found(guest):

@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import Partition, checked_partition, escape, unescape
+from traceviz_dag.lake.recorded import gone_parts
 from traceviz_dag.printable import without_surrogates
 from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.registry import OWN_KINDS, FigureKind, Scope
 from traceviz_dag.system.paths import real_path
-from traceviz_dag.tables import ITERATIONS
+from traceviz_dag.tables import ITERATIONS, all_tables
 from traceviz_dag.vocabulary import (
     FIGURE_FORMATS,
     FIGURES_FOLDER,
@@ -87,9 +89,9 @@ def runs_by_age(home: Path) -> dict[str, list[Partition]]:
 def measures_of(home: Path, iteration: Partition) -> Measures:
     """What the table ``iterations`` says; no measures where it has no row."""
     lake, columns = Lake(home), ("ranks", "partial", "step_ns", "exposed_ns")
-    if not lake.partitions("iterations", iteration.run, iteration.iteration):
-        return Measures()
     try:
+        if not lake.partitions("iterations", iteration.run, iteration.iteration):
+            return Measures()
         rows = lake.table("iterations", iteration.run, iteration.iteration).arrow(columns).to_pylist()
         stale = lake.has_stale_measures(iteration.run, iteration.iteration)
     except BadInputError as error:
@@ -108,6 +110,16 @@ def statements_of(home: Path, iteration: Partition) -> list[str]:
         return []
     found = lake.table("findings", iteration.run, iteration.iteration).arrow(["severity", "statement"])
     return [row["statement"] for row in found.to_pylist() if row["severity"] == "finding"][:MOST_FINDINGS]
+
+
+def deleted_tables(home: Path, iteration: Partition) -> list[str]:
+    """Tables of an iteration of which somebody deleted a file, each with its ranks: ``kernels of rank 3``."""
+    found = []
+    for table in all_tables().values():
+        gone = gone_parts(Lake(home).tables_folder, table, iteration.run, iteration.iteration)
+        ranks = [part.rank for part in gone if part.rank is not None]
+        found += [f"{table.name} of {numbered('rank', ranks)}" if ranks else table.name] if gone else []
+    return found
 
 
 def has_kernels(home: Path, iteration: Partition) -> bool:

@@ -13,10 +13,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake.partitions import Partition, escape
+from traceviz_dag.lake.partitions import ANALYSE_AGAIN, Partition, escape
 from traceviz_dag.show.page.facts import duration, share
 from traceviz_dag.show.web.addresses import report_path, run_path, timeline_path
 from traceviz_dag.show.web.contents import (
+    deleted_tables,
     figures_of,
     has_kernels,
     held_iterations,
@@ -50,6 +51,9 @@ def routes(home: Path, timelines: bool = False) -> Sequence[BaseRoute]:
 def _page(home: Path, iteration: Partition, request: Request, timelines: bool) -> Response:
     named = f"--run {shlex.quote(iteration.run)} --iteration {iteration.iteration} --home {shlex.quote(str(home))}"
     parts = [f"<p>{_measures_line(home, iteration)}</p>"]
+    if deleted := deleted_tables(home, iteration):
+        fault = f"Somebody deleted files of {', '.join(deleted)}: what was made of them before is shown, and no more"
+        parts.append(f'<p class="warn">{markup(f"{fault}; {ANALYSE_AGAIN}.")}</p>')
     parts += _first_findings(home, iteration, f"traceviz findings {named}")
     if timelines and has_kernels(home, iteration):
         live = link(timeline_path(iteration.run, iteration.iteration), "The timeline")
