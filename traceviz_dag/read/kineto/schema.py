@@ -141,9 +141,12 @@ _COMMUNICATION_KEYS = {
 _INPUT_KEYS = {
     "concrete_inputs": "Concrete Inputs",
     "input_sizes": "Input Dims",
-    "input_types": "Input type",
 }
-"""Inputs of operators: every operator has them, few are asked for, so they are decoded only then."""
+_TYPE_KEYS = {"input_types": "Input type"}
+"""Inputs of operators: every operator has them, few are asked for, so they are decoded only then. Types are asked of
+annotations alone."""
+
+_NOT_DECODED = {*_INPUT_KEYS, *_TYPE_KEYS}
 
 _SYNCHRONIZATION_KEYS = {
     "wait_on_stream": "wait_on_stream",
@@ -166,7 +169,7 @@ _INTEGERS = frozenset(_OPERATOR_KEYS | _PYTHON_KEYS | _LAUNCH_KEYS | _DEVICE_KEY
 def _type_of(attribute: str) -> Any:
     if attribute in _SIZES:
         return tuple[int, int, int]
-    if attribute in _INPUT_KEYS:
+    if attribute in _NOT_DECODED:
         return msgspec.Raw
     return int | None if attribute in _INTEGERS else Any
 
@@ -177,7 +180,7 @@ def _arguments(name: str, *keys: dict[str, str], lenient: bool = False) -> Any:
     fields = []
     for attribute, key in merged.items():
         default: Any = _NO_SIZE if attribute in _SIZES else MISSING
-        if attribute in _INPUT_KEYS and not lenient:
+        if attribute in _NOT_DECODED and not lenient:
             default = msgspec.Raw()
         field = msgspec.field(name=key, default=default)
         fields.append((attribute, Any if lenient else _type_of(attribute), field))
@@ -191,6 +194,7 @@ Arguments = _arguments(
     _DEVICE_KEYS,
     _COMMUNICATION_KEYS,
     _INPUT_KEYS,
+    _TYPE_KEYS,
     _THREAD_NAME_KEYS,
     _SYNCHRONIZATION_KEYS,
     lenient=True,
@@ -212,7 +216,7 @@ class Event(msgspec.Struct, gc=False):
 
 _ARGUMENTS_OF_CODE = {
     CPU_OP: _arguments("OperatorArguments", _OPERATOR_KEYS, _INPUT_KEYS, _COMMUNICATION_KEYS),
-    USER_ANNOTATION: _arguments("AnnotationArguments", _OPERATOR_KEYS, _INPUT_KEYS),
+    USER_ANNOTATION: _arguments("AnnotationArguments", _OPERATOR_KEYS, _INPUT_KEYS, _TYPE_KEYS),
     PYTHON_FUNCTION: _arguments("PythonArguments", _PYTHON_KEYS),
     LAUNCH_CODE: _arguments("LaunchArguments", _LAUNCH_KEYS),
     SYNCHRONIZATION_CODE: _arguments("SynchronizationArguments", _SYNCHRONIZATION_KEYS),

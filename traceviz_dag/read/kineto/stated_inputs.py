@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
 from math import prod
 from typing import Any
@@ -89,11 +90,17 @@ def annotated_communication(name: str, arguments: Any) -> Any:
 
     Messages are left out: of several that run in one kernel each has an annotation.
     """
+    given = getattr(arguments, "input_sizes", MISSING), getattr(arguments, "input_types", MISSING)
+    return _annotated(name, *(bytes(each) if isinstance(each, msgspec.Raw) else _encoded(each) for each in given))
+
+
+@lru_cache(maxsize=4096)  # A job repeats its collectives.
+def _annotated(name: str, sizes_given: bytes, types_given: bytes) -> StatedCommunication | None:
     found = _COLLECTIVE.fullmatch(name)
     if found is None:
         return None
-    sizes = _list_of(getattr(arguments, "input_sizes", MISSING))
-    types = [each for each in _list_of(getattr(arguments, "input_types", MISSING)) if each != _LIST]
+    sizes = _list_of(msgspec.Raw(sizes_given))
+    types = [each for each in _list_of(msgspec.Raw(types_given)) if each != _LIST]
     return StatedCommunication(
         collective=found[1],
         in_elements=_elements(sizes[0]) if sizes else MISSING,
