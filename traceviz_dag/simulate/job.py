@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -22,7 +23,7 @@ from traceviz_dag.simulate.files.edges import EDGE_SCHEMA
 from traceviz_dag.simulate.files.emit import RankWriter, Written
 from traceviz_dag.simulate.files.identity import Clock
 from traceviz_dag.simulate.files.nsys_export import write_exports
-from traceviz_dag.simulate.files.spans import pipeline_table, stage_measures, stage_steps
+from traceviz_dag.simulate.files.spans import StageMeasures, pipeline_table, stage_steps
 from traceviz_dag.simulate.files.truth import KERNEL_SCHEMA, MICROBATCH_SCHEMA, PIPELINE_SCHEMA
 from traceviz_dag.simulate.layouts import text_file, trace_path
 from traceviz_dag.simulate.memory.files import snapshots_of_ranks, write_snapshots
@@ -39,11 +40,13 @@ from traceviz_dag.system.whole_files import (
     remove_stale_scratch,
     remove_stale_temporaries,
     scratch_folder,
+    unwritable,
     whole_file,
 )
 
 Progress = Callable[[str, int, int], None]
-Steps = list[tuple[int, StepTimes]]
+Steps = list[tuple[int, Path]]
+"""Number of each step, and where its times are kept."""
 
 _MARK = "culprits.parquet"
 """The file of the truth by which a folder is known as a simulation's."""
@@ -70,6 +73,7 @@ def simulate(settings: JobSettings, out: Path, *, workers: int = 2, progress: Pr
     Raises:
         UsageError: the settings contradict each other.
         BadInputError: the folder holds files that no simulation wrote.
+        OutputError: a file cannot be written.
         WorkerDiedError: a process that writes was killed.
     """
     settings.validate()
@@ -99,12 +103,19 @@ def simulate(settings: JobSettings, out: Path, *, workers: int = 2, progress: Pr
 def _write_traces(
     settings: JobSettings, out: Path, truth_folder: Path, workers: int, progress: Progress | None
 ) -> None:
-    """Simulate step by step, and write the traces and the truth of each as soon as it is known."""
+    """Simulate step by step, and write the traces and the truth of each as soon as it is known.
+
+    Memory holds one step: the times of the others that share its file are kept in a folder until it is written.
+    """
     ranks = [rank for rank in range(settings.world) if rank != settings.edges.missing_rank]
-    with _Truth(settings, truth_folder, ranks) as truth, _writers(settings, workers) as submit:
+    with (
+        scratch_folder(truth_folder) as kept,
+        _Truth(settings, truth_folder, ranks) as truth,
+        _writers(settings, workers) as submit,
+    ):
         total, done = len(ranks) * _file_count(settings), 0
         outstanding: list[tuple[int, Future[Written]]] = []
-        for steps in _file_steps(settings, progress):
+        for numbers in _file_steps(settings, kept, progress):
             while outstanding:
                 rank, future = outstanding.pop(0)
                 truth.add(rank, future.result())
@@ -113,9 +124,9 @@ def _write_traces(
                     progress("traces", done, total)
             truth.finish()
             for rank in ranks:
-                path = out / trace_path(settings, rank, steps[0][0])
-                mine = [(number, times[rank]) for number, times in steps]
-                outstanding.append((rank, submit(rank, path, mine)))
+                path = out / trace_path(settings, rank, numbers[0])
+                steps = [(number, _kept_at(kept, number, rank)) for number in numbers]
+                outstanding.append((rank, submit(rank, path, steps)))
         for rank, future in outstanding:
             truth.add(rank, future.result())
             done += 1
@@ -154,19 +165,39 @@ def _file_count(settings: JobSettings) -> int:
     return settings.iterations if settings.layout is Layout.ITERATION else 1
 
 
-def _file_steps(settings: JobSettings, progress: Progress | None) -> Iterator[list[tuple[int, list[StepTimes]]]]:
-    """The steps that share a file, as soon as they are simulated."""
+def _file_steps(settings: JobSettings, kept: Path, progress: Progress | None) -> Iterator[list[int]]:
+    """Numbers of the steps that share a file, as soon as they are simulated; their times are kept in a folder."""
     model = Model(settings)
-    gathered: list[tuple[int, list[StepTimes]]] = []
+    gathered: list[int] = []
     for index in range(settings.iterations):
         number = settings.first_iteration + index
         ends_file = settings.layout is Layout.ITERATION or index == settings.iterations - 1
-        gathered.append((number, model.step(number, synchronised=ends_file)))
+        for rank, times in enumerate(model.step(number, synchronised=ends_file)):
+            _keep(_kept_at(kept, number, rank), times)
+        gathered.append(number)
         if progress:
             progress("steps", index + 1, settings.iterations)
         if ends_file:
             yield gathered
             gathered = []
+
+
+def _kept_at(kept: Path, number: int, rank: int) -> Path:
+    return kept / f"step_{number}_rank_{rank}"
+
+
+def _keep(path: Path, times: StepTimes) -> None:
+    try:
+        path.write_bytes(pickle.dumps(times))
+    except OSError as error:
+        raise unwritable(path, error) from error
+
+
+def _taken(steps: Steps) -> Iterator[tuple[int, StepTimes]]:
+    """The times that are kept, one step after the other; their files are removed."""
+    for number, path in steps:
+        yield number, pickle.loads(path.read_bytes())
+        path.unlink()
 
 
 _WRITERS: dict[str, object] = {}
@@ -186,7 +217,7 @@ def _write(rank: int, path: Path, steps: Steps) -> Written:
     assert isinstance(ranks, dict)
     if rank not in ranks:
         ranks[rank] = RankWriter(_WRITERS["settings"], _WRITERS["grids"], rank, _WRITERS["library"])  # type: ignore[arg-type]
-    written: Written = ranks[rank].write(path, steps)
+    written: Written = ranks[rank].write(path, _taken(steps))
     return written
 
 
@@ -223,7 +254,7 @@ class _Truth:
         self.edges = self._writer("edges", EDGE_SCHEMA)
         self.spans = self._writer("microbatches", MICROBATCH_SCHEMA)
         self.pipelines = self._writer("pipelines", PIPELINE_SCHEMA)
-        self.measures: dict[int, dict[int, dict[str, object]]] = {}
+        self.measures: dict[int, dict[int, StageMeasures]] = {}
         self.steps: dict[int, dict[int, Spans]] = {}
 
     def __enter__(self) -> _Truth:
@@ -245,15 +276,15 @@ class _Truth:
         self.kernels[rank].write_table(written.written_kernels)
         self.edges.write_table(written.edges)
         self.spans.write_table(written.spans)
-        for step in dict.fromkeys(written.kernels.column("step").to_pylist()):
-            self.measures.setdefault(step, {})[rank] = stage_measures(written.kernels, step)  # type: ignore[assignment]
+        for step, measures in written.measures.items():
+            self.measures.setdefault(step, {})[rank] = measures
             self.steps.setdefault(step, {})[rank] = stage_steps(written.spans, step)
 
     def finish(self) -> None:
         """Write the pipelines of the steps that are complete."""
         pipelines = dense_grid(self.settings).groups("pp")
         for step, measures in self.measures.items():
-            table = pipeline_table(self.settings, step, pipelines, measures, self.steps[step])  # type: ignore[arg-type]
+            table = pipeline_table(self.settings, step, pipelines, measures, self.steps[step])
             self.pipelines.write_table(table)
         self.measures.clear()
         self.steps.clear()

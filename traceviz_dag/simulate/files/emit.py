@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from traceviz_dag.simulate.files.edges import EdgeTable
 from traceviz_dag.simulate.files.identity import Identity
 from traceviz_dag.simulate.files.metadata import closing, metadata_rows
 from traceviz_dag.simulate.files.sheets import Bases, Fill, Sheet
-from traceviz_dag.simulate.files.spans import HostSpans, span_table
+from traceviz_dag.simulate.files.spans import HostSpans, StageMeasures, span_table, stage_measures
 from traceviz_dag.simulate.files.truth import TruthTable
 from traceviz_dag.simulate.files.windows import Held, cut_trace
 from traceviz_dag.simulate.items import Close, Context, Open, Segment
@@ -59,12 +59,14 @@ class Written:
     """The truth of one file: its kernels, what they wait for on other streams, and the spans of its micro-batches.
 
     Attributes:
+        measures: step → what its pipelines need of this rank's kernels.
         held: which of the kernels the file holds; None: all. The other tables are of whole steps.
     """
 
     kernels: pa.Table
     edges: pa.Table
     spans: pa.Table
+    measures: dict[int, StageMeasures]
     held: pa.ChunkedArray | None = None
 
     @property
@@ -82,17 +84,20 @@ class RankWriter:
         self.program = StageProgram(settings, grids.coordinates(rank)["pp"], library)
         self._sheets: dict[int, Sheet] = {}
 
-    def write(self, path: Path, steps: list[tuple[int, StepTimes]]) -> Written:
+    def write(self, path: Path, steps: Iterable[tuple[int, StepTimes]]) -> Written:
         """Write one file that holds some steps; it appears under its name only when it is whole.
 
         Args:
-            steps: number and times of each step.
+            steps: number and times of each step; one at a time is in memory.
         """
-        file = _File(self, path)
-        with file.open(int(steps[0][1].marks[0])):
+        file, coming = _File(self, path), iter(steps)
+        number, times = next(coming)
+        begin = int(times.marks[0])
+        with file.open(begin):
             if self.settings.edges.early_kernels:
-                file.early_kernels(steps[0][0], int(steps[0][1].marks[0]))
-            for number, times in steps:
+                file.early_kernels(number, begin)
+            file.step(number, times)
+            for number, times in coming:
                 file.step(number, times)
         return file.written()
 
@@ -338,16 +343,17 @@ class _File:
         """The truth of what was written."""
         data = self.truth.joined()
         spans = span_table(self.identity.rank, self.writer.program.stage, self.spans, data, self.truth)
-        kernels, edges = self.truth.table(), self.edges.table(self.identity, data)
+        kernels, edges = self.truth.table(data), self.edges.table(self.identity, data)
+        measures = {step: stage_measures(kernels, step) for step in np.unique(data["step"]).tolist()}
         if self.held is None:
-            return Written(kernels, edges, spans)
+            return Written(kernels, edges, spans, measures)
         names = zip(kernels["correlation"].to_pylist(), kernels["graph_node_id"].to_pylist(), strict=True)
         held = pa.array([name in self.held.kernels for name in names])
         launched = pc.is_in(kernels["correlation"], value_set=pa.array(sorted(self.held.launches), pa.int64()))
         kernels = kernels.set_column(kernels.schema.get_field_index("launched"), "launched", launched)
         correlations = pc.filter(kernels["correlation"], held)
         both = (pc.is_in(edges[name], value_set=correlations) for name in ("waiting", "waited_for"))
-        return Written(kernels, edges.filter(pc.and_(*both)), spans, held)
+        return Written(kernels, edges.filter(pc.and_(*both)), spans, measures, held)
 
 
 def _on_time_line(template: Template, offsets: Int64, host: tuple[int, int, list[int]]) -> Int64:

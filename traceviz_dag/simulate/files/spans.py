@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import asdict
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from traceviz_dag.arrays import Int64
 from traceviz_dag.schedules import Backward, Forward
 from traceviz_dag.simulate.bubbles import Spans, bubble_parts
 from traceviz_dag.simulate.files.truth import MICROBATCH_SCHEMA, PIPELINE_SCHEMA, TruthTable, measure_until, union
 from traceviz_dag.simulate.settings import JobSettings
-from traceviz_dag.vocabulary import Kind, Phase
+from traceviz_dag.vocabulary import Dimension, Kind, Phase
 
 HostSpans = dict[tuple[int, int, int, str], list[int]]
 """(step, chunk, micro-batch, phase) → begin and end of the host's work, true ns."""
+
+StageMeasures = dict[str, Int64 | int]
+"""Of :func:`stage_measures`."""
 
 
 def span_table(
@@ -30,38 +35,37 @@ def span_table(
     Args:
         data: the kernels' columns.
     """
+    keys = ("step", "chunk", "microbatch", "phase")
+    grouped = pa.table({name: data[name] for name in (*keys, "start", "end")}).group_by(list(keys))
+    measures = grouped.aggregate([("start", "min"), ("end", "max"), ("start", "count")]).to_pylist()
+    kernels = {
+        tuple(row[name] for name in keys): (row["start_min"], row["end_max"], row["start_count"]) for row in measures
+    }
     rows: dict[str, list[object]] = {name: [] for name in MICROBATCH_SCHEMA.names}
-    recompute = truth.code("phase", Phase.RECOMPUTE)
-    phases = {str(phase): truth.code("phase", phase) for phase in (Phase.FORWARD, Phase.BACKWARD)}
-    keys = [(*key, host) for key, host in hosts.items()]
-    keys += [(*key[:3], str(Phase.RECOMPUTE), host) for key, host in hosts.items() if key[3] == Phase.BACKWARD]
-    for step, chunk, microbatch, phase, host in keys:
-        member = (data["step"] == step) & (data["microbatch"] == microbatch) & (data["chunk"] == chunk)
-        if phase == Phase.RECOMPUTE:
-            member &= data["phase"] == recompute
-        else:
-            member &= (data["phase"] == phases[phase]) | ((data["phase"] == recompute) & (phase == Phase.BACKWARD))
-        if not member.any():
-            continue
-        values = (rank, step, stage, chunk, microbatch, phase, *host)
-        kernels = (data["start"][member].min(), data["end"][member].max(), int(member.sum()))
-        for name, value in zip(MICROBATCH_SCHEMA.names, (*values, *kernels), strict=True):
-            rows[name].append(value)
+    spans = [(key, host) for key, host in hosts.items()]
+    spans += [((*key[:3], str(Phase.RECOMPUTE)), host) for key, host in hosts.items() if key[3] == Phase.BACKWARD]
+    for (step, chunk, microbatch, phase), host in spans:
+        of_phases = (phase, Phase.RECOMPUTE) if phase == Phase.BACKWARD else (phase,)
+        places = ((step, chunk, microbatch, truth.code("phase", each)) for each in of_phases)
+        found = [kernels[place] for place in places if place in kernels]
+        if found:
+            starts, ends, counts = zip(*found, strict=True)
+            values = (rank, step, stage, chunk, microbatch, phase, *host, min(starts), max(ends), sum(counts))
+            for name, value in zip(MICROBATCH_SCHEMA.names, values, strict=True):
+                rows[name].append(value)
     return pa.table(rows, schema=MICROBATCH_SCHEMA)
 
 
-def stage_measures(table: pa.Table, step: int) -> dict[str, Int64 | int]:
+def stage_measures(table: pa.Table, step: int) -> StageMeasures:
     """What a pipeline's row needs of one rank's kernels in one step: its step span and its busy intervals."""
-    numbers = table.column("step").to_numpy()
-    of_step = numbers == step
-    phases = np.array(table.column("phase").to_pylist(), dtype=object)[of_step]
-    kinds = np.array(table.column("kind").to_pylist(), dtype=object)[of_step]
-    dimensions = np.array(table.column("dimension").to_pylist(), dtype=object)[of_step]
-    start = table.column("true_ts_ns").to_numpy()[of_step]
-    end = start + table.column("dur_ns").to_numpy()[of_step]
-    stepping = np.isin(phases, [Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE]) & (dimensions != "dp")
-    computes, communicates = kinds == Kind.COMPUTATION, kinds == Kind.COMMUNICATION
-    busy = union(start[dimensions != "pp"], end[dimensions != "pp"])
+    table = table.filter(pc.equal(table["step"], step)).combine_chunks()
+    start = table.column("true_ts_ns").to_numpy()
+    end = start + table.column("dur_ns").to_numpy()
+    stepping = _is_one_of(table, "phase", Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
+    stepping &= ~_is_one_of(table, "dimension", Dimension.DP)
+    computes, communicates = (_is_one_of(table, "kind", kind) for kind in (Kind.COMPUTATION, Kind.COMMUNICATION))
+    works = ~_is_one_of(table, "dimension", Dimension.PP)
+    busy = union(start[works], end[works])
     computing = union(start[computes], end[computes])
     communicating = union(start[communicates], end[communicates])
     return {
@@ -74,6 +78,14 @@ def stage_measures(table: pa.Table, step: int) -> dict[str, Int64 | int]:
         "communicating_starts": communicating[0],
         "communicating_ends": communicating[1],
     }
+
+
+def _is_one_of(table: pa.Table, name: str, *words: str) -> npt.NDArray[np.bool_]:
+    """Whether a column of codes, in one chunk, has one of some words."""
+    column = table.column(name).combine_chunks()
+    column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
+    has = np.array([word in words for word in column.dictionary.to_pylist()], bool)
+    return has[column.indices.to_numpy()]
 
 
 def stage_steps(spans: pa.Table, step: int) -> Spans:
@@ -90,7 +102,7 @@ def pipeline_table(
     settings: JobSettings,
     step: int,
     pipelines: list[tuple[int, ...]],
-    measures: dict[int, dict[str, Int64 | int]],
+    measures: dict[int, StageMeasures],
     steps: dict[int, Spans],
 ) -> pa.Table:
     """One step's rows of ``PIPELINE_SCHEMA``; ranks without measures (no file) are left out.
@@ -117,7 +129,7 @@ def pipeline_table(
     return pa.Table.from_pylist(rows, schema=PIPELINE_SCHEMA)
 
 
-def _in_window(found: dict[str, Int64 | int], window: tuple[int, int]) -> dict[str, int]:
+def _in_window(found: StageMeasures, window: tuple[int, int]) -> dict[str, int]:
     busy, computing, communicating = (_within(found, what, window) for what in ("busy", "computing", "communicating"))
     return {
         "start_ns": window[0],
@@ -130,7 +142,7 @@ def _in_window(found: dict[str, Int64 | int], window: tuple[int, int]) -> dict[s
     }
 
 
-def _within(found: dict[str, Int64 | int], what: str, window: tuple[int, int]) -> int:
+def _within(found: StageMeasures, what: str, window: tuple[int, int]) -> int:
     starts, ends = np.asarray(found[f"{what}_starts"]), np.asarray(found[f"{what}_ends"])
     if not len(starts):
         return 0
@@ -138,7 +150,7 @@ def _within(found: dict[str, Int64 | int], what: str, window: tuple[int, int]) -
     return int(right - left)
 
 
-def _within_both(found: dict[str, Int64 | int], window: tuple[int, int]) -> int:
+def _within_both(found: StageMeasures, window: tuple[int, int]) -> int:
     names = ("computing", "communicating")
     starts = np.concatenate([np.asarray(found[f"{name}_starts"]) for name in names])
     ends = np.concatenate([np.asarray(found[f"{name}_ends"]) for name in names])

@@ -215,12 +215,15 @@ class TruthTable:
         return str(sorted({ranks[(place + message.peer) % len(ranks)] for message in kernel.messages}))
 
     def joined(self) -> dict[str, Int64]:
-        """All columns collected so far."""
-        return {name: np.concatenate(parts) for name, parts in self.parts.items()}
+        """All columns collected, once."""
+        return {name: np.concatenate(self.parts.pop(name)) for name in list(self.parts)}
 
-    def table(self) -> pa.Table:
-        """The kernels as a table of ``KERNEL_SCHEMA``."""
-        data = self.joined()
+    def table(self, data: dict[str, Int64]) -> pa.Table:
+        """The kernels as a table of ``KERNEL_SCHEMA``.
+
+        Args:
+            data: of :meth:`joined`.
+        """
         clock, identity = self.identity.clock, self.identity
         start, end = clock.local(data["start"]), clock.local(data["end"])
         wait = clock.local(np.clip(data["ready"], data["start"], data["end"])) - start
