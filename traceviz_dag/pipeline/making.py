@@ -6,7 +6,7 @@ A step raises what a user can act on, and leaves the tables that were there; wha
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -43,7 +43,6 @@ from traceviz_dag.pipeline.staleness import (
     mark_aggregates,
     mark_of,
     rank_states,
-    stale_ranks,
     topology_is_current,
     topology_word,
     unmark_where_current,
@@ -75,12 +74,19 @@ def make_topology(lake: Lake, inputs: IterationInputs) -> tuple[Topology, dict[s
 
 
 def make_ranks(
-    lake: Lake, inputs: IterationInputs, rules: Rules, workers: int, wanted: Collection[int], only_stale: bool
+    lake: Lake,
+    inputs: IterationInputs,
+    rules: Rules,
+    workers: int,
+    wanted: Collection[int],
+    only_stale: bool,
+    started: Callable[[Sequence[int]], None] | None = None,
 ) -> Iterator[RankOutcome]:
     """Analyse ranks side by side, and mark what is kept of those that failed, and what was made of the others before.
 
     Args:
-        wanted: ranks. only_stale: leave out those whose tables are current.
+        wanted: ranks. only_stale: leave out those whose tables are current. started: called before ranks are read, with
+            those that will be.
 
     Yields:
         An outcome for each rank, as it is finished; a rank whose trace is gone and whose tables are whole keeps them.
@@ -90,24 +96,21 @@ def make_ranks(
     """
     run, iteration = inputs.run, inputs.iteration
     topology, version = stored_topology(lake, run, iteration)
-    states = rank_states(lake, inputs, version, rules.digest)
-    stale = {entry.rank for entry in stale_ranks(states)}
-    before = {
-        state.entry.rank: state
-        for state in states
-        if state.entry.rank in wanted and (state.entry.rank in stale or not only_stale)
-    }
-    current = {one.entry.rank for one in states if one.is_current and not one.is_gone and one.entry.rank in wanted}
+    states = [one for one in rank_states(lake, inputs, version, rules.digest) if one.entry.rank in wanted]
+    asked = {one.entry.rank: one for one in states if not (only_stale and one.is_current)}
+    current = {one.entry.rank for one in states if one.is_current and not one.is_gone}
     unmark(lake, run, iteration, StaleStage.RANKS, current)
     # What is gone cannot be made anew: its tables stay, whatever of them is still current.
-    kept = [_kept(state) for state in before.values() if state.is_whole and state.is_gone]
-    traces = rank_traces(inputs, before.keys() - {outcome.rank for outcome in kept})
+    kept = [_kept(one) for one in asked.values() if one.stays]
+    traces = rank_traces(inputs, asked.keys() - {outcome.rank for outcome in kept})
+    if started is not None:
+        started([trace.rank for trace in traces])
     task = IterationTask(lake.home, run, iteration, topology, rules, version)
     outcomes: list[RankOutcome] = []
     for outcome in chain(kept, analyse_ranks(task, traces, workers or None)):
         outcomes.append(outcome)
         yield outcome
-    _mark(lake, inputs, outcomes, before)
+    _mark(lake, inputs, outcomes, asked)
 
 
 def _kept(state: RankState) -> RankOutcome:

@@ -99,6 +99,11 @@ class RankState:
         """Whether the trace is not there any more."""
         return not Path(self.entry.path).exists()
 
+    @property
+    def stays(self) -> bool:
+        """Whether the tables stay, current or not: they are whole, and what they are made of cannot be read again."""
+        return self.is_whole and self.is_gone
+
 
 def rank_states(lake: Lake, inputs: IterationInputs, of_topology: str, rules_digest: str) -> list[RankState]:
     """The state of every registered rank."""
@@ -126,13 +131,13 @@ def stale_ranks(states: Iterable[RankState]) -> list[RankInput]:
 
     A rank whose file is gone keeps the tables that it has; see :func:`outdated_ranks`.
     """
-    return [one.entry for one in states if not one.is_current and not (one.is_whole and one.is_gone)]
+    return [one.entry for one in states if not one.is_current and not one.stays]
 
 
 def outdated_ranks(states: Iterable[RankState]) -> list[RankInput]:
     """Ranks whose tables were made from another file, topology, rules or code, and cannot be made anew: their file is
     gone."""
-    return [one.entry for one in states if not one.is_current and one.is_whole and one.is_gone]
+    return [one.entry for one in states if not one.is_current and one.stays]
 
 
 def mark_of(state: RankState, fault: str = "") -> Stale:
