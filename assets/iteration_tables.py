@@ -26,7 +26,7 @@ class PartialConfig(dg.Config):
     """What to do about ranks whose trace could not be read, or not wholly.
 
     Attributes:
-        allow_partial: go on without those of which nothing could be read.
+        allow_partial: go on without those of which nothing could be read, or whose tables are stale.
         with_partial: count those that were read in part; by default measures across ranks leave them out.
     """
 

@@ -254,11 +254,10 @@ class _Analysis:
         cause, reason = StaleCause.WAITING, _waits_for(result)
         if not waiting and (self.settings.force or not current):
             faults: list[str] = []
-            with_partial = self.settings.with_partial
+            chosen = {"allow_partial": self.settings.allow_partial, "with_partial": self.settings.with_partial}
             with self.step("aggregates", faults):
-                allow_partial = self.settings.allow_partial
-                make_iteration_tables(self.lake, self.inputs, allow_partial=allow_partial, with_partial=with_partial)
-                make_across_ranks(self.lake, self.inputs, pairs=pairs_file(), with_partial=with_partial)
+                make_iteration_tables(self.lake, self.inputs, **chosen)
+                make_across_ranks(self.lake, self.inputs, pairs=pairs_file(), **chosen)
             current = not faults and iteration_is_current(self.lake, self.inputs)
             if not faults and not current:
                 faults = [f"{self.inputs.key}: its ranks changed while they were aggregated; run it again"]

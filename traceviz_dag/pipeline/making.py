@@ -200,20 +200,30 @@ def pairs_file(named: str = "") -> Path | None:
 
 
 def make_across_ranks(
-    lake: Lake, inputs: IterationInputs, *, pairs: Path | None = None, with_partial: bool = False
+    lake: Lake,
+    inputs: IterationInputs,
+    *,
+    pairs: Path | None = None,
+    allow_partial: bool = False,
+    with_partial: bool = False,
 ) -> AcrossRanks:
     """Match, align, charge, replay and pair the ranks of an iteration that were read whole, and judge what they say.
 
-    A rank that is missing is a missing member of its communications, and its pipeline has no bubble: both are counted
-    and said in the rows, so no rank is waited for.
+    A rank that never was read is a missing member of its communications, and its pipeline has no bubble: both are
+    counted and said in the rows, so it is not waited for.
 
     Args:
-        pairs: the file that names pairs.
+        pairs: the file that names pairs. allow_partial: go on without ranks whose tables are stale.
 
     Raises:
-        BadInputError: no rank has tables.
+        BadInputError: no rank has tables; or those of one are stale, and without it these would tell less than before.
     """
     run, iteration = inputs.run, inputs.iteration
+    stale = [row.rank for row in lake.stale(run, iteration) if row.stage == StaleStage.RANKS and not row.is_counted]
+    waiting = [rank for rank in stale if rank is not None and inputs.rank(rank) is not None]
+    if waiting and not allow_partial:
+        fault = f"tables of {ranks_in_words(waiting)} of {inputs.key} are stale"
+        raise BadInputError(inputs.folder, fault, "fix their files, or set allow_partial")
     warnings = [
         f"tables of memory of rank {rank} cannot be read, and its snapshot is gone: set aside"
         for rank in set_aside_unreadable(lake, inputs)
