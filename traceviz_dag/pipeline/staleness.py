@@ -71,9 +71,13 @@ def iteration_word(lake: Lake, run: str, iteration: int, table: str) -> str:
     return made_word(of=_made_of(lake, run, iteration, table), code=code_version_of(table))
 
 
-def topology_is_current(lake: Lake, inputs: IterationInputs) -> bool:
-    """Whether the stored topology was made from these inputs by this code."""
-    return _are_made(lake, TOPOLOGY_TABLES, topology_word(inputs), inputs.run, inputs.iteration)
+def topology_is_current(lake: Lake, inputs: IterationInputs, word: str | None = None) -> bool:
+    """Whether the stored topology was made from these inputs by this code.
+
+    Args:
+        word: what :func:`topology_word` said, where that was asked already.
+    """
+    return _are_made(lake, TOPOLOGY_TABLES, word or topology_word(inputs), inputs.run, inputs.iteration)
 
 
 @dataclass(frozen=True, slots=True)
