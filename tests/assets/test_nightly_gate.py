@@ -238,6 +238,22 @@ def test_the_night_finds_what_the_sensor_missed_computes_it_stage_by_stage_and_i
     assert next_requests(loop) == [("judge_night", "job@1")]
 
 
+def test_the_night_makes_anew_what_was_stale_while_its_trace_was_away(tmp_path):
+    run, home = tmp_path / "runs/job", tmp_path / "home"
+    write_iteration(run, 1)
+    loop = Loop(home, run.parent)
+    call("analyze", run, "--home", home)
+    judge(home, loop.instance)
+    trace, away = run / "iteration_1/rank_0001_iter_1.pt.trace.json", tmp_path / "away.json"
+    trace.rename(away)
+    (home / "rules.toml").write_text('[[kernel]]\nname = "mine"\npatterns = ["nvjet*"]\nkind = "memory"\n')
+    assert call("analyze", run, "--home", home, "--rules", home / "rules.toml").code == 2
+    open_the_night(loop)
+    assert next_requests(loop) == [("judge_night", "job@1")], "nothing can be made of what is away"
+    away.rename(trace)
+    assert next_requests(loop) == [("compute_ranks", "job@1|0001")]
+
+
 @pytest.mark.parametrize("change", [datetime(2026, 3, 28, 12, tzinfo=UTC), datetime(2026, 10, 24, 12, tzinfo=UTC)])
 def test_where_clocks_change_each_day_has_one_night_and_the_last_one_is_judged(change):
     """At 02:30, which is missing on one day and comes twice on another; and once an hour."""

@@ -200,9 +200,7 @@ class _Analysis:
 
     def make_topology(self, result: IterationResult) -> bool:
         """Bring the topology up to date; whether it is."""
-        # The header of a trace that is gone cannot be read again.
-        forced = self.settings.force and not self.vanished_ranks()
-        if not forced and topology_is_current(self.lake, self.inputs):
+        if not self.settings.force and topology_is_current(self.lake, self.inputs):
             return True
         faults: list[str] = []
         with self.step("topology", faults):

@@ -67,7 +67,7 @@ class Made:
 
 def make_topology(lake: Lake, inputs: IterationInputs) -> tuple[Topology, dict[str, Written]]:
     """Read all headers of the iteration and its text file, unite them, and write both tables."""
-    made = topology_word(inputs)
+    made = topology_word(lake, inputs)
     topology, tables = topology_to_store(lake, inputs, is_current=topology_is_current(lake, inputs, made))
     write = partial(lake.write, run=inputs.run, iteration=inputs.iteration, made=made)
     return topology, {name: write(name, rows) for name, rows in zip(TOPOLOGY_TABLES, tables, strict=True)}

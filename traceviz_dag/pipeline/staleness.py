@@ -57,13 +57,21 @@ def code_version_of(table: str) -> str:
     return f"{CODE_VERSION}-{code_of_rules()}" if lead_of(table) == lead_of(FINDINGS.name) else CODE_VERSION
 
 
-def topology_word(inputs: IterationInputs) -> str:
-    """Of what the topology is made: ask before anything is read, so that what changes meanwhile makes it stale."""
+def topology_word(lake: Lake, inputs: IterationInputs) -> str:
+    """Of what the topology is made: ask before anything is read, so that what changes meanwhile makes it stale.
+
+    One that was made of all of it stays current when traces are moved away. The word of one that is made while some are
+    away says which, so that it is made anew when they are back.
+    """
     versions = [f"{entry.rank}:{entry.version}" for entry in inputs.ranks]
     text = Path(inputs.topology_file) if inputs.topology_file else None
     if text is not None and text.is_file():
         versions.append(digest_of(text))
-    return made_word(inputs=" ".join(versions), code=code_version_of(TOPOLOGY_TABLES[0]))
+    of = {"inputs": " ".join(versions), "code": code_version_of(TOPOLOGY_TABLES[0])}
+    away = [str(entry.rank) for entry in inputs.ranks if not Path(entry.path).exists()]
+    if not away or _are_made(lake, TOPOLOGY_TABLES, made_word(**of), inputs.run, inputs.iteration):
+        return made_word(**of)
+    return made_word(**of, away=" ".join(away))
 
 
 def iteration_word(lake: Lake, run: str, iteration: int, table: str) -> str:
@@ -77,7 +85,7 @@ def topology_is_current(lake: Lake, inputs: IterationInputs, word: str | None = 
     Args:
         word: what :func:`topology_word` said, where that was asked already.
     """
-    return _are_made(lake, TOPOLOGY_TABLES, word or topology_word(inputs), inputs.run, inputs.iteration)
+    return _are_made(lake, TOPOLOGY_TABLES, word or topology_word(lake, inputs), inputs.run, inputs.iteration)
 
 
 @dataclass(frozen=True, slots=True)
