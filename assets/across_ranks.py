@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from assets import groups
 from assets.automation import ITERATION_NEEDED
-from assets.conventions import INVARIANTS, table_spec
+from assets.conventions import INVARIANTS, only_stale, table_spec
 from assets.events import written_table
 from assets.iteration_tables import PartialConfig
 from assets.partitions import iteration_partitions, one_iteration, table_of_iteration
@@ -86,6 +86,7 @@ def across_ranks_assets(
         pairs=pairs_file(config.pairs),
         allow_partial=config.allow_partial,
         with_partial=config.with_partial,
+        only_stale=only_stale(context),
     )
     for line in found.warnings:
         context.log.warning("%s", line)

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from assets import groups
 from assets.automation import ITERATION_NEEDED
-from assets.conventions import table_spec
+from assets.conventions import only_stale, table_spec
 from assets.events import written_table
 from assets.partitions import iteration_partitions, one_iteration, table_of_iteration
 from assets.resources import TracevizHome
@@ -64,7 +64,13 @@ def iteration_assets(
     run, iteration = one_iteration(context)
     lake = traceviz.lake()
     inputs = registered(traceviz.folder, context.partition_key)
-    result = make_iteration_tables(lake, inputs, allow_partial=config.allow_partial, with_partial=config.with_partial)
+    result = make_iteration_tables(
+        lake,
+        inputs,
+        allow_partial=config.allow_partial,
+        with_partial=config.with_partial,
+        only_stale=only_stale(context),
+    )
     if result.dropped:
         context.log.info("ranks %s are not of the job any more: removed", result.dropped)
     for name, made in result.tables.items():

@@ -37,7 +37,7 @@ from traceviz_dag.pipeline.memory import (
 )
 from traceviz_dag.pipeline.staleness import (
     RankState,
-    derived_is_current,
+    are_current,
     iteration_is_current,
     mark_aggregates,
     memory_is_current,
@@ -267,11 +267,12 @@ class _Analysis:
 
     def make_derived_tables(self, result: IterationResult) -> None:
         """Bring the tables of other packages up to date; one that fails costs no other table."""
+        place = (self.inputs.run, self.inputs.iteration)
         for table in derived_tables().values() if result.aggregated else ():
-            if self.settings.force or not derived_is_current(self.lake, self.inputs, table.name):
+            if self.settings.force or not are_current(self.lake, *place, [table.name]):
                 faults: list[str] = []
                 with self.step("derived", faults):
-                    make_derived(self.lake, table, self.inputs.run, self.inputs.iteration)
+                    make_derived(self.lake, table, *place)
                 result.failures += faults
                 if faults:
                     mark_aggregates(self.lake, self.inputs, StaleCause.FAILED, faults[0])

@@ -1,12 +1,13 @@
 """Each step of the way: makes the tables of one iteration, and records of what. Commands and Dagster's assets call it.
 
-A step raises what a user can act on, and leaves the tables that were there; what it wrote is in the lake.
+A step raises what a user can act on, and leaves the tables that were there; what it wrote is in the lake. Each takes
+``only_stale``: tables that are current are then handed on as they are, whatever Dagster knows of them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -22,8 +23,9 @@ from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.known_ranks import drop_unlisted_ranks
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.marking import mark_stale, unmark
+from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.lake.write import Written
-from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks, named_periods
+from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIteration, analyse_across_ranks, named_periods
 from traceviz_dag.pipeline.aggregates import aggregate
 from traceviz_dag.pipeline.completeness import ranks_in_words
 from traceviz_dag.pipeline.derived import derive
@@ -39,6 +41,7 @@ from traceviz_dag.pipeline.memory import mark_mismatched, set_aside_unreadable
 from traceviz_dag.pipeline.staleness import (
     PAIRS_VARIABLE,
     RankState,
+    are_current,
     iteration_word,
     mark_aggregates,
     mark_of,
@@ -49,13 +52,13 @@ from traceviz_dag.pipeline.staleness import (
 )
 from traceviz_dag.pipeline.workers import IterationTask, RankOutcome, analyse_ranks
 from traceviz_dag.read.pairs_file import read_pairs_file
-from traceviz_dag.tables import FINDINGS, PERIOD_PERCENTILES, TOPOLOGY_TABLES, DerivedTable
+from traceviz_dag.tables import FINDINGS, PERIOD_PERCENTILES, TOPOLOGY_TABLES, DerivedTable, all_tables
 from traceviz_dag.vocabulary import StaleCause, StaleStage
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A table that was made.
+    """A table that was made, or is current.
 
     Attributes:
         rows: as they were written.
@@ -65,11 +68,26 @@ class Made:
     rows: pa.Table
 
 
-def make_topology(lake: Lake, inputs: IterationInputs) -> tuple[Topology, dict[str, Written]]:
+def _stored(lake: Lake, run: str, iteration: int, names: Iterable[str]) -> dict[str, Made]:
+    found = {}
+    for name in names:
+        rows = lake.table(name, run, iteration).arrow(all_tables()[name].schema.names)
+        found[name] = Made(lake.written(name, run=run, iteration=iteration), rows)
+    return found
+
+
+def make_topology(
+    lake: Lake, inputs: IterationInputs, *, only_stale: bool = False
+) -> tuple[Topology, dict[str, Written]]:
     """Read all headers of the iteration and its text file, unite them, and write both tables."""
+    run, iteration = inputs.run, inputs.iteration
     made = topology_word(lake, inputs)
-    topology, tables = topology_to_store(lake, inputs, is_current=topology_is_current(lake, inputs, made))
-    write = partial(lake.write, run=inputs.run, iteration=inputs.iteration, made=made)
+    is_current = topology_is_current(lake, inputs, made)
+    if only_stale and is_current:
+        topology, _ = stored_topology(lake, run, iteration)
+        return topology, {name: lake.written(name, run=run, iteration=iteration) for name in TOPOLOGY_TABLES}
+    topology, tables = topology_to_store(lake, inputs, is_current=is_current)
+    write = partial(lake.write, run=run, iteration=iteration, made=made)
     return topology, {name: write(name, rows) for name, rows in zip(TOPOLOGY_TABLES, tables, strict=True)}
 
 
@@ -148,7 +166,12 @@ class Aggregated:
 
 
 def make_iteration_tables(
-    lake: Lake, inputs: IterationInputs, *, allow_partial: bool = False, with_partial: bool = False
+    lake: Lake,
+    inputs: IterationInputs,
+    *,
+    allow_partial: bool = False,
+    with_partial: bool = False,
+    only_stale: bool = False,
 ) -> Aggregated:
     """Aggregate an iteration over its ranks.
 
@@ -170,6 +193,8 @@ def make_iteration_tables(
     if broken:
         fault = f"measures of {ranks_in_words(broken)} of {inputs.key} break invariants"
         raise BadInputError(inputs.folder, fault, "report it, with the trace")
+    if only_stale and are_current(lake, run, iteration, AGGREGATED_TABLES):
+        return Aggregated(_stored(lake, run, iteration, AGGREGATED_TABLES), unread, dropped)
     tables = aggregate(lake, run, iteration, with_partial=with_partial)
     write = partial(lake.write, run=run, iteration=iteration, made=made)
     written = {name: Made(write(name, rows), rows) for name, rows in tables.items()}
@@ -206,6 +231,7 @@ def make_across_ranks(
     pairs: Path | None = None,
     allow_partial: bool = False,
     with_partial: bool = False,
+    only_stale: bool = False,
 ) -> AcrossRanks:
     """Match, align, charge, replay and pair the ranks of an iteration that were read whole, and judge what they say.
 
@@ -230,6 +256,10 @@ def make_across_ranks(
     ]
     mismatched = mark_mismatched(lake, inputs).items()
     warnings += [f"the snapshot of rank {rank} is not taken: {why}" for rank, why in mismatched]
+    if only_stale and are_current(lake, run, iteration, ACROSS_RANKS_TABLES):
+        made = _stored(lake, run, iteration, ACROSS_RANKS_TABLES)
+        verdicts, fault = judged_pairs(pairs, made["periods"].rows)
+        return AcrossRanks(made, verdicts, fault, warnings)
     word = iteration_word(lake, run, iteration, FINDINGS.name)
     write = partial(lake.write, run=run, iteration=iteration, made=word)
     if not lake.partitions("kernels", run, iteration):
@@ -259,8 +289,18 @@ def _named_pairs(
     return named, judge_pairs(pairs, named), ""
 
 
-def make_derived(lake: Lake, table: DerivedTable, run: str, iteration: int) -> Made:
+def judged_pairs(file: Path | None, periods: pa.Table) -> tuple[Sequence[PairVerdict], str]:
+    """The verdicts on the pairs that a file names, by table ``periods``, and what is wrong with the file."""
+    try:
+        return judge_pairs(read_pairs_file(file) if file is not None else (), periods), ""
+    except BadInputError as error:
+        return (), str(error)
+
+
+def make_derived(lake: Lake, table: DerivedTable, run: str, iteration: int, *, only_stale: bool = False) -> Made:
     """Ask the query of another package's table of an iteration, and keep what it says."""
+    if only_stale and are_current(lake, run, iteration, [table.name]):
+        return _stored(lake, run, iteration, [table.name])[table.name]
     made = iteration_word(lake, run, iteration, table.name)
     rows = derive(lake, table, run, iteration)
     written = lake.write(table.name, rows, run=run, iteration=iteration, made=made)

@@ -171,12 +171,7 @@ def mark_of(state: RankState, fault: str = "") -> Stale:
 
 def iteration_is_current(lake: Lake, inputs: IterationInputs) -> bool:
     """Whether the iteration's own tables were made of what its ranks and its topology are now, by this code."""
-    return _are_current(lake, inputs, ITERATION_TABLES)
-
-
-def derived_is_current(lake: Lake, inputs: IterationInputs, name: str) -> bool:
-    """The same of a table that another package derives from them."""
-    return _are_current(lake, inputs, [name])
+    return are_current(lake, inputs.run, inputs.iteration, ITERATION_TABLES)
 
 
 def memory_is_current(lake: Lake, inputs: IterationInputs, sources: Sequence[MemorySource]) -> bool:
@@ -205,16 +200,16 @@ def mark_aggregates(lake: Lake, inputs: IterationInputs, cause: StaleCause, reas
     """
     run, iteration = inputs.run, inputs.iteration
     steps = {StaleStage.ITERATIONS.value: ITERATION_TABLES, **{name: (name,) for name in derived_tables()}}
-    are_current = {stage: _are_current(lake, inputs, names) for stage, names in steps.items()}
+    current = {stage: are_current(lake, run, iteration, names) for stage, names in steps.items()}
     outdated = [
         Stale(None, stage, cause, reason)
         for stage, names in steps.items()
-        if not are_current[stage] and any(lake.exists(name, run=run, iteration=iteration) for name in names)
+        if not current[stage] and any(lake.exists(name, run=run, iteration=iteration) for name in names)
     ]
     for stage in steps.keys() - {row.stage for row in outdated}:
         unmark(lake, run, iteration, stage)
     mark_stale(lake, run, iteration, outdated)
-    return are_current[StaleStage.ITERATIONS]
+    return current[StaleStage.ITERATIONS]
 
 
 def unmark_where_current(lake: Lake, inputs: IterationInputs) -> None:
@@ -250,14 +245,15 @@ def contiguous(ranks: Sequence[int]) -> list[tuple[int, int]]:
     return groups
 
 
-def _are_current(lake: Lake, inputs: IterationInputs, names: Collection[str]) -> bool:
+def are_current(lake: Lake, run: str, iteration: int, names: Collection[str]) -> bool:
+    """The same of some tables of an iteration, those that other packages derive among them."""
     words: dict[str, str] = {}
     for name in names:
         # What a step is made of is asked once.
         lead = lead_of(name)
         if lead not in words:
-            words[lead] = iteration_word(lake, inputs.run, inputs.iteration, name)
-        if not _are_made(lake, [name], words[lead], inputs.run, inputs.iteration):
+            words[lead] = iteration_word(lake, run, iteration, name)
+        if not _are_made(lake, [name], words[lead], run, iteration):
             return False
     return True
 
