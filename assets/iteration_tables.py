@@ -107,5 +107,5 @@ def own_traces(lake: Lake, inputs: IterationInputs) -> dg.AssetCheckResult:
         asset_key="runs",
         severity=dg.AssetCheckSeverity.WARN,
         description=twin.line if twin is not None else None,
-        metadata={"same_traces_as": twin.key, "renamed": twin.is_gone} if twin is not None else {},
+        metadata={"same_traces_as": twin.key, "renamed": twin.is_renamed} if twin is not None else {},
     )
