@@ -173,6 +173,23 @@ def test_a_large_iteration_is_left_to_automation_and_so_is_all_while_it_is_off(t
     assert loop.instance.get_dynamic_partitions("iteration") == ["job@7"]
 
 
+def test_a_change_while_automation_is_off_is_computed_once_it_is_on_again(tmp_path, instance):
+    """It was switched off before it saw what had been computed at once: its next look sees that and the change."""
+    loop = watched(tmp_path, instance)
+    run = write_run(tmp_path / "runs/job", world=2)
+    looked = time.time()
+    automation_looked(instance, looked)
+    loop.settle()
+    assert loop.news() >= of_ranks("job@7", 0, 1)
+    automation_looked(instance, looked, InstigatorStatus.STOPPED)
+    rank_file(1, 2, scale=2).write(trace(run, 1))
+    loop.settle()
+    automation_looked(instance, time.time())
+    loop.settle()
+    loop.automate()
+    assert loop.news() == of_topology("job@7") | of_ranks("job@7", 1) | of_iterations("job@7")
+
+
 def test_a_change_of_what_was_computed_waits_for_the_next_look_of_automation(tmp_path, instance):
     """Else a look would see the tables and the change at once, and take these for those."""
     run = write_run(tmp_path / "runs/job", world=2)
