@@ -8,8 +8,9 @@ import pyarrow.compute as pc
 
 from assets import groups
 from assets.automation import ITERATION_NEEDED
-from assets.conventions import INVARIANTS, table_spec
+from assets.conventions import INVARIANTS, only_stale, table_spec
 from assets.events import written_table
+from assets.iteration_tables import PartialConfig
 from assets.partitions import iteration_partitions, one_iteration, table_of_iteration
 from assets.resources import TracevizHome
 from assets.step_faults import refresh_catalogue, told_in_a_line
@@ -39,16 +40,14 @@ _CHECKS = (
 )
 
 
-class PairsConfig(dg.Config):
+class PairsConfig(PartialConfig):
     """Which pairs the gate judges, and over which ranks.
 
     Attributes:
         pairs: TOML file that names them; empty takes TRACEVIZ_PAIRS, else there are none.
-        with_partial: count ranks that were read in part; by default they are left out.
     """
 
     pairs: str = ""
-    with_partial: bool = False
 
 
 _MEMORY_DEPS = [*_DEPS, dg.AssetDep(lead_of("memory_peaks"))]
@@ -75,12 +74,20 @@ def across_ranks_assets(
 ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:
     """Match, align, charge, replay and pair the ranks of the iteration that were read whole.
 
-    A rank that is missing is a missing member of its communications, and its pipeline has no bubble: both are counted
-    and said in the rows, so no rank is waited for.
+    A rank that never was read is a missing member of its communications, and its pipeline has no bubble: both are
+    counted and said in the rows. Without ``allow_partial`` it fails while tables of a rank are stale: the tables across
+    ranks that are there tell more.
     """
     run, iteration = one_iteration(context)
     lake, inputs = traceviz.lake(), registered(traceviz.folder, context.partition_key)
-    found = make_across_ranks(lake, inputs, pairs=pairs_file(config.pairs), with_partial=config.with_partial)
+    found = make_across_ranks(
+        lake,
+        inputs,
+        pairs=pairs_file(config.pairs),
+        allow_partial=config.allow_partial,
+        with_partial=config.with_partial,
+        only_stale=only_stale(context),
+    )
     for line in found.warnings:
         context.log.warning("%s", line)
     for name, made in found.tables.items():

@@ -56,7 +56,8 @@ COMPUTED_AT_ONCE = _Condition.all_new_updates_have_run_tags(tag_values={AT_ONCE_
     "computed when it was registered"
 )
 """The run that registered a new iteration recorded it, after what it is made of. No other run registers anything
-before a look has seen that, so that a change of it comes to a later look, and is a need again."""
+before a look has seen that, so that a change of it comes to a later look, and is a need again. A change that does not
+wait takes the tag away before it becomes known."""
 
 PENDING = NEEDED.since((_Condition.newly_requested() & ~NEEDED) | COMPUTED_AT_ONCE).with_label(
     "needed and not yet requested"

@@ -19,7 +19,7 @@ CODE_VERSION_TAG = "dagster/code_version"
 INPUT_VERSION_TAG = "dagster/input_data_version/"
 INVARIANTS = "invariants"
 ONLY_STALE_TAG = "traceviz/only_stale"
-"""A run with this tag leaves out the ranks whose tables are made from what is there now."""
+"""A run with this tag makes no table anew that is made from what is there now; it records what Dagster lacks."""
 
 AT_ONCE_TAG = "traceviz/at_once"
 """A run with this tag registered iterations, and computed those that were new."""
@@ -36,6 +36,12 @@ IN_FLIGHT = [
     dg.DagsterRunStatus.CANCELING,
 ]
 """States of a run that has not ended."""
+
+
+def only_stale(context: dg.AssetExecutionContext) -> bool:
+    """Whether a run leaves what is current as it is: automation asks for what is stale, by events, which may lag behind
+    the lake; another try, of the step or the run, goes on where the first one ended."""
+    return context.run.tags.get(ONLY_STALE_TAG) == "true" or bool(context.run.parent_run_id) or context.retry_number > 0
 
 
 def table_spec(

@@ -7,7 +7,7 @@ import dagster as dg
 
 from assets import groups
 from assets.automation import ITERATION_NEEDED, PICTURES_NEEDED
-from assets.conventions import table_spec, written_metadata
+from assets.conventions import only_stale, table_spec, written_metadata
 from assets.partitions import iteration_partitions, one_iteration, table_of_iteration
 from assets.resources import TracevizHome
 from assets.row_previews import preview
@@ -33,7 +33,7 @@ def _derived_asset(table: DerivedTable) -> dg.AssetsDefinition:
         """Ask the query of the iteration, and keep what it says."""
         run, iteration = one_iteration(context)
         lake = traceviz.lake()
-        made = make_derived(lake, table, run, iteration)
+        made = make_derived(lake, table, run, iteration, only_stale=only_stale(context))
         written, rows = made.written, made.rows
         refresh_catalogue(context, lake)
         yield dg.MaterializeResult(

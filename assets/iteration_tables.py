@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from assets import groups
 from assets.automation import ITERATION_NEEDED
-from assets.conventions import table_spec
+from assets.conventions import only_stale, table_spec
 from assets.events import written_table
 from assets.partitions import iteration_partitions, one_iteration, table_of_iteration
 from assets.resources import TracevizHome
@@ -26,7 +26,7 @@ class PartialConfig(dg.Config):
     """What to do about ranks whose trace could not be read, or not wholly.
 
     Attributes:
-        allow_partial: go on without those of which nothing could be read.
+        allow_partial: go on without those of which nothing could be read, or whose tables are stale.
         with_partial: count those that were read in part; by default measures across ranks leave them out.
     """
 
@@ -64,7 +64,13 @@ def iteration_assets(
     run, iteration = one_iteration(context)
     lake = traceviz.lake()
     inputs = registered(traceviz.folder, context.partition_key)
-    result = make_iteration_tables(lake, inputs, allow_partial=config.allow_partial, with_partial=config.with_partial)
+    result = make_iteration_tables(
+        lake,
+        inputs,
+        allow_partial=config.allow_partial,
+        with_partial=config.with_partial,
+        only_stale=only_stale(context),
+    )
     if result.dropped:
         context.log.info("ranks %s are not of the job any more: removed", result.dropped)
     for name, made in result.tables.items():
@@ -101,5 +107,5 @@ def own_traces(lake: Lake, inputs: IterationInputs) -> dg.AssetCheckResult:
         asset_key="runs",
         severity=dg.AssetCheckSeverity.WARN,
         description=twin.line if twin is not None else None,
-        metadata={"same_traces_as": twin.key, "renamed": twin.is_gone} if twin is not None else {},
+        metadata={"same_traces_as": twin.key, "renamed": twin.is_renamed} if twin is not None else {},
     )

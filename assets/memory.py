@@ -7,13 +7,14 @@ import xxhash
 
 from assets import groups
 from assets.automation import SNAPSHOTS_NEEDED
-from assets.conventions import table_spec, written_metadata
+from assets.conventions import only_stale, table_spec, written_metadata
 from assets.partitions import iteration_partitions, one_iteration
 from assets.raw_traces import memory_snapshots
 from assets.resources import TracevizHome
 from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.lake.inputs import registered
-from traceviz_dag.pipeline.memory import SnapshotOutcome, memory_sources, store_memory
+from traceviz_dag.pipeline.memory import memory_sources, store_memory, stored_memory
+from traceviz_dag.pipeline.staleness import memory_is_current
 from traceviz_dag.pipeline.steps import lead_of
 from traceviz_dag.pipeline.workers import default_workers
 from traceviz_dag.tables import MEMORY_TABLES
@@ -47,8 +48,10 @@ def memory_tables(
     run, iteration = one_iteration(context)
     lake, inputs = traceviz.lake(), registered(traceviz.folder, context.partition_key)
     sources = memory_sources(lake, inputs)
-    outcomes: list[SnapshotOutcome] = []
-    for outcome in store_memory(lake, run, iteration, sources, traceviz.workers or default_workers()):
+    current = [one for one in sources if only_stale(context) and memory_is_current(lake, inputs, [one])]
+    outcomes = stored_memory(lake, inputs, [one.rank for one in current])
+    stale = [one for one in sources if one not in current]
+    for outcome in store_memory(lake, run, iteration, stale, traceviz.workers or default_workers()):
         outcomes.append(outcome)
         context.log.info(
             "%s rank %d: %s (%d of %d)",

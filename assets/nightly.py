@@ -1,7 +1,7 @@
 """The nightly gate: every iteration that was not judged yet, against the last accepted one of its series."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -48,6 +48,9 @@ from traceviz_dag.pipeline.staleness import code_version_of
 from traceviz_dag.tables import NIGHT_DELTAS, NIGHTS
 
 GATE = "gate"
+
+_STEPS, _WARM_UP = "", "warm-up"
+"""Kinds of iterations; those that nothing numbers are of the kind of what counts them."""
 
 NIGHT_TABLES = ("nights", "night_deltas")
 
@@ -121,8 +124,8 @@ def nightly_gate(
     lake = traceviz.lake()
     wanted = {*context.partition_keys, *config.accept}
     verdicts: dict[str, NightVerdict] = {}
-    for (series, _), members in _series(lake, settings).items():
-        verdicts |= _judge_series(lake, series, members, settings, wanted, config.accept)
+    for (series, kind), members in _series(lake, settings).items():
+        verdicts |= _judge_series(lake, series, kind, members, settings, wanted, config.accept)
     if verdicts:
         lake.refresh_catalogue()
     for key, verdict in verdicts.items():
@@ -263,6 +266,7 @@ def _rank_parts(lake: Lake, partition: Partition, rank: int) -> dict[str, int]:
 def _judge_series(
     lake: Lake,
     series: str,
+    kind: str,
     members: Sequence[Partition],
     settings: NightlySettings,
     wanted: Collection[str],
@@ -277,7 +281,7 @@ def _judge_series(
         if night is None:
             continue
         if key in wanted and _needs_verdict(lake, partition, judged, accept):
-            verdict = _judge(lake, series, night, accepted, settings, by_hand=key in accept)
+            verdict = _judge(lake, series, kind, night, accepted, settings, by_hand=key in accept)
             verdicts[key] = verdict
             is_accepted, is_first = verdict.accepted, bool(verdict.accepted and verdict.worse)
         elif partition in judged:
@@ -294,6 +298,7 @@ def _judge_series(
 def _judge(
     lake: Lake,
     series: str,
+    kind: str,
     night: _Night,
     accepted: Sequence[_Night],
     settings: NightlySettings,
@@ -318,6 +323,9 @@ def _judge(
     if by_hand and not verdict.accepted:
         statement = verdict.statement.rpartition("; ")[0] + "; accepted by hand"
         verdict = NightVerdict(True, verdict.worse or (NOT_COMPARED,), verdict.deltas, statement)
+    if kind not in (_STEPS, _WARM_UP):
+        told = f"{verdict.statement}; nothing numbers its steps, so it is compared with its like alone: {kind}"
+        verdict = replace(verdict, statement=told)
     compared = reference.partition if before and reference else None
     _write(lake, series, night.partition, compared, measures, before, rank, verdict)
     return verdict
@@ -360,21 +368,27 @@ def _write(
     lake.write("nights", row, run=partition.run, iteration=partition.iteration)
 
 
-def _series(lake: Lake, settings: NightlySettings) -> dict[tuple[str, bool], list[Partition]]:
-    """(Series, whether it is of warm-up steps) → its iterations in the order in which they were captured.
+def _series(lake: Lake, settings: NightlySettings) -> dict[tuple[str, str], list[Partition]]:
+    """(Series, kind of its iterations) → these, in the order in which they were captured.
 
-    Runs come in the order of their oldest trace, as it was registered; the iterations of a run by number.
+    Runs come in the order of their oldest trace, as it was registered; the iterations of a run by number. Warm-up steps
+    are a kind. So are iterations that nothing numbers, by what counts them: the first of a capture is no step 0, and a
+    whole capture no single step.
     """
     partitions = lake.partitions("iterations")
     began: dict[str, int] = {}
+    counted_by: dict[Partition, str] = {}
     for partition in partitions:
         inputs = registered_if_any(lake.home, iteration_key(partition.run, partition.iteration))
-        oldest = min((entry.changed_ns for entry in inputs.ranks), default=0) if inputs else 0
+        ranks = inputs.ranks if inputs is not None else ()
+        oldest = min((entry.changed_ns for entry in ranks), default=0)
+        counted_by[partition] = ", ".join(sorted({entry.counted_by for entry in ranks} - {""}))
         began[partition.run] = min(began.get(partition.run, oldest), oldest)
-    series: dict[tuple[str, bool], list[Partition]] = {}
+    series: dict[tuple[str, str], list[Partition]] = {}
     for partition in sorted(partitions, key=lambda one: (began[one.run], one.run, one.iteration)):
         name = next((glob for glob in settings.series if fnmatchcase(partition.run, glob)), partition.run)
-        series.setdefault((name, partition.iteration < settings.warmup_steps), []).append(partition)
+        kind = counted_by[partition] or (_WARM_UP if partition.iteration < settings.warmup_steps else _STEPS)
+        series.setdefault((name, kind), []).append(partition)
     return series
 
 

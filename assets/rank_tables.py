@@ -1,6 +1,6 @@
 """One fan-out step from trace files to per-rank tables: ranks run side by side, each recorded as it finishes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import dagster as dg
 import pyarrow.parquet as pq
@@ -12,11 +12,11 @@ from assets.conventions import (
     DATA_VERSION_TAG,
     INPUT_VERSION_TAG,
     INVARIANTS,
-    ONLY_STALE_TAG,
+    only_stale,
     table_spec,
     written_metadata,
 )
-from assets.lineage.provenance import input_tags
+from assets.lineage.provenance import input_tags, latest_tags
 from assets.partitions import rank_trace_key, rank_trace_partitions, ranks_by_iteration, ranks_of_iteration
 from assets.raw_traces import classification_rules, raw_traces
 from assets.resources import TracevizHome
@@ -25,6 +25,7 @@ from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.lake.inputs import IterationInputs, registered
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import parse_rank_key, rank_key
+from traceviz_dag.lake.recorded import GONE
 from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
 from traceviz_dag.pipeline.iteration import stored_topology, violations_of_ranks
 from traceviz_dag.pipeline.made import CODE_VERSION
@@ -84,11 +85,17 @@ def rank_tables(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> It
         _, topology_version = stored_topology(lake, inputs.run, inputs.iteration)
         read = {"topology": topology_version, "classification_rules": rules.digest}
         made_of = input_tags(context.instance, rank_tables, LAST_WRITTEN, read)
-        for outcome in make_ranks(lake, inputs, rules, traceviz.workers, wanted, _only_stale(context)):
+        stale = only_stale(context)
+        current = {entry.rank for entry in inputs.ranks if entry.rank in wanted} if stale else set()
+        for outcome in make_ranks(lake, inputs, rules, traceviz.workers, wanted, stale):
+            current.discard(outcome.rank)
             outcomes.append(outcome)
             for event in rank_events(lake, inputs, outcome.rank, made_of) if outcome.tables else ():
                 context.log_event(event)
             context.log.info("%s rank %d: %s in %.1f s", key, outcome.rank, outcome.fault or "read", outcome.seconds)
+        for rank in unknown_ranks(context.instance, lake, inputs, current):
+            for event in rank_events(lake, inputs, rank, made_of):
+                context.log_event(event)
     refresh_catalogue(context, lake)
     yield from _check_results(outcomes)
     failed = [outcome for outcome in outcomes if outcome.failed]
@@ -100,9 +107,18 @@ def rank_tables(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> It
         )
 
 
-def _only_stale(context: dg.AssetExecutionContext) -> bool:
-    """Automation asks for what is stale; another try, of the step or the run, goes on where the first one ended."""
-    return context.run.tags.get(ONLY_STALE_TAG) == "true" or bool(context.run.parent_run_id) or context.retry_number > 0
+def unknown_ranks(
+    instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, among: Collection[int]
+) -> list[int]:
+    """Ranks whose tables in the lake are not those that Dagster knows."""
+    keys = {str(rank_trace_key(inputs.key, rank_key(rank))): rank for rank in sorted(among)}
+    known = latest_tags(instance, LAST_WRITTEN, list(keys))
+    found = []
+    for key, rank in keys.items():
+        content = lake.content(LAST_WRITTEN, run=inputs.run, iteration=inputs.iteration, rank=rank)
+        if content is not None and content.computed not in (GONE, known.get(key, {}).get(DATA_VERSION_TAG)):
+            found.append(rank)
+    return found
 
 
 def rank_events(

@@ -7,7 +7,7 @@ import dagster as dg
 
 from assets import groups
 from assets.automation import TOPOLOGY_NEEDED
-from assets.conventions import table_spec, written_metadata
+from assets.conventions import only_stale, table_spec, written_metadata
 from assets.partitions import iteration_partitions, one_iteration, ranks_of_iteration
 from assets.raw_traces import raw_traces, topology_files
 from assets.resources import TracevizHome
@@ -43,7 +43,7 @@ def topology_assets(
     one_iteration(context)
     inputs = registered(traceviz.folder, context.partition_key)
     lake = traceviz.lake()
-    topology, tables = make_topology(lake, inputs)
+    topology, tables = make_topology(lake, inputs, only_stale=only_stale(context))
     for name, written in tables.items():
         yield dg.MaterializeResult(
             asset_key=name,

@@ -20,27 +20,23 @@ from assets.events import table_metadata
 from assets.iteration_tables import complete_ranks, iteration_assets, own_traces
 from assets.lineage.provenance import input_tags, latest_tags
 from assets.memory import memory_tables, snapshots_read, version_of_ranks
-from assets.partitions import rank_trace_key, register_partitions
-from assets.rank_tables import checks_of_ranks, rank_events, rank_tables
+from assets.partitions import register_partitions
+from assets.rank_tables import checks_of_ranks, rank_events, rank_tables, unknown_ranks
 from assets.raw_traces import new_observations
 from assets.resources import TracevizHome
 from assets.row_previews import preview_of_file
 from assets.topology import sources_agree, topology_assets
-from traceviz_dag.analyze.pipelines.period_summary import judge_pairs
-from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.lake.partition_keys import rank_key
 from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.lake.recorded import GONE
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.iteration import stored_topology, topology_version, unread_ranks
-from traceviz_dag.pipeline.making import pairs_file
+from traceviz_dag.pipeline.making import judged_pairs, pairs_file
 from traceviz_dag.pipeline.memory import read_in_part
 from traceviz_dag.pipeline.staleness import ITERATION_TABLES, LAST_WRITTEN, code_version_of
 from traceviz_dag.pipeline.steps import lead_of
-from traceviz_dag.read.pairs_file import read_pairs_file
 from traceviz_dag.tables import MEMORY_TABLES, TOPOLOGY_TABLES, all_tables, derived_tables
 from traceviz_dag.vocabulary import StaleStage
 
@@ -98,14 +94,7 @@ def _of_ranks(
     instance: dg.DagsterInstance, traceviz: TracevizHome, lake: Lake, inputs: IterationInputs
 ) -> Iterator[Event]:
     """Events of the tables of ranks, and of the checks on them."""
-    keys = {str(rank_trace_key(inputs.key, rank_key(entry.rank))): entry.rank for entry in inputs.ranks}
-    known = latest_tags(instance, LAST_WRITTEN, list(keys))
-    ranks = [
-        rank
-        for key, rank in keys.items()
-        if (content := lake.content(LAST_WRITTEN, run=inputs.run, iteration=inputs.iteration, rank=rank)) is not None
-        and content.computed not in (GONE, known.get(key, {}).get(DATA_VERSION_TAG))
-    ]
+    ranks = unknown_ranks(instance, lake, inputs, {entry.rank for entry in inputs.ranks})
     if not ranks:
         return
     version = topology_version(lake, inputs.run, inputs.iteration)
@@ -169,10 +158,7 @@ def _checks(lake: Lake, inputs: IterationInputs, changed: Collection[str]) -> It
         if file is None and "named" in tables["periods"]["kind"].cast(pa.string()).to_pylist():
             # Whoever made them named the file of pairs, which has their thresholds.
             return
-        try:
-            yield gate(judge_pairs(read_pairs_file(file) if file is not None else (), tables["periods"]))
-        except BadInputError as error:
-            yield gate((), str(error))
+        yield gate(*judged_pairs(file, tables["periods"]))
 
 
 def _evaluation(check: dg.AssetCheckResult, partition: str | None = None) -> dg.AssetCheckEvaluation:

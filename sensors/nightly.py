@@ -21,6 +21,7 @@ from traceviz_dag.lake.under_way import analyses
 from traceviz_dag.pipeline.home_settings import HomeSettings
 from traceviz_dag.pipeline.iteration import unread_ranks
 from traceviz_dag.pipeline.staleness import contiguous, pending_stage
+from traceviz_dag.vocabulary import StaleCause
 
 NIGHT_TAG = "traceviz/night"
 RUN_KEY_TAG = "dagster/run_key"
@@ -135,8 +136,8 @@ def judge_open_night(
         if busy:
             yield dg.SkipReason(busy)
             return
-        without_verdict = _without_verdict(traceviz.lake())
-        requests = list(what_is_missing(instance, traceviz, without_verdict, night, {NIGHT_TAG: night}))
+        unfinished = _unfinished(traceviz.lake())
+        requests = list(what_is_missing(instance, traceviz, unfinished, night, {NIGHT_TAG: night}))
         if requests:
             yield from requests
             return
@@ -200,11 +201,13 @@ def what_is_missing(
                 yield request
 
 
-def _without_verdict(lake: Lake) -> Iterator[IterationInputs]:
+def _unfinished(lake: Lake) -> Iterator[IterationInputs]:
+    """Iterations without a verdict, and those of which tables could not be made anew: their traces may be back."""
     to_judge = {(partition.run, partition.iteration) for partition in unjudged(lake)}
     for inputs in all_registered(lake.home):
         has_measures = lake.exists("iterations", run=inputs.run, iteration=inputs.iteration)
-        if not has_measures or (inputs.run, inputs.iteration) in to_judge:
+        outdated = any(row.cause == StaleCause.OUTDATED for row in lake.stale(inputs.run, inputs.iteration))
+        if outdated or not has_measures or (inputs.run, inputs.iteration) in to_judge:
             yield inputs
 
 

@@ -3,6 +3,7 @@ new iterations that are small."""
 
 import time
 from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 
 import dagster as dg
 from pydantic import Field
@@ -76,7 +77,7 @@ def register_folders(context: dg.OpExecutionContext, config: RegisterConfig, tra
             continue
         # Of an iteration with several folders, each finds more.
         new |= {one.key: one for one in outcome.iterations if one.key not in known}
-        counts["observations"] += _publish(context, [one for one in outcome.iterations if one.key in known])
+        counts["observations"] += _publish(context, [one for one in outcome.iterations if one.key in known], known=True)
         counts["iterations"] += len(outcome.iterations)
         if outcome.record is not None:
             _say(context, task.folder, outcome, outcome.record)
@@ -99,16 +100,40 @@ def register_traces() -> None:
     register_folders()
 
 
-def last_automation_look(instance: dg.DagsterInstance) -> float | None:
-    """When automation began to look the last time, seconds since the epoch; None where it is off, or never did."""
+def last_automation_look(instance: dg.DagsterInstance, *, though_off: bool = False) -> float | None:
+    """When automation began to look the last time, seconds since the epoch; None where it is off, or never did.
+
+    Args:
+        though_off: tell it where automation is off, too.
+    """
     if instance.is_ephemeral:
         # It keeps nothing of sensors.
         return None
     for state in instance.all_instigator_state():
         if state.instigator_name == AUTOMATION:
             looked: float | None = getattr(state.instigator_data, "last_tick_timestamp", None)
-            return None if state.status.value == "STOPPED" else looked
+            return looked if though_off or state.status.value != "STOPPED" else None
     return None
+
+
+def unseen_at_once(since: float) -> dg.RunsFilter:
+    """The runs that computed what they registered, and ended after a look, or have not ended.
+
+    Args:
+        since: when automation began to look, seconds since the epoch.
+    """
+    at = datetime.fromtimestamp(since, UTC)
+    return dg.RunsFilter(job_name=JOB_NAME, tags={AT_ONCE_TAG: "true"}, updated_after=at)
+
+
+def let_automation_ask(instance: dg.DagsterInstance) -> None:
+    """Call before a change becomes known: what was computed at once, and automation has not seen yet, answers no need
+    any more. A look that saw both would take the tables for the answer to the change. What is current costs it a run,
+    which makes nothing anew."""
+    looked = last_automation_look(instance, though_off=True)
+    if looked is not None:
+        for run in instance.get_runs(unseen_at_once(looked)):
+            instance.add_run_tags(run.run_id, {AT_ONCE_TAG: "changed since"})
 
 
 def _at_once(instance: dg.DagsterInstance, settings: HomeSettings, new: Sequence[IterationInputs]) -> Collection[str]:
@@ -159,9 +184,15 @@ def _compute(context: dg.OpExecutionContext, traceviz: TracevizHome, inputs: Ite
     return observations
 
 
-def _publish(context: dg.OpExecutionContext, iterations: Sequence[IterationInputs]) -> int:
-    """Observations first, then partitions: automation sees a new iteration with all of its ranks, or not at all."""
+def _publish(context: dg.OpExecutionContext, iterations: Sequence[IterationInputs], *, known: bool = False) -> int:
+    """Observations first, then partitions: automation sees a new iteration with all of its ranks, or not at all.
+
+    Args:
+        known: they were registered before, so that what is observed is a change.
+    """
     observations = list(new_observations(context.instance, iterations))
+    if known and observations:
+        let_automation_ask(context.instance)
     for observation in observations:
         context.log_event(observation)
     register_partitions(context.instance, iterations)

@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 
 import dagster as dg
 import msgspec
 import xxhash
 
-from assets.conventions import AT_ONCE_TAG, DATA_VERSION_TAG, IN_FLIGHT
+from assets.conventions import DATA_VERSION_TAG, IN_FLIGHT
 from assets.raw_traces import classification_rules
 from assets.resources import TracevizHome
 from sensors.busy_storage import once_free
@@ -21,7 +20,9 @@ from sensors.register_traces import (
     FolderConfig,
     RegisterConfig,
     last_automation_look,
+    let_automation_ask,
     register_traces,
+    unseen_at_once,
 )
 from traceviz_dag.errors import TracevizError
 from traceviz_dag.pipeline.home_settings import HomeSettings, SensorSettings, WatchedRoot
@@ -159,9 +160,7 @@ def _is_registering(instance: dg.DagsterInstance, now: float) -> bool:
     looked = last_automation_look(instance)
     if looked is None:
         return False
-    since = datetime.fromtimestamp(max(looked, now - _LONGEST_WAIT_SECONDS), UTC)
-    unseen = dg.RunsFilter(job_name=JOB_NAME, tags={AT_ONCE_TAG: "true"}, updated_after=since)
-    return instance.get_runs_count(unseen) > 0
+    return instance.get_runs_count(unseen_at_once(max(looked, now - _LONGEST_WAIT_SECONDS))) > 0
 
 
 def _request(due: Sequence[Due], roots: Sequence[WatchedRoot]) -> dg.RunRequest:
@@ -198,6 +197,7 @@ def _rules_observation(
         return known, []
     if digest == known:
         return known, []
+    let_automation_ask(context.instance)
     return digest, [dg.AssetObservation(classification_rules.key, tags={DATA_VERSION_TAG: digest})]
 
 

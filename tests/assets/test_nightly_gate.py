@@ -21,6 +21,7 @@ from sensors.notifications import notify_sensor
 from sensors.register_traces import register_traces
 from tests.assets.loop import ITERATION_ASSETS, PROFILE_ASSETS, QUIET, RANK_ASSETS, Loop
 from tests.damage import call
+from tests.nsys_file import Export
 from tests.show.home import fill_home
 from tests.small_run import rank_file
 from traceviz_dag.lake.inputs import all_registered
@@ -124,6 +125,39 @@ def test_warm_up_steps_are_compared_with_such_alone(tmp_path):
     fill_home(tmp_path / "home", [tmp_path / "job"])
     assert judge(tmp_path / "home").success
     assert verdicts(tmp_path / "home") == [(1, True, None), (20, True, None), (21, True, 20)]
+
+
+def test_a_capture_that_nothing_numbers_is_no_step_0_and_is_compared_with_its_like_alone(tmp_path):
+    """The first capture marks its steps 0 and 1, the second has a range around each, of others nothing is marked."""
+    ranges = {"a": ("step_0", "step_1"), "b": ("train_step", "train_step"), "c": (), "d": ()}
+    for number, (name, marked) in enumerate(ranges.items()):
+        export, length = Export(), 10_000_000 * (number + 1)
+        for step in range(2):
+            start = 1_000_000 + step * length
+            export.kernel(start, start + length - 1000)
+        for step, text in enumerate(marked):
+            export.range(1_000_000 + step * length, 1_000_000 + (step + 1) * length, text)
+        (tmp_path / f"night-{name}").mkdir()
+        os.utime(export.write(tmp_path / f"night-{name}/capture.sqlite"), ns=(0, 10**18 + number))
+    home = tmp_path / "home"
+    fill_home(home, [tmp_path / f"night-{name}" for name in ranges])
+    (home / FILE_NAME).write_text('[nightly]\nseries = ["night-*"]\n')
+    assert not judge(home).success
+    rows = open_lake(home).query("FROM nights ORDER BY run, iteration").to_pylist()
+    compared = {f"{row['run']}@{row['iteration']}": (row["reference_run"], row["accepted"]) for row in rows}
+    assert compared == {
+        "night-a@0": (None, True),
+        "night-a@1": ("night-a", True),
+        "night-b@0": (None, True),
+        "night-b@1": ("night-b", True),
+        "night-c@0": (None, True),
+        "night-d@0": ("night-c", False),
+    }
+    told = {row["run"]: row["statement"] for row in rows}
+    assert "numbers" not in told["night-a"] and told["night-b"].endswith("with its like alone: NVTX ranges train_step")
+    assert told["night-d"].endswith(
+        "nothing numbers its steps, so it is compared with its like alone: the whole capture"
+    )
 
 
 def test_deltas_by_part_add_up_to_the_change_of_the_step_and_name_what_moved(home):
@@ -236,6 +270,22 @@ def test_the_night_finds_what_the_sensor_missed_computes_it_stage_by_stage_and_i
     assert next_requests(loop) == [("compute_iterations", "job@1")]
     loop._materialise(ITERATION_ASSETS, partition_key="job@1")
     assert next_requests(loop) == [("judge_night", "job@1")]
+
+
+def test_the_night_makes_anew_what_was_stale_while_its_trace_was_away(tmp_path):
+    run, home = tmp_path / "runs/job", tmp_path / "home"
+    write_iteration(run, 1)
+    loop = Loop(home, run.parent)
+    call("analyze", run, "--home", home)
+    judge(home, loop.instance)
+    trace, away = run / "iteration_1/rank_0001_iter_1.pt.trace.json", tmp_path / "away.json"
+    trace.rename(away)
+    (home / "rules.toml").write_text('[[kernel]]\nname = "mine"\npatterns = ["nvjet*"]\nkind = "memory"\n')
+    assert call("analyze", run, "--home", home, "--rules", home / "rules.toml").code == 2
+    open_the_night(loop)
+    assert next_requests(loop) == [("judge_night", "job@1")], "nothing can be made of what is away"
+    away.rename(trace)
+    assert next_requests(loop) == [("compute_ranks", "job@1|0001")]
 
 
 @pytest.mark.parametrize("change", [datetime(2026, 3, 28, 12, tzinfo=UTC), datetime(2026, 10, 24, 12, tzinfo=UTC)])

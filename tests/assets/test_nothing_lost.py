@@ -9,6 +9,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from assets.conventions import ONLY_STALE_TAG
 from assets.partitions import rank_trace_key
 from assets.recorded_tables import RECORDED
 from assets.resources import TracevizHome
@@ -24,6 +25,7 @@ from traceviz_dag.lake.partition_keys import rank_key
 from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.pipeline.analysis import AnalysisSettings, IterationResult, analyse
 from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.home_settings import set_home_rules
 
 STALE = "SELECT rank, stage, cause, reason FROM stale_tables ORDER BY rank NULLS FIRST, stage"
 RULES = '[[kernel]]\nname = "own_gemm"\npatterns = ["nvjet*"]\nkind = "computation"\n'
@@ -52,12 +54,12 @@ def again(run: Path, home: Path, **settings) -> IterationResult:
     return result
 
 
-def from_the_ui(home: Path, *names: str, ranks: tuple[int, int] | None = None) -> bool:
-    """Materialise assets as a click does; whether that succeeded."""
-    ends = {}
+def from_the_ui(home: Path, *names: str, ranks: tuple[int, int] | None = None, only_stale: bool = False) -> bool:
+    """Materialise assets as a click does, or as automation; whether that succeeded."""
+    ends = {ONLY_STALE_TAG: "true"} if only_stale else {}
     if ranks is not None:
         first, last = (str(rank_trace_key("job@7", rank_key(rank))) for rank in ranks)
-        ends = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
+        ends |= {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
     with informed_instance(home) as instance:
         result = dg.materialize(
             ASSETS,
@@ -99,6 +101,25 @@ def test_materialising_what_was_moved_away_deletes_nothing_and_says_so(own, tmp_
     assert told.code == 0 and "traces of ranks 0–1 are gone" in told.err
     (tmp_path / "elsewhere").rename(run / "iteration_7")
     assert again(run, home).computed == [] and stale(home) == []
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_command_and_step_mark_alike_what_was_moved_away(own, tmp_path, by_hand: bool):
+    """By hand both are told to make anew what is current, too; else what is stale: the rules have changed."""
+    run, home = own
+    other = shutil.copytree(home, tmp_path / "other")
+    trace(run, 1).unlink()
+    if not by_hand:
+        (tmp_path / "rules.toml").write_text(RULES)
+        set_home_rules(other, tmp_path / "rules.toml")
+    told = again(run, home, force=by_hand, rules=None if by_hand else tmp_path / "rules.toml")
+    assert told.computed == [0] and told.vanished == [1]
+    assert not from_the_ui(other, *RANK_ASSETS, *PROFILE_ASSETS, ranks=(0, 1), only_stale=not by_hand)
+    assert from_the_ui(other, *ITERATION_ASSETS) is by_hand, "without a rank they would tell less than they do"
+    marks = [row for row in stale(home) if row[1] == "ranks"]
+    assert [(rank, cause) for rank, _, cause, _ in marks] == [(1, "gone" if by_hand else "outdated")]
+    assert marks == [row for row in stale(other) if row[1] == "ranks"]
+    assert tables(other) == tables(home)
 
 
 def test_a_topology_stays_whole_while_its_traces_are_away_and_the_text_file_is_there(tmp_path):
@@ -205,7 +226,7 @@ def test_a_renamed_iteration_is_said_by_the_command_and_shown_by_dagster(own):
     run, home = own
     (run / "iteration_7").rename(run / "iteration_107")
     shown = call("analyze", run, "--home", home, "--workers", "1", "--json")
-    assert "job@107 has the traces that job@7 had, whose files are gone: a renamed folder" in shown.err
+    assert "job@107 has the traces that job@7 had: a renamed folder" in shown.err
     (told,) = json.loads(shown.out)
     assert told["same_traces_as"] == "job@7"
     tables = open_lake(home).query("SELECT iteration, step_ns FROM iterations ORDER BY iteration").to_pylist()

@@ -11,8 +11,10 @@ from tests.damage import call
 from tests.small_run import write_run
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.lake.inputs import all_registered
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.home_settings import FILE_NAME, home_rules, load_settings, set_home_rules
+from traceviz_dag.pipeline.staleness import pending_stage
 
 RULES = '[[kernel]]\nname = "own_gemm"\npatterns = ["nvjet*"]\nkind = "computation"\nphase = "other"\n'
 
@@ -24,8 +26,9 @@ def test_what_the_command_sets_holds_for_every_later_run_and_a_comment_recompute
     rules.write_text(RULES)
     (first,) = call("analyze", run, "--home", home, "--rules", rules, "--json").json
     assert (first["ranks_computed"], first["aggregated"]) == (2, True)
-    used = open_lake(home).query("SELECT DISTINCT rules_digest AS digest FROM traces").to_pylist()
-    assert used == [{"digest": TracevizHome(home=str(home)).load_rules().digest}], "step and sensor use the same"
+    (inputs,) = all_registered(home)
+    used = TracevizHome(home=str(home)).load_rules()
+    assert pending_stage(open_lake(home), inputs, used.digest) is None, "step and sensor use the same"
     settings = load_settings(home)
     assert (settings.rules, settings.automation_seconds, settings.nightly.history) == (str(rules), 20, 5)
     assert "# mine\n" in (home / FILE_NAME).read_text()
@@ -43,6 +46,23 @@ def test_what_the_command_sets_holds_for_every_later_run_and_a_comment_recompute
 
     (back,) = call("analyze", run, "--home", home, "--rules", "-", "--json").json
     assert (back["ranks_computed"], back["aggregated"]) == (2, True) and load_settings(home).rules == ""
+
+
+def test_rules_that_classify_nothing_otherwise_make_no_aggregate_anew(tmp_path):
+    run, home, rules = write_run(tmp_path / "job", world=2), tmp_path / "home", tmp_path / "rules.toml"
+    call("analyze", run, "--home", home)
+
+    def written() -> dict[str, int]:
+        paths = (home / "lake").rglob("part.parquet")
+        return {str(path): path.stat().st_mtime_ns for path in paths if "rank=" not in str(path)}
+
+    before = written()
+    rules.write_text(RULES.replace("nvjet", "nothing_is_called_so"))
+    (told,) = call("analyze", run, "--home", home, "--rules", rules, "--json").json
+    assert (told["ranks_computed"], told["aggregated"]) == (2, True) and written() == before
+    rules.write_text(RULES.replace("computation", "memory"))
+    (told,) = call("analyze", run, "--home", home, "--json").json
+    assert told["ranks_computed"] == 2 and written() != before
 
 
 def test_another_rule_for_findings_makes_them_anew_and_reads_no_rank(tmp_path, monkeypatch):

@@ -330,6 +330,12 @@ def test_automation_asks_for_the_snapshots_of_an_iteration_once(run, tmp_path):
     loop._materialise(MEMORY_TABLES, partition_key="job@10")
     assert loop.failures == [] and open_lake(loop.home).exists("memory_peaks", run="job", iteration=10, rank=1)
     assert loop.evaluate() == loop.evaluate() == set()
+    path = open_lake(loop.home).path("memory_peaks", run="job", iteration=10, rank=1)
+    written, key = path.stat().st_mtime_ns, dg.AssetKey("memory_peaks")
+    loop._materialise(MEMORY_TABLES, partition_key="job@10")
+    assert path.stat().st_mtime_ns == written, "what is current is recorded, and no snapshot is read for it"
+    records = loop.instance.fetch_materializations(key, limit=2).records
+    assert len({record.asset_materialization.tags["dagster/data_version"] for record in records}) == 1
 
 
 def test_of_a_folder_of_several_iterations_the_last_has_the_snapshots_that_name_none():

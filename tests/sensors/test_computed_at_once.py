@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -21,10 +23,15 @@ from dagster._core.scheduler.instigation import (
 )
 
 from assets.automation import without_pictures
+from assets.unreported import unreported
+from sensors import register_traces
+from sensors.computed import report_once
 from tests.assets.loop import COMPUTED, Loop, of_figures, of_iterations, of_ranks, of_topology
+from tests.damage import call
 from tests.sensors.ticks import Sensor
 from tests.small_run import rank_file, write_run
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.pipeline import making
 from traceviz_dag.pipeline.home_settings import FigureSettings, HomeSettings
 
 ORIGIN = RemoteInstigatorOrigin(
@@ -87,6 +94,60 @@ def test_a_new_iteration_is_computed_by_the_run_that_registers_it_and_a_change_o
     assert loop.automate() == [of_topology("job@7"), of_ranks("job@7", 1), of_iterations("job@7")]
 
 
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The functions that make tables, as often as they are called."""
+    calls: list[str] = []
+
+    def counted(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any, **named: Any) -> Any:
+            if name != "analyse_ranks" or arguments[1]:
+                calls.append(name)
+            return real(*arguments, **named)
+
+        return called
+
+    for name in ("topology_to_store", "analyse_ranks", "aggregate", "analyse_across_ranks"):
+        monkeypatch.setattr(making, name, counted(name, getattr(making, name)))
+    return calls
+
+
+def test_what_a_command_computed_and_the_sensor_told_is_recorded_by_automation_and_not_made_anew(
+    tmp_path, instance, made
+):
+    loop = watched(tmp_path, instance)
+    run = write_run(tmp_path / "runs/job", world=2)
+    call("analyze", run, "--home", loop.home)
+    made.clear()
+    report_once(instance, loop.traceviz, None)
+    loop.settle()
+    loop.automate()
+    assert made == [] and loop.failures == []
+
+
+@pytest.mark.parametrize("recorded", [1, pytest.param(8, marks=pytest.mark.long), 20])
+def test_a_run_that_was_killed_while_it_recorded_costs_no_second_computation(
+    tmp_path, instance, made, monkeypatch, recorded: int
+):
+    loop = watched(tmp_path, instance)
+    write_run(tmp_path / "runs/job", world=2)
+
+    def killed(*arguments: Any) -> Iterator[Any]:
+        yield from islice(unreported(*arguments), recorded)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(register_traces, "unreported", killed)
+        loop.settle()
+    assert loop.pending() == {}, "all of it is in the lake"
+    made.clear()
+    loop.automate()
+    loop.settle()
+    loop.automate()
+    everything = of_topology("job@7") | of_ranks("job@7", 0, 1) | of_iterations("job@7")
+    assert loop.news() == everything and made == [] and loop.failures == []
+
+
 def test_what_fails_is_asked_for_by_automation_whose_run_says_why(tmp_path, instance):
     loop = watched(tmp_path, instance)
     run = write_run(tmp_path / "runs/job", world=2)
@@ -110,6 +171,23 @@ def test_a_large_iteration_is_left_to_automation_and_so_is_all_while_it_is_off(t
     loop.settle()
     assert loop.news() == set()
     assert loop.instance.get_dynamic_partitions("iteration") == ["job@7"]
+
+
+def test_a_change_while_automation_is_off_is_computed_once_it_is_on_again(tmp_path, instance):
+    """It was switched off before it saw what had been computed at once: its next look sees that and the change."""
+    loop = watched(tmp_path, instance)
+    run = write_run(tmp_path / "runs/job", world=2)
+    looked = time.time()
+    automation_looked(instance, looked)
+    loop.settle()
+    assert loop.news() >= of_ranks("job@7", 0, 1)
+    automation_looked(instance, looked, InstigatorStatus.STOPPED)
+    rank_file(1, 2, scale=2).write(trace(run, 1))
+    loop.settle()
+    automation_looked(instance, time.time())
+    loop.settle()
+    loop.automate()
+    assert loop.news() == of_topology("job@7") | of_ranks("job@7", 1) | of_iterations("job@7")
 
 
 def test_a_change_of_what_was_computed_waits_for_the_next_look_of_automation(tmp_path, instance):

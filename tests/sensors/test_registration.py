@@ -151,7 +151,7 @@ def test_a_renamed_and_a_copied_folder_are_iterations_whose_origin_is_said(tmp_p
     assert register_iteration(home, run, 10).warnings == ()
     (run / "iteration_10").rename(run / "iteration_110")
     (said,) = register_iteration(home, run, 110).warnings
-    assert said.startswith("job@110 has the traces that job@10 had, whose files are gone: a renamed folder")
+    assert said.startswith("job@110 has the traces that job@10 had: a renamed folder")
     assert ranks(home, "job@10") == ranks(home, "job@110") == [0, 1]
     shutil.copytree(run / "iteration_110", run / "iteration_10")
     (said,) = register_iteration(home, run, 10).warnings

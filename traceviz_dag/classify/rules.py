@@ -115,8 +115,8 @@ class Rules:
     """The whole table, in order of precedence.
 
     Attributes:
-        digest: changes whenever a rule means something else, and not with comments or layout of its file; recorded with
-            what the rules classified.
+        digest: changes whenever a rule means something else, and not with comments or layout of its file; the lake
+            records it with what the rules classified.
     """
 
     frames: tuple[FrameRule, ...]

@@ -49,6 +49,7 @@ class RankInput:
         digest: of the file's bytes when it looked like that; empty where nobody computed it.
         format: name of its trace format; never empty in a list that was read by ``registered``.
         refusal: why it is not taken for the rank that it claims to be: it is of another job; empty where it is taken.
+        counted_by: what counts iterations from 0 where nothing bears their numbers, in words; empty where one does.
     """
 
     rank: int
@@ -61,6 +62,7 @@ class RankInput:
     part: str = ""
     refusal: str = ""
     format: str = ""
+    counted_by: str = ""
 
     @property
     def version(self) -> str:

@@ -68,24 +68,35 @@ class Twin:
     Attributes:
         of: key of the iteration that was asked about.
         key: that of the other one.
-        is_gone: whether the other one's files are gone: its folder was renamed, else copied.
+        gone: those of the two whose files are gone.
     """
 
     of: str
     key: str
-    is_gone: bool
+    gone: frozenset[str]
+
+    @property
+    def is_renamed(self) -> bool:
+        """Whether the folder of one became that of the other: it has the traces alone."""
+        return len(self.gone) == 1
 
     @property
     def line(self) -> str:
         """That both are there, and why."""
-        how = "had, whose files are gone: a renamed folder" if self.is_gone else "has: a copied folder"
-        return f"{self.of} has the traces that {self.key} {how}; both are kept and count as two iterations"
+        has, other_has = ("had" if key in self.gone else "has" for key in (self.of, self.key))
+        how = (
+            "a renamed folder" if self.is_renamed else "of both the files are gone" if self.gone else "a copied folder"
+        )
+        return (
+            f"{self.of} {has} the traces that {self.key} {other_has}: {how}; both are kept and count as two iterations"
+        )
 
 
 def twin_of(home: Path, inputs: IterationInputs) -> Twin | None:
     """The iteration of the run that was registered with the same traces, by their digests; None where none was.
 
-    One file that holds several iterations is no twin of itself: each takes a training step of its own.
+    Of several, one whose files are there comes first: what was copied from there was not renamed. One file that holds
+    several iterations is no twin of itself: each takes a training step of its own.
 
     Args:
         inputs: with digests.
@@ -94,11 +105,19 @@ def twin_of(home: Path, inputs: IterationInputs) -> Twin | None:
     if not traces:
         return None
     _, digest, _ = min(traces)
-    for other in registered_with_first(home, inputs.run, digest):
-        if other.key != inputs.key and _contents(other) == traces:
-            is_gone = not any(Path(entry.path).exists() for entry in other.ranks)
-            return Twin(inputs.key, other.key, is_gone)
-    return None
+    same = [
+        other
+        for other in registered_with_first(home, inputs.run, digest)
+        if other.key != inputs.key and _contents(other) == traces
+    ]
+    if not same:
+        return None
+    other = min(same, key=_are_gone)
+    return Twin(inputs.key, other.key, frozenset(one.key for one in (inputs, other) if _are_gone(one)))
+
+
+def _are_gone(inputs: IterationInputs) -> bool:
+    return not any(Path(entry.path).exists() for entry in inputs.ranks)
 
 
 def _contents(inputs: IterationInputs) -> set[tuple[int, str, str]]:

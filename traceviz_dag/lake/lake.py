@@ -133,6 +133,20 @@ class Lake:
         partition = checked_partition(definition(table_name), run, iteration, rank)
         return recorded.content_of(self.tables_folder, table_name, partition)
 
+    def written(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> Written:
+        """What :meth:`write` said of a partition that is there.
+
+        Raises:
+            UsageError: no such table, or values that cannot name a partition of it.
+            BadInputError: it is not recorded.
+            OSError: the file cannot be read.
+        """
+        path = self.path(table_name, run=run, iteration=iteration, rank=rank)
+        content = self.content(table_name, run=run, iteration=iteration, rank=rank)
+        if content is None:
+            raise BadInputError(path, "is not recorded", "analyse its traces again")
+        return Written(path, pq.read_metadata(path).num_rows, path.stat().st_size, content.computed)
+
     def path(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> Path:
         """Where the file of a partition is once it is written.
 

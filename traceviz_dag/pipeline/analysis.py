@@ -10,10 +10,10 @@ from pathlib import Path
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.errors import BadInputError, StoppedError, TracevizError, file_system_line
 from traceviz_dag.lake import catalogue
-from traceviz_dag.lake.inputs import IterationInputs, RankInput, register, with_digests
+from traceviz_dag.lake.inputs import IterationInputs, register, with_digests
 from traceviz_dag.lake.known_ranks import Twin, replaced_ranks, set_aside_unlisted_ranks, twin_of, with_vanished_ranks
 from traceviz_dag.lake.lake import Lake, open_lake
-from traceviz_dag.lake.marking import forget_if_damaged, mark_stale, unmark
+from traceviz_dag.lake.marking import forget_if_damaged
 from traceviz_dag.lake.partitions import check_run
 from traceviz_dag.lake.under_way import under_way
 from traceviz_dag.lake.upgrade import ASIDE
@@ -37,17 +37,16 @@ from traceviz_dag.pipeline.memory import (
 )
 from traceviz_dag.pipeline.staleness import (
     RankState,
-    derived_is_current,
+    are_current,
     iteration_is_current,
     mark_aggregates,
-    mark_of,
     memory_is_current,
     outdated_ranks,
     rank_states,
     stale_ranks,
     topology_is_current,
 )
-from traceviz_dag.pipeline.workers import LOGS, default_workers, keep_traceback
+from traceviz_dag.pipeline.workers import LOGS, RankOutcome, default_workers, keep_traceback
 from traceviz_dag.tables import derived_tables
 from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
 from traceviz_dag.vocabulary import StaleCause, StaleStage
@@ -201,9 +200,7 @@ class _Analysis:
 
     def make_topology(self, result: IterationResult) -> bool:
         """Bring the topology up to date; whether it is."""
-        # The header of a trace that is gone cannot be read again.
-        forced = self.settings.force and not self.vanished_ranks()
-        if not forced and topology_is_current(self.lake, self.inputs):
+        if not self.settings.force and topology_is_current(self.lake, self.inputs):
             return True
         faults: list[str] = []
         with self.step("topology", faults):
@@ -213,22 +210,24 @@ class _Analysis:
 
     def make_rank_tables(self, result: IterationResult, started: Started | None) -> None:
         """Bring the tables of each rank up to date."""
-        states = self.rank_states()
-        self.mark_ranks(states)
-        stale = self.ranks_to_compute(states)
-        if started is not None:
-            started(self.inputs, [entry.rank for entry in stale])
+        begun: list[int] = []
+
+        def begin(ranks: Sequence[int]) -> None:
+            begun.extend(ranks)
+            if started is not None:
+                started(self.inputs, ranks)
+
         failures: list[str] = []
-        if stale:
-            with self.step("ranks", failures):
-                wanted = {entry.rank for entry in stale}
-                for _ in make_ranks(self.lake, self.inputs, self.rules, self.settings.workers, wanted, False):
-                    pass
-        result.skipped = [entry.rank for entry in self.inputs.ranks if entry not in stale]
+        outcomes: list[RankOutcome] = []
+        with self.step("ranks", failures):
+            ranks, only_stale = {entry.rank for entry in self.inputs.ranks}, not self.settings.force
+            workers = self.settings.workers
+            outcomes.extend(make_ranks(self.lake, self.inputs, self.rules, workers, ranks, only_stale, begin))
+        result.skipped = [entry.rank for entry in self.inputs.ranks if entry.rank not in begun]
         _collect_faults(self.lake, self.inputs, result)
-        after = self.rank_states() if stale else states
+        after = self.rank_states() if outcomes or failures else []
         left = [entry.rank for entry in stale_ranks(after)]
-        result.computed = [entry.rank for entry in stale if entry.rank not in (*left, *result.failed)]
+        result.computed = [rank for rank in begun if rank not in (*left, *result.failed)]
         missing = [rank for rank in left if rank not in result.failed]
         if missing and not failures:
             failures = [f"{self.inputs.key}: ranks {missing} have no tables, or changed meanwhile; run it again"]
@@ -253,11 +252,10 @@ class _Analysis:
         cause, reason = StaleCause.WAITING, _waits_for(result)
         if not waiting and (self.settings.force or not current):
             faults: list[str] = []
-            with_partial = self.settings.with_partial
+            chosen = {"allow_partial": self.settings.allow_partial, "with_partial": self.settings.with_partial}
             with self.step("aggregates", faults):
-                allow_partial = self.settings.allow_partial
-                make_iteration_tables(self.lake, self.inputs, allow_partial=allow_partial, with_partial=with_partial)
-                make_across_ranks(self.lake, self.inputs, pairs=pairs_file(), with_partial=with_partial)
+                make_iteration_tables(self.lake, self.inputs, **chosen)
+                make_across_ranks(self.lake, self.inputs, pairs=pairs_file(), **chosen)
             current = not faults and iteration_is_current(self.lake, self.inputs)
             if not faults and not current:
                 faults = [f"{self.inputs.key}: its ranks changed while they were aggregated; run it again"]
@@ -269,11 +267,12 @@ class _Analysis:
 
     def make_derived_tables(self, result: IterationResult) -> None:
         """Bring the tables of other packages up to date; one that fails costs no other table."""
+        place = (self.inputs.run, self.inputs.iteration)
         for table in derived_tables().values() if result.aggregated else ():
-            if self.settings.force or not derived_is_current(self.lake, self.inputs, table.name):
+            if self.settings.force or not are_current(self.lake, *place, [table.name]):
                 faults: list[str] = []
                 with self.step("derived", faults):
-                    make_derived(self.lake, table, self.inputs.run, self.inputs.iteration)
+                    make_derived(self.lake, table, *place)
                 result.failures += faults
                 if faults:
                     mark_aggregates(self.lake, self.inputs, StaleCause.FAILED, faults[0])
@@ -314,14 +313,6 @@ class _Analysis:
         covered = {rank for row in rows for rank in row["covered_ranks"] or ()}
         return bool(in_part) and self.settings.with_partial != (in_part <= covered)
 
-    def ranks_to_compute(self, states: Sequence[RankState]) -> list[RankInput]:
-        """Ranks that have to be computed; all that can be, where that is forced."""
-        stale = stale_ranks(states)
-        if not self.settings.force:
-            return stale
-        gone = self.vanished_ranks()
-        return [entry for entry in self.inputs.ranks if entry in stale or entry.rank not in gone]
-
     def vanished_ranks(self) -> list[int]:
         """Ranks whose trace is gone."""
         return [entry.rank for entry in self.inputs.ranks if not Path(entry.path).exists()]
@@ -330,14 +321,6 @@ class _Analysis:
         """What the tables of the ranks are, against what their topology and the rules of now would give."""
         version = topology_version(self.lake, self.inputs.run, self.inputs.iteration)
         return rank_states(self.lake, self.inputs, version, self.rules.digest)
-
-    def mark_ranks(self, states: Sequence[RankState]) -> None:
-        """Mark the tables that cannot be made anew, as their trace is gone; take the marks of current ones away."""
-        place = (self.inputs.run, self.inputs.iteration)
-        outdated = {entry.rank for entry in outdated_ranks(states)}
-        current = {state.entry.rank for state in states if state.is_current and not state.is_gone}
-        unmark(self.lake, *place, StaleStage.RANKS, current)
-        mark_stale(self.lake, *place, [mark_of(state) for state in states if state.entry.rank in outdated])
 
 
 def _what_is_done(analysis: _Analysis, done: int, of: int) -> str:

@@ -249,5 +249,8 @@ def _registered_files(folder: Path, home: Path | None, format_name: str) -> dict
 def _rank_input(trace: PlacedTrace) -> RankInput:
     size, changed = look_of(trace.path)
     return RankInput(
-        trace.rank, str(trace.path), trace.name, trace.step, size, changed, part=trace.part, format=trace.format
+        *(trace.rank, str(trace.path), trace.name, trace.step, size, changed),
+        part=trace.part,
+        format=trace.format,
+        counted_by=trace.counted_by,
     )

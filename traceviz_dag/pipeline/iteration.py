@@ -59,7 +59,7 @@ def topology_to_store(
     tables = topology_tables(topology)
     run, iteration = inputs.run, inputs.iteration
     known = all(lake.is_readable(name, run=run, iteration=iteration) for name in TOPOLOGY_TABLES)
-    if not known or not read.faults or _is_other_recording(lake, inputs, read.faults):
+    if not known or not read.faults or not (is_current or not _is_other_recording(lake, inputs, read.faults)):
         return topology, tables
     stored = tuple(
         lake.table(name, run, iteration).arrow(table.schema.names)

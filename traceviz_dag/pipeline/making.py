@@ -1,12 +1,13 @@
 """Each step of the way: makes the tables of one iteration, and records of what. Commands and Dagster's assets call it.
 
-A step raises what a user can act on, and leaves the tables that were there; what it wrote is in the lake.
+A step raises what a user can act on, and leaves the tables that were there; what it wrote is in the lake. Each takes
+``only_stale``: tables that are current are then handed on as they are, whatever Dagster knows of them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -22,8 +23,9 @@ from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.known_ranks import drop_unlisted_ranks
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.marking import mark_stale, unmark
+from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.lake.write import Written
-from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks, named_periods
+from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIteration, analyse_across_ranks, named_periods
 from traceviz_dag.pipeline.aggregates import aggregate
 from traceviz_dag.pipeline.completeness import ranks_in_words
 from traceviz_dag.pipeline.derived import derive
@@ -39,24 +41,24 @@ from traceviz_dag.pipeline.memory import mark_mismatched, set_aside_unreadable
 from traceviz_dag.pipeline.staleness import (
     PAIRS_VARIABLE,
     RankState,
+    are_current,
     iteration_word,
     mark_aggregates,
     mark_of,
     rank_states,
-    stale_ranks,
     topology_is_current,
     topology_word,
     unmark_where_current,
 )
 from traceviz_dag.pipeline.workers import IterationTask, RankOutcome, analyse_ranks
 from traceviz_dag.read.pairs_file import read_pairs_file
-from traceviz_dag.tables import FINDINGS, PERIOD_PERCENTILES, TOPOLOGY_TABLES, DerivedTable
+from traceviz_dag.tables import FINDINGS, PERIOD_PERCENTILES, TOPOLOGY_TABLES, DerivedTable, all_tables
 from traceviz_dag.vocabulary import StaleCause, StaleStage
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A table that was made.
+    """A table that was made, or is current.
 
     Attributes:
         rows: as they were written.
@@ -66,21 +68,43 @@ class Made:
     rows: pa.Table
 
 
-def make_topology(lake: Lake, inputs: IterationInputs) -> tuple[Topology, dict[str, Written]]:
+def _stored(lake: Lake, run: str, iteration: int, names: Iterable[str]) -> dict[str, Made]:
+    found = {}
+    for name in names:
+        rows = lake.table(name, run, iteration).arrow(all_tables()[name].schema.names)
+        found[name] = Made(lake.written(name, run=run, iteration=iteration), rows)
+    return found
+
+
+def make_topology(
+    lake: Lake, inputs: IterationInputs, *, only_stale: bool = False
+) -> tuple[Topology, dict[str, Written]]:
     """Read all headers of the iteration and its text file, unite them, and write both tables."""
-    made = topology_word(inputs)
-    topology, tables = topology_to_store(lake, inputs, is_current=topology_is_current(lake, inputs))
-    write = partial(lake.write, run=inputs.run, iteration=inputs.iteration, made=made)
+    run, iteration = inputs.run, inputs.iteration
+    made = topology_word(lake, inputs)
+    is_current = topology_is_current(lake, inputs, made)
+    if only_stale and is_current:
+        topology, _ = stored_topology(lake, run, iteration)
+        return topology, {name: lake.written(name, run=run, iteration=iteration) for name in TOPOLOGY_TABLES}
+    topology, tables = topology_to_store(lake, inputs, is_current=is_current)
+    write = partial(lake.write, run=run, iteration=iteration, made=made)
     return topology, {name: write(name, rows) for name, rows in zip(TOPOLOGY_TABLES, tables, strict=True)}
 
 
 def make_ranks(
-    lake: Lake, inputs: IterationInputs, rules: Rules, workers: int, wanted: Collection[int], only_stale: bool
+    lake: Lake,
+    inputs: IterationInputs,
+    rules: Rules,
+    workers: int,
+    wanted: Collection[int],
+    only_stale: bool,
+    started: Callable[[Sequence[int]], None] | None = None,
 ) -> Iterator[RankOutcome]:
     """Analyse ranks side by side, and mark what is kept of those that failed, and what was made of the others before.
 
     Args:
-        wanted: ranks. only_stale: leave out those whose tables are current.
+        wanted: ranks. only_stale: leave out those whose tables are current. started: called before ranks are read, with
+            those that will be.
 
     Yields:
         An outcome for each rank, as it is finished; a rank whose trace is gone and whose tables are whole keeps them.
@@ -90,24 +114,21 @@ def make_ranks(
     """
     run, iteration = inputs.run, inputs.iteration
     topology, version = stored_topology(lake, run, iteration)
-    states = rank_states(lake, inputs, version, rules.digest)
-    stale = {entry.rank for entry in stale_ranks(states)}
-    before = {
-        state.entry.rank: state
-        for state in states
-        if state.entry.rank in wanted and (state.entry.rank in stale or not only_stale)
-    }
-    current = {one.entry.rank for one in states if one.is_current and not one.is_gone and one.entry.rank in wanted}
+    states = [one for one in rank_states(lake, inputs, version, rules.digest) if one.entry.rank in wanted]
+    asked = {one.entry.rank: one for one in states if not (only_stale and one.is_current)}
+    current = {one.entry.rank for one in states if one.is_current and not one.is_gone}
     unmark(lake, run, iteration, StaleStage.RANKS, current)
     # What is gone cannot be made anew: its tables stay, whatever of them is still current.
-    kept = [_kept(state) for state in before.values() if state.is_whole and state.is_gone]
-    traces = rank_traces(inputs, before.keys() - {outcome.rank for outcome in kept})
+    kept = [_kept(one) for one in asked.values() if one.stays]
+    traces = rank_traces(inputs, asked.keys() - {outcome.rank for outcome in kept})
+    if started is not None:
+        started([trace.rank for trace in traces])
     task = IterationTask(lake.home, run, iteration, topology, rules, version)
     outcomes: list[RankOutcome] = []
     for outcome in chain(kept, analyse_ranks(task, traces, workers or None)):
         outcomes.append(outcome)
         yield outcome
-    _mark(lake, inputs, outcomes, before)
+    _mark(lake, inputs, outcomes, asked)
 
 
 def _kept(state: RankState) -> RankOutcome:
@@ -145,7 +166,12 @@ class Aggregated:
 
 
 def make_iteration_tables(
-    lake: Lake, inputs: IterationInputs, *, allow_partial: bool = False, with_partial: bool = False
+    lake: Lake,
+    inputs: IterationInputs,
+    *,
+    allow_partial: bool = False,
+    with_partial: bool = False,
+    only_stale: bool = False,
 ) -> Aggregated:
     """Aggregate an iteration over its ranks.
 
@@ -167,6 +193,8 @@ def make_iteration_tables(
     if broken:
         fault = f"measures of {ranks_in_words(broken)} of {inputs.key} break invariants"
         raise BadInputError(inputs.folder, fault, "report it, with the trace")
+    if only_stale and are_current(lake, run, iteration, AGGREGATED_TABLES):
+        return Aggregated(_stored(lake, run, iteration, AGGREGATED_TABLES), unread, dropped)
     tables = aggregate(lake, run, iteration, with_partial=with_partial)
     write = partial(lake.write, run=run, iteration=iteration, made=made)
     written = {name: Made(write(name, rows), rows) for name, rows in tables.items()}
@@ -197,26 +225,41 @@ def pairs_file(named: str = "") -> Path | None:
 
 
 def make_across_ranks(
-    lake: Lake, inputs: IterationInputs, *, pairs: Path | None = None, with_partial: bool = False
+    lake: Lake,
+    inputs: IterationInputs,
+    *,
+    pairs: Path | None = None,
+    allow_partial: bool = False,
+    with_partial: bool = False,
+    only_stale: bool = False,
 ) -> AcrossRanks:
     """Match, align, charge, replay and pair the ranks of an iteration that were read whole, and judge what they say.
 
-    A rank that is missing is a missing member of its communications, and its pipeline has no bubble: both are counted
-    and said in the rows, so no rank is waited for.
+    A rank that never was read is a missing member of its communications, and its pipeline has no bubble: both are
+    counted and said in the rows, so it is not waited for.
 
     Args:
-        pairs: the file that names pairs.
+        pairs: the file that names pairs. allow_partial: go on without ranks whose tables are stale.
 
     Raises:
-        BadInputError: no rank has tables.
+        BadInputError: no rank has tables; or those of one are stale, and without it these would tell less than before.
     """
     run, iteration = inputs.run, inputs.iteration
+    stale = [row.rank for row in lake.stale(run, iteration) if row.stage == StaleStage.RANKS and not row.is_counted]
+    waiting = [rank for rank in stale if rank is not None and inputs.rank(rank) is not None]
+    if waiting and not allow_partial:
+        fault = f"tables of {ranks_in_words(waiting)} of {inputs.key} are stale"
+        raise BadInputError(inputs.folder, fault, "fix their files, or set allow_partial")
     warnings = [
         f"tables of memory of rank {rank} cannot be read, and its snapshot is gone: set aside"
         for rank in set_aside_unreadable(lake, inputs)
     ]
     mismatched = mark_mismatched(lake, inputs).items()
     warnings += [f"the snapshot of rank {rank} is not taken: {why}" for rank, why in mismatched]
+    if only_stale and are_current(lake, run, iteration, ACROSS_RANKS_TABLES):
+        made = _stored(lake, run, iteration, ACROSS_RANKS_TABLES)
+        verdicts, fault = judged_pairs(pairs, made["periods"].rows)
+        return AcrossRanks(made, verdicts, fault, warnings)
     word = iteration_word(lake, run, iteration, FINDINGS.name)
     write = partial(lake.write, run=run, iteration=iteration, made=word)
     if not lake.partitions("kernels", run, iteration):
@@ -246,8 +289,18 @@ def _named_pairs(
     return named, judge_pairs(pairs, named), ""
 
 
-def make_derived(lake: Lake, table: DerivedTable, run: str, iteration: int) -> Made:
+def judged_pairs(file: Path | None, periods: pa.Table) -> tuple[Sequence[PairVerdict], str]:
+    """The verdicts on the pairs that a file names, by table ``periods``, and what is wrong with the file."""
+    try:
+        return judge_pairs(read_pairs_file(file) if file is not None else (), periods), ""
+    except BadInputError as error:
+        return (), str(error)
+
+
+def make_derived(lake: Lake, table: DerivedTable, run: str, iteration: int, *, only_stale: bool = False) -> Made:
     """Ask the query of another package's table of an iteration, and keep what it says."""
+    if only_stale and are_current(lake, run, iteration, [table.name]):
+        return _stored(lake, run, iteration, [table.name])[table.name]
     made = iteration_word(lake, run, iteration, table.name)
     rows = derive(lake, table, run, iteration)
     written = lake.write(table.name, rows, run=run, iteration=iteration, made=made)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -158,6 +158,16 @@ def store_memory(
     for number, outcome in spread(work, sources, workers):
         rank = sources[number].rank
         yield SnapshotOutcome(rank, fault=str(outcome)) if isinstance(outcome, WorkerDiedError) else outcome
+
+
+def stored_memory(lake: Lake, inputs: IterationInputs, ranks: Iterable[int]) -> list[SnapshotOutcome]:
+    """What :func:`store_memory` said of ranks whose tables are there."""
+    faults = read_in_part(lake, inputs)
+    place = partial(lake.written, run=inputs.run, iteration=inputs.iteration)
+    return [
+        SnapshotOutcome(rank, {name: place(name, rank=rank) for name in MEMORY_TABLES}, faults.get(rank, ""))
+        for rank in ranks
+    ]
 
 
 def losses(devices: Sequence[Examined]) -> list[str]:

@@ -63,7 +63,7 @@ def _analyse_once(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping
     windows, windows_from = gpu_step_windows(classified, trace.step)
     return {
         **format_of_trace(trace).tables(trace, step_windows(classified, trace.step)),
-        "traces": _traces_row(trace, events, classified, kernels, rules),
+        "traces": _traces_row(trace, events, classified, kernels),
         "kernels": kernels,
         "microbatches": microbatches_table(kernels, _host_steps(classified, trace.step)),
         "synchronizations": rows_of_step(classified.synchronizations, trace.step),
@@ -175,7 +175,7 @@ def gpu_step_windows(classified: Classification, step: int | None) -> tuple[list
     return [row for row in windows if step is None or row[0] == step], source
 
 
-def failed_trace(trace: RankTrace, fault: str, rules: Rules) -> pa.Table:
+def failed_trace(trace: RankTrace, fault: str) -> pa.Table:
     """The ``traces`` row of a file of which nothing could be used."""
     size: int | None = None
     digest: str | None = None
@@ -190,7 +190,6 @@ def failed_trace(trace: RankTrace, fault: str, rules: Rules) -> pa.Table:
         "digest": [digest],
         "status": [TraceStatus.FAILED.value],
         "fault": [fault],
-        "rules_digest": [rules.digest],
     }
     return TRACES.from_columns(columns)
 
@@ -209,9 +208,7 @@ def _host_steps(classified: Classification, step: int | None) -> HostSteps:
     )
 
 
-def _traces_row(
-    trace: RankTrace, events: TraceEvents, classified: Classification, kernels: pa.Table, rules: Rules
-) -> pa.Table:
+def _traces_row(trace: RankTrace, events: TraceEvents, classified: Classification, kernels: pa.Table) -> pa.Table:
     header, report, host = events.header, events.report, events.host
     fault = trace_fault(events, classified, trace.step)
     starts = np.concatenate([host.start_ns, events.launches.start_ns, events.device.start_ns])
@@ -265,7 +262,6 @@ def _traces_row(
         "communication_ns": time_where(pc.equal(kernels["kind"].cast(pa.string()), Kind.COMMUNICATION.value)),
         "microbatch_known_ns": time_where(pc.is_valid(kernels["microbatch"])),
         "step_kind": step_kind(events, kernels, step_windows(classified, trace.step), whole=fault is None),
-        "rules_digest": rules.digest,
     }
     return TRACES.from_columns({name: [value] for name, value in values.items()})
 

@@ -57,13 +57,21 @@ def code_version_of(table: str) -> str:
     return f"{CODE_VERSION}-{code_of_rules()}" if lead_of(table) == lead_of(FINDINGS.name) else CODE_VERSION
 
 
-def topology_word(inputs: IterationInputs) -> str:
-    """Of what the topology is made: ask before anything is read, so that what changes meanwhile makes it stale."""
+def topology_word(lake: Lake, inputs: IterationInputs) -> str:
+    """Of what the topology is made: ask before anything is read, so that what changes meanwhile makes it stale.
+
+    One that was made of all of it stays current when traces are moved away. The word of one that is made while some are
+    away says which, so that it is made anew when they are back.
+    """
     versions = [f"{entry.rank}:{entry.version}" for entry in inputs.ranks]
     text = Path(inputs.topology_file) if inputs.topology_file else None
     if text is not None and text.is_file():
         versions.append(digest_of(text))
-    return made_word(inputs=" ".join(versions), code=code_version_of(TOPOLOGY_TABLES[0]))
+    of = {"inputs": " ".join(versions), "code": code_version_of(TOPOLOGY_TABLES[0])}
+    away = [str(entry.rank) for entry in inputs.ranks if not Path(entry.path).exists()]
+    if not away or _are_made(lake, TOPOLOGY_TABLES, made_word(**of), inputs.run, inputs.iteration):
+        return made_word(**of)
+    return made_word(**of, away=" ".join(away))
 
 
 def iteration_word(lake: Lake, run: str, iteration: int, table: str) -> str:
@@ -71,9 +79,13 @@ def iteration_word(lake: Lake, run: str, iteration: int, table: str) -> str:
     return made_word(of=_made_of(lake, run, iteration, table), code=code_version_of(table))
 
 
-def topology_is_current(lake: Lake, inputs: IterationInputs) -> bool:
-    """Whether the stored topology was made from these inputs by this code."""
-    return _are_made(lake, TOPOLOGY_TABLES, topology_word(inputs), inputs.run, inputs.iteration)
+def topology_is_current(lake: Lake, inputs: IterationInputs, word: str | None = None) -> bool:
+    """Whether the stored topology was made from these inputs by this code.
+
+    Args:
+        word: what :func:`topology_word` said, where that was asked already.
+    """
+    return _are_made(lake, TOPOLOGY_TABLES, word or topology_word(lake, inputs), inputs.run, inputs.iteration)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +110,11 @@ class RankState:
     def is_gone(self) -> bool:
         """Whether the trace is not there any more."""
         return not Path(self.entry.path).exists()
+
+    @property
+    def stays(self) -> bool:
+        """Whether the tables stay, current or not: they are whole, and what they are made of cannot be read again."""
+        return self.is_whole and self.is_gone
 
 
 def rank_states(lake: Lake, inputs: IterationInputs, of_topology: str, rules_digest: str) -> list[RankState]:
@@ -126,13 +143,13 @@ def stale_ranks(states: Iterable[RankState]) -> list[RankInput]:
 
     A rank whose file is gone keeps the tables that it has; see :func:`outdated_ranks`.
     """
-    return [one.entry for one in states if not one.is_current and not (one.is_whole and one.is_gone)]
+    return [one.entry for one in states if not one.is_current and not one.stays]
 
 
 def outdated_ranks(states: Iterable[RankState]) -> list[RankInput]:
     """Ranks whose tables were made from another file, topology, rules or code, and cannot be made anew: their file is
     gone."""
-    return [one.entry for one in states if not one.is_current and one.is_whole and one.is_gone]
+    return [one.entry for one in states if not one.is_current and one.stays]
 
 
 def mark_of(state: RankState, fault: str = "") -> Stale:
@@ -154,12 +171,7 @@ def mark_of(state: RankState, fault: str = "") -> Stale:
 
 def iteration_is_current(lake: Lake, inputs: IterationInputs) -> bool:
     """Whether the iteration's own tables were made of what its ranks and its topology are now, by this code."""
-    return _are_current(lake, inputs, ITERATION_TABLES)
-
-
-def derived_is_current(lake: Lake, inputs: IterationInputs, name: str) -> bool:
-    """The same of a table that another package derives from them."""
-    return _are_current(lake, inputs, [name])
+    return are_current(lake, inputs.run, inputs.iteration, ITERATION_TABLES)
 
 
 def memory_is_current(lake: Lake, inputs: IterationInputs, sources: Sequence[MemorySource]) -> bool:
@@ -188,16 +200,16 @@ def mark_aggregates(lake: Lake, inputs: IterationInputs, cause: StaleCause, reas
     """
     run, iteration = inputs.run, inputs.iteration
     steps = {StaleStage.ITERATIONS.value: ITERATION_TABLES, **{name: (name,) for name in derived_tables()}}
-    are_current = {stage: _are_current(lake, inputs, names) for stage, names in steps.items()}
+    current = {stage: are_current(lake, run, iteration, names) for stage, names in steps.items()}
     outdated = [
         Stale(None, stage, cause, reason)
         for stage, names in steps.items()
-        if not are_current[stage] and any(lake.exists(name, run=run, iteration=iteration) for name in names)
+        if not current[stage] and any(lake.exists(name, run=run, iteration=iteration) for name in names)
     ]
     for stage in steps.keys() - {row.stage for row in outdated}:
         unmark(lake, run, iteration, stage)
     mark_stale(lake, run, iteration, outdated)
-    return are_current[StaleStage.ITERATIONS]
+    return current[StaleStage.ITERATIONS]
 
 
 def unmark_where_current(lake: Lake, inputs: IterationInputs) -> None:
@@ -233,14 +245,15 @@ def contiguous(ranks: Sequence[int]) -> list[tuple[int, int]]:
     return groups
 
 
-def _are_current(lake: Lake, inputs: IterationInputs, names: Collection[str]) -> bool:
+def are_current(lake: Lake, run: str, iteration: int, names: Collection[str]) -> bool:
+    """The same of some tables of an iteration, those that other packages derive among them."""
     words: dict[str, str] = {}
     for name in names:
         # What a step is made of is asked once.
         lead = lead_of(name)
         if lead not in words:
-            words[lead] = iteration_word(lake, inputs.run, inputs.iteration, name)
-        if not _are_made(lake, [name], words[lead], inputs.run, inputs.iteration):
+            words[lead] = iteration_word(lake, run, iteration, name)
+        if not _are_made(lake, [name], words[lead], run, iteration):
             return False
     return True
 

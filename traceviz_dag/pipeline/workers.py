@@ -189,7 +189,7 @@ def _record_failure(task: IterationTask, trace: RankTrace, fault: str) -> RankOu
     is_readable = all(lake.is_readable(name, run=run, iteration=iteration, rank=rank) for name in there)
     if RANK_TABLES[-1] in there and is_readable:
         return RankOutcome(rank, {}, {}, fault, failed=True, kept=True)
-    row = failed_trace(trace, fault, task.rules)
+    row = failed_trace(trace, fault)
     lake.write("traces", row, run=run, iteration=iteration, rank=rank)
     lake.delete(*names[1:], run=run, iteration=iteration, rank=rank)
     return RankOutcome(rank, {}, row.to_pylist()[0], fault, failed=True)

@@ -20,6 +20,7 @@ from traceviz_dag.read.limits import MOST_RANKS
 _LAST_ITERATION = 10**18 - 1
 _ONLY_ITERATION = 0
 """Iteration of a file whose path names none and that holds no ProfilerStep."""
+_WHOLE_FILE = "the whole file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class PlacedTrace:
         header: of the file, where it states of which job it is; None where it does not, or could not be read.
         first_ns: wall clock near its first event, ns since 1970; None where nothing tells.
         format: name of its trace format.
+        counted_by: what counts iterations from 0 where nothing bears their numbers, in words; empty where one does.
     """
 
     run: str
@@ -49,6 +51,7 @@ class PlacedTrace:
     header: TraceHeader | None = None
     first_ns: int | None = None
     format: str = FALLBACK
+    counted_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +182,10 @@ def _place(file: TraceFile, stated_rank: int | None, look: Callable[[TraceFile],
         numbers = [(next(iter(steps), _ONLY_ITERATION), None)]
     else:
         numbers = [(step, step) for step in steps]
+    counted_by = "" if steps or file.iteration is not None else _WHOLE_FILE
     traces = (
-        replace(_trace(file, number, rank, step), header=header, first_ns=told.first_ns) for number, step in numbers
+        replace(_trace(file, number, rank, step), header=header, first_ns=told.first_ns, counted_by=counted_by)
+        for number, step in numbers
     )
     return _Placed(tuple(traces), warning=warning)
 

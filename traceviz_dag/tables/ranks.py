@@ -78,7 +78,6 @@ TRACES = Table(
             "(an engine that serves a model), or graph_replay (CUDA graphs, whose phases are not recorded); NULL where "
             "nothing tells.",
         ),
-        Column("rules_digest", TEXT, "Digest of the rule table that classified the kernels."),
     ),
 )
 

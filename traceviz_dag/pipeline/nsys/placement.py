@@ -190,9 +190,12 @@ def _placed(file: TraceFile, part: NsysPart, rank: int, found: Iterations) -> li
     steps = found.number.tolist()
     if file.iteration is not None and len(steps) == 1:
         numbers: list[tuple[int, int | None]] = [(file.iteration, None)]
+        counted_by = ""
     else:
         numbers = [(step, step if len(steps) > 1 else None) for step in steps]
+        counted_by = found.counted_by
+    place = (rank, file.path, file.name)
     return [
-        PlacedTrace(file.run, number, rank, file.path, file.name, step, part.key, format=NsysFiles.name)
+        PlacedTrace(file.run, number, *place, step, part.key, format=NsysFiles.name, counted_by=counted_by)
         for number, step in numbers
     ]

@@ -17,7 +17,9 @@ import numpy.typing as npt
 
 from traceviz_dag.arrays import Int64
 
-WHOLE, OPTIMIZER = "the whole capture, since no mark shows any", "heuristic: bursts of optimizer kernels"
+_WHOLE = "the whole capture"
+WHOLE, OPTIMIZER = f"{_WHOLE}, since no mark shows any", "heuristic: bursts of optimizer kernels"
+_PROFILER_STEPS, _NUMBERS = "NVTX ranges ProfilerStep#N", "numbered NVTX ranges"
 _PROFILER = re.compile(r"ProfilerStep#(\d{1,18})$")
 _NUMBERED = re.compile(
     r"(?:train(?:ing)?[ _-]?)?(?:iteration|iter|step|sample|batch)\s*[_#:=\[ -]*\s*(\d{1,18})\]?$", re.IGNORECASE
@@ -45,6 +47,13 @@ class Iterations:
 
     def __len__(self) -> int:
         return len(self.number)
+
+    @property
+    def counted_by(self) -> str:
+        """What counts them from 0, in words; empty where ranges bear the numbers of training steps."""
+        if self.source in (_PROFILER_STEPS, _NUMBERS):
+            return ""
+        return _WHOLE if self.source.startswith(WHOLE) else self.source
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +83,7 @@ def find_iterations(
         optimizer: which of these update parameters.
         kernel_names: a number for the name of each.
     """
-    for pattern, words in ((_PROFILER, "NVTX ranges ProfilerStep#N"), (_NUMBERED, "numbered NVTX ranges")):
+    for pattern, words in ((_PROFILER, _PROFILER_STEPS), (_NUMBERED, _NUMBERS)):
         found = _numbered(ranges, pattern, words)
         if found is not None:
             return found
