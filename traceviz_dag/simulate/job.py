@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import pickle
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -113,26 +115,26 @@ def _write_traces(
         _Truth(settings, truth_folder, ranks) as truth,
         _writers(settings, workers) as submit,
     ):
-        total, done = len(ranks) * _file_count(settings), 0
-        outstanding: list[tuple[int, Future[Written]]] = []
-        for numbers in _file_steps(settings, kept, progress):
+        total = len(ranks) * _file_count(settings)
+        outstanding: deque[tuple[int, Future[Written]]] = deque()
+        done = itertools.count(1)
+
+        def add_outstanding() -> None:
             while outstanding:
-                rank, future = outstanding.pop(0)
+                # What a file wrote is let go before the next one's is taken.
+                rank, future = outstanding.popleft()
                 truth.add(rank, future.result())
-                done += 1
                 if progress:
-                    progress("traces", done, total)
+                    progress("traces", next(done), total)
             truth.finish()
+
+        for numbers in _file_steps(settings, kept, progress):
+            add_outstanding()
             for rank in ranks:
                 path = out / trace_path(settings, rank, numbers[0])
                 steps = [(number, _kept_at(kept, number, rank)) for number in numbers]
                 outstanding.append((rank, submit(rank, path, steps)))
-        for rank, future in outstanding:
-            truth.add(rank, future.result())
-            done += 1
-            if progress:
-                progress("traces", done, total)
-        truth.finish()
+        add_outstanding()
 
 
 def _clear(out: Path) -> None:
