@@ -163,7 +163,7 @@ def counted(rows: list[dict[str, Any]]) -> str:
         count = sum(row["class"] == kind for row in graves)
         parts.append(f"{count} {kind if count == 1 else plural}")
     notes = sum(row["severity"] == Severity.NOTE for row in rows)
-    return f"{', '.join(parts)}, {notes} note{'' if notes == 1 else 's'}"
+    return f"{', '.join(parts)}, {notes_in_words(notes, sum(map(may_be_finding, rows)))}"
 
 
 def _fails(row: dict[str, Any], names: list[str] | tuple[()]) -> bool:
@@ -182,20 +182,32 @@ def open_questions(rows: list[dict[str, Any]], names: list[str] | tuple[()]) -> 
     Of a rule that is named all must be judged. Where any finding counts, too, a row whose gain is refused leaves it
     open whether it is one; unless what it can gain at most is too little for a finding.
     """
-    from traceviz_dag.analyze.findings.findings import LEAST_GAIN, MORE
-    from traceviz_dag.analyze.findings.rule import nothing_mends
-    from traceviz_dag.analyze.findings.rules.registry import rule_named
-
     told = []
     for row in rows:
         if row["severity"] == Severity.NOT_LOOKED_AT and row["rule"] in names:
             told.append(f"{row['rule']}: {row['statement']}")
-        elif row["severity"] == Severity.NOTE and row["gain_ns"] is None and {ANY, row["rule"]} & set(names):
-            known = row["at_most_ns"] is not None and row["step_ns"] is not None
-            slight = known and MORE * row["at_most_ns"] < LEAST_GAIN * row["step_ns"]
-            if rule_named(row["rule"]).edit is not nothing_mends and not slight:
-                told.append(f"{row['rule']}: {row['statement']}")
+        elif {ANY, row["rule"]} & set(names) and may_be_finding(row):
+            told.append(f"{row['rule']}: {row['statement']}")
     return told
+
+
+def may_be_finding(row: Mapping[str, Any]) -> bool:
+    """Whether a note has a gain that is not known, but may be enough for a finding."""
+    from traceviz_dag.analyze.causes.gains import LEAST_GAIN
+    from traceviz_dag.analyze.findings.findings import MORE
+    from traceviz_dag.analyze.findings.rule import nothing_mends
+    from traceviz_dag.analyze.findings.rules.registry import rule_named
+
+    if row["severity"] != Severity.NOTE or row["gain_ns"] is not None or rule_named(row["rule"]).edit is nothing_mends:
+        return False
+    known = row["at_most_ns"] is not None and row["step_ns"] is not None
+    return not known or MORE * row["at_most_ns"] >= LEAST_GAIN * row["step_ns"]
+
+
+def notes_in_words(notes: int, unknown: int) -> str:
+    """How many notes there are, and of how many it is not known whether they are findings."""
+    which = "" if not unknown else f" ({unknown} of unknown gain)"
+    return f"{notes} note{'' if notes == 1 else 's'}{which}"
 
 
 def _unpredicted(iteration: StoredIteration) -> str | None:
@@ -203,8 +215,8 @@ def _unpredicted(iteration: StoredIteration) -> str | None:
     rows = iteration.table("what_if").to_pylist()
     if any(row["refusal"] is None for row in rows):
         return None
-    whole = [row["refusal"] for row in rows if row["edit"] is None]
-    return str(whole[0]) if whole else "no training step could be replayed"
+    reasons = [row["refusal"] for row in sorted(rows, key=lambda row: row["edit"] is not None)]
+    return str(reasons[0]) if reasons else "no training step could be replayed"
 
 
 def _flat(answer: dict[str, Any]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from traceviz_dag.analyze.causes.gains import named_edit, over_steps
+from traceviz_dag.analyze.causes.gains import LEAST_GAIN, named_edit, over_steps
 from traceviz_dag.analyze.causes.what_if import MOST_RANKS
 from traceviz_dag.analyze.findings.rule import (
     EditKey,
@@ -32,9 +32,6 @@ from traceviz_dag.vocabulary import FindingClass, Severity, StepKind
 
 MORE = 1.25
 """An edit that gains so many times what a finding can cost at most mends something else, too."""
-
-LEAST_GAIN = 0.01
-"""Share of the step that a finding gains at least."""
 
 WIDE = 0.2
 """Share of the step from which the width of an error bar is said."""
@@ -230,10 +227,10 @@ def _why_unpredicted(
 ) -> str:
     if edit is None:
         return rule.unpredicted
-    if not gains:
-        return refusals.get(None, "no training step could be replayed")
     if edit in refusals:
         return refusals[edit]
+    if not gains:
+        return refusals.get(None, "no training step could be replayed")
     named = named_edit({**edit._asdict(), "factor": None})
     if edit.edit == "fix_rank":
         return (

@@ -204,6 +204,7 @@ def _statements(summary: dict[str, Any]) -> list[str]:
 def first_findings(lake: Lake, run: str, iteration: int) -> dict[str, Any] | None:
     """The gravest findings of an iteration, and how many there are; None where they were not looked for."""
     from traceviz_dag.analyze.findings.losses import largest_losses, leading
+    from traceviz_dag.commands.findings import may_be_finding
     from traceviz_dag.vocabulary import Severity
 
     if not lake.exists("findings", run=run, iteration=iteration):
@@ -215,6 +216,7 @@ def first_findings(lake: Lake, run: str, iteration: int) -> dict[str, Any] | Non
         "findings": sum(row["severity"] == Severity.FINDING for row in rows),
         "leading": len(first),
         "notes": sum(row["severity"] == Severity.NOTE for row in rows),
+        "notes_of_unknown_gain": sum(map(may_be_finding, rows)),
         "losses": largest_losses(rows),
         "first": [{name: row[name] for name in columns} for row in first[:MOST_FINDINGS]],
     }
@@ -223,11 +225,12 @@ def first_findings(lake: Lake, run: str, iteration: int) -> dict[str, Any] | Non
 def _found(summary: dict[str, Any]) -> list[str]:
     """The largest losses and the gravest findings, a line each."""
     from traceviz_dag.analyze.findings.losses import label, losses_in_words
+    from traceviz_dag.commands.findings import notes_in_words
 
     found = summary["findings"]
     if found is None:
         return []
-    notes = f"{found['notes']} note{'' if found['notes'] == 1 else 's'}"
+    notes = notes_in_words(found["notes"], found["notes_of_unknown_gain"])
     losses = [words] if (words := losses_in_words(found["losses"])) else []
     counted = f"{found['findings'] or 'no'} finding{'' if found['findings'] == 1 else 's'}"
     if not found["first"]:
