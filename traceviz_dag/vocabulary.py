@@ -95,6 +95,7 @@ class StepEvidence(StrEnum):
     LAUNCH = "launch"
     START = "start"
     NEAREST = "nearest"
+    CUT = "cut"
     NONE = "none"
 
 

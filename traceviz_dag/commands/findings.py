@@ -14,6 +14,7 @@ from traceviz_dag.commands.common.across import (
     RulesOption,
     RunOption,
     chosen_iterations,
+    cut_statements,
     end_untold,
     heading,
     place,
@@ -115,12 +116,15 @@ def findings(
 
 
 def _answer(iteration: StoredIteration, *, given: bool) -> dict[str, Any]:
+    from traceviz_dag.lake.summaries import cut_steps
     from traceviz_dag.pipeline.findings import compared_environment, kind_of_steps
 
     rows = stored_findings(iteration, given=given)
     environment = compared_environment(iteration.lake, iteration.run, iteration.iteration)
     kind = kind_of_steps(iteration.lake, iteration.run, iteration.iteration)
-    return {**place(iteration), "environment": environment, "step_kind": kind, "iteration_findings": rows}
+    cut = cut_steps(iteration.lake, iteration.run, iteration.iteration)
+    what = {"environment": environment, "step_kind": kind, "cut_steps": cut}
+    return {**place(iteration), **what, "iteration_findings": rows}
 
 
 def stored_findings(iteration: StoredIteration, *, given: bool) -> list[dict[str, Any]]:
@@ -182,13 +186,12 @@ def open_questions(rows: list[dict[str, Any]], names: list[str] | tuple[()]) -> 
     Of a rule that is named all must be judged. Where any finding counts, too, a row whose gain is refused leaves it
     open whether it is one; unless what it can gain at most is too little for a finding.
     """
-    told = []
-    for row in rows:
-        if row["severity"] == Severity.NOT_LOOKED_AT and row["rule"] in names:
-            told.append(f"{row['rule']}: {row['statement']}")
-        elif {ANY, row["rule"]} & set(names) and may_be_finding(row):
-            told.append(f"{row['rule']}: {row['statement']}")
-    return told
+
+    def is_open(row: Mapping[str, Any]) -> bool:
+        unjudged = row["severity"] == Severity.NOT_LOOKED_AT and row["rule"] in names
+        return unjudged or (bool({ANY, row["rule"]} & set(names)) and may_be_finding(row))
+
+    return [f"{row['rule']}: {row['statement']}" for row in rows if is_open(row)]
 
 
 def may_be_finding(row: Mapping[str, Any]) -> bool:
@@ -282,6 +285,8 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
     if kind == StepKind.INFERENCE:
         step = f"{milliseconds(rows[0]['step_ns'])} ms recorded" if rows and rows[0]["step_ns"] else "time unknown"
     typer.echo(f"\n{heading(iteration, f'{said}{step} on {ranks}{mode}')}")
+    for cut in cut_statements(answer["cut_steps"]):
+        typer.echo(f"  {cut}")
     if losses := losses_in_words(largest_losses(rows)):
         typer.echo(f"  {losses}")
     typer.echo(f"  {counted(rows)}; gains do not add up")

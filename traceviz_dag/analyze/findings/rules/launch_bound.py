@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import MEASURED, PAUSES, STAGES, lacking
 from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
+from traceviz_dag.tables.ranks import NOT_CUT
 from traceviz_dag.vocabulary import FindingClass
 
 LEAST_SHARE = 0.05
@@ -48,7 +49,8 @@ candidates AS (
 launches AS (
     SELECT rank, CAST(quantile_disc(duration_ns, 0.5) AS BIGINT) AS median_ns, count(*) AS kernels
     FROM kernels
-    WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND rank IN (SELECT rank FROM candidates)
+    WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND {NOT_CUT}
+        AND rank IN (SELECT rank FROM candidates)
     GROUP BY rank
 ),
 bound AS (
