@@ -159,6 +159,23 @@ def test_a_file_that_breaks_off_is_placed_where_it_fits_and_nowhere_if_there_are
     assert set(faults(matches)[:8]) == {"members_missing"}
 
 
+@pytest.mark.parametrize(("before", "after"), [(("reduce",), ()), ((), ("reduce",))])
+def test_one_more_communication_at_the_edge_of_a_file_costs_no_other_one_its_match(before, after):
+    operations = ("allreduce", "broadcast", "broadcast", "allreduce")
+    usual = [(10 * at, name) for at, name in enumerate(operations)]
+    odd = [(-10, name) for name in before] + usual + [(40, name) for name in after]
+    lists = {0: usual, 1: usual, 2: odd}
+    rows = [
+        part(rank, 100 + start, 105 + start, collective=name) for rank, mine in lists.items() for start, name in mine
+    ]
+    matches = match_rows(rows, topology({"1": (0, 1, 2)}))
+    met = {}
+    for row, number, found in zip(rows, matches.communication.tolist(), matches.found.tolist(), strict=True):
+        met.setdefault((number, found), []).append(row["start_ns"])
+    assert sorted(map(len, met.values())) == [1, 3, 3, 3, 3]
+    assert all(len(set(starts)) == 1 and found == len(starts) for (_, found), starts in met.items())
+
+
 def test_members_that_run_different_operations_at_the_same_place_are_not_one_communication():
     rows = [part(0, 0, 5, sequence=1), part(1, 0, 5, sequence=1, collective="broadcast")]
     assert faults(match_rows(rows, topology({"1": (0, 1)}))) == ["operations_differ"] * 2

@@ -3,7 +3,8 @@
 The place is the recorded sequence number where the trace names the group (the numbers are those of one communicator)
 and every row of it has one, else the order of launch. By order, the members' lists of operations must agree, and for a
 group that no trace names also kernels, sizes and types; a shorter list (a file that breaks off, a profiler that started
-late) is placed where it fits in exactly one way. What cannot be placed stays unmatched, with the reason.
+late) is placed where it fits in exactly one way, and so is a longer one. What cannot be placed stays unmatched, with
+the reason.
 """
 
 from __future__ import annotations
@@ -169,14 +170,14 @@ def _place_by_order(
     agrees = (prints == prints[reference]) & (lengths == lengths[reference])
     shift = np.where(agrees, 0, MISSING)
     for odd in np.flatnonzero(~agrees).tolist():
-        shift[odd] = _only_fit(
-            signature[starts[odd] : starts[odd] + lengths[odd]],
-            signature[starts[reference[odd]] : starts[reference[odd]] + lengths[reference[odd]]],
-        )
+        mine, usual = (signature[starts[one] : starts[one] + lengths[one]] for one in (odd, reference[odd]))
+        shift[odd] = _only_fit(mine, usual)
+        if shift[odd] == MISSING and (before := _only_fit(usual, mine)) != MISSING:
+            shift[odd] = -before
     placed = shift[queue] != MISSING
     # Steps of one file follow each other: each gets places of its own.
-    wide = int(lengths.max()) + 1
-    place[rest[placed]] = (unit[queue] * wide + position + np.maximum(shift[queue], 0))[placed]
+    wide = 2 * int(lengths.max()) + 1
+    place[rest[placed]] = (unit[queue] * wide + int(lengths.max()) + position + shift[queue])[placed]
     rule[rest[placed]] = MATCHED_BY.index(MatchedBy.ORDER)
 
 
