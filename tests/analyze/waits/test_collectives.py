@@ -144,6 +144,7 @@ def test_a_rank_without_a_trace_is_counted_as_a_missing_member():
     assert faults(matches) == ["members_missing"] * 2 and matches.found.tolist() == [2, 2]
     table = collectives_table(matches, solve_clocks(matches)).to_pylist()
     assert [row["wait_ns"] for row in table] == [10, 0] and {row["fault"] for row in table} == {"members_missing"}
+    assert {row["last_transfer_ns"] for row in table} == {row["bus_gb_per_s"] for row in table} == {None}
 
 
 def test_a_file_that_breaks_off_is_placed_where_it_fits_and_nowhere_if_there_are_two_places():

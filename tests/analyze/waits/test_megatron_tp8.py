@@ -67,7 +67,7 @@ def test_the_command_names_both_late_ranks_though_one_of_them_alone_saves_little
     assert {rank for rank in RANKS if f"host_pause: the host of rank {rank} paused" in answer.out} == LATE
 
 
-def test_half_of_the_ranks_do_not_tell_what_a_pause_of_one_costs(shared_data, tmp_path):
+def test_half_of_the_ranks_tell_no_wait_no_transfer_and_not_what_a_pause_of_one_costs(shared_data, tmp_path):
     """All would say 6.944 ms, 1.1 % of the step; of four it was predicted to be 7.698 to 8.291 ms."""
     half = tmp_path / "half"
     half.mkdir()
@@ -79,5 +79,8 @@ def test_half_of_the_ranks_do_not_tell_what_a_pause_of_one_costs(shared_data, tm
     assert (
         row["gain_ns"] is None and row["refusal"] == why and row["statement"].endswith(f"no gain is predicted: {why}")
     )
+    (waits,) = call("waits", half, "--home", tmp_path / "home", "--json").json
+    assert waits["uncertain"] == waits["communication_kernels"] == 336
+    assert waits["communication"] == [] and waits["waits"] == {"solved": 0, "durations": 0, "untold": 0}
     said = call("findings", half, "--home", tmp_path / "home").out
     assert "0 faults, 0 opportunities" in said and "of unknown gain)" in said
