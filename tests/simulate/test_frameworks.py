@@ -75,6 +75,8 @@ def test_a_slow_rank_is_the_fault_and_its_gain_is_what_the_job_without_it_takes_
             "SELECT rule, rank, gain_ns FROM findings WHERE iteration = 2 AND severity = 'finding' AND class = 'fault'"
         ).to_pylist()
         assert [(row["rule"], row["rank"]) for row in faults] == ([] if slow is None else [("slow_rank", slow)])
+    advice = {row["remedy"] for row in lake.query("SELECT remedy FROM findings WHERE remedy IS NOT NULL").to_pylist()}
+    assert advice and not any("Megatron" in words or "--overlap" in words for words in advice)
     assert faults[0]["gain_ns"] == pytest.approx(took[1] - took[None], rel=0.1)
 
 

@@ -16,6 +16,7 @@ from traceviz_dag.analyze.microbatches import HostSteps, microbatches_table
 from traceviz_dag.analyze.overlap import overlap_table
 from traceviz_dag.analyze.step_windows import Step, windows_of_kernels
 from traceviz_dag.classify.dimensions.communication import job_groups
+from traceviz_dag.classify.framework import framework_of
 from traceviz_dag.classify.kernels import Classification, classify
 from traceviz_dag.classify.phases.schedule_order import BACKWARD, FORWARD
 from traceviz_dag.classify.phases.steps import MicrobatchSteps
@@ -280,6 +281,7 @@ def _traces_row(
         "communication_ns": time_where(pc.equal(kernels["kind"].cast(pa.string()), Kind.COMMUNICATION.value)),
         "microbatch_known_ns": time_where(pc.is_valid(kernels["microbatch"])),
         "step_kind": step_kind(events, kernels, step_windows(classified, trace.step), whole=fault is None),
+        "framework": framework_of(events, kernels),
         "rules_digest": rules.digest,
     }
     return TRACES.from_columns({name: [value] for name, value in values.items()})

@@ -87,6 +87,7 @@ TRACES = Table(
             "(an engine that serves a model), or graph_replay (CUDA graphs, whose phases are not recorded); NULL where "
             "nothing tells.",
         ),
+        Column("framework", TEXT, "What trained: megatron, ddp, fsdp (1 or 2) or zero; NULL where nothing tells."),
         Column("rules_digest", TEXT, "Digest of the rule table that classified the kernels."),
     ),
 )

@@ -28,7 +28,7 @@ from traceviz_dag.analyze.findings.rule import (
 from traceviz_dag.analyze.findings.rules import environment
 from traceviz_dag.tables import FINDINGS
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
-from traceviz_dag.vocabulary import FindingClass, Severity, StepKind
+from traceviz_dag.vocabulary import FindingClass, Severity, StepKind, TrainingFramework
 
 MORE = 1.25
 """An edit that gains so many times what a finding can cost at most mends something else, too."""
@@ -64,7 +64,7 @@ class Iteration:
     Attributes:
         what_if: rows of the table of that name. step_ns: of its training steps on the host together; None where no file
             has a ProfilerStep. steps: how many. capture_mode: what was recorded, in words. kind: of the steps; None
-            where it is not known.
+            where it is not known. framework: what trained; None where nothing tells.
     """
 
     run: str
@@ -74,6 +74,7 @@ class Iteration:
     steps: int
     capture_mode: str
     kind: StepKind | None = None
+    framework: TrainingFramework | None = None
 
 
 def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
@@ -160,7 +161,7 @@ def _finding(
         "refusal": why,
         "at_most_ns": at_most,
         "statement": f"{rule.sentence(row)}; {predicted}",
-        "remedy": rule.what_to_do(row, iteration.kind),
+        "remedy": rule.what_to_do(row, iteration.kind, iteration.framework),
         "evidence_sql": evidence_sql(rule, iteration.run, iteration.iteration, row),
     }
 

@@ -103,7 +103,7 @@ RULE = Rule(
     name="launch_bound",
     of_class=FindingClass.FAULT,
     question="Does a GPU wait for launches?",
-    remedy="Capture the step in CUDA graphs (--cuda-graph-impl, --enable-cuda-graph), fuse small kernels "
+    remedy="Capture the step in CUDA graphs (Megatron-LM: --cuda-graph-impl, --enable-cuda-graph), fuse small kernels "
     "(torch.compile, fused optimizers), and make micro-batches larger. The profiler itself slows launches, most with "
     "call stacks: take a trace without them before you act.",
     serving="Replay CUDA graphs where the server runs eagerly (without --enforce-eager), compile the model, and serve "
