@@ -80,6 +80,22 @@ def test_a_slow_rank_is_the_fault_and_its_gain_is_what_the_job_without_it_takes_
     assert faults[0]["gain_ns"] == pytest.approx(took[1] - took[None], rel=0.1)
 
 
+def test_a_host_that_ends_its_step_with_its_gpu_waited_for_it_though_no_row_shows_that(tmp_path):
+    gains = {}
+    for rows in (True, False):
+        settings = FrameworkSettings(Framework.DDP, ranks=3, layers=6, steps=2, slow_rank=1)
+        job = simulate_framework(tmp_path / f"job_{rows}", settings)
+        for path in job.glob("*.gz"):
+            content = json.loads(gzip.decompress(path.read_bytes()))
+            kept = [row for row in content["traceEvents"] if rows or row["name"] != "cudaStreamSynchronize"]
+            path.write_bytes(gzip.compress(json.dumps({**content, "traceEvents": kept}).encode()))
+        fill_home(tmp_path / f"home_{rows}", [job])
+        lake = open_lake(tmp_path / f"home_{rows}")
+        (found,) = lake.query("SELECT * FROM findings WHERE iteration = 2 AND rule = 'slow_rank'").to_pylist()
+        gains[rows] = found["gain_ns"]
+    assert gains[False] == pytest.approx(gains[True], rel=0.02) and found["severity"] == "finding"
+
+
 def _cut(job: Path, first: float | None, last: float | None, ranks: int) -> None:
     """Leave of each file what a profiler records that starts in a share of the first step, or stops in one of the last:
     no row of the host outside of it, no mark that is open at its edge, kernels that run in it or that it saw launched.

@@ -22,7 +22,7 @@ from traceviz_dag.analyze.causes.critical_path import critical_path
 from traceviz_dag.analyze.causes.kernel_edges import kernel_edges
 from traceviz_dag.analyze.causes.rank_kernels import KERNEL_COLUMNS, RankKernels, kernels_of_step, rank_kernels
 from traceviz_dag.analyze.causes.rank_work import rank_work
-from traceviz_dag.analyze.causes.recorded_waits import host_waits, stream_waits
+from traceviz_dag.analyze.causes.recorded_waits import host_waits, stream_waits, with_wait_at_the_end
 from traceviz_dag.analyze.causes.step_work import Members, StepWork, step_work
 from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
 from traceviz_dag.analyze.intervals import number_groups
@@ -148,7 +148,7 @@ def _ranked_step(
         waits = source.synchronizations(rank)
         edges = kernel_edges(mine, stream_waits(mine, waits, number))
         joined = np.unique(members.kernel[members.rank == place])
-        held = host_waits(mine, waits, source.hidden_waits(rank))
+        held = with_wait_at_the_end(mine, host_waits(mine, waits, source.hidden_waits(rank)), windows[rank])
         works.append(rank_work(mine, edges, joined, held, windows[rank], source.pauses(rank)))
     known = (source.topology.stage_of(rank)[0] for rank in placed)
     stages = tuple(MISSING if stage is None else stage for stage in known)
