@@ -147,6 +147,18 @@ def test_a_step_without_a_mark_counts_for_no_other_and_is_told(tmp_path, framewo
         assert answer.code == 0 and answer.out.count(line) == 1
 
 
+def test_what_a_cut_step_communicates_serves_what_it_does_in_whole_steps(tmp_path):
+    job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=2, layers=6, steps=2))
+    _cut(job, 0.4, None, 2)
+    fill_home(tmp_path / "home", [job])
+    told = open_lake(tmp_path / "home").query(
+        "SELECT step_evidence, dimension, count(*) AS kernels FROM kernels WHERE collective = 'allreduce' GROUP BY ALL"
+    )
+    found = {row["step_evidence"]: (row["dimension"], row["kernels"]) for row in told.to_pylist()}
+    assert len(told) == 2 and found["launch"] == ("dp", 12)
+    assert found["cut"][0] == "dp" and 0 < found["cut"][1] <= 12
+
+
 def _hidden_ns(rows: pd.DataFrame) -> int:
     """How long a kernel of communication runs beside one of computation, by the truth, instant by instant."""
     cuts = np.unique(np.concatenate([rows.start_ns_true, rows.start_ns_true + rows.duration_ns_true]))
