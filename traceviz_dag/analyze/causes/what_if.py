@@ -6,8 +6,9 @@ host itself; both are widened by the share of the step that the replay without l
 ceilings, and those of several edits do not add up.
 
 A communication that is not matched with all its members hides who waited for whom. The bar then also holds what the
-edits gain if such communications end as soon as their rank comes, as far as the edits save so much time at all; and
-nothing, where most communications of a rank are such. What a finding is may not depend on that: see ``undecided``.
+edits gain if such communications end as soon as their rank comes, as far as the edits save so much time at all; and,
+of edits of some ranks, nothing, where most communications of a rank are such: it may then wait for others instead. What
+a finding is may not depend on that: see ``undecided``.
 """
 
 from __future__ import annotations
@@ -145,7 +146,9 @@ class WhatIf:
         most = self._predicted(found.edits, [*first, lambda times: self.edits.without_unmet(last(times))])
         gain = max(found.gain_ns, min(most.gain_ns, saved))
         high = max(found.gain_high_ns, min(most.gain_high_ns, max(saved, gain)))
-        loose = bool((2 * unmet > every).any())
+        # Ranks that were not read, or not matched, are alike where all ranks are mended.
+        some = len(self.step.ranks) > 1 and any((edit.rank, edit.ranks) != (None, None) for edit in found.edits)
+        loose = some and bool((2 * unmet > every).any())
         low = min(found.gain_low_ns, 0) if loose and saved else found.gain_low_ns
         least = LEAST_GAIN * self.step_ns
         enough = found.gain_ns >= least and found.gain_low_ns > 0
