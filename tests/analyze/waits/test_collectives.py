@@ -177,6 +177,17 @@ def test_one_more_communication_at_the_edge_of_a_file_costs_no_other_one_its_mat
     assert all(len(set(starts)) == 1 and found == len(starts) for (_, found), starts in met.items())
 
 
+def test_one_more_communication_amid_like_ones_is_not_taken_for_one_at_the_edge():
+    lists = {0: range(0, 50, 10), 1: range(0, 50, 10), 2: [0, 10, 15, 20, 30, 40]}
+    rows = [
+        part(rank, start, start + 3, collective="broadcast" if start == 40 else "allreduce")
+        for rank, starts in lists.items()
+        for start in starts
+    ]
+    matches = match_rows(rows, topology({"1": (0, 1, 2)}))
+    assert set(faults(matches)[10:]) == {"order_differs"} and (matches.found < 3).all()
+
+
 def test_members_that_run_different_operations_at_the_same_place_are_not_one_communication():
     rows = [part(0, 0, 5, sequence=1), part(1, 0, 5, sequence=1, collective="broadcast")]
     assert faults(match_rows(rows, topology({"1": (0, 1)}))) == ["operations_differ"] * 2
