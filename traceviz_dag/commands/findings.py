@@ -20,6 +20,7 @@ from traceviz_dag.commands.common.across import (
     place,
     untold_waits,
 )
+from traceviz_dag.commands.common.notes import may_be_finding, notes_in_words
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json
 from traceviz_dag.commands.common.summary import STEP_KINDS
@@ -192,25 +193,6 @@ def open_questions(rows: list[dict[str, Any]], names: list[str] | tuple[()]) -> 
         return unjudged or (bool({ANY, row["rule"]} & set(names)) and may_be_finding(row))
 
     return [f"{row['rule']}: {row['statement']}" for row in rows if is_open(row)]
-
-
-def may_be_finding(row: Mapping[str, Any]) -> bool:
-    """Whether a note has a gain that is not known, but may be enough for a finding."""
-    from traceviz_dag.analyze.causes.gains import LEAST_GAIN
-    from traceviz_dag.analyze.findings.findings import MORE
-    from traceviz_dag.analyze.findings.rule import nothing_mends
-    from traceviz_dag.analyze.findings.rules.registry import rule_named
-
-    if row["severity"] != Severity.NOTE or row["gain_ns"] is not None or rule_named(row["rule"]).edit is nothing_mends:
-        return False
-    known = row["at_most_ns"] is not None and row["step_ns"] is not None
-    return not known or MORE * row["at_most_ns"] >= LEAST_GAIN * row["step_ns"]
-
-
-def notes_in_words(notes: int, unknown: int) -> str:
-    """How many notes there are, and of how many it is not known whether they are findings."""
-    which = "" if not unknown else f" ({unknown} of unknown gain)"
-    return f"{notes} note{'' if notes == 1 else 's'}{which}"
 
 
 def _unpredicted(iteration: StoredIteration) -> str | None:

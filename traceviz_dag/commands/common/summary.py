@@ -10,6 +10,7 @@ import typer
 
 from traceviz_dag.analyze.utilization import used_of_peak
 from traceviz_dag.commands.common.across import blame_statement, cut_statements, slow_statements
+from traceviz_dag.commands.common.notes import may_be_finding, notes_in_words
 from traceviz_dag.commands.common.output import milliseconds, percent, print_table
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
@@ -206,7 +207,6 @@ def _statements(summary: dict[str, Any]) -> list[str]:
 def first_findings(lake: Lake, run: str, iteration: int) -> dict[str, Any] | None:
     """The gravest findings of an iteration, and how many there are; None where they were not looked for."""
     from traceviz_dag.analyze.findings.losses import largest_losses, leading
-    from traceviz_dag.commands.findings import may_be_finding
     from traceviz_dag.vocabulary import Severity
 
     if not lake.exists("findings", run=run, iteration=iteration):
@@ -227,7 +227,6 @@ def first_findings(lake: Lake, run: str, iteration: int) -> dict[str, Any] | Non
 def _found(summary: dict[str, Any]) -> list[str]:
     """The largest losses and the gravest findings, a line each."""
     from traceviz_dag.analyze.findings.losses import label, losses_in_words
-    from traceviz_dag.commands.findings import notes_in_words
 
     found = summary["findings"]
     if found is None:
