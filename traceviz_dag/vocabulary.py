@@ -34,6 +34,15 @@ class StepKind(StrEnum):
     GRAPH_REPLAY = "graph_replay"
 
 
+class TrainingFramework(StrEnum):
+    """What trained: Megatron-LM, or data parallelism of PyTorch or DeepSpeed without its schedule."""
+
+    MEGATRON = "megatron"
+    DDP = "ddp"
+    FSDP = "fsdp"
+    ZERO = "zero"
+
+
 class Dimension(StrEnum):
     """The parallel dimension that a communication serves."""
 
@@ -95,6 +104,7 @@ class StepEvidence(StrEnum):
     LAUNCH = "launch"
     START = "start"
     NEAREST = "nearest"
+    CUT = "cut"
     NONE = "none"
 
 

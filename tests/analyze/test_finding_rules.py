@@ -15,7 +15,7 @@ from traceviz_dag.analyze.findings.rules.registry import RULES, rule_named
 from traceviz_dag.lake.catalogue import tables_named_in
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
-from traceviz_dag.vocabulary import StepKind
+from traceviz_dag.vocabulary import StepKind, TrainingFramework
 
 RUN = "night's $iteration of $run"
 GAP = {"device": "gpu:0", "window_name": "step", "doing": "get_batch", "caller": None, "synchronization_id": None}
@@ -148,6 +148,21 @@ def test_communication_is_mended_in_the_way_of_its_dimension():
     rule = rule_named("exposed_communication")
     words = [rule.what_to_do({"dimension": name}) for name in ("dp", "tp", "pp", "control")]
     assert "--overlap-grad-reduce" in words[0] and "--tp-comm-overlap" in words[1] and len(set(words)) == 4
+
+
+def test_options_of_megatron_are_advised_where_megatron_trains_and_nowhere_else():
+    row = {"dimension": "dp", "because": "more", "launches_ns": 1, "against": "peers", "late_category": None}
+    for rule in RULES:
+        if rule.name in ("copies", "idle"):
+            continue
+        here = rule.what_to_do(row, framework=TrainingFramework.MEGATRON)
+        for other in (None, TrainingFramework.DDP, TrainingFramework.FSDP, TrainingFramework.ZERO):
+            told = rule.what_to_do(row, framework=other)
+            assert "Megatron" not in told and not re.search(r"--(?!gpu-gib)[a-z]", told), told
+            assert told == here or "Megatron" in here
+    exposed = rule_named("exposed_communication")
+    told = {exposed.what_to_do(row, framework=each) for each in (None, *TrainingFramework)}
+    assert len(told) == 5 and all("mend these first" in each for each in told)
 
 
 def test_a_rank_in_another_environment_is_named_and_what_no_rank_states_is_not_compared():

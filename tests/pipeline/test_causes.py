@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
+import pyarrow.compute as pc
 import pytest
 
 from benchmarks import edges
@@ -23,7 +23,7 @@ from tests.sets import fast
 from tests.simulate.conftest import small
 from traceviz_dag.analyze.causes.critical_path import critical_path, slacks
 from traceviz_dag.analyze.causes.edits import StepEdits
-from traceviz_dag.analyze.causes.what_if import WhatIf
+from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
@@ -136,14 +136,12 @@ class StoredSource:
         table = self.stored.windows()
         by = pa.array([self.shift[rank] for rank in table["rank"].to_pylist()], pa.int64())
         for name in ("window_start_ns", "window_end_ns"):
-            table = table.set_column(table.column_names.index(name), name, pa.compute.add(table[name], by))
+            table = table.set_column(table.column_names.index(name), name, pc.add(table[name], by))
         return table
 
     def _shifted(self, table, rank, names):
         for name in set(names) & set(table.column_names):
-            table = table.set_column(
-                table.column_names.index(name), name, pa.compute.add(table[name], self.shift[rank])
-            )
+            table = table.set_column(table.column_names.index(name), name, pc.add(table[name], self.shift[rank]))
         return table
 
 
@@ -207,6 +205,29 @@ def test_hiding_communication_never_hides_waiting_for_a_slow_rank(tmp_path):
     assert 0 < hidden.gain_ns < together.gain_ns
     assert fixed.gain_ns < together.gain_ns
     assert what_if.predict().gain_ns == 0
+
+
+@pytest.mark.parametrize("lost", ["communication", "members_found"])
+def test_a_gain_that_hangs_on_unmatched_communication_is_not_predicted_and_its_bar_holds_the_truth(lost, tmp_path):
+    with analysed(small(tp=4, faults=replace(small().faults, slow_gpu=2, slow_gpu_factor=3.0)), tmp_path) as iteration:
+        collectives, messages = iteration.table("collectives"), iteration.table("messages")
+        place = collectives.schema.get_field_index(lost)
+        values = pa.nulls(len(collectives)) if lost == "communication" else pc.subtract(collectives[lost], 1)
+        unsure = collectives.set_column(place, lost, values.cast(collectives.schema.field(lost).type))
+        (known,), (open_,) = (
+            [WhatIf(each.step, each.stages) for each in ranked_steps(iteration, table, messages)]
+            for table in (collectives, unsure)
+        )
+    for rank in (1, 2):
+        true, told = known.predict(known.fix_rank(rank)), open_.predict(open_.fix_rank(rank))
+        assert true.undecided is None and told.gain_low_ns <= true.gain_ns <= told.gain_high_ns
+    assert true.gain_ns > 0.01 * true.step_ns
+    assert "communication kernels are not matched with all their members" in told.undecided
+    suspects = Suspects(ranks=[1, 2])
+    assert 2 in {edit.rank for edit, _ in open_.standard_and_refused(suspects)[1] if edit.name == "fix_rank"}
+    assert not known.standard_and_refused(suspects)[1] or 2 not in {
+        edit.rank for edit, _ in known.standard_and_refused(suspects)[1] if edit.name == "fix_rank"
+    }
 
 
 def test_what_a_missing_rank_was_waited_for_is_no_transfer_and_no_sure_gain(tmp_path):
@@ -282,7 +303,7 @@ def test_a_recorded_wait_makes_the_edge_it_says(shared_data, tmp_path):
     file = shared_data / "kineto" / "hta_sync" / "cuda_event_sync_multi_stream.json.gz"
     with iterations_at(file, tmp_path) as (iteration,):
         table = iteration.table("path_edges")
-        recorded = table.filter(pa.compute.equal(table["edge_evidence"].cast(pa.string()), "recorded")).to_pylist()
+        recorded = table.filter(pc.equal(table["edge_evidence"].cast(pa.string()), "recorded")).to_pylist()
         (rank,) = iteration.ranks
         rows = iteration.kernels(rank, ("kernel_id", "stream")).to_pylist()
         stream = {row["kernel_id"]: row["stream"] for row in rows}

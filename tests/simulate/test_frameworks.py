@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
 from tests.analyze.across_ranks import analysed_all
+from tests.damage import call
 from tests.show.home import fill_home
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.simulate.frameworks import Framework, FrameworkSettings, simulate_framework
@@ -70,7 +75,88 @@ def test_a_slow_rank_is_the_fault_and_its_gain_is_what_the_job_without_it_takes_
             "SELECT rule, rank, gain_ns FROM findings WHERE iteration = 2 AND severity = 'finding' AND class = 'fault'"
         ).to_pylist()
         assert [(row["rule"], row["rank"]) for row in faults] == ([] if slow is None else [("slow_rank", slow)])
+    advice = {row["remedy"] for row in lake.query("SELECT remedy FROM findings WHERE remedy IS NOT NULL").to_pylist()}
+    assert advice and not any("Megatron" in words or "--overlap" in words for words in advice)
     assert faults[0]["gain_ns"] == pytest.approx(took[1] - took[None], rel=0.1)
+
+
+def test_a_host_that_ends_its_step_with_its_gpu_waited_for_it_though_no_row_shows_that(tmp_path):
+    gains = {}
+    for rows in (True, False):
+        settings = FrameworkSettings(Framework.DDP, ranks=3, layers=6, steps=2, slow_rank=1)
+        job = simulate_framework(tmp_path / f"job_{rows}", settings)
+        for path in job.glob("*.gz"):
+            content = json.loads(gzip.decompress(path.read_bytes()))
+            kept = [row for row in content["traceEvents"] if rows or row["name"] != "cudaStreamSynchronize"]
+            path.write_bytes(gzip.compress(json.dumps({**content, "traceEvents": kept}).encode()))
+        fill_home(tmp_path / f"home_{rows}", [job])
+        lake = open_lake(tmp_path / f"home_{rows}")
+        (found,) = lake.query("SELECT * FROM findings WHERE iteration = 2 AND rule = 'slow_rank'").to_pylist()
+        gains[rows] = found["gain_ns"]
+    assert gains[False] == pytest.approx(gains[True], rel=0.02) and found["severity"] == "finding"
+
+
+def _cut(job: Path, first: float | None, last: float | None, ranks: int) -> None:
+    """Leave of each file what a profiler records that starts in a share of the first step, or stops in one of the last:
+    no row of the host outside of it, no mark that is open at its edge, kernels that run in it or that it saw launched.
+    On the last rank the profiler starts a little earlier."""
+    for rank in range(ranks):
+        (path,) = job.glob(f"*rank_{rank:04d}*.gz")
+        content = json.loads(gzip.decompress(path.read_bytes()))
+        rows = [row for row in content["traceEvents"] if row["ph"] == "X"]
+        marks = sorted((row["ts"], row["dur"]) for row in rows if row["name"].startswith("ProfilerStep"))
+        start = -1.0 if first is None else marks[0][0] + (first - 0.05 * (rank == ranks - 1)) * marks[0][1]
+        stop = float("inf") if last is None else marks[-1][0] + last * marks[-1][1]
+        launched = {row["args"]["correlation"]: row["ts"] for row in rows if row["cat"] == "cuda_runtime"}
+        content["traceEvents"] = [
+            row
+            for row in content["traceEvents"]
+            if row["ph"] != "X"
+            or (row["cat"] == "kernel" and row["ts"] >= start and launched[row["args"]["correlation"]] < stop)
+            or (row["cat"] != "kernel" and row["ts"] >= start and row["ts"] + row["dur"] <= stop)
+        ]
+        path.write_bytes(gzip.compress(json.dumps(content).encode()))
+
+
+@pytest.mark.parametrize(("first", "last"), [(0.4, None), (None, 0.5)])
+@pytest.mark.parametrize("framework", [Framework.DDP, Framework.FSDP2])
+def test_a_step_without_a_mark_counts_for_no_other_and_is_told(tmp_path, framework, first, last):
+    asked = {
+        name: f"SELECT * EXCLUDE (run) FROM {name} WHERE iteration = 2 ORDER BY ALL"
+        for name in ("late_ranks", "rank_speeds", "blame")
+    }
+    said = {}
+    for cut in (False, True):
+        settings = FrameworkSettings(framework, ranks=3, layers=6, steps=3, slow_rank=1)
+        job = simulate_framework(tmp_path / f"job_{cut}", settings)
+        if cut:
+            _cut(job, first, last, 3)
+        fill_home(tmp_path / f"home_{cut}", [job])
+        lake = open_lake(tmp_path / f"home_{cut}")
+        said[cut] = {name: lake.query(query).to_pylist() for name, query in asked.items()}
+        (counted,) = lake.query(
+            "SELECT count(*) AS kernels, count(wait_aligned_ns) AS waits FROM collectives WHERE iteration = 2"
+        ).to_pylist()
+        assert counted["kernels"] == counted["waits"]
+        (status,) = lake.query("SELECT DISTINCT status, cut_steps FROM traces WHERE iteration = 2").to_pylist()
+        assert status == {"status": "read", "cut_steps": [] if not cut else [1 if first else 3]}
+    assert said[True] == said[False]
+    line = f"training step {1 if first else 3} is cut: the profiler {'started' if first else 'stopped'} within it"
+    for command in ("waits", "findings"):
+        answer = call(command, "--home", tmp_path / "home_True", "--iteration", "2")
+        assert answer.code == 0 and answer.out.count(line) == 1
+
+
+def test_what_a_cut_step_communicates_serves_what_it_does_in_whole_steps(tmp_path):
+    job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=2, layers=6, steps=2))
+    _cut(job, 0.4, None, 2)
+    fill_home(tmp_path / "home", [job])
+    told = open_lake(tmp_path / "home").query(
+        "SELECT step_evidence, dimension, count(*) AS kernels FROM kernels WHERE collective = 'allreduce' GROUP BY ALL"
+    )
+    found = {row["step_evidence"]: (row["dimension"], row["kernels"]) for row in told.to_pylist()}
+    assert len(told) == 2 and found["launch"] == ("dp", 12)
+    assert found["cut"][0] == "dp" and 0 < found["cut"][1] <= 12
 
 
 def _hidden_ns(rows: pd.DataFrame) -> int:

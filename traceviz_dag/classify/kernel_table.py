@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.arrays import NONE, Int64, lookup
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.classify.categories import MICROBATCH_DIMENSIONS, category_of
 from traceviz_dag.classify.columns import coded, integers, labelled
 from traceviz_dag.classify.cpu_work import CPU_DEVICE_NUMBER
@@ -21,7 +21,7 @@ from traceviz_dag.classify.phases.places import EVIDENCES, PHASES, Places
 from traceviz_dag.read.events import COLLECTIVE_NUMBERS, MISSING, CollectiveFacts, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 from traceviz_dag.tables import KERNELS
-from traceviz_dag.vocabulary import CPU_DEVICE, Category, Dimension, Kind, StepEvidence
+from traceviz_dag.vocabulary import CPU_DEVICE, Category, Dimension, Kind, Phase, StepEvidence
 
 KINDS = tuple(Kind)
 COMPUTATION, COMMUNICATION, MEMORY = (KINDS.index(kind) for kind in (Kind.COMPUTATION, Kind.COMMUNICATION, Kind.MEMORY))
@@ -73,7 +73,7 @@ def kernels_table(
     def pick(values: npt.NDArray[np.int64 | np.int32]) -> Int64:
         return values[order].astype(np.int64, copy=False)
 
-    step, step_evidence = _steps_of_kernels(trace, facts.launches, profiler)
+    step, step_evidence = _steps_of_kernels(trace, facts, profiler)
     communication = facts.kind == COMMUNICATION
     columns: dict[str, object] = {
         "kernel_id": np.arange(len(order), dtype=np.int64),
@@ -174,9 +174,10 @@ def _launch_columns(trace: TraceEvents, tree: HostTree, launches: Launches, orde
     }
 
 
-def _steps_of_kernels(trace: TraceEvents, launches: Launches, profiler: ProfilerSteps) -> tuple[Int64, Int64]:
-    """The step that launched a kernel, else (without a launch) in which it starts, else the nearest."""
-    device = trace.device
+def _steps_of_kernels(trace: TraceEvents, facts: KernelFacts, profiler: ProfilerSteps) -> tuple[Int64, Int64]:
+    """The step that launched a kernel, else (without a launch) in which it starts, else the nearest; none where its own
+    step was cut."""
+    device, launches = trace.device, facts.launches
     none, nearest_flag = _STEP_EVIDENCES.index(StepEvidence.NONE), _STEP_EVIDENCES.index(StepEvidence.NEAREST)
     if not len(profiler):
         return np.full(len(device), MISSING, dtype=np.int64), np.full(len(device), none, dtype=np.int64)
@@ -185,7 +186,43 @@ def _steps_of_kernels(trace: TraceEvents, launches: Launches, profiler: Profiler
     step = step_at(profiler, time_ns)
     evidence = np.where(launched, _STEP_EVIDENCES.index(StepEvidence.LAUNCH), _STEP_EVIDENCES.index(StepEvidence.START))
     outside = step == MISSING
-    return np.where(outside, nearest_step(profiler, time_ns), step), np.where(outside, nearest_flag, evidence)
+    step, evidence = np.where(outside, nearest_step(profiler, time_ns), step), np.where(outside, nearest_flag, evidence)
+    cut = _before_all_steps(trace, facts, profiler) | _after_all_steps(facts, profiler)
+    step[cut], evidence[cut] = MISSING, _STEP_EVIDENCES.index(StepEvidence.CUT)
+    return step, evidence
+
+
+_OF_STEPS = [PHASES.index(phase) for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER)]
+"""Phases that every training step has, and nothing else."""
+
+
+def _before_all_steps(trace: TraceEvents, facts: KernelFacts, profiler: ProfilerSteps) -> Bool:
+    """What the step before the first mark launched, if something is named as only work of training steps is.
+
+    Without a launch, that is what started before the mark, or right behind such work on its stream: the GPU can lag.
+    """
+    device, time_ns, begin = trace.device, facts.launches.time_ns, int(profiler.start_ns.min())
+    launched = time_ns != MISSING
+    if not launched.any() or int(profiler.number[profiler.start_ns.argmin()]) == 0:
+        return np.zeros(len(device), dtype=bool)
+    before = np.where(launched, time_ns, device.start_ns) < begin
+    lane = np.unique(np.stack([device.device, device.stream]), axis=1, return_inverse=True)[1].reshape(-1)
+    lanes = int(lane.max(initial=0)) + 1
+    first, busy = np.full(lanes, np.iinfo(np.int64).max), np.bincount(lane, weights=before, minlength=lanes) > 0
+    np.minimum.at(first, lane[launched & ~before], device.start_ns[launched & ~before])
+    before |= ~launched & busy[lane] & (device.start_ns < first[lane])
+    names, others = (np.zeros(len(trace.strings), dtype=bool) for _ in range(2))
+    of_steps = np.isin(facts.phases.phase, _OF_STEPS)
+    names[device.name[~before & of_steps]] = True
+    others[device.name[~before & ~of_steps]] = True
+    return before if (names & ~others)[device.name[before]].any() else np.zeros(len(device), dtype=bool)
+
+
+def _after_all_steps(facts: KernelFacts, profiler: ProfilerSteps) -> Bool:
+    """What was launched after the last mark, if some of it is work of a training step."""
+    time_ns = facts.launches.time_ns
+    after = (time_ns != MISSING) & (time_ns >= int(profiler.end_ns.max()))
+    return after & bool(np.isin(facts.phases.phase[after], _OF_STEPS).any())
 
 
 def _categories(facts: KernelFacts) -> Int64:

@@ -14,11 +14,13 @@ from traceviz_dag.commands.common.across import (
     RulesOption,
     RunOption,
     chosen_iterations,
+    cut_statements,
     end_untold,
     heading,
     place,
     untold_waits,
 )
+from traceviz_dag.commands.common.notes import may_be_finding, notes_in_words
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json
 from traceviz_dag.commands.common.summary import STEP_KINDS
@@ -115,12 +117,15 @@ def findings(
 
 
 def _answer(iteration: StoredIteration, *, given: bool) -> dict[str, Any]:
+    from traceviz_dag.lake.summaries import cut_steps
     from traceviz_dag.pipeline.findings import compared_environment, kind_of_steps
 
     rows = stored_findings(iteration, given=given)
     environment = compared_environment(iteration.lake, iteration.run, iteration.iteration)
     kind = kind_of_steps(iteration.lake, iteration.run, iteration.iteration)
-    return {**place(iteration), "environment": environment, "step_kind": kind, "iteration_findings": rows}
+    cut = cut_steps(iteration.lake, iteration.run, iteration.iteration)
+    what = {"environment": environment, "step_kind": kind, "cut_steps": cut}
+    return {**place(iteration), **what, "iteration_findings": rows}
 
 
 def stored_findings(iteration: StoredIteration, *, given: bool) -> list[dict[str, Any]]:
@@ -163,7 +168,7 @@ def counted(rows: list[dict[str, Any]]) -> str:
         count = sum(row["class"] == kind for row in graves)
         parts.append(f"{count} {kind if count == 1 else plural}")
     notes = sum(row["severity"] == Severity.NOTE for row in rows)
-    return f"{', '.join(parts)}, {notes} note{'' if notes == 1 else 's'}"
+    return f"{', '.join(parts)}, {notes_in_words(notes, sum(map(may_be_finding, rows)))}"
 
 
 def _fails(row: dict[str, Any], names: list[str] | tuple[()]) -> bool:
@@ -182,20 +187,12 @@ def open_questions(rows: list[dict[str, Any]], names: list[str] | tuple[()]) -> 
     Of a rule that is named all must be judged. Where any finding counts, too, a row whose gain is refused leaves it
     open whether it is one; unless what it can gain at most is too little for a finding.
     """
-    from traceviz_dag.analyze.findings.findings import LEAST_GAIN, MORE
-    from traceviz_dag.analyze.findings.rule import nothing_mends
-    from traceviz_dag.analyze.findings.rules.registry import rule_named
 
-    told = []
-    for row in rows:
-        if row["severity"] == Severity.NOT_LOOKED_AT and row["rule"] in names:
-            told.append(f"{row['rule']}: {row['statement']}")
-        elif row["severity"] == Severity.NOTE and row["gain_ns"] is None and {ANY, row["rule"]} & set(names):
-            known = row["at_most_ns"] is not None and row["step_ns"] is not None
-            slight = known and MORE * row["at_most_ns"] < LEAST_GAIN * row["step_ns"]
-            if rule_named(row["rule"]).edit is not nothing_mends and not slight:
-                told.append(f"{row['rule']}: {row['statement']}")
-    return told
+    def is_open(row: Mapping[str, Any]) -> bool:
+        unjudged = row["severity"] == Severity.NOT_LOOKED_AT and row["rule"] in names
+        return unjudged or (bool({ANY, row["rule"]} & set(names)) and may_be_finding(row))
+
+    return [f"{row['rule']}: {row['statement']}" for row in rows if is_open(row)]
 
 
 def _unpredicted(iteration: StoredIteration) -> str | None:
@@ -203,8 +200,8 @@ def _unpredicted(iteration: StoredIteration) -> str | None:
     rows = iteration.table("what_if").to_pylist()
     if any(row["refusal"] is None for row in rows):
         return None
-    whole = [row["refusal"] for row in rows if row["edit"] is None]
-    return str(whole[0]) if whole else "no training step could be replayed"
+    reasons = [row["refusal"] for row in sorted(rows, key=lambda row: row["edit"] is not None)]
+    return str(reasons[0]) if reasons else "no training step could be replayed"
 
 
 def _flat(answer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -270,6 +267,8 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
     if kind == StepKind.INFERENCE:
         step = f"{milliseconds(rows[0]['step_ns'])} ms recorded" if rows and rows[0]["step_ns"] else "time unknown"
     typer.echo(f"\n{heading(iteration, f'{said}{step} on {ranks}{mode}')}")
+    for cut in cut_statements(answer["cut_steps"]):
+        typer.echo(f"  {cut}")
     if losses := losses_in_words(largest_losses(rows)):
         typer.echo(f"  {losses}")
     typer.echo(f"  {counted(rows)}; gains do not add up")

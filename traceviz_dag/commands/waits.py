@@ -17,6 +17,7 @@ from traceviz_dag.commands.common.across import (
     RunOption,
     blame_statement,
     chosen_iterations,
+    cut_statements,
     end_untold,
     heading,
     place,
@@ -61,7 +62,7 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
     from traceviz_dag.analyze.waits.blame import blame_matrix, delays_by, late_ranks, wait_and_transfer, wait_basis
     from traceviz_dag.analyze.waits.experts import expert_load
     from traceviz_dag.analyze.waits.links import link_speeds
-    from traceviz_dag.lake.summaries import computation_by_kernel
+    from traceviz_dag.lake.summaries import computation_by_kernel, cut_steps
     from traceviz_dag.pipeline.across_ranks import expert_exchanges
 
     collectives = iteration.table("collectives")
@@ -74,6 +75,7 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
         "waits": wait_basis(collectives),
         **_certainty(collectives),
         "step_ns": step_ns,
+        "cut_steps": cut_steps(iteration.lake, iteration.run, iteration.iteration),
         "slow_ranks": slow_ranks(computation_by_kernel(iteration.lake, iteration.run, iteration.iteration)).to_pylist(),
         "ranks": late.to_pylist(),
         "stages": delays_by(late, _stages(iteration), "stage").to_pylist(),
@@ -183,7 +185,8 @@ def _statements(answer: dict[str, Any]) -> list[str]:
 
     blamed = sorted((row for row in answer["ranks"] if row["blamed"]), key=lambda row: -row["own_ns"])
     nobody = nobody_blamed(answer["ranks"], answer["step_ns"], answer["uncertain"], answer["communication_kernels"])
-    lines = [*_basis(answer["waits"]), *([blame_statement(row) for row in blamed] or [nobody])]
+    lines = [*cut_statements(answer["cut_steps"]), *_basis(answer["waits"])]
+    lines += [*([blame_statement(row) for row in blamed] or [nobody])]
     lines += slow_statements(answer["slow_ranks"])
     lines += _links(answer["links"])
     uneven = [row for row in answer["experts"] if row["load"] >= 1.2]

@@ -8,6 +8,7 @@ from typing import TypedDict
 import pyarrow as pa
 
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.tables.ranks import NOT_CUT
 
 COVERED = """rank IN (
         SELECT rank FROM traces
@@ -93,12 +94,12 @@ SELECT
 """
 
 
-COMPUTATION_SQL = """
+COMPUTATION_SQL = f"""
 WITH carried AS (
     SELECT rank, CAST(sum(in_elements) AS BIGINT) AS elements
     FROM kernels
     WHERE run = $run AND iteration = $iteration AND kind = 'communication' AND dimension IN ('tp', 'cp')
-        AND microbatch IS NOT NULL AND {covered}
+        AND microbatch IS NOT NULL AND {{covered}}
     GROUP BY rank
 )
 SELECT
@@ -109,17 +110,17 @@ SELECT
     any_value(elements) AS elements,
     CAST(sum(duration_ns) AS BIGINT) AS time_ns
 FROM kernels LEFT JOIN carried USING (rank)
-WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND {covered}
+WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND {{covered}} AND {NOT_CUT}
 GROUP BY rank, stage, step, phase, name, operator, input_sizes
 ORDER BY rank, step, phase, name, operator, input_sizes
 """
 
-STAGE_WORK_SQL = """
+STAGE_WORK_SQL = f"""
 WITH counted AS (
     -- Operators on a CPU take what its other threads leave them, whatever their sizes.
     SELECT * REPLACE (CASE WHEN device <> 'cpu' THEN input_sizes END AS input_sizes) FROM kernels
     WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND microbatch IS NOT NULL
-        AND stage IS NOT NULL AND {covered}
+        AND stage IS NOT NULL AND {{covered}} AND {NOT_CUT}
 ),
 size AS (SELECT stage, count(DISTINCT (rank, step)) AS steps FROM counted GROUP BY stage),
 placed AS (
@@ -142,6 +143,31 @@ FROM placed JOIN size USING (stage)
 GROUP BY ALL
 ORDER BY ALL
 """
+
+
+CUT_STEPS_SQL = """
+SELECT step, CASE WHEN step < first THEN 'start' ELSE 'stop' END AS edge, CAST(count(DISTINCT rank) AS BIGINT) AS ranks
+FROM (
+    SELECT rank, unnest(cut_steps) AS step, list_min(steps) AS first FROM traces
+    WHERE run = $run AND iteration = $iteration
+)
+GROUP BY ALL ORDER BY step
+"""
+
+
+class CutStep(TypedDict):
+    """A training step beside an iteration in which the profiler started or stopped: ``edge`` says which, ``ranks`` on
+    how many ranks."""
+
+    step: int
+    edge: str
+    ranks: int
+
+
+def cut_steps(lake: Lake, run: str, iteration: int) -> list[CutStep]:
+    """The training steps whose kernels are in the traces of an iteration, but no mark of theirs."""
+    rows = lake.query_iteration(CUT_STEPS_SQL, run=run, iteration=iteration).to_pylist()
+    return [CutStep(step=row["step"], edge=row["edge"], ranks=row["ranks"]) for row in rows]
 
 
 def stage_work(lake: Lake, run: str, iteration: int, ranks: Sequence[int]) -> pa.Table:

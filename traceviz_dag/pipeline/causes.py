@@ -22,7 +22,7 @@ from traceviz_dag.analyze.causes.critical_path import critical_path
 from traceviz_dag.analyze.causes.kernel_edges import kernel_edges
 from traceviz_dag.analyze.causes.rank_kernels import KERNEL_COLUMNS, RankKernels, kernels_of_step, rank_kernels
 from traceviz_dag.analyze.causes.rank_work import rank_work
-from traceviz_dag.analyze.causes.recorded_waits import host_waits, stream_waits
+from traceviz_dag.analyze.causes.recorded_waits import host_waits, stream_waits, with_wait_at_the_end
 from traceviz_dag.analyze.causes.step_work import Members, StepWork, step_work
 from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
 from traceviz_dag.analyze.intervals import number_groups
@@ -148,7 +148,7 @@ def _ranked_step(
         waits = source.synchronizations(rank)
         edges = kernel_edges(mine, stream_waits(mine, waits, number))
         joined = np.unique(members.kernel[members.rank == place])
-        held = host_waits(mine, waits, source.hidden_waits(rank))
+        held = with_wait_at_the_end(mine, host_waits(mine, waits, source.hidden_waits(rank)), windows[rank])
         works.append(rank_work(mine, edges, joined, held, windows[rank], source.pauses(rank)))
     known = (source.topology.stage_of(rank)[0] for rank in placed)
     stages = tuple(MISSING if stage is None else stage for stage in known)
@@ -175,24 +175,31 @@ def _members(ranks: Sequence[int], placed: Sequence[RankKernels], collectives: p
         np.stack([optional_integers(messages, f"{side}_rank"), optional_integers(messages, f"{side}_kernel_id")])
         for side in ("sender", "receiver")
     ]
-    rank, kernel, communication = (
-        optional_integers(collectives, name) for name in ("rank", "kernel_id", "communication")
+    rank, kernel, communication, members, found = (
+        optional_integers(collectives, name)
+        for name in ("rank", "kernel_id", "communication", "members", "members_found")
     )
     carrying = np.unique(np.concatenate(sides, axis=1), axis=1)
     width = int(max(kernel.max(initial=0), carrying[1].max(initial=0))) + 1
     alone = (communication != MISSING) & ~np.isin(rank * width + kernel, carrying[0] * width + carrying[1])
     meeting = np.concatenate([communication[alone], *(_MESSAGE + np.arange(messages.num_rows),) * 2])
+    both = np.zeros(2 * messages.num_rows, dtype=bool)
+    lacks = np.concatenate([(found < members)[alone], both])
+    of_one = np.concatenate([(members == 1)[alone], both])
     rank = np.concatenate([rank[alone], sides[0][0], sides[1][0]])
     kernel = np.concatenate([kernel[alone], sides[0][1], sides[1][1]])
     place, spot = _places(ranks, placed, rank, kernel)
     there = place >= 0
     place, spot, meeting = place[there], spot[there], meeting[there]
-    # A meeting of one is none: its peers are of another step, or were not read.
+    lacks, of_one = lacks[there], of_one[there]
+    # A meeting of one is none: its peers are of another step, or were not read. A group of one has no peers.
     number = number_groups(meeting)[1] if len(meeting) else meeting
-    whole = np.bincount(number, minlength=1)[number] > 1
-    place, spot, meeting = place[whole], spot[whole], meeting[whole]
-    number = number_groups(meeting)[1].astype(np.int64) if len(meeting) else meeting
-    return Members(place, spot, number)
+    whole = (np.bincount(number, minlength=1)[number] > 1) | of_one
+    place, spot, meeting, lacks = place[whole], spot[whole], meeting[whole], lacks[whole]
+    if not len(meeting):
+        return Members(place, spot, meeting)
+    first, number = number_groups(meeting)
+    return Members(place, spot, number.astype(np.int64), lacks[first])
 
 
 def _places(ranks: Sequence[int], placed: Sequence[RankKernels], rank: Int64, kernel: Int64) -> tuple[Int64, Int64]:

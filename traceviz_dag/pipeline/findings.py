@@ -17,7 +17,7 @@ from traceviz_dag.analyze.findings.rules.environment import KNOWN_SQL
 from traceviz_dag.analyze.findings.rules.registry import RULES
 from traceviz_dag.analyze.waits.unknown_waits import UNKNOWN_COLUMNS, UnknownWaits, unknown_waits
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.vocabulary import StepKind
+from traceviz_dag.vocabulary import StepKind, TrainingFramework
 
 _WHAT_IF_SQL = "SELECT * FROM what_if WHERE run = $run AND iteration = $iteration"
 
@@ -33,6 +33,11 @@ FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
 _KIND_SQL = """
 SELECT CASE WHEN count(DISTINCT step_kind) = 1 AND count(*) = count(step_kind) THEN any_value(step_kind)::VARCHAR
     END AS kind
+FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
+"""
+
+_FRAMEWORK_SQL = """
+SELECT CASE WHEN count(DISTINCT framework) = 1 THEN any_value(framework)::VARCHAR END AS framework
 FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
 """
 
@@ -76,7 +81,7 @@ def iteration_findings(lake: Lake, run: str, iteration: int) -> pa.Table:
     unable = dict(zip((rule.name for rule in RULES), reasons, strict=False))
     partly = dict(zip((rule.name for rule in in_part), reasons[len(RULES) :], strict=True))
     able = [rule for rule in RULES if unable[rule.name] is None]
-    what_if, (steps,), *found = ask(_WHAT_IF_SQL, _STEPS_SQL, *(rule.sql for rule in able))
+    what_if, (steps,), (trained,), *found = ask(_WHAT_IF_SQL, _STEPS_SQL, _FRAMEWORK_SQL, *(rule.sql for rule in able))
     rows_of = {rule.name: rows for rule, rows in zip(able, found, strict=True)}
     judged = [
         Judged(rule, rows_of[rule.name], partly=partly.get(rule.name))
@@ -94,9 +99,9 @@ def iteration_findings(lake: Lake, run: str, iteration: int) -> pa.Table:
         ]
     mode = capture_mode(lake, run, iteration)
     kind = kind_of_steps(lake, run, iteration)
-    return findings_table(
-        Iteration(run, iteration, what_if, steps["step_ns"], max(steps["steps"], 1), mode, kind), judged
-    )
+    framework = None if trained["framework"] is None else TrainingFramework(trained["framework"])
+    whole = Iteration(run, iteration, what_if, steps["step_ns"], max(steps["steps"], 1), mode, kind, framework)
+    return findings_table(whole, judged)
 
 
 def stored_unknown_waits(lake: Lake, run: str, iteration: int) -> UnknownWaits | None:

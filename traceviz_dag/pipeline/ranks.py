@@ -16,6 +16,7 @@ from traceviz_dag.analyze.microbatches import HostSteps, microbatches_table
 from traceviz_dag.analyze.overlap import overlap_table
 from traceviz_dag.analyze.step_windows import Step, windows_of_kernels
 from traceviz_dag.classify.dimensions.communication import job_groups
+from traceviz_dag.classify.framework import framework_of
 from traceviz_dag.classify.kernels import Classification, classify
 from traceviz_dag.classify.phases.schedule_order import BACKWARD, FORWARD
 from traceviz_dag.classify.phases.steps import MicrobatchSteps
@@ -30,7 +31,7 @@ from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.read.events import CPU_OP, MISSING, PYTHON_FUNCTION, TraceEvents
 from traceviz_dag.read.kineto.reader import EXPORT_AGAIN, told
 from traceviz_dag.tables import TRACES
-from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, TraceStatus, WindowFrom
+from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, StepEvidence, TraceStatus, WindowFrom
 
 RANK_TABLES = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "overlap")
 """The tables that every rank's trace becomes, in the order in which they are written."""
@@ -169,6 +170,20 @@ def step_windows(classified: Classification, step: int | None) -> list[tuple[int
     return [row for row in rows if step is None or row[0] == step]
 
 
+def cut_steps(classified: Classification, step: int | None) -> list[int]:
+    """Training steps without a mark of which there are kernels; those beside one of several where ``step`` is given."""
+    marks, kernels = classified.profiler_steps, classified.kernels
+    cut = kernels.filter(pc.equal(kernels["step_evidence"].cast(pa.string()), StepEvidence.CUT.value))
+    if not cut.num_rows:
+        return []
+    launched = pc.fill_null(cut["launch_start_ns"], int(marks.start_ns.min()) - 1)
+    first, last = int(marks.number[marks.start_ns.argmin()]), int(marks.number[marks.end_ns.argmax()])
+    times = np.asarray(launched.to_numpy(), dtype=np.int64)
+    found = [first - 1] * bool((times < marks.start_ns.min()).any())
+    found += [last + 1] * bool((times >= marks.end_ns.max()).any())
+    return [number for number in found if step is None or abs(number - step) == 1]
+
+
 def gpu_step_windows(classified: Classification, step: int | None) -> tuple[list[Step], WindowFrom]:
     """The windows of the trace's ProfilerSteps on the GPU, and what they are; of one where ``step`` is given."""
     windows, source = windows_of_kernels(classified.kernels, step_windows(classified, None))
@@ -235,6 +250,7 @@ def _traces_row(trace: RankTrace, events: TraceEvents, classified: Classificatio
         "first_ns": int(starts.min()) if len(starts) else None,
         "last_ns": int(ends.max()) if len(ends) else None,
         "steps": numbers,
+        "cut_steps": cut_steps(classified, trace.step),
         "forward_microbatches": [microbatch_counts(classified.steps, each)[0] for each in numbers],
         "backward_microbatches": [microbatch_counts(classified.steps, each)[1] for each in numbers],
         "world_size": header.world_size,
@@ -262,6 +278,7 @@ def _traces_row(trace: RankTrace, events: TraceEvents, classified: Classificatio
         "communication_ns": time_where(pc.equal(kernels["kind"].cast(pa.string()), Kind.COMMUNICATION.value)),
         "microbatch_known_ns": time_where(pc.is_valid(kernels["microbatch"])),
         "step_kind": step_kind(events, kernels, step_windows(classified, trace.step), whole=fault is None),
+        "framework": framework_of(events, kernels),
     }
     return TRACES.from_columns({name: [value] for name, value in values.items()})
 

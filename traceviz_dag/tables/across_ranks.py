@@ -51,7 +51,11 @@ COLLECTIVES = Table(
         Column("recorded_refusal", DICTIONARY, "Why a matched row has no wait_ns; NULL where it has one."),
         Column("aligned_refusal", DICTIONARY, "Why a matched row has no wait_aligned_ns; NULL where it has one."),
         Column("clocks", DICTIONARY, "Behind all later columns: solved, or durations, which need none; else NULL."),
-        Column("last_transfer_ns", BIGINT, "Transfer of the last to arrive, ns: that of the communication itself."),
+        Column(
+            "last_transfer_ns",
+            BIGINT,
+            "Transfer of the last to arrive, ns: that of the communication itself; NULL where members are missing.",
+        ),
         Column("bytes", BIGINT, "Message size as nccl-tests counts it; NULL where unknown."),
         Column("algorithm_gb_per_s", DOUBLE, "Algorithm bandwidth: bytes / last_transfer_ns, GB/s."),
         Column("bus_gb_per_s", DOUBLE, "Bus bandwidth by the factors of nccl-tests, GB/s."),

@@ -6,6 +6,9 @@ import pyarrow as pa
 
 from traceviz_dag.tables.schema import BIGINT, BOOLEAN, BY_RANK, DICTIONARY, DOUBLE, INTEGER, TEXT, Column, Table
 
+NOT_CUT = "step_evidence IS DISTINCT FROM 'cut'"
+"""Condition on rows of ``kernels``: of no training step in which the profiler started or stopped."""
+
 TRACES = Table(
     "traces",
     "One ingested trace file: what was read, what was dropped and why, and how much the classification covers.",
@@ -32,6 +35,12 @@ TRACES = Table(
         Column("first_ns", BIGINT, "Start of the first event."),
         Column("last_ns", BIGINT, "End of the last event."),
         Column("steps", pa.list_(pa.int64()), "Numbers of the ProfilerStep annotations in the file."),
+        Column(
+            "cut_steps",
+            pa.list_(pa.int64()),
+            "Training steps without a ProfilerStep whose kernels are in the file: in the one before steps the profiler "
+            "started, in the one after them it stopped. Of an iteration that is one step of several: those beside it.",
+        ),
         Column(
             "forward_microbatches",
             pa.list_(pa.int64()),
@@ -78,6 +87,7 @@ TRACES = Table(
             "(an engine that serves a model), or graph_replay (CUDA graphs, whose phases are not recorded); NULL where "
             "nothing tells.",
         ),
+        Column("framework", TEXT, "What trained: megatron, ddp, fsdp (1 or 2) or zero; NULL where nothing tells."),
     ),
 )
 
@@ -113,7 +123,12 @@ KERNELS = Table(
         Column("module", DICTIONARY, "Innermost nn.Module around the launch."),
         Column("layer", INTEGER, "Suffix of the innermost TransformerLayer around the launch."),
         Column("step", BIGINT, "Number of the ProfilerStep it belongs to; NULL where the file has none."),
-        Column("step_evidence", DICTIONARY, "launch, start, nearest (outside all steps) or none."),
+        Column(
+            "step_evidence",
+            DICTIONARY,
+            "launch, start, nearest (outside all steps), cut (of a step without a mark, in which the profiler started "
+            "or stopped: step is NULL, and no measure counts it) or none.",
+        ),
         Column("launching_microbatch", INTEGER, "Micro-batch whose code launched it; NULL where none."),
         Column("launching_chunk", INTEGER, "Chunk whose code launched it; NULL where none."),
         Column("launch_name", DICTIONARY, "Runtime call that launched it."),

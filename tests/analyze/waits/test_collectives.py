@@ -144,6 +144,7 @@ def test_a_rank_without_a_trace_is_counted_as_a_missing_member():
     assert faults(matches) == ["members_missing"] * 2 and matches.found.tolist() == [2, 2]
     table = collectives_table(matches, solve_clocks(matches)).to_pylist()
     assert [row["wait_ns"] for row in table] == [10, 0] and {row["fault"] for row in table} == {"members_missing"}
+    assert {row["last_transfer_ns"] for row in table} == {row["bus_gb_per_s"] for row in table} == {None}
 
 
 def test_a_file_that_breaks_off_is_placed_where_it_fits_and_nowhere_if_there_are_two_places():
@@ -157,6 +158,34 @@ def test_a_file_that_breaks_off_is_placed_where_it_fits_and_nowhere_if_there_are
     matches = match_rows(whole + ambiguous, topology({"1": (0, 1, 2)}))
     assert faults(matches)[8:] == ["order_differs"] and matches.communication[8] == -1
     assert set(faults(matches)[:8]) == {"members_missing"}
+
+
+@pytest.mark.parametrize(("before", "after"), [(("reduce",), ()), ((), ("reduce",))])
+def test_one_more_communication_at_the_edge_of_a_file_costs_no_other_one_its_match(before, after):
+    operations = ("allreduce", "broadcast", "broadcast", "allreduce")
+    usual = [(10 * at, name) for at, name in enumerate(operations)]
+    odd = [(-10, name) for name in before] + usual + [(40, name) for name in after]
+    lists = {0: usual, 1: usual, 2: odd}
+    rows = [
+        part(rank, 100 + start, 105 + start, collective=name) for rank, mine in lists.items() for start, name in mine
+    ]
+    matches = match_rows(rows, topology({"1": (0, 1, 2)}))
+    met = {}
+    for row, number, found in zip(rows, matches.communication.tolist(), matches.found.tolist(), strict=True):
+        met.setdefault((number, found), []).append(row["start_ns"])
+    assert sorted(map(len, met.values())) == [1, 3, 3, 3, 3]
+    assert all(len(set(starts)) == 1 and found == len(starts) for (_, found), starts in met.items())
+
+
+def test_one_more_communication_amid_like_ones_is_not_taken_for_one_at_the_edge():
+    lists = {0: range(0, 50, 10), 1: range(0, 50, 10), 2: [0, 10, 15, 20, 30, 40]}
+    rows = [
+        part(rank, start, start + 3, collective="broadcast" if start == 40 else "allreduce")
+        for rank, starts in lists.items()
+        for start in starts
+    ]
+    matches = match_rows(rows, topology({"1": (0, 1, 2)}))
+    assert set(faults(matches)[10:]) == {"order_differs"} and (matches.found < 3).all()
 
 
 def test_members_that_run_different_operations_at_the_same_place_are_not_one_communication():

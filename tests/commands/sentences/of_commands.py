@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from tests.commands.sentences.of_topology import WHY
 from tests.commands.sentences.printed import PrintedTable, Sentence
+from traceviz_dag.analyze.findings.rule import nothing_mends
+from traceviz_dag.analyze.findings.rules.registry import RULES
 
 _STEPS = """
     WITH measured AS (
@@ -126,6 +128,9 @@ SUMMARY = (
     ),
 )
 
+_OPEN = f"""severity = 'note' AND gain_ns IS NULL AND 1.25 * at_most_ns >= .01 * step_ns IS DISTINCT FROM false
+    AND rule NOT IN ({", ".join(f"'{rule.name}'" for rule in RULES if rule.edit is nothing_mends)})"""
+
 _LEADING = """
     WITH told AS (
         SELECT *, row_number() OVER (PARTITION BY rule ORDER BY
@@ -165,19 +170,24 @@ FOUND = (
     ),
     Sentence(
         r"(?:no|(?P<v_findings>\d+)) findings? and (?P<v_notes>\d+) notes? "
+        r"(?P<b_open>\((?P<v_unknown>\d+) of unknown gain\) )?"
         r"\(traceviz findings says what to do(?P<b_more>; (?P<v_left>\d+) more there)?\):",
         f"""
         WITH counted AS (
-            SELECT count(*) FILTER (severity = 'finding') AS graves, count(*) FILTER (severity = 'note') AS notes
+            SELECT count(*) FILTER (severity = 'finding') AS graves, count(*) FILTER (severity = 'note') AS notes,
+                count(*) FILTER ({_OPEN}) AS unknown
             FROM findings WHERE run = $run AND iteration = $iteration
         )
-        SELECT nullif(graves, 0) AS findings, notes, numbered > 3 AS more, numbered - 3 AS left
+        SELECT nullif(graves, 0) AS findings, notes, unknown > 0 AS open, unknown, numbered > 3 AS more,
+            numbered - 3 AS left
         FROM counted, (SELECT count(*) AS numbered FROM ({_LEADING}))""",
     ),
     Sentence(
-        r"no finding, (?P<v_notes>\d+) notes? \(traceviz findings\)",
+        r"no finding, (?P<v_notes>\d+) notes?(?P<b_open> \((?P<v_unknown>\d+) of unknown gain\))? "
+        r"\(traceviz findings\)",
         f"""
-        SELECT count(*) FILTER (severity = 'note') AS notes FROM findings
+        SELECT count(*) FILTER (severity = 'note') AS notes, count(*) FILTER ({_OPEN}) AS unknown, unknown > 0 AS open
+        FROM findings
         WHERE run = $run AND iteration = $iteration AND NOT EXISTS (FROM ({_LEADING}))""",
     ),
     Sentence(

@@ -118,7 +118,7 @@ _HIDDEN = f"""
             any_value(wait) AS wait,
             coalesce(sum(greatest(0, least(b, start_ns + wait) - greatest(a, start_ns))), 0) AS hidden_wait,
             coalesce(sum(greatest(0, least(b, start_ns + ns) - greatest(a, start_ns + wait))), 0) AS hidden_transfer
-        FROM told LEFT JOIN computation USING (rank) GROUP BY rank, start_ns, communication
+        FROM told LEFT JOIN computation USING (rank) WHERE fault IS NULL GROUP BY rank, start_ns, communication
     )
 """
 
@@ -211,7 +211,8 @@ WAITS = (
     ),
     Sentence(
         r"waits of (?P<v_kernels>\d+) communication kernels come from durations, which need no clock: .*",
-        f"{_TOLD} SELECT count(*) AS kernels FROM told WHERE clocks = 'durations' AND wait BETWEEN 0 AND ns",
+        f"{_TOLD} SELECT count(*) AS kernels FROM told WHERE clocks = 'durations' AND fault IS NULL "
+        "AND wait BETWEEN 0 AND ns",
     ),
     Sentence(
         r"no wait is told for (?P<v_kernels>\d+) matched communication kernels: neither solved clocks nor .*",

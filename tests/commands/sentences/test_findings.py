@@ -126,7 +126,7 @@ def test_a_fault_is_found_with_its_culprit_and_nobody_else_is_named(job):
         # of stages. An opportunity is a finding, too.
         *(("dp_only", "slow_link", 2), ("dp_only", "memory_leak", 2), ("blind_rank", "gc_pause", 2)),
         *(("without_topology", "slow_stage", 2), ("without_topology", "expert_load", 2)),
-        *(("without_stacks", "slow_stage", 1), ("blind_rank", "finding", 0)),
+        *(("without_stacks", "slow_stage", 1), ("blind_rank", "finding", 1)),
     ],
 )
 def test_an_exit_code_tells_whether_there_is_a_finding_of_a_rule(job, rule, code):

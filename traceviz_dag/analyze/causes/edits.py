@@ -320,6 +320,25 @@ class StepEdits:
             result.append(replace(mine, duration_ns=np.where(chosen, 0, mine.duration_ns)))
         return tuple(result)
 
+    def without_unmet(self, times: AllTimes) -> AllTimes:
+        """Let communications that are not matched with all their members take no time: no wait for an unknown peer
+        is longer than that."""
+        result = []
+        for place, (work, mine) in enumerate(self._parts(times)):
+            unmet = work.kernels.communicates & ~self.step.is_met(place)
+            result.append(replace(mine, duration_ns=np.where(unmet, 0, mine.duration_ns)))
+        return tuple(result)
+
+    @cached_property
+    def unmet(self) -> tuple[Int64, Int64]:
+        """Per rank, how many communications are not matched with all their members, and how many there are."""
+        counts = [
+            (int((work.kernels.communicates & ~self.step.is_met(place)).sum()), int(work.kernels.communicates.sum()))
+            for place, work in enumerate(self.step.works)
+        ]
+        unmet, every = np.array(counts, np.int64).reshape(-1, 2).T
+        return unmet, every
+
     def has_unmatched(self, dimension: str) -> bool:
         """Whether communications of a dimension are not matched, so that nothing tells their waits from transfers."""
         return any((_of_dimension(work, dimension) & ~work.is_joined()).any() for work in self.step.works)

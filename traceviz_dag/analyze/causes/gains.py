@@ -16,6 +16,9 @@ TOGETHER = "together"
 EDIT_COLUMNS = ("edit", "rank", "ranks", "dimension", "factor", "microbatches", "schedule")
 """What tells one edit from another; table ``what_if`` has the first five, since no usual edit has the others."""
 
+LEAST_GAIN = 0.01
+"""Share of the step that a finding gains at least."""
+
 SUMMED_COLUMNS = ("step_ns", "predicted_step_ns", "gain_ns", "gain_low_ns", "gain_high_ns")
 """Columns that are sums over the steps of an iteration."""
 

@@ -21,6 +21,13 @@ CLOCK_NS = 20_000
 """A GPU's time on the host's clock is off by less: of two H100 in one export of Nsight Systems, one is 6 us ahead."""
 
 
+RIGHT_AFTER_NS = 20_000
+"""By so much a host that waited for its GPU ends its step after it at most."""
+
+LEAST_UNSEEN = 0.01
+"""Share of the step in which a host launches nothing before its GPU is done, from which it must have waited for it."""
+
+
 def stream_waits(kernels: RankKernels, synchronizations: pa.Table, step: int) -> StreamWaits:
     """What is recorded of waits between streams in a step.
 
@@ -115,6 +122,31 @@ def host_waits(kernels: RankKernels, synchronizations: pa.Table, hidden: Collect
     held = kernels.end_ns[waited_for] <= end[call] + CLOCK_NS
     is_hidden = np.isin(optional_integers(rows, "synchronization_id")[known], np.array(list(hidden), np.int64))
     return HostWaits(start, end, is_hidden, call[held], waited_for[held])
+
+
+def with_wait_at_the_end(kernels: RankKernels, waits: HostWaits, window: tuple[int, int]) -> HostWaits:
+    """The same with a last wait for the GPU that no row shows, where only that explains when the host ends the step.
+
+    So it is where the host launches nothing for ``LEAST_UNSEEN`` of the step, waits for nothing on record, and ends the
+    step right after the last kernel.
+    """
+    begin, end = window
+    launched = kernels.launch_ns[(kernels.launch_ns != MISSING) & (kernels.launch_ns < end)]
+    if not len(launched):
+        return waits
+    idle, last = int(launched.max()), int(kernels.end_ns.argmax())
+    done = int(kernels.end_ns[last])
+    unseen = done - idle >= LEAST_UNSEEN * (end - begin) and not ((waits.end_ns > idle) & (waits.end_ns <= end)).any()
+    if not unseen or not 0 < end - done <= RIGHT_AFTER_NS:
+        return waits
+    # Later calls are another step's.
+    before = int(np.searchsorted(waits.end_ns, end))
+    mine = waits.call < before
+    return HostWaits(
+        np.append(waits.start_ns[:before], idle), np.append(waits.end_ns[:before], end),
+        np.append(waits.hidden[:before], False), np.append(waits.call[mine], before),
+        np.append(waits.kernel[mine], last),
+    )  # fmt: skip
 
 
 def _on_every_stream(kernels: RankKernels, calls: Int64, start: Int64) -> tuple[Int64, Int64]:

@@ -30,11 +30,13 @@ class Members:
     Attributes:
         rank: place of its rank in ``StepWork.ranks``; kernel: place of its kernel in that rank's ``RankKernels``.
         meeting: number of the meeting, from 0.
+        partial: per meeting, whether it lacks members; None where none does.
     """
 
     rank: Int64
     kernel: Int64
     meeting: Int64
+    partial: Bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,16 @@ class StepWork:
             lags = work.section_lag_ns
             result.append(Times(duration, work.lag_ns, work.launch_ns, own, lags, waits, int(host_end[0])))
         return tuple(result)
+
+    def is_met(self, place: int) -> Bool:
+        """Mark the kernels of a rank that are part of a matched communication of which every member is known."""
+        members = self.members
+        mine = members.rank == place
+        if members.partial is not None:
+            mine &= ~members.partial[members.meeting]
+        marked = np.zeros(len(self.works[place].kernels), dtype=bool)
+        marked[members.kernel[mine]] = True
+        return marked
 
     def _transfers(self) -> Int64:
         """Per member, from the last arrival at any of its kernel's meetings to the kernel's end."""

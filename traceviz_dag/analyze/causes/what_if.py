@@ -4,6 +4,11 @@ T' = T + replay(edit) - replay(no edit). With the measured lags the replay witho
 the error bar is the same without launches and lags, as if the host were free, with what the edit saves by changing the
 host itself; both are widened by the share of the step that the replay without lags does not explain. Gains are
 ceilings, and those of several edits do not add up.
+
+A communication that is not matched with all its members hides who waited for whom. The bar then also holds what the
+edits gain if such communications end as soon as their rank comes, as far as the edits save so much time at all; and,
+of edits of some ranks, nothing, where most communications of a rank are such: it may then wait for others instead. What
+a finding is may not depend on that: see ``undecided``.
 """
 
 from __future__ import annotations
@@ -16,11 +21,12 @@ from typing import Any
 import numpy as np
 
 from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits
-from traceviz_dag.analyze.causes.gains import error_bar, gain_row
+from traceviz_dag.analyze.causes.gains import LEAST_GAIN, error_bar, gain_row
 from traceviz_dag.analyze.causes.reordered import Change, items_of
 from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
 from traceviz_dag.analyze.wording import spanned
 from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 WORTH = 0.002
@@ -61,6 +67,7 @@ class Prediction:
         replay_error: the step replayed without lags over ``step_ns``, less 1; of edits of the order, the step replayed
             with mean items where that is further off.
         microbatches: of the step as it was and with the edits, where these change the order; None elsewhere.
+        undecided: why it is not known whether they gain enough for a finding; None where it is.
     """
 
     edits: tuple[Edit, ...]
@@ -70,6 +77,7 @@ class Prediction:
     gain_high_ns: int
     replay_error: float
     microbatches: tuple[int, int] | None = None
+    undecided: str | None = None
 
     @property
     def predicted_step_ns(self) -> int:
@@ -120,11 +128,49 @@ class WhatIf:
             NoEvidenceError: they ask for an order of work that cannot be made, or the step tells nothing of one.
         """
         found = self._predicted(edits, [edit.apply for edit in edits])
-        if all(edit.most is None for edit in edits):
-            return found
-        most = self._predicted(edits, [edit.most or edit.apply for edit in edits])
-        low, high = min(found.gain_low_ns, most.gain_low_ns), max(found.gain_high_ns, most.gain_high_ns)
-        return replace(found, gain_low_ns=low, gain_high_ns=high)
+        applied = [edit.most or edit.apply for edit in edits]
+        if any(edit.most is not None for edit in edits):
+            most = self._predicted(edits, applied)
+            low, high = min(found.gain_low_ns, most.gain_low_ns), max(found.gain_high_ns, most.gain_high_ns)
+            found = replace(found, gain_low_ns=low, gain_high_ns=high)
+        return self._with_unmet(found, applied) if edits and self.edits.unmet[0].any() else found
+
+    def _with_unmet(self, found: Prediction, applied: Sequence[Callable[[AllTimes], AllTimes]]) -> Prediction:
+        """The same with what communications that are not matched with all their members leave open."""
+        unmet, every = self.edits.unmet
+        edited = self.times
+        for apply in applied:
+            edited = apply(edited)
+        saved = self._saved(edited) if found.microbatches is None else self.step_ns
+        *first, last = applied
+        most = self._predicted(found.edits, [*first, lambda times: self.edits.without_unmet(last(times))])
+        gain = max(found.gain_ns, min(most.gain_ns, saved))
+        high = max(found.gain_high_ns, min(most.gain_high_ns, max(saved, gain)))
+        # Ranks that were not read, or not matched, are alike where all ranks are mended.
+        some = len(self.step.ranks) > 1 and any((edit.rank, edit.ranks) != (None, None) for edit in found.edits)
+        loose = some and bool((2 * unmet > every).any())
+        low = min(found.gain_low_ns, 0) if loose and saved else found.gain_low_ns
+        least = LEAST_GAIN * self.step_ns
+        enough = found.gain_ns >= least and found.gain_low_ns > 0
+        undecided = None
+        if (enough and low <= 0) or (not enough and gain >= least):
+            undecided = (
+                f"{unmet.sum()} of {every.sum()} communication kernels are not matched with all their members, so "
+                "who would wait less is not known"
+            )
+        return replace(found, gain_low_ns=low, gain_high_ns=high, undecided=undecided)
+
+    def _saved(self, edited: AllTimes) -> int:
+        """What edits take away from the work of all ranks together; no step becomes shorter by more."""
+        total = 0
+        for mine, other in zip(self.times, edited, strict=True):
+            if mine.waits is not other.waits or (other.launch_ns[mine.launch_ns != MISSING] == MISSING).any():
+                return self.step_ns
+            total += int(np.maximum(mine.launch_ns - other.launch_ns, 0).max(initial=0)) * len(mine.section_ns)
+            for name in ("duration_ns", "lag_ns", "section_ns", "section_lag_ns"):
+                total += int(np.maximum(getattr(mine, name) - getattr(other, name), 0).sum())
+            total += max(mine.host_end_ns - other.host_end_ns, 0)
+        return min(total, self.step_ns)
 
     def _predicted(self, edits: tuple[Edit, ...], applied: Sequence[Callable[[AllTimes], AllTimes]]) -> Prediction:
         times, change = self.times, Change()
@@ -235,9 +281,14 @@ class WhatIf:
         found, refused = [], []
         for edit in edits:
             try:
-                found.append(self.predict(edit))
+                one = self.predict(edit)
             except NoEvidenceError as error:
                 refused.append((edit, str(error)))
+                continue
+            if one.undecided is None:
+                found.append(one)
+            else:
+                refused.append((edit, one.undecided))
         return sorted(found, key=lambda one: -one.gain_ns), refused
 
     def dimensions(self) -> list[str]:

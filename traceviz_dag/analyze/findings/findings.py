@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from traceviz_dag.analyze.causes.gains import named_edit, over_steps
+from traceviz_dag.analyze.causes.gains import LEAST_GAIN, named_edit, over_steps
 from traceviz_dag.analyze.causes.what_if import MOST_RANKS
 from traceviz_dag.analyze.findings.rule import (
     EditKey,
@@ -28,13 +28,10 @@ from traceviz_dag.analyze.findings.rule import (
 from traceviz_dag.analyze.findings.rules import environment
 from traceviz_dag.tables import FINDINGS
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
-from traceviz_dag.vocabulary import FindingClass, Severity, StepKind
+from traceviz_dag.vocabulary import FindingClass, Severity, StepKind, TrainingFramework
 
 MORE = 1.25
 """An edit that gains so many times what a finding can cost at most mends something else, too."""
-
-LEAST_GAIN = 0.01
-"""Share of the step that a finding gains at least."""
 
 WIDE = 0.2
 """Share of the step from which the width of an error bar is said."""
@@ -67,7 +64,7 @@ class Iteration:
     Attributes:
         what_if: rows of the table of that name. step_ns: of its training steps on the host together; None where no file
             has a ProfilerStep. steps: how many. capture_mode: what was recorded, in words. kind: of the steps; None
-            where it is not known.
+            where it is not known. framework: what trained; None where nothing tells.
     """
 
     run: str
@@ -77,6 +74,7 @@ class Iteration:
     steps: int
     capture_mode: str
     kind: StepKind | None = None
+    framework: TrainingFramework | None = None
 
 
 def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
@@ -163,7 +161,7 @@ def _finding(
         "refusal": why,
         "at_most_ns": at_most,
         "statement": f"{rule.sentence(row)}; {predicted}",
-        "remedy": rule.what_to_do(row, iteration.kind),
+        "remedy": rule.what_to_do(row, iteration.kind, iteration.framework),
         "evidence_sql": evidence_sql(rule, iteration.run, iteration.iteration, row),
     }
 
@@ -230,10 +228,10 @@ def _why_unpredicted(
 ) -> str:
     if edit is None:
         return rule.unpredicted
-    if not gains:
-        return refusals.get(None, "no training step could be replayed")
     if edit in refusals:
         return refusals[edit]
+    if not gains:
+        return refusals.get(None, "no training step could be replayed")
     named = named_edit({**edit._asdict(), "factor": None})
     if edit.edit == "fix_rank":
         return (

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from traceviz_dag.lake.catalogue import quoted_text, with_values
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
-from traceviz_dag.vocabulary import FindingClass, StepKind
+from traceviz_dag.vocabulary import FindingClass, StepKind, TrainingFramework
 
 Row = Mapping[str, Any]
 """A row of a rule's query."""
@@ -63,6 +64,8 @@ class Rule:
         unpredicted: why nothing predicts a gain, of rules that have no edit.
         remedy_of: what to do about one row, where that differs between them.
         serving: what to do instead where the job serves a model, and options of training would not help.
+        elsewhere: what to do about one row instead where another framework than Megatron-LM trains; None: the same,
+            without options of Megatron-LM, which stand in brackets that name it.
         places: where its findings show in time; None where they are of no particular time.
     """
 
@@ -82,12 +85,22 @@ class Rule:
     remedy_of: Callable[[Row], str] | None = None
     places: Places | None = None
     serving: str | None = None
+    elsewhere: Callable[[Row, TrainingFramework], str | None] = lambda _row, _framework: None
 
-    def what_to_do(self, row: Row, kind: StepKind | None = None) -> str:
-        """The remedy of a row of the query, in a step of this kind."""
+    def what_to_do(
+        self, row: Row, kind: StepKind | None = None, framework: TrainingFramework | None = TrainingFramework.MEGATRON
+    ) -> str:
+        """The remedy of a row of the query, in a step of this kind that this framework trains; None: nothing tells."""
         if kind is StepKind.INFERENCE and self.serving is not None:
             return self.serving
-        return self.remedy if self.remedy_of is None else self.remedy_of(row)
+        own = self.elsewhere(row, framework) if framework is not None else None
+        if own is not None:
+            return own
+        remedy = self.remedy if self.remedy_of is None else self.remedy_of(row)
+        return remedy if framework is TrainingFramework.MEGATRON else _OF_MEGATRON.sub("", remedy)
+
+
+_OF_MEGATRON = re.compile(r" \(Megatron-LM: [^)]*\)")
 
 
 def mending_edit(rule: Rule, row: Row, predicted: Collection[EditKey]) -> EditKey | None:

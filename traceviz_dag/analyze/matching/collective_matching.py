@@ -3,7 +3,8 @@
 The place is the recorded sequence number where the trace names the group (the numbers are those of one communicator)
 and every row of it has one, else the order of launch. By order, the members' lists of operations must agree, and for a
 group that no trace names also kernels, sizes and types; a shorter list (a file that breaks off, a profiler that started
-late) is placed where it fits in exactly one way. What cannot be placed stays unmatched, with the reason.
+late) is placed where it fits in exactly one way, and so is a longer one if ends agree. What cannot be placed stays
+unmatched, with the reason.
 """
 
 from __future__ import annotations
@@ -159,6 +160,7 @@ def _place_by_order(
     queue = np.sort(queue)
     position = _count_on(queue)
     signature = _signatures(rows, chosen[rest], strict[rest])
+    ends = rows.end_ns[chosen[rest]]
     compared = np.where(strict[rest], len(OPERATIONS) + signature, rows.operation[chosen[rest]])
     lengths = np.bincount(queue)
     starts = np.cumsum(lengths) - lengths
@@ -169,14 +171,15 @@ def _place_by_order(
     agrees = (prints == prints[reference]) & (lengths == lengths[reference])
     shift = np.where(agrees, 0, MISSING)
     for odd in np.flatnonzero(~agrees).tolist():
-        shift[odd] = _only_fit(
-            signature[starts[odd] : starts[odd] + lengths[odd]],
-            signature[starts[reference[odd]] : starts[reference[odd]] + lengths[reference[odd]]],
-        )
+        own, others = (slice(starts[one], starts[one] + lengths[one]) for one in (odd, reference[odd]))
+        shift[odd] = _only_fit(signature[own], signature[others])
+        before = _only_fit(signature[others], signature[own])
+        if before != MISSING and _ends_together(ends[own][before:][: lengths[reference[odd]]], ends[others]):
+            shift[odd] = -before
     placed = shift[queue] != MISSING
     # Steps of one file follow each other: each gets places of its own.
-    wide = int(lengths.max()) + 1
-    place[rest[placed]] = (unit[queue] * wide + position + np.maximum(shift[queue], 0))[placed]
+    wide = 2 * int(lengths.max()) + 1
+    place[rest[placed]] = (unit[queue] * wide + int(lengths.max()) + position + shift[queue])[placed]
     rule[rest[placed]] = MATCHED_BY.index(MatchedBy.ORDER)
 
 
@@ -227,6 +230,13 @@ def _only_fit(short: Int64, long: Int64) -> int:
     windows = np.lib.stride_tricks.sliding_window_view(long, len(short))
     fits = np.flatnonzero((windows == short).all(axis=1))
     return int(fits[0]) if len(fits) == 1 else MISSING
+
+
+def _ends_together(ends: Int64, others: Int64) -> bool:
+    """Whether two lists end together but for a difference of clocks: one more communication in the middle shifts the
+    ends before it by one."""
+    apart = ends - others
+    return len(ends) > 1 and int(np.ptp(apart)) < int(np.diff(np.sort(others)).min())
 
 
 def _signatures(rows: Communications, chosen: npt.NDArray[np.intp], strict: npt.NDArray[np.bool_]) -> Int64:

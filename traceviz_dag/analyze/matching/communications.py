@@ -25,11 +25,21 @@ from traceviz_dag.analyze.matching.operations import (
 )
 from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
-from traceviz_dag.vocabulary import Dimension, Kind
+from traceviz_dag.vocabulary import Dimension, Kind, StepEvidence
 
 COMMUNICATION_COLUMNS = (
     *("rank", "kernel_id", "name", "start_ns", "duration_ns", "device", "kind", "phase", "dimension", "role"),
-    *("stage", "chunk", "microbatch", "step", "launch_start_ns", "collective", "group_name", "group_description"),
+    *(
+        "stage",
+        "chunk",
+        "microbatch",
+        "step",
+        "step_evidence",
+        "launch_start_ns",
+        "collective",
+        "group_name",
+        "group_description",
+    ),
     *("group_size", "group_ranks", "dtype", "in_elements", "out_elements", "in_split", "out_split", "sequence"),
     *("source_rank", "destination_rank", "group_address"),
 )
@@ -86,12 +96,15 @@ class Communications:
 
 
 def select_communications(kernels: pa.Table, rank: int | None = None) -> pa.Table:
-    """The communication kernels of a table ``kernels``, with the columns that are needed across ranks.
+    """The communication kernels of a table ``kernels``, with the columns that are needed across ranks; those of a step
+    that was cut are left out, since each rank has another part of them.
 
     Args:
         kernels: kernels of one rank or of several; with a column ``rank``, or of the rank that is given.
     """
     chosen = kernels.filter(pc.equal(kernels["kind"].cast(pa.string()), Kind.COMMUNICATION.value))
+    cut = pc.equal(chosen["step_evidence"].cast(pa.string()), StepEvidence.CUT.value)
+    chosen = chosen.filter(pc.invert(pc.fill_null(cut, fill_value=False)))
     if rank is not None and "rank" not in chosen.column_names:
         chosen = chosen.add_column(0, "rank", pa.repeat(pa.scalar(rank, pa.int64()), chosen.num_rows))
     return chosen.select(list(COMMUNICATION_COLUMNS))

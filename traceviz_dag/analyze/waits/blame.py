@@ -46,11 +46,14 @@ LATE_PARTS = ("late_compute_ns", "late_communication_ns", "late_memory_ns", "lat
 
 
 def judged_waits(collectives: pa.Table) -> pa.Table:
-    """The rows whose wait can be told, with ``judged_wait_ns`` and ``late_rank`` by the best measure there is."""
+    """The rows whose wait can be told, with ``judged_wait_ns`` and ``late_rank`` by the best measure there is.
+
+    Those of communications with missing members are left out: the last rank may be one of these.
+    """
     wait = pc.coalesce(collectives["wait_aligned_ns"], collectives["wait_by_duration_ns"])
     late = pc.coalesce(collectives["last_rank_aligned"], collectives["last_rank_by_duration"])
     rows = collectives.append_column("judged_wait_ns", wait).append_column("late_rank", late)
-    return rows.filter(pc.is_valid(wait))
+    return rows.filter(pc.and_(pc.is_valid(wait), pc.is_null(rows["fault"])))
 
 
 def wait_basis(collectives: pa.Table) -> dict[str, int]:
@@ -59,9 +62,8 @@ def wait_basis(collectives: pa.Table) -> dict[str, int]:
     Returns:
         ``solved`` clocks, ``durations`` alone, and ``untold``: matched with a peer, but neither measure holds.
     """
-    counts = {
-        row["values"]: row["counts"] for row in pc.value_counts(collectives["clocks"].cast(pa.string())).to_pylist()
-    }
+    bases = judged_waits(collectives)["clocks"].cast(pa.string())
+    counts = {row["values"]: row["counts"] for row in pc.value_counts(bases).to_pylist()}
     untold = pc.and_(pc.is_null(collectives["clocks"]), pc.is_valid(collectives["aligned_refusal"]))
     return {
         "solved": counts.get("solved", 0),
@@ -81,12 +83,11 @@ def blame_matrix(collectives: pa.Table) -> pa.Table:
 
     Returns:
         A row per rank × late_rank × dimension: ``waits`` (how often, for longer than 0 ns), ``wait_ns``, the sums of
-        the late parts, ns, and ``clocks_solved`` (whether all rests on these); longest first. Waits in communications
-        with missing members are left out: the last rank may be one of these.
+        the late parts, ns, and ``clocks_solved`` (whether all rests on these); longest first.
     """
     rows = judged_waits(collectives)
     # Who arrived at the same nanosecond as the last did not wait for it.
-    rows = rows.filter(pc.and_(pc.greater(rows["judged_wait_ns"], 0), pc.is_null(rows["fault"])))
+    rows = rows.filter(pc.greater(rows["judged_wait_ns"], 0))
     rows = rows.set_column(rows.schema.get_field_index("dimension"), "dimension", rows["dimension"].cast(pa.string()))
     rows = rows.append_column("clocks_solved", pc.equal(rows["clocks"].cast(pa.string()), "solved"))
     sums = [
@@ -116,7 +117,7 @@ def late_ranks(collectives: pa.Table, step_ns: int | None) -> pa.Table:
         (host where most of its own part is), ``blamed``.
     """
     rows = judged_waits(collectives)
-    rows = rows.filter(pc.and_(pa.array(same_work(rows)), pc.is_null(rows["fault"])))
+    rows = rows.filter(pa.array(same_work(rows)))
     rank, communication, wait = (optional_integers(rows, name) for name in ("rank", "communication", "judged_wait_ns"))
     everyone = np.unique(optional_integers(collectives, "rank"))
     place = np.searchsorted(everyone, rank)

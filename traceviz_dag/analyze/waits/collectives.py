@@ -41,7 +41,9 @@ def collectives_table(matches: Matches, rank_clocks: pa.Table) -> pa.Table:
     rows = matches.rows
     judged = judge_arrivals(matches, rank_clocks)
     recorded, aligned, best = judged.recorded.arrivals, judged.aligned.arrivals, judged.best()
-    last_transfer = best.last_transfer_ns(matches)
+    # With a member missing, what looks like a transfer may be a wait for it.
+    whole = matches.fault == FAULTS.index(Fault.NONE)
+    last_transfer = np.where(whole, best.last_transfer_ns(matches), MISSING)
     nbytes = communication_bytes(rows)
     speed = bandwidth(nbytes, last_transfer)
     factor = bus_factor(rows.operation, np.where(matches.members == MISSING, matches.found, matches.members))

@@ -29,6 +29,7 @@ from traceviz_dag.read.host_tree import HostTree
 from traceviz_dag.vocabulary import Dimension, Evidence, Phase, TopologySource
 
 _PHASES = tuple(Phase)
+_NO_PHASE = _PHASES.index(Phase.UNKNOWN)
 _OF_GROUPS = frozenset({Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP, Dimension.PP})
 """Dimensions whose groups carry nothing else that a call stack would not tell."""
 _COMBINED_GROUPS = frozenset({"tp_cp", "tp_dp", "tp_dp_cp", "etp_ep"})
@@ -188,10 +189,31 @@ def decide_dimensions(
     decisions, which = _from_sizes(facts, rows, decisions, which.reshape(-1))
     decisions, which = _from_streams(trace, rows, decisions, which)
     decisions, which = _sharded_data(trace, facts, operation, phase, rows, groups, decisions, which)
+    alike = np.stack([*keys[:4], trace.device.name[rows]])
+    which = _as_where_launches_are_known(alike, (frame_rule[rows] < 0) & (phase[rows] == _NO_PHASE), decisions, which)
     if all(decision.dimension is not Dimension.UNKNOWN for decision in decisions):
         return decisions, which
     carried, which = _carried(trace, facts, phase, rows, decisions, which, group_of)
     return decide_by_use(carried, rules, groups.members, experts=experts), which
+
+
+def _as_where_launches_are_known(alike: Int64, lost: Bool, decisions: list[DimensionDecision], which: Int64) -> Int64:
+    """Of what the default group does without a known place, take what it serves wherever the same is launched.
+
+    Args:
+        alike: per communication what tells it apart but for its place; equal columns are the same. lost: whether
+            nothing tells where it was launched.
+    """
+    world = np.array([decision.dimension is Dimension.WORLD for decision in decisions], dtype=bool)[which]
+    if not (lost & world).any() or lost.all():
+        return which
+    number = np.unique(alike, axis=1, return_inverse=True)[1].reshape(-1)
+    result = which.copy()
+    for one in np.unique(number[lost & world]).tolist():
+        found = np.unique(which[(number == one) & ~lost]).tolist()
+        if len({decisions[index].dimension for index in found}) == 1:
+            result[(number == one) & lost & world] = found[0]
+    return result
 
 
 def _carried(

@@ -18,6 +18,7 @@ from traceviz_dag.system.paths import real_path
 if TYPE_CHECKING:
     from traceviz_dag.analyze.slow_ranks import SlowRank
     from traceviz_dag.analyze.waits.blame import LateRank
+    from traceviz_dag.lake.summaries import CutStep
     from traceviz_dag.pipeline.across_ranks import StoredIteration
 
 PathArgument = Annotated[
@@ -129,6 +130,16 @@ def slow_statements(rows: Sequence[SlowRank]) -> list[str]:
             "whose GPU is slow cannot be told: no two ranks run the same kernels (one rank a stage, or uneven work)"
         ]
     return [slow_statement(row) for row in rows if row["slow"]]
+
+
+def cut_statements(rows: Sequence[CutStep]) -> list[str]:
+    """Which training steps beside an iteration are cut, a line each."""
+    how = {"start": "started", "stop": "stopped"}
+    return [
+        f"training step {row['step']} is cut: the profiler {how[row['edge']]} within it; its kernels count for no "
+        "step, wait or speed (table traces, cut_steps)"
+        for row in rows
+    ]
 
 
 def heading(iteration: StoredIteration, text: str) -> str:

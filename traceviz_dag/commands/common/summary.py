@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from traceviz_dag.analyze.utilization import used_of_peak
-from traceviz_dag.commands.common.across import blame_statement, slow_statements
+from traceviz_dag.commands.common.across import blame_statement, cut_statements, slow_statements
+from traceviz_dag.commands.common.notes import may_be_finding, notes_in_words
 from traceviz_dag.commands.common.output import milliseconds, percent, print_table
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.memory_summary import memory_peak, memory_statement
-from traceviz_dag.lake.summaries import Windows, category_shares, communication_by_dimension, windows
+from traceviz_dag.lake.summaries import Windows, category_shares, communication_by_dimension, cut_steps, windows
 from traceviz_dag.tables.rows import IterationRow, rows_of
 from traceviz_dag.vocabulary import StepKind, WindowFrom
 
@@ -84,7 +85,7 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
 
 _MEASURED = (
     *("categories", "communication", "windows", "stages", "slowest_stage", "slow_ranks", "stage_statements"),
-    *("memory", "findings", "blamed", "waits_unknown"),
+    *("memory", "findings", "blamed", "waits_unknown", "cut_steps"),
 )
 
 
@@ -109,6 +110,7 @@ def _measured(lake: Lake, run: str, iteration: int) -> dict[str, Any]:
         first_findings(lake, run, iteration),
         _blamed(lake, run, iteration),
         None if unknown is None else asdict(unknown),
+        cut_steps(lake, run, iteration),
     )
     return dict(zip(_MEASURED, values, strict=True))
 
@@ -189,6 +191,7 @@ def _statements(summary: dict[str, Any]) -> list[str]:
         if counted:
             lines.append(f"{ranks_in_words(counted)} read in part, and counted all the same (--allow-partial)")
         lines += _step(measures, summary["windows"])
+        lines += cut_statements(summary["cut_steps"])
         if measures["unclassified_share"]:
             unclassified = percent(measures["unclassified_share"])
             lines.append(f"{unclassified} of kernel time has no category: the evidence does not say (traceviz doctor)")
@@ -215,6 +218,7 @@ def first_findings(lake: Lake, run: str, iteration: int) -> dict[str, Any] | Non
         "findings": sum(row["severity"] == Severity.FINDING for row in rows),
         "leading": len(first),
         "notes": sum(row["severity"] == Severity.NOTE for row in rows),
+        "notes_of_unknown_gain": sum(map(may_be_finding, rows)),
         "losses": largest_losses(rows),
         "first": [{name: row[name] for name in columns} for row in first[:MOST_FINDINGS]],
     }
@@ -227,7 +231,7 @@ def _found(summary: dict[str, Any]) -> list[str]:
     found = summary["findings"]
     if found is None:
         return []
-    notes = f"{found['notes']} note{'' if found['notes'] == 1 else 's'}"
+    notes = notes_in_words(found["notes"], found["notes_of_unknown_gain"])
     losses = [words] if (words := losses_in_words(found["losses"])) else []
     counted = f"{found['findings'] or 'no'} finding{'' if found['findings'] == 1 else 's'}"
     if not found["first"]:

@@ -156,8 +156,8 @@ def _flat(answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _stored(iteration: StoredIteration) -> tuple[list[dict[str, Any]], str | None]:
     """The usual edits, from the table."""
     rows = iteration.table("what_if").to_pylist()
-    refusals = [row["refusal"] for row in rows if row["refusal"] is not None and row["edit"] is None]
     told = over_steps([row for row in rows if row["refusal"] is None])
+    refusals = [row["refusal"] for row in rows if row["refusal"] is not None and (row["edit"] is None or not told)]
     return told, next(iter(refusals), None if told else _NO_STEP)
 
 

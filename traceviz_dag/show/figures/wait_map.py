@@ -206,8 +206,7 @@ def _finding(late: Sequence[LateRank], collectives: pa.Table, waits: pa.Table, s
     blamed = [row for row in late if row["blamed"]]
     if not blamed:
         uncertain = uncertain_waits(collectives)
-        certain = waits.filter(pc.is_null(waits["fault"]))
-        total, time = int(_waits(certain).sum()), int(optional_integers(certain, "duration_ns").sum())
+        total, time = int(_waits(waits).sum()), int(optional_integers(waits, "duration_ns").sum())
         nobody = nobody_blamed(late, step_ns, uncertain, collectives.num_rows)
         nobody = f"{nobody[0].upper()}{nobody[1:]}"
         if not time:

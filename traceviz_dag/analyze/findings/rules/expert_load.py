@@ -26,8 +26,8 @@ RULE = Rule(
     name="expert_load",
     of_class=FindingClass.FAULT,
     question="Do some experts take more tokens than others?",
-    remedy="Look at the load-balancing loss (--moe-aux-loss-coeff, --moe-router-load-balancing-type), and at a "
-    "capacity factor (--moe-expert-capacity-factor) if a few experts stay crowded.",
+    remedy="Look at the load-balancing loss (Megatron-LM: --moe-aux-loss-coeff, --moe-router-load-balancing-type), and "
+    "at a capacity factor (Megatron-LM: --moe-expert-capacity-factor) if a few experts stay crowded.",
     sql=_SQL,
     measure="times the mean load",
     sentence=_sentence,

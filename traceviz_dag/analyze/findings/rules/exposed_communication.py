@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
-from traceviz_dag.vocabulary import FindingClass
+from traceviz_dag.vocabulary import FindingClass, TrainingFramework
 
 LEAST_SHARE = 0.001
 """Share of the time measured from which it is told."""
@@ -42,20 +42,38 @@ def _sentence(row: Row) -> str:
 
 
 _REMEDIES = {
-    "dp": "Overlap it with computation: --overlap-grad-reduce and --overlap-param-gather.",
-    "edp": "Overlap it with computation: --overlap-grad-reduce and --overlap-param-gather.",
-    "tp": "Overlap it with matrix products: --tp-comm-overlap with --sequence-parallel.",
-    "cp": "Use an exchange of keys and values that overlaps with attention: --cp-comm-type p2p.",
-    "ep": "Overlap it with another micro-batch: --overlap-moe-expert-parallel-comm.",
-    "pp": "Run more micro-batches, or chunks (--num-layers-per-virtual-pipeline-stage) with their messages overlapped.",
-    "embedding": "Do not tie the weights of embedding and output layer (--untie-embeddings-and-output-weights).",
+    "dp": "Overlap it with computation (Megatron-LM: --overlap-grad-reduce and --overlap-param-gather).",
+    "edp": "Overlap it with computation (Megatron-LM: --overlap-grad-reduce and --overlap-param-gather).",
+    "tp": "Overlap it with matrix products (Megatron-LM: --tp-comm-overlap with --sequence-parallel).",
+    "cp": "Use an exchange of keys and values that overlaps with attention (Megatron-LM: --cp-comm-type p2p).",
+    "ep": "Overlap it with another micro-batch (Megatron-LM: --overlap-moe-expert-parallel-comm).",
+    "pp": "Run more micro-batches, or chunks with their messages overlapped (Megatron-LM: "
+    "--num-layers-per-virtual-pipeline-stage).",
+    "embedding": "Do not tie the weights of embedding and output layer (Megatron-LM: "
+    "--untie-embeddings-and-output-weights).",
 }
 
-_REMEDY = "Overlap it with computation, or communicate less often. Waiting for late ranks stays: mend these first."
+_ELSEWHERE = {
+    TrainingFramework.DDP: "Send gradients beside the backward pass in buckets of another size (bucket_cap_mb), and "
+    "only in the last of several micro-batches (no_sync).",
+    TrainingFramework.FSDP: "Shard each layer for itself, gather the next one earlier (FSDP 1: forward_prefetch, "
+    "backward_prefetch; FSDP 2: set_modules_to_forward_prefetch), or shard over fewer GPUs (hybrid sharding).",
+    TrainingFramework.ZERO: "Overlap it with computation (DeepSpeed: overlap_comm, stage3_prefetch_bucket_size), or "
+    "shard less (a lower stage, or zero_hpz_partition_size).",
+}
+"""Of data parallelism, what to do where another framework trains."""
+
+_LATE = "Waiting for late ranks stays: mend these first."
+
+_REMEDY = f"Overlap it with computation, or communicate less often. {_LATE}"
 
 
 def _remedy(row: Row) -> str:
-    return f"{_REMEDIES[row['dimension']]} Waiting for late ranks stays: mend these first."
+    return f"{_REMEDIES[row['dimension']]} {_LATE}"
+
+
+def _elsewhere(row: Row, framework: TrainingFramework) -> str | None:
+    return f"{_ELSEWHERE[framework]} {_LATE}" if row["dimension"] == "dp" and framework in _ELSEWHERE else None
 
 
 RULE = Rule(
@@ -65,6 +83,7 @@ RULE = Rule(
     remedy=_REMEDY,
     serving="Run fewer and larger communications, or split the model over fewer GPUs; overlap them where that can be.",
     remedy_of=lambda row: _remedy(row) if row["dimension"] in _REMEDIES else _REMEDY,
+    elsewhere=_elsewhere,
     sql=_SQL,
     measure="share of the time measured",
     sentence=_sentence,

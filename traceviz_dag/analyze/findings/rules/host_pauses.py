@@ -103,15 +103,15 @@ _PAUSES = (
         HostWork.DATA_LOADING,
         "loaded data",
         "Does a GPU wait for its data loader?",
-        "Raise --num-workers, look at the storage that this rank reads from, and prefetch; see whether other ranks of "
-        "its node are slow to load, too.",
+        "Give the data loader more workers (Megatron-LM: --num-workers), look at the storage that this rank "
+        "reads from, and prefetch; see whether other ranks of its node are slow to load, too.",
     ),
     _Pause(
         "gc_pause",
         HostWork.GARBAGE_COLLECTION,
         "collected garbage",
         "Does Python collect garbage while a GPU waits?",
-        "Collect between steps on all ranks at once (--manual-gc with --manual-gc-interval).",
+        "Collect between steps on all ranks at once (Megatron-LM: --manual-gc with --manual-gc-interval).",
         by_stacks="when Python collects garbage",
     ),
     _Pause(

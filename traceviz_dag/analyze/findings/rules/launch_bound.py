@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import MEASURED, PAUSES, STAGES, lacking
 from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
+from traceviz_dag.tables.ranks import NOT_CUT
 from traceviz_dag.vocabulary import FindingClass
 
 LEAST_SHARE = 0.05
@@ -48,7 +49,8 @@ candidates AS (
 launches AS (
     SELECT rank, CAST(quantile_disc(duration_ns, 0.5) AS BIGINT) AS median_ns, count(*) AS kernels
     FROM kernels
-    WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND rank IN (SELECT rank FROM candidates)
+    WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND {NOT_CUT}
+        AND rank IN (SELECT rank FROM candidates)
     GROUP BY rank
 ),
 bound AS (
@@ -101,7 +103,7 @@ RULE = Rule(
     name="launch_bound",
     of_class=FindingClass.FAULT,
     question="Does a GPU wait for launches?",
-    remedy="Capture the step in CUDA graphs (--cuda-graph-impl, --enable-cuda-graph), fuse small kernels "
+    remedy="Capture the step in CUDA graphs (Megatron-LM: --cuda-graph-impl, --enable-cuda-graph), fuse small kernels "
     "(torch.compile, fused optimizers), and make micro-batches larger. The profiler itself slows launches, most with "
     "call stacks: take a trace without them before you act.",
     serving="Replay CUDA graphs where the server runs eagerly (without --enforce-eager), compile the model, and serve "

@@ -42,8 +42,8 @@ RULE = Rule(
     name="memory_headroom",
     of_class=FindingClass.OPPORTUNITY,
     question="Is GPU memory left unused?",
-    remedy="Recompute less (--recompute-granularity, --recompute-num-layers), or take larger micro-batches; traceviz "
-    "memory schedule --gpu-gib says how many more fit.",
+    remedy="Recompute less (Megatron-LM: --recompute-granularity, --recompute-num-layers), or take larger "
+    "micro-batches; traceviz memory schedule --gpu-gib says how many more fit.",
     serving="Give the cache of keys and values more memory, or serve larger batches.",
     sql=_SQL,
     measure="share of a GPU's memory",

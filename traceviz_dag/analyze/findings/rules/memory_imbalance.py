@@ -61,8 +61,9 @@ RULE = Rule(
     name="memory_imbalance",
     of_class=FindingClass.OPPORTUNITY,
     question="Does one stage need far more memory than the others?",
-    remedy="Early stages keep more micro-batches: give them fewer layers (--decoder-first-pipeline-num-layers, "
-    "--pipeline-model-parallel-layout), or recompute more there; traceviz memory schedule shows who keeps how many.",
+    remedy="Early stages keep more micro-batches: give them fewer layers (Megatron-LM: "
+    "--decoder-first-pipeline-num-layers, --pipeline-model-parallel-layout), or recompute more there; traceviz memory "
+    "schedule shows who keeps how many.",
     sql=_SQL,
     measure="times the mean stage",
     sentence=_sentence,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.rule import Row, Rule, milliseconds, percent
+from traceviz_dag.tables.ranks import NOT_CUT
 from traceviz_dag.vocabulary import FindingClass
 
 LARGE, SMALL = 0.05, 0.1
@@ -12,7 +13,7 @@ _SQL = f"""
 WITH work AS (
     SELECT category, sum(duration_ns) / count(DISTINCT rank) AS time_ns,
         sum(duration_ns) / sum(sum(duration_ns)) OVER () AS value
-    FROM kernels WHERE run = $run AND iteration = $iteration AND kind = 'computation' GROUP BY category
+    FROM kernels WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND {NOT_CUT} GROUP BY category
 ),
 path AS (
     SELECT category, sum(duration_ns) AS path_ns

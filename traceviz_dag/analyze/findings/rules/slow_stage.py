@@ -74,8 +74,8 @@ def _edit(row: Row) -> EditKey:
 
 
 _MOVE = (
-    "Move layers to other stages (--decoder-first-pipeline-num-layers, --decoder-last-pipeline-num-layers, or "
-    "--pipeline-model-parallel-layout)."
+    "Move layers to other stages (Megatron-LM: --decoder-first-pipeline-num-layers, "
+    "--decoder-last-pipeline-num-layers, or --pipeline-model-parallel-layout)."
 )
 
 _LOOK = (

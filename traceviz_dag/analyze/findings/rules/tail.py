@@ -88,7 +88,7 @@ RULE = Rule(
     of_class=FindingClass.FAULT,
     question="Do some micro-batches take far longer than most?",
     remedy="See in table gpu_gaps what the host did in the long ones (host_work, caller), and whether sequence lengths "
-    "differ (--reset-position-ids, packing).",
+    "differ (Megatron-LM: --reset-position-ids, packing).",
     sql=_SQL,
     measure="p99 over p50",
     sentence=_sentence,

@@ -58,6 +58,7 @@ SELECT dimension, count(*) AS kernels, sum(hidden_wait_ns)::BIGINT AS hidden_wai
     sum(exposed_transfer_ns)::BIGINT AS exposed_transfer_ns
 FROM collectives
 WHERE run = $run AND iteration = $iteration AND coalesce(wait_aligned_ns, wait_by_duration_ns) IS NOT NULL
+    AND fault IS NULL
 GROUP BY dimension ORDER BY exposed_wait_ns DESC, dimension
 """
 
