@@ -20,12 +20,14 @@ from tests.damage import call
 from tests.reported import informed_instance
 from tests.small_run import rank_file, two_ranks_analysed, write_run
 from traceviz_dag.definitions import ASSETS
+from traceviz_dag.lake.inputs import all_registered
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.partition_keys import rank_key
 from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.pipeline.analysis import AnalysisSettings, IterationResult, analyse
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.home_settings import set_home_rules
+from traceviz_dag.pipeline.staleness import pending_stage
 
 STALE = "SELECT rank, stage, cause, reason FROM stale_tables ORDER BY rank NULLS FIRST, stage"
 RULES = '[[kernel]]\nname = "own_gemm"\npatterns = ["nvjet*"]\nkind = "computation"\n'
@@ -103,6 +105,13 @@ def test_materialising_what_was_moved_away_deletes_nothing_and_says_so(own, tmp_
     assert again(run, home).computed == [] and stale(home) == []
 
 
+def pending(home: Path) -> tuple[str, list[int]] | None:
+    """What command and night would compute next."""
+    traceviz = TracevizHome(home=str(home))
+    (inputs,) = all_registered(home)
+    return pending_stage(traceviz.lake(), inputs, traceviz.load_rules().digest)
+
+
 @pytest.mark.parametrize("by_hand", [True, False])
 def test_command_and_step_mark_alike_what_was_moved_away(own, tmp_path, by_hand: bool):
     """By hand both are told to make anew what is current, too; else what is stale: the rules have changed."""
@@ -112,6 +121,7 @@ def test_command_and_step_mark_alike_what_was_moved_away(own, tmp_path, by_hand:
     if not by_hand:
         (tmp_path / "rules.toml").write_text(RULES)
         set_home_rules(other, tmp_path / "rules.toml")
+        assert pending(other) == ("ranks", [0, 1]), "a night counts no rank of other rules"
     told = again(run, home, force=by_hand, rules=None if by_hand else tmp_path / "rules.toml")
     assert told.computed == [0] and told.vanished == [1]
     assert not from_the_ui(other, *RANK_ASSETS, *PROFILE_ASSETS, ranks=(0, 1), only_stale=not by_hand)
@@ -120,6 +130,7 @@ def test_command_and_step_mark_alike_what_was_moved_away(own, tmp_path, by_hand:
     assert [(rank, cause) for rank, _, cause, _ in marks] == [(1, "gone" if by_hand else "outdated")]
     assert marks == [row for row in stale(other) if row[1] == "ranks"]
     assert tables(other) == tables(home)
+    assert pending(other) == (None if by_hand else ("iterations", [])), "what is marked is not asked for again"
 
 
 def test_a_topology_stays_whole_while_its_traces_are_away_and_the_text_file_is_there(tmp_path):

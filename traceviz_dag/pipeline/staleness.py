@@ -223,14 +223,17 @@ def pending_stage(lake: Lake, inputs: IterationInputs, rules_digest: str) -> tup
     """The next stage that an iteration needs, and the ranks that it concerns.
 
     Returns:
-        ("topology", []), ("ranks", the stale ones) or ("iterations", []); None where everything is current.
+        ("topology", []), ("ranks", the stale ones and those that are outdated without a mark) or ("iterations", []);
+        None where everything is current.
     """
     if not topology_is_current(lake, inputs):
         return ("topology", [])
     version = topology_version(lake, inputs.run, inputs.iteration)
-    stale = stale_ranks(rank_states(lake, inputs, version, rules_digest))
-    if stale:
-        return ("ranks", [entry.rank for entry in stale])
+    states = rank_states(lake, inputs, version, rules_digest)
+    marks = lake.stale(inputs.run, inputs.iteration)
+    pending = [one for one in states if not one.is_current and not (one.stays and mark_of(one) in marks)]
+    if pending:
+        return ("ranks", [one.entry.rank for one in pending])
     return None if iteration_is_current(lake, inputs) else ("iterations", [])
 
 
