@@ -42,10 +42,12 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
 from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.queries import RANK_MEASURES_SQL, trace_files
+from traceviz_dag.lake.stale import hidden_ranks
+from traceviz_dag.pipeline.completeness import ranks_in_words
 from traceviz_dag.pipeline.findings import capture_mode
 from traceviz_dag.pipeline.home_settings import NightlySettings
 from traceviz_dag.pipeline.staleness import code_version_of
-from traceviz_dag.tables import NIGHT_DELTAS, NIGHTS
+from traceviz_dag.tables import NIGHT_DELTAS, NIGHTS, TRACES
 
 GATE = "gate"
 
@@ -274,14 +276,14 @@ def _judge_series(
 ) -> dict[str, NightVerdict]:
     judged = _judged(lake)
     accepted: list[_Night] = []
+    # The last accepted one, where some of its ranks are not counted any more, and why: nothing is held against it.
+    lost: tuple[str, str] | None = None
     verdicts: dict[str, NightVerdict] = {}
     for partition in members:
         key = iteration_key(partition.run, partition.iteration)
         night = _night(lake, partition)
-        if night is None:
-            continue
-        if key in wanted and _needs_verdict(lake, partition, judged, accept):
-            verdict = _judge(lake, series, kind, night, accepted, settings, by_hand=key in accept)
+        if night is not None and key in wanted and _needs_verdict(lake, partition, judged, accept):
+            verdict = _judge(lake, series, kind, night, accepted, settings, lost, by_hand=key in accept)
             verdicts[key] = verdict
             is_accepted, is_first = verdict.accepted, bool(verdict.accepted and verdict.worse)
         elif partition in judged:
@@ -291,7 +293,9 @@ def _judge_series(
         if is_first:
             accepted.clear()
         if is_accepted:
-            accepted.append(night)
+            stale = sorted(hidden_ranks(TRACES, lake.stale(partition.run, partition.iteration)))
+            lost = (key, f"its tables of {ranks_in_words(stale)} are stale") if stale else None
+            accepted += [night] if night is not None else []
     return verdicts
 
 
@@ -302,6 +306,7 @@ def _judge(
     night: _Night,
     accepted: Sequence[_Night],
     settings: NightlySettings,
+    lost: tuple[str, str] | None,
     *,
     by_hand: bool,
 ) -> NightVerdict:
@@ -312,7 +317,9 @@ def _judge(
     rank = min(ranks, key=lambda one: (-night.ranks[one]["compute_ns"], one))
     measures = _measures(lake, night, ranks, rank)
     before = None
-    if reference is not None and common.outgrown:
+    if lost is not None:
+        verdict = inconclusive(measures, *lost)
+    elif reference is not None and common.outgrown:
         verdict = begins_anew(measures, len(ranks), reference.name, len(reference.ranks))
     elif reference is not None and common.refusal:
         verdict = inconclusive(measures, reference.name, common.refusal)

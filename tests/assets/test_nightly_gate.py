@@ -26,7 +26,10 @@ from tests.show.home import fill_home
 from tests.small_run import rank_file
 from traceviz_dag.lake.inputs import all_registered
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.lake.marking import mark_stale
+from traceviz_dag.lake.stale import Stale
 from traceviz_dag.pipeline.home_settings import FILE_NAME, HomeSettings, NightlySettings
+from traceviz_dag.vocabulary import StaleCause, StaleStage
 
 
 def write_iteration(run: Path, iteration: int, scale: int = 1) -> None:
@@ -116,6 +119,18 @@ def test_a_first_night_of_few_ranks_is_the_reference_until_a_whole_one_comes(tmp
     assert verdicts(home) == [(11, True, None), (12, True, None), (13, False, 12)]
     (told,) = open_lake(home).query("SELECT statement FROM nights WHERE iteration = 12").to_pylist()
     assert told["statement"].endswith("the first of its series with 4 ranks: job@11 covers 1 of them")
+
+
+@pytest.mark.parametrize("ranks", [(1,), (0, 1)])
+def test_a_reference_whose_ranks_are_not_counted_any_more_is_none(home, ranks):
+    marks = [Stale(rank, StaleStage.RANKS, StaleCause.OUTDATED, "the trace is gone") for rank in ranks]
+    mark_stale(open_lake(home), "job", 2, marks)
+    write_iteration(home.parent / "job", 4, scale=9)
+    fill_home(home, [home.parent / "job/iteration_4"])
+    assert judge(home).success
+    assert verdicts(home)[-1] == (4, None, None), "nine times as slow, and accepted by nobody"
+    (told,) = open_lake(home).query("SELECT statement FROM nights WHERE iteration = 4").to_pylist()
+    assert "inconclusive against job@2: its tables of rank" in told["statement"]
 
 
 @pytest.mark.long

@@ -20,11 +20,11 @@ from tests.damage import call
 from tests.reported import informed_instance
 from tests.small_run import rank_file, two_ranks_analysed, write_run
 from traceviz_dag.definitions import ASSETS
-from traceviz_dag.lake.inputs import all_registered
+from traceviz_dag.lake.inputs import all_registered, register, with_digests
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.partition_keys import rank_key
 from traceviz_dag.orchestration.instance import open_instance
-from traceviz_dag.pipeline.analysis import AnalysisSettings, IterationResult, analyse
+from traceviz_dag.pipeline.analysis import BUILT_IN_RULES, AnalysisSettings, IterationResult, analyse
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.home_settings import set_home_rules
 from traceviz_dag.pipeline.staleness import pending_stage
@@ -213,6 +213,22 @@ def test_a_changed_rule_keeps_the_tables_of_a_rank_whose_trace_is_gone_out_of_th
         (None, "iterations", "waiting"),
         (1, "ranks", "outdated"),
     ]
+    result = again(run, home, rules=BUILT_IN_RULES)
+    assert result.computed == [0] and result.aggregated and stale(home) == []
+    assert tables(home) == before, "the rules are what they were, and so is what was made by them"
+
+
+def test_runs_of_ranks_that_fail_one_by_one_leave_the_marks_that_the_command_does(own, tmp_path):
+    run, home = own
+    other = shutil.copytree(home, tmp_path / "other")
+    for rank in (0, 1):
+        trace(run, rank).write_text(f"no trace {rank}")
+    (inputs,) = with_digests(other, inputs_below([run], home=other, with_known=True))
+    register(other, inputs)
+    for rank in (0, 1):
+        assert not from_the_ui(other, *RANK_ASSETS, *PROFILE_ASSETS, ranks=(rank, rank), only_stale=True)
+    again(run, home)
+    assert stale(other) == stale(home)
 
 
 def test_a_check_of_every_night_names_what_dagster_shows_and_the_lake_has_not(own):

@@ -27,6 +27,7 @@ from traceviz_dag.pipeline.making import (
     make_ranks,
     make_topology,
     pairs_file,
+    waits_for,
 )
 from traceviz_dag.pipeline.memory import (
     mark_mismatched,
@@ -249,7 +250,8 @@ class _Analysis:
         """
         waiting = bool(result.not_computed or (result.failed and not self.settings.allow_partial))
         current = iteration_is_current(self.lake, self.inputs) and not self.covers_others()
-        cause, reason = StaleCause.WAITING, _waits_for(result)
+        unmade = sorted({*result.failed, *result.not_computed})
+        cause, reason = StaleCause.WAITING, waits_for(unmade)
         if not waiting and (self.settings.force or not current):
             faults: list[str] = []
             chosen = {"allow_partial": self.settings.allow_partial, "with_partial": self.settings.with_partial}
@@ -333,12 +335,6 @@ def _what_is_done(analysis: _Analysis, done: int, of: int) -> str:
         f"stopped: {iterations}{ranks} of {len(inputs.ranks)} ranks of {inputs.key} are done and kept; "
         "run the same command again to go on from there"
     )
-
-
-def _waits_for(result: IterationResult) -> str:
-    """Which ranks the iteration's own tables wait for, and what to do."""
-    ranks = sorted({*result.failed, *result.not_computed})
-    return f"{ranks_in_words(ranks)} cannot be made anew: fix what is wrong there; --allow-partial goes on without them"
 
 
 def _collect_faults(lake: Lake, inputs: IterationInputs, result: IterationResult) -> None:

@@ -24,6 +24,7 @@ from traceviz_dag.lake.known_ranks import drop_unlisted_ranks
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.marking import mark_stale, unmark
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
+from traceviz_dag.lake.stale import hidden_ranks
 from traceviz_dag.lake.write import Written
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIteration, analyse_across_ranks, named_periods
 from traceviz_dag.pipeline.aggregates import aggregate
@@ -45,6 +46,7 @@ from traceviz_dag.pipeline.staleness import (
     iteration_word,
     mark_aggregates,
     mark_of,
+    outdated_marks,
     rank_states,
     topology_is_current,
     topology_word,
@@ -52,7 +54,7 @@ from traceviz_dag.pipeline.staleness import (
 )
 from traceviz_dag.pipeline.workers import IterationTask, RankOutcome, analyse_ranks
 from traceviz_dag.read.pairs_file import read_pairs_file
-from traceviz_dag.tables import FINDINGS, PERIOD_PERCENTILES, TOPOLOGY_TABLES, DerivedTable, all_tables
+from traceviz_dag.tables import FINDINGS, PERIOD_PERCENTILES, TOPOLOGY_TABLES, TRACES, DerivedTable, all_tables
 from traceviz_dag.vocabulary import StaleCause, StaleStage
 
 
@@ -116,7 +118,9 @@ def make_ranks(
     topology, version = stored_topology(lake, run, iteration)
     states = [one for one in rank_states(lake, inputs, version, rules.digest) if one.entry.rank in wanted]
     asked = {one.entry.rank: one for one in states if not (only_stale and one.is_current)}
-    current = {one.entry.rank for one in states if one.is_current and not one.is_gone}
+    marked = outdated_marks(lake, inputs)
+    # What changed may have been changed back.
+    current = {one.entry.rank for one in states if one.is_current and (not one.is_gone or one.entry.rank in marked)}
     unmark(lake, run, iteration, StaleStage.RANKS, current)
     # What is gone cannot be made anew: its tables stay, whatever of them is still current.
     kept = [_kept(one) for one in asked.values() if one.stays]
@@ -143,12 +147,21 @@ def _mark(
     unmark(lake, run, iteration, StaleStage.RANKS, {outcome.rank for outcome in outcomes if not outcome.kept})
     kept = [mark_of(before[outcome.rank], outcome.fault or "") for outcome in outcomes if outcome.kept]
     mark_stale(lake, run, iteration, kept)
-    made, failed = ([one.rank for one in outcomes if one.failed is failed] for failed in (False, True))
     if not outcomes:
         return
-    told = [f"{ranks_in_words(made)} made anew since"] if made else []
-    told += [f"{ranks_in_words(failed)} could not be made anew"] if failed else []
-    mark_aggregates(lake, inputs, StaleCause.OUTDATED, "; ".join(told))
+    unmade = hidden_ranks(TRACES, lake.stale(run, iteration)) | {
+        one.rank for one in outcomes if one.failed and not one.kept
+    }
+    if unmade:
+        mark_aggregates(lake, inputs, StaleCause.WAITING, waits_for(sorted(unmade)))
+    else:
+        made = ranks_in_words([one.rank for one in outcomes])
+        mark_aggregates(lake, inputs, StaleCause.OUTDATED, f"{made} made anew since")
+
+
+def waits_for(ranks: Sequence[int]) -> str:
+    """Which ranks the iteration's own tables wait for, and what to do."""
+    return f"{ranks_in_words(ranks)} cannot be made anew: fix what is wrong there; --allow-partial goes on without them"
 
 
 @dataclass(frozen=True, slots=True)

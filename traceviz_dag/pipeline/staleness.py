@@ -169,6 +169,12 @@ def mark_of(state: RankState, fault: str = "") -> Stale:
     return Stale(rank, StaleStage.RANKS, StaleCause.UNREADABLE, fault)
 
 
+def outdated_marks(lake: Lake, inputs: IterationInputs) -> dict[int | None, Stale]:
+    """Rank → its mark, of those that are marked outdated."""
+    rows = lake.stale(inputs.run, inputs.iteration)
+    return {row.rank: row for row in rows if (row.stage, row.cause) == (StaleStage.RANKS, StaleCause.OUTDATED)}
+
+
 def iteration_is_current(lake: Lake, inputs: IterationInputs) -> bool:
     """Whether the iteration's own tables were made of what its ranks and its topology are now, by this code."""
     return are_current(lake, inputs.run, inputs.iteration, ITERATION_TABLES)
@@ -223,17 +229,22 @@ def pending_stage(lake: Lake, inputs: IterationInputs, rules_digest: str) -> tup
     """The next stage that an iteration needs, and the ranks that it concerns.
 
     Returns:
-        ("topology", []), ("ranks", the stale ones and those that are outdated without a mark) or ("iterations", []);
-        None where everything is current.
+        ("topology", []), ("ranks", the stale ones and those whose mark is wrong) or ("iterations", []); None where
+        everything is current.
     """
     if not topology_is_current(lake, inputs):
         return ("topology", [])
     version = topology_version(lake, inputs.run, inputs.iteration)
     states = rank_states(lake, inputs, version, rules_digest)
-    marks = lake.stale(inputs.run, inputs.iteration)
-    pending = [one for one in states if not one.is_current and not (one.stays and mark_of(one) in marks)]
-    if pending:
-        return ("ranks", [one.entry.rank for one in pending])
+    marked = outdated_marks(lake, inputs)
+    stale = {entry.rank for entry in stale_ranks(states)}
+    stale |= {
+        one.entry.rank
+        for one in states
+        if one.stays and marked.get(one.entry.rank) != (None if one.is_current else mark_of(one))
+    }
+    if stale:
+        return ("ranks", sorted(stale))
     return None if iteration_is_current(lake, inputs) else ("iterations", [])
 
 
