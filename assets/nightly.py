@@ -36,6 +36,7 @@ from traceviz_dag.analyze.nights import (
     judge_nights,
 )
 from traceviz_dag.analyze.step_parts import step_parts
+from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import registered_if_any
 from traceviz_dag.lake.lake import Lake
@@ -124,6 +125,11 @@ def nightly_gate(
     """
     settings = traceviz.settings().nightly
     lake = traceviz.lake()
+    known = {iteration_key(one.run, one.iteration) for one in lake.partitions("iterations")}
+    if unknown := sorted(set(config.accept) - known):
+        raise UsageError(
+            f"accept: this home has no measures of {', '.join(unknown)}; traceviz iterations lists what it has"
+        )
     wanted = {*context.partition_keys, *config.accept}
     verdicts: dict[str, NightVerdict] = {}
     for (series, kind), members in _series(lake, settings).items():

@@ -133,6 +133,12 @@ def coverage(ranks, mode: str = "PyTorch profiler, no call stacks", world: int |
     return Coverage("job@2", places, world, mode)
 
 
+def test_a_night_begins_anew_only_with_more_than_twice_the_ranks():
+    few = {ranks: common_ranks(coverage(range(8), world=8), coverage(range(ranks), world=8)) for ranks in (3, 4, 7)}
+    assert [one.outgrown for one in few.values()] == [True, False, False]
+    assert all(one.refusal for one in few.values())
+
+
 @pytest.mark.parametrize(
     ("night", "reference", "ranks", "refusal"),
     [

@@ -107,6 +107,12 @@ def test_nights_over_few_ranks_are_inconclusive_and_no_reference(tmp_path):
     assert verdicts(home)[2] == (12, True, None), "from here on it is the reference, as somebody wants it"
 
 
+def test_a_night_that_is_accepted_by_hand_exists(home):
+    result = judge(home, accept=["job@2", "job@99"])
+    (failure,) = result.all_events and [one for one in result.all_events if one.is_step_failure]
+    assert not result.success and "no measures of job@99" in str(failure.step_failure_data)
+
+
 def test_a_first_night_of_few_ranks_is_the_reference_until_a_whole_one_comes(tmp_path):
     for iteration, ranks, scale in ((11, (0,), 1), (12, range(4), 1), (13, range(4), 2)):
         for rank in ranks:

@@ -64,7 +64,8 @@ class Common:
     Attributes:
         ranks: those that both cover.
         refusal: why the nights are not alike, in words; empty where they are.
-        outgrown: nothing else keeps them apart than that the later one covers all of these ranks and many more.
+        outgrown: nothing else keeps them apart than that the later one covers all of these ranks, and more than twice
+            as many.
     """
 
     ranks: tuple[int, ...]
@@ -102,7 +103,8 @@ def common_ranks(night: Coverage, reference: Coverage) -> Common:
         f"no rank of stage {min(map(str, lost), default='')} is in both": bool(lost),
     }
     refusal = "; ".join(words for words, holds in {**other_jobs, **few_ranks}.items() if holds)
-    outgrown = bool(refusal) and not any(other_jobs.values()) and reference.places.keys() < night.places.keys()
+    holds_all = reference.places.keys() <= night.places.keys() and 2 * len(reference.places) < len(night.places)
+    outgrown = bool(refusal) and not any(other_jobs.values()) and holds_all
     return Common(ranks, refusal, outgrown)
 
 
@@ -198,8 +200,8 @@ def judge_nights(
 
 
 def begins_anew(night: Measures, ranks: int, reference: str, covered: int) -> NightVerdict:
-    """The verdict on a night that covers many more ranks than the last accepted one, which it cannot be compared with:
-    the next are compared with this one.
+    """The verdict on a night that covers more than twice the ranks of the last accepted one and cannot be compared
+    with it: the next are compared with this one.
 
     Args:
         ranks, covered: how many ranks the night and the last accepted one cover.
