@@ -147,6 +147,27 @@ def test_a_step_without_a_mark_counts_for_no_other_and_is_told(tmp_path, framewo
         assert answer.code == 0 and answer.out.count(line) == 1
 
 
+def test_a_rank_whose_profiler_stopped_within_the_only_step_is_of_the_job_all_the_same(tmp_path):
+    said = {}
+    for cut in (False, True):
+        job = simulate_framework(
+            tmp_path / f"job_{cut}", FrameworkSettings(Framework.FSDP2, ranks=3, steps=1, slow_rank=1)
+        )
+        path = job / "rank_0002.pt.trace.json.gz"
+        if cut:
+            trace = json.loads(gzip.decompress(path.read_bytes()))
+            trace["traceEvents"] = [
+                row for row in trace["traceEvents"] if not str(row.get("name")).startswith("ProfilerStep#")
+            ]
+            path.write_bytes(gzip.compress(json.dumps(trace).encode()))
+        fill_home(tmp_path / f"home_{cut}", [job])
+        lake = open_lake(tmp_path / f"home_{cut}")
+        said[cut] = lake.query(
+            "SELECT iteration, rank, kernel_id, wait_aligned_ns FROM collectives ORDER BY ALL"
+        ).to_pylist()
+    assert said[True] == said[False] and all(row["wait_aligned_ns"] is not None for row in said[True])
+
+
 def test_what_a_cut_step_communicates_serves_what_it_does_in_whole_steps(tmp_path):
     job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=2, layers=6, steps=2))
     _cut(job, 0.4, None, 2)

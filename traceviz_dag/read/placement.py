@@ -136,13 +136,33 @@ def resolve(
             placed = list(pool.map(place, files, stated))
     traces: Sequence[PlacedTrace] = [trace for one in placed for trace in one.traces]
     traces, lines = (traces, ()) if apart is None else apart(traces)
+    traces, joined = _beside_the_others(traces)
     return united(
         Placement(
             traces=tuple(traces),
             problems=tuple(one.problem for one in placed if one.problem is not None),
-            warnings=(*(one.warning for one in placed if one.warning is not None), *lines),
+            warnings=(*(one.warning for one in placed if one.warning is not None), *lines, *joined),
         )
     )
+
+
+def _beside_the_others(traces: Sequence[PlacedTrace]) -> tuple[list[PlacedTrace], list[str]]:
+    """Files that nothing numbers are of the iteration of their run, where it has one and lacks their ranks: a profiler
+    that stops within its only step writes no ProfilerStep. And a line for each."""
+    ranks_of: defaultdict[str, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
+    for trace in traces:
+        if not trace.counted_by:
+            ranks_of[trace.run][trace.iteration].add(trace.rank)
+    placed, lines = [], []
+    for trace in traces:
+        iterations = ranks_of[trace.run]
+        number = next(iter(iterations)) if len(iterations) == 1 else None
+        if trace.counted_by and number is not None and trace.rank not in iterations[number]:
+            lines.append(f"{trace.path}: no ProfilerStep; taken as iteration {number}, as the other ranks' files are")
+            placed.append(replace(trace, iteration=number, counted_by=""))
+        else:
+            placed.append(trace)
+    return placed, lines
 
 
 def united(*placements: Placement) -> Placement:

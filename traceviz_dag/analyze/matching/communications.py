@@ -126,8 +126,17 @@ def gather_communications(parts: Iterable[pa.Table]) -> Communications:
         end_ns=start + optional_integers(table, "duration_ns"),
         launch_ns=optional_integers(table, "launch_start_ns"),
         operation=_operations(table),
-        step=optional_integers(table, "step"),
+        step=_steps(rank, optional_integers(table, "step")),
     )
+
+
+def _steps(rank: Int64, step: Int64) -> Int64:
+    """Where the iteration is one step, a rank without any mark of it runs that step: its profiler stopped within."""
+    numbers = np.unique(step[step != MISSING])
+    if len(numbers) != 1:
+        return step
+    unmarked = ~np.isin(rank, rank[step != MISSING])
+    return np.where(unmarked, numbers[0], step)
 
 
 def communication_bytes(rows: Communications) -> Int64:
