@@ -62,6 +62,17 @@ def test_a_gap_is_blocked_by_the_communication_before_it_and_starved_by_the_host
     assert (end["duration_ns"], end["kernel_id"], end["starved_ns"]) == (1_000, None, 1_000)
 
 
+def test_the_tail_of_a_window_in_which_communication_runs_is_blocked_and_not_starved(tmp_path):
+    file = a_step()
+    file.kernel(GEMM, 0, 40_000, launched=10)
+    file.kernel(REDUCE, 45_000, 60_000, launched=600, stream=20)
+    file.kernel(REDUCE, 60_000, 90_000, launched=700, stream=20)
+    ended = [row for row in rows(file, tmp_path) if row["start_ns"] >= 40_000]
+    assert sum(row["duration_ns"] for row in ended) == 60_000
+    assert sum(row["blocked_ns"] for row in ended) == 45_000
+    assert ended[-1]["starved_ns"] == 10_000, "nothing runs in the last 10 us"
+
+
 @pytest.mark.parametrize("launched", [700, None])
 def test_what_ends_the_last_gap_of_a_window_may_follow_it(tmp_path, launched):
     """A GPU that lags behind its host is not idle for want of launches where the step of the host ends."""

@@ -283,7 +283,8 @@ GPU_GAPS = Table(
             "producer_evidence",
             DICTIONARY,
             "recorded (a wait between streams), order (its stream, or the host's wait), or inferred (communication or "
-            "copy that ends just before the kernel starts, not launched later); NULL where nothing blocked.",
+            "copy that ends just before the kernel starts, not launched later, or last where none follows); NULL where "
+            "nothing blocked.",
         ),
         Column("thread", BIGINT, "Thread of the launch; NULL without a launch row."),
         Column("doing", DICTIONARY, "Host row or call that is open longest while starved; NULL where none is known."),

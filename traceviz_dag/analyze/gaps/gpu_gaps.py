@@ -5,8 +5,8 @@ another stream, or for what its host waited for before launching it; take what e
 gap, its beginning cuts the gap, and the piece before it is looked at in the same way. So each *piece* ends with the
 start of an operation X. It is *blocked* while what X waited for runs, then *starved* until the call that launched X has
 returned and the launch has had the time that it takes to reach the GPU: this could have run X and had not been given
-it. The rest is *unexplained*. Everything adds up: the parts to
-the piece, the pieces to the gap, and the gaps of a window to the window less its computation.
+it. The rest is *unexplained*. A gap that no computation ends is blocked while anything runs, then starved. Everything
+adds up: the parts to the piece, the pieces to the gap, and the gaps of a window to the window less its computation.
 """
 
 from __future__ import annotations
@@ -305,6 +305,12 @@ def _waited_for(clues: _Clues, gaps_at: Intervals, kernel: Int64) -> _Waits:
     gaps = np.flatnonzero(told != NONE)
     offer(gaps, clues.host_waited_for[told[gaps]], _ORDER)
     offer(there, _ended_just_before(clues, starts[there], ends[there], kernel[there]), _INFERRED)
+    for gap in np.flatnonzero(kernel == NONE).tolist():
+        # What no computation ends, at the end of a window, is blocked while anything still runs.
+        runs = clues.others[operations.start_ns[clues.others] < ends[gap]]
+        if len(runs) and operations.end_ns[runs].max() > starts[gap]:
+            producer[gap], evidence[gap] = runs[operations.end_ns[runs].argmax()], _INFERRED
+            until[gap] = min(operations.end_ns[producer[gap]], ends[gap])
     last = _last_host_wait(clues, np.arange(len(clues.host_row)), gaps_at, kernel)
     return _Waits(producer, evidence, np.where(until == MISSING, starts, until), lookup(clues.host_row, last))
 
