@@ -14,11 +14,11 @@ import numpy as np
 
 from traceviz_dag.analyze.causes.balanced_experts import Experts, balanced_experts, experts_of
 from traceviz_dag.analyze.causes.measured_items import direction
-from traceviz_dag.analyze.causes.medians import lower_medians
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import Instances, Usual, launch_gaps, own_work, pauses
 from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.analyze.medians import lower_medians
 from traceviz_dag.arrays import NONE, Bool, Float64, Int64
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
