@@ -96,6 +96,34 @@ def test_a_host_that_ends_its_step_with_its_gpu_waited_for_it_though_no_row_show
     assert gains[False] == pytest.approx(gains[True], rel=0.02) and found["severity"] == "finding"
 
 
+@pytest.mark.parametrize("framework", [Framework.DDP, Framework.FSDP2])
+def test_waiting_for_a_rank_without_a_file_is_not_sold_as_transfer(tmp_path, framework):
+    job = simulate_framework(tmp_path / "job", FrameworkSettings(framework, ranks=3, layers=6, steps=2, slow_rank=1))
+    (absent,) = job.glob("*rank_0001*.gz")
+    absent.unlink()
+    fill_home(tmp_path / "home", [job])
+    lake = open_lake(tmp_path / "home")
+    query = "SELECT * FROM findings WHERE iteration = 2 AND rule = 'exposed_communication'"
+    (told,) = lake.query(query).to_pylist()
+    assert told["severity"] == "note" and told["gain_ns"] is None
+    assert "communication kernels are not matched with all their members" in told["statement"]
+
+
+def test_without_launches_no_gain_is_predicted_and_the_slow_rank_stays_in_the_verdict(tmp_path):
+    job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.FSDP2, 3, layers=6, steps=2, slow_rank=1))
+    for path in job.glob("*.gz"):
+        content = json.loads(gzip.decompress(path.read_bytes()))
+        kept = [row for row in content["traceEvents"] if row.get("cat") != "cuda_runtime"]
+        path.write_bytes(gzip.compress(json.dumps({**content, "traceEvents": kept}).encode()))
+    fill_home(tmp_path / "home", [job])
+    lake = open_lake(tmp_path / "home")
+    (told,) = lake.query("SELECT * FROM findings WHERE iteration = 2 AND rule = 'slow_rank'").to_pylist()
+    assert (told["rank"], told["gain_ns"]) == (1, None)
+    assert "ranks 0–2 recorded no launches of communication, so what waits for it is not known" in told["statement"]
+    answer = call("findings", "--home", tmp_path / "home", "--iteration", "2")
+    assert "of the critical path" not in answer.out
+
+
 def _cut(job: Path, first: float | None, last: float | None, ranks: int) -> None:
     """Leave of each file what a profiler records that starts in a share of the first step, or stops in one of the last:
     no row of the host outside of it, no mark that is open at its edge, kernels that run in it or that it saw launched.
