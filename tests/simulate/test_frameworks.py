@@ -175,6 +175,18 @@ def test_a_step_without_a_mark_counts_for_no_other_and_is_told(tmp_path, framewo
         assert answer.code == 0 and answer.out.count(line) == 1
 
 
+def test_a_step_that_is_cut_on_one_rank_is_said_to_be_whole_on_the_others(tmp_path):
+    job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=3, layers=6, steps=2))
+    whole = {path: path.read_bytes() for path in job.glob("*.gz") if "rank_0002" not in path.name}
+    _cut(job, 0.4, None, 3)
+    for path, content in whole.items():
+        path.write_bytes(content)
+    fill_home(tmp_path / "home", [job])
+    answer = call("waits", "--home", tmp_path / "home", "--iteration", "2")
+    line = "training step 1 is cut on rank 2: the profiler started within it; its kernels on rank 2 count for no wait"
+    assert line in answer.out and "; ranks 0–1 recorded it whole" in answer.out
+
+
 def test_what_a_cut_step_communicates_serves_what_it_does_in_whole_steps(tmp_path):
     job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=2, layers=6, steps=2))
     _cut(job, 0.4, None, 2)
