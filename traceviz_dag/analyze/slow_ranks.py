@@ -1,8 +1,9 @@
 """Ranks whose GPU is slow: the same kernels take longer than on the peers of their stage. This needs no clock.
 
 Ranks of one stage run the same kernels. A kernel name and operator in a phase of a step is one item of work (the name
-alone, where only some ranks have rows of their host); it is compared where every rank of the stage ran it equally often. Where the sizes of inputs were recorded, each size is an
-item, and two ranks that ran it are enough. A slow GPU is slower in nearly all items; uneven data or experts in some.
+alone, where only some ranks have rows of their host); it is compared where every rank of the stage ran it equally
+often. Where the sizes of inputs were recorded, each size is an item, and two ranks that ran it are enough. A slow GPU
+is slower in nearly all items; uneven data or experts in some.
 
 Name and grid do not tell how much a kernel has to do: persistent kernels run as many blocks as there are processors,
 whatever their shapes. Sizes tell it, the messages within layers, or grids that are not those of products. Ranks for
