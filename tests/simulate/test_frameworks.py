@@ -96,6 +96,50 @@ def test_a_host_that_ends_its_step_with_its_gpu_waited_for_it_though_no_row_show
     assert gains[False] == pytest.approx(gains[True], rel=0.02) and found["severity"] == "finding"
 
 
+@pytest.mark.parametrize("framework", [Framework.DDP, Framework.FSDP2])
+def test_waiting_for_a_rank_without_a_file_is_not_sold_as_transfer(tmp_path, framework):
+    job = simulate_framework(tmp_path / "job", FrameworkSettings(framework, ranks=3, layers=6, steps=2, slow_rank=1))
+    (absent,) = job.glob("*rank_0001*.gz")
+    absent.unlink()
+    fill_home(tmp_path / "home", [job])
+    lake = open_lake(tmp_path / "home")
+    query = "SELECT * FROM findings WHERE iteration = 2 AND rule = 'exposed_communication'"
+    (told,) = lake.query(query).to_pylist()
+    assert told["severity"] == "note" and told["gain_ns"] is None
+    assert "communication kernels are not matched with all their members" in told["statement"]
+
+
+def test_without_launches_no_gain_is_predicted_and_the_slow_rank_stays_in_the_verdict(tmp_path):
+    job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.FSDP2, 3, layers=6, steps=2, slow_rank=1))
+    for path in job.glob("*.gz"):
+        content = json.loads(gzip.decompress(path.read_bytes()))
+        kept = [row for row in content["traceEvents"] if row.get("cat") != "cuda_runtime"]
+        path.write_bytes(gzip.compress(json.dumps({**content, "traceEvents": kept}).encode()))
+    fill_home(tmp_path / "home", [job])
+    lake = open_lake(tmp_path / "home")
+    (told,) = lake.query("SELECT * FROM findings WHERE iteration = 2 AND rule = 'slow_rank'").to_pylist()
+    assert (told["rank"], told["gain_ns"]) == (1, None)
+    assert "ranks 0–2 recorded no launches of communication, so what waits for it is not known" in told["statement"]
+    answer = call("findings", "--home", tmp_path / "home", "--iteration", "2")
+    assert "of the critical path" not in answer.out
+
+
+def test_one_rank_without_rows_of_its_host_does_not_hide_who_is_slow(tmp_path):
+    job = simulate_framework(
+        tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=3, layers=6, steps=2, slow_rank=1)
+    )
+    (path,) = job.glob("*rank_0000*.gz")
+    content = json.loads(gzip.decompress(path.read_bytes()))
+    kept = [row for row in content["traceEvents"] if row.get("cat") not in ("cuda_runtime", "cpu_op")]
+    path.write_bytes(gzip.compress(json.dumps({**content, "traceEvents": kept}).encode()))
+    fill_home(tmp_path / "home", [job])
+    lake = open_lake(tmp_path / "home")
+    (told,) = lake.query("SELECT * FROM findings WHERE iteration = 2 AND rule = 'slow_rank'").to_pylist()
+    assert told["rank"] == 1 and "computes slowly: the same kernels take 1.49 times as long" in told["statement"]
+    assert told["statement"].endswith("record the host, too, from before the step on (ProfilerActivity.CPU)")
+    assert "rank 0 recorded no launches of communication" in told["statement"]
+
+
 def _cut(job: Path, first: float | None, last: float | None, ranks: int) -> None:
     """Leave of each file what a profiler records that starts in a share of the first step, or stops in one of the last:
     no row of the host outside of it, no mark that is open at its edge, kernels that run in it or that it saw launched.
@@ -166,6 +210,18 @@ def test_a_rank_whose_profiler_stopped_within_the_only_step_is_of_the_job_all_th
             "SELECT iteration, rank, kernel_id, wait_aligned_ns FROM collectives ORDER BY ALL"
         ).to_pylist()
     assert said[True] == said[False] and all(row["wait_aligned_ns"] is not None for row in said[True])
+
+
+def test_a_step_that_is_cut_on_one_rank_is_said_to_be_whole_on_the_others(tmp_path):
+    job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=3, layers=6, steps=2))
+    whole = {path: path.read_bytes() for path in job.glob("*.gz") if "rank_0002" not in path.name}
+    _cut(job, 0.4, None, 3)
+    for path, content in whole.items():
+        path.write_bytes(content)
+    fill_home(tmp_path / "home", [job])
+    answer = call("waits", "--home", tmp_path / "home", "--iteration", "2")
+    line = "training step 1 is cut on rank 2: the profiler started within it; its kernels on rank 2 count for no wait"
+    assert line in answer.out and "; ranks 0–1 recorded it whole" in answer.out
 
 
 def test_what_a_cut_step_communicates_serves_what_it_does_in_whole_steps(tmp_path):

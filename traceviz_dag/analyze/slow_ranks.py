@@ -1,8 +1,9 @@
 """Ranks whose GPU is slow: the same kernels take longer than on the peers of their stage. This needs no clock.
 
-Ranks of one stage run the same kernels. A kernel name and operator in a phase of a step is one item of work; it is
-compared where every rank of the stage ran it equally often. Where the sizes of inputs were recorded, each size is an
-item, and two ranks that ran it are enough. A slow GPU is slower in nearly all items; uneven data or experts in some.
+Ranks of one stage run the same kernels. A kernel name and operator in a phase of a step is one item of work (the name
+alone, where only some ranks have rows of their host); it is compared where every rank of the stage ran it equally
+often. Where the sizes of inputs were recorded, each size is an item, and two ranks that ran it are enough. A slow GPU
+is slower in nearly all items; uneven data or experts in some.
 
 Name and grid do not tell how much a kernel has to do: persistent kernels run as many blocks as there are processors,
 whatever their shapes. Sizes tell it, the messages within layers, or grids that are not those of products. Ranks for
@@ -121,6 +122,7 @@ def slow_ranks(work: pa.Table) -> pa.Table:
     Returns:
         The table ``rank_speeds``, the slowest first.
     """
+    work = _by_name_where_blind(work)
     rank, stage = optional_integers(work, "rank"), optional_integers(work, "stage")
     everyone, place = np.unique(rank, return_inverse=True)
     stage_of = np.zeros(len(everyone), dtype=np.int64)
@@ -189,6 +191,32 @@ def comparable(work: pa.Table, ranks_of_stage: Int64, by_all: bool = False) -> I
         same = len(rows) == ranks_of_stage[rows[0]] and (kernels[rows] == kernels[rows[0]]).all()
         if len(rows) > 1 and (same or (columns[2][rows[0]] >= 0 and not by_all)):
             yield rows
+
+
+_OF_HOST = ("phase", "operator", "input_sizes")
+
+
+def _by_name_where_blind(work: pa.Table) -> pa.Table:
+    """The same; where only some ranks of a stage have operators (a trace lacks rows of its host), names alone tell the
+    stage's kernels."""
+    if not {*_OF_HOST, "blocks", "most_blocks", "elements"} <= set(work.column_names):
+        return work
+    stage, rank = optional_integers(work, "stage"), optional_integers(work, "rank")
+    seeing = plain_codes(work, "operator") >= 0
+    some = np.isin(stage, stage[seeing]) & np.isin(stage, stage[~np.isin(rank, rank[seeing])])
+    if not some.any():
+        return work
+    keys = [name for name in ("rank", "stage", "step", "name") if name in work.column_names]
+    summed = {"kernels": "sum", "time_ns": "sum", "blocks": "sum", "most_blocks": "max", "elements": "max"}
+    of_stage = work.filter(pa.array(some)).group_by(keys).aggregate(list(summed.items()))
+    of_stage = of_stage.rename_columns([*keys, *summed])
+    columns = [
+        of_stage[field.name].cast(field.type)
+        if field.name in of_stage.column_names
+        else pa.nulls(len(of_stage), field.type)
+        for field in work.schema
+    ]
+    return pa.concat_tables([work.filter(pa.array(~some)), pa.table(columns, schema=work.schema)]).unify_dictionaries()
 
 
 def _optional(work: pa.Table, name: str) -> Int64:

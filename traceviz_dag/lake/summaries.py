@@ -146,28 +146,39 @@ ORDER BY ALL
 
 
 CUT_STEPS_SQL = """
-SELECT step, CASE WHEN step < first THEN 'start' ELSE 'stop' END AS edge, CAST(count(DISTINCT rank) AS BIGINT) AS ranks
-FROM (
-    SELECT rank, unnest(cut_steps) AS step, list_min(steps) AS first FROM traces
-    WHERE run = $run AND iteration = $iteration
-)
-GROUP BY ALL ORDER BY step
+WITH here AS (FROM traces WHERE run = $run AND iteration = $iteration),
+cut AS (SELECT rank, unnest(cut_steps) AS step, list_min(steps) AS first FROM here)
+SELECT
+    step, CASE WHEN step < first THEN 'start' ELSE 'stop' END AS edge, list_sort(list(DISTINCT rank)) AS ranks,
+    coalesce((SELECT list_sort(list(DISTINCT rank)) FROM here WHERE list_contains(steps, cut.step)), []) AS whole,
+    count(DISTINCT rank) = (SELECT count(DISTINCT rank) FROM here) AS everywhere
+FROM cut GROUP BY ALL ORDER BY step
 """
 
 
 class CutStep(TypedDict):
-    """A training step beside an iteration in which the profiler started or stopped: ``edge`` says which, ``ranks`` on
-    how many ranks."""
+    """A training step beside an iteration in which the profiler started or stopped.
+
+    Attributes:
+        edge: which of both. ranks: on which ranks, and whether that is ``everywhere``. whole: ranks that have it whole.
+    """
 
     step: int
     edge: str
-    ranks: int
+    ranks: list[int]
+    whole: list[int]
+    everywhere: bool
 
 
 def cut_steps(lake: Lake, run: str, iteration: int) -> list[CutStep]:
     """The training steps whose kernels are in the traces of an iteration, but no mark of theirs."""
     rows = lake.query_iteration(CUT_STEPS_SQL, run=run, iteration=iteration).to_pylist()
-    return [CutStep(step=row["step"], edge=row["edge"], ranks=row["ranks"]) for row in rows]
+    return [
+        CutStep(
+            step=row["step"], edge=row["edge"], ranks=row["ranks"], whole=row["whole"], everywhere=row["everywhere"]
+        )
+        for row in rows
+    ]
 
 
 def stage_work(lake: Lake, run: str, iteration: int, ranks: Sequence[int]) -> pa.Table:

@@ -86,7 +86,8 @@ def test_the_rank_whose_communications_contradict_the_others_is_named():
     assert "rank 1 (5 of them, not 4) contradict those of ranks 0, 2 in number; look at rank 1" in more.reason
     other = unknown([*rows[:-1], rows[-1] | {"in_elements": 7}])
     assert (
-        other is not None and "rank 2 contradict those of ranks 0–1 in order, operation, kernel or size" in other.reason
+        other is not None
+        and "rank 2 contradict those of ranks 0–1 in order, operation, kernel, size or end" in other.reason
     )
 
 

@@ -188,6 +188,42 @@ def test_one_more_communication_amid_like_ones_is_not_taken_for_one_at_the_edge(
     assert set(faults(matches)[10:]) == {"order_differs"} and (matches.found < 3).all()
 
 
+LOST = {
+    "at the front": {1: [0]},
+    "at the end": {1: [39]},
+    "in the middle": {1: [20]},
+    "a few before the end": {1: [35]},
+    "two": {1: [12, 25]},
+    "two in a row": {1: [12, 13]},
+    "of two ranks": {1: [10], 2: [28]},
+    "of three ranks": {0: [5], 1: [30], 2: [18]},
+    "of all ranks": {0: [5], 1: [30], 2: [18], 3: [12]},
+    "of all ranks, each the one after": {0: [9], 1: [10], 2: [11], 3: [12]},
+    "at both ends": {0: [0], 1: [39], 2: [0], 3: [39]},
+}
+
+
+@pytest.mark.parametrize("where", LOST)
+def test_a_row_that_a_file_lost_makes_no_false_pair(where):
+    random = np.random.default_rng(7)
+    begins = np.cumsum(random.integers(30_000, 400_000, 40)).tolist()
+    rows, true = [], []
+    for rank in range(4):
+        for number, begin in enumerate(begins):
+            if number in LOST[where].get(rank, ()):
+                continue
+            end = begin + 20_000 + int(random.integers(0, 3_000)) + 90_000_000 * rank
+            # Not all alike, so that a list of others fits in one way only.
+            rows.append(part(rank, end - 20_000, end, collective="broadcast" if number == 3 else "allreduce"))
+            true.append(number)
+    matches = match_rows(rows, topology({"1": (0, 1, 2, 3)}))
+    pairs = pd.DataFrame({"communication": matches.communication, "true": true, "rank": matches.rows.rank})
+    matched = pairs[pairs.communication >= 0]
+    assert matched.groupby("communication").true.nunique().max() == 1
+    whole = {"at the front", "at the end"}
+    assert set(matched["rank"]) >= ({0, 1, 2, 3} if where in whole else set())
+
+
 def test_members_that_run_different_operations_at_the_same_place_are_not_one_communication():
     rows = [part(0, 0, 5, sequence=1), part(1, 0, 5, sequence=1, collective="broadcast")]
     assert faults(match_rows(rows, topology({"1": (0, 1)}))) == ["operations_differ"] * 2

@@ -13,12 +13,13 @@ from functools import cached_property
 import numpy as np
 
 from traceviz_dag.analyze.causes.balanced_experts import Experts, balanced_experts, experts_of
+from traceviz_dag.analyze.causes.inferred_waits import on_streams_of_their_own
 from traceviz_dag.analyze.causes.measured_items import direction
-from traceviz_dag.analyze.causes.medians import lower_medians
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import Instances, Usual, launch_gaps, own_work, pauses
 from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.analyze.medians import lower_medians
 from traceviz_dag.arrays import NONE, Bool, Float64, Int64
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
@@ -338,6 +339,16 @@ class StepEdits:
         ]
         unmet, every = np.array(counts, np.int64).reshape(-1, 2).T
         return unmet, every
+
+    @cached_property
+    def untied(self) -> list[int]:
+        """Ranks of whose communications on streams of their own, or most of them, no launch is known, so no wait."""
+        result = []
+        for rank, work in zip(self.step.ranks, self.step.works, strict=True):
+            launches = work.kernels.launch_ns[on_streams_of_their_own(work.kernels)]
+            if 2 * int((launches == MISSING).sum()) > len(launches):
+                result.append(rank)
+        return result
 
     def has_unmatched(self, dimension: str) -> bool:
         """Whether communications of a dimension are not matched, so that nothing tells their waits from transfers."""

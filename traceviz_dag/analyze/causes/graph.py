@@ -62,18 +62,19 @@ class Graph:
     first: Int64
     levels: Int64
 
-    def ends(self, durations: Times, lags: Times | None = None) -> Times:
+    def ends(self, durations: Times, lags: Times | None = None, earliest: Times | None = None) -> Times:
         """When every node ends.
 
         Args:
             durations: nodes, or nodes × cases: how long each takes once it starts.
             lags: edges as they were given, or edges × cases: what passes between the end of what is waited for and the
                 earliest start; none by default.
+            earliest: as ``durations``: before when it does not end, whatever it waits for.
 
         Returns:
             As ``durations``. A node starts at its end less its duration.
         """
-        result = durations.copy()
+        result = durations.copy() if earliest is None else np.maximum(durations, earliest)
         shift = None if lags is None else lags[self.number]
         for (low, first_low), (high, first_high) in zip(self.levels, self.levels[1:], strict=False):
             arrivals = result[self.waited_for[low:high]]
@@ -81,7 +82,8 @@ class Graph:
                 arrivals += shift[low:high]
             first = self.first[first_low:first_high]
             nodes = self.waiting[first]
-            result[nodes] += np.maximum.reduceat(arrivals, first - low, axis=0)
+            ended = durations[nodes] + np.maximum.reduceat(arrivals, first - low, axis=0)
+            result[nodes] = ended if earliest is None else np.maximum(ended, earliest[nodes])
         return result
 
     def latest(self, latest: Int64, durations: Int64, lags: Int64) -> Int64:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceviz_dag.analyze.causes.graph import NEVER_LATE
-from traceviz_dag.analyze.causes.medians import lower_medians
 from traceviz_dag.analyze.causes.rank_kernels import PHASES
 from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.analyze.medians import lower_medians
 from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension

@@ -136,14 +136,31 @@ class StepWork:
         np.maximum.at(of_kernel, kernel, latest)
         return np.asarray(end - of_kernel[kernel], dtype=np.int64)
 
-    def replay(self, times: Sequence[Times]) -> Int64:
+    def replay(self, times: Sequence[Times], earliest: Int64 | None = None) -> Int64:
         """The end of every node, from the begin of the first rank's step.
 
         Args:
             times: as ``times`` gives them, edited or not.
+            earliest: per node, before when it does not end, whatever it waits for.
         """
         durations, lags = self.weights(times)
-        return self.graph.ends(durations, lags)
+        return self.graph.ends(durations, lags, earliest)
+
+    def unmet_ends(self, ends: Int64, before: Sequence[Times], after: Sequence[Times]) -> Int64:
+        """Per node, when it ends at the earliest if its communications that are not matched with all their members end
+        as they did, for they may have waited for somebody of whom nothing is known.
+
+        Args:
+            ends: the replay with the times ``before``. after: those of the replay that is asked about.
+        """
+        result = np.full(self.graph.nodes, _LOWEST)
+        for place, (work, old, new) in enumerate(zip(self.works, before, after, strict=True)):
+            unmet = np.flatnonzero(work.kernels.communicates & ~self.is_met(place))
+            node = self.base[place] + work.segment[unmet]
+            behind = [(suffixes(work, each) - each.lag_ns - each.duration_ns)[unmet] for each in (new, old)]
+            # What is joined is alone in its segment, whose node has no duration of its own.
+            np.maximum.at(result, node, ends[node] + behind[0] - behind[1])
+        return result
 
     def weights(self, times: Sequence[Times]) -> tuple[Int64, Int64]:
         """What the nodes take, and what passes on the edges, with the given times."""

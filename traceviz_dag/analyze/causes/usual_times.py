@@ -13,11 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
-from traceviz_dag.analyze.causes.medians import lower_medians, middles
 from traceviz_dag.analyze.causes.rank_kernels import PHASES
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import Times
 from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.analyze.medians import lower_medians, middles
 from traceviz_dag.analyze.slow_stages import same_work
 from traceviz_dag.arrays import NONE, Bool, Float64, Int64
 from traceviz_dag.read.events import MISSING

@@ -6,9 +6,10 @@ host itself; both are widened by the share of the step that the replay without l
 ceilings, and those of several edits do not add up.
 
 A communication that is not matched with all its members hides who waited for whom. The bar then also holds what the
-edits gain if such communications end as soon as their rank comes, as far as the edits save so much time at all; and,
-of edits of some ranks, nothing, where most communications of a rank are such: it may then wait for others instead. What
-a finding is may not depend on that: see ``undecided``.
+edits gain if such communications end as soon as their rank comes, as far as the edits save so much time at all; and
+what they gain if these end when they did, because they waited for others. Of communication on streams of its own that
+has no launch on record, nothing tells what waited for it; then the bar holds 0 and all that the edits save. What a
+finding is may not depend on that: see ``undecided``.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN, error_bar, gain_row
 from traceviz_dag.analyze.causes.reordered import Change, items_of
 from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
-from traceviz_dag.analyze.wording import spanned
+from traceviz_dag.analyze.wording import numbered, spanned
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
@@ -133,35 +134,51 @@ class WhatIf:
             most = self._predicted(edits, applied)
             low, high = min(found.gain_low_ns, most.gain_low_ns), max(found.gain_high_ns, most.gain_high_ns)
             found = replace(found, gain_low_ns=low, gain_high_ns=high)
-        return self._with_unmet(found, applied) if edits and self.edits.unmet[0].any() else found
+        if edits and self.edits.unmet[0].any():
+            found = self._with_unmet(found, applied)
+        return self._with_untied(found, applied) if edits and self.edits.untied else found
 
     def _with_unmet(self, found: Prediction, applied: Sequence[Callable[[AllTimes], AllTimes]]) -> Prediction:
         """The same with what communications that are not matched with all their members leave open."""
         unmet, every = self.edits.unmet
-        edited = self.times
-        for apply in applied:
-            edited = apply(edited)
-        saved = self._saved(edited) if found.microbatches is None else self.step_ns
+        saved = self._saved(applied) if found.microbatches is None else self.step_ns
         *first, last = applied
         most = self._predicted(found.edits, [*first, lambda times: self.edits.without_unmet(last(times))])
         gain = max(found.gain_ns, min(most.gain_ns, saved))
         high = max(found.gain_high_ns, min(most.gain_high_ns, max(saved, gain)))
-        # Ranks that were not read, or not matched, are alike where all ranks are mended.
-        some = len(self.step.ranks) > 1 and any((edit.rank, edit.ranks) != (None, None) for edit in found.edits)
-        loose = some and bool((2 * unmet > every).any())
-        low = min(found.gain_low_ns, 0) if loose and saved else found.gain_low_ns
-        least = LEAST_GAIN * self.step_ns
-        enough = found.gain_ns >= least and found.gain_low_ns > 0
+        least = self._predicted(found.edits, applied, hold=True)
+        low = min(found.gain_low_ns, least.gain_low_ns)
         undecided = None
-        if (enough and low <= 0) or (not enough and gain >= least):
+        sure = min(found.gain_ns, least.gain_ns) if low > 0 else 0
+        if self._is_enough(found.gain_ns, found.gain_low_ns) != (sure >= LEAST_GAIN * self.step_ns) or (
+            sure < LEAST_GAIN * self.step_ns <= gain
+        ):
             undecided = (
                 f"{unmet.sum()} of {every.sum()} communication kernels are not matched with all their members, so "
                 "who would wait less is not known"
             )
         return replace(found, gain_low_ns=low, gain_high_ns=high, undecided=undecided)
 
-    def _saved(self, edited: AllTimes) -> int:
+    def _with_untied(self, found: Prediction, applied: Sequence[Callable[[AllTimes], AllTimes]]) -> Prediction:
+        """The same with what ranks leave open of whose communication nothing tells what waited for it."""
+        saved = self._saved(applied) if found.microbatches is None else self.step_ns
+        low, high = min(found.gain_low_ns, 0), max(found.gain_high_ns, saved)
+        undecided = found.undecided
+        if high >= LEAST_GAIN * self.step_ns:
+            undecided = (
+                f"{numbered('rank', self.edits.untied)} recorded no launches of communication, so what waits for it is "
+                "not known; record the host, too, from before the step on (ProfilerActivity.CPU)"
+            )
+        return replace(found, gain_low_ns=low, gain_high_ns=high, undecided=undecided)
+
+    def _is_enough(self, gain: int, low: int) -> bool:
+        return gain >= LEAST_GAIN * self.step_ns and low > 0
+
+    def _saved(self, applied: Sequence[Callable[[AllTimes], AllTimes]]) -> int:
         """What edits take away from the work of all ranks together; no step becomes shorter by more."""
+        edited = self.times
+        for apply in applied:
+            edited = apply(edited)
         total = 0
         for mine, other in zip(self.times, edited, strict=True):
             if mine.waits is not other.waits or (other.launch_ns[mine.launch_ns != MISSING] == MISSING).any():
@@ -172,14 +189,22 @@ class WhatIf:
             total += max(mine.host_end_ns - other.host_end_ns, 0)
         return min(total, self.step_ns)
 
-    def _predicted(self, edits: tuple[Edit, ...], applied: Sequence[Callable[[AllTimes], AllTimes]]) -> Prediction:
+    def _predicted(
+        self, edits: tuple[Edit, ...], applied: Sequence[Callable[[AllTimes], AllTimes]], hold: bool = False
+    ) -> Prediction:
+        """See the module.
+
+        Args:
+            hold: let communications that are not matched with all their members end when they did.
+        """
         times, change = self.times, Change()
         for edit, apply in zip(edits, applied, strict=True):
             times = apply(times)
             change = change.merged(edit.change or Change())
         free_times = without_lags(times)
-        gain = self.step_ns - self._length(times)
-        free = self._free_step_ns - self._length(free_times) + self._of_host(times, gain)
+        gain = self.step_ns - self._length(times, self.times if hold else None)
+        free = self._free_step_ns - self._length(free_times, without_lags(self.times) if hold else None)
+        free += self._of_host(times, gain)
         error, microbatches = self._free_step_ns / self.step_ns - 1 if self.step_ns else 0.0, None
         if change != Change():
             later, order_error, microbatches = self._reordered(times, change)
@@ -308,8 +333,14 @@ class WhatIf:
     def _free_step_ns(self) -> int:
         return self._length(without_lags(self.times))
 
-    def _length(self, times: AllTimes) -> int:
-        return self.step.step_ns(self.step.replay(times))
+    def _length(self, times: AllTimes, held: AllTimes | None = None) -> int:
+        """How long the step takes.
+
+        Args:
+            held: the times with which communications end that are not matched with all their members; None: ``times``.
+        """
+        earliest = None if held is None else self.step.unmet_ends(self.step.replay(held), held, times)
+        return self.step.step_ns(self.step.replay(times, earliest))
 
     def _suspects(self) -> list[int]:
         """Ranks whose work takes longer than that of their peers, whose host pauses or that begin late; worst first."""

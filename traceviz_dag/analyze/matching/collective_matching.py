@@ -3,8 +3,8 @@
 The place is the recorded sequence number where the trace names the group (the numbers are those of one communicator)
 and every row of it has one, else the order of launch. By order, the members' lists of operations must agree, and for a
 group that no trace names also kernels, sizes and types; a shorter list (a file that breaks off, a profiler that started
-late) is placed where it fits in exactly one way, and so is a longer one if ends agree. What cannot be placed stays
-unmatched, with the reason.
+late) is placed where it fits in exactly one way, and so is a longer one, if ends agree; where those of like lists
+contradict the order, they are not paired. What cannot be placed stays unmatched, with the reason.
 """
 
 from __future__ import annotations
@@ -26,10 +26,19 @@ from traceviz_dag.analyze.matching.communication_groups import (
 from traceviz_dag.analyze.matching.communications import Communications, labels
 from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
 from traceviz_dag.analyze.matching.sequence_trust import groups_to_distrust
+from traceviz_dag.analyze.medians import lower_medians
 from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
 
 UNMATCHED = -1
+AGREE_BETTER = 8
+"""Times by which the ends of lists agree better where they are paired right."""
+
+_ALL_WAIT_FOR_ALL = (Operation.ALL_REDUCE, Operation.ALL_GATHER, Operation.REDUCE_SCATTER)
+
+FEWEST_ENDS = 8
+"""Ends from which on a list may be said to contradict another of the same length."""
+
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -169,14 +178,15 @@ def _place_by_order(
     _, unit = number_groups(*of_queue)
     reference = _reference_queues(unit, lengths, prints)
     agrees = (prints == prints[reference]) & (lengths == lengths[reference])
+    twin = np.where(agrees[queue], starts[reference[queue]] + position, np.arange(len(queue)))
     shift = np.where(agrees, 0, MISSING)
     for odd in np.flatnonzero(~agrees).tolist():
         own, others = (slice(starts[one], starts[one] + lengths[one]) for one in (odd, reference[odd]))
-        shift[odd] = _only_fit(signature[own], signature[others])
-        before = _only_fit(signature[others], signature[own])
-        if before != MISSING and _ends_together(ends[own][before:][: lengths[reference[odd]]], ends[others]):
-            shift[odd] = -before
-    placed = shift[queue] != MISSING
+        for sign, short, long in ((1, own, others), (-1, others, own)):
+            at = _only_fit(signature[short], signature[long])
+            if at != MISSING and _ends_together(ends[short], ends[long], at):
+                shift[odd] = sign * at
+    placed = (shift[queue] != MISSING) & ~_contradicted_by_ends(rows, chosen[rest], queue, twin)
     # Steps of one file follow each other: each gets places of its own.
     wide = 2 * int(lengths.max()) + 1
     place[rest[placed]] = (unit[queue] * wide + int(lengths.max()) + position + shift[queue])[placed]
@@ -232,11 +242,46 @@ def _only_fit(short: Int64, long: Int64) -> int:
     return int(fits[0]) if len(fits) == 1 else MISSING
 
 
-def _ends_together(ends: Int64, others: Int64) -> bool:
-    """Whether two lists end together but for a difference of clocks: one more communication in the middle shifts the
-    ends before it by one."""
-    apart = ends - others
-    return len(ends) > 1 and int(np.ptp(apart)) < int(np.diff(np.sort(others)).min())
+def _ends_together(short: Int64, long: Int64, at: int) -> bool:
+    """Whether each end of a list is, but for a difference of clocks, nearer to its own in a longer list than to others:
+    a row that is lost in the middle shifts those on one side of it by one."""
+    own = long[at : at + len(short)]
+    apart = short - own
+    apart = apart - np.partition(apart, (len(apart) - 1) // 2)[(len(apart) - 1) // 2]
+    ordered = np.sort(long)
+    nearest = ordered[np.clip(np.searchsorted(ordered, own)[:, None] + [-1, 1], 0, len(ordered) - 1)]
+    gaps = np.abs(nearest - own[:, None])
+    return bool((2 * np.abs(apart) < np.where(gaps, gaps, gaps.max() + 1).min(axis=1)).all())
+
+
+def _contradicted_by_ends(
+    rows: Communications, chosen: npt.NDArray[np.intp], queue: Int64, twin: Int64
+) -> npt.NDArray[np.bool_]:
+    """Mark rows whose ends say that their list lost another row than the one it is compared with: they agree far better
+    if counted one further or one less, or one has ended before the other started (impossible where all wait for all).
+    A list of which the former holds all in all, or of two rows in a row, is marked whole.
+
+    Args:
+        queue: the list of each row, ascending. twin: the row of the other list at the same place.
+    """
+    count = int(queue[-1]) + 1
+    starts, ends = rows.start_ns[chosen], rows.end_ns[chosen]
+    whole = np.zeros(count, dtype=bool)
+    apart = ends - ends[twin]
+    middle = lower_medians(queue, apart, count)[queue]
+    apart = np.abs(apart - middle)
+    usual = lower_medians(queue, apart, count)
+    far = np.maximum(starts - middle - ends[twin], starts[twin] + middle - ends) > AGREE_BETTER * usual[queue]
+    result = far & np.isin(rows.operation[chosen], [OPERATIONS.index(each) for each in _ALL_WAIT_FOR_ALL])
+    for by in (-1, 1):
+        other = np.clip(twin + by, 0, len(ends) - 1)
+        moved = ends - ends[np.where(queue[other] == queue[twin], other, twin)]
+        around = np.abs(moved - lower_medians(queue, moved, count)[queue])
+        whole |= AGREE_BETTER * lower_medians(queue, around, count) < usual
+        off = (apart > AGREE_BETTER * usual[queue]) & (AGREE_BETTER * np.abs(moved - middle) < apart)
+        whole[queue[:-1][off[:-1] & off[1:] & (queue[:-1] == queue[1:])]] = True
+        result |= off
+    return (result | whole[queue]) & (np.bincount(queue) >= FEWEST_ENDS)[queue]
 
 
 def _signatures(rows: Communications, chosen: npt.NDArray[np.intp], strict: npt.NDArray[np.bool_]) -> Int64:

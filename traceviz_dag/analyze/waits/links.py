@@ -9,11 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.causes.medians import lower_medians
 from traceviz_dag.analyze.clocks.robust import grouped_quantile
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.medians import lower_medians
 from traceviz_dag.analyze.wording import spanned
 from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING

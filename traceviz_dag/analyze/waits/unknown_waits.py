@@ -86,7 +86,7 @@ def _contradiction(rows: list[dict[str, object]], contradicting: list[dict[str, 
 
 
 def _differs(own: set[int], theirs: set[int]) -> str:
-    return "number" if theirs and own.isdisjoint(theirs) else "order, operation, kernel or size"
+    return "number" if theirs and own.isdisjoint(theirs) else "order, operation, kernel, size or end"
 
 
 def _group(row: dict[str, object]) -> tuple[object, ...]:

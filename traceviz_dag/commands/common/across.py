@@ -133,13 +133,19 @@ def slow_statements(rows: Sequence[SlowRank]) -> list[str]:
 
 
 def cut_statements(rows: Sequence[CutStep]) -> list[str]:
-    """Which training steps beside an iteration are cut, a line each."""
-    how = {"start": "started", "stop": "stopped"}
-    return [
-        f"training step {row['step']} is cut: the profiler {how[row['edge']]} within it; its kernels count for no "
-        "step, wait or speed (table traces, cut_steps)"
-        for row in rows
-    ]
+    """Which training steps beside an iteration are cut, and on which ranks, a line each."""
+    from traceviz_dag.analyze.wording import numbered
+
+    how, lines = {"start": "started", "stop": "stopped"}, []
+    for row in rows:
+        where = "" if row["everywhere"] else f" on {numbered('rank', row['ranks'])}"
+        whole = f"; {numbered('rank', row['whole'])} recorded it whole" if row["whole"] else ""
+        lines.append(
+            f"training step {row['step']} is cut{where}: the profiler {how[row['edge']]} within it; its kernels{where} "
+            "count for no wait or speed, and for a step only where they run within its time (table traces, cut_steps)"
+            f"{whole}"
+        )
+    return lines
 
 
 def heading(iteration: StoredIteration, text: str) -> str:

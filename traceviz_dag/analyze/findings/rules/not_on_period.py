@@ -46,5 +46,11 @@ RULE = Rule(
     unable_sql="""
 SELECT 'no critical path is known (traceviz critical-path says why)' AS reason
 WHERE NOT EXISTS (FROM path_segments WHERE run = $run AND iteration = $iteration)
+UNION ALL
+SELECT 'launches of communication are not recorded, so what waits for it is not known' AS reason
+WHERE EXISTS (
+    SELECT rank, stream FROM kernels WHERE run = $run AND iteration = $iteration GROUP BY rank, stream
+    HAVING bool_and(kind = 'communication') AND 2 * count(launch_start_ns) < count(*)
+)
 """,
 )
