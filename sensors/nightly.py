@@ -20,7 +20,7 @@ from traceviz_dag.lake.partition_keys import iteration_key, rank_key
 from traceviz_dag.lake.under_way import analyses
 from traceviz_dag.pipeline.home_settings import HomeSettings
 from traceviz_dag.pipeline.iteration import unread_ranks
-from traceviz_dag.pipeline.staleness import contiguous, pending_stage
+from traceviz_dag.pipeline.staleness import contiguous, pending_stage, topology_is_current
 from traceviz_dag.vocabulary import StaleCause
 
 NIGHT_TAG = "traceviz/night"
@@ -202,12 +202,14 @@ def what_is_missing(
 
 
 def _unfinished(lake: Lake) -> Iterator[IterationInputs]:
-    """Iterations without a verdict, and those of which tables could not be made anew: their traces may be back."""
+    """Iterations without a verdict, and those of which tables could not be made anew, or whose topology was made of
+    something else: their traces may be back."""
     to_judge = {(partition.run, partition.iteration) for partition in unjudged(lake)}
     for inputs in all_registered(lake.home):
         has_measures = lake.exists("iterations", run=inputs.run, iteration=inputs.iteration)
         outdated = any(row.cause == StaleCause.OUTDATED for row in lake.stale(inputs.run, inputs.iteration))
-        if outdated or not has_measures or (inputs.run, inputs.iteration) in to_judge:
+        is_judged = has_measures and (inputs.run, inputs.iteration) not in to_judge
+        if outdated or not is_judged or not topology_is_current(lake, inputs):
             yield inputs
 
 

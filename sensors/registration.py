@@ -39,9 +39,8 @@ from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.formats.registry import by_format
 from traceviz_dag.read.formats import format_of, format_with_suffix, is_whole
-from traceviz_dag.read.layouts import discover
 from traceviz_dag.read.memory.files import is_snapshot_name, is_whole_snapshot
-from traceviz_dag.read.topology_file import is_topology_name, read_topology_file
+from traceviz_dag.read.topology_file import find_topology_file, is_topology_name, read_topology_file
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import temporary_of
 
@@ -171,12 +170,13 @@ def _iterations_in(home: Path, local: Path, look: FolderLook) -> tuple[list[Iter
 
 
 def _with_newest_topology(home: Path, run_folder: Path) -> list[IterationInputs]:
-    changed = []
-    for one in all_registered(home):
-        if Path(one.folder) == run_folder and one.ranks and Path(one.ranks[0].path).exists():
-            (run,) = discover([Path(one.ranks[0].path)])
-            changed.append(replace(one, topology_file=str(run.topology_file) if run.topology_file else None))
-    return changed
+    """The iterations of a run with the text file that its folder has now, wherever their traces are."""
+    newest = find_topology_file(run_folder)
+    return [
+        replace(one, topology_file=str(newest) if newest else None)
+        for one in all_registered(home)
+        if Path(one.folder) == run_folder and one.ranks
+    ]
 
 
 def _with_elsewhere(home: Path, local: Path, inputs: IterationInputs) -> IterationInputs:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from pathlib import Path
@@ -16,15 +17,16 @@ from dagster._utils.schedules import schedule_execution_time_iterator
 from assets.conventions import ONLY_STALE_TAG, RANGE_END_TAG, RANGE_START_TAG
 from assets.nightly import nightly_gate
 from assets.resources import TracevizHome
-from sensors.nightly import NIGHT_TAG, _latest_night, judge_open_night, nightly_schedule
+from sensors.nightly import NIGHT_TAG, _latest_night, _unfinished, judge_open_night, nightly_schedule
 from sensors.notifications import notify_sensor
 from sensors.register_traces import register_traces
 from tests.assets.loop import ITERATION_ASSETS, PROFILE_ASSETS, QUIET, RANK_ASSETS, Loop
+from tests.classify.topology.test_topology_file import NEW_FORM
 from tests.damage import call
 from tests.nsys_file import Export
 from tests.show.home import fill_home
 from tests.small_run import rank_file
-from traceviz_dag.lake.inputs import all_registered
+from traceviz_dag.lake.inputs import all_registered, register, registered
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.marking import mark_stale
 from traceviz_dag.lake.stale import Stale
@@ -125,6 +127,15 @@ def test_a_first_night_of_few_ranks_is_the_reference_until_a_whole_one_comes(tmp
     assert verdicts(home) == [(11, True, None), (12, True, None), (13, False, 12)]
     (told,) = open_lake(home).query("SELECT statement FROM nights WHERE iteration = 12").to_pylist()
     assert told["statement"].endswith("the first of its series with 4 ranks: job@11 covers 1 of them")
+
+
+def test_a_night_takes_up_an_iteration_whose_topology_is_of_another_text_file(home):
+    judge(home)
+    assert list(_unfinished(open_lake(home))) == []
+    file = home.parent / "job/unique_parallel_groups_20260101_000000.txt"
+    file.write_text(NEW_FORM)
+    register(home, replace(registered(home, "job@2"), topology_file=str(file)))
+    assert [one.key for one in _unfinished(open_lake(home))] == ["job@2"]
 
 
 @pytest.mark.parametrize("ranks", [(1,), (0, 1)])

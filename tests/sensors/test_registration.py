@@ -189,6 +189,18 @@ def test_a_topology_file_that_comes_later_joins_the_runs_iterations(tmp_path, ho
     assert {one.key: len(one.ranks) for one in both.iterations} == {"job@7": 4, "job@8": 2} and both.record.ranks == 4
 
 
+def test_a_topology_file_that_comes_while_the_traces_are_away_is_registered_all_the_same(tmp_path, home):
+    run = write_run(tmp_path / "job")
+    register_iteration(home, run)
+    before = registered(home, "job@7").ranks
+    for rank in range(len(before)):
+        trace(run, rank).rename(tmp_path / f"away_{rank}")
+    file = run / "unique_parallel_groups_20260101_000000.txt"
+    file.write_text(NEW_FORM)
+    assert register_folder(home, FolderTask(str(run), str(tmp_path))).record.state is FolderState.REGISTERED
+    assert (registered(home, "job@7").topology_file, registered(home, "job@7").ranks) == (str(file), before)
+
+
 def test_unchanged_content_with_new_times_stays_the_same_version(tmp_path, home):
     run = write_run(tmp_path / "job")
     (before,) = register_iteration(home, run).iterations
