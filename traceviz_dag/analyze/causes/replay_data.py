@@ -67,7 +67,13 @@ class ReplayData:
 
 
 def replay_data(what_if: WhatIf) -> ReplayData:
-    """Everything for a script; the graph is contracted first."""
+    """Everything for a script; the graph is contracted first.
+
+    Raises:
+        NoEvidenceError: gains depend on what is unknown, which a script does not replay.
+    """
+    if (unknown := what_if.open_question) is not None:
+        raise NoEvidenceError(f"{unknown}; traceviz what-if gives the ranges that are left")
     step, edits, times = contracted(what_if.step), what_if.edits, what_if.times
     works = step.works
     kinds = np.concatenate(list(edits.instances.kind))

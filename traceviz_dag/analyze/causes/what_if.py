@@ -30,6 +30,9 @@ from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
+LEAST_OPEN = 0.01
+"""Share of communications that are not matched with all their members from which gains depend on what is unknown."""
+
 WORTH = 0.002
 """A rank is fixed on its own account where its excess over its peers is at least this share of the step."""
 
@@ -140,7 +143,6 @@ class WhatIf:
 
     def _with_unmet(self, found: Prediction, applied: Sequence[Callable[[AllTimes], AllTimes]]) -> Prediction:
         """The same with what communications that are not matched with all their members leave open."""
-        unmet, every = self.edits.unmet
         saved = self._saved(applied) if found.microbatches is None else self.step_ns
         *first, last = applied
         most = self._predicted(found.edits, [*first, lambda times: self.edits.without_unmet(last(times))])
@@ -153,10 +155,7 @@ class WhatIf:
         if self._is_enough(found.gain_ns, found.gain_low_ns) != (sure >= LEAST_GAIN * self.step_ns) or (
             sure < LEAST_GAIN * self.step_ns <= gain
         ):
-            undecided = (
-                f"{unmet.sum()} of {every.sum()} communication kernels are not matched with all their members, so "
-                "who would wait less is not known"
-            )
+            undecided = self._unmet_words
         return replace(found, gain_low_ns=low, gain_high_ns=high, undecided=undecided)
 
     def _with_untied(self, found: Prediction, applied: Sequence[Callable[[AllTimes], AllTimes]]) -> Prediction:
@@ -165,11 +164,31 @@ class WhatIf:
         low, high = min(found.gain_low_ns, 0), max(found.gain_high_ns, saved)
         undecided = found.undecided
         if high >= LEAST_GAIN * self.step_ns:
-            undecided = (
-                f"{numbered('rank', self.edits.untied)} recorded no launches of communication, so what waits for it is "
-                "not known; record the host, too, from before the step on (ProfilerActivity.CPU)"
-            )
+            undecided = self._untied_words
         return replace(found, gain_low_ns=low, gain_high_ns=high, undecided=undecided)
+
+    @property
+    def open_question(self) -> str | None:
+        """Why gains are ranges that only a replay of what is unknown tells; None where next to nothing is."""
+        unmet, every = self.edits.unmet
+        if self.edits.untied:
+            return self._untied_words
+        return self._unmet_words if unmet.sum() > LEAST_OPEN * every.sum() else None
+
+    @property
+    def _unmet_words(self) -> str:
+        unmet, every = self.edits.unmet
+        return (
+            f"{unmet.sum()} of {every.sum()} communication kernels are not matched with all their members, so "
+            "who would wait less is not known"
+        )
+
+    @property
+    def _untied_words(self) -> str:
+        return (
+            f"{numbered('rank', self.edits.untied)} recorded no launches of communication, so what waits for it is "
+            "not known; record the host, too, from before the step on (ProfilerActivity.CPU)"
+        )
 
     def _is_enough(self, gain: int, low: int) -> bool:
         return gain >= LEAST_GAIN * self.step_ns and low > 0
