@@ -102,6 +102,7 @@ def test_materialising_what_was_moved_away_deletes_nothing_and_says_so(own, tmp_
     told = call("iterations", "--home", home)
     assert told.code == 0 and "traces of ranks 0–1 are gone" in told.err
     (tmp_path / "elsewhere").rename(run / "iteration_7")
+    assert "gone" not in call("iterations", "--home", home).err, "they are back, whatever the marks say"
     assert again(run, home).computed == [] and stale(home) == []
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
-from traceviz_dag.errors import IncompleteError
+from traceviz_dag.errors import BadInputError, IncompleteError
+from traceviz_dag.lake.inputs import registered_if_any
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN
 from traceviz_dag.lake.under_way import was_left_half_renewed
@@ -119,6 +121,9 @@ def end_stale(lake: Lake, places: Iterable[tuple[str, int]]) -> None:
     for place in dict.fromkeys(places):
         key, rows = iteration_key(*place), lake.stale(*place)
         gone = [row.rank for row in rows if row.is_counted and row.rank is not None]
+        # A trace that is back is as good as if it had never been away; the mark goes with the next analysis.
+        back = _there_now(lake, key) if gone else set()
+        gone = [rank for rank in gone if rank not in back]
         outdated = [row for row in rows if not row.is_counted]
         if gone:
             named = ranks_in_words(gone)
@@ -132,3 +137,12 @@ def end_stale(lake: Lake, places: Iterable[tuple[str, int]]) -> None:
 
 def _lines(results: Sequence[IterationResult]) -> list[str]:
     return list(dict.fromkeys(line for result in results for line in result.failures))
+
+
+def _there_now(lake: Lake, key: str) -> set[int]:
+    """Ranks of an iteration whose registered file is there."""
+    # Commands of analysis name a list that is damaged.
+    with suppress(BadInputError):
+        inputs = registered_if_any(lake.home, key)
+        return {entry.rank for entry in inputs.ranks if Path(entry.path).exists()} if inputs else set()
+    return set()
