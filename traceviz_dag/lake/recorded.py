@@ -135,17 +135,9 @@ def change_of(lake: Path, table: str, partition: Partition, content: Content = _
 def remove_empty_folders(lake: Path, table: str, partition: Partition) -> None:
     """Remove the folder of a part, and those that it lies in, while they are empty and nobody has his turn there."""
     folder = partition.folder(lake / table)
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError:
-        return
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(descriptor, folder):
-                _remove_empty(folder, lake / table)
-    finally:
-        os.close(descriptor)
+    with _if_free(folder, os.O_RDONLY | os.O_DIRECTORY) as is_free:
+        if is_free:
+            _remove_empty(folder, lake / table)
 
 
 def begin(lake: Path, partition: Partition) -> None:
@@ -327,17 +319,9 @@ def settle(lake: Path, run: str, iteration: int) -> None:
     leave is settled the next time.
     """
     path = _path(lake, run, iteration)
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    except OSError:
-        return
-    try:
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_at(descriptor, path):
-                _write_shortest(lake, run, iteration)
-    finally:
-        os.close(descriptor)
+    with suppress(OSError), _if_free(path, os.O_RDWR | os.O_NOFOLLOW) as is_free:
+        if is_free:
+            _write_shortest(lake, run, iteration)
 
 
 def recorded_iterations(lake: Path) -> list[tuple[str, int]]:
@@ -538,6 +522,24 @@ def _beginning(lake: Path, run: str, iteration: int) -> bytes:
                     lines.append(_line(path, _SETTLED, (table.name, partition.rank), Content(digest_of(part))))
     # The last one: where it is, none before it is missing.
     return b"".join([*lines, _line(path, _BEGUN, _NO_PART, _GONE)])
+
+
+@contextmanager
+def _if_free(path: Path, flags: int) -> Iterator[bool]:
+    """Whether nobody holds the lock of a file or folder that is there; the block has it then."""
+    try:
+        descriptor = os.open(path, flags)
+    except OSError:
+        yield False
+        return
+    try:
+        is_locked = False
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_locked = _is_at(descriptor, path)
+        yield is_locked
+    finally:
+        os.close(descriptor)
 
 
 def _remove_empty(folder: Path, stop: Path) -> None:

@@ -127,7 +127,7 @@ KERNELS = Table(
             "step_evidence",
             DICTIONARY,
             "launch, start, nearest (outside all steps), cut (of a step without a mark, in which the profiler started "
-            "or stopped: step is NULL, and no measure counts it) or none.",
+            "or stopped: step is NULL, and no wait or speed counts it) or none.",
         ),
         Column("launching_microbatch", INTEGER, "Micro-batch whose code launched it; NULL where none."),
         Column("launching_chunk", INTEGER, "Chunk whose code launched it; NULL where none."),
