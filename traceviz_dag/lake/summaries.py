@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.tables.ranks import NOT_CUT
+from traceviz_dag.tables.rows import rows_of
 
 COVERED = """rank IN (
         SELECT rank FROM traces
@@ -172,13 +173,7 @@ class CutStep(TypedDict):
 
 def cut_steps(lake: Lake, run: str, iteration: int) -> list[CutStep]:
     """The training steps whose kernels are in the traces of an iteration, but no mark of theirs."""
-    rows = lake.query_iteration(CUT_STEPS_SQL, run=run, iteration=iteration).to_pylist()
-    return [
-        CutStep(
-            step=row["step"], edge=row["edge"], ranks=row["ranks"], whole=row["whole"], everywhere=row["everywhere"]
-        )
-        for row in rows
-    ]
+    return rows_of(lake.query_iteration(CUT_STEPS_SQL, run=run, iteration=iteration), CutStep)
 
 
 def stage_work(lake: Lake, run: str, iteration: int, ranks: Sequence[int]) -> pa.Table:
