@@ -26,6 +26,7 @@ from traceviz_dag.analyze.causes.gains import LEAST_GAIN, error_bar, gain_row
 from traceviz_dag.analyze.causes.reordered import Change, items_of
 from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
 from traceviz_dag.analyze.wording import numbered, spanned
+from traceviz_dag.arrays import Int64
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
@@ -221,8 +222,8 @@ class WhatIf:
             times = apply(times)
             change = change.merged(edit.change or Change())
         free_times = without_lags(times)
-        gain = self.step_ns - self._length(times, self.times if hold else None)
-        free = self._free_step_ns - self._length(free_times, without_lags(self.times) if hold else None)
+        gain = self.step_ns - self._length(times, self._before if hold else None)
+        free = self._free_step_ns - self._length(free_times, self._free_before if hold else None)
         free += self._of_host(times, gain)
         error, microbatches = self._free_step_ns / self.step_ns - 1 if self.step_ns else 0.0, None
         if change != Change():
@@ -350,15 +351,27 @@ class WhatIf:
 
     @cached_property
     def _free_step_ns(self) -> int:
-        return self._length(without_lags(self.times))
+        return self.step.step_ns(self._free_before[1])
 
-    def _length(self, times: AllTimes, held: AllTimes | None = None) -> int:
+    @cached_property
+    def _before(self) -> tuple[AllTimes, Int64]:
+        """The times as they are, and their replay."""
+        return self.times, self.step.replay(self.times)
+
+    @cached_property
+    def _free_before(self) -> tuple[AllTimes, Int64]:
+        """The same without lags."""
+        free = without_lags(self.times)
+        return free, self.step.replay(free)
+
+    def _length(self, times: AllTimes, held: tuple[AllTimes, Int64] | None = None) -> int:
         """How long the step takes.
 
         Args:
-            held: the times with which communications end that are not matched with all their members; None: ``times``.
+            held: the times, and their replay, with which communications end that are not matched with all their
+                members; None: ``times``.
         """
-        earliest = None if held is None else self.step.unmet_ends(self.step.replay(held), held, times)
+        earliest = None if held is None else self.step.unmet_ends(held[1], held[0], times)
         return self.step.step_ns(self.step.replay(times, earliest))
 
     def _suspects(self) -> list[int]:
