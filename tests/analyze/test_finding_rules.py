@@ -60,8 +60,8 @@ def test_a_host_that_pauses_without_a_name_for_it_is_named_against_the_others_al
     rule = rule_named("host_pause")
     (row,) = asked(rule, {0: 6_000_000, 1: 300, 2: 1_100_000})
     assert (row["rank"], row["starved_ns"], row["gaps"]) == (0, 6_000_000, 1)
-    assert "had nothing to run for 6.000 ms" in rule.sentence(row) and "longest in get_batch" in rule.sentence(row)
-    assert "nothing recorded tells what it did" in rule.sentence({**row, "operation": None})
+    assert "was idle for 6.00 ms" in rule.sentence(row) and "mostly in get_batch" in rule.detail(row)
+    assert "nothing recorded shows what it did" in rule.detail({**row, "operation": None})
     # All hosts pause, or for less than a pause, or there is nobody to compare with.
     for starved_ns in ({0: 6_000_000, 1: 5_000_000, 2: 5_000_000}, {0: 900_000, 1: 300}, {0: 6_000_000}):
         assert asked(rule, starved_ns) == []
@@ -71,10 +71,13 @@ def test_a_line_of_code_that_waits_is_one_row_whoever_runs_it(monkeypatch):
     monkeypatch.setitem(GAP, "host_work", "synchronisation")
     rule = rule_named("hidden_sync")
     (alone,) = asked(rule, {3: 2_000})
-    assert rule.sentence(alone).startswith("rank 3 waits for its GPU in hooks.py(1): log: after 1 wait there the GPU")
+    assert rule.sentence(alone).startswith("rank 3 waits for its GPU in hooks.py(1): log, which leaves the GPU idle")
     (row,) = asked(rule, {0: 2_000, 1: 4_000})
     assert (row["rank"], row["ranks"], row["waits"], row["value"]) == (None, 2, 2, 0.003)
-    assert rule.sentence(row).startswith("2 ranks wait for their GPUs in hooks.py(1): log: after 2 waits there these")
+    assert rule.sentence(row) == (
+        "2 ranks wait for their GPUs in hooks.py(1): log, which leaves these idle for 6.00 µs in all"
+    )
+    assert rule.detail(row).startswith("after 2 waits; 0.3 %")
 
 
 def test_findings_that_one_edit_mends_say_so(monkeypatch):
@@ -91,8 +94,8 @@ def test_findings_that_one_edit_mends_say_so(monkeypatch):
         findings_table(here, [Judged(rule, [row | {"operation": f"line {number}"} for number in range(lines)])])
         for lines in (1, 2, 3)
     ]
-    told = [{text.as_py().rpartition("the replay predicts")[2] for text in each["statement"]} for each in said]
-    ends = ["", "; that mends the other hidden_sync, too", "; that mends the 2 others of hidden_sync, too"]
+    told = [{text.as_py().partition(" to 1.90 µs")[2] for text in each["detail"]} for each in said]
+    ends = ["", "; this also fixes 1 other finding of hidden_sync", "; this also fixes 2 other findings of hidden_sync"]
     assert told == [{end} for end in ends]
 
 
@@ -114,10 +117,10 @@ def test_a_tail_is_of_the_class_of_what_the_hosts_of_its_stage_did_in_the_long_u
         home.execute(f"CREATE TABLE {name} AS SELECT unnest($rows, recursive := true)", {"rows": table})
     (row,) = home.sql(rule.sql, params=here).to_arrow_table().to_pylist()
     assert (row["work"], row["work_ns"], row["long_units"], row["beyond_ns"]) == ("allocation", 6_000, 1, 9_000)
-    assert "had nothing to run for 0.006 ms while hosts allocated or freed GPU memory" in rule.sentence(row)
+    assert "for 6.00 µs of that GPUs were idle while hosts allocated or freed GPU memory" in rule.detail(row)
     home.execute("UPDATE gpu_gaps SET starved_ns = starved_ns / 2")
     (row,) = home.sql(rule.sql, params=here).to_arrow_table().to_pylist()
-    assert row["work"] is None and "nothing that hosts did" in rule.sentence(row)
+    assert row["work"] is None and "no single activity of the hosts" in rule.detail(row)
     # A gate on tails must not pass for want of units.
     assert home.sql(rule.unable_sql, params=here).fetchall() == []
     home.execute("UPDATE period_percentiles SET units = 7")
@@ -211,9 +214,9 @@ def test_where_a_model_is_served_no_option_of_training_is_advised_and_nothing_is
     gain = {"gain_ns": 1_900, "gain_low_ns": 1_900, "gain_high_ns": 1_900, "predicted_step_ns": 98_100}
     gain |= dict.fromkeys(("rank", "dimension", "factor", "refusal")) | {"edit": "no_hidden_waits", "step": 1}
     gain["step_ns"] = 101_000
-    for kind, words in ((StepKind.INFERENCE, "makes what was recorded"), (None, "makes the step")):
+    for kind, words in ((StepKind.INFERENCE, "of the 100 µs recorded"), (None, "of the 100 µs step")):
         here = Iteration("a", 7, [gain], 100_000, 1, "none", kind)
         (found,) = findings_table(here, [Judged(rule_named("hidden_sync"), [row])]).to_pylist()
         assert words in found["statement"]
         # The replay's step is a little longer than what the host measured: one length is told, and shares are of it.
-        assert found["step_ns"] == 100_000 and "(1.9%;" in found["statement"]
+        assert found["step_ns"] == 100_000 and "(1.9 %)" in found["statement"]

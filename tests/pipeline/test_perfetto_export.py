@@ -11,6 +11,7 @@ import pytest
 from tests.kineto_file import KinetoFile
 from tests.show.home import fill_home
 from tests.show.job import MemorySource, kernels, one_row
+from traceviz_dag.analyze.wording import duration
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.inputs import register
 from traceviz_dag.lake.lake import open_lake
@@ -18,7 +19,6 @@ from traceviz_dag.pipeline.lake_source import LakeSource
 from traceviz_dag.pipeline.perfetto_export import export_iteration, export_path, match_ranks
 from traceviz_dag.read.perfetto.engines import Engine
 from traceviz_dag.read.perfetto.session import TraceSession, open_trace
-from traceviz_dag.show.page.facts import duration
 from traceviz_dag.show.perfetto.iteration import ALLOCATED, EXPOSED, IN_FLIGHT, Scope, write_iteration_trace
 from traceviz_dag.simulate.job import simulate
 from traceviz_dag.simulate.settings import JobSettings

@@ -106,7 +106,7 @@ def test_waiting_for_a_rank_without_a_file_is_not_sold_as_transfer(tmp_path, fra
     query = "SELECT * FROM findings WHERE iteration = 2 AND rule = 'exposed_communication'"
     (told,) = lake.query(query).to_pylist()
     assert told["severity"] == "note" and told["gain_ns"] is None
-    assert "communication kernels are not matched with all their members" in told["statement"]
+    assert "communication kernels are not matched with all their members" in told["detail"]
 
 
 def test_without_launches_no_gain_is_predicted_and_the_slow_rank_stays_in_the_verdict(tmp_path):
@@ -119,7 +119,7 @@ def test_without_launches_no_gain_is_predicted_and_the_slow_rank_stays_in_the_ve
     lake = open_lake(tmp_path / "home")
     (told,) = lake.query("SELECT * FROM findings WHERE iteration = 2 AND rule = 'slow_rank'").to_pylist()
     assert (told["rank"], told["gain_ns"]) == (1, None)
-    assert "ranks 0–2 recorded no launches of communication, so what waits for it is not known" in told["statement"]
+    assert "ranks 0–2 recorded no launches of communication, so what waits for it is not known" in told["detail"]
     answer = call("findings", "--home", tmp_path / "home", "--iteration", "2")
     assert "of the critical path" not in answer.out
 
@@ -136,8 +136,8 @@ def test_one_rank_without_rows_of_its_host_does_not_hide_who_is_slow(tmp_path):
     lake = open_lake(tmp_path / "home")
     (told,) = lake.query("SELECT * FROM findings WHERE iteration = 2 AND rule = 'slow_rank'").to_pylist()
     assert told["rank"] == 1 and "computes slowly: the same kernels take 1.49 times as long" in told["statement"]
-    assert told["statement"].endswith("record the host, too, from before the step on (ProfilerActivity.CPU)")
-    assert "rank 0 recorded no launches of communication" in told["statement"]
+    assert told["detail"].endswith("record the host, too, from before the step on (ProfilerActivity.CPU)")
+    assert "rank 0 recorded no launches of communication" in told["detail"]
 
 
 def _cut(job: Path, first: float | None, last: float | None, ranks: int) -> None:

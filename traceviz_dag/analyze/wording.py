@@ -1,4 +1,4 @@
-"""Numbers of ranks, pipelines and steps as people write them: all of them said, neighbours as a span."""
+"""Numbers, durations and names as sentences write them."""
 
 from __future__ import annotations
 
@@ -35,3 +35,34 @@ def unspanned(text: str) -> tuple[int, ...]:
 def counted(count: int, one: str, many: str) -> str:
     """A number with its noun: "1 row", "1,200 rows"."""
     return f"{count:,} {one if count == 1 else many}"
+
+
+def duration(nanoseconds: float) -> str:
+    """A duration with three significant digits and its unit."""
+    for factor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
+        if abs(nanoseconds) >= factor:
+            value = nanoseconds / factor
+            return f"{value:.{0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2}f} {unit}"
+    return f"{nanoseconds:.0f} ns"
+
+
+def share(part: float, whole: float = 1) -> str:
+    """A share in percent, without decimals from 10 % on."""
+    if whole <= 0:
+        return "0 %"
+    percent = 100 * part / whole
+    return f"{percent:.0f} %" if percent >= 9.95 or percent == 0 else f"{percent:.1f} %"
+
+
+_ACRONYMS = frozenset({"tp", "cp", "ep", "etp", "dp", "edp", "pp"})
+
+
+def capitals(dimensions: str) -> str:
+    """Names of dimensions, separated by commas, as sentences write them: ``TP``, ``gradient norm``."""
+    names = (name.strip() for name in dimensions.split(","))
+    return ", ".join(name.upper() if name in _ACRONYMS else name.replace("_", " ") for name in names)
+
+
+def sentence(text: str) -> str:
+    """A text with a capital."""
+    return text[:1].upper() + text[1:]

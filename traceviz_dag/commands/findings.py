@@ -305,6 +305,8 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
 
 def _print_row(lead: str, row: Mapping[str, Any], told: set[str], *, sql: bool) -> None:
     typer.echo(f"{lead}{row['rule']}: {row['statement']}")
+    if row["detail"]:
+        typer.echo(f"     {row['detail']}")
     _print_remedy(row, told)
     _print_query(row, sql=sql)
 

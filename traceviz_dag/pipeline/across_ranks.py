@@ -7,7 +7,7 @@ communication, and the kernels of one rank.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.analyze.causes.causes_tables import messages_table
-from traceviz_dag.analyze.causes.what_if import Suspects
+from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
 from traceviz_dag.analyze.clocks.clocks import solve_clocks
 from traceviz_dag.analyze.findings.fragments import HIDDEN_WAIT, PAUSES
 from traceviz_dag.analyze.findings.rules import host_pauses, launch_bound
@@ -52,12 +52,12 @@ from traceviz_dag.analyze.waits.waits import BESIDE_COLUMNS, charge_waits
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.classify.topology.unite import topology_tables
-from traceviz_dag.errors import BadInputError
+from traceviz_dag.errors import BadInputError, NoEvidenceError
 from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.summaries import computation_by_kernel, stage_work
-from traceviz_dag.pipeline.causes import CAUSES_TABLES, causes_tables
+from traceviz_dag.pipeline.causes import CAUSES_TABLES, causes_tables, ranked_steps
 from traceviz_dag.pipeline.completeness import Completeness, stored_completeness
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.findings import iteration_findings
@@ -211,8 +211,22 @@ class StoredIteration:
         if self.lake.exists(name, run=self.run, iteration=self.iteration):
             return self.lake.table(name, self.run, self.iteration).arrow()
         if name == FINDINGS.name:
-            return iteration_findings(self.lake, self.run, self.iteration)
+            return iteration_findings(self.lake, self.run, self.iteration, self.what_ifs)
         return self._computed[name]
+
+    @cached_property
+    def kept(self) -> list[WhatIf]:
+        """The replay of the only step, once the tables across ranks were computed; else none."""
+        return []
+
+    def what_ifs(self) -> Iterator[WhatIf]:
+        """The replays of the training steps, one after the other; none where some work waits for itself."""
+        if self.kept:
+            yield from self.kept
+            return
+        with suppress(NoEvidenceError):
+            for ranked in ranked_steps(self, self.table("collectives"), self.table("messages")):
+                yield WhatIf(ranked.step, ranked.stages)
 
     def sets_of_ranks(self, name: str) -> list[tuple[int, ...]]:
         """The tensor-parallel groups (``fix_group``) or nodes (``fix_node``) of which all ranks were read."""
@@ -278,7 +292,7 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
         "periods": periods,
         "period_percentiles": PERIOD_PERCENTILES.from_rows(period_summary(periods)),
         "messages": messages,
-        **causes_tables(iteration, collectives, messages, suspects),
+        **causes_tables(iteration, collectives, messages, suspects, iteration.kept),
     }
 
 

@@ -89,18 +89,21 @@ def causes_tables(
     collectives: pa.Table,
     messages: pa.Table,
     suspects: Suspects | None = None,
+    kept: list[WhatIf] | None = None,
 ) -> Mapping[str, pa.Table]:
     """Compute the tables of an iteration's causes.
 
     Args:
         collectives, messages: its tables of that name.
         suspects: what other tables say is slow, or may be.
+        kept: gets the replay of a step that is the only one; several would need too much memory.
 
     Returns:
         Table name → rows, for each of ``CAUSES_TABLES``; where nothing can be said, ``what_if`` says why.
     """
     parts: dict[str, list[pa.Table]] = {name: [] for name in CAUSES_TABLES}
-    for number, windows in _steps(source.windows()).items():
+    steps = _steps(source.windows())
+    for number, windows in steps.items():
         try:
             ranked = _ranked_step(source, windows, collectives, messages, number)
         except NoEvidenceError as error:
@@ -108,6 +111,8 @@ def causes_tables(
             continue
         step, stages = ranked.step, ranked.stages
         what_if = WhatIf(step, stages)
+        if kept is not None and len(steps) == 1:
+            kept.append(what_if)
         path = critical_path(step, what_if.times)
         parts["path_edges"].append(path_edges(step, number))
         modules = {rank: source.kernels(rank, _MODULE_COLUMNS) for rank in step.ranks}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pyarrow as pa
 import xxhash
 
 from traceviz_dag.analyze import findings
+from traceviz_dag.analyze.causes.what_if import WhatIf
 from traceviz_dag.analyze.findings.findings import Iteration, Judged, findings_table
+from traceviz_dag.analyze.findings.rule import EditKey
 from traceviz_dag.analyze.findings.rules import slow_rank
 from traceviz_dag.analyze.findings.rules.environment import KNOWN_SQL
 from traceviz_dag.analyze.findings.rules.registry import RULES
@@ -59,11 +62,14 @@ def code_of_rules() -> str:
     return digest.hexdigest()
 
 
-def iteration_findings(lake: Lake, run: str, iteration: int) -> pa.Table:
+def iteration_findings(
+    lake: Lake, run: str, iteration: int, what_ifs: Callable[[], Iterable[WhatIf]] = tuple
+) -> pa.Table:
     """Ask every rule, and judge what they say.
 
     Args:
         lake: has the iteration's tables of ranks and those across ranks.
+        what_ifs: gives the replays of its training steps, which say what fixing several findings saves.
 
     Returns:
         The table ``findings``.
@@ -101,7 +107,15 @@ def iteration_findings(lake: Lake, run: str, iteration: int) -> pa.Table:
     kind = kind_of_steps(lake, run, iteration)
     framework = None if trained["framework"] is None else TrainingFramework(trained["framework"])
     whole = Iteration(run, iteration, what_if, steps["step_ns"], max(steps["steps"], 1), mode, kind, framework)
-    return findings_table(whole, judged)
+    return findings_table(whole, judged, partial(_saved_together, what_ifs))
+
+
+def _saved_together(
+    what_ifs: Callable[[], Iterable[WhatIf]], sets: Sequence[Sequence[EditKey]]
+) -> Sequence[int] | None:
+    """What each of some sets of edits saves together, over all training steps; None where no step can be replayed."""
+    steps = [[one.saved_by([one.named(*edit) for edit in edits]) for edits in sets] for one in what_ifs()]
+    return [sum(saved) for saved in zip(*steps, strict=True)] if steps else None
 
 
 def stored_unknown_waits(lake: Lake, run: str, iteration: int) -> UnknownWaits | None:

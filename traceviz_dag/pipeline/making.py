@@ -284,7 +284,7 @@ def make_across_ranks(
     tables["period_percentiles"] = PERIOD_PERCENTILES.from_rows(period_summary(tables["periods"]))
     made = {name: Made(write(name, rows), rows) for name, rows in tables.items()}
     # Rules ask the tables as they are in the lake, as anybody can.
-    found = iteration_findings(lake, run, iteration)
+    found = iteration_findings(lake, run, iteration, stored.what_ifs)
     made[FINDINGS.name] = Made(write(FINDINGS.name, found), found)
     unmark_where_current(lake, inputs)
     return AcrossRanks(made, verdicts, fault, warnings)

@@ -46,6 +46,11 @@ FINDINGS = Table(
         Column("gain_low_ns", BIGINT, "Lower end of the error bar, ns."),
         Column("gain_high_ns", BIGINT, "Upper end of the error bar, ns."),
         Column(
+            "gain_after_ns",
+            BIGINT,
+            "Of a finding, what that edit saves once those before it are fixed, ns: these add up, each edit once.",
+        ),
+        Column(
             "at_most_ns",
             BIGINT,
             "What mending it, with others that its edit mends, can gain at most, ns; NULL where nothing bounds it.",
@@ -53,7 +58,8 @@ FINDINGS = Table(
         Column("confidence", TEXT, "measured, or inferred where rows behind it are inferred."),
         Column("capture_mode", TEXT, "What was recorded beside the kernels, which slows a step."),
         Column("refusal", TEXT, "Why no gain is predicted; NULL where one is."),
-        Column("statement", TEXT, "It in words."),
+        Column("statement", TEXT, "It in one sentence, with what fixing it would save."),
+        Column("detail", TEXT, "What the statement rests on, and the error bar; NULL where not judged."),
         Column("remedy", TEXT, "What to do about it; NULL where not judged."),
         Column("evidence_sql", TEXT, "The query whose one row has every number of it but the gain's."),
     ),

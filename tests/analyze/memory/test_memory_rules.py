@@ -60,12 +60,13 @@ def _asked(lake: Lake, name: str) -> tuple[list[dict[str, Any]], str | None]:
         (same,) = lake.query_iteration(evidence_sql(rule, **PLACE, row=row), **PLACE).to_pylist()
         assert same == row
         assert told["gain_ns"] is None and told["severity"] == "note"
-        what, _, why = told["statement"].partition("; no gain is predicted: ")
+        detail, _, why = told["detail"].partition("; no gain is predicted: ")
+        what = f"{told['statement']}; {detail}".replace(" %", "%")
         assert why == told["refusal"] == "what memory is used for is no part of the replay"
         for word in (value for value in row.values() if isinstance(value, str)):
             what = what.replace(word, "")
         numbers = [value for value in row.values() if isinstance(value, int | float)]
-        said = {f"{each:,}" for each in numbers} | {f"{each:.1%}" for each in numbers}
+        said = {f"{each:,}" for each in numbers} | {text for each in numbers for text in (f"{each:.1%}", f"{each:.0%}")}
         said |= {f"{each / MIB:,.2f}" for each in numbers} | {f"{each:.2f}" for each in numbers}
         assert set(re.findall(r"(?<![\w.])\d(?:[\d,]*\d)?(?:\.\d+)?%?", what)) <= said, what
     return rows, reason

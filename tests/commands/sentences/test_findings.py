@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -45,8 +46,20 @@ def renderings(row: dict[str, Any]) -> set[str]:
             said |= {str(each) for each in value}
         elif isinstance(value, int | float):
             said |= {f"{value:,}", str(value), f"{value:.2f}", f"{value:.1%}"}
-            said |= {f"{value / 1e6:,.3f}", f"{value / 1e3:,.1f}"}
+            said |= {three_digits(value), *percents(value)} | {f"{value / (1 << 20):,.2f}", f"{value / 1e6:,.3f}"}
     return said
+
+
+def three_digits(ns: float) -> str:
+    """A duration without its unit, by Python's own three significant digits."""
+    if ns == 0:
+        return "0"
+    unit = 10 ** min(3 * int(math.log10(abs(ns)) // 3), 9)
+    return f"{ns / unit:#.3g}".rstrip(".") if unit > 1 else f"{ns:.0f}"
+
+
+def percents(share: float) -> set[str]:
+    return {f"{share:.0%}", f"{share:.1%}"}
 
 
 MOST_JOBS = fast(JOBS, *(job for job in JOBS if job not in ("bursts", "two_iterations")))
@@ -61,27 +74,35 @@ def test_every_number_of_a_statement_is_in_the_row_that_its_query_yields(job):
             continue
         found = home.query(row["evidence_sql"], {}).to_pylist()
         assert len(found) == 1, row["evidence_sql"]
-        what, _, gain = row["statement"].partition("; mending it (")
-        names = [str(value) for value in found[0].values() if isinstance(value, str)]
-        for name in names:
-            what = what.replace(name, "")
         said = renderings(found[0]) | {str(UNEVEN)}
-        without = re.sub(r"; no gain is predicted: .*", "", what)
-        assert {number.rstrip(",") for number in _NUMBER.findall(without)} <= said, (what, found)
-        if gain:
-            sign = -1 if row["gain_ns"] < 0 else 1
-            share = f"{sign * row['gain_ns'] / row['step_ns']:.1%}"
-            bar = {f"{sign * row[name] / 1e6:,.3f}" for name in ("gain_ns", "gain_low_ns", "gain_high_ns")}
-            assert (" longer (" in gain) == (sign < 0)
-            numbers = set(_NUMBER.findall(gain.split(") makes ")[1]))
-            assert {share, *bar} <= numbers | {"-0.0%", "-0.000"}, gain
-            width = (row["gain_high_ns"] - row["gain_low_ns"]) / row["step_ns"]
-            assert (f"the error bar is {width:.1%} of the step wide" in gain) == (width > 0.2), gain
-            apart = row["measured_ns"] is not None and abs(1 - row["measured_ns"] / row["step_ns"]) >= 0.02
-            assert (f"% of {row['step_ns'] / 1e6:,.3f} ms to the last kernel; " in gain) == apart, gain
-            assert row["refusal"] is None
-        else:
-            assert row["refusal"] and row["severity"] == "note"
+        what, _, gain = re.sub(r"; (fixing|hiding) it would ", "\0", row["statement"]).partition("\0")
+        detail, _, about = re.sub(r"(?:; |^)(replay|no gain)", r"\0\1", row["detail"]).partition("\0")
+        for text in (what, detail):
+            for name in (str(value) for value in found[0].values() if isinstance(value, str)):
+                text = text.replace(name, "")
+            numbers = {number.rstrip(",") for number in _NUMBER.findall(text.replace(" %", "%"))}
+            assert numbers <= said, (text, numbers - said, found)
+        if not gain:
+            assert row["refusal"] and row["severity"] == "note" and about == f"no gain is predicted: {row['refusal']}"
+            continue
+        assert row["refusal"] is None
+        saved, step = row["gain_ns"], row["step_ns"]
+        assert gain.startswith("add " if saved < 0 else "save "), gain
+        told = set(_NUMBER.findall(gain.replace(" %", "%")))
+        if saved:
+            assert three_digits(abs(saved)) in told and told & percents(abs(saved) / step), (gain, saved, step)
+        later = re.search(r", ([\d.]+) \S+ once those before it are fixed$", gain)
+        loses = row["gain_after_ns"] is not None and row["gain_after_ns"] < saved - 0.02 * step
+        assert (later is not None) == loses, (gain, row["gain_after_ns"])
+        assert later is None or later[1] == three_digits(max(row["gain_after_ns"], 0))
+        bar = {three_digits(row[name]) for name in ("gain_low_ns", "gain_high_ns")}
+        numbers = set(_NUMBER.findall(about.replace(" %", "%")))
+        assert bar <= numbers, (about, bar)
+        width = (row["gain_high_ns"] - row["gain_low_ns"]) / step
+        wide = re.search(r"an error bar of (\S+ %) of the step", about)
+        assert (wide is not None) == (width > 0.2) and (not wide or wide[1].replace(" ", "") in percents(width)), about
+        apart = row["measured_ns"] is not None and abs(1 - row["measured_ns"] / step) >= 0.02
+        assert (" to the last kernel" in about) == apart, about
 
 
 @pytest.mark.parametrize("job", MOST_JOBS)
@@ -102,6 +123,8 @@ def test_gains_are_those_of_the_predictions_and_findings_are_worth_it(job):
         told_first = [row["rule"] == "environment" and row["severity"] != "not_looked_at" for row in rows]
         order = [0 if first else places.index(row["severity"]) for row, first in zip(rows, told_first, strict=True)]
         assert order == sorted(order) and [row["finding"] for row in rows] == list(range(len(rows)))
+        last = [row["gain_after_ns"] for row in rows if row["severity"] == "finding" and row["class"] != "fault"]
+        assert None not in last
         faults = [row["gain_ns"] for row in rows if row["severity"] == "finding" and row["class"] == "fault"]
         assert faults == sorted(faults, reverse=True)
 

@@ -8,6 +8,7 @@ import pytest
 from tests.show.drawn import collections, texts, title
 from tests.show.job import MS, ZERO, fill_rank, job, kernels, one_row
 from traceviz_dag.analyze.intervals import intersect, measure
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.errors import UsageError
 from traceviz_dag.pipeline.figures import notable_ranks
 from traceviz_dag.show.figures.model_replica import RowOrder, draw_model_replica
@@ -17,7 +18,7 @@ from traceviz_dag.show.figures.rank_timeline import draw_rank_timeline
 from traceviz_dag.show.figures.stage_shares import BLOCK_STATES, STAGE_IDLE, block_states
 from traceviz_dag.show.page.activity import read_activity
 from traceviz_dag.show.page.alignment import SENTENCE, TimeAlignment, align, read_clocks
-from traceviz_dag.show.page.facts import duration, ranks_named, share
+from traceviz_dag.show.page.facts import ranks_named
 
 
 def test_the_timeline_states_what_the_table_says():

@@ -14,9 +14,9 @@ from tests.asked import asked
 from tests.commands.jobs import JOBS, home_of
 from tests.sets import fast
 from tests.show.report.pages import pages_of
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.report import StoredReportSource
-from traceviz_dag.show.page.facts import duration, share
 from traceviz_dag.show.report.report import report_page
 
 

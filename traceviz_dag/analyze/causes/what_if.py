@@ -15,6 +15,7 @@ finding is may not depend on that: see ``undecided``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
@@ -25,7 +26,7 @@ from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN, error_bar, gain_row
 from traceviz_dag.analyze.causes.reordered import Change, items_of
 from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
-from traceviz_dag.analyze.wording import numbered, spanned
+from traceviz_dag.analyze.wording import numbered, spanned, unspanned
 from traceviz_dag.arrays import Int64
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
@@ -295,6 +296,25 @@ class WhatIf:
             dimension=dimension,
             factor=factor,
         )
+
+    def named(self, name: str, rank: int | None, dimension: str | None, ranks: str | None) -> Edit:
+        """The edit that a row of table ``what_if`` names, but for those with a factor."""
+        if ranks is not None:
+            members = unspanned(ranks)
+            return self.fix_links(members) if name == "fix_links" else self.fix_ranks(name, members)
+        if dimension is not None:
+            return self.hide(dimension)
+        if rank is not None:
+            return {"fix_rank": self.fix_rank, "fix_link": self.fix_link, "host_free": self.host_free}[name](rank)
+        return next(edit for edit in self.general() if edit.name == name)
+
+    def saved_by(self, edits: Sequence[Edit]) -> int:
+        """What some edits save together, ns; those of which this step tells nothing save nothing."""
+        times = self.times
+        for edit in edits:
+            with suppress(NoEvidenceError):
+                times = edit.apply(times)
+        return self.step_ns - self._length(times)
 
     def general(self) -> Iterator[Edit]:
         """The edits that name neither a rank nor a dimension."""

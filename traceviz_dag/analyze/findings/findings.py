@@ -1,13 +1,14 @@
 """Rows of rules become findings: each with the gain that the replay predicts, a severity and one sentence.
 
 A finding's gain is at least 1 % of the step, with an error bar that stays above 0. Less is a note; so is what nothing
-predicts. Gains are those of table ``what_if``, summed over the training steps of the iteration; they do not add up.
+predicts. Gains are those of table ``what_if``, summed over the training steps of the iteration; they do not add up:
+so each finding also has what fixing it saves once those before it are fixed, and opportunities are in that order.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +23,9 @@ from traceviz_dag.analyze.findings.rule import (
     culprit,
     evidence_sql,
     mending_edit,
-    milliseconds,
-    percent,
 )
 from traceviz_dag.analyze.findings.rules import environment
+from traceviz_dag.analyze.wording import counted, duration, sentence, share
 from traceviz_dag.tables import FINDINGS
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
 from traceviz_dag.vocabulary import FindingClass, Severity, StepKind, TrainingFramework
@@ -38,6 +38,8 @@ WIDE = 0.2
 
 APART = 0.02
 """Share of the step by which the time that its host measured differs from it before both are told."""
+
+_GAINS = ("gain_ns", "gain_low_ns", "gain_high_ns", "gain_after_ns")
 
 _ORDER = (Severity.FINDING, Severity.NOTE, Severity.NOT_LOOKED_AT)
 
@@ -77,7 +79,11 @@ class Iteration:
     framework: TrainingFramework | None = None
 
 
-def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
+SavedTogether = Callable[[Sequence[Sequence[EditKey]]], Sequence[int] | None]
+"""What each of some sets of edits saves together, ns; None where nothing can be replayed."""
+
+
+def findings_table(iteration: Iteration, judged: Sequence[Judged], saved: SavedTogether = lambda _: None) -> pa.Table:
     """The table ``findings``: how environments differ, which all comparisons rest on; then the gravest first."""
     predicted = [row for row in iteration.what_if if row["refusal"] is None]
     refusals: dict[EditKey | None, str] = {}
@@ -92,12 +98,13 @@ def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
         # One length for all shares: what the host measured, as every other command says it.
         step_ns = iteration.step_ns
     places = {one.rule.name: place for place, one in enumerate(judged)}
+    after = _gains_after(judged, gains, step_ns, saved)
     found = []
     for one in judged:
         edits = [mending_edit(one.rule, row, gains) for row in one.rows]
         alike = Counter(edits)
         found += [
-            _finding(iteration, one.rule, row, gains, step_ns, refusals, edit=edit, others=alike[edit] - 1)
+            _finding(iteration, one.rule, row, gains, step_ns, refusals, after, edit=edit, others=alike[edit] - 1)
             for row, edit in zip(one.rows, edits, strict=True)
         ]
         found += [
@@ -108,6 +115,7 @@ def findings_table(iteration: Iteration, judged: Sequence[Judged]) -> pa.Table:
             each["rule"] != environment.RULE.name or each["severity"] == Severity.NOT_LOOKED_AT,
             _ORDER.index(each["severity"]),
             each["class"] != FindingClass.FAULT,
+            each["class"] != FindingClass.FAULT and -(each["gain_after_ns"] or 0),
             -(each["gain_ns"] if each["gain_ns"] is not None else -1),
             -(each["at_most_ns"] or 0) if each["gain_ns"] is None else 0,
             places[each["rule"]],
@@ -126,6 +134,7 @@ def _finding(
     gains: Mapping[EditKey, Mapping[str, Any]],
     step_ns: int | None,
     refusals: Mapping[EditKey | None, str],
+    after: Mapping[EditKey, int],
     *,
     edit: EditKey | None,
     others: int,
@@ -134,47 +143,99 @@ def _finding(
 
     Args:
         refusals: why an edit cannot be predicted; of None, why no edit of a step can be.
+        after: what edits of findings save once those before them are made.
         edit: the one that mends it. others: rows of this rule that the same edit mends.
     """
-    gain = gains.get(edit) if edit is not None else None
-    why = None if gain is not None else _why_unpredicted(rule, edit, refusals, gains)
-    at_most = row.get("at_most_ns")
-    if gain is not None and at_most is not None and gain["gain_ns"] > MORE * at_most:
-        why = f"the edit that mends it ({named_edit(gain)}) mends more than this"
-        gain = None
-    predicted = _gain_in_words(gain, iteration, step_ns) if gain and step_ns else f"no gain is predicted: {why}"
+    gain = _gain_of(row, edit, gains)
+    why = None
+    if gain is None:
+        why = _why_unpredicted(rule, edit, refusals, gains)
+        if edit is not None and edit in gains:
+            why = f"the edit that fixes it ({named_edit(gains[edit])}) also changes healthy work"
+    severity, at_most = _severity(gain, step_ns), row.get("at_most_ns")
+    gain_after = after.get(edit) if edit is not None and severity == Severity.FINDING else None
+    saves, details = "", [rule.detail(row)]
+    if gain and step_ns:
+        saves = f"; {_gain_in_words(gain, iteration, step_ns)}"
+        if gain_after is not None and gain_after < gain["gain_ns"] - APART * step_ns:
+            saves += f", {duration(max(gain_after, 0))} once those before it are fixed"
+        details.append(_bar_in_words(gain, iteration, step_ns))
+    else:
+        details.append(f"no gain is predicted: {why}")
     if gain and step_ns and others:
-        what = f"other {rule.name}" if others == 1 else f"{others} others of {rule.name}"
-        predicted += f"; that mends the {what}, too"
+        details.append(f"this also fixes {counted(others, 'other finding', 'other findings')} of {rule.name}")
     return {
         **_shared(iteration, rule, step_ns),
         **culprit(row),
         "class": row.get("class", rule.of_class.value),
-        "severity": _severity(gain, step_ns).value,
+        "severity": severity.value,
         "measure": rule.measure,
         "value": row["value"],
         "edit": edit.edit if gain is not None and edit is not None else None,
         "gain_ns": gain["gain_ns"] if gain else None,
         "gain_low_ns": gain["gain_low_ns"] if gain else None,
         "gain_high_ns": gain["gain_high_ns"] if gain else None,
+        "gain_after_ns": gain_after,
         "confidence": "inferred" if row.get("inferred") else "measured",
         "refusal": why,
         "at_most_ns": at_most,
-        "statement": f"{rule.sentence(row)}; {predicted}",
+        "statement": f"{sentence(rule.sentence(row))}{saves}",
+        "detail": "; ".join(filter(None, details)),
         "remedy": rule.what_to_do(row, iteration.kind, iteration.framework),
         "evidence_sql": evidence_sql(rule, iteration.run, iteration.iteration, row),
     }
 
 
+def _gain_of(row: Row, edit: EditKey | None, gains: Mapping[EditKey, Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The row of ``what_if`` that says what fixing a row saves; None where none does, or where it fixes more."""
+    gain, at_most = gains.get(edit) if edit is not None else None, row.get("at_most_ns")
+    return None if gain is None or (at_most is not None and gain["gain_ns"] > MORE * at_most) else gain
+
+
+def _gains_after(
+    judged: Sequence[Judged],
+    gains: Mapping[EditKey, Mapping[str, Any]],
+    step_ns: int | None,
+    saved: SavedTogether,
+) -> dict[EditKey, int]:
+    """What each edit of a finding saves once those before it are made.
+
+    Faults come first, by what they save alone; then opportunities, by what they save once all faults are fixed.
+    """
+    of_class: dict[bool, dict[EditKey, int]] = {True: {}, False: {}}
+    for one in judged:
+        for row in one.rows:
+            edit = mending_edit(one.rule, row, gains)
+            gain = _gain_of(row, edit, gains)
+            if edit is not None and gain is not None and _severity(gain, step_ns) == Severity.FINDING:
+                is_fault = row.get("class", one.rule.of_class) == FindingClass.FAULT
+                of_class[is_fault][edit] = gain["gain_ns"]
+    faults = sorted(of_class[True], key=lambda edit: -of_class[True][edit])
+    others = [edit for edit in of_class[False] if edit not in of_class[True]]
+    if len(faults) + len(others) < 2:
+        return {edit: gain for each in of_class.values() for edit, gain in each.items()}
+    alone = saved([[*faults, edit] for edit in others])
+    if alone is None:
+        return {}
+    order = [*faults, *(edit for _, edit in sorted(zip(alone, others, strict=True), key=lambda one: -one[0]))]
+    together = saved([order[: count + 1] for count in range(len(order))])
+    if together is None:
+        return {}
+    return {edit: total - before for edit, total, before in zip(order, together, (0, *together), strict=False)}
+
+
 def _unable(iteration: Iteration, rule: Rule, reason: str, step_ns: int | None) -> dict[str, Any]:
     return {
         **_shared(iteration, rule, step_ns),
-        **dict.fromkeys(("measure", "value", "edit", "gain_ns", "gain_low_ns", "gain_high_ns", "confidence")),
+        **dict.fromkeys(
+            ("measure", "value", "edit", "gain_ns", "gain_low_ns", "gain_high_ns", "gain_after_ns", "confidence")
+        ),
         "class": rule.of_class.value,
         "severity": Severity.NOT_LOOKED_AT.value,
         "refusal": reason,
         "at_most_ns": None,
         "statement": reason,
+        "detail": None,
         "remedy": None,
         "evidence_sql": None,
     }
@@ -204,23 +265,31 @@ def are_apart(step_ns: int, measured_ns: int | None) -> bool:
 
 
 def _gain_in_words(gain: Mapping[str, Any], iteration: Iteration, step_ns: int) -> str:
-    """What an edit gains, of all steps; it may be predicted in some of them only."""
-    together, whole = f"the {iteration.steps} steps together" if iteration.steps > 1 else "the step", "the step"
+    """What an edit saves of all steps; it may be predicted in some of them only."""
+    whole = f"the {duration(step_ns)} step"
+    if iteration.steps > 1:
+        whole = f"{duration(step_ns)} in {iteration.steps} steps"
     if iteration.kind is StepKind.INFERENCE:
-        together, whole = "what was recorded", "that time"
-    # Elsewhere on the screen is the length that the host measured.
-    of = f" of {milliseconds(step_ns)} to the last kernel" if are_apart(step_ns, iteration.step_ns) else ""
-    change, low, high = gain["gain_ns"], gain["gain_low_ns"], gain["gain_high_ns"]
-    direction = "shorter"
+        whole = f"the {duration(step_ns)} recorded"
+    fixing = "hiding it" if gain["edit"] == "hide" else "fixing it"
+    change = gain["gain_ns"]
     if change < 0:
-        change, low, high, direction = -change, -high, -low, "longer"
-    wide = (
-        f"; the error bar is {percent((high - low) / step_ns)} of {whole} wide" if high - low > WIDE * step_ns else ""
-    )
-    return (
-        f"mending it ({named_edit(gain)}) makes {together} {milliseconds(change)} {direction} "
-        f"({percent(change / step_ns)}{of}; {low / 1e6:,.3f} to {high / 1e6:,.3f}), the replay predicts{wide}"
-    )
+        return f"{fixing} would add {duration(-change)} to {whole} ({share(-change, step_ns)})"
+    if change == 0:
+        return f"{fixing} would save nothing of {whole}"
+    return f"{fixing} would save {duration(change)} of {whole} ({share(change, step_ns)})"
+
+
+def _bar_in_words(gain: Mapping[str, Any], iteration: Iteration, step_ns: int) -> str:
+    """What the gain rests on: the edit that the replay made, its error bar, and what of it is unusual."""
+    low, high = gain["gain_low_ns"], gain["gain_high_ns"]
+    words = [f"replay ({named_edit(gain)}): saves {duration(low)} to {duration(high)}"]
+    if high - low > WIDE * step_ns:
+        words.append(f"an error bar of {share(high - low, step_ns)} of the step")
+    if are_apart(step_ns, iteration.step_ns):
+        # Elsewhere on the screen is the length that the host measured.
+        words.append(f"of {duration(step_ns)} to the last kernel")
+    return ", ".join(words)
 
 
 def _why_unpredicted(

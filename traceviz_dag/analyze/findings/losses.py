@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from traceviz_dag.analyze.findings.rule import Row, percent
+from traceviz_dag.analyze.findings.rule import Row
+from traceviz_dag.analyze.wording import share
 from traceviz_dag.vocabulary import FindingClass, Severity
 
 MEASURE = "share of the time measured"
@@ -46,6 +47,9 @@ def _is_fault(row: Row) -> bool:
 
 
 def _cost_ns(row: Row) -> float:
+    """What a row costs: what fixing it would save after those before it, else the time that it takes."""
+    if row["gain_after_ns"] is not None:
+        return float(row["gain_after_ns"])
     lost = row["value"] * (row["measured_ns"] or 0) if row["measure"] == MEASURE else 0
     return max(lost, row["gain_ns"] or 0)
 
@@ -66,5 +70,5 @@ def losses_in_words(losses: Sequence[Row]) -> str:
     for row in losses:
         rank = None if row["rank"] is None else f"rank {row['rank']}"
         where = [word for word in (rank, row["dimension"], row["operation"]) if word is not None]
-        words.append(f"{row['rule']} {percent(row['value'])}" + (f" ({', '.join(where)})" if where else ""))
+        words.append(f"{row['rule']} {share(row['value'])}" + (f" ({', '.join(where)})" if where else ""))
     return f"largest loss{'es' if len(words) > 1 else ''}, of the time measured: {', '.join(words)}" if words else ""

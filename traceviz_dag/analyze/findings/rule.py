@@ -54,7 +54,8 @@ class Rule:
             rows behind it are; ``at_most_ns``, where mending it, with its like that one edit mends, cannot gain more;
             ``value``; and every other number that the sentence has.
         measure: what ``value`` is.
-        sentence: what a row says; its numbers are those of the row.
+        sentence: what a row says, in one short sentence; its numbers are those of the row. detail: the same of what
+            it rests on.
         edit: the edit of table ``what_if`` that mends what a row says; None: nothing predicts it. otherwise: the edit
             that comes next to it, where the step tells nothing of that one, such as of layers without call stacks.
         unable_sql: gives one row with a text (``reason``) where the tables of an iteration do not let the rule judge,
@@ -77,6 +78,7 @@ class Rule:
     measure: str
     sentence: Callable[[Row], str]
     unable_sql: str
+    detail: Callable[[Row], str] = lambda _: ""
     edit: Callable[[Row], EditKey | None] = nothing_mends
     otherwise: Callable[[Row], EditKey | None] = nothing_mends
     partly_sql: str | None = None
@@ -141,16 +143,6 @@ def places_sql(rule: Rule, finding: Row, others: Collection[Row], most: int) -> 
         f"WHERE weight > 0 AND {' AND '.join(chosen) or 'true'}\n"
         f"ORDER BY weight DESC, rank, start_ns LIMIT {most}"
     )
-
-
-def milliseconds(nanoseconds: float) -> str:
-    """A duration as sentences write it."""
-    return f"{nanoseconds / 1e6:,.3f} ms"
-
-
-def percent(share: float) -> str:
-    """A share as sentences write it."""
-    return f"{share:.1%}"
 
 
 def _literal(value: object) -> str:

@@ -9,10 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTime, stage_times
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import Band, draw_boxes
 from traceviz_dag.show.page.bubbles import PARTS, DrawnPipeline, Waterfall, bubble_finding, chosen_pipelines
-from traceviz_dag.show.page.facts import duration, lost_ranks, place, share
+from traceviz_dag.show.page.facts import lost_ranks, place
 from traceviz_dag.show.page.page import (
     DATA_WIDTH,
     Caption,

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from traceviz_dag.analyze.clocks.clock_summary import ClockFacts, clock_facts, clock_statement
+from traceviz_dag.analyze.wording import duration
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import draw_bars
-from traceviz_dag.show.page.facts import duration, lost_ranks, place
+from traceviz_dag.show.page.facts import lost_ranks, place
 from traceviz_dag.show.page.page import Caption, LegendEntry, LegendGroup, Page, Stretches, TimeScale, open_page
 from traceviz_dag.show.page.typography import LABEL, SMALL, typography
 from traceviz_dag.show.source import TableSource

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
 from traceviz_dag.analyze.intervals import Intervals
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.arrays import Int64
 from traceviz_dag.show.figures.path_lanes import (
     SEGMENT_COLUMNS,
@@ -33,7 +34,7 @@ from traceviz_dag.show.page.blocks import (
     inches_per_unit,
     number_size,
 )
-from traceviz_dag.show.page.facts import duration, lost_ranks, place, share, step_name, steps_left_out
+from traceviz_dag.show.page.facts import lost_ranks, place, step_name, steps_left_out
 from traceviz_dag.show.page.page import MARGIN, WIDTH, Caption, Page, Stretches, TimeScale, open_page
 from traceviz_dag.show.page.typography import LABEL, POINTS_PER_INCH, SMALL, TINY, typography, width
 from traceviz_dag.show.source import TableSource

@@ -12,11 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import NO_CHUNK, is_partial, trace_status
 from traceviz_dag.show.page.blocks import Band, draw_bars, draw_boxes
-from traceviz_dag.show.page.facts import RankMeasures, duration, place, rank_measures, share
+from traceviz_dag.show.page.facts import RankMeasures, place, rank_measures
 from traceviz_dag.show.page.page import (
     DATA_WIDTH,
     Caption,

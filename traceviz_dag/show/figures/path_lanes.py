@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.causes.critical_path import RUN_CAUSES, PathCause
 from traceviz_dag.analyze.kernel_intervals import integers
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.facts import duration, share
 from traceviz_dag.vocabulary import Category, Phase
 
 MOST_LANES = 20

@@ -15,10 +15,11 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from traceviz_dag.analyze.pipelines.period_summary import period_summary, two_modes, two_modes_of_scores
 from traceviz_dag.analyze.pipelines.periods import DIMENSION, NAMED
+from traceviz_dag.analyze.wording import duration
 from traceviz_dag.arrays import Float64
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import draw_bars
-from traceviz_dag.show.page.facts import duration, lost_ranks, place
+from traceviz_dag.show.page.facts import lost_ranks, place
 from traceviz_dag.show.page.page import Caption, LegendEntry, LegendGroup, Page, Stretches, TimeScale, open_page
 from traceviz_dag.show.page.typography import LABEL, POINTS_PER_INCH, SMALL, TINY, typography
 from traceviz_dag.show.source import TableSource

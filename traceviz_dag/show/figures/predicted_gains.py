@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import Band, draw_boxes
-from traceviz_dag.show.page.facts import duration, lost_ranks, place, share, steps_left_out
+from traceviz_dag.show.page.facts import lost_ranks, place, steps_left_out
 from traceviz_dag.show.page.gain_rows import MOST_ROWS, changes_step, gain_finding, is_gain, refused_edits
 from traceviz_dag.show.page.page import (
     MARGIN,

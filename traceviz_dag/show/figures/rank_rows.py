@@ -10,13 +10,13 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from traceviz_dag.analyze.intervals import Intervals, measure
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.show.figures.rank_summary import RankSummary, computing_longer, summarise
 from traceviz_dag.show.figures.step_blocks import StepStyle, draw_steps, entries, step_legend
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import Activity
 from traceviz_dag.show.page.alignment import Aligned
 from traceviz_dag.show.page.blocks import Band, Resolution, draw_blocks, draw_boxes, merge_for_page
-from traceviz_dag.show.page.facts import duration, share
 from traceviz_dag.show.page.members import Member
 from traceviz_dag.show.page.page import DATA_WIDTH, LegendEntry, LegendGroup, Page, TimeScale
 from traceviz_dag.show.page.typography import LABEL, POINTS_PER_INCH, SMALL

@@ -9,8 +9,9 @@ from statistics import median
 import numpy as np
 
 from traceviz_dag.analyze.intervals import clip, measure, subtract
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.show.page.activity import Activity, is_partial
-from traceviz_dag.show.page.facts import duration, ranks_named, share
+from traceviz_dag.show.page.facts import ranks_named
 from traceviz_dag.show.page.members import Member
 
 NOTABLE = 0.05

@@ -10,11 +10,12 @@ from matplotlib.figure import Figure
 
 from traceviz_dag.analyze.intervals import Intervals, intersect, measure, merge
 from traceviz_dag.analyze.waits.blame import LateRank
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.show.figures.step_blocks import StepStyle, draw_steps, entries, step_legend
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import Activity, is_partial, part_wall_clock, read_activity
 from traceviz_dag.show.page.blocks import Band, Part, Resolution, draw_blocks, draw_shares, merge_for_page
-from traceviz_dag.show.page.facts import RankMeasures, delay_finding, duration, lost_ranks, place, share
+from traceviz_dag.show.page.facts import RankMeasures, delay_finding, lost_ranks, place
 from traceviz_dag.show.page.page import DATA_WIDTH, Caption, LegendEntry, LegendGroup, Page, TimeScale, open_page
 from traceviz_dag.show.page.typography import typography
 from traceviz_dag.show.source import TableSource, rows

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 
 from traceviz_dag.analyze.intervals import Intervals, measure_within, merge, subtract
 from traceviz_dag.analyze.waits.blame import LateRank
+from traceviz_dag.analyze.wording import share
 from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.show.figures.group_figure import Words, make_caption, read_usable
 from traceviz_dag.show.figures.rank_summary import RankSummary, computing_longer, summarise
@@ -19,7 +20,7 @@ from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import NOTHING, Activity
 from traceviz_dag.show.page.alignment import TimeAlignment, align, read_clocks
 from traceviz_dag.show.page.blocks import Band, draw_stack
-from traceviz_dag.show.page.facts import ranks_named, share
+from traceviz_dag.show.page.facts import ranks_named
 from traceviz_dag.show.page.members import Group, Member, by_stage
 from traceviz_dag.show.page.page import LegendEntry, LegendGroup, Page, TimeScale, open_page
 from traceviz_dag.show.page.typography import SMALL, typography

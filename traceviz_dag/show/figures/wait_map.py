@@ -24,6 +24,7 @@ from traceviz_dag.analyze.waits.blame import (
     uncertain_waits,
     wait_basis,
 )
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.show.figures.wait_panels import (
     CLASSES,
@@ -37,7 +38,7 @@ from traceviz_dag.show.figures.wait_panels import (
 from traceviz_dag.show.figures.wait_rows import MapRow, map_rows
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import draw_bars
-from traceviz_dag.show.page.facts import delay_finding, duration, lost_ranks, place, share
+from traceviz_dag.show.page.facts import delay_finding, lost_ranks, place
 from traceviz_dag.show.page.page import (
     DATA_WIDTH,
     LABELS,

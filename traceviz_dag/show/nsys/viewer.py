@@ -11,12 +11,12 @@ from traceviz_dag.analyze.nsys.activity import Activity, Clip
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap, gpu_overlap
 from traceviz_dag.analyze.nsys.summary import by_name
 from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.printable import printable
 from traceviz_dag.read.nsys.profile import NsysProfile
 from traceviz_dag.show.nsys.timeline import profile_timeline
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.facts import duration, share
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.limits import MOST_KERNELS
 from traceviz_dag.show.report.parts.part import paragraph, section, shortened, table

@@ -9,8 +9,8 @@ from typing import Literal, get_args
 import numpy as np
 
 from traceviz_dag.analyze.stage_times import StageTime
+from traceviz_dag.analyze.wording import share
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.facts import share
 from traceviz_dag.tables.rows import PartedPipelineRow
 
 MOST_ROWS = 32

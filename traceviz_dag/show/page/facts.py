@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from traceviz_dag.analyze.waits.blame import LateRank
+from traceviz_dag.analyze.wording import duration
 from traceviz_dag.show.source import TableSource, rows
 from traceviz_dag.tables.rows import LostRanksRow, OverlapRow
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
@@ -83,23 +84,6 @@ def rank_measures(source: TableSource, rank: int) -> RankMeasures | None:
         devices=len({row["device"] for row in chosen}),
         **sums,
     )
-
-
-def share(part: int, whole: int) -> str:
-    """A share in percent, without decimals from 10 % on."""
-    if whole <= 0:
-        return "0 %"
-    percent = 100 * part / whole
-    return f"{percent:.0f} %" if percent >= 9.95 or percent == 0 else f"{percent:.1f} %"
-
-
-def duration(nanoseconds: float) -> str:
-    """A duration with three significant digits and its unit."""
-    for factor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
-        if abs(nanoseconds) >= factor:
-            value = nanoseconds / factor
-            return f"{value:.{0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2}f} {unit}"
-    return f"{nanoseconds:.0f} ns"
 
 
 def ranks_named(ranks: Iterable[int]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traceviz_dag.analyze.causes.gains import named_edit
-from traceviz_dag.show.page.facts import duration, share
+from traceviz_dag.analyze.wording import duration, share
 
 MOST_ROWS = 20
 """Edits that a page shows; those that gain less are in the table."""

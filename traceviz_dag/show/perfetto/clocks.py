@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.analyze.clocks.clocks import SolvedClocks, solved_clocks
+from traceviz_dag.analyze.wording import duration
 from traceviz_dag.arrays import Int64
-from traceviz_dag.show.page.facts import duration, ranks_named
+from traceviz_dag.show.page.facts import ranks_named
 from traceviz_dag.show.source import TableSource
 from traceviz_dag.tables.rows import RankClockRow, rows_of
 

@@ -16,8 +16,9 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.causes.critical_path import RUN_CAUSES
 from traceviz_dag.analyze.kernel_intervals import integers
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.wording import duration
 from traceviz_dag.arrays import Bool, Int64, UInt64
-from traceviz_dag.show.page.facts import duration, ranks_named, step_name
+from traceviz_dag.show.page.facts import ranks_named, step_name
 from traceviz_dag.show.perfetto.clocks import TraceClocks
 from traceviz_dag.show.perfetto.trace import PerfettoTrace, Slices, Track
 from traceviz_dag.show.source import TableSource

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from traceviz_dag.analyze.wording import duration
 from traceviz_dag.printable import printable
-from traceviz_dag.show.page.facts import duration
 from traceviz_dag.show.page.palette import text_on
 
 WIDTH, LABEL, ROW = 1000, 190, 26

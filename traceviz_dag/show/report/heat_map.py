@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
+from traceviz_dag.analyze.wording import duration
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.facts import duration
 from traceviz_dag.show.page.palette import text_on
 from traceviz_dag.show.report.charts import LABEL, WIDTH, cut, legend, svg
 

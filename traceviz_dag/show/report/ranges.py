@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from traceviz_dag.analyze.wording import duration
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.facts import duration
 from traceviz_dag.show.report.charts import LABEL, ROW, WIDTH, Piece, cut, svg
 
 _END, _WIDE_LABEL = 150, 300

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from traceviz_dag.analyze.causes.edits import CONGESTED_TIMES, FEWEST_ALIKE, LEAST_CONGESTED_NS
 from traceviz_dag.analyze.findings.fragments import MEASURED
-from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule
+from traceviz_dag.analyze.wording import capitals, duration, share
 from traceviz_dag.vocabulary import FindingClass
 
 LEAST_SHARE = 0.002
@@ -52,11 +53,16 @@ FROM (FROM judged WHERE slow) AS judged
 
 
 def _sentence(row: Row) -> str:
+    slow = f"{row['slow_transfers']} of {row['transfers']}"
+    return f"transfers are congested at times: {slow} take {row['value']:.2f} times as long as usual"
+
+
+def _detail(row: Row) -> str:
+    where = f"{capitals(row['dimensions'])}, on {row['slow_ranks']} of {row['ranks']} ranks"
     return (
-        f"transfers are slow at times: {row['slow_transfers']} of {row['transfers']} ({percent(row['share'])}; "
-        f"{row['dimensions']}; on {row['slow_ranks']} of {row['ranks']} ranks) take {row['value']:.2f} times as long "
-        f"as like ones of the same rank usually do (median), {milliseconds(row['more_ns'])} more per rank, waits left "
-        f"out; those of which a rank has fewer than {row['fewest']} are not judged"
+        f"{share(row['share'])} of transfers ({where}); median, against similar ones of the same rank, waits excluded; "
+        f"{duration(row['more_ns'])} more per rank; transfers with fewer than {row['fewest']} similar ones are not "
+        "judged"
     )
 
 
@@ -69,6 +75,7 @@ RULE = Rule(
     sql=_SQL,
     measure="times as long as usual",
     sentence=_sentence,
+    detail=_detail,
     edit=lambda _: EditKey("no_congestion"),
     places=Places(_PLACES, ()),
     unable_sql=f"""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.losses import MEASURE
-from traceviz_dag.analyze.findings.rule import Places, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import Places, Row, Rule
 from traceviz_dag.analyze.findings.windows import LEAST_SHARE, OPERATIONS, UNMEASURED, WINDOWS, over_ranks
+from traceviz_dag.analyze.wording import counted, duration, share
 from traceviz_dag.vocabulary import FindingClass
 
 _SQL = f"""
@@ -45,14 +46,16 @@ SELECT rank, name AS operation, start_ns, duration_ns, inside_ns AS weight FROM 
 
 
 def _sentence(row: Row) -> str:
-    size = "" if row["median_bytes"] is None else f" of {row['median_bytes'] / 1e6:,.3f} MB in the median"
+    alone = f"{duration(row['alone_ns'])} per rank with no kernel beside it"
+    return f"{row['operation']} takes {alone}, {share(row['value'])} of the time measured"
+
+
+def _detail(row: Row) -> str:
+    size = "" if row["median_bytes"] is None else f", median {row['median_bytes'] / 1e6:,.3f} MB"
     rate = "" if row["gigabytes_per_s"] is None else f", {row['gigabytes_per_s']:.1f} GB/s"
-    asked = "" if row["asked_by"] is None else f"; {row['asked_by']} asks for {milliseconds(row['asked_ns'])} of it"
-    return (
-        f"{row['operation']} takes {milliseconds(row['time_ns'])} per rank, {milliseconds(row['alone_ns'])} without a "
-        f"kernel beside it: {percent(row['value'])} of the time measured ({over_ranks(row['ranks'])}; "
-        f"{row['copies']} copies{size}{rate}){asked}"
-    )
+    asked = "" if row["asked_by"] is None else f"; {duration(row['asked_ns'])} of it is requested by {row['asked_by']}"
+    every = f"{duration(row['time_ns'])} in all, {over_ranks(row['ranks'])}"
+    return f"{every}; {counted(row['copies'], 'copy', 'copies')}{size}{rate}{asked}"
 
 
 def _remedy(row: Row) -> str:
@@ -78,6 +81,7 @@ RULE = Rule(
     sql=_SQL,
     measure=MEASURE,
     sentence=_sentence,
+    detail=_detail,
     places=Places(_PLACES, ("operation",)),
     unpredicted="no edit of the step hides copies",
     unable_sql=UNMEASURED,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule
 from traceviz_dag.analyze.waits.experts import UNEVEN
+from traceviz_dag.analyze.wording import counted
 from traceviz_dag.vocabulary import FindingClass
 
 _SQL = f"""
@@ -17,9 +18,11 @@ FROM expert_loads WHERE run = $run AND iteration = $iteration AND load >= {UNEVE
 
 
 def _sentence(row: Row) -> str:
-    more = f"; {row['ranks']} ranks take {UNEVEN} times the mean or more" if row["ranks"] > 1 else ""
-    times = f"{row['value']:.2f} times as many tokens as the mean of its peers"
-    return f"the experts of rank {row['rank']} take {times}{more}"
+    return f"the experts of rank {row['rank']} take {row['value']:.2f} times as many tokens as the mean of their peers"
+
+
+def _detail(row: Row) -> str:
+    return f"{counted(row['ranks'], 'rank takes', 'ranks take')} {UNEVEN} times the mean or more"
 
 
 RULE = Rule(
@@ -31,6 +34,7 @@ RULE = Rule(
     sql=_SQL,
     measure="times the mean load",
     sentence=_sentence,
+    detail=_detail,
     edit=lambda _: EditKey("balanced_experts"),
     unable_sql="""
 SELECT CASE WHEN max(ep) IS NULL THEN 'nothing tells whether experts are spread over ranks'

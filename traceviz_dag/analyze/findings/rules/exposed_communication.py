@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule
+from traceviz_dag.analyze.findings.windows import over_ranks
+from traceviz_dag.analyze.wording import capitals, duration, share
 from traceviz_dag.vocabulary import FindingClass, TrainingFramework
 
 LEAST_SHARE = 0.001
@@ -34,11 +36,12 @@ LEFT JOIN (FROM collectives WHERE run = $run AND iteration = $iteration) AS coll
 
 
 def _sentence(row: Row) -> str:
-    return (
-        f"of {milliseconds(row['communication_ns'])} of {row['dimension']} communication a rank, waiting included, "
-        f"{milliseconds(row['exposed_ns'])} run without computation beside them, {percent(row['value'])} of the time "
-        f"measured (mean of {row['ranks']} rank{'s' if row['ranks'] > 1 else ''})"
-    )
+    exposed, every = duration(row["exposed_ns"]), duration(row["communication_ns"])
+    return f"{capitals(row['dimension'])} communication: {exposed} of {every} per rank is exposed, waits included"
+
+
+def _detail(row: Row) -> str:
+    return f"{share(row['value'])} of the time measured, {over_ranks(row['ranks'])}"
 
 
 _REMEDIES = {
@@ -87,6 +90,7 @@ RULE = Rule(
     sql=_SQL,
     measure="share of the time measured",
     sentence=_sentence,
+    detail=_detail,
     edit=lambda row: EditKey("hide", dimension=row["dimension"]),
     places=Places(_PLACES, ("dimension",)),
     unable_sql="""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import HIDDEN_WAIT, MEASURED, STAGES, lacking
-from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule
+from traceviz_dag.analyze.wording import counted, duration, share
 from traceviz_dag.vocabulary import FindingClass
 
 LEAST_SHARE = 0.01
@@ -41,16 +42,18 @@ WHERE run = $run AND iteration = $iteration AND {HIDDEN_WAIT}
 
 
 def _sentence(row: Row) -> str:
-    waits = f"{row['waits']} wait{'s' if row['waits'] > 1 else ''}"
     if row["rank"] is None:
-        who, whose = f"{row['ranks']} ranks wait for their GPUs", "these"
-        measured = "of the time measured on them"
+        who, whom = f"{row['ranks']} ranks wait for their GPUs", "these"
     else:
-        who, whose, measured = f"rank {row['rank']} waits for its GPU", "the GPU", "of the time measured"
-    return (
-        f"{who} in {row['operation']}: after {waits} there {whose} had nothing to run for "
-        f"{milliseconds(row['starved_ns'])} in all, {percent(row['value'])} {measured}"
-    )
+        who, whom = f"rank {row['rank']} waits for its GPU", "the GPU"
+    in_all = " in all" if row["rank"] is None else ""
+    return f"{who} in {row['operation']}, which leaves {whom} idle for {duration(row['starved_ns'])}{in_all}"
+
+
+def _detail(row: Row) -> str:
+    on = "" if row["rank"] is not None else " on these ranks"
+    waits = counted(row["waits"], "wait", "waits")
+    return f"after {waits}; {share(row['value'])} of the time measured{on}"
 
 
 RULE = Rule(
@@ -62,6 +65,7 @@ RULE = Rule(
     sql=_SQL,
     measure="share of the time measured",
     sentence=_sentence,
+    detail=_detail,
     edit=lambda _: EditKey("no_hidden_waits"),
     places=Places(_PLACES, ("rank", "operation")),
     unable_sql="""

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceviz_dag.analyze.findings.fragments import MEASURED, STAGES, WITHOUT_GAPS, lacking
-from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule
+from traceviz_dag.analyze.wording import counted, duration, share
 from traceviz_dag.vocabulary import FindingClass, HostWork
 
 LEAST_SHARE = 0.002
@@ -142,19 +143,22 @@ _PAUSES = (
 )
 
 
+def _gaps(row: Row) -> str:
+    longest = f", the longest {duration(row['longest_ns'])}" if row["gaps"] > 1 else ""
+    mean = f" (mean of {row['ranks']} ranks)" if row["ranks"] > 1 else ""
+    return f"{share(row['value'])} of the time measured{mean}; {counted(row['gaps'], 'gap', 'gaps')}{longest}"
+
+
 def _rule(pause: _Pause) -> Rule:
     def sentence(row: Row) -> str:
-        if row["rank"] is None:
-            mean = "" if row["ranks"] == 1 else " a rank"
-            who = f"the GPUs of {row['ranks']} ranks had nothing to run for {milliseconds(row['starved_ns'])}{mean}"
-            whose = "their hosts"
-        else:
-            who = f"the GPU of rank {row['rank']} had nothing to run for {milliseconds(row['starved_ns'])}"
-            whose = "its host"
-        longest = f", the longest {milliseconds(row['longest_ns'])}" if row["gaps"] > 1 else ""
-        gaps = f"{row['gaps']} gap{'s' if row['gaps'] > 1 else ''}"
-        lost = f"{percent(row['value'])} of the time measured; {gaps}{longest}"
-        return f"{who} ({lost}) while {whose} {pause.did}, mostly in {row['operation']}"
+        idle = duration(row["starved_ns"])
+        if row["rank"] is not None:
+            return f"the GPU of rank {row['rank']} was idle for {idle} while its host {pause.did}"
+        each = "" if row["ranks"] == 1 else " each"
+        return f"the GPUs of {row['ranks']} ranks were idle for {idle}{each} while their hosts {pause.did}"
+
+    def detail(row: Row) -> str:
+        return f"{_gaps(row)}; mostly in {row['operation']}"
 
     needs = _WITHOUT_HOST if pause.by_stacks is None else _WITHOUT_STACKS.format(what=pause.by_stacks)
     return Rule(
@@ -165,6 +169,7 @@ def _rule(pause: _Pause) -> Rule:
         sql=_SQL.format(work=f"host_work = '{pause.work.value}'"),
         measure="share of the time measured",
         sentence=sentence,
+        detail=detail,
         edit=lambda row: EditKey("no_pauses") if row["rank"] is None else EditKey("fix_rank", rank=row["rank"]),
         places=Places(_PLACES.format(work=f"host_work = '{pause.work.value}'")),
         unable_sql=f"{needs} UNION ALL {WITHOUT_GAPS} LIMIT 1",
@@ -175,14 +180,12 @@ def _rule(pause: _Pause) -> Rule:
 
 
 def _unnamed(row: Row) -> str:
-    gaps = f"{row['gaps']} gaps, the longest {milliseconds(row['longest_ns'])}" if row["gaps"] > 1 else "1 gap"
-    where = (
-        "nothing recorded tells what it did" if row["operation"] is None else f"it was longest in {row['operation']}"
-    )
-    return (
-        f"the host of rank {row['rank']} paused: its GPU had nothing to run for {milliseconds(row['starved_ns'])} "
-        f"({percent(row['value'])} of the time measured; {gaps}) while it launched nothing; {where}"
-    )
+    return f"the host of rank {row['rank']} paused: its GPU was idle for {duration(row['starved_ns'])}"
+
+
+def _unnamed_detail(row: Row) -> str:
+    where = "nothing recorded shows what it did" if row["operation"] is None else f"mostly in {row['operation']}"
+    return f"{_gaps(row)}, with nothing launched; {where}"
 
 
 _PAUSED = Rule(
@@ -194,6 +197,7 @@ _PAUSED = Rule(
     sql=UNNAMED_SQL,
     measure="share of the time measured",
     sentence=_unnamed,
+    detail=_unnamed_detail,
     edit=lambda row: EditKey("fix_rank", rank=row["rank"]),
     places=Places(_PLACES.format(work=UNNAMED)),
     unable_sql=f"""

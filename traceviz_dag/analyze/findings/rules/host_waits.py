@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.losses import MEASURE
-from traceviz_dag.analyze.findings.rule import Places, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import Places, Row, Rule
 from traceviz_dag.analyze.findings.windows import LEAST_SHARE, UNMEASURED, WINDOWS, over_ranks
+from traceviz_dag.analyze.wording import counted, duration, share
 from traceviz_dag.vocabulary import FindingClass
 
 _UNTOLD = "synchronization_id IS NOT NULL AND of_framework IS NULL"
@@ -51,13 +52,16 @@ FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND {_UNTOLD}
 
 
 def _sentence(row: Row) -> str:
-    called = "" if row["called"] is None else f" ({row['called']})"
-    waited = "" if row["waited_ns"] is None else f" for {milliseconds(row['waited_ns'])} per rank"
-    return (
-        f"the host waits for its GPU in {row['operation']}{called}{waited}, in {row['waits']} waits that end before a "
-        f"gap of the GPU; there it has nothing to run for {milliseconds(row['starved_ns'])}, {percent(row['value'])} "
-        f"of the time measured ({over_ranks(row['ranks'])})"
-    )
+    idle = f"{duration(row['starved_ns'])} per rank"
+    return f"the host waits for its GPU in {row['operation']}, which leaves the GPU idle for {idle}"
+
+
+def _detail(row: Row) -> str:
+    called = "" if row["called"] is None else f"{row['called']}: "
+    waited = "" if row["waited_ns"] is None else f" of {duration(row['waited_ns'])} per rank"
+    waits = counted(row["waits"], "wait", "waits")
+    before = f"{called}{waits}{waited} that end before a gap of the GPU"
+    return f"{before}; {share(row['value'])} of the time measured, {over_ranks(row['ranks'])}"
 
 
 RULE = Rule(
@@ -69,6 +73,7 @@ RULE = Rule(
     sql=_SQL,
     measure=MEASURE,
     sentence=_sentence,
+    detail=_detail,
     places=Places(_PLACES, ("operation",)),
     unpredicted="without call stacks nothing tells whether the framework has to wait there",
     unable_sql=UNMEASURED,

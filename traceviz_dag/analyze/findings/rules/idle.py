@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import PAUSES
 from traceviz_dag.analyze.findings.losses import MEASURE
-from traceviz_dag.analyze.findings.rule import Places, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import Places, Row, Rule
 from traceviz_dag.analyze.findings.windows import LEAST_SHARE, UNMEASURED, WINDOWS, over_ranks
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.vocabulary import FindingClass
 
 _SQL = f"""
@@ -61,18 +62,19 @@ _CAUSES = {
 
 
 def _sentence(row: Row) -> str:
+    return f"the GPU is idle for {duration(row['idle_ns'])} per rank, {share(row['value'])} of the time measured"
+
+
+def _detail(row: Row) -> str:
     causes = sorted((name for name in _CAUSES if row[name]), key=lambda name: -row[name])
-    split = ", ".join(f"{milliseconds(row[name])} {_CAUSES[name]}" for name in causes)
+    split = ", ".join(f"{duration(row[name])} {_CAUSES[name]}" for name in causes)
     during = (
-        f"; the host is most often in {row['host_in']} ({milliseconds(row['host_in_ns'])})"
+        f"; the host is most often in {row['host_in']} ({duration(row['host_in_ns'])})"
         if row["host_in"] is not None and row["host_in_ns"]
         else ""
     )
-    without = f"; {milliseconds(row['gaps_ns'])} are without computation: {split}" if split else ""
-    return (
-        f"nothing runs on the GPU for {milliseconds(row['idle_ns'])} per rank, {percent(row['value'])} of the time "
-        f"measured ({over_ranks(row['ranks'])}){without}{during}"
-    )
+    without = f"; {duration(row['gaps_ns'])} without computation: {split}" if split else ""
+    return f"{over_ranks(row['ranks'])}{without}{during}"
 
 
 _REMEDIES = {
@@ -97,6 +99,7 @@ RULE = Rule(
     sql=_SQL,
     measure=MEASURE,
     sentence=_sentence,
+    detail=_detail,
     places=Places(_PLACES, ()),
     unpredicted="its causes have findings of their own where one can be predicted",
     unable_sql=UNMEASURED,

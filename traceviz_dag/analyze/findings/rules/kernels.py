@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.rule import Places, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import Places, Row, Rule
 from traceviz_dag.analyze.findings.windows import LEAST_SHARE, OPERATIONS, UNMEASURED, WINDOWS, over_ranks
+from traceviz_dag.analyze.wording import counted, duration, share
 from traceviz_dag.vocabulary import FindingClass
 
 HOT_SHARE = 0.3
@@ -61,19 +62,25 @@ def _short(name: str) -> str:
 
 
 def _hot(row: Row) -> str:
-    return (
-        f"{_short(row['operation'])} takes {milliseconds(row['time_ns'])} per rank, {percent(row['value'])} of the "
-        f"time measured ({over_ranks(row['ranks'])}; {row['kernels']} launches, {row['median_ns'] / 1e3:,.1f} us in "
-        "the median)"
-    )
+    takes = f"{duration(row['time_ns'])} per rank, {share(row['value'])} of the time measured"
+    return f"the kernel {_short(row['operation'])} takes {takes}"
+
+
+def _hot_detail(row: Row) -> str:
+    launches = counted(row["kernels"], "launch", "launches")
+    return f"{over_ranks(row['ranks'])}; {launches}, median {duration(row['median_ns'])}"
 
 
 def _tensor(row: Row) -> str:
+    of = f"{duration(row['time_ns'])} of {duration(row['products_ns'])} per rank"
+    return f"matrix products do not use tensor cores: {of}"
+
+
+def _tensor_detail(row: Row) -> str:
     return (
-        f"{row['kernels']} matrix products run without tensor cores, as their names tell: "
-        f"{milliseconds(row['time_ns'])} of {milliseconds(row['products_ns'])} of products per rank "
-        f"({percent(row['of_products'])}; {percent(row['value'])} of the time of computation kernels; "
-        f"{over_ranks(row['ranks'])}), the longest {_short(row['longest'])}"
+        f"by the names of {counted(row['kernels'], 'kernel', 'kernels')}; {share(row['of_products'])} of the products, "
+        f"{share(row['value'])} of the time of computation kernels, {over_ranks(row['ranks'])}; the longest is "
+        f"{_short(row['longest'])}"
     )
 
 
@@ -85,6 +92,7 @@ HOT = Rule(
     sql=_HOT_SQL,
     measure="share of the time measured, in one kernel",
     sentence=_hot,
+    detail=_hot_detail,
     places=Places(_PLACES, ("operation",)),
     unpredicted="no edit of the step makes one kernel faster",
     unable_sql=UNMEASURED,
@@ -98,6 +106,7 @@ TENSOR_CORES = Rule(
     sql=_TENSOR_SQL,
     measure="share of the time of computation kernels",
     sentence=_tensor,
+    detail=_tensor_detail,
     places=Places(_PLACES.rstrip() + f" AND regexp_matches(name, '{WITHOUT_TENSOR_CORES}')", ()),
     unpredicted="no edit of the step changes data types",
     unable_sql=UNMEASURED,

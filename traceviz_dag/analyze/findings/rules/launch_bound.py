@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import MEASURED, PAUSES, STAGES, lacking
-from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.tables.ranks import NOT_CUT
 from traceviz_dag.vocabulary import FindingClass
 
@@ -86,16 +87,18 @@ WHERE run = $run AND iteration = $iteration AND {_OF_LAUNCHES} AND rank IN (SELE
 
 
 def _sentence(row: Row) -> str:
+    if row["ranks"] > 1:
+        who = f"{row['ranks']} of {row['of_ranks']} hosts launch too slowly: their GPUs are idle"
+        return f"{who} for {duration(row['starved_ns'])} each"
+    return f"the host of rank {row['rank']} launches too slowly: its GPU is idle for {duration(row['starved_ns'])}"
+
+
+def _detail(row: Row) -> str:
     where = "" if row["operation"] is None else f", most often in {row['operation']}"
-    many = row["ranks"] > 1
-    who = f"{row['ranks']} of {row['of_ranks']} hosts launch" if many else f"the host of rank {row['rank']} launches"
-    whose = "them" if many else "it"
-    slower = "more slowly than their GPUs run" if many else "more slowly than its GPU runs"
+    mean = "in the mean, " if row["ranks"] > 1 else ""
     return (
-        f"{who} {slower}: for {milliseconds(row['starved_ns'])}"
-        f"{' each' if many else ''}, {percent(row['value'])} of the time measured, "
-        f"no launch had reached {whose}{where}; half of the computation kernels take "
-        f"{row['median_ns'] / 1e3:,.1f} us or less"
+        f"{mean}{share(row['value'])} of the time measured{where}; half of the computation kernels take "
+        f"{duration(row['median_ns'])} or less"
     )
 
 
@@ -112,6 +115,7 @@ RULE = Rule(
     places=Places(_PLACES),
     measure="share of the time measured",
     sentence=_sentence,
+    detail=_detail,
     edit=lambda row: EditKey("host_free", rank=row["rank"]),
     unable_sql="""
 SELECT 'the traces have no rows of launches of kernels' AS reason

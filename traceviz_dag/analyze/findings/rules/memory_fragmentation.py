@@ -11,7 +11,8 @@ from traceviz_dag.analyze.findings.gpu_memory import (
     known,
     mebibytes,
 )
-from traceviz_dag.analyze.findings.rule import Row, Rule, percent
+from traceviz_dag.analyze.findings.rule import Row, Rule
+from traceviz_dag.analyze.wording import share
 from traceviz_dag.vocabulary import FindingClass
 
 LEAST_SHARE = 0.1
@@ -38,12 +39,14 @@ FROM wasteful HAVING count(*) > 0
 
 
 def _sentence(row: Row) -> str:
-    many = f"{row['ranks']} of {row['known']} ranks with a snapshot lose memory to fragmentation; "
-    return (
-        f"{many if row['rank'] is None else ''}when most is requested on rank {row['worst']}, "
-        f"{mebibytes(row['lost_bytes'])} of the {mebibytes(row['reserved_bytes'])} reserved "
-        f"({percent(row['value'])}) serve no request; {known(row['known'], row['of_ranks'])}"
-    )
+    where = f"at the peak of rank {row['worst']}"
+    return f"{share(row['value'])} of the reserved memory is lost to fragmentation {where}"
+
+
+def _detail(row: Row) -> str:
+    many = f"{row['ranks']} of {row['known']} ranks with a snapshot lose memory so; " if row["rank"] is None else ""
+    lost = f"{mebibytes(row['lost_bytes'])} of {mebibytes(row['reserved_bytes'])}"
+    return f"{many}{lost} serves no request; {known(row['known'], row['of_ranks'])}"
 
 
 RULE = Rule(
@@ -55,6 +58,7 @@ RULE = Rule(
     sql=_SQL,
     measure="share of the reserved memory",
     sentence=_sentence,
+    detail=_detail,
     unable_sql=NO_EVENTS,
     partly_sql=PARTLY,
     unpredicted=UNPREDICTED,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.gpu_memory import RANKS, UNPREDICTED, known, mebibytes
-from traceviz_dag.analyze.findings.rule import Row, Rule, percent
+from traceviz_dag.analyze.findings.rule import Row, Rule
+from traceviz_dag.analyze.wording import share
 from traceviz_dag.vocabulary import FindingClass
 
 LEAST_SHARE = 0.2
@@ -30,11 +31,14 @@ WHERE value >= {LEAST_SHARE}
 
 
 def _sentence(row: Row) -> str:
+    return f"at least {share(row['value'])} of the GPU's memory is never reserved"
+
+
+def _detail(row: Row) -> str:
+    reserved = f"{mebibytes(row['reserved_bytes'])} of {mebibytes(row['device_memory_bytes'])}"
     return (
-        f"at least {percent(row['value'])} of the GPU's memory is never reserved, as far as it was recorded: rank "
-        f"{row['fullest']} comes closest, with {mebibytes(row['reserved_bytes'])} of "
-        f"{mebibytes(row['device_memory_bytes'])}, {mebibytes(row['unused_bytes'])} unused; "
-        f"{known(row['ranks'], row['of_ranks'])}; what CUDA and NCCL take beside PyTorch is not counted"
+        f"as far as it was recorded; rank {row['fullest']} reserves most, {reserved}, {mebibytes(row['unused_bytes'])} "
+        f"unused; {known(row['ranks'], row['of_ranks'])}; memory that CUDA and NCCL take outside PyTorch is not counted"
     )
 
 
@@ -48,6 +52,7 @@ RULE = Rule(
     sql=_SQL,
     measure="share of a GPU's memory",
     sentence=_sentence,
+    detail=_detail,
     unable_sql="""
 SELECT CASE WHEN count(reserved_bytes) = 0 THEN 'neither a snapshot of GPU memory with events nor a trace tells how '
     || 'much is reserved (traceviz capture plan records snapshots)'

@@ -49,11 +49,14 @@ WHERE known > 1 AND peak_bytes >= {LARGE} * mean_bytes AND peak_bytes - mean_byt
 
 
 def _sentence(row: Row) -> str:
+    return f"stage {row['stage']} needs {row['value']:.2f} times the peak memory of the mean stage"
+
+
+def _detail(row: Row) -> str:
     return (
-        f"stage {row['stage']} needs {mebibytes(row['peak_bytes'])} at its peak (rank {row['fullest']}), "
-        f"{row['value']:.2f} times the mean of the {row['known']} stages with a snapshot, of {row['of_stages']}: "
-        f"{mebibytes(row['beyond_bytes'])} beyond it; of {row['operation']} memory alone it has "
-        f"{mebibytes(row['part_bytes'])} more than the mean stage"
+        f"{mebibytes(row['peak_bytes'])} on rank {row['fullest']}, {mebibytes(row['beyond_bytes'])} more than the mean "
+        f"of {row['known']} stages with a snapshot, of {row['of_stages']}; {mebibytes(row['part_bytes'])} more of "
+        f"{row['operation']} memory alone"
     )
 
 
@@ -67,6 +70,7 @@ RULE = Rule(
     sql=_SQL,
     measure="times the mean stage",
     sentence=_sentence,
+    detail=_detail,
     unable_sql=f"""
 {NO_EVENTS}
 UNION ALL

@@ -74,10 +74,13 @@ FROM leaks GROUP BY operation
 
 
 def _sentence(row: Row) -> str:
-    many = f"on {row['ranks']} of {row['known']} ranks with a snapshot of enough steps, " if row["rank"] is None else ""
+    return f"memory that {row['operation']} allocates grows by {mebibytes(row['value'])} per step"
+
+
+def _detail(row: Row) -> str:
+    many = f"on {row['ranks']} of {row['known']} ranks with a snapshot of enough steps; " if row["rank"] is None else ""
     return (
-        f"{many}memory that {row['operation']} asks for grows with every step: on rank {row['worst']} by "
-        f"{mebibytes(row['value'])} a step, to {mebibytes(row['bytes'])} at the last of {row['ends']} ends of steps; "
+        f"{many}on rank {row['worst']}, to {mebibytes(row['bytes'])} at the last of {row['ends']} ends of steps; "
         f"{known(row['known'], row['of_ranks'])}"
     )
 
@@ -91,6 +94,7 @@ RULE = Rule(
     sql=_SQL,
     measure="bytes a step",
     sentence=_sentence,
+    detail=_detail,
     unable_sql=f"""
 {NO_EVENTS}
 UNION ALL

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.rule import Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import Row, Rule
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.tables.ranks import NOT_CUT
 from traceviz_dag.vocabulary import FindingClass
 
@@ -28,11 +29,12 @@ WHERE value >= {LARGE} AND coalesce(path_ns, 0) < {SMALL} * time_ns
 
 
 def _sentence(row: Row) -> str:
-    return (
-        f"{row['operation']} is {percent(row['value'])} of the time of computation kernels, "
-        f"{milliseconds(row['time_ns'])} a rank, but only {milliseconds(row['path_ns'])} of the critical path: making "
-        "it faster shortens the step by no more than that"
-    )
+    work = row["operation"].replace("_", " ")
+    return f"{work} takes {duration(row['time_ns'])} per rank, but only {duration(row['path_ns'])} of the critical path"
+
+
+def _detail(row: Row) -> str:
+    return f"{share(row['value'])} of the time of computation kernels; faster kernels save no more than that"
 
 
 RULE = Rule(
@@ -43,6 +45,7 @@ RULE = Rule(
     sql=_SQL,
     measure="share of computation",
     sentence=_sentence,
+    detail=_detail,
     unable_sql="""
 SELECT 'no critical path is known (traceviz critical-path says why)' AS reason
 WHERE NOT EXISTS (FROM path_segments WHERE run = $run AND iteration = $iteration)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds
-from traceviz_dag.analyze.wording import numbered, unspanned
+from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule
+from traceviz_dag.analyze.wording import duration, numbered, unspanned
 from traceviz_dag.vocabulary import FindingClass
 
 SLOW = "SELECT unnest(members) FROM group_speeds WHERE run = $run AND iteration = $iteration AND slow"
@@ -19,10 +19,12 @@ _KINDS = {"tp": "the tensor-parallel group of", "node": "the node of"}
 
 def _sentence(row: Row) -> str:
     who = numbered("rank", unspanned(row["group_ranks"]))
-    return (
-        f"{_KINDS[row['kind']]} {who} computes slowly: on each of these ranks the same kernels take at least "
-        f"{row['value']:.2f} times as long as on ranks outside, {milliseconds(row['more_ns'])} more per rank"
-    )
+    times = f"{row['value']:.2f} times as long as on other ranks"
+    return f"{_KINDS[row['kind']]} {who} computes slowly: the same kernels take at least {times}"
+
+
+def _detail(row: Row) -> str:
+    return f"on each of these ranks; {duration(row['more_ns'])} more per rank"
 
 
 _REMEDY = (
@@ -39,6 +41,7 @@ RULE = Rule(
     sql=_SQL,
     measure="times as long",
     sentence=_sentence,
+    detail=_detail,
     edit=lambda row: EditKey("fix_group" if row["kind"] == "tp" else "fix_node", ranks=row["group_ranks"]),
     unable_sql="""
 SELECT 'no tensor-parallel group or node has ranks outside that run the same kernels' AS reason

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule
-from traceviz_dag.analyze.wording import numbered, unspanned
+from traceviz_dag.analyze.wording import capitals, counted, numbered, unspanned
 from traceviz_dag.vocabulary import FindingClass
 
 _SQL = """
@@ -19,14 +19,24 @@ FROM link_groups WHERE run = $run AND iteration = $iteration
 
 def _sentence(row: Row) -> str:
     scope = {"intra_node": " inside its node", "inter_node": " between nodes"}.get(row["scope"], "")
-    if row["of_ranks"] is not None:
-        return _of_group(row, scope)
-    also = "".join(f", or of rank {rank}," for rank in row["or_of"])
-    times = f"{row['value']:.2f} to {row['worst_ratio']:.2f} times as long as those of other ranks"
-    return (
-        f"the links of rank {row['rank']}{also}{scope} are slow: in each of {row['dimensions']} dimensions its "
-        f"transfers take {times}, waits left out"
-    )
+    times = f"{row['value']:.2f} times as long"
+    if row["of_ranks"] is None:
+        also = "".join(f" or of rank {rank}" for rank in row["or_of"])
+        return f"the links of rank {row['rank']}{also}{scope} are slow: transfers take at least {times} as on others"
+    group = f"the {capitals(row['dimension'])} group" if row["dimension"] else "a group"
+    takes = f"transfers of {group} take {times} as in similar groups"
+    if row["rank"] is not None:
+        return f"the links of rank {row['rank']}{scope} are slow: {takes}"
+    return f"a link of {numbered('rank', unspanned(row['group_ranks']))}{scope} is slow: {takes}"
+
+
+def _detail(row: Row) -> str:
+    if row["of_ranks"] is None:
+        times = f"{row['value']:.2f} to {row['worst_ratio']:.2f} times"
+        return f"{times} in {counted(row['dimensions'], 'dimension', 'dimensions')}, waits excluded"
+    if row["rank"] is not None:
+        return "waits excluded; the other ranks of the group are fast elsewhere"
+    return "waits excluded; which of these ranks has the slow link is not known"
 
 
 def _of_group(row: Row, scope: str) -> str:
@@ -47,6 +57,7 @@ RULE = Rule(
     sql=_SQL,
     measure="times as long",
     sentence=_sentence,
+    detail=_detail,
     key=("scope",),
     edit=lambda row: (
         EditKey("fix_links", ranks=row["group_ranks"]) if row["rank"] is None else EditKey("fix_link", rank=row["rank"])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import PAUSES, SLOW_ALONE, STAGES
-from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule
 from traceviz_dag.analyze.findings.rules import launch_bound
 from traceviz_dag.analyze.findings.rules.host_pauses import UNNAMED_SQL
 from traceviz_dag.analyze.findings.rules.slow_group import SLOW
 from traceviz_dag.analyze.slow_ranks import MAY_BE_WORK
+from traceviz_dag.analyze.wording import counted, duration, share
 from traceviz_dag.vocabulary import FindingClass
 
 MORE_WORK = 1.02
@@ -79,44 +80,45 @@ FROM waited JOIN judged USING (communication, rank)
 
 
 def _sentence(row: Row) -> str:
-    who = f"rank {row['rank']}" + ("" if row["stage"] is None else f" of stage {row['stage']}")
-    others = f"the {row['peers']} other stages" if row["peers"] != 1 else "the other stage"
-    if row["against"] in ("memory", "memory of stages"):
-        of_stages = row["against"] == "memory of stages"
-        usual, beyond = (others, "beyond the mean stage") if of_stages else ("the median of its peers", "more")
-        return (
-            f"{who} has slow memory: kernels that are bound by it take {row['value']:.2f} times as long as on "
-            f"{usual}, {milliseconds(row['more_ns'])} {beyond}, and no other kernels do"
-        )
-    if row["against"] == "algorithm":
-        return (
-            f"{who} computes by another algorithm: it runs {row['kernel']} and no kernels that its peers run in its "
-            f"place, which takes {row['value']:.2f} times as long, {milliseconds(row['more_ns'])} more"
-        )
-    if row["against"] == "extra":
-        return (
-            f"{who} does extra work: it runs all kernels that its peers run and others besides, mostly "
-            f"{row['kernel']}, and computes {row['value']:.2f} times as long, {milliseconds(row['more_ns'])} more"
-        )
-    if row["against"] == "late" and row.get("class") == "opportunity":
-        return (
-            f"{who} has more to do: {_MORE[row['work_by']].format(row['work'])} as those of the median peer, and "
-            f"others waited {milliseconds(row['more_ns'])} for it ({row['late_category']}), "
-            f"{percent(row['value'])} of the step"
-        )
+    who = f"rank {row['rank']}" + ("" if row["stage"] is None else f" (stage {row['stage']})")
+    peers = "its peers" if row["peers"] != 1 else "its one peer"
+    if row["against"] in ("stages", "memory of stages"):
+        peers = "the other stages" if row["peers"] != 1 else "the other stage"
+    times = f"{row['value']:.2f} times as long as on {peers}"
+    doing = (row["late_category"] or "").replace("_", " ")
+    match row["against"]:
+        case "memory" | "memory of stages":
+            return f"{who} has slow memory: kernels that are bound by it take {times}"
+        case "algorithm":
+            return f"{who} runs another algorithm than its peers, which takes {times}"
+        case "extra":
+            return f"{who} does extra work: it computes {times}"
+        case "late" if row.get("class") == "opportunity":
+            return f"{who} has more work than its peers, which wait {duration(row['more_ns'])} for it"
+        case "late":
+            return f"{who} is late: it delays its peers by {duration(row['more_ns'])} of its own ({doing})"
+    return f"{who} computes slowly: the same kernels take {times}"
+
+
+def _detail(row: Row) -> str:
+    maybe = f"; {MAY_BE_WORK}" if _may_be_work(row) else ""
     if row["against"] == "late":
-        return (
-            f"{who} comes late: it was the last in {row['last']} of {row['communications']} communications with its "
-            f"peers, and of their delays {milliseconds(row['more_ns'])} were its own ({row['late_category']}), "
-            f"{percent(row['value'])} of the step" + (_MAY_BE_WORK if _may_be_work(row) else "")
-        )
-    if row["against"] == "stages":
-        than = f"as on {others}, {milliseconds(row['more_ns'])} beyond the mean stage"
-    else:
-        peers = f"the median of its {row['peers']} peers" if row["peers"] > 1 else "its one peer"
-        than = f"as on {peers}, {milliseconds(row['more_ns'])} more"
-    maybe = _MAY_BE_WORK if _may_be_work(row) else ""
-    return f"{who} computes slowly: the same kernels take {row['value']:.2f} times as long {than}{maybe}"
+        last = f"last in {row['last']} of {row['communications']} communications with its peers"
+        work = ""
+        if row.get("class") == "opportunity":
+            work = f"{_MORE[row['work_by']].format(row['work'])} as those of the median peer; "
+        return f"{work}{last}; {share(row['value'])} of the step{maybe}"
+    of_stages = row["against"] in ("stages", "memory of stages")
+    than = "the mean stage" if of_stages else f"the median of {counted(row['peers'], 'peer', 'peers')}"
+    more = f"{duration(row['more_ns'])} more than {than}"
+    match row["against"]:
+        case "memory" | "memory of stages":
+            return f"{more}; no other kernels take longer"
+        case "algorithm":
+            return f"it runs {row['kernel']}, which none of its peers runs: {more}"
+        case "extra":
+            return f"it runs all kernels of its peers and others as well, mostly {row['kernel']}: {more}"
+    return f"{more}{maybe}"
 
 
 _MORE = {
@@ -187,6 +189,7 @@ RULE = Rule(
     sql=_SQL,
     measure="times as long; of a late rank, share of the step",
     sentence=_sentence,
+    detail=_detail,
     edit=lambda row: (
         None if row["work_by"] == "sizes" and row["class"] == "opportunity" else EditKey("fix_rank", rank=row["rank"])
     ),

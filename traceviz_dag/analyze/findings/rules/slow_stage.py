@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import SLOW_ALONE
-from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule
 from traceviz_dag.analyze.stage_times import NOTABLE_EXCESS
-from traceviz_dag.analyze.wording import numbered, unspanned
+from traceviz_dag.analyze.wording import duration, numbered, share, unspanned
 from traceviz_dag.vocabulary import FindingClass
 
 _SQL = f"""
@@ -48,23 +48,25 @@ _BECAUSE = {
 
 def _sentence(row: Row) -> str:
     if row["because"] == "gpus":
+        others = f"the other stage{'s' if row['stages'] > 2 else ''}"
+        times = f"{row['ratio']:.2f} times as long as on {others}"
+        return f"all GPUs of stage {row['stage']} compute slowly: the same kernels take {times}"
+    longer = f"{duration(row['excess_ns'])} longer than the mean stage ({share(row['value'])})"
+    return f"stage {row['stage']} computes {longer}"
+
+
+def _detail(row: Row) -> str:
+    if row["because"] == "gpus":
         who = numbered("rank", unspanned(row["group_ranks"]))
-        return (
-            f"all GPUs of stage {row['stage']} compute slowly ({who}): the same kernels take {row['ratio']:.2f} times "
-            f"as long as on the {row['stages'] - 1} other stage{'s' if row['stages'] > 2 else ''}, which makes it "
-            f"{milliseconds(row['slower_ns'])} longer than the mean stage in a step"
-        )
+        return f"{who}; {duration(row['slower_ns'])} longer than the mean stage per step"
     words, part = _BECAUSE[row["because"]]
     unsure = ""
     if row["because"] == "own" and row["unsure_ns"] >= NOTABLE_EXCESS * row["mean_ns"]:
         unsure = (
-            f"; some kernels of it take {milliseconds(row['unsure_ns'])} more than under the same names on the mean "
-            "stage, and no others do: nothing tells whether that is more work or slower execution"
+            f"; some of its kernels take {duration(row['unsure_ns'])} more than those of the same names on the mean "
+            "stage, and no others do, so this is more work or slower execution"
         )
-    return (
-        f"stage {row['stage']} computes {milliseconds(row['excess_ns'])} more in a step than the mean of the "
-        f"{row['stages']} stages ({percent(row['value'])}); " + words.format(milliseconds(row[part])) + unsure
-    )
+    return f"per step, against {row['stages']} stages; {words.format(duration(row[part]))}{unsure}"
 
 
 def _edit(row: Row) -> EditKey:
@@ -93,6 +95,7 @@ RULE = Rule(
     sql=_SQL,
     measure="above the mean stage",
     sentence=_sentence,
+    detail=_detail,
     edit=_edit,
     # Without call stacks nothing tells the layers; where they make the difference, to even the stages out comes near.
     otherwise=lambda row: EditKey("equal_stages") if (row["because"], row["class"]) == ("more", "fault") else None,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.rule import Places, Row, Rule, milliseconds
+from traceviz_dag.analyze.findings.rule import Places, Row, Rule
+from traceviz_dag.analyze.wording import counted, duration
 from traceviz_dag.vocabulary import FindingClass
 
 LONG = 1.2
@@ -66,21 +67,20 @@ _DID = {
 
 
 def _sentence(row: Row) -> str:
-    many = row["long_units"] > 1
-    long = (
-        f"its {row['long_units']} long unit{'s take' if many else ' takes'} {milliseconds(row['beyond_ns'])} beyond p50"
-    )
-    if row["work"] is None:
-        long += ", and nothing that hosts did there while their GPUs had nothing to run makes up half of it"
-    else:
-        long += (
-            f", and there GPUs had nothing to run for {milliseconds(row['work_ns'])} while hosts {_DID[row['work']]}"
-        )
     return (
-        f"the micro-batches of stage {row['stage']} have a tail: p50 of the period is "
-        f"{milliseconds(row['period_p50_ns'])}, p99 {milliseconds(row['period_p99_ns'])} ({row['value']:.2f} times), "
-        f"over {row['units']} units; {long}"
+        f"some micro-batches of stage {row['stage']} take far longer than most: the p99 of their period is "
+        f"{row['value']:.2f} times the p50"
     )
+
+
+def _detail(row: Row) -> str:
+    periods = f"p50 {duration(row['period_p50_ns'])}, p99 {duration(row['period_p99_ns'])}, {row['units']} units"
+    long = counted(row["long_units"], "long unit takes", "long units take")
+    if row["work"] is None:
+        did = "no single activity of the hosts explains half of it"
+    else:
+        did = f"for {duration(row['work_ns'])} of that GPUs were idle while hosts {_DID[row['work']]}"
+    return f"{periods}; {long} {duration(row['beyond_ns'])} beyond p50, and {did}"
 
 
 RULE = Rule(
@@ -92,6 +92,7 @@ RULE = Rule(
     sql=_SQL,
     measure="p99 over p50",
     sentence=_sentence,
+    detail=_detail,
     places=Places(_PLACES, ("stage",)),
     unable_sql=f"""
 SELECT 'no stage of a pipeline has {FEWEST_UNITS} units or more with a known period' AS reason

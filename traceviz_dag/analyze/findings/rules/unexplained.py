@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import MEASURED, WITHOUT_GAPS
-from traceviz_dag.analyze.findings.rule import Places, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import Places, Row, Rule
+from traceviz_dag.analyze.wording import counted, duration, share
 from traceviz_dag.vocabulary import FindingClass
 
 LEAST_SHARE = 0.05
@@ -29,10 +30,14 @@ WHERE run = $run AND iteration = $iteration
 
 
 def _sentence(row: Row) -> str:
+    return f"{duration(row['unexplained_ns'])} without computation is unexplained ({share(row['value'])})"
+
+
+def _detail(row: Row) -> str:
+    over = counted(row["ranks"], "rank", "ranks")
     return (
-        f"for {milliseconds(row['unexplained_ns'])} over {row['ranks']} rank{'s' if row['ranks'] > 1 else ''} "
-        f"({percent(row['value'])} of the time measured) no computation ran, and the traces tell neither a late "
-        "launch of the next kernel nor what it waited for"
+        f"over {over}, of the time measured; nothing in the trace records a late launch of the next kernel or what it "
+        "waited for"
     )
 
 
@@ -45,6 +50,7 @@ RULE = Rule(
     sql=_SQL,
     measure="share of the time measured",
     sentence=_sentence,
+    detail=_detail,
     places=Places(_PLACES),
     unable_sql=WITHOUT_GAPS,
 )

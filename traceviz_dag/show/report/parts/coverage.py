@@ -8,10 +8,10 @@ from typing import Any
 
 from markupsafe import Markup
 
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.lake.summaries import COVERED
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.facts import duration, share
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, sentence, shortened, table, top
 from traceviz_dag.vocabulary import Severity

@@ -8,8 +8,8 @@ from typing import Any
 from markupsafe import Markup
 
 from traceviz_dag.analyze.findings.losses import label, leading
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.printable import printable
-from traceviz_dag.show.page.facts import duration, share
 from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section
 from traceviz_dag.vocabulary import Severity
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from traceviz_dag.analyze.slow_ranks import slow_statement
+from traceviz_dag.analyze.wording import duration
 from traceviz_dag.lake.summaries import CATEGORY_SHARES_SQL, COVERED
 from traceviz_dag.printable import printable
 from traceviz_dag.show.figures.path_lanes import part_named
-from traceviz_dag.show.page.facts import duration
 from traceviz_dag.show.report.charts import Bar, Piece, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.parts.part import Part, Told, paragraph, percent, section, shortened, table, top

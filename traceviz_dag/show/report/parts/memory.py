@@ -7,9 +7,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from traceviz_dag.analyze.wording import share
 from traceviz_dag.printable import printable
 from traceviz_dag.show.memory.colours import COLOUR, FREE, label
-from traceviz_dag.show.page.facts import share
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, table, top
 from traceviz_dag.vocabulary import MemoryCategory

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.lake.summaries import MEASURED_SQL
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.facts import duration, share
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, table
 

@@ -6,10 +6,11 @@ from markupsafe import Markup
 
 from traceviz_dag.analyze.findings.losses import leading
 from traceviz_dag.analyze.utilization import used_of_peak
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.lake.summaries import MEASURED_SQL
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.facts import duration, ranks_named, share
+from traceviz_dag.show.page.facts import ranks_named
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars, trend
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.parts.findings import finding_card

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from markupsafe import Markup
 
+from traceviz_dag.analyze.wording import share
 from traceviz_dag.printable import printable
-from traceviz_dag.show.page.facts import share
 from traceviz_dag.show.report.evidence import Book, ReportSource
 from traceviz_dag.show.report.timeline import Timeline
 

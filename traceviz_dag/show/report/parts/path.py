@@ -9,6 +9,7 @@ from markupsafe import Markup
 
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.printable import printable
 from traceviz_dag.show.figures.path_lanes import (
     SEGMENT_COLUMNS,
@@ -19,7 +20,7 @@ from traceviz_dag.show.figures.path_lanes import (
     profile_of,
 )
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.facts import duration, share, step_name, steps_left_out
+from traceviz_dag.show.page.facts import step_name, steps_left_out
 from traceviz_dag.show.page.gain_rows import MOST_ROWS, changes_step, gain_finding, is_gain, refused_edits
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.evidence import Asked

@@ -8,10 +8,11 @@ from typing import Any
 from markupsafe import Markup
 
 from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTimes, slowest_statement, stage_times
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.bubbles import PARTS, bubble_finding, chosen_pipelines
-from traceviz_dag.show.page.facts import duration, share, step_name
+from traceviz_dag.show.page.facts import step_name
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.parts.part import Part, Told, paragraph, percent, section, sentence, table, top

@@ -14,11 +14,11 @@ from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.blame import JUDGED_COLUMNS, judged_waits, nobody_blamed, uncertain_waits, wait_basis
 from traceviz_dag.analyze.waits.experts import UNEVEN
-from traceviz_dag.analyze.wording import numbered
+from traceviz_dag.analyze.wording import duration, numbered, share
 from traceviz_dag.printable import printable
 from traceviz_dag.show.figures.wait_rows import MOST_ROWS, MapRow, map_rows
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.facts import delay_finding, duration, share
+from traceviz_dag.show.page.facts import delay_finding
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.heat_map import heat_map

@@ -10,9 +10,9 @@ from markupsafe import Markup
 
 from traceviz_dag.analyze.causes.gains import named_edit
 from traceviz_dag.analyze.causes.replay_data import DIFFERENCES, replay_data
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.errors import BadInputError, NoEvidenceError
 from traceviz_dag.printable import printable
-from traceviz_dag.show.page.facts import duration, share
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.limits import MOST_REPLAYED
 from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, table

@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN, Partition, escape
-from traceviz_dag.show.page.facts import duration, share
 from traceviz_dag.show.web.addresses import report_path, run_path, timeline_path
 from traceviz_dag.show.web.contents import (
     deleted_tables,

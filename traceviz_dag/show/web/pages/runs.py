@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.lake.partitions import Partition, escape
-from traceviz_dag.show.page.facts import duration, share
 from traceviz_dag.show.web.addresses import iteration_path, report_path, run_path, timeline_path
 from traceviz_dag.show.web.contents import figures_of, has_kernels, measures_of, report_of, runs_by_age, traces_of
 from traceviz_dag.show.web.layout import link, markup, page, table
