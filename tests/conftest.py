@@ -28,6 +28,9 @@ hypothesis.settings.load_profile("without deadlines")
 # A worker of pytest-xdist says 80, and every command would print for a terminal of so many columns.
 os.environ.pop("COLUMNS", None)
 
+# The report of each analysis would take a quarter of the time of all tests.
+os.environ["TRACEVIZ_REPORT"] = "0"
+
 _LONGEST = tuple(
     f"test_{name}.py"
     for name in (

@@ -90,7 +90,7 @@ def test_where_launches_are_not_recorded_the_window_is_said_to_be_the_hosts(writ
 @pytest.mark.long
 def test_analyze_and_findings_speak_of_these_windows(tmp_path):
     path = _kineto(tmp_path / "d/rank0.json")
-    answer = call("analyze", path, "--home", tmp_path / "home")
+    answer = call("analyze", path, "--home", tmp_path / "home", "--tables")
     assert "step 80.190 ms" in answer.out and "the host runs ahead" in answer.out
     answer = call("sql", "--home", tmp_path / "home", "--json", "SELECT max(step_ns) AS ns FROM iterations")
     assert json.loads(answer.out) == [{"ns": SPAN}]

@@ -36,7 +36,7 @@ def test_batch_takes_repeated_folders_and_a_pattern(run, tmp_path, ranks_in_this
 
 
 def test_the_summary_says_step_time_exposed_communication_and_its_stages(run, home):
-    text = traceviz("analyze", run / "iteration_7", "--home", home).stdout
+    text = traceviz("analyze", run / "iteration_7", "--home", home, "--tables").stdout
     assert "0 ranks computed, 4 unchanged" in text
     assert "step 0.100 ms over 4 ranks" in text
     assert "no stage stands out: stage 0 computes longest" in text

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -19,11 +20,14 @@ from traceviz_dag.commands.common.failures import changed_lines, end_failed, tel
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import home_option, print_json, terminal
 from traceviz_dag.commands.common.partial import end_partial, tell_partial
-from traceviz_dag.commands.common.summary import iteration_summary, print_summary
+from traceviz_dag.commands.common.summary import iteration_summary, print_summary, print_verdict
 from traceviz_dag.errors import IncompleteError, UsageError
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.system.paths import real_path
+
+if TYPE_CHECKING:
+    from traceviz_dag.pipeline.analysis import IterationResult
 
 RulesOption = Annotated[
     Path | None,
@@ -45,6 +49,18 @@ PartialOption = Annotated[
 ForceOption = Annotated[bool, typer.Option("--force", help="Recompute ranks whose inputs have not changed.")]
 PatternOption = Annotated[str | None, typer.Option(help="Analyse only files whose name matches this glob.")]
 
+TablesOption = Annotated[
+    bool, typer.Option("--tables", help="Print the measures and tables of each iteration before the verdict.")
+]
+ReportOption = Annotated[
+    bool,
+    typer.Option(
+        "--report/--no-report",
+        envvar="TRACEVIZ_REPORT",
+        help="Write the report (HTML) of each run's last iteration, where anything of it was computed.",
+    ),
+]
+
 Started = Callable[[IterationInputs, Sequence[int]], None]
 
 _POLL_SECONDS = 0.2
@@ -58,10 +74,12 @@ def analyze(
     rules: RulesOption = None,
     allow_partial: PartialOption = False,
     force: ForceOption = False,
+    tables: TablesOption = False,
+    report: ReportOption = True,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Analyse traces: classify kernels, measure overlap, compare the ranks, and summarise the result.
+    """Analyse traces and give the verdict: what limits the step, what fixing it would save, and how sure that is.
 
     Ranks whose inputs have not changed are skipped, so the same command continues after an interruption. If you name
     some ranks of an iteration, those that the home holds already are brought up to date with them. `traceviz dev` shows
@@ -98,14 +116,11 @@ def analyze(
     lake = open_lake(folder)
     found = [stored_completeness(lake, entry.run, entry.iteration, entry) for entry in inputs]
     summaries = [iteration_summary(folder, result, one) for result, one in zip(results, found, strict=True)]
+    reports = _write_reports(lake, results, summaries) if report else {}
     if json:
-        print_json(summaries)
+        print_json([{**each, "report": reports.get((each["run"], each["iteration"]))} for each in summaries])
     else:
-        for summary in summaries:
-            print_summary(summary, tables=summary is summaries[-1])
-        option = home_option(home)
-        typer.echo(f"\nTables in {folder / 'lake'}. Ask them: traceviz sql {option} 'SELECT …'")
-        typer.echo(f"See lineage, partitions and checks: traceviz dev {option}")
+        _print(summaries, reports, home, tables=tables)
     chosen = allow_partial or pattern is not None
     meant = [
         replace(one, missing=()) if chosen or ranks_chosen_by_name(entry, paths) else one
@@ -116,6 +131,45 @@ def analyze(
     end_failed(results)
     end_partial(meant)
     end_untold([untold_waits(summary["run"], summary["iteration"], summary["waits_unknown"]) for summary in summaries])
+
+
+def _write_reports(
+    lake: Lake, results: Sequence[IterationResult], summaries: Sequence[Mapping[str, Any]]
+) -> dict[tuple[str, int], str]:
+    """Write the report of each run's last iteration, unless it is there and nothing was computed.
+
+    Returns:
+        Run and iteration → file.
+    """
+    from traceviz_dag.pipeline.report import report_path, write_report
+
+    last = {one["run"]: (result, one) for result, one in zip(results, summaries, strict=True) if one["verdict"]}
+    reports = {}
+    for run, (result, one) in last.items():
+        path = report_path(lake.home, run, one["iteration"])
+        if result.computed or not path.exists():
+            write_report(lake, run, one["iteration"])
+        reports[run, one["iteration"]] = str(path)
+    return reports
+
+
+def _print(
+    summaries: Sequence[dict[str, Any]], reports: Mapping[tuple[str, int], str], home: Path, *, tables: bool
+) -> None:
+    """Print each run's verdict for people; before it, where there is none or it is asked for, what was measured."""
+    for summary in summaries:
+        if tables or summary["verdict"] is None:
+            print_summary(summary, tables=tables and summary is summaries[-1])
+    for run in dict.fromkeys(summary["run"] for summary in summaries):
+        mine = [summary for summary in summaries if summary["run"] == run]
+        judged = [summary["iteration"] for summary in mine if summary["verdict"] is not None]
+        if not judged:
+            continue
+        which = f" --run {shlex.quote(run)}" if len({one["run"] for one in summaries}) > 1 else ""
+        which += f" --iteration {judged[-1]}" if len(judged) > 1 else ""
+        after = [f"Next: traceviz findings {home_option(home)}{which}"]
+        after += [f"Report: {path}" for path in [reports.get((run, judged[-1]))] if path is not None]
+        print_verdict(mine, after)
 
 
 def batch(
@@ -148,6 +202,8 @@ def batch(
     rules: RulesOption = None,
     allow_partial: PartialOption = False,
     force: ForceOption = False,
+    tables: TablesOption = False,
+    report: ReportOption = True,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
@@ -169,6 +225,8 @@ def batch(
             rules=rules,
             allow_partial=allow_partial,
             force=force,
+            tables=tables,
+            report=report,
             home=home,
             json=json,
         )

@@ -69,7 +69,8 @@ ORDER BY exposed_ns DESC, dimension
 WINDOWS_SQL = f"""
 {MEASURED_SQL},
 by_rank AS (
-    SELECT rank, avg(exposed_ns / nullif(window_ns, 0)) AS exposed_share
+    SELECT rank, avg(exposed_ns / nullif(window_ns, 0)) AS exposed_share,
+        avg(compute_ns / nullif(window_ns, 0)) AS computation_share, avg(idle_ns / nullif(window_ns, 0)) AS idle_share
     FROM measured WHERE dimension = 'all' GROUP BY rank
 ),
 steps AS (
@@ -91,6 +92,8 @@ SELECT
     (SELECT list(DISTINCT window_from ORDER BY window_from) FROM measured WHERE has_steps) AS windows_from,
     (SELECT count(DISTINCT rank) FROM measured WHERE NOT has_steps) AS ranks_without_step,
     (SELECT avg(exposed_share) FROM by_rank) AS exposed_share,
+    (SELECT avg(computation_share) FROM by_rank) AS computation_share,
+    (SELECT avg(idle_share) FROM by_rank) AS idle_share,
     (SELECT 1 - inside.ns / nullif(whole.ns, 0) FROM inside, whole) AS outside_share
 """
 
@@ -234,6 +237,8 @@ class Windows(TypedDict):
     windows_from: list[str] | None
     ranks_without_step: int
     exposed_share: float | None
+    computation_share: float | None
+    idle_share: float | None
     outside_share: float | None
 
 
@@ -241,8 +246,9 @@ def windows(lake: Lake, run: str, iteration: int) -> pa.Table:
     """What the measures of an iteration speak of, in one row.
 
     Columns: steps (numbers of the training steps that were measured), windows_from (what their windows are),
-    ranks_without_step (ranks measured from first to last kernel instead), exposed_share (exposed communication of the
-    window, mean over steps and devices, then ranks), outside_share (of the kernel time of ranks with a step, the part
+    ranks_without_step (ranks measured from first to last kernel instead), exposed_share, computation_share, idle_share
+    (exposed communication, computation and idle time of the window, mean over steps and devices, then ranks),
+    outside_share (of the kernel time of ranks with a step, the part
     that no step window of the rank holds: work before the first step, after the last one or between them; NULL without
     steps).
     """

@@ -165,7 +165,8 @@ FOUND = (
         ),
         largest AS (FROM told WHERE place = 1 ORDER BY value DESC LIMIT 3)
         SELECT count(*) > 1 AS several, string_agg(
-            rule || format(CASE WHEN value >= .0995 THEN ' {:.0f} %' ELSE ' {:.1f} %' END, value * 100) || CASE fault WHEN '' THEN '' ELSE ' (' || fault || ')' END,
+            rule || format(CASE WHEN value >= .0995 THEN ' {:.0f} %' ELSE ' {:.1f} %' END, value * 100) ||
+            CASE fault WHEN '' THEN '' ELSE ' (' || fault || ')' END,
             ', ' ORDER BY value DESC) AS losses
         FROM largest""",
     ),

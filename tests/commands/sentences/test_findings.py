@@ -77,11 +77,11 @@ def test_every_number_of_a_statement_is_in_the_row_that_its_query_yields(job):
         said = renderings(found[0]) | {str(UNEVEN)}
         what, _, gain = re.sub(r"; (fixing|hiding) it would ", "\0", row["statement"]).partition("\0")
         detail, _, about = re.sub(r"(?:; |^)(replay|no gain)", r"\0\1", row["detail"]).partition("\0")
-        for text in (what, detail):
-            for name in (str(value) for value in found[0].values() if isinstance(value, str)):
-                text = text.replace(name, "")
-            numbers = {number.rstrip(",") for number in _NUMBER.findall(text.replace(" %", "%"))}
-            assert numbers <= said, (text, numbers - said, found)
+        text = f"{what}; {detail}".replace(" %", "%")
+        for name in (str(value) for value in found[0].values() if isinstance(value, str)):
+            text = text.replace(name, "")
+        numbers = {number.rstrip(",") for number in _NUMBER.findall(text)}
+        assert numbers <= said, (text, numbers - said, found)
         if not gain:
             assert row["refusal"] and row["severity"] == "note" and about == f"no gain is predicted: {row['refusal']}"
             continue

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from traceviz_dag.analyze.utilization import used_of_peak
+from traceviz_dag.analyze.wording import counted, duration
 from traceviz_dag.commands.common.across import blame_statement, cut_statements, slow_statements
 from traceviz_dag.commands.common.notes import may_be_finding, notes_in_words
 from traceviz_dag.commands.common.output import milliseconds, percent, print_table
@@ -20,6 +21,9 @@ from traceviz_dag.tables.rows import IterationRow, rows_of
 from traceviz_dag.vocabulary import StepKind, WindowFrom
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from traceviz_dag.analyze.findings.verdict import Verdict
     from traceviz_dag.analyze.slow_ranks import SlowRank
     from traceviz_dag.analyze.waits.blame import LateRank
     from traceviz_dag.pipeline.analysis import IterationResult
@@ -75,7 +79,8 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
         rows = rows_of(lake.table("iterations", result.run, result.iteration).arrow(), IterationRow)
         summary["measures"] = rows[0] if rows else None
     try:
-        return summary | _measured(lake, result.run, result.iteration)
+        summary |= _measured(lake, result.run, result.iteration)
+        return summary | {"verdict": _verdict(lake, summary)}
     except BadInputError:
         if not result.failures:
             raise
@@ -85,7 +90,7 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
 
 _MEASURED = (
     *("categories", "communication", "windows", "stages", "slowest_stage", "slow_ranks", "stage_statements"),
-    *("memory", "findings", "blamed", "waits_unknown", "cut_steps"),
+    *("memory", "findings", "blamed", "waits_unknown", "cut_steps", "verdict"),
 )
 
 
@@ -112,7 +117,54 @@ def _measured(lake: Lake, run: str, iteration: int) -> dict[str, Any]:
         None if unknown is None else asdict(unknown),
         cut_steps(lake, run, iteration),
     )
-    return dict(zip(_MEASURED, values, strict=True))
+    return dict(zip(_MEASURED[:-1], values, strict=True))
+
+
+def _verdict(lake: Lake, summary: Mapping[str, Any]) -> Verdict | None:
+    """The verdict on an iteration; None where nothing was judged."""
+    from traceviz_dag.analyze.clocks.clock_summary import clock_facts
+    from traceviz_dag.analyze.findings.verdict import Evidence, verdict
+
+    place = {"run": summary["run"], "iteration": summary["iteration"]}
+    measures, found, unknown = summary.get("measures"), summary["findings"], summary["waits_unknown"]
+    if found is None or measures is None or not lake.exists("rank_clocks", **place):
+        return None
+    clocks = clock_facts(lake.table("rank_clocks", **place).arrow())
+    why = None if unknown is None else unknown["reason"]
+    unclassified = measures["unclassified_share"] or 0.0
+    open_notes = found["notes_of_unknown_gain"]
+    evidence = Evidence(measures["ranks"], bool(summary["mark"]), clocks["solved"], why, unclassified, open_notes)
+    return verdict(lake.table("findings", **place).arrow().to_pylist(), evidence)
+
+
+def print_verdict(summaries: Sequence[Mapping[str, Any]], after: Sequence[str]) -> None:
+    """Print the verdict on a run: that on its last iteration, and whether the others agree.
+
+    Args:
+        summaries: of the run's iterations. after: lines that say how to go on.
+    """
+    from traceviz_dag.analyze.findings.verdict import sameness
+    from traceviz_dag.commands.common.verdict import parts_in_words, verdict_lines
+
+    judged = [one for one in summaries if one["verdict"] is not None]
+    if not judged:
+        return
+    last = judged[-1]
+    measures, measured = last["measures"], last["windows"]
+    agree = sameness([one["verdict"] for one in judged], [one["iteration"] for one in judged])
+    kind = STEP_KINDS.get(measures["step_kind"] or "", "").split(";")[0]
+    what = "step" if measured["steps"] else "first to last kernel"
+    title = [last["run"], f"iteration {last['iteration']}{f' ({agree})' if agree else ''}"]
+    title += [
+        counted(measures["ranks"], "rank", "ranks"),
+        f"{what} {duration(measures['step_ns'])}",
+        kind,
+        last["mark"],
+    ]
+    made_of = parts_in_words(measured["computation_share"], measured["exposed_share"], measured["idle_share"])
+    typer.echo()
+    for line in verdict_lines(" · ".join(filter(None, title)), last["verdict"], made_of, after):
+        typer.echo(line)
 
 
 def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:

@@ -1,0 +1,101 @@
+"""The verdict on an iteration: what limits its step, what fixing it would save, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from traceviz_dag.analyze.causes.gains import LEAST_GAIN, named_edit
+from traceviz_dag.analyze.findings.losses import leading
+from traceviz_dag.analyze.findings.rule import Row
+from traceviz_dag.analyze.wording import counted, duration, share
+from traceviz_dag.tables.findings import CULPRIT_COLUMNS
+
+MOST_FIXES = 3
+"""Fixes that a verdict names."""
+
+NOTABLE = 0.01
+"""Share of kernel time without a category from which the verdict says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a verdict rests on.
+
+    Attributes:
+        ranks: that were read. partial: whether some were not, or not whole.
+        clocks: ranks whose clocks are solved. unknown_waits: why no wait is certain; None where some are.
+        unclassified: share of kernel time without a category. open: notes that may be findings.
+    """
+
+    ranks: int
+    partial: bool
+    clocks: int
+    unknown_waits: str | None
+    unclassified: float
+    open: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a reader should know first of an iteration.
+
+    Attributes:
+        limit: what limits the step, in a sentence.
+        then: what the next fixes save, each once those before it are made.
+        culprit: rule and culprit of ``limit``, by which verdicts are compared; empty where nothing is wrong.
+        doubts: why it is not surer; none: it rests on all ranks, solved clocks and classified kernels.
+    """
+
+    limit: str
+    then: tuple[str, ...]
+    culprit: tuple[object, ...]
+    doubts: tuple[str, ...]
+
+
+def verdict(rows: Sequence[Row], evidence: Evidence) -> Verdict:
+    """The verdict that rows of table ``findings`` give."""
+    doubts = _doubts(evidence)
+    found = leading(rows)
+    if not found:
+        return Verdict("no fault found, and no fix is predicted to save 1 % of the step", (), (), doubts)
+    first = found[0]
+    fixed, then = {_edit(first)}, []
+    for row in found[1:]:
+        saved, step_ns = row["gain_after_ns"], row["step_ns"]
+        if saved is not None and saved >= LEAST_GAIN * step_ns and _edit(row) not in fixed:
+            edit = named_edit({**row, "factor": None, "ranks": row["group_ranks"]})
+            then.append(f"{edit}: {duration(saved)} ({share(saved, step_ns)})")
+            fixed.add(_edit(row))
+    named = (first["rule"], *(first[name] for name in CULPRIT_COLUMNS))
+    return Verdict(first["statement"], tuple(then[: MOST_FIXES - 1]), named, doubts)
+
+
+def _edit(row: Row) -> tuple[object, ...]:
+    return (row["edit"], row["rank"], row["group_ranks"], row["dimension"])
+
+
+def _doubts(evidence: Evidence) -> tuple[str, ...]:
+    doubts = ["not all ranks were read whole"] if evidence.partial else []
+    if evidence.unknown_waits is not None:
+        doubts.append(f"who is late is not known: {evidence.unknown_waits}")
+    elif evidence.ranks > 1 and evidence.clocks < evidence.ranks:
+        doubts.append(f"clocks are solved for {evidence.clocks} of {evidence.ranks} ranks")
+    if evidence.ranks == 1:
+        doubts.append("one rank shows neither who is slow nor who is late")
+    if evidence.open:
+        doubts.append(counted(evidence.open, "note may be a finding", "notes may be findings"))
+    if evidence.unclassified >= NOTABLE:
+        doubts.append(f"{share(evidence.unclassified)} of kernel time is unclassified")
+    return tuple(doubts)
+
+
+def sameness(verdicts: Sequence[Verdict], iterations: Sequence[int]) -> str:
+    """How the verdicts on a run's iterations agree with the last one, in words; empty where there is one alone."""
+    *before, last = verdicts
+    differing = [number for number, one in zip(iterations, before, strict=False) if one.culprit != last.culprit]
+    if not before:
+        return ""
+    if not differing:
+        return "the same in both" if len(verdicts) == 2 else f"the same in all {len(verdicts)}"
+    return f"another in {len(differing)} of {len(verdicts)} (iteration {differing[-1]})"
