@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 
 from traceviz_dag.analyze.causes.causes_tables import messages_table
 from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
-from traceviz_dag.analyze.clocks.clocks import solve_clocks
+from traceviz_dag.analyze.clocks.clocks import solve_clocks, solved_clocks
 from traceviz_dag.analyze.findings.fragments import HIDDEN_WAIT, PAUSES
 from traceviz_dag.analyze.findings.rules import host_pauses, launch_bound
+from traceviz_dag.analyze.matching.by_ends import with_matches_by_ends
 from traceviz_dag.analyze.matching.communications import (
     COMMUNICATION_COLUMNS,
     gather_communications,
@@ -258,6 +259,7 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
     )
     matches = match_communications(rows, topology, microbatches)
     clocks = solve_clocks(matches, iteration.ranks)
+    matches = with_matches_by_ends(matches, solved_clocks(clocks), topology, iteration.ranks)
     collectives = charge_waits(
         collectives_table(matches, clocks), matches, clocks, lambda rank: iteration.kernels(rank, BESIDE_COLUMNS)
     )

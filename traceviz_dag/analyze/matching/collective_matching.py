@@ -51,6 +51,7 @@ class MatchedBy(StrEnum):
     WORLD_ORDER = "order_in_world"
     SCHEDULE = "schedule"
     PEERS = "peers"
+    ENDS = "ends"
     NONE = "none"
 
 
@@ -168,7 +169,7 @@ def _place_by_order(
     rest = rest[rows.order(chosen[rest], queue)]
     queue = np.sort(queue)
     position = _count_on(queue)
-    signature = _signatures(rows, chosen[rest], strict[rest])
+    signature = signatures(rows, chosen[rest], strict[rest])
     ends = rows.end_ns[chosen[rest]]
     compared = np.where(strict[rest], len(OPERATIONS) + signature, rows.operation[chosen[rest]])
     lengths = np.bincount(queue)
@@ -284,7 +285,7 @@ def _contradicted_by_ends(
     return (result | whole[queue]) & (np.bincount(queue) >= FEWEST_ENDS)[queue]
 
 
-def _signatures(rows: Communications, chosen: npt.NDArray[np.intp], strict: npt.NDArray[np.bool_]) -> Int64:
+def signatures(rows: Communications, chosen: npt.NDArray[np.intp], strict: npt.NDArray[np.bool_]) -> Int64:
     """Operation, type and, where the operation has it equal on all members, size, as one number a row; with the name
     of the kernel where this is ``strict``."""
     uneven = [OPERATIONS.index(each) for each in (Operation.ALL_TO_ALL, Operation.ALL_GATHER, Operation.REDUCE_SCATTER)]
