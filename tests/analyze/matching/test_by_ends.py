@@ -1,0 +1,76 @@
+"""Collectives of groups without a name, in traces made by hand: truth is what the trace was made from."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.analyze.across_ranks import match_rows, part, topology
+from traceviz_dag.analyze.clocks.clocks import solve_clocks, solved_clocks
+from traceviz_dag.analyze.matching.by_ends import with_matches_by_ends
+from traceviz_dag.analyze.matching.collective_matching import MATCHED_BY, MatchedBy
+
+RANKS = (0, 1, 2, 3)
+PAIRS = {"tp": ((0, 1), (2, 3)), "dp": ((0, 2), (1, 3))}
+US = 1_000
+
+
+def job(late_us: dict[int, int], groups: tuple[tuple[int, ...], ...], seed: int = 3) -> list[tuple[int, ...]]:
+    """Which ranks' unnamed all-reduces are found to be one, each time; named ones beside them give the clocks.
+
+    Args:
+        late_us: when each rank comes to the unnamed one. groups: those that truly meet there.
+    """
+    draw, rows = random.Random(seed), []
+    clock = {rank: draw.randrange(10**6) for rank in RANKS}
+    named = {f"{name}{pair[0]}": pair for name, pairs in PAIRS.items() for pair in pairs}
+    for turn in range(8):
+        for at, (name, pair) in enumerate(named.items()):
+            end = 1_000_000 * turn + 20_000 * at + 15_000
+            rows += [
+                part(
+                    rank, end - draw.randrange(5, 12) * US + clock[rank], end + draw.randrange(200) + clock[rank], name
+                )
+                for rank in pair
+            ]
+        for members in groups:
+            end = 1_000_000 * turn + 500_000 + max(late_us[rank] for rank in members) * US + 10 * US
+            rows += [
+                part(
+                    rank,
+                    1_000_000 * turn + 500_000 + late_us[rank] * US + clock[rank],
+                    end + draw.randrange(200) + clock[rank],
+                    None,
+                    dimension="unknown",
+                    in_elements=1,
+                )
+                for rank in members
+            ]
+    known = topology(named, world=4)
+    matches = match_rows(rows, known)
+    found = with_matches_by_ends(matches, solved_clocks(solve_clocks(matches)), known, RANKS)
+    told: dict[int, list[int]] = {}
+    for row, rule in enumerate(found.matched_by.tolist()):
+        if MATCHED_BY[rule] is MatchedBy.ENDS:
+            told.setdefault(int(found.communication[row]), []).append(int(found.rows.rank[row]))
+    return sorted(tuple(sorted(ranks)) for ranks in told.values())
+
+
+@pytest.mark.parametrize(
+    ("late_us", "groups", "expected"),
+    [
+        # Rank 2 comes last, so all four leave when it has come.
+        ({0: 0, 1: 30, 2: 90, 3: 40}, (RANKS,), (RANKS,)),
+        # Pairs meet, and leave apart.
+        ({0: 0, 1: 30, 2: 200, 3: 140}, PAIRS["tp"], PAIRS["tp"]),
+        # The pairs' last ranks come at the same time, so the pairs leave together without having met: untold.
+        ({0: 0, 1: 90, 2: 90, 3: 40}, PAIRS["tp"], ()),
+        # All come at once.
+        ({0: 50, 1: 50, 2: 50, 3: 50}, (RANKS,), ()),
+        # Ranks of no group of the job end together by chance.
+        ({0: 0, 3: 90}, ((0, 3),), ()),
+    ],
+)
+def test_ranks_that_leave_together_although_they_came_apart_met_and_chance_is_told_from_it(late_us, groups, expected):
+    assert job(late_us, groups) == sorted(expected * 8)
