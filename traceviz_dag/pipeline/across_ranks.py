@@ -21,7 +21,6 @@ from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
 from traceviz_dag.analyze.clocks.clocks import solve_clocks, solved_clocks
 from traceviz_dag.analyze.findings.fragments import HIDDEN_WAIT, PAUSES
 from traceviz_dag.analyze.findings.rules import host_pauses, launch_bound
-from traceviz_dag.analyze.matching.by_ends import with_matches_by_ends
 from traceviz_dag.analyze.matching.communications import (
     COMMUNICATION_COLUMNS,
     gather_communications,
@@ -45,6 +44,7 @@ from traceviz_dag.analyze.slow_stages import stage_speeds
 from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTimes, stage_times
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.blame import blame_matrix, late_ranks
+from traceviz_dag.analyze.waits.by_ends import with_matches_by_ends
 from traceviz_dag.analyze.waits.collectives import collectives_table, device_of_ranks
 from traceviz_dag.analyze.waits.experts import expert_load
 from traceviz_dag.analyze.waits.links import link_groups, link_speeds

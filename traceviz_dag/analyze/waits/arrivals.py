@@ -207,9 +207,13 @@ def _unconfirmed(matches: Matches, clocks: SolvedClocks) -> Bool:
     unknown = np.bincount(number, weights=ends == MISSING) > 0
     shortest = np.full(len(first), np.iinfo(np.int64).max)
     np.minimum.at(shortest, number, (matches.rows.end_ns - matches.rows.start_ns)[alone])
-    widest = np.clip(shortest // _RING_SHARE, CONFIRMING_NS, _WIDEST_RING_NS)
-    result[alone] = (unknown | (high - low > widest))[number]
+    result[alone] = (unknown | (high - low > ends_limit(shortest)))[number]
     return result
+
+
+def ends_limit(shortest_ns: Int64) -> Int64:
+    """How far ends of members lie apart at most on solved clocks, by the shortest of their kernels, ns."""
+    return np.clip(shortest_ns // _RING_SHARE, CONFIRMING_NS, _WIDEST_RING_NS)
 
 
 def _refuted_messages(matches: Matches, clocks: SolvedClocks) -> Bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from tests.analyze.across_ranks import match_rows, part, topology
 from traceviz_dag.analyze.clocks.clocks import solve_clocks, solved_clocks
-from traceviz_dag.analyze.matching.by_ends import with_matches_by_ends
 from traceviz_dag.analyze.matching.collective_matching import MATCHED_BY, MatchedBy
+from traceviz_dag.analyze.waits.by_ends import with_matches_by_ends
 
 RANKS = (0, 1, 2, 3)
 PAIRS = {"tp": ((0, 1), (2, 3)), "dp": ((0, 2), (1, 3))}
@@ -47,12 +48,13 @@ def job(late_us: dict[int, int], groups: tuple[tuple[int, ...], ...], seed: int 
                 )
                 for rank in members
             ]
-    known = topology(named, world=4)
+    groups_of = topology(named, world=4).groups
+    known = replace(topology(named, world=4), groups=tuple(replace(one, description=one.name[:2]) for one in groups_of))
     matches = match_rows(rows, known)
     found = with_matches_by_ends(matches, solved_clocks(solve_clocks(matches)), known, RANKS)
     told: dict[int, list[int]] = {}
     for row, rule in enumerate(found.matched_by.tolist()):
-        if MATCHED_BY[rule] is MatchedBy.ENDS:
+        if MATCHED_BY[rule] in (MatchedBy.ENDS, MatchedBy.ENDS_OR_PARTS):
             told.setdefault(int(found.communication[row]), []).append(int(found.rows.rank[row]))
     return sorted(tuple(sorted(ranks)) for ranks in told.values())
 
