@@ -17,8 +17,10 @@ PAIRS = {"tp": ((0, 1), (2, 3)), "dp": ((0, 2), (1, 3))}
 US = 1_000
 
 
-def job(late_us: dict[int, int], groups: tuple[tuple[int, ...], ...], seed: int = 3) -> list[tuple[int, ...]]:
-    """Which ranks' unnamed all-reduces are found to be one, each time; named ones beside them give the clocks.
+def job(
+    late_us: dict[int, int], groups: tuple[tuple[int, ...], ...], seed: int = 3
+) -> list[tuple[str, tuple[int, ...]]]:
+    """Which ranks' unnamed all-reduces are found to be one, by what rule, each time; named ones give the clocks.
 
     Args:
         late_us: when each rank comes to the unnamed one. groups: those that truly meet there.
@@ -52,27 +54,31 @@ def job(late_us: dict[int, int], groups: tuple[tuple[int, ...], ...], seed: int 
     known = replace(topology(named, world=4), groups=tuple(replace(one, description=one.name[:2]) for one in groups_of))
     matches = match_rows(rows, known)
     found = with_matches_by_ends(matches, solved_clocks(solve_clocks(matches)), known, RANKS)
-    told: dict[int, list[int]] = {}
+    told: dict[tuple[int, str], list[int]] = {}
     for row, rule in enumerate(found.matched_by.tolist()):
         if MATCHED_BY[rule] in (MatchedBy.ENDS, MatchedBy.ENDS_OR_PARTS):
-            told.setdefault(int(found.communication[row]), []).append(int(found.rows.rank[row]))
-    return sorted(tuple(sorted(ranks)) for ranks in told.values())
+            told.setdefault((int(found.communication[row]), MATCHED_BY[rule].value), []).append(
+                int(found.rows.rank[row])
+            )
+    return sorted((rule, tuple(sorted(ranks))) for (_, rule), ranks in told.items())
 
 
 @pytest.mark.parametrize(
-    ("late_us", "groups", "expected"),
+    ("late_us", "groups", "rule", "expected"),
     [
         # Rank 2 comes last, so all four leave when it has come.
-        ({0: 0, 1: 30, 2: 90, 3: 40}, (RANKS,), (RANKS,)),
+        ({0: 0, 1: 30, 2: 90, 3: 40}, (RANKS,), "ends", (RANKS,)),
         # Pairs meet, and leave apart.
-        ({0: 0, 1: 30, 2: 200, 3: 140}, PAIRS["tp"], PAIRS["tp"]),
-        # The pairs' last ranks come at the same time, so the pairs leave together without having met: untold.
-        ({0: 0, 1: 90, 2: 90, 3: 40}, PAIRS["tp"], ()),
+        ({0: 0, 1: 30, 2: 200, 3: 140}, PAIRS["tp"], "ends", PAIRS["tp"]),
+        # The pairs' last ranks come at the same time, so the pairs leave together whether they meet or not.
+        ({0: 0, 1: 90, 2: 90, 3: 40}, PAIRS["tp"], "ends_or_parts", (RANKS,)),
         # All come at once.
-        ({0: 50, 1: 50, 2: 50, 3: 50}, (RANKS,), ()),
+        ({0: 50, 1: 50, 2: 50, 3: 50}, (RANKS,), "ends_or_parts", (RANKS,)),
         # Ranks of no group of the job end together by chance.
-        ({0: 0, 3: 90}, ((0, 3),), ()),
+        ({0: 0, 3: 90}, ((0, 3),), "", ()),
     ],
 )
-def test_ranks_that_leave_together_although_they_came_apart_met_and_chance_is_told_from_it(late_us, groups, expected):
-    assert job(late_us, groups) == sorted(expected * 8)
+def test_ranks_that_leave_together_although_they_came_apart_met_and_chance_is_told_from_it(
+    late_us, groups, rule, expected
+):
+    assert job(late_us, groups) == sorted((rule, ranks) for ranks in expected * 8)
