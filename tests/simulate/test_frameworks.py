@@ -140,6 +140,21 @@ def test_one_rank_without_rows_of_its_host_does_not_hide_who_is_slow(tmp_path):
     assert "rank 0 recorded no launches of communication" in told["statement"]
 
 
+def test_one_rank_without_marks_of_steps_does_not_hide_who_is_slow(tmp_path):
+    job = simulate_framework(
+        tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=3, layers=6, steps=1, slow_rank=1)
+    )
+    (path,) = job.glob("*rank_0000*.gz")
+    content = json.loads(gzip.decompress(path.read_bytes()))
+    kept = [row for row in content["traceEvents"] if row.get("cat") in (None, "kernel")]
+    path.write_bytes(gzip.compress(json.dumps({**content, "traceEvents": kept}).encode()))
+    fill_home(tmp_path / "home", [job])
+    lake = open_lake(tmp_path / "home")
+    (told,) = lake.query("SELECT * FROM findings WHERE rule = 'slow_rank'").to_pylist()
+    assert (told["rank"], told["class"]) == (1, "fault")
+    assert "computes slowly: the same kernels take 1.49 times as long" in told["statement"]
+
+
 def _cut(job: Path, first: float | None, last: float | None, ranks: int) -> None:
     """Leave of each file what a profiler records that starts in a share of the first step, or stops in one of the last:
     no row of the host outside of it, no mark that is open at its edge, kernels that run in it or that it saw launched.
