@@ -31,9 +31,6 @@ from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
-LEAST_OPEN = 0.01
-"""Share of communications that are not matched with all their members from which gains depend on what is unknown."""
-
 WORTH = 0.002
 """A rank is fixed on its own account where its excess over its peers is at least this share of the step."""
 
@@ -175,11 +172,8 @@ class WhatIf:
 
     @property
     def open_question(self) -> str | None:
-        """Why gains are ranges that only a replay of what is unknown tells; None where next to nothing is."""
-        unmet, every = self.edits.unmet
-        if self.edits.untied:
-            return self._untied_words
-        return self._unmet_words if unmet.sum() > LEAST_OPEN * every.sum() else None
+        """Why gains are ranges that only a replay with other waits tells; None where they are not."""
+        return self._untied_words if self.edits.untied else None
 
     @property
     def _unmet_words(self) -> str:
