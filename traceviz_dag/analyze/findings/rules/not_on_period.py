@@ -18,20 +18,30 @@ WITH work AS (
 path AS (
     SELECT category, sum(duration_ns) AS path_ns
     FROM path_segments WHERE run = $run AND iteration = $iteration GROUP BY category
+),
+-- Communication that is not matched with all its members may be a wait for any work.
+open AS (
+    SELECT coalesce(sum(duration_ns), 0) AS open_ns FROM path_segments
+    WHERE run = $run AND iteration = $iteration AND (cause = 'unmatched' OR (rank, kernel_id) IN (
+        SELECT (rank, kernel_id) FROM collectives
+        WHERE run = $run AND iteration = $iteration AND fault IS NOT NULL AND rank IS NOT NULL
+    ))
 )
 SELECT
     category AS operation, value, CAST(round(time_ns) AS BIGINT) AS time_ns,
-    CAST(coalesce(path_ns, 0) AS BIGINT) AS path_ns
-FROM work LEFT JOIN path USING (category)
-WHERE value >= {LARGE} AND coalesce(path_ns, 0) < {SMALL} * time_ns
+    CAST(coalesce(path_ns, 0) AS BIGINT) AS path_ns, CAST(open_ns AS BIGINT) AS open_ns
+FROM work LEFT JOIN path USING (category), open
+WHERE value >= {LARGE} AND coalesce(path_ns, 0) + open_ns < {SMALL} * time_ns
 """
 
 
 def _sentence(row: Row) -> str:
+    unmatched = f", beside {milliseconds(row['open_ns'])} of communication whose members were not all found"
+    beside = unmatched if row["open_ns"] else ""
     return (
         f"{row['operation']} is {percent(row['value'])} of the time of computation kernels, "
-        f"{milliseconds(row['time_ns'])} a rank, but only {milliseconds(row['path_ns'])} of the critical path: making "
-        "it faster shortens the step by no more than that"
+        f"{milliseconds(row['time_ns'])} a rank, but only {milliseconds(row['path_ns'])} of the critical path{beside}: "
+        "making it faster shortens the step by no more than that"
     )
 
 
