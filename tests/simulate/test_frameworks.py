@@ -14,7 +14,10 @@ import pytest
 from tests.analyze.across_ranks import analysed_all
 from tests.damage import call
 from tests.show.home import fill_home
+from traceviz_dag.analyze.causes.replay_data import replay_data
+from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.pipeline.report import StoredReportSource
 from traceviz_dag.simulate.frameworks import Framework, FrameworkSettings, simulate_framework
 
 
@@ -128,6 +131,10 @@ def test_without_launches_starts_tell_what_a_slow_rank_costs(tmp_path, framework
         assert (told["rank"], told["class"], told["severity"]) == (1, "fault", "finding")
         assert told["gain_low_ns"] < told["gain_high_ns"]
         gains[len(blind)] = told["gain_ns"]
+        if blind:
+            (_, predictions), *_ = StoredReportSource(open_lake(home), told["run"], 2).replays()
+            with pytest.raises(NoEvidenceError, match="recorded no launches of communication"):
+                replay_data(predictions)
     assert gains[3] == pytest.approx(gains[0], rel=0.03) and gains[1] == pytest.approx(gains[0], rel=0.03)
 
 
