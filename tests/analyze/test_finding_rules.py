@@ -220,3 +220,23 @@ def test_where_a_model_is_served_no_option_of_training_is_advised_and_nothing_is
         assert words in found["statement"]
         # The replay's step is a little longer than what the host measured: one length is told, and shares are of it.
         assert found["step_ns"] == 100_000 and "(1.9 %)" in found["statement"]
+
+
+def test_work_is_not_said_to_be_off_a_path_of_communication_that_may_wait_for_it():
+    home, rule = duckdb.connect(), rule_named("not_on_period")
+    of = f"SELECT '{RUN.replace(chr(39), chr(39) * 2)}' AS run, 7 AS iteration, 0 AS rank"
+    home.execute(f"""
+        CREATE TABLE kernels AS {of}, 'fwd_computation' AS category, 1_000_000 AS duration_ns, 'computation' AS kind,
+            'start' AS step_evidence;
+        CREATE TABLE collectives AS {of}, 2 AS kernel_id, 'members_missing' AS fault;
+        CREATE TABLE path_segments AS {of}, 'dp_communication' AS category, * FROM (VALUES
+            (1, 'transfer', 900_000), (2, 'transfer', 40_000), (3, 'unmatched', 0)
+        ) AS segment(kernel_id, cause, duration_ns)
+    """)
+    told = {}
+    for unmatched_ns in (0, 30_000, 800_000):
+        home.execute(f"UPDATE path_segments SET duration_ns = {unmatched_ns} WHERE kernel_id = 3")
+        rows = home.sql(rule.sql, params={"run": RUN, "iteration": 7}).to_arrow_table().to_pylist()
+        told[unmatched_ns] = [f"{rule.sentence(row)}; {rule.detail(row)}" for row in rows]
+    assert "but only 0 ns of the critical path; beside 70.0 µs of communication whose" in told[30_000][0]
+    assert len(told[0]) == 1 and told[800_000] == []

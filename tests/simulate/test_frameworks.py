@@ -14,7 +14,10 @@ import pytest
 from tests.analyze.across_ranks import analysed_all
 from tests.damage import call
 from tests.show.home import fill_home
+from traceviz_dag.analyze.causes.replay_data import replay_data
+from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.pipeline.report import StoredReportSource
 from traceviz_dag.simulate.frameworks import Framework, FrameworkSettings, simulate_framework
 
 
@@ -109,19 +112,30 @@ def test_waiting_for_a_rank_without_a_file_is_not_sold_as_transfer(tmp_path, fra
     assert "communication kernels are not matched with all their members" in told["detail"]
 
 
-def test_without_launches_no_gain_is_predicted_and_the_slow_rank_stays_in_the_verdict(tmp_path):
-    job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.FSDP2, 3, layers=6, steps=2, slow_rank=1))
-    for path in job.glob("*.gz"):
-        content = json.loads(gzip.decompress(path.read_bytes()))
-        kept = [row for row in content["traceEvents"] if row.get("cat") != "cuda_runtime"]
-        path.write_bytes(gzip.compress(json.dumps({**content, "traceEvents": kept}).encode()))
-    fill_home(tmp_path / "home", [job])
-    lake = open_lake(tmp_path / "home")
-    (told,) = lake.query("SELECT * FROM findings WHERE iteration = 2 AND rule = 'slow_rank'").to_pylist()
-    assert (told["rank"], told["gain_ns"]) == (1, None)
-    assert "ranks 0–2 recorded no launches of communication, so what waits for it is not known" in told["detail"]
-    answer = call("findings", "--home", tmp_path / "home", "--iteration", "2")
-    assert "of the critical path" not in answer.out
+@pytest.mark.parametrize("framework", [Framework.DDP, Framework.FSDP2])
+def test_without_launches_starts_tell_what_a_slow_rank_costs(tmp_path, framework):
+    gains = {}
+    for blind in ((), (0, 1, 2), (0,)):
+        job = simulate_framework(
+            tmp_path / f"job_{len(blind)}", FrameworkSettings(framework, 3, layers=6, steps=2, slow_rank=1)
+        )
+        for rank in blind:
+            (path,) = job.glob(f"*rank_{rank:04}*.gz")
+            content = json.loads(gzip.decompress(path.read_bytes()))
+            kept = [row for row in content["traceEvents"] if row.get("cat") != "cuda_runtime"]
+            path.write_bytes(gzip.compress(json.dumps({**content, "traceEvents": kept}).encode()))
+        home = tmp_path / f"home_{len(blind)}"
+        fill_home(home, [job])
+        query = "SELECT * FROM findings WHERE iteration = 2 AND rule = 'slow_rank'"
+        (told,) = open_lake(home).query(query).to_pylist()
+        assert (told["rank"], told["class"], told["severity"]) == (1, "fault", "finding")
+        assert told["gain_low_ns"] < told["gain_high_ns"]
+        gains[len(blind)] = told["gain_ns"]
+        if blind:
+            (_, predictions), *_ = StoredReportSource(open_lake(home), told["run"], 2).replays()
+            with pytest.raises(NoEvidenceError, match="recorded no launches of communication"):
+                replay_data(predictions)
+    assert gains[3] == pytest.approx(gains[0], rel=0.03) and gains[1] == pytest.approx(gains[0], rel=0.03)
 
 
 def test_one_rank_without_rows_of_its_host_does_not_hide_who_is_slow(tmp_path):
@@ -136,8 +150,22 @@ def test_one_rank_without_rows_of_its_host_does_not_hide_who_is_slow(tmp_path):
     lake = open_lake(tmp_path / "home")
     (told,) = lake.query("SELECT * FROM findings WHERE iteration = 2 AND rule = 'slow_rank'").to_pylist()
     assert told["rank"] == 1 and "computes slowly: the same kernels take 1.49 times as long" in told["statement"]
-    assert told["detail"].endswith("record the host, too, from before the step on (ProfilerActivity.CPU)")
-    assert "rank 0 recorded no launches of communication" in told["detail"]
+    assert told["class"] == "fault" and "replay (fix rank 1): saves" in told["detail"]
+
+
+def test_one_rank_without_marks_of_steps_does_not_hide_who_is_slow(tmp_path):
+    job = simulate_framework(
+        tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=3, layers=6, steps=1, slow_rank=1)
+    )
+    (path,) = job.glob("*rank_0000*.gz")
+    content = json.loads(gzip.decompress(path.read_bytes()))
+    kept = [row for row in content["traceEvents"] if row.get("cat") in (None, "kernel")]
+    path.write_bytes(gzip.compress(json.dumps({**content, "traceEvents": kept}).encode()))
+    fill_home(tmp_path / "home", [job])
+    lake = open_lake(tmp_path / "home")
+    (told,) = lake.query("SELECT * FROM findings WHERE rule = 'slow_rank'").to_pylist()
+    assert (told["rank"], told["class"]) == (1, "fault")
+    assert "computes slowly: the same kernels take 1.49 times as long" in told["statement"]
 
 
 def _cut(job: Path, first: float | None, last: float | None, ranks: int) -> None:

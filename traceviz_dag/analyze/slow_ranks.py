@@ -30,6 +30,7 @@ from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.work_evidence import OF_LAYERS, WorkEvidence, bound_by_memory, plain_codes, sizes_of
 from traceviz_dag.arrays import Bool, Float64, Int64
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import RANK_SPEEDS
 
 SLOWER, SLOWER_THAN_FEW = 0.03, 0.05
@@ -198,7 +199,7 @@ _OF_HOST = ("phase", "operator", "input_sizes")
 
 def _by_name_where_blind(work: pa.Table) -> pa.Table:
     """The same; where only some ranks of a stage have operators (a trace lacks rows of its host), names alone tell the
-    stage's kernels."""
+    stage's kernels, of all steps together where such a rank has no steps either."""
     if not {*_OF_HOST, "blocks", "most_blocks", "elements"} <= set(work.column_names):
         return work
     stage, rank = optional_integers(work, "stage"), optional_integers(work, "rank")
@@ -206,6 +207,11 @@ def _by_name_where_blind(work: pa.Table) -> pa.Table:
     some = np.isin(stage, stage[seeing]) & np.isin(stage, stage[~np.isin(rank, rank[seeing])])
     if not some.any():
         return work
+    step = optional_integers(work, "step")
+    if np.isin(rank[some], rank[step != MISSING], invert=True).any():
+        step = np.where(np.isin(stage, stage[some]), MISSING, step)
+        steps = pa.array(step, mask=step == MISSING).cast(work.schema.field("step").type)
+        work = work.set_column(work.column_names.index("step"), "step", steps)
     keys = [name for name in ("rank", "stage", "step", "name") if name in work.column_names]
     summed = {"kernels": "sum", "time_ns": "sum", "blocks": "sum", "most_blocks": "max", "elements": "max"}
     of_stage = work.filter(pa.array(some)).group_by(keys).aggregate(list(summed.items()))

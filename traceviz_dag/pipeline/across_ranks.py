@@ -227,7 +227,7 @@ class StoredIteration:
             return
         with suppress(NoEvidenceError):
             for ranked in ranked_steps(self, self.table("collectives"), self.table("messages")):
-                yield WhatIf(ranked.step, ranked.stages)
+                yield ranked.what_if()
 
     def sets_of_ranks(self, name: str) -> list[tuple[int, ...]]:
         """The tensor-parallel groups (``fix_group``) or nodes (``fix_node``) of which all ranks were read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,7 +19,8 @@ from traceviz_dag.analyze.causes.causes_tables import (
 )
 from traceviz_dag.analyze.causes.critical_imbalance import critical_imbalance
 from traceviz_dag.analyze.causes.critical_path import critical_path
-from traceviz_dag.analyze.causes.kernel_edges import kernel_edges
+from traceviz_dag.analyze.causes.inferred_waits import done_before, lacks_launches
+from traceviz_dag.analyze.causes.kernel_edges import as_launched, kernel_edges
 from traceviz_dag.analyze.causes.rank_kernels import KERNEL_COLUMNS, RankKernels, kernels_of_step, rank_kernels
 from traceviz_dag.analyze.causes.rank_work import rank_work
 from traceviz_dag.analyze.causes.recorded_waits import host_waits, stream_waits, with_wait_at_the_end
@@ -77,11 +78,17 @@ class RankedStep:
     Attributes:
         number: of the ProfilerStep; ``MISSING`` without one.
         step: its graph. stages: stage of each of its ranks, ``MISSING`` where unknown.
+        tight: its graph with all waits that may be where launches are not on record; None where they are.
     """
 
     number: int
     step: StepWork
     stages: tuple[int, ...]
+    tight: StepWork | None = None
+
+    def what_if(self) -> WhatIf:
+        """Predictions for it."""
+        return WhatIf(self.step, self.stages, self.tight)
 
 
 def causes_tables(
@@ -110,7 +117,7 @@ def causes_tables(
             parts["what_if"].append(refused_what_if(str(error), number))
             continue
         step, stages = ranked.step, ranked.stages
-        what_if = WhatIf(step, stages)
+        what_if = ranked.what_if()
         if kept is not None and len(steps) == 1:
             kept.append(what_if)
         path = critical_path(step, what_if.times)
@@ -148,16 +155,37 @@ def _ranked_step(
         raise NoEvidenceError("the traces have no GPU, so nothing tells what waited for what")
     placed = {rank: rank_kernels(table) for rank, table in found.items()}
     members = _members(list(placed), list(placed.values()), collectives, messages)
-    works = []
+    works, tight = [], []
+    done = _least_done(placed.values()) if any(map(lacks_launches, placed.values())) else {}
     for place, (rank, mine) in enumerate(placed.items()):
         waits = source.synchronizations(rank)
-        edges = kernel_edges(mine, stream_waits(mine, waits, number))
+        calls = stream_waits(mine, waits, number)
         joined = np.unique(members.kernel[members.rank == place])
-        held = with_wait_at_the_end(mine, host_waits(mine, waits, source.hidden_waits(rank)), windows[rank])
-        works.append(rank_work(mine, edges, joined, held, windows[rank], source.pauses(rank)))
+        held, window, pauses = host_waits(mine, waits, source.hidden_waits(rank)), windows[rank], source.pauses(rank)
+        of_rank = [(mine, kernel_edges(mine, calls))]
+        if lacks_launches(mine):
+            edges = kernel_edges(mine, calls, done[mine.program])
+            of_rank.append((as_launched(mine, edges), edges))
+        both = [
+            rank_work(kernels, edges, joined, with_wait_at_the_end(kernels, held, window), window, pauses)
+            for kernels, edges in of_rank
+        ]
+        works.append(both[0])
+        tight.append(both[-1])
     known = (source.topology.stage_of(rank)[0] for rank in placed)
     stages = tuple(MISSING if stage is None else stage for stage in known)
-    return RankedStep(number, step_work(list(placed), works, members), stages)
+    step = step_work(list(placed), works, members)
+    alike = all(one is other for one, other in zip(works, tight, strict=True))
+    return RankedStep(number, step, stages, None if alike else step_work(list(placed), tight, members))
+
+
+def _least_done(ranks: Iterable[RankKernels]) -> dict[bytes, Int64]:
+    """Program → ``done_before``, the least of all ranks that ran it, for they wait alike."""
+    result: dict[bytes, Int64] = {}
+    for kernels in ranks:
+        done = done_before(kernels)
+        result[kernels.program] = np.minimum(result.get(kernels.program, done), done)
+    return result
 
 
 def _steps(overlap: pa.Table) -> dict[int, dict[int, tuple[int, int]]]:

@@ -56,7 +56,7 @@ class StoredReportSource(LakeSource):
         stored = StoredIteration(self.lake, self.run, self.iteration)
         for ranked in ranked_steps(stored, stored.table("collectives"), stored.table("messages")):
             number = None if ranked.number == MISSING else ranked.number
-            yield number, WhatIf(ranked.step, ranked.stages)
+            yield number, ranked.what_if()
 
 
 def report_path(home: Path, run: str, iteration: int) -> Path:

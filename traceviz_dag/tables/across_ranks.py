@@ -35,7 +35,11 @@ COLLECTIVES = Table(
         Column("group_description", DICTIONARY, "Description of the process group."),
         Column("members", INTEGER, "Ranks that take part; for messages the rank and its peers; NULL where unknown."),
         Column("members_found", INTEGER, "Ranks whose kernel was found, this one included."),
-        Column("matched_by", DICTIONARY, "What decided the match: sequence, order, schedule, peers, ends and the like, or none."),
+        Column(
+            "matched_by",
+            DICTIONARY,
+            "What decided the match: sequence, order, schedule, peers, ends and the like, or none.",
+        ),
         Column("fault", DICTIONARY, "Why it is not matched, or not wholly; NULL where nothing is wrong."),
         Column("scope", DICTIONARY, "intra_node or inter_node; NULL where the nodes are unknown."),
         Column("arrival_ns", BIGINT, "Start of its kernel, ns on the rank's own clock."),

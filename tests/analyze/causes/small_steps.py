@@ -30,7 +30,7 @@ def kernels_drawn(draw: np.random.Generator, count: int, streams: int) -> RankKe
     microbatch = draw.integers(0, 2, count)
     none = np.full(count, MISSING)
     return RankKernels(
-        np.arange(count), start, end, stream, np.where(draw.random(count) < 0.1, MISSING, launch), launch + 1,
+        np.arange(count), start, end, stream, stream, np.where(draw.random(count) < 0.1, MISSING, launch), launch + 1,
         np.zeros(count, np.int64), communicates, ~communicates, np.where(communicates, draw.integers(0, 2, count), -1),
         np.full(count, -1), draw.integers(0, 2, count) + PHASES.index("forward"), np.zeros(count, np.int64),
         np.where(draw.random(count) < 0.2, MISSING, microbatch), none, np.zeros(count, np.int64),

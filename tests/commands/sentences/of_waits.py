@@ -195,7 +195,7 @@ WAITS = (
     ),
     Sentence(_UNKNOWN, f"{_WITHIN} SELECT 1 AS one WHERE NOT EXISTS (FROM within)"),
     Sentence(
-        "whose GPU is slow cannot be told: no two ranks run the same kernels .*",
+        "whose GPU is slow cannot be told: no kernel ran equally often on all ranks of a stage .*",
         """
         WITH work AS (
             SELECT rank, stage, step, phase, name, count(*) AS kernels FROM kernels

@@ -28,7 +28,8 @@ def contracted(step: StepWork) -> StepWork:
 
     Kernels' times may be any that edits give: not below zero where the measured ones are not.
     """
-    works = [_joined_segments(work) for work in step.works]
+    unmet = [np.flatnonzero(work.kernels.communicates & ~step.is_met(place)) for place, work in enumerate(step.works)]
+    works = [_joined_segments(work, apart) for work, apart in zip(step.works, unmet, strict=True)]
     durations = [mine.duration_ns for mine in step.times()]
     implied = _implied(
         works, [_grows(work, mine) for work, mine in zip(works, _guarded(works, durations), strict=True)]
@@ -57,11 +58,15 @@ def _grows(work: RankWork, durations: Int64) -> Bool:
     return np.asarray(np.logical_and.reduceat(fine, work.first))
 
 
-def _joined_segments(work: RankWork) -> RankWork:
-    """The rank's work with neighbouring segments in one where nothing tells them apart."""
+def _joined_segments(work: RankWork, apart: Int64) -> RankWork:
+    """The rank's work with neighbouring segments in one where nothing tells them apart.
+
+    Args:
+        apart: kernels whose segments stay as they are: a replay may hold their ends.
+    """
     count = work.segments
     joined = np.zeros(count, dtype=bool)
-    joined[work.segment[work.joined]] = True
+    joined[work.segment[work.joined]] = joined[work.segment[apart]] = True
     own = (work.kind == EdgeKind.STREAM) | ((work.kind == EdgeKind.LAUNCH) & (work.waited_for >= work.sections))
     follows = np.zeros(count, dtype=bool)
     stream = (work.kind == EdgeKind.STREAM) & (work.waiting < count)

@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from traceviz_dag.analyze.causes.balanced_experts import Experts, balanced_experts, experts_of
-from traceviz_dag.analyze.causes.inferred_waits import on_streams_of_their_own
+from traceviz_dag.analyze.causes.inferred_waits import lacks_launches
 from traceviz_dag.analyze.causes.measured_items import direction
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
@@ -342,13 +342,9 @@ class StepEdits:
 
     @cached_property
     def untied(self) -> list[int]:
-        """Ranks of whose communications on streams of their own, or most of them, no launch is known, so no wait."""
-        result = []
-        for rank, work in zip(self.step.ranks, self.step.works, strict=True):
-            launches = work.kernels.launch_ns[on_streams_of_their_own(work.kernels)]
-            if 2 * int((launches == MISSING).sum()) > len(launches):
-                result.append(rank)
-        return result
+        """Ranks that lack launches, see ``lacks_launches``."""
+        both = zip(self.step.ranks, self.step.works, strict=True)
+        return [rank for rank, work in both if lacks_launches(work.kernels)]
 
     def has_unmatched(self, dimension: str) -> bool:
         """Whether communications of a dimension are not matched, so that nothing tells their waits from transfers."""

@@ -192,6 +192,44 @@ def in_graphs(kernels: RankKernels, apart: Bool, members: Int64) -> Waits:
     return waits.only((share >= HOLDS_IN)[number])
 
 
+def lacks_launches(kernels: RankKernels) -> bool:
+    """Whether of communications on streams of their own, or most of them, no launch is known, so no wait."""
+    launches = kernels.launch_ns[on_streams_of_their_own(kernels)]
+    return 2 * int((launches == MISSING).sum()) > len(launches)
+
+
+def done_before(kernels: RankKernels) -> Int64:
+    """Per kernel and stream, how many kernels of the stream had ended when it started."""
+    streams = range(int(kernels.stream.max(initial=-1)) + 1)
+    ends = (kernels.end_ns[kernels.stream == stream] for stream in streams)
+    counts = [np.searchsorted(end, kernels.start_ns + SLACK_NS, side="right") for end in ends]
+    return np.stack(counts, axis=1).astype(np.int64) if counts else np.empty((0, 0), np.int64)
+
+
+def by_starts(kernels: RankKernels, apart: Bool, done: Int64 | None = None) -> Waits:
+    """Waits between communications and work whose launches are not known, told by when they start.
+
+    What starts at once after what ended last before it on another stream, and whose own stream was free before, waited
+    for it.
+
+    Args:
+        done: ``done_before``, the least of all ranks that run the same: then all waits that may be, seen or not.
+    """
+    start, end = kernels.start_ns, kernels.end_ns
+    free = np.where(np.diff(kernels.stream, prepend=-1) == 0, np.append(0, end[:-1]), np.iinfo(np.int64).min)
+    before, parts = done_before(kernels) if done is None else done, [NO_WAITS]
+    for stream in np.unique(kernels.stream[kernels.communicates | kernels.computes]).tolist():
+        own = np.flatnonzero(kernels.stream == stream)
+        # Communications wait for work and work for them: two streams that compute hand nothing over here.
+        waiting = np.flatnonzero((kernels.launch_ns == MISSING) & (apart != apart[own[0]]))
+        waits = across(kernels, waiting, lookup(own, before[waiting, stream] - 1), start[waiting])
+        waits = waits.only(start[waits.waited_for] < start[waits.waiting])
+        ended = end[waits.waited_for]
+        seen = (start[waits.waiting] - ended <= AT_ONCE_NS) & (ended > free[waits.waiting])
+        parts.append(waits.only(seen) if done is None else waits)
+    return together(*parts)
+
+
 def before_the_optimizer(kernels: RankKernels, members: Int64, klass: Int64) -> Waits:
     """The optimizer's first kernel waits for the data-parallel collectives of the backward pass, those of gradients.
 

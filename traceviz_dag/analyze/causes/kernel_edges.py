@@ -13,15 +13,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traceviz_dag.analyze.causes.inferred_waits import (
+    AT_ONCE_NS,
     NO_WAITS,
     Waits,
     across,
     before_the_optimizer,
+    by_starts,
     held,
     held_in_class,
     in_communicator_order,
     in_graphs,
     in_order_of_launch,
+    lacks_launches,
     neighbours,
     on_streams_of_their_own,
     passed_on,
@@ -69,11 +72,12 @@ class KernelEdges:
     untold: Int64
 
 
-def kernel_edges(kernels: RankKernels, waits: StreamWaits) -> KernelEdges:
+def kernel_edges(kernels: RankKernels, waits: StreamWaits, done: Int64 | None = None) -> KernelEdges:
     """All edges between streams of a rank.
 
     Args:
         waits: what is recorded of them, and the calls of which nothing tells for what a stream waits.
+        done: see ``by_starts``.
     """
     order, apart = in_order_of_launch(kernels), on_streams_of_their_own(kernels)
     communications = order[apart[order]]
@@ -116,9 +120,21 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits) -> KernelEdges:
     graphs = _in_graphs(kernels, apart, communications[kernels.in_graph[communications]], klass)
     further = passed_on(kernels, together(entries, handed, _of(recorded, apart)), together(between, at_once, later))
     inferred = together(entries, between, at_once, later, graphs, further, in_communicator_order(kernels))
+    if lacks_launches(kernels):
+        parts = [by_starts(kernels, apart), *([by_starts(kernels, apart, done)] if done is not None else [])]
+        inferred = together(inferred, *parts)
     inferred = inferred.only(held(kernels, inferred.waiting, inferred.waited_for))
     untold = _untold(rest, explained, apart, together(recorded, inferred))
     return _edges(kernels, recorded, inferred, communications, untold)
+
+
+def as_launched(kernels: RankKernels, edges: KernelEdges) -> RankKernels:
+    """The same, where what nothing on the GPU held up was launched when it started: so late may its host have been."""
+    ready = np.full(len(kernels), np.iinfo(np.int64).min)
+    ready[1:] = np.where(np.diff(kernels.stream) == 0, kernels.end_ns[:-1], ready[1:])
+    np.maximum.at(ready, edges.waiting, kernels.end_ns[edges.waited_for])
+    late = (kernels.launch_ns == MISSING) & (ready < kernels.start_ns - AT_ONCE_NS)
+    return replace(kernels, launch_ns=np.where(late, kernels.start_ns, kernels.launch_ns))
 
 
 def _classes(kernels: RankKernels, communications: Int64) -> Int64:

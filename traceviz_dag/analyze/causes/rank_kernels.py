@@ -41,7 +41,7 @@ class RankKernels:
     Attributes:
         kernel_id: in table ``kernels``.
         start_ns, end_ns: on the rank's clock.
-        stream: number of its device and stream.
+        stream: number of its device and stream. name: a digest of its name.
         launch_ns, thread: start and thread of the call that launched it; ``MISSING`` where unknown.
         launched_ns: when this call returned; ``MISSING`` where unknown.
         communicates, computes: by kind.
@@ -64,6 +64,7 @@ class RankKernels:
     start_ns: Int64
     end_ns: Int64
     stream: Int64
+    name: Int64
     launch_ns: Int64
     launched_ns: Int64
     thread: Int64
@@ -95,6 +96,11 @@ class RankKernels:
     def duration_ns(self) -> Int64:
         """How long each kernel ran."""
         return self.end_ns - self.start_ns
+
+    @property
+    def program(self) -> bytes:
+        """Equal for ranks that run the same kernels in the same order."""
+        return blake2b(self.stream.tobytes() + self.name.tobytes(), digest_size=16).digest()
 
     def places(self, kernel_id: Int64) -> Int64:
         """Places of kernels by their id; ``NONE`` for those that are not here."""
@@ -133,6 +139,7 @@ def rank_kernels(table: pa.Table) -> RankKernels:
         start_ns=start,
         end_ns=start + integers(table, "duration_ns"),
         stream=stream.astype(np.int64),
+        name=_digests(table, "name").view(np.int64),
         launch_ns=launch,
         launched_ns=np.where(launch == MISSING, MISSING, launch + optional_integers(table, "launch_duration_ns")),
         thread=optional_integers(table, "launch_thread"),

@@ -127,14 +127,14 @@ def host_waits(kernels: RankKernels, synchronizations: pa.Table, hidden: Collect
 def with_wait_at_the_end(kernels: RankKernels, waits: HostWaits, window: tuple[int, int]) -> HostWaits:
     """The same with a last wait for the GPU that no row shows, where only that explains when the host ends the step.
 
-    So it is where the host launches nothing for ``LEAST_UNSEEN`` of the step, waits for nothing on record, and ends the
-    step right after the last kernel.
+    So it is where the host launches nothing for ``LEAST_UNSEEN`` of the step, or no launch is on record, and it waits
+    for nothing on record, and ends the step right after the last kernel.
     """
     begin, end = window
-    launched = kernels.launch_ns[(kernels.launch_ns != MISSING) & (kernels.launch_ns < end)]
-    if not len(launched):
+    if not len(kernels):
         return waits
-    idle, last = int(launched.max()), int(kernels.end_ns.argmax())
+    launched = kernels.launch_ns[(kernels.launch_ns != MISSING) & (kernels.launch_ns < end)]
+    idle, last = int(launched.max(initial=begin)), int(kernels.end_ns.argmax())
     done = int(kernels.end_ns[last])
     unseen = done - idle >= LEAST_UNSEEN * (end - begin) and not ((waits.end_ns > idle) & (waits.end_ns <= end)).any()
     if not unseen or not 0 < end - done <= RIGHT_AFTER_NS:
@@ -167,5 +167,6 @@ def _last_ended(kernels: RankKernels, start: Int64, end: Int64) -> Int64:
         return np.full(len(start), NONE)
     last = np.searchsorted(kernels.end_ns[order], end, side="right") - 1
     found = np.where(last >= 0, order[last], NONE)
-    launched_before = (kernels.launch_ns[found] != MISSING) & (kernels.launch_ns[found] < start)
+    # Without a launch on record, ``MISSING``, too.
+    launched_before = kernels.launch_ns[found] < start
     return np.where((found >= 0) & (kernels.end_ns[found] >= start) & launched_before, found, NONE)

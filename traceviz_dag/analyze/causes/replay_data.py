@@ -31,7 +31,7 @@ from traceviz_dag.read.events import MISSING
 
 DIFFERENCES = frozenset(
     {"launch_ns", "member_kernel", "member_meeting", "waiting", "waited_for", "pause_kernel", "section_ns"}
-    | {"same", "place"}
+    | {"same", "place", "unmet_kernel"}
 )
 """Columns whose values differ little from the one before."""
 
@@ -59,7 +59,8 @@ class ReplayData:
             Per section ``section_ns``, ``section_lag_ns``, ``section_hidden`` (the call before it is a hidden wait).
             Per item ``chunk``, ``direction``. Per member ``member_kernel``, ``member_meeting``.
             ``expert_member``: places of members. ``pause_kernel``, ``pause_ns``; alike
-            ``extra_kernel``, ``extra_ns`` of launches of extra work. ``waiting``, ``waited_for``: nodes.
+            ``extra_kernel``, ``extra_ns`` of launches of extra work. ``unmet_kernel``: communications that are not
+            matched with all their members. ``waiting``, ``waited_for``: nodes.
     """
 
     facts: dict[str, Any]
@@ -100,6 +101,9 @@ def replay_data(what_if: WhatIf) -> ReplayData:
         "direction": way,
         "member_kernel": base[step.members.rank] + step.members.kernel,
         "member_meeting": step.members.meeting,
+        "unmet_kernel": np.flatnonzero(
+            np.concatenate([work.kernels.communicates & ~step.is_met(place) for place, work in enumerate(works)])
+        ),
     }
     for name, each in (("pause", edits.pauses), ("extra", edits.extra_launches)):
         late = np.concatenate(list(each))

@@ -7,9 +7,9 @@ ceilings, and those of several edits do not add up.
 
 A communication that is not matched with all its members hides who waited for whom. The bar then also holds what the
 edits gain if such communications end as soon as their rank comes, as far as the edits save so much time at all; and
-what they gain if these end when they did, because they waited for others. Of communication on streams of its own that
-has no launch on record, nothing tells what waited for it; then the bar holds 0 and all that the edits save. What a
-finding is may not depend on that: see ``undecided``.
+what they gain if these end when they did, because they waited for others. Where communication on streams of its own has
+no launch on record, starts tell what waited for it as far as that is seen; then the bar also holds what the edits gain
+with all waits that may be, and all that they save. What a finding is may not depend on that: see ``undecided``.
 """
 
 from __future__ import annotations
@@ -31,9 +31,6 @@ from traceviz_dag.arrays import Int64
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
-
-LEAST_OPEN = 0.01
-"""Share of communications that are not matched with all their members from which gains depend on what is unknown."""
 
 WORTH = 0.002
 """A rank is fixed on its own account where its excess over its peers is at least this share of the step."""
@@ -117,13 +114,15 @@ class Suspects:
 class WhatIf:
     """Predictions for one step."""
 
-    def __init__(self, step: StepWork, stages: Sequence[int]) -> None:
+    def __init__(self, step: StepWork, stages: Sequence[int], tight: StepWork | None = None) -> None:
         """Take a step.
 
         Args:
             stages: stage of each rank; ``MISSING`` where unknown.
+            tight: the same with all waits that may be, where launches are not on record; None where they are.
         """
         self.step = step
+        self.tight = None if tight is None else WhatIf(tight, stages)
         self.edits = StepEdits(step, tuple(stages))
         self.times = step.times()
 
@@ -163,19 +162,19 @@ class WhatIf:
     def _with_untied(self, found: Prediction, applied: Sequence[Callable[[AllTimes], AllTimes]]) -> Prediction:
         """The same with what ranks leave open of whose communication nothing tells what waited for it."""
         saved = self._saved(applied) if found.microbatches is None else self.step_ns
-        low, high = min(found.gain_low_ns, 0), max(found.gain_high_ns, saved)
+        least = found if self.tight is None else self.tight._predicted(found.edits, applied)
+        low = min(found.gain_low_ns, least.gain_low_ns, *([0] if self.tight is None else []))
+        high = max(found.gain_high_ns, least.gain_high_ns, saved)
         undecided = found.undecided
-        if high >= LEAST_GAIN * self.step_ns:
+        sure = self._is_enough(min(found.gain_ns, least.gain_ns), low)
+        if not sure and high >= LEAST_GAIN * self.step_ns:
             undecided = self._untied_words
         return replace(found, gain_low_ns=low, gain_high_ns=high, undecided=undecided)
 
     @property
     def open_question(self) -> str | None:
-        """Why gains are ranges that only a replay of what is unknown tells; None where next to nothing is."""
-        unmet, every = self.edits.unmet
-        if self.edits.untied:
-            return self._untied_words
-        return self._unmet_words if unmet.sum() > LEAST_OPEN * every.sum() else None
+        """Why gains are ranges that only a replay with other waits tells; None where they are not."""
+        return self._untied_words if self.edits.untied else None
 
     @property
     def _unmet_words(self) -> str:
@@ -196,19 +195,25 @@ class WhatIf:
         return gain >= LEAST_GAIN * self.step_ns and low > 0
 
     def _saved(self, applied: Sequence[Callable[[AllTimes], AllTimes]]) -> int:
-        """What edits take away from the work of all ranks together; no step becomes shorter by more."""
+        """What edits take away from the work of all ranks together, of a meeting from one member; no step becomes
+        shorter by more."""
         edited = self.times
         for apply in applied:
             edited = apply(edited)
-        total = 0
-        for mine, other in zip(self.times, edited, strict=True):
+        members, total = self.step.members, 0
+        of_meeting = np.zeros(int(members.meeting.max(initial=-1)) + 1, np.int64)
+        for place, (mine, other) in enumerate(zip(self.times, edited, strict=True)):
             if mine.waits is not other.waits or (other.launch_ns[mine.launch_ns != MISSING] == MISSING).any():
                 return self.step_ns
             total += int(np.maximum(mine.launch_ns - other.launch_ns, 0).max(initial=0)) * len(mine.section_ns)
-            for name in ("duration_ns", "lag_ns", "section_ns", "section_lag_ns"):
+            shorter = np.maximum(mine.duration_ns - other.duration_ns, 0)
+            total += int(shorter[~self.step.works[place].is_joined()].sum())
+            own = members.rank == place
+            np.maximum.at(of_meeting, members.meeting[own], shorter[members.kernel[own]])
+            for name in ("lag_ns", "section_ns", "section_lag_ns"):
                 total += int(np.maximum(getattr(mine, name) - getattr(other, name), 0).sum())
             total += max(mine.host_end_ns - other.host_end_ns, 0)
-        return min(total, self.step_ns)
+        return min(total + int(of_meeting.sum()), self.step_ns)
 
     def _predicted(
         self, edits: tuple[Edit, ...], applied: Sequence[Callable[[AllTimes], AllTimes]], hold: bool = False

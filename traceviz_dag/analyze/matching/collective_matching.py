@@ -3,8 +3,9 @@
 The place is the recorded sequence number where the trace names the group (the numbers are those of one communicator)
 and every row of it has one, else the order of launch. By order, the members' lists of operations must agree, and for a
 group that no trace names also kernels, sizes and types; a shorter list (a file that breaks off, a profiler that started
-late) is placed where it fits in exactly one way, and so is a longer one, if ends agree; where those of like lists
-contradict the order, they are not paired. What cannot be placed stays unmatched, with the reason.
+late) is placed where it fits in exactly one way, and so is a longer one, if ends agree. Lists that lost rows elsewhere
+are paired row by row where only one difference of clocks makes ends agree. What cannot be placed stays unmatched, with
+the reason.
 """
 
 from __future__ import annotations
@@ -38,6 +39,21 @@ _ALL_WAIT_FOR_ALL = (Operation.ALL_REDUCE, Operation.ALL_GATHER, Operation.REDUC
 
 FEWEST_ENDS = 8
 """Ends from which on a list may be said to contradict another of the same length."""
+
+FEWEST_ALIGNED = 4
+"""Rows from which on ends alone may say where a list lost some."""
+
+MOST_LOST = 8
+"""Rows that each of two lists may have lost beside those by which one is shorter."""
+
+MOST_SHORTER = 64
+"""Rows by which a list that lost some may be shorter than another: each is tried against as many others."""
+
+TOGETHER_NS = 5_000
+"""Most ends of one communication lie this close together, where ends alone may say which rows are one."""
+
+LEAST_EXPLAINED = 0.75
+"""Share of the shorter list of which ends must agree."""
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
@@ -181,18 +197,32 @@ def _place_by_order(
     reference = _reference_queues(unit, lengths, prints)
     agrees = (prints == prints[reference]) & (lengths == lengths[reference])
     twin = np.where(agrees[queue], starts[reference[queue]] + position, np.arange(len(queue)))
-    shift = np.where(agrees, 0, MISSING)
-    for odd in np.flatnonzero(~agrees).tolist():
-        own, others = (slice(starts[one], starts[one] + lengths[one]) for one in (odd, reference[odd]))
-        for sign, short, long in ((1, own, others), (-1, others, own)):
-            at = _only_fit(signature[short], signature[long])
-            if at != MISSING and _ends_together(ends[short], ends[long], at):
-                shift[odd] = sign * at
-    placed = (shift[queue] != MISSING) & ~_contradicted_by_ends(rows, chosen[rest], queue, twin)
     # Steps of one file follow each other: each gets places of its own.
     wide = 2 * int(lengths.max()) + 1
-    place[rest[placed]] = (unit[queue] * wide + int(lengths.max()) + position + shift[queue])[placed]
+    found = np.where(agrees[queue], unit[queue] * wide + int(lengths.max()) + position, MISSING)
+    contradicted = _contradicted_by_ends(rows, chosen[rest], queue, twin)
+    found[contradicted] = MISSING
+    for odd in np.unique(queue[contradicted | ~agrees[queue]]).tolist():
+        own, others = (slice(starts[one], starts[one] + lengths[one]) for one in (odd, reference[odd]))
+        at = _fitted(signature[own], ends[own], signature[others], ends[others])
+        if (at != MISSING).sum() > (found[own] != MISSING).sum():
+            found[own] = np.where(at != MISSING, unit[odd] * wide + int(lengths.max()) + at, MISSING)
+    placed = found != MISSING
+    place[rest[placed]] = found[placed]
     rule[rest[placed]] = MATCHED_BY.index(MatchedBy.ORDER)
+
+
+def _fitted(own: Int64, ends: Int64, others: Int64, others_ends: Int64) -> Int64:
+    """Per row of a list its place in another one: before its first where it precedes it, ``MISSING`` where unknown.
+
+    Args:
+        own, others: what the rows of both lists are, as numbers. ends, others_ends: when they end.
+    """
+    for sign, short, long in ((1, (own, ends), (others, others_ends)), (-1, (others, others_ends), (own, ends))):
+        at = _only_fit(short[0], long[0])
+        if at != MISSING and _ends_together(short[1], long[1], at):
+            return np.arange(len(own)) + sign * at
+    return _aligned(own, ends, others, others_ends)
 
 
 def _number(
@@ -256,11 +286,67 @@ def _ends_together(short: Int64, long: Int64, at: int) -> bool:
     return bool((2 * np.abs(apart) < np.where(gaps, gaps, gaps.max() + 1).min(axis=1)).all())
 
 
+def _aligned(own: Int64, ends: Int64, others: Int64, others_ends: Int64) -> Int64:
+    """Per row of a list the one of another list that ends with it, in order and of the same kind; else ``MISSING``.
+
+    The difference of clocks is that on which most ends agree. Another one must not explain nearly as much, unless this
+    one alone explains the whole of the shorter list: layers alike repeat.
+
+    Args: see ``_fitted``.
+    """
+    result = np.full(len(own), MISSING)
+    short, reach = min(len(own), len(others)), abs(len(own) - len(others)) + MOST_LOST
+    if short < FEWEST_ALIGNED or reach > MOST_SHORTER:
+        return result
+    wanted = np.arange(len(own))[:, None] + np.arange(-reach, reach + 1)
+    at = np.clip(wanted, 0, len(others) - 1)
+    apart = ends[:, None] - others_ends[at]
+    alike = (at == wanted) & (own[:, None] == others[at])
+    ordered, half = np.sort(apart[alike]), short // 2 + 1
+    if len(ordered) < half:
+        return result
+    narrowest, gaps = int((ordered[half - 1 :] - ordered[: len(ordered) - half + 1]).min()), _to_next(others_ends)
+    limit = max(AGREE_BETTER * narrowest, min(TOGETHER_NS, int(np.sort(gaps)[len(gaps) // 2]) // 4))
+    within = _within(ordered, limit)
+    middle = ordered[int(within.argmax()) + int(within.max()) // 2]
+    off = np.where(alike, np.abs(apart - middle), limit + 1)
+    nearest = off.argmin(axis=1)
+    rows = np.arange(len(own))
+    partner, off = at[rows, nearest], off[rows, nearest]
+    near = np.minimum(_to_next(ends), gaps[partner])
+    met = (off <= limit) & (2 * off < near)
+    # Those of one row each, in the order of both lists.
+    met &= (partner > np.append(-1, np.maximum.accumulate(np.where(met, partner, -1))[:-1])) | ~met
+    most = int(_within(ordered[np.abs(ordered - middle) > 2 * limit], 2 * limit).max(initial=0))
+    explained = int(met.sum())
+    if explained < max(FEWEST_ALIGNED, LEAST_EXPLAINED * short) or narrowest > TOGETHER_NS:
+        return result
+    if 2 * most <= explained or most < explained == short:
+        result[met] = partner[met]
+    return result
+
+
+def _within(ordered: Int64, limit: int) -> Int64:
+    """Per value how many, itself among them, are at most as much larger."""
+    return np.searchsorted(ordered, ordered + limit, "right") - np.arange(len(ordered))
+
+
+def _to_next(ends: Int64, queue: Int64 | None = None) -> Int64:
+    """How far each end is from the nearest other one of its list."""
+    queue = np.zeros_like(ends) if queue is None else queue
+    order, far = np.lexsort((ends, queue)), np.iinfo(np.int64).max
+    gaps = np.where(np.diff(queue[order]), far, np.diff(ends[order]))
+    result = np.empty(len(ends), np.int64)
+    result[order] = np.minimum(np.append(far, gaps), np.append(gaps, far))
+    return result
+
+
 def _contradicted_by_ends(
     rows: Communications, chosen: npt.NDArray[np.intp], queue: Int64, twin: Int64
 ) -> npt.NDArray[np.bool_]:
     """Mark rows whose ends say that their list lost another row than the one it is compared with: they agree far better
-    if counted one further or one less, or one has ended before the other started (impossible where all wait for all).
+    if counted one further or one less, or, where all wait for all, one has ended before the other started or is as far
+    from it as from others.
     A list of which the former holds all in all, or of two rows in a row, is marked whole.
 
     Args:
@@ -273,7 +359,10 @@ def _contradicted_by_ends(
     middle = lower_medians(queue, apart, count)[queue]
     apart = np.abs(apart - middle)
     usual = lower_medians(queue, apart, count)
+    gaps = _to_next(ends, queue)
     far = np.maximum(starts - middle - ends[twin], starts[twin] + middle - ends) > AGREE_BETTER * usual[queue]
+    beside = (usual[queue] <= TOGETHER_NS) & (apart > AGREE_BETTER * usual[queue])
+    far |= beside & (apart > np.minimum(gaps, gaps[twin]) // 2)
     result = far & np.isin(rows.operation[chosen], [OPERATIONS.index(each) for each in _ALL_WAIT_FOR_ALL])
     for by in (-1, 1):
         other = np.clip(twin + by, 0, len(ends) - 1)

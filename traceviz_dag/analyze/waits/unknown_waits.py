@@ -74,8 +74,10 @@ def _contradiction(rows: list[dict[str, object]], contradicting: list[dict[str, 
         return f"{_ranks(contradicting)} call different operations at the same places; look there"
     odd = [row for row in contradicting if row["fault"] == Fault.ORDER_DIFFERS]
     groups, ranks = {_group(row) for row in odd}, {row["rank"] for row in odd}
-    peers = [row for row in rows if _group(row) in groups and row["rank"] not in ranks]
-    own, theirs = _counts(odd), _counts(peers)
+    mine, peers = (
+        [row for row in rows if _group(row) in groups and (row["rank"] in ranks) == inside] for inside in (True, False)
+    )
+    own, theirs = _counts(mine), _counts(peers)
     if len({row["rank"] for row in peers}) <= len(ranks):
         return f"the communications of {_ranks([*odd, *peers])} contradict each other in {_differs(own, theirs)}"
     number = f" ({spanned(own)} of them, not {spanned(theirs)})" if own.isdisjoint(theirs) else ""

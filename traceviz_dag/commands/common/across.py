@@ -127,7 +127,8 @@ def slow_statements(rows: Sequence[SlowRank]) -> list[str]:
 
     if len(rows) > 1 and not any(row["items"] for row in rows):
         return [
-            "whose GPU is slow cannot be told: no two ranks run the same kernels (one rank a stage, or uneven work)"
+            "whose GPU is slow cannot be told: no kernel ran equally often on all ranks of a stage (one rank a stage, "
+            "or uneven work)"
         ]
     return [slow_statement(row) for row in rows if row["slow"]]
 

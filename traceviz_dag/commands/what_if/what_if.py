@@ -162,7 +162,6 @@ def _stored(iteration: StoredIteration) -> tuple[list[dict[str, Any]], str | Non
 
 
 def _predicted(iteration: StoredIteration, wanted: Wanted) -> tuple[list[dict[str, Any]], str | None]:
-    from traceviz_dag.analyze.causes.what_if import WhatIf
     from traceviz_dag.pipeline.causes import ranked_steps
     from traceviz_dag.pipeline.completeness import ranks_in_words
 
@@ -178,7 +177,7 @@ def _predicted(iteration: StoredIteration, wanted: Wanted) -> tuple[list[dict[st
     reason = None
     try:
         for ranked in ranked_steps(iteration, iteration.table("collectives"), iteration.table("messages")):
-            what_if = WhatIf(ranked.step, ranked.stages)
+            what_if = ranked.what_if()
             edits = wanted.edits(what_if, iteration.sets_of_ranks)
             for each in [*([edit] for edit in edits), *([edits] if len(edits) > 1 else [])]:
                 try:

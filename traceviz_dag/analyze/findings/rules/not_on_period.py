@@ -19,12 +19,20 @@ WITH work AS (
 path AS (
     SELECT category, sum(duration_ns) AS path_ns
     FROM path_segments WHERE run = $run AND iteration = $iteration GROUP BY category
+),
+-- Communication that is not matched with all its members may be a wait for any work.
+open AS (
+    SELECT coalesce(sum(duration_ns), 0) AS open_ns FROM path_segments
+    WHERE run = $run AND iteration = $iteration AND (cause = 'unmatched' OR (rank, kernel_id) IN (
+        SELECT (rank, kernel_id) FROM collectives
+        WHERE run = $run AND iteration = $iteration AND fault IS NOT NULL AND rank IS NOT NULL
+    ))
 )
 SELECT
     category AS operation, value, CAST(round(time_ns) AS BIGINT) AS time_ns,
-    CAST(coalesce(path_ns, 0) AS BIGINT) AS path_ns
-FROM work LEFT JOIN path USING (category)
-WHERE value >= {LARGE} AND coalesce(path_ns, 0) < {SMALL} * time_ns
+    CAST(coalesce(path_ns, 0) AS BIGINT) AS path_ns, CAST(open_ns AS BIGINT) AS open_ns
+FROM work LEFT JOIN path USING (category), open
+WHERE value >= {LARGE} AND coalesce(path_ns, 0) + open_ns < {SMALL} * time_ns
 """
 
 
@@ -34,7 +42,9 @@ def _sentence(row: Row) -> str:
 
 
 def _detail(row: Row) -> str:
-    return f"{share(row['value'])} of the time of computation kernels; faster kernels save no more than that"
+    unmatched = f"beside {duration(row['open_ns'])} of communication whose members were not all found; "
+    beside = unmatched if row["open_ns"] else ""
+    return f"{beside}{share(row['value'])} of the time of computation kernels; faster kernels save no more than that"
 
 
 RULE = Rule(

@@ -196,7 +196,7 @@ RULE = Rule(
     unpredicted="fixing the rank would leave it the work, and no edit spreads sequences anew",
     places=Places(_PLACES),
     unable_sql="""
-SELECT 'no two ranks run the same kernels' AS reason
+SELECT 'no kernel ran equally often on all ranks of a stage' AS reason
 WHERE NOT EXISTS (FROM rank_speeds WHERE run = $run AND iteration = $iteration AND items > 0)
     AND NOT EXISTS (FROM stage_speeds WHERE run = $run AND iteration = $iteration)
 """,

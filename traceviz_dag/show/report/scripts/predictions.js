@@ -5,6 +5,7 @@ import { withoutLags } from "./replay.js";
 
 /** @typedef {import("./edits.js").Edit} Edit */
 /** @typedef {import("./replay.js").Step} Step */
+/** @typedef {import("./replay.js").Times} Times */
 
 /**
  * What edits gain, summed over the training steps of the iteration.
@@ -54,18 +55,81 @@ export class Predictions {
 
 /** @param {Known} known @param {Edit[]} edits */
 function ofStep(known, edits) {
-  const found = once(known, edits, false);
-  if (!edits.some((edit) => edit.dimension !== undefined && hasUnmatched(known.step, edit.dimension))) return found;
-  const most = once(known, edits, true);
-  return { ...found, low: Math.min(found.low, most.low), high: Math.max(found.high, most.high) };
+  let found = once(known, edits, {});
+  if (edits.some((edit) => edit.dimension !== undefined && hasUnmatched(known.step, edit.dimension))) {
+    const most = once(known, edits, { unmatched: true });
+    found = { ...found, low: Math.min(found.low, most.low), high: Math.max(found.high, most.high) };
+  }
+  return edits.length && known.step.columns.unmet_kernel.length ? withUnmet(known, edits, found) : found;
 }
 
-/** @param {Known} known @param {Edit[]} edits @param {boolean} unmatched @returns {Gain} */
-function once({ step, length, free }, edits, unmatched) {
+/**
+ * The same with what communications that are not matched with all their members leave open.
+ * @param {Known} known @param {Edit[]} edits @param {Gain} found
+ * @returns {Gain}
+ */
+function withUnmet(known, edits, found) {
+  const most = once(known, edits, { unmatched: true, drop: true });
+  const least = once(known, edits, { unmatched: true, hold: true });
+  const all = saved(known, edits);
+  const gain = Math.max(found.gain, Math.min(most.gain, all));
+  const high = Math.max(found.high, Math.min(most.high, Math.max(all, gain)));
+  return { ...found, low: Math.min(found.low, least.low), high };
+}
+
+/**
+ * What edits take away from the work of all ranks together, of a meeting from one member.
+ * @param {Known} known @param {Edit[]} edits
+ */
+function saved({ step, length }, edits) {
+  const before = step.times;
+  const after = edits.reduce((times, edit) => edited(step, times, edit, true), before);
+  if (after.waits !== before.waits) return length;
+  let sum = 0;
+  for (let rank = 0, kernel = 0; rank < step.facts.ranks.length; rank++) {
+    let earlier = 0;
+    for (const last = kernel + step.facts.kernels[rank]; kernel < last; kernel++) {
+      if (before.launch[kernel] === -Infinity) continue;
+      if (after.launch[kernel] === -Infinity) return length;
+      earlier = Math.max(earlier, before.launch[kernel] - after.launch[kernel]);
+    }
+    sum += earlier * step.facts.sections[rank];
+  }
+  const ofMeeting = new Float64Array(step.nodes - step.meetings);
+  const { member_kernel: kernels, member_meeting: meetings } = step.columns;
+  for (let member = 0; member < kernels.length; member++) {
+    const shorter = before.duration[kernels[member]] - after.duration[kernels[member]];
+    ofMeeting[meetings[member]] = Math.max(ofMeeting[meetings[member]], shorter);
+  }
+  /** @param {Float64Array} one @param {Float64Array} other @param {Uint8Array} [without] */
+  const less = (one, other, without) =>
+    one.reduce((known, value, place) => known + (without?.[place] ? 0 : Math.max(value - other[place], 0)), 0);
+  sum += less(before.duration, after.duration, step.joined) + less(before.lag, after.lag) + total([...ofMeeting]);
+  sum += less(before.section, after.section) + less(before.sectionLag, after.sectionLag);
+  return Math.min(sum + less(before.hostEnd, after.hostEnd), length);
+}
+
+/**
+ * @typedef {object} How
+ * @property {boolean} [unmatched] take communications that are not matched as transfers, too
+ * @property {boolean} [drop] let those that are not matched with all their members take no time
+ * @property {boolean} [hold] let these end when they did
+ */
+
+/** @param {Known} known @param {Edit[]} edits @param {How} how @returns {Gain} */
+function once({ step, length, free }, edits, { unmatched = false, drop = false, hold = false }) {
   let times = step.times;
   for (const edit of edits) times = edited(step, times, edit, unmatched);
-  const gain = length - step.lengthOf(times);
-  let freeGain = free - step.lengthOf(withoutLags(times));
+  if (drop) {
+    const duration = times.duration.slice();
+    for (const kernel of step.columns.unmet_kernel) duration[kernel] = 0;
+    times = { ...times, duration };
+  }
+  /** @param {Times} before @param {Times} after */
+  const lengthOf = (before, after) =>
+    step.lengthOf(after, hold ? step.unmetEnds(step.replay(before), before, after) : undefined);
+  const gain = length - lengthOf(step.times, times);
+  let freeGain = free - lengthOf(withoutLags(step.times), withoutLags(times));
   const { launch, section, lag, waits } = step.times;
   const host = times.launch !== launch || times.section !== section || times.lag !== lag || times.waits !== waits;
   // What of the gain is there because the host does something else: a free host would not show it.

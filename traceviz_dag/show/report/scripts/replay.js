@@ -196,8 +196,9 @@ export class Step {
   /**
    * When every node ends, from the begin of the first rank's step.
    * @param {Times} times
+   * @param {Float64Array} [earliest] per node, before when it does not end
    */
-  replay(times) {
+  replay(times, earliest) {
     const lags = new Float64Array(this.sources.length);
     const result = new Float64Array(this.nodes);
     this.weigh(times, result, lags);
@@ -211,6 +212,26 @@ export class Step {
         if (arrival > start) start = arrival;
       }
       result[node] += start;
+      if (earliest && earliest[node] > result[node]) result[node] = earliest[node];
+    }
+    return result;
+  }
+
+  /**
+   * Per node, when it ends at the earliest if communications that are not matched with all their members end as they did.
+   * @param {Float64Array} ends the replay with the times before
+   * @param {Times} before
+   * @param {Times} after those of the replay that is asked about
+   */
+  unmetEnds(ends, before, after) {
+    const result = new Float64Array(this.nodes).fill(-Infinity);
+    for (const kernel of this.columns.unmet_kernel) {
+      const segment = this.segmentOf[kernel];
+      let later = 0;
+      for (let behind = kernel + 1; behind < this.firsts[segment + 1]; behind++) {
+        later += after.lag[behind] + after.duration[behind] - before.lag[behind] - before.duration[behind];
+      }
+      result[segment] = Math.max(result[segment], ends[segment] + later);
     }
     return result;
   }
@@ -259,9 +280,10 @@ export class Step {
   /**
    * How long the step takes: the longest of any rank, from its own begin to its end.
    * @param {Times} times
+   * @param {Float64Array} [earliest] as of ``replay``
    */
-  lengthOf(times) {
-    const ends = this.replay(times);
+  lengthOf(times, earliest) {
+    const ends = this.replay(times, earliest);
     let longest = -Infinity;
     for (let rank = 0; rank < this.facts.ranks.length; rank++) {
       longest = Math.max(longest, ends[this.ends + rank] - ends[this.sections + this.sectionBegins[rank]]);
