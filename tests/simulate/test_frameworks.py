@@ -191,6 +191,32 @@ def test_a_step_without_a_mark_counts_for_no_other_and_is_told(tmp_path, framewo
         assert answer.code == 0 and answer.out.count(line) == 1
 
 
+def _run_ahead(job: Path) -> None:
+    """The host launches the first step in a third of its time, then marks the second while the GPU has yet to work."""
+    for path in job.glob("*.gz"):
+        content = json.loads(gzip.decompress(path.read_bytes()))
+        rows = [row for row in content["traceEvents"] if row["ph"] == "X" and row["cat"] != "kernel"]
+        marks = [row for row in rows if row["name"].startswith("ProfilerStep")]
+        one, two = sorted(marks, key=lambda row: row["ts"])[:2]
+        begin, end = one["ts"], two["ts"]
+        for row in rows:
+            if row["ts"] < end:
+                row["ts"], row["dur"] = begin + (row["ts"] - begin) / 3, row["dur"] / 3
+        two["ts"], two["dur"] = begin + (end - begin) / 3, two["dur"] + (end - begin) * 2 / 3
+        path.write_bytes(gzip.compress(json.dumps(content).encode()))
+
+
+def test_kernels_without_launches_before_the_first_launched_one_are_of_the_steps_before(tmp_path):
+    job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=2, layers=6, steps=2))
+    _run_ahead(job)
+    _cut(job, 0.2, None, 2)
+    fill_home(tmp_path / "home", [job])
+    told = open_lake(tmp_path / "home").query(
+        "SELECT DISTINCT step_evidence, step FROM kernels WHERE launch_start_ns IS NULL AND kind = 'communication'"
+    )
+    assert told.to_pylist() == [{"step_evidence": "cut", "step": None}]
+
+
 def test_a_rank_whose_profiler_stopped_within_the_only_step_is_of_the_job_all_the_same(tmp_path):
     said = {}
     for cut in (False, True):

@@ -199,7 +199,8 @@ _OF_STEPS = [PHASES.index(phase) for phase in (Phase.FORWARD, Phase.BACKWARD, Ph
 def _before_all_steps(trace: TraceEvents, facts: KernelFacts, profiler: ProfilerSteps) -> Bool:
     """What the step before the first mark launched, if something is named as only work of training steps is.
 
-    Without a launch, that is what started before the mark, or right behind such work on its stream: the GPU can lag.
+    Without a launch, that is what started before the mark, right behind such work on its stream (the GPU can lag), or
+    first on a stream that is otherwise launched: a stream runs in order.
     """
     device, time_ns, begin = trace.device, facts.launches.time_ns, int(profiler.start_ns.min())
     launched = time_ns != MISSING
@@ -210,7 +211,9 @@ def _before_all_steps(trace: TraceEvents, facts: KernelFacts, profiler: Profiler
     lanes = int(lane.max(initial=0)) + 1
     first, busy = np.full(lanes, np.iinfo(np.int64).max), np.bincount(lane, weights=before, minlength=lanes) > 0
     np.minimum.at(first, lane[launched & ~before], device.start_ns[launched & ~before])
-    before |= ~launched & busy[lane] & (device.start_ns < first[lane])
+    bound = np.where(first < np.iinfo(np.int64).max, first, first.min())
+    late = np.bincount(lane, weights=~launched & (device.start_ns >= bound[lane]), minlength=lanes) > 0
+    before |= ~launched & np.where(busy[lane], device.start_ns < first[lane], ~late[lane])
     names, others = (np.zeros(len(trace.strings), dtype=bool) for _ in range(2))
     of_steps = np.isin(facts.phases.phase, _OF_STEPS)
     names[device.name[~before & of_steps]] = True
