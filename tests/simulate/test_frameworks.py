@@ -185,7 +185,7 @@ def test_a_step_without_a_mark_counts_for_no_other_and_is_told(tmp_path, framewo
         (status,) = lake.query("SELECT DISTINCT status, cut_steps FROM traces WHERE iteration = 2").to_pylist()
         assert status == {"status": "read", "cut_steps": [] if not cut else [1 if first else 3]}
     assert said[True] == said[False]
-    line = f"training step {1 if first else 3} is cut: the profiler {'started' if first else 'stopped'} within it"
+    line = f"step {1 if first else 3} is cut: the profiler {'started' if first else 'stopped'} within it"
     for command in ("waits", "findings"):
         answer = call(command, "--home", tmp_path / "home_True", "--iteration", "2")
         assert answer.code == 0 and answer.out.count(line) == 1
@@ -217,6 +217,22 @@ def test_kernels_without_launches_before_the_first_launched_one_are_of_the_steps
     assert told.to_pylist() == [{"step_evidence": "cut", "step": None}]
 
 
+def test_what_a_cut_step_runs_into_the_next_is_no_measure_of_that_one(tmp_path):
+    measured = {}
+    for ahead in (False, True):
+        job = simulate_framework(tmp_path / f"job_{ahead}", FrameworkSettings(Framework.DDP, 2, layers=6, steps=2))
+        if ahead:
+            _run_ahead(job)
+            _cut(job, 0.2, None, 2)
+        fill_home(tmp_path / f"home_{ahead}", [job])
+        columns = "rank, dimension, compute_ns, communication_ns, exposed_ns, busy_ns, kernels, window_end_ns"
+        lake = open_lake(tmp_path / f"home_{ahead}")
+        query = f"SELECT {columns} FROM overlap WHERE iteration = 2 AND window_name = 'step' ORDER BY ALL"
+        measured[ahead] = lake.query(query).to_pylist()
+    assert measured[True] == measured[False] and any(row["exposed_ns"] for row in measured[True])
+    assert "step 1 is cut" in call("analyze", job, "--home", tmp_path / "home_True").out
+
+
 def test_a_rank_whose_profiler_stopped_within_the_only_step_is_of_the_job_all_the_same(tmp_path):
     said = {}
     for cut in (False, True):
@@ -246,7 +262,7 @@ def test_a_step_that_is_cut_on_one_rank_is_said_to_be_whole_on_the_others(tmp_pa
         path.write_bytes(content)
     fill_home(tmp_path / "home", [job])
     answer = call("waits", "--home", tmp_path / "home", "--iteration", "2")
-    line = "training step 1 is cut on rank 2: the profiler started within it; its kernels on rank 2 count for no wait"
+    line = "step 1 is cut on rank 2: the profiler started within it; its kernels on rank 2 count for no wait"
     assert line in answer.out and "; ranks 0–1 recorded it whole" in answer.out
 
 

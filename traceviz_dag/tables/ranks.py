@@ -322,8 +322,9 @@ OVERLAP = Table(
         Column(
             "window_from",
             DICTIONARY,
-            "What a step's window is: host (its mark), launches (first start to last end of the kernels launched in "
-            "it, as the host runs ahead), host_launches_unknown (its mark; launches are not recorded).",
+            "What a step's window is: host (its mark, without what a cut step before ran there first), launches (first "
+            "start to last end of the kernels launched in it, as the host runs ahead), host_launches_unknown (its "
+            "mark; launches are not recorded).",
         ),
         *_OVERLAP_MEASURES,
         Column("hidden_share", DOUBLE, "hidden / communication; NULL without communication."),

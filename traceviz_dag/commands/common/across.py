@@ -141,7 +141,7 @@ def cut_statements(rows: Sequence[CutStep]) -> list[str]:
         where = "" if row["everywhere"] else f" on {numbered('rank', row['ranks'])}"
         whole = f"; {numbered('rank', row['whole'])} recorded it whole" if row["whole"] else ""
         lines.append(
-            f"training step {row['step']} is cut{where}: the profiler {how[row['edge']]} within it; its kernels{where} "
+            f"step {row['step']} is cut{where}: the profiler {how[row['edge']]} within it; its kernels{where} "
             "count for no wait or speed, and for a step only where they run within its time (table traces, cut_steps)"
             f"{whole}"
         )
