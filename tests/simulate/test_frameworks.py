@@ -80,6 +80,25 @@ def test_a_slow_rank_is_the_fault_and_its_gain_is_what_the_job_without_it_takes_
     assert faults[0]["gain_ns"] == pytest.approx(took[1] - took[None], rel=0.1)
 
 
+def test_shares_of_an_iteration_of_several_steps_are_of_one_step(tmp_path):
+    """Rank 1 is slow in all steps, of which the delay is summed."""
+    told = {}
+    for folder in ("job", "job/iteration_7"):
+        job = simulate_framework(tmp_path / folder, FrameworkSettings(Framework.DDP, 3, layers=6, steps=3, slow_rank=1))
+        home = tmp_path / f"home_{len(told)}"
+        fill_home(home, [job])
+        columns = "own_ns, own_share, steps, step_ns"
+        query = f"SELECT {columns} FROM late_ranks JOIN iterations USING (iteration) WHERE rank = 1"
+        told[folder] = open_lake(home).query(query).to_pylist()
+    (together,), alone = told["job/iteration_7"], told["job"]
+    assert len(alone) == 3 and together["steps"] == 3
+    # What came before its first communication counts from another instant.
+    assert together["own_ns"] == pytest.approx(sum(row["own_ns"] for row in alone), rel=0.01)
+    assert together["step_ns"] == max(row["step_ns"] for row in alone)
+    assert together["own_share"] == pytest.approx(max(row["own_share"] for row in alone), rel=0.01)
+    assert " · 3 steps of " in call("findings", "--home", home).out
+
+
 def test_a_host_that_ends_its_step_with_its_gpu_waited_for_it_though_no_row_shows_that(tmp_path):
     gains = {}
     for rows in (True, False):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import PAUSES, SLOW_ALONE, STAGES
-from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds, percent
+from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule, milliseconds
 from traceviz_dag.analyze.findings.rules import launch_bound
 from traceviz_dag.analyze.findings.rules.host_pauses import UNNAMED_SQL
 from traceviz_dag.analyze.findings.rules.slow_group import SLOW
-from traceviz_dag.analyze.slow_ranks import MAY_BE_WORK
+from traceviz_dag.analyze.slow_ranks import MAY_BE_WORK, in_steps
+from traceviz_dag.analyze.waits.blame import share_of_step
 from traceviz_dag.vocabulary import FindingClass
 
 MORE_WORK = 1.02
@@ -19,13 +20,13 @@ MORE_TOKENS = 1.05
 _SQL = f"""
 WITH slow AS (
     SELECT rank, stage, slow_ratio AS value, slow_more_ns AS more_ns, peers,
-        CASE slow_in WHEN 'all' THEN 'peers' ELSE slow_in END AS against, kernel, work_by
+        CASE slow_in WHEN 'all' THEN 'peers' ELSE slow_in END AS against, kernel, work_by, slow_steps
     FROM rank_speeds WHERE run = $run AND iteration = $iteration AND slow_in IS NOT NULL
         AND rank NOT IN ({SLOW})
     UNION ALL
     -- A rank that is alone in its stage is held against the same kernels of the other stages.
     SELECT rank, stage, if(alone = 'memory', memory_ratio, stage_speeds.ratio), slower_ns, stages - 1,
-        if(alone = 'memory', 'memory of stages', 'stages'), NULL, NULL
+        if(alone = 'memory', 'memory of stages', 'stages'), NULL, NULL, NULL
     FROM (SELECT *, {SLOW_ALONE} AS alone FROM stage_speeds WHERE run = $run AND iteration = $iteration) AS stage_speeds
         JOIN rank_speeds USING (run, iteration, rank, stage)
     WHERE peers = 0 AND alone IS NOT NULL
@@ -44,13 +45,13 @@ crowded AS (
 )
 SELECT
     rank, stage, value, more_ns, peers, against, against LIKE '%stages' AS inferred, 'fault' AS class, kernel,
-    NULL AS late_category, NULL AS last, NULL AS communications, NULL AS work, work_by
+    NULL AS late_category, NULL AS last, NULL AS communications, NULL AS work, work_by, slow_steps, NULL AS steps
 FROM slow WHERE NOT (against = 'extra' AND rank IN (SELECT rank FROM ({launch_bound.SQL}) WHERE rank IS NOT NULL))
 UNION ALL
 -- Who comes late for having more to do is nobody's fault.
 SELECT rank, late.stage, own_share, own_ns, NULL, 'late', false,
     CASE WHEN work >= {MORE_WORK} AND late_category LIKE '%_computation' THEN 'opportunity' ELSE 'fault' END, NULL,
-    late_category, last, communications, work, work_by
+    late_category, last, communications, work, work_by, NULL, steps
 FROM (FROM late_ranks LEFT JOIN named USING (rank) LEFT JOIN {STAGES} USING (rank)
     WHERE run = $run AND iteration = $iteration) AS late
 LEFT JOIN (SELECT rank, work, work_by FROM rank_speeds WHERE run = $run AND iteration = $iteration) USING (rank)
@@ -102,13 +103,13 @@ def _sentence(row: Row) -> str:
         return (
             f"{who} has more to do: {_MORE[row['work_by']].format(row['work'])} as those of the median peer, and "
             f"others waited {milliseconds(row['more_ns'])} for it ({row['late_category']}), "
-            f"{percent(row['value'])} of the step"
+            f"{share_of_step(row['value'], row['steps'])}"
         )
     if row["against"] == "late":
         return (
             f"{who} comes late: it was the last in {row['last']} of {row['communications']} communications with its "
             f"peers, and of their delays {milliseconds(row['more_ns'])} were its own ({row['late_category']}), "
-            f"{percent(row['value'])} of the step" + (_MAY_BE_WORK if _may_be_work(row) else "")
+            f"{share_of_step(row['value'], row['steps'])}" + (_MAY_BE_WORK if _may_be_work(row) else "")
         )
     if row["against"] == "stages":
         than = f"as on {others}, {milliseconds(row['more_ns'])} beyond the mean stage"
@@ -116,7 +117,8 @@ def _sentence(row: Row) -> str:
         peers = f"the median of its {row['peers']} peers" if row["peers"] > 1 else "its one peer"
         than = f"as on {peers}, {milliseconds(row['more_ns'])} more"
     maybe = _MAY_BE_WORK if _may_be_work(row) else ""
-    return f"{who} computes slowly: the same kernels take {row['value']:.2f} times as long {than}{maybe}"
+    slow = f"computes slowly{in_steps(row['slow_steps'])}"
+    return f"{who} {slow}: the same kernels take {row['value']:.2f} times as long {than}{maybe}"
 
 
 _MORE = {
@@ -144,8 +146,8 @@ _OF_LATE = {
     "idle": "Its work had been launched and its GPU did not run it: look for waits between streams (capture with "
     "cuda_sync rows) and for another process on that GPU (nvidia-smi).",
     "memory": "Look at that rank's copies: pageable memory, and the width and rate of its PCIe link (nvidia-smi -q).",
-    "computation": "The same kernels were not found slow there: see whether it has more of them, such as longer "
-    "sequences or packing that differs, or work of its own such as logging or checkpoints.",
+    "computation": "The same kernels were not found slow enough there to explain it: see whether it has more of them, "
+    "such as longer sequences or packing that differs, or work of its own such as logging or checkpoints.",
     "communication": "It comes late out of other communication: traceviz waits says whom it waited for there.",
     "unclassified": "See what that rank runs before its peers wait for it (traceviz waits, table kernels): the trace "
     "does not tell what that work is for.",
