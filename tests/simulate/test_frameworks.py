@@ -273,6 +273,25 @@ def test_a_rank_whose_profiler_stopped_within_the_only_step_is_of_the_job_all_th
     assert said[True] == said[False] and all(row["wait_aligned_ns"] is not None for row in said[True])
 
 
+def test_doctor_promises_no_waits_where_a_rank_recorded_fewer_communications(tmp_path):
+    job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=3, layers=6, steps=2))
+    (path,) = job.glob("*rank_0001*.gz")
+    content = json.loads(gzip.decompress(path.read_bytes()))
+    rows = content["traceEvents"]
+    sent = [row for row in rows if row.get("cat") == "kernel" and "AllReduce" in row["name"]]
+    content["traceEvents"] = [row for row in rows if row is not sent[-3]]
+    path.write_bytes(gzip.compress(json.dumps(content).encode()))
+    answer = call("doctor", job, "--home", tmp_path / "home", "--json").json
+    told = [
+        (each["answer"], each["why"])
+        for iteration in answer
+        for each in iteration["questions"]
+        if each["question"] == "Who waits for whom across ranks?"
+    ]
+    assert [word for word, _ in told] == ["yes", "no"]
+    assert "the communications of rank 1" in told[1][1] and "in number" in told[1][1]
+
+
 def test_a_step_that_is_cut_on_one_rank_is_said_to_be_whole_on_the_others(tmp_path):
     job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=3, layers=6, steps=2))
     whole = {path: path.read_bytes() for path in job.glob("*.gz") if "rank_0002" not in path.name}
