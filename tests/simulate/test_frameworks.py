@@ -15,6 +15,7 @@ from tests.analyze.across_ranks import analysed_all
 from tests.damage import call
 from tests.show.home import fill_home
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.simulate import frameworks
 from traceviz_dag.simulate.frameworks import Framework, FrameworkSettings, simulate_framework
 
 
@@ -78,6 +79,24 @@ def test_a_slow_rank_is_the_fault_and_its_gain_is_what_the_job_without_it_takes_
     advice = {row["remedy"] for row in lake.query("SELECT remedy FROM findings WHERE remedy IS NOT NULL").to_pylist()}
     assert advice and not any("Megatron" in words or "--overlap" in words for words in advice)
     assert faults[0]["gain_ns"] == pytest.approx(took[1] - took[None], rel=0.1)
+
+
+def test_communication_beside_the_step_before_is_hidden_for_waits_as_for_overlap(tmp_path, monkeypatch):
+    monkeypatch.setattr(frameworks._Job, "read_the_loss", lambda _job: None)
+    job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=2, layers=6, steps=3))
+    fill_home(tmp_path / "home", [job])
+    lake = open_lake(tmp_path / "home")
+    told = lake.query(
+        "SELECT iteration, sum(exposed_wait_ns + exposed_transfer_ns)::BIGINT AS ns FROM collectives "
+        "GROUP BY ALL ORDER BY ALL"
+    ).to_pylist()
+    measured = lake.query(
+        "SELECT iteration, sum(exposed_ns)::BIGINT AS ns FROM overlap WHERE window_name = 'step' AND dimension = 'all' "
+        "GROUP BY ALL ORDER BY ALL"
+    ).to_pylist()
+    assert told == measured and len(told) == 3
+    beside = lake.query("SELECT DISTINCT iteration FROM kernels WHERE len(beside_ns) > 0 ORDER BY ALL").to_pylist()
+    assert [row["iteration"] for row in beside] == [2, 3]
 
 
 def test_shares_of_an_iteration_of_several_steps_are_of_one_step(tmp_path):

@@ -91,6 +91,7 @@ def kernels_table(
         "stage": pa.array([facts.stage] * len(order), type=pa.int32()),
         "step": integers(pick(step)),
         "step_evidence": labelled(pick(step_evidence), _STEP_EVIDENCES),
+        "beside_ns": [None] * len(order),
         **_decision_columns(facts.decisions, pick(facts.decision_of)),
         **{name: integers(pick(values)) for name, values in _microbatch_columns(places, facts).items()},
         **_place_columns(trace, tree, places, facts.launches, order),

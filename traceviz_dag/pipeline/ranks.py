@@ -15,6 +15,7 @@ from traceviz_dag.analyze.gaps.gpu_gaps import gpu_gaps_table
 from traceviz_dag.analyze.microbatches import HostSteps, microbatches_table
 from traceviz_dag.analyze.overlap import overlap_table
 from traceviz_dag.analyze.step_windows import Step, windows_of_kernels
+from traceviz_dag.analyze.waits.beside import with_beside
 from traceviz_dag.classify.dimensions.communication import job_groups
 from traceviz_dag.classify.framework import framework_of
 from traceviz_dag.classify.kernels import Classification, classify
@@ -60,7 +61,7 @@ def analyse_rank(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[
 def _analyse_once(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[str, pa.Table]:
     events = read_events(trace, topology, rules)
     classified = classify_trace(events, trace.rank, topology, rules)
-    kernels = rows_of_step(classified.kernels, trace.step)
+    kernels = rows_of_step(with_beside(classified.kernels), trace.step)
     windows, _ = gpu_step_windows(classified, trace.step)
     return {
         **format_of_trace(trace).tables(trace, step_windows(classified, trace.step)),
