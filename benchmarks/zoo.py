@@ -44,6 +44,10 @@ time, *matched* counts communication kernels. There is no truth for most of them
 - hta: operations are those of annotations around the launches; of 2 ranks of 128 nothing tells which kernels met, so
   none is matched (`tests/analyze/matching/test_unnamed_groups.py`).
 - megatron_gpu: every kernel against its ground truth (`tests/classify/test_ground_truth.py`).
+
+No GPU was available to record more: pipelines, FSDP and ZeRO are held against simulated GPU rows alone (those of
+megatron_gpu come from a model, too). On AMD GPUs the PyTorch profiler's traces are read, as the two mi300 ones of
+tracelens show; rocprofv3's own JSON is not, since no such trace was at hand to hold a reader against.
 """
 _READ_SQL = """
 SELECT count(DISTINCT rank) AS ranks, count(*) FILTER (status = 'read') AS whole, count(*) AS files,

@@ -168,6 +168,15 @@ def test_options_of_megatron_are_advised_where_megatron_trains_and_nowhere_else(
     assert len(told) == 5 and all("mend these first" in each for each in told)
 
 
+@pytest.mark.parametrize("dimension", ["dp", "edp", "embedding", "tp"])
+@pytest.mark.parametrize("framework", [None, *TrainingFramework])
+def test_without_a_backward_pass_nothing_is_advised_on_gradients(dimension, framework):
+    rule, row = rule_named("exposed_communication"), {"dimension": dimension}
+    told = rule.what_to_do(row, StepKind.FORWARD_ONLY, framework)
+    assert not re.search(r"grad|backward|no_sync|untie|overlap_comm|param-gather", told), told
+    assert dimension != "tp" or told == rule.what_to_do(row, StepKind.TRAINING, framework)
+
+
 def test_a_rank_in_another_environment_is_named_and_what_no_rank_states_is_not_compared():
     rule, here = rule_named("environment"), {"run": RUN, "iteration": 7}
     home = duckdb.connect()

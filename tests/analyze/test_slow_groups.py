@@ -118,6 +118,20 @@ def test_a_rank_that_is_slow_in_half_of_its_kernels_is_slow_where_its_work_is_th
     assert found == ([] if elements is None else [5])
 
 
+def test_a_rank_that_is_slow_in_one_step_of_several_is_found_with_the_step():
+    rows = [
+        {"rank": rank, "stage": 0, "step": step, "phase": "forward", "name": name, "kernels": 4}
+        | {"time_ns": 4000 * time * (1.5 if (rank, step) == (5, 2) else 1.0)}
+        for rank in range(8)
+        for step in (1, 2, 3)
+        for name, time in KERNELS.items()
+    ]
+    (row,) = (row for row in slow_ranks(pa.Table.from_pylist(rows)).to_pylist() if row["slow"])
+    assert (row["rank"], row["slow_steps"], row["slow_ratio"]) == (5, [2], pytest.approx(1.5))
+    assert row["ratio"] == pytest.approx(3.5 / 3)
+    assert slow_statement(row).startswith("rank 5 computes slowly in step 2 alone: the same kernels take 1.50 times")
+
+
 def test_slow_memory_and_another_algorithm_are_named_as_that():
     memory = slow_ranks(work(lambda rank, name: 2.0 if rank == 5 and name in BY_MEMORY else 1.0)).to_pylist()
     other = work(

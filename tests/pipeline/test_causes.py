@@ -20,6 +20,7 @@ from benchmarks.what_if import cases, outcome
 from tests.commands.jobs import home_of
 from tests.nsys_file import Export
 from tests.sets import fast
+from tests.show.home import fill_home
 from tests.simulate.conftest import small
 from traceviz_dag.analyze.causes.critical_path import critical_path, slacks
 from traceviz_dag.analyze.causes.edits import StepEdits
@@ -399,3 +400,16 @@ def test_work_that_waits_for_itself_is_named_and_costs_no_other_table(job):
     (row,) = tables["what_if"].to_pylist()
     assert row["refusal"].startswith("work waits for itself in a circle: kernel ")
     assert tables["path_segments"].num_rows == 0
+
+
+def test_hiding_communication_of_a_rank_gains_no_more_than_there_is_of_it(tmp_path, shared_data):
+    fill_home(tmp_path, [shared_data / "kineto/tracelens/b200_vllm_eager.json.gz"])
+    (row,) = (
+        open_lake(tmp_path)
+        .query(
+            "SELECT gain_low_ns, gain_ns, gain_high_ns, communication_ns FROM what_if JOIN overlap USING (dimension) "
+            "WHERE edit = 'hide' AND dimension = 'tp' AND window_name = 'kernels'"
+        )
+        .to_pylist()
+    )
+    assert 0 <= row["gain_low_ns"] <= row["gain_ns"] <= row["gain_high_ns"] <= row["communication_ns"]

@@ -18,6 +18,7 @@ from traceviz_dag.analyze.causes.replay_data import replay_data
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.report import StoredReportSource
+from traceviz_dag.simulate import frameworks
 from traceviz_dag.simulate.frameworks import Framework, FrameworkSettings, simulate_framework
 
 
@@ -81,6 +82,43 @@ def test_a_slow_rank_is_the_fault_and_its_gain_is_what_the_job_without_it_takes_
     advice = {row["remedy"] for row in lake.query("SELECT remedy FROM findings WHERE remedy IS NOT NULL").to_pylist()}
     assert advice and not any("Megatron" in words or "--overlap" in words for words in advice)
     assert faults[0]["gain_ns"] == pytest.approx(took[1] - took[None], rel=0.1)
+
+
+def test_communication_beside_the_step_before_is_hidden_for_waits_as_for_overlap(tmp_path, monkeypatch):
+    monkeypatch.setattr(frameworks._Job, "read_the_loss", lambda _job: None)
+    job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=2, layers=6, steps=3))
+    fill_home(tmp_path / "home", [job])
+    lake = open_lake(tmp_path / "home")
+    told = lake.query(
+        "SELECT iteration, sum(exposed_wait_ns + exposed_transfer_ns)::BIGINT AS ns FROM collectives "
+        "GROUP BY ALL ORDER BY ALL"
+    ).to_pylist()
+    measured = lake.query(
+        "SELECT iteration, sum(exposed_ns)::BIGINT AS ns FROM overlap WHERE window_name = 'step' AND dimension = 'all' "
+        "GROUP BY ALL ORDER BY ALL"
+    ).to_pylist()
+    assert told == measured and len(told) == 3
+    beside = lake.query("SELECT DISTINCT iteration FROM kernels WHERE len(beside_ns) > 0 ORDER BY ALL").to_pylist()
+    assert [row["iteration"] for row in beside] == [2, 3]
+
+
+def test_shares_of_an_iteration_of_several_steps_are_of_one_step(tmp_path):
+    """Rank 1 is slow in all steps, of which the delay is summed."""
+    told = {}
+    for folder in ("job", "job/iteration_7"):
+        job = simulate_framework(tmp_path / folder, FrameworkSettings(Framework.DDP, 3, layers=6, steps=3, slow_rank=1))
+        home = tmp_path / f"home_{len(told)}"
+        fill_home(home, [job])
+        columns = "own_ns, own_share, steps, step_ns"
+        query = f"SELECT {columns} FROM late_ranks JOIN iterations USING (iteration) WHERE rank = 1"
+        told[folder] = open_lake(home).query(query).to_pylist()
+    (together,), alone = told["job/iteration_7"], told["job"]
+    assert len(alone) == 3 and together["steps"] == 3
+    # What came before its first communication counts from another instant.
+    assert together["own_ns"] == pytest.approx(sum(row["own_ns"] for row in alone), rel=0.01)
+    assert together["step_ns"] == max(row["step_ns"] for row in alone)
+    assert together["own_share"] == pytest.approx(max(row["own_share"] for row in alone), rel=0.01)
+    assert " · 3 steps of " in call("findings", "--home", home).out
 
 
 def test_a_host_that_ends_its_step_with_its_gpu_waited_for_it_though_no_row_shows_that(tmp_path):
@@ -213,10 +251,52 @@ def test_a_step_without_a_mark_counts_for_no_other_and_is_told(tmp_path, framewo
         (status,) = lake.query("SELECT DISTINCT status, cut_steps FROM traces WHERE iteration = 2").to_pylist()
         assert status == {"status": "read", "cut_steps": [] if not cut else [1 if first else 3]}
     assert said[True] == said[False]
-    line = f"training step {1 if first else 3} is cut: the profiler {'started' if first else 'stopped'} within it"
+    line = f"step {1 if first else 3} is cut: the profiler {'started' if first else 'stopped'} within it"
     for command in ("waits", "findings"):
         answer = call(command, "--home", tmp_path / "home_True", "--iteration", "2")
         assert answer.code == 0 and answer.out.count(line) == 1
+
+
+def _run_ahead(job: Path) -> None:
+    """The host launches the first step in a third of its time, then marks the second while the GPU has yet to work."""
+    for path in job.glob("*.gz"):
+        content = json.loads(gzip.decompress(path.read_bytes()))
+        rows = [row for row in content["traceEvents"] if row["ph"] == "X" and row["cat"] != "kernel"]
+        marks = [row for row in rows if row["name"].startswith("ProfilerStep")]
+        one, two = sorted(marks, key=lambda row: row["ts"])[:2]
+        begin, end = one["ts"], two["ts"]
+        for row in rows:
+            if row["ts"] < end:
+                row["ts"], row["dur"] = begin + (row["ts"] - begin) / 3, row["dur"] / 3
+        two["ts"], two["dur"] = begin + (end - begin) / 3, two["dur"] + (end - begin) * 2 / 3
+        path.write_bytes(gzip.compress(json.dumps(content).encode()))
+
+
+def test_kernels_without_launches_before_the_first_launched_one_are_of_the_steps_before(tmp_path):
+    job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=2, layers=6, steps=2))
+    _run_ahead(job)
+    _cut(job, 0.2, None, 2)
+    fill_home(tmp_path / "home", [job])
+    told = open_lake(tmp_path / "home").query(
+        "SELECT DISTINCT step_evidence, step FROM kernels WHERE launch_start_ns IS NULL AND kind = 'communication'"
+    )
+    assert told.to_pylist() == [{"step_evidence": "cut", "step": None}]
+
+
+def test_what_a_cut_step_runs_into_the_next_is_no_measure_of_that_one(tmp_path):
+    measured = {}
+    for ahead in (False, True):
+        job = simulate_framework(tmp_path / f"job_{ahead}", FrameworkSettings(Framework.DDP, 2, layers=6, steps=2))
+        if ahead:
+            _run_ahead(job)
+            _cut(job, 0.2, None, 2)
+        fill_home(tmp_path / f"home_{ahead}", [job])
+        columns = "rank, dimension, compute_ns, communication_ns, exposed_ns, busy_ns, kernels, window_end_ns"
+        lake = open_lake(tmp_path / f"home_{ahead}")
+        query = f"SELECT {columns} FROM overlap WHERE iteration = 2 AND window_name = 'step' ORDER BY ALL"
+        measured[ahead] = lake.query(query).to_pylist()
+    assert measured[True] == measured[False] and any(row["exposed_ns"] for row in measured[True])
+    assert "step 1 is cut" in call("analyze", job, "--home", tmp_path / "home_True").out
 
 
 def test_a_rank_whose_profiler_stopped_within_the_only_step_is_of_the_job_all_the_same(tmp_path):
@@ -240,6 +320,25 @@ def test_a_rank_whose_profiler_stopped_within_the_only_step_is_of_the_job_all_th
     assert said[True] == said[False] and all(row["wait_aligned_ns"] is not None for row in said[True])
 
 
+def test_doctor_promises_no_waits_where_a_rank_recorded_fewer_communications(tmp_path):
+    job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=3, layers=6, steps=2))
+    (path,) = job.glob("*rank_0001*.gz")
+    content = json.loads(gzip.decompress(path.read_bytes()))
+    rows = content["traceEvents"]
+    sent = [row for row in rows if row.get("cat") == "kernel" and "AllReduce" in row["name"]]
+    content["traceEvents"] = [row for row in rows if row is not sent[-3]]
+    path.write_bytes(gzip.compress(json.dumps(content).encode()))
+    answer = call("doctor", job, "--home", tmp_path / "home", "--json").json
+    told = [
+        (each["answer"], each["why"])
+        for iteration in answer
+        for each in iteration["questions"]
+        if each["question"] == "Who waits for whom across ranks?"
+    ]
+    assert [word for word, _ in told] == ["yes", "no"]
+    assert "the communications of rank 1" in told[1][1] and "in number" in told[1][1]
+
+
 def test_a_step_that_is_cut_on_one_rank_is_said_to_be_whole_on_the_others(tmp_path):
     job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=3, layers=6, steps=2))
     whole = {path: path.read_bytes() for path in job.glob("*.gz") if "rank_0002" not in path.name}
@@ -248,7 +347,7 @@ def test_a_step_that_is_cut_on_one_rank_is_said_to_be_whole_on_the_others(tmp_pa
         path.write_bytes(content)
     fill_home(tmp_path / "home", [job])
     answer = call("waits", "--home", tmp_path / "home", "--iteration", "2")
-    line = "training step 1 is cut on rank 2: the profiler started within it; its kernels on rank 2 count for no wait"
+    line = "step 1 is cut on rank 2: the profiler started within it; its kernels on rank 2 count for no wait"
     assert line in answer.out and "; ranks 0–1 recorded it whole" in answer.out
 
 

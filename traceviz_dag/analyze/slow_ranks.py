@@ -17,7 +17,7 @@ all that its peers run, and other kernels besides, does extra work.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -28,6 +28,7 @@ import pyarrow as pa
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.analyze.work_evidence import OF_LAYERS, WorkEvidence, bound_by_memory, plain_codes, sizes_of
 from traceviz_dag.arrays import Bool, Float64, Int64
 from traceviz_dag.read.events import MISSING
@@ -72,6 +73,7 @@ class SlowRank(TypedDict):
     work_by: str | None
     slow: bool | None
     slow_in: str | None
+    slow_steps: list[int] | None
     slow_ratio: float | None
     slow_more_ns: int | None
     kernel: str | None
@@ -134,12 +136,15 @@ def slow_ranks(work: pa.Table) -> pa.Table:
     blocks, sized = _optional(work, "blocks") / np.maximum(kernels, 1), sizes_of(work)[0] >= 0
     phase, phases = codes(work, "phase")
     by_phase = {each: _Sums.none(len(everyone)) for each, name in enumerate(phases) if name in OF_LAYERS}
+    step = optional_integers(work, "step")
+    by_step = {each: _Sums.none(len(everyone)) for each in np.unique(step).tolist()}
     code, names = codes(work, "name")
     of_memory = bound_by_memory(code, names)
     evidence = WorkEvidence(work, place, stage_of, of_memory)
     for rows in comparable(work, of_stage[place]):
         ranks, item = place[rows], (kernels[rows], time[rows])
         every.add(ranks, *item)
+        by_step[int(step[rows[0]])].add(ranks, *item)
         if int(phase[rows[0]]) in by_phase:
             by_phase[int(phase[rows[0]])].add(ranks, *item)
         if not sized[rows[0]]:
@@ -152,7 +157,9 @@ def slow_ranks(work: pa.Table) -> pa.Table:
     some = np.zeros(len(everyone), dtype=bool)
     for sums in by_phase.values():
         some |= (sums.share >= LEAST_ITEMS) & (sums.ratio >= 1 + SLOWER_THAN_FEW)
-    return _table(everyone, stage_of, of_stage, (every, memory, arithmetic, without_sizes), some, evidence, others)
+    return _table(
+        everyone, stage_of, of_stage, (every, memory, arithmetic, without_sizes), by_step, some, evidence, others
+    )
 
 
 def slow_statement(row: SlowRank) -> str:
@@ -161,16 +168,22 @@ def slow_statement(row: SlowRank) -> str:
     Raises:
         ValueError: the rank has no peer to be compared with.
     """
-    ratio, more_ns = row["ratio"], row["more_ns"]
+    steps = row["slow_steps"]
+    ratio, more_ns = (row["slow_ratio"], row["slow_more_ns"]) if steps else (row["ratio"], row["more_ns"])
     if ratio is None or more_ns is None:
         raise ValueError(f"rank {row['rank']} has no peer to be compared with")
     where = "" if row["stage"] is None else f" of stage {row['stage']}"
     peers = f"{row['peers']} peer{'s' if row['peers'] > 1 else ''}"
     return (
-        f"rank {row['rank']} computes slowly: the same kernels take {ratio:.2f} times as long as on the median "
-        f"of its {peers}{where}, {more_ns / 1e6:,.3f} ms more; no clock is needed for this, and it "
+        f"rank {row['rank']} computes slowly{in_steps(steps)}: the same kernels take {ratio:.2f} times as long as on "
+        f"the median of its {peers}{where}, {more_ns / 1e6:,.3f} ms more; no clock is needed for this, and it "
         "is not what mending it would save" + ("" if row["work_by"] else f"; {MAY_BE_WORK}")
     )
+
+
+def in_steps(steps: Sequence[int] | None) -> str:
+    """In which training steps alone a rank is slow, in words; nothing where it is so in all."""
+    return f" in {numbered('step', steps)} alone" if steps else ""
 
 
 def comparable(work: pa.Table, ranks_of_stage: Int64, by_all: bool = False) -> Iterator[Int64]:
@@ -295,6 +308,7 @@ def _table(
     stage: npt.NDArray[np.int64],
     size: npt.NDArray[np.int64],
     sums: tuple[_Sums, _Sums, _Sums, _Sums],
+    by_step: dict[int, _Sums],
     in_a_phase: Bool,
     evidence: WorkEvidence,
     others: dict[int, _Others],
@@ -309,6 +323,12 @@ def _table(
     # peers' must then be known.
     equal = np.array([by is not None for by in work_by], dtype=bool) & (more_work < 1 + SLOWER)
     slow |= equal & ((every.share >= _HALF) | in_a_phase) & (every.ratio >= 1 + SLOWER_THAN_FEW)
+    # One that is slow in some steps is found where all of them together show it, too: its work is known of all alone.
+    of_step = {
+        number: (in_step.share >= LEAST_ITEMS) & (np.minimum(in_step.ratio, every.ratio) >= least * beyond) & ~slow
+        for number, in_step in by_step.items()
+    }
+    slow = np.logical_or.reduce([slow, *of_step.values()])
     of_memory = (memory.share >= LEAST_ITEMS) & (memory.ratio >= MEMORY_SLOWER) & (arithmetic.items > 0)
     of_memory &= ~slow & (arithmetic.ratio < least) & (more_work < 1 + SLOWER)
     rows = []
@@ -329,7 +349,10 @@ def _table(
         other = others.get(place)
         chosen: tuple[str, float, float] | None = None
         if slow[place]:
-            chosen = "all", every.own[place], every.usual[place]
+            steps = [number for number, marked in of_step.items() if marked[place]]
+            counted = [by_step[number] for number in steps] or [every]
+            chosen = "all", sum(each.own[place] for each in counted), sum(each.usual[place] for each in counted)
+            row["slow_steps"] = steps or None
         elif other is not None and other.extra and other.own >= _EXTRA * every.usual[place] > 0:
             chosen = "extra", every.own[place] + other.own, every.usual[place]
             row["kernel"] = other.kernel

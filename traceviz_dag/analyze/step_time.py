@@ -1,12 +1,10 @@
-"""How long the training steps of an iteration take: what shares across ranks refer to."""
+"""How long a training step of an iteration takes: what shares across ranks refer to."""
 
 from __future__ import annotations
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import optional_integers
 
 WINDOW_COLUMNS = ("window_name", "step", "dimension", "window_start_ns", "window_end_ns")
@@ -16,9 +14,9 @@ _STEP, _KERNELS, _ALL = "step", "kernels", "all"
 
 
 def step_time(overlap: pa.Table) -> int | None:
-    """The time of all training steps, each as long as its longest window on any rank.
+    """The longest training step of any rank, as ``iterations.step_ns``.
 
-    Without a ProfilerStep it is the longest span of a device's kernels. For one step it is ``iterations.step_ns``.
+    Without a ProfilerStep it is the longest span of a device's kernels.
 
     Args:
         overlap: the table of that name of all ranks, columns ``WINDOW_COLUMNS``.
@@ -32,8 +30,5 @@ def step_time(overlap: pa.Table) -> int | None:
         if not chosen.num_rows:
             continue
         length = optional_integers(chosen, "window_end_ns") - optional_integers(chosen, "window_start_ns")
-        first, number = number_groups(optional_integers(chosen, "step"))
-        longest = np.zeros(len(first), dtype=np.int64)
-        np.maximum.at(longest, number, length)
-        return int(longest.sum()) or None
+        return int(length.max()) or None
     return None

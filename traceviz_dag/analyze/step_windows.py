@@ -2,6 +2,7 @@
 
 A host that waits for its GPU in each step marks when the GPU works on it. One that does not wait marks when it
 launches: its step may be over before the first of its kernels starts, so that its window holds kernels of other steps.
+A step without a mark, in which the profiler started, may run on into the first mark: that step begins behind it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 
 from traceviz_dag.analyze.kernel_intervals import integers
 from traceviz_dag.arrays import NONE, Bool, Int64
-from traceviz_dag.vocabulary import StepEvidence, WindowFrom
+from traceviz_dag.vocabulary import Kind, StepEvidence, WindowFrom
 
 AHEAD_SHARE = 0.1
 """A host runs ahead where more than this share of a step's kernel time starts after its end on the host."""
@@ -57,6 +58,9 @@ def gpu_windows(
 def windows_of_kernels(kernels: pa.Table, steps: Sequence[Step]) -> tuple[list[Step], WindowFrom]:
     """The windows of a trace's training steps, and what they are.
 
+    A window that the host marks begins where the kernels of a cut step before it have ended, at the latest with the
+    first kernel launched in it.
+
     Args:
         kernels: table ``kernels`` of the whole file. steps: its ProfilerSteps, as the host marks them.
     """
@@ -74,5 +78,18 @@ def windows_of_kernels(kernels: pa.Table, steps: Sequence[Step]) -> tuple[list[S
         np.array([begin for _, begin, _ in steps], dtype=np.int64),
         np.array([end for _, _, end in steps], dtype=np.int64),
     )
+    if source != WindowFrom.LAUNCHES:
+        leading = int(first.argmin())
+        first[leading] = max(first[leading], min(last[leading], _begin_behind_cut(kernels, index, evidence, leading)))
     rows = zip(numbers.to_pylist(), first.tolist(), last.tolist(), strict=True)
     return list(rows), source
+
+
+def _begin_behind_cut(kernels: pa.Table, index: pa.ChunkedArray, evidence: pa.ChunkedArray, leading: int) -> int:
+    """The last end of what a cut step runs ahead of the leading step, at most the first start of that step's kernels,
+    copies apart; 0 where nothing was cut."""
+    start = integers(kernels, "start_ns")
+    own = pc.and_(pc.equal(index, leading), pc.not_equal(kernels["kind"].cast(pa.string()), Kind.MEMORY.value))
+    own_first = int(start[np.asarray(own)].min(initial=np.iinfo(np.int64).max))
+    cut = np.asarray(pc.equal(evidence, StepEvidence.CUT.value)) & (start < own_first)
+    return min(own_first, int((start + integers(kernels, "duration_ns"))[cut].max(initial=0)))

@@ -91,6 +91,7 @@ def kernels_table(
         "stage": pa.array([facts.stage] * len(order), type=pa.int32()),
         "step": integers(pick(step)),
         "step_evidence": labelled(pick(step_evidence), _STEP_EVIDENCES),
+        "beside_ns": [None] * len(order),
         **_decision_columns(facts.decisions, pick(facts.decision_of)),
         **{name: integers(pick(values)) for name, values in _microbatch_columns(places, facts).items()},
         **_place_columns(trace, tree, places, facts.launches, order),
@@ -199,7 +200,8 @@ _OF_STEPS = [PHASES.index(phase) for phase in (Phase.FORWARD, Phase.BACKWARD, Ph
 def _before_all_steps(trace: TraceEvents, facts: KernelFacts, profiler: ProfilerSteps) -> Bool:
     """What the step before the first mark launched, if something is named as only work of training steps is.
 
-    Without a launch, that is what started before the mark, or right behind such work on its stream: the GPU can lag.
+    Without a launch, that is what started before the mark, right behind such work on its stream (the GPU can lag), or
+    first on a stream that is otherwise launched: a stream runs in order.
     """
     device, time_ns, begin = trace.device, facts.launches.time_ns, int(profiler.start_ns.min())
     launched = time_ns != MISSING
@@ -210,7 +212,9 @@ def _before_all_steps(trace: TraceEvents, facts: KernelFacts, profiler: Profiler
     lanes = int(lane.max(initial=0)) + 1
     first, busy = np.full(lanes, np.iinfo(np.int64).max), np.bincount(lane, weights=before, minlength=lanes) > 0
     np.minimum.at(first, lane[launched & ~before], device.start_ns[launched & ~before])
-    before |= ~launched & busy[lane] & (device.start_ns < first[lane])
+    bound = np.where(first < np.iinfo(np.int64).max, first, first.min())
+    late = np.bincount(lane, weights=~launched & (device.start_ns >= bound[lane]), minlength=lanes) > 0
+    before |= ~launched & np.where(busy[lane], device.start_ns < first[lane], ~late[lane])
     names, others = (np.zeros(len(trace.strings), dtype=bool) for _ in range(2))
     of_steps = np.isin(facts.phases.phase, _OF_STEPS)
     names[device.name[~before & of_steps]] = True

@@ -338,10 +338,11 @@ def _step(row: dict[str, Any]) -> str:
     from traceviz_dag.analyze.findings.findings import are_apart
 
     step, measured = row["step_ns"], row["measured_ns"]
-    words = f"step {milliseconds(step)} ms"
+    words = f"step {milliseconds(step)} ms" if row["steps"] == 1 else f"{row['steps']} steps of {milliseconds(step)} ms"
     if not are_apart(step, measured):
-        return words
-    return f"{words} to its last kernel, of which the time measured is the host's {milliseconds(measured)} ms,"
+        return words if row["steps"] == 1 else f"{words} together"
+    kernel = "its last kernel" if row["steps"] == 1 else "the last kernel of each"
+    return f"{words} to {kernel}, of which the time measured is the host's {milliseconds(measured)} ms,"
 
 
 def _by_reason(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -245,19 +245,12 @@ def _from_path(
     chosen: _Chosen,
 ) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
     """The rows, and what of the iterations was not read."""
-    from traceviz_dag.analyze.overlap import overlap_table, window_overlap
+    from traceviz_dag.analyze.overlap import window_overlap
     from traceviz_dag.classify.rules import load_rules
     from traceviz_dag.pipeline.completeness import RankFault, ranks_chosen_by_name, read_completeness
     from traceviz_dag.pipeline.discovery import inputs_below
     from traceviz_dag.pipeline.iteration import rank_traces, read_topology
-    from traceviz_dag.pipeline.ranks import (
-        classify_trace,
-        gpu_step_windows,
-        read_events,
-        read_fault,
-        rows_of_step,
-        trace_fault,
-    )
+    from traceviz_dag.pipeline.ranks import classify_trace, measured_overlap, read_events, read_fault, trace_fault
 
     explicit = start_ns is not None or end_ns is not None
     whole = window == "file" or explicit
@@ -291,9 +284,7 @@ def _from_path(
             if whole:
                 table = window_overlap(classified.kernels, "clip" if explicit else "file", start_ns, end_ns)
             else:
-                kernels = rows_of_step(classified.kernels, trace.step)
-                windows, windows_from = gpu_step_windows(classified, trace.step)
-                table = overlap_table(kernels, windows, classified.kernels, windows_from)
+                table = measured_overlap(classified, trace.step)
             place = {"run": inputs.run, "iteration": inputs.iteration, "rank": trace.rank}
             rows += [
                 {**place, **row, "partial": fault is not None}

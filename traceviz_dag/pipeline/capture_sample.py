@@ -18,17 +18,18 @@ from traceviz_dag.analyze.matching.communications import (
     select_communications,
 )
 from traceviz_dag.analyze.matching.matches import match_communications
+from traceviz_dag.analyze.waits.blame import uncertain_waits
 from traceviz_dag.analyze.waits.collectives import collectives_table
-from traceviz_dag.analyze.waits.unknown_waits import unknown_waits
+from traceviz_dag.analyze.waits.unknown_waits import CONTRADICTS, unknown_waits
 from traceviz_dag.classify.phases.steps import MicrobatchSteps
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import IterationInputs, RankInput
-from traceviz_dag.pipeline.captures.capture import Sample
+from traceviz_dag.pipeline.captures.capture import Compared, Sample
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.iteration import rank_traces
-from traceviz_dag.pipeline.ranks import classify_trace, microbatch_counts, read_events, window_fault
+from traceviz_dag.pipeline.ranks import classify_trace, microbatch_counts, read_events, rows_of_step, window_fault
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import MICROBATCHES
 from traceviz_dag.vocabulary import Dimension, Kind, Phase
@@ -39,6 +40,9 @@ _IN_MICROBATCH = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.RECOMPUTE.val
 
 _MOST_COMPARED = 8
 """Ranks whose lists of communications are compared where only order can match them."""
+
+_MOST_BYTES_COMPARED = 32 << 20
+"""Size of their files together up to which they are compared where groups are named, too."""
 
 _AS_LARGE = 0.97
 """Files of one stage differ by less than this in size where all ranks were recorded for equally long."""
@@ -68,18 +72,32 @@ class Sampler:
                     fault=window_fault(steps.cuts, trace.step),
                     others=tuple(self._faults(_smallest(inputs, topology, trace), inputs, topology, trace, steps)),
                     unmet=_unmet(communications, inputs, topology),
-                    contradiction=self._contradiction(inputs, topology) if sample.ordered else None,
+                    compared=self._compared(inputs, topology, by_order=bool(sample.ordered)),
                 )
         return None
 
-    def _contradiction(self, inputs: IterationInputs, topology: Topology) -> str | None:
-        """Why nothing matches the communications of the first ranks by order; None where it does, or ranks lack."""
-        ranks = sorted(entry.rank for entry in inputs.ranks)[:_MOST_COMPARED]
-        known = [self._classified(trace, topology) for trace in rank_traces(inputs, set(ranks), self._home)]
-        rows = gather_communications([each[2] for each in known if each is not None])
-        matches = match_communications(rows, topology, _NO_MICROBATCHES)
-        unknown = unknown_waits(collectives_table(matches, solve_clocks(matches)))
-        return None if unknown is None or unknown.unread else unknown.reason
+    def _compared(self, inputs: IterationInputs, topology: Topology, *, by_order: bool) -> Compared | None:
+        """The first ranks together; None where their groups are named and their files too large to be read for this."""
+        entries = sorted(inputs.ranks, key=lambda entry: entry.rank)[:_MOST_COMPARED]
+        if not by_order and sum(entry.size_bytes for entry in entries) > _MOST_BYTES_COMPARED:
+            return None
+        known: list[pa.Table] = []
+        for trace in rank_traces(inputs, {entry.rank for entry in entries}, self._home):
+            read = self._classified(trace, topology)
+            known += [] if read is None else [rows_of_step(read[2], trace.step)]
+        # What pipelines send is matched by the micro-batches of all ranks.
+        sent = [
+            pc.fill_null(pc.equal(each["dimension"].cast(pa.string()), Dimension.PP.value), False) for each in known
+        ]
+        compared = known if by_order else [each.filter(pc.invert(of)) for each, of in zip(known, sent, strict=True)]
+        matches = match_communications(gather_communications(compared), topology, _NO_MICROBATCHES)
+        collectives = collectives_table(matches, solve_clocks(matches))
+        unknown = unknown_waits(collectives)
+        contradicts = pc.is_in(collectives["fault"].cast(pa.string()), pa.array([each.value for each in CONTRADICTS]))
+        if unknown is None or unknown.unread or not (by_order or pc.any(contradicts).as_py()):
+            return Compared(None, partly=False)
+        left = sum(each.num_rows for each in compared) < sum(each.num_rows for each in known)
+        return Compared(unknown.reason, partly=left or uncertain_waits(collectives) < collectives.num_rows)
 
     def _faults(
         self,

@@ -15,6 +15,7 @@ from traceviz_dag.analyze.gaps.gpu_gaps import gpu_gaps_table
 from traceviz_dag.analyze.microbatches import HostSteps, microbatches_table
 from traceviz_dag.analyze.overlap import overlap_table
 from traceviz_dag.analyze.step_windows import Step, windows_of_kernels
+from traceviz_dag.analyze.waits.beside import with_beside
 from traceviz_dag.classify.dimensions.communication import job_groups
 from traceviz_dag.classify.framework import framework_of
 from traceviz_dag.classify.kernels import Classification, classify
@@ -60,8 +61,8 @@ def analyse_rank(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[
 def _analyse_once(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[str, pa.Table]:
     events = read_events(trace, topology, rules)
     classified = classify_trace(events, trace.rank, topology, rules)
-    kernels = rows_of_step(classified.kernels, trace.step)
-    windows, windows_from = gpu_step_windows(classified, trace.step)
+    kernels = rows_of_step(with_beside(classified.kernels), trace.step)
+    windows, _ = gpu_step_windows(classified, trace.step)
     return {
         **format_of_trace(trace).tables(trace, step_windows(classified, trace.step)),
         "traces": _traces_row(trace, events, classified, kernels),
@@ -71,7 +72,7 @@ def _analyse_once(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping
         "gpu_gaps": gpu_gaps_table(
             events, classified.calls, classified.kernels if windows else kernels, windows, classified.synchronizations
         ),
-        "overlap": overlap_table(kernels, windows, classified.kernels, windows_from),
+        "overlap": measured_overlap(classified, trace.step),
     }
 
 
@@ -188,6 +189,15 @@ def gpu_step_windows(classified: Classification, step: int | None) -> tuple[list
     """The windows of the trace's ProfilerSteps on the GPU, and what they are; of one where ``step`` is given."""
     windows, source = windows_of_kernels(classified.kernels, step_windows(classified, None))
     return [row for row in windows if step is None or row[0] == step], source
+
+
+def measured_overlap(classified: Classification, step: int | None) -> pa.Table:
+    """The table ``overlap`` of all steps, or of one; kernels of a cut step belong to none, but may run beside one."""
+    windows, source = gpu_step_windows(classified, step)
+    own = rows_of_step(classified.kernels, step)
+    cut = pc.equal(own["step_evidence"].cast(pa.string()), StepEvidence.CUT.value)
+    own = own.filter(pc.invert(pc.fill_null(cut, fill_value=False)))
+    return overlap_table(own, windows, classified.kernels, source)
 
 
 def failed_trace(trace: RankTrace, fault: str) -> pa.Table:

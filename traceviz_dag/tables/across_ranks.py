@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from traceviz_dag.tables.schema import (
     BIGINT,
     BOOLEAN,
@@ -38,7 +40,7 @@ COLLECTIVES = Table(
         Column(
             "matched_by",
             DICTIONARY,
-            "What decided the match: sequence, order, schedule, peers, ends and the like, or none.",
+            "What decided the match: sequence, order, schedule, peers, ends ... or none.",
         ),
         Column("fault", DICTIONARY, "Why it is not matched, or not wholly; NULL where nothing is wrong."),
         Column("scope", DICTIONARY, "intra_node or inter_node; NULL where the nodes are unknown."),
@@ -182,7 +184,13 @@ LATE_RANKS = Table(
         Column("last", BIGINT, "In how many of them it was the last to arrive."),
         Column("delay_ns", BIGINT, "The longest wait of each of these, summed, ns: not a saving."),
         Column("own_ns", BIGINT, "Of it: the rank computed, copied, or had not launched beyond host jitter, ns."),
-        Column("own_share", DOUBLE, "own_ns as a share of the step; NULL where the time of the step is unknown."),
+        Column(
+            "own_share",
+            DOUBLE,
+            "own_ns as a share of the longest step; of several steps, that of the step in which it is greatest; NULL "
+            "where the time of the step is unknown.",
+        ),
+        Column("steps", BIGINT, "Training steps of the iteration whose waits can be told; 1 where none is marked."),
         Column("late_category", TEXT, "What it did longest meanwhile: a kernel category, host or idle."),
         Column("blamed", BOOLEAN, "Whether its own part is long in itself, and against all other ranks."),
     ),
@@ -319,7 +327,17 @@ RANK_SPEEDS = Table(
             "all, memory (kernels bound by memory alone), algorithm (it runs other kernels instead of its peers') or "
             "extra (it runs its peers' kernels and others besides); NULL where it is not slow.",
         ),
-        Column("slow_ratio", DOUBLE, "Time of the kernels that slow_in names to that of the median peer; else NULL."),
+        Column(
+            "slow_steps",
+            pa.list_(pa.int64()),
+            "Training steps of several in which alone it is slow in nearly all kernels; else NULL.",
+        ),
+        Column(
+            "slow_ratio",
+            DOUBLE,
+            "Time of the kernels that slow_in names, in slow_steps where it names steps, to that of the median peer; "
+            "else NULL.",
+        ),
         Column("slow_more_ns", BIGINT, "Their time less that of the median peer, ns; NULL where it is not slow."),
         Column("kernel", TEXT, "Where it runs other kernels: the longest of them; else NULL."),
     ),

@@ -129,6 +129,12 @@ KERNELS = Table(
             "launch, start, nearest (outside all steps), cut (of a step without a mark, in which the profiler started "
             "or stopped: step is NULL, and no wait or speed counts it) or none.",
         ),
+        Column(
+            "beside_ns",
+            pa.list_(pa.int64()),
+            "Starts and ends, in turn, ns, of what computation of other steps of the file ran beside a communication; "
+            "NULL where none did.",
+        ),
         Column("launching_microbatch", INTEGER, "Micro-batch whose code launched it; NULL where none."),
         Column("launching_chunk", INTEGER, "Chunk whose code launched it; NULL where none."),
         Column("launch_name", DICTIONARY, "Runtime call that launched it."),
@@ -322,8 +328,9 @@ OVERLAP = Table(
         Column(
             "window_from",
             DICTIONARY,
-            "What a step's window is: host (its mark), launches (first start to last end of the kernels launched in "
-            "it, as the host runs ahead), host_launches_unknown (its mark; launches are not recorded).",
+            "What a step's window is: host (its mark, without what a cut step before ran there first), launches (first "
+            "start to last end of the kernels launched in it, as the host runs ahead), host_launches_unknown (its "
+            "mark; launches are not recorded).",
         ),
         *_OVERLAP_MEASURES,
         Column("hidden_share", DOUBLE, "hidden / communication; NULL without communication."),

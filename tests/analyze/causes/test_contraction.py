@@ -51,6 +51,22 @@ def test_no_edit_and_no_time_tells_the_contracted_step_from_the_whole_one(step: 
             assert fewer[low + other.segment[last]].tolist() == whole[at + work.segment[last]].tolist()
 
 
+@settings(deadline=None)
+@given(small_steps())
+def test_no_bar_of_hidden_communication_is_below_zero_or_above_what_there_is(step: StepWork) -> None:
+    what_if = WhatIf(step, [0] * len(step.ranks))
+    transfers = [
+        times.duration_ns[work.kernels.communicates] for times, work in zip(step.times(), step.works, strict=True)
+    ]
+    there = sum(int(np.maximum(each, 0).sum()) for each in transfers)
+    for edit in (what_if.hide("all"), what_if.faster("tp", 2.7)):
+        found = what_if.predict(edit)
+        # A transfer below 0, which steps that are drawn have, becomes longer.
+        if all((each >= 0).all() for each in transfers):
+            assert 0 <= found.gain_low_ns <= found.gain_ns <= found.gain_high_ns
+        assert found.gain_high_ns <= max(there, found.gain_ns)
+
+
 @pytest.mark.parametrize(
     ("first_ends", "second_starts", "kept"),
     [

@@ -167,7 +167,7 @@ def test_a_real_job_s_last_rank_was_waited_for_because_its_host_had_not_launched
 
 
 def rank_kernels(rows: list[dict]) -> pa.Table:
-    names = ("start_ns", "duration_ns", "device", "kind", "dimension", "category", "step")
+    names = ("start_ns", "duration_ns", "device", "kind", "dimension", "category", "step", "beside_ns")
     fields = [KERNELS.schema.field(name) for name in names]
     return pa.Table.from_arrays(
         [pa.array([row.get(field.name) for row in rows], field.type) for field in fields], names

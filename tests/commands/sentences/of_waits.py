@@ -13,7 +13,7 @@ from tests.commands.sentences.printed import PrintedTable, Sentence
 
 _TOLD = """
     WITH parts AS (
-        SELECT rank, communication, fault, t.stage, start_ns, k.duration_ns AS ns,
+        SELECT rank, communication, fault, t.stage, k.step, start_ns, k.duration_ns AS ns,
             CAST(k.dimension AS VARCHAR) AS dimension,
             late_compute_ns, late_communication_ns, late_memory_ns, late_host_ns, late_idle_ns,
             CAST(late_category AS VARCHAR) AS late_category, clocks, last_transfer_ns,
@@ -44,15 +44,14 @@ _WITHIN = f"""
             OR dimension IN ('unknown', 'world') AND stage IS NULL)
     ),
     longest AS (
-        SELECT late AS rank, wait, if(late_host_ns >= 20000, late_host_ns, 0) AS host, late_category,
+        SELECT late AS rank, step, wait, if(late_host_ns >= 20000, late_host_ns, 0) AS host, late_category,
             least(wait, greatest(0, late_compute_ns + late_memory_ns + host)) AS own
         FROM within WHERE wait > 0 QUALIFY row_number() OVER (PARTITION BY communication ORDER BY wait DESC,
             rank DESC) = 1
     ),
     step AS (
-        SELECT sum(ns) AS step_ns FROM (
-            SELECT max(window_end_ns - window_start_ns) AS ns FROM overlap
-            WHERE run = $run AND iteration = $iteration AND window_name = 'step' GROUP BY step)
+        SELECT max(window_end_ns - window_start_ns) AS step_ns FROM overlap
+        WHERE run = $run AND iteration = $iteration AND window_name = 'step'
     ),
     categories AS (
         SELECT rank, arg_max(late_category, ns) AS doing
@@ -60,12 +59,12 @@ _WITHIN = f"""
     ),
     sums AS (
         SELECT rank, count(*) AS last, sum(wait) AS delay, sum(own) AS own, sum(host) AS host,
-            count(*) FILTER (host > 0) AS times
-        FROM longest GROUP BY rank
+            count(*) FILTER (host > 0) AS times, max(in_step) AS most
+        FROM (SELECT *, sum(own) OVER (PARTITION BY rank, step) AS in_step FROM longest) GROUP BY rank
     ),
     ranks AS (
         SELECT rank, communications, coalesce(last, 0) AS last, coalesce(delay, 0) AS delay, coalesce(own, 0) AS own,
-            if(2 * coalesce(host, 0) > own, 'host', doing) AS doing, own / step_ns AS share,
+            if(2 * coalesce(host, 0) > own, 'host', doing) AS doing, most / step_ns AS share,
             share >= if(doing = 'host' AND (times >= 3 OR host >= 1000000), 0.01, 0.05) AS lasting
         FROM (SELECT DISTINCT rank FROM parts)
             LEFT JOIN (SELECT rank, count(*) AS communications FROM within GROUP BY rank) USING (rank)
@@ -175,15 +174,16 @@ _UNKNOWN = r"[nN]obody can be blamed: no wait among peers of one stage is told"
 _DOING = r"(?P<v_doing>[\w ]+)"
 _OF_BLAMED = f"""{_WITHIN}
     SELECT own, doing, replace(doing, '_', ' ') AS words, share, last, communications,
+        (SELECT count(DISTINCT step) > 1 FROM within) AS several,
         (SELECT count(*) - 1 FROM judged WHERE blamed) AS more FROM judged
     WHERE rank = $rank AND blamed
 """
 
 WAITS = (
     Sentence(
-        rf"rank (?P<k_rank>\d+) delayed its peers by (?P<v_own>{MS}) of its own \({_DOING}\), (?P<v_share>{PERCENT}) "
-        r"of the step, last in (?P<v_last>\d+) of (?P<v_communications>\d+) communications; a sum of delays, not what "
-        r"mending it would save(?: \(traceviz waits\))?",
+        rf"rank (?P<k_rank>\d+) delayed its peers by (?P<v_own>{MS}) of its own \({_DOING}\), (?P<b_several>up to )?"
+        rf"(?P<v_share>{PERCENT}) of (?:a|the) step, last in (?P<v_last>\d+) of (?P<v_communications>\d+) "
+        r"communications; a sum of delays, not what mending it would save(?: \(traceviz waits\))?",
         _OF_BLAMED,
     ),
     Sentence(

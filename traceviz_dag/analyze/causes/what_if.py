@@ -42,6 +42,10 @@ FASTER = 2.0
 """How many times faster communication is made without being asked for."""
 
 
+_PARTS = ("duration_ns", "lag_ns", "section_ns", "section_lag_ns")
+"""Of ``Times``: what passes in a step."""
+
+
 @dataclass(frozen=True, slots=True)
 class Edit:
     """One edit: a name, what it is applied to, and what it does to the times.
@@ -200,6 +204,10 @@ class WhatIf:
         edited = self.times
         for apply in applied:
             edited = apply(edited)
+        return self._taken(edited)
+
+    def _taken(self, edited: AllTimes) -> int:
+        """What edited times lack of those of all ranks together, each meeting counted once."""
         members, total = self.step.members, 0
         of_meeting = np.zeros(int(members.meeting.max(initial=-1)) + 1, np.int64)
         for place, (mine, other) in enumerate(zip(self.times, edited, strict=True)):
@@ -210,10 +218,20 @@ class WhatIf:
             total += int(shorter[~self.step.works[place].is_joined()].sum())
             own = members.rank == place
             np.maximum.at(of_meeting, members.meeting[own], shorter[members.kernel[own]])
-            for name in ("lag_ns", "section_ns", "section_lag_ns"):
+            for name in _PARTS[1:]:
                 total += int(np.maximum(getattr(mine, name) - getattr(other, name), 0).sum())
             total += max(mine.host_end_ns - other.host_end_ns, 0)
         return min(total + int(of_meeting.sum()), self.step_ns)
+
+    def _adds(self, edited: AllTimes) -> bool:
+        """Whether edited times may make a step longer: not where each is as long as it was, or shorter."""
+        return any(
+            mine.waits is not other.waits
+            or mine.launch_ns is not other.launch_ns
+            or other.host_end_ns > mine.host_end_ns
+            or any((getattr(other, name) > getattr(mine, name)).any() for name in _PARTS)
+            for mine, other in zip(self.times, edited, strict=True)
+        )
 
     def _predicted(
         self, edits: tuple[Edit, ...], applied: Sequence[Callable[[AllTimes], AllTimes]], hold: bool = False
@@ -238,8 +256,11 @@ class WhatIf:
             free -= self._reordered(free_times, change)[0]
             error = max(error, order_error, key=abs)
         low, high = error_bar(gain, free, error)
-        # No step becomes shorter by more than itself.
-        return Prediction(edits, self.step_ns, gain, low, min(high, self.step_ns), error, microbatches)
+        # No step becomes shorter by more than itself, or than edits take away, nor longer where they add nothing.
+        most = self._taken(times) if change == Change() else self.step_ns
+        least = low if change != Change() or self._adds(times) else 0
+        bar = min(gain, max(low, least)), max(gain, min(high, most))
+        return Prediction(edits, self.step_ns, gain, *bar, error, microbatches)
 
     def _of_host(self, times: AllTimes, gain: int) -> int:
         """What of a gain is there because the host does something else: a free host would not show it."""

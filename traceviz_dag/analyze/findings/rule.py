@@ -65,6 +65,7 @@ class Rule:
         unpredicted: why nothing predicts a gain, of rules that have no edit.
         remedy_of: what to do about one row, where that differs between them.
         serving: what to do instead where the job serves a model, and options of training would not help.
+        forward: what to do about one row instead in a step without a backward pass; None: the same.
         elsewhere: what to do about one row instead where another framework than Megatron-LM trains; None: the same,
             without options of Megatron-LM, which stand in brackets that name it.
         places: where its findings show in time; None where they are of no particular time.
@@ -87,6 +88,7 @@ class Rule:
     remedy_of: Callable[[Row], str] | None = None
     places: Places | None = None
     serving: str | None = None
+    forward: Callable[[Row, TrainingFramework | None], str | None] = lambda _row, _framework: None
     elsewhere: Callable[[Row, TrainingFramework], str | None] = lambda _row, _framework: None
 
     def what_to_do(
@@ -95,7 +97,8 @@ class Rule:
         """The remedy of a row of the query, in a step of this kind that this framework trains; None: nothing tells."""
         if kind is StepKind.INFERENCE and self.serving is not None:
             return self.serving
-        own = self.elsewhere(row, framework) if framework is not None else None
+        own = self.forward(row, framework) if kind is StepKind.FORWARD_ONLY else None
+        own = self.elsewhere(row, framework) if own is None and framework is not None else own
         if own is not None:
             return own
         remedy = self.remedy if self.remedy_of is None else self.remedy_of(row)

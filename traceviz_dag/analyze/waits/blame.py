@@ -36,7 +36,7 @@ can be the slow one), and this share of what the worst rank did (what is small b
 stir up)."""
 
 JUDGED_COLUMNS = (
-    *("rank", "communication", "dimension", "stage", "fault", "arrival_ns", "duration_ns", "clocks"),
+    *("rank", "communication", "step", "dimension", "stage", "fault", "arrival_ns", "duration_ns", "clocks"),
     *("wait_aligned_ns", "last_rank_aligned", "wait_by_duration_ns", "last_rank_by_duration", "aligned_refusal"),
     *("late_compute_ns", "late_communication_ns", "late_memory_ns", "late_host_ns", "late_idle_ns", "late_category"),
 )
@@ -109,12 +109,12 @@ def late_ranks(collectives: pa.Table, step_ns: int | None) -> pa.Table:
     not launched (beyond the jitter of hosts); time that it spent in other communications was handed on to it by others.
 
     Args:
-        step_ns: how long the training steps of the table take (``step_time.step_time``); None blames nobody.
+        step_ns: how long the longest training step of the table takes (``step_time.step_time``); None blames nobody.
 
     Returns:
         A row a rank: ``communications`` it was in whose waits can be told, ``last`` in how many, ``delay_ns``,
-        ``own_ns`` (both sums of longest waits), ``own_share`` of the step, ``late_category`` of most of the delay
-        (host where most of its own part is), ``blamed``.
+        ``own_ns`` (both sums of longest waits), ``own_share`` of the step (of ``steps``, that in which its own part is
+        greatest), ``late_category`` of most of the delay (host where most of its own part is), ``blamed``.
     """
     rows = judged_waits(collectives)
     rows = rows.filter(pa.array(same_work(rows)))
@@ -140,7 +140,10 @@ def late_ranks(collectives: pa.Table, step_ns: int | None) -> pa.Table:
     hosts = 2 * host_ns > own_ns
     usual_category = _usual_category(rows.take(pa.array(longest)), late, wait[longest], len(everyone))
     doing = [HOST if mostly_host else word for mostly_host, word in zip(hosts, usual_category, strict=True)]
-    share = own_ns / step_ns if step_ns else np.full(len(own_ns), np.nan)
+    number = np.unique(optional_integers(rows, "step"), return_inverse=True)[1]
+    in_step = np.zeros((len(everyone), int(number.max(initial=0)) + 1), dtype=np.int64)
+    np.add.at(in_step, (late, number[longest]), own)
+    share = in_step.max(axis=1) / step_ns if step_ns else np.full(len(own_ns), np.nan)
     usual = float(np.quantile(own_ns, 0.25)) if len(own_ns) else 0.0
     return pa.table(
         {
@@ -150,6 +153,7 @@ def late_ranks(collectives: pa.Table, step_ns: int | None) -> pa.Table:
             "delay_ns": total(wait[longest]),
             "own_ns": own_ns,
             "own_share": pa.array(share, mask=np.isnan(share)),
+            "steps": np.full(len(everyone), in_step.shape[1]),
             "late_category": doing,
             "blamed": (share >= np.where(hosts & lasting, BLAMED_HOST_SHARE, BLAMED_SHARE))
             & (own_ns >= BLAMED_TIMES * usual)
@@ -167,8 +171,15 @@ class LateRank(TypedDict):
     delay_ns: int
     own_ns: int
     own_share: float | None
+    steps: int
     late_category: str | None
     blamed: bool
+
+
+def share_of_step(share: float | None, steps: int) -> str:
+    """``own_share`` of a row of ``late_ranks`` in words."""
+    known = "–" if share is None else f"{share:.1%}"
+    return f"{known} of the step" if steps == 1 else f"up to {known} of a step"
 
 
 def blamed_ranks(late: pa.Table) -> list[LateRank]:

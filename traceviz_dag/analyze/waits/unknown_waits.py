@@ -19,7 +19,9 @@ UNKNOWN_COLUMNS = (
 )
 """Columns of ``collectives`` that are read here."""
 
-_CONTRADICTS = frozenset({Fault.ORDER_DIFFERS, Fault.OPERATIONS_DIFFER})
+CONTRADICTS = frozenset({Fault.ORDER_DIFFERS, Fault.OPERATIONS_DIFFER})
+"""What a communication is that contradicts those of other ranks."""
+
 _WHY = {
     Fault.NO_GROUP: "nothing tells their process groups",
     Fault.MEMBERS_UNKNOWN: "nothing tells who takes part in them",
@@ -52,7 +54,7 @@ def unknown_waits(collectives: pa.Table) -> UnknownWaits | None:
     """
     rows = collectives.select(list(UNKNOWN_COLUMNS)).to_pylist()
     uncertain, ranks = uncertain_waits(collectives), {row["rank"] for row in rows}
-    contradicting = [row for row in rows if row["fault"] in _CONTRADICTS]
+    contradicting = [row for row in rows if row["fault"] in CONTRADICTS]
     if len(ranks) < 2 or not (contradicting or uncertain == len(rows)):
         return None
     about = f"{uncertain} of {len(rows)} communication kernels have no certain wait"

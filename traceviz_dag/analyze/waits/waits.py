@@ -15,6 +15,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from traceviz_dag.analyze.intervals import Intervals, measure_within, merge, number_groups, subtract, union
 from traceviz_dag.analyze.kernel_intervals import codes, kernel_intervals
@@ -26,7 +27,7 @@ from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import COLLECTIVES
 from traceviz_dag.vocabulary import Dimension
 
-BESIDE_COLUMNS = ("start_ns", "duration_ns", "kind", "dimension", "category", "step")
+BESIDE_COLUMNS = ("start_ns", "duration_ns", "kind", "dimension", "category", "step", "beside_ns")
 """Columns of ``kernels`` that tell what a rank did beside its communications."""
 
 BEGAN_TOGETHER = 0.25
@@ -158,6 +159,8 @@ class _Activity:
             return union(time.starts[chosen], time.ends[chosen])
 
         self.computation = of(intervals.computes())
+        beside = np.asarray(pc.list_flatten(kernels["beside_ns"].combine_chunks()), dtype=np.int64)
+        self.hiding = merge(self.computation, union(beside[::2], beside[1::2]))
         communication, memory = of(intervals.communicates()), of(intervals.moves_memory())
         self.communication = subtract(communication, self.computation)
         self.memory = subtract(memory, merge(self.computation, communication))
@@ -194,8 +197,8 @@ class _Activity:
 def _fill_own(filled: dict[str, Int64], mine: Int64, activity: _Activity, matches: Matches, best: Arrivals) -> None:
     start, end = matches.rows.start_ns[mine], matches.rows.end_ns[mine]
     end_of_wait = start + np.minimum(best.wait_ns[mine], end - start)
-    hidden_wait = measure_within(activity.computation, start, end_of_wait)
-    hidden_transfer = measure_within(activity.computation, end_of_wait, end)
+    hidden_wait = measure_within(activity.hiding, start, end_of_wait)
+    hidden_transfer = measure_within(activity.hiding, end_of_wait, end)
     filled["hidden_wait_ns"][mine], filled["exposed_wait_ns"][mine] = hidden_wait, end_of_wait - start - hidden_wait
     filled["hidden_transfer_ns"][mine] = hidden_transfer
     filled["exposed_transfer_ns"][mine] = end - end_of_wait - hidden_transfer

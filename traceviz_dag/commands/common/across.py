@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traceviz_dag.commands.common.failures import end_half_renewed
-from traceviz_dag.commands.common.output import milliseconds, percent
+from traceviz_dag.commands.common.output import milliseconds
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.system.paths import real_path
@@ -114,9 +114,11 @@ def place(iteration: StoredIteration) -> dict[str, Any]:
 
 def blame_statement(row: LateRank) -> str:
     """What a rank that is to blame did to its peers, from its row of ``blame.late_ranks``."""
+    from traceviz_dag.analyze.waits.blame import share_of_step
+
     return (
         f"rank {row['rank']} delayed its peers by {milliseconds(row['own_ns'])} ms of its own "
-        f"({row['late_category']}), {percent(row['own_share'])} of the step, last in {row['last']} of "
+        f"({row['late_category']}), {share_of_step(row['own_share'], row['steps'])}, last in {row['last']} of "
         f"{row['communications']} communications; a sum of delays, not what mending it would save"
     )
 
@@ -142,7 +144,7 @@ def cut_statements(rows: Sequence[CutStep]) -> list[str]:
         where = "" if row["everywhere"] else f" on {numbered('rank', row['ranks'])}"
         whole = f"; {numbered('rank', row['whole'])} recorded it whole" if row["whole"] else ""
         lines.append(
-            f"training step {row['step']} is cut{where}: the profiler {how[row['edge']]} within it; its kernels{where} "
+            f"step {row['step']} is cut{where}: the profiler {how[row['edge']]} within it; its kernels{where} "
             "count for no wait or speed, and for a step only where they run within its time (table traces, cut_steps)"
             f"{whole}"
         )

@@ -13,6 +13,19 @@ from traceviz_dag.pipeline.captures.answers import Answer
 
 
 @dataclass(frozen=True, slots=True)
+class Compared:
+    """Communications of several ranks together.
+
+    Attributes:
+        contradiction: why they cannot be matched; None where they can.
+        partly: whether some of their waits are certain all the same.
+    """
+
+    contradiction: str | None
+    partly: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Sample:
     """What the kernels of one rank tell.
 
@@ -25,8 +38,7 @@ class Sample:
             has no name, but all ranks as members, so that order can match them.
         module_known: share of kernel time with a module; None without kernels.
         unmet: communications of groups of which some member has no trace.
-        contradiction: why the communications of ranks that were compared cannot be matched by order; None where they
-            can, or where none has to be.
+        compared: what the communications of the first ranks come to together; None where they were not compared.
         fault: which training step the rank's window does not hold whole, and why; None where it holds all.
         others: (rank, its fault) of the other ranks that were looked at and have one.
     """
@@ -44,7 +56,7 @@ class Sample:
     fault: str | None = None
     others: tuple[tuple[int, str], ...] = ()
     unmet: int = 0
-    contradiction: str | None = None
+    compared: Compared | None = None
 
 
 @dataclass(frozen=True, slots=True)

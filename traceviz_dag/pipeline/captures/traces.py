@@ -30,6 +30,7 @@ _LEAST = 0.005
 _STACKS = "capture call stacks: with_stack (--pytorch-profiler-collect-callstack)"
 _NOTHING = "no rank can be read"
 _FOR_WAITS = "all ranks are there, in named groups; whether their clocks can be solved, traceviz clocks tells"
+_NOT_COMPARED = "all ranks are there, in named groups; whether their communications are as many, traceviz waits tells"
 
 _BY_ORDER = (
     "communications name no group: matched by order if all ranks have as many, of the same operations and sizes, and "
@@ -168,22 +169,26 @@ def _waits(capture: Capture, one: Sample) -> Answer:
     if one.unmet >= one.communications - unknown:
         why = f"{_missing(capture)}: of no group that rank {one.rank} communicates in are all members there"
         return Answer(WAITS, "no", why)
-    if one.contradiction is not None:
-        return Answer(WAITS, "no", one.contradiction)
+    contradiction = one.compared and one.compared.contradiction
+    if contradiction and not (one.compared and one.compared.partly):
+        return Answer(WAITS, "no", contradiction)
     untold = f"{unknown} of {one.communications} communications of rank {one.rank} are on groups that nothing tells"
     lacking = [
         *filter(None, [_missing(capture)]),
+        *([contradiction] if contradiction else []),
         *([_BY_ORDER] if one.ordered else []),
         *([untold] if unknown else []),
         *(["too few communications to solve the clocks"] if one.communications < FEWEST_MATCHES else []),
         *(["no GPU rows: the ends of communication on a CPU tell no clock"] if capture.gpu < capture.ranks else []),
     ]
-    return Answer(WAITS, degree(not lacking, True), "; ".join(lacking) or _FOR_WAITS)
+    return Answer(
+        WAITS, degree(not lacking, True), "; ".join(lacking) or (_FOR_WAITS if one.compared else _NOT_COMPARED)
+    )
 
 
 def _bandwidth(one: Sample, waits: Answer) -> Answer:
     # Members that are there may still have transfers, where not all are or one contradicts the others.
-    if waits.answer == "no" and not (one.unmet or one.contradiction):
+    if waits.answer == "no" and not (one.unmet or (one.compared and one.compared.contradiction)):
         return Answer(BANDWIDTH, "no", waits.why)
     why = f"{one.sized} of {one.communications} communications of rank {one.rank} state their size"
     whole = one.sized >= NEARLY_ALL * one.communications

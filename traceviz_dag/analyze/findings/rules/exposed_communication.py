@@ -66,6 +66,16 @@ _ELSEWHERE = {
 }
 """Of data parallelism, what to do where another framework trains."""
 
+_FORWARD = {
+    TrainingFramework.DDP: "Do not send buffers in each forward pass (broadcast_buffers=False), or evaluate the module "
+    "that is wrapped.",
+    TrainingFramework.FSDP: "Shard each layer for itself, gather the next one earlier (FSDP 1: forward_prefetch; "
+    "FSDP 2: set_modules_to_forward_prefetch), or shard over fewer GPUs (hybrid sharding).",
+    TrainingFramework.ZERO: "Gather the next layer earlier (DeepSpeed: stage3_prefetch_bucket_size), or shard over "
+    "fewer GPUs (zero_hpz_partition_size).",
+}
+"""Of data parallelism, what to do where no gradients are sent."""
+
 _LATE = "Waiting for late ranks stays: mend these first."
 
 _REMEDY = f"Overlap it with computation, or communicate less often. {_LATE}"
@@ -79,6 +89,13 @@ def _elsewhere(row: Row, framework: TrainingFramework) -> str | None:
     return f"{_ELSEWHERE[framework]} {_LATE}" if row["dimension"] == "dp" and framework in _ELSEWHERE else None
 
 
+def _forward(row: Row, framework: TrainingFramework | None) -> str | None:
+    if row["dimension"] not in ("dp", "edp", "embedding"):
+        return None
+    found = _FORWARD.get(framework) if framework is not None and row["dimension"] == "dp" else None
+    return _REMEDY if found is None else f"{found} {_LATE}"
+
+
 RULE = Rule(
     name="exposed_communication",
     of_class=FindingClass.OPPORTUNITY,
@@ -86,6 +103,7 @@ RULE = Rule(
     remedy=_REMEDY,
     serving="Run fewer and larger communications, or split the model over fewer GPUs; overlap them where that can be.",
     remedy_of=lambda row: _remedy(row) if row["dimension"] in _REMEDIES else _REMEDY,
+    forward=_forward,
     elsewhere=_elsewhere,
     sql=_SQL,
     measure="share of the time measured",

@@ -7,8 +7,9 @@ from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule
 from traceviz_dag.analyze.findings.rules import launch_bound
 from traceviz_dag.analyze.findings.rules.host_pauses import UNNAMED_SQL
 from traceviz_dag.analyze.findings.rules.slow_group import SLOW
-from traceviz_dag.analyze.slow_ranks import MAY_BE_WORK
-from traceviz_dag.analyze.wording import counted, duration, share
+from traceviz_dag.analyze.slow_ranks import MAY_BE_WORK, in_steps
+from traceviz_dag.analyze.waits.blame import share_of_step
+from traceviz_dag.analyze.wording import counted, duration
 from traceviz_dag.vocabulary import FindingClass
 
 MORE_WORK = 1.02
@@ -20,13 +21,13 @@ MORE_TOKENS = 1.05
 _SQL = f"""
 WITH slow AS (
     SELECT rank, stage, slow_ratio AS value, slow_more_ns AS more_ns, peers,
-        CASE slow_in WHEN 'all' THEN 'peers' ELSE slow_in END AS against, kernel, work_by
+        CASE slow_in WHEN 'all' THEN 'peers' ELSE slow_in END AS against, kernel, work_by, slow_steps
     FROM rank_speeds WHERE run = $run AND iteration = $iteration AND slow_in IS NOT NULL
         AND rank NOT IN ({SLOW})
     UNION ALL
     -- A rank that is alone in its stage is held against the same kernels of the other stages.
     SELECT rank, stage, if(alone = 'memory', memory_ratio, stage_speeds.ratio), slower_ns, stages - 1,
-        if(alone = 'memory', 'memory of stages', 'stages'), NULL, NULL
+        if(alone = 'memory', 'memory of stages', 'stages'), NULL, NULL, NULL
     FROM (SELECT *, {SLOW_ALONE} AS alone FROM stage_speeds WHERE run = $run AND iteration = $iteration) AS stage_speeds
         JOIN rank_speeds USING (run, iteration, rank, stage)
     WHERE peers = 0 AND alone IS NOT NULL
@@ -45,13 +46,13 @@ crowded AS (
 )
 SELECT
     rank, stage, value, more_ns, peers, against, against LIKE '%stages' AS inferred, 'fault' AS class, kernel,
-    NULL AS late_category, NULL AS last, NULL AS communications, NULL AS work, work_by
+    NULL AS late_category, NULL AS last, NULL AS communications, NULL AS work, work_by, slow_steps, NULL AS steps
 FROM slow WHERE NOT (against = 'extra' AND rank IN (SELECT rank FROM ({launch_bound.SQL}) WHERE rank IS NOT NULL))
 UNION ALL
 -- Who comes late for having more to do is nobody's fault.
 SELECT rank, late.stage, own_share, own_ns, NULL, 'late', false,
     CASE WHEN work >= {MORE_WORK} AND late_category LIKE '%_computation' THEN 'opportunity' ELSE 'fault' END, NULL,
-    late_category, last, communications, work, work_by
+    late_category, last, communications, work, work_by, NULL, steps
 FROM (FROM late_ranks LEFT JOIN named USING (rank) LEFT JOIN {STAGES} USING (rank)
     WHERE run = $run AND iteration = $iteration) AS late
 LEFT JOIN (SELECT rank, work, work_by FROM rank_speeds WHERE run = $run AND iteration = $iteration) USING (rank)
@@ -97,7 +98,7 @@ def _sentence(row: Row) -> str:
             return f"{who} has more work than its peers, which wait {duration(row['more_ns'])} for it"
         case "late":
             return f"{who} is late: it delays its peers by {duration(row['more_ns'])} of its own ({doing})"
-    return f"{who} computes slowly: the same kernels take {times}"
+    return f"{who} computes slowly{in_steps(row['slow_steps'])}: the same kernels take {times}"
 
 
 def _detail(row: Row) -> str:
@@ -107,7 +108,7 @@ def _detail(row: Row) -> str:
         work = ""
         if row.get("class") == "opportunity":
             work = f"{_MORE[row['work_by']].format(row['work'])} as those of the median peer; "
-        return f"{work}{last}; {share(row['value'])} of the step{maybe}"
+        return f"{work}{last}; {share_of_step(row['value'], row['steps'])}{maybe}"
     of_stages = row["against"] in ("stages", "memory of stages")
     than = "the mean stage" if of_stages else f"the median of {counted(row['peers'], 'peer', 'peers')}"
     more = f"{duration(row['more_ns'])} more than {than}"
@@ -146,8 +147,8 @@ _OF_LATE = {
     "idle": "Its work had been launched and its GPU did not run it: look for waits between streams (capture with "
     "cuda_sync rows) and for another process on that GPU (nvidia-smi).",
     "memory": "Look at that rank's copies: pageable memory, and the width and rate of its PCIe link (nvidia-smi -q).",
-    "computation": "The same kernels were not found slow there: see whether it has more of them, such as longer "
-    "sequences or packing that differs, or work of its own such as logging or checkpoints.",
+    "computation": "The same kernels were not found slow enough there to explain it: see whether it has more of them, "
+    "such as longer sequences or packing that differs, or work of its own such as logging or checkpoints.",
     "communication": "It comes late out of other communication: traceviz waits says whom it waited for there.",
     "unclassified": "See what that rank runs before its peers wait for it (traceviz waits, table kernels): the trace "
     "does not tell what that work is for.",
