@@ -296,7 +296,7 @@ def test_what_a_cut_step_runs_into_the_next_is_no_measure_of_that_one(tmp_path):
         query = f"SELECT {columns} FROM overlap WHERE iteration = 2 AND window_name = 'step' ORDER BY ALL"
         measured[ahead] = lake.query(query).to_pylist()
     assert measured[True] == measured[False] and any(row["exposed_ns"] for row in measured[True])
-    assert "step 1 is cut" in call("analyze", job, "--home", tmp_path / "home_True").out
+    assert "step 1 is cut" in call("analyze", job, "--home", tmp_path / "home_True", "--tables").out
 
 
 def test_a_rank_whose_profiler_stopped_within_the_only_step_is_of_the_job_all_the_same(tmp_path):
@@ -326,7 +326,9 @@ def test_doctor_promises_no_waits_where_a_rank_recorded_fewer_communications(tmp
     content = json.loads(gzip.decompress(path.read_bytes()))
     rows = content["traceEvents"]
     sent = [row for row in rows if row.get("cat") == "kernel" and "AllReduce" in row["name"]]
-    content["traceEvents"] = [row for row in rows if row is not sent[-3]]
+    # One lost row costs no other one its match; these leave too few to tell which are left.
+    lost = sent[-7:-2]
+    content["traceEvents"] = [row for row in rows if all(row is not one for one in lost)]
     path.write_bytes(gzip.compress(json.dumps(content).encode()))
     answer = call("doctor", job, "--home", tmp_path / "home", "--json").json
     told = [

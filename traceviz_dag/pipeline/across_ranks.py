@@ -18,7 +18,6 @@ import pyarrow.compute as pc
 
 from traceviz_dag.analyze.causes.causes_tables import messages_table
 from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
-from traceviz_dag.analyze.clocks.clocks import solve_clocks, solved_clocks
 from traceviz_dag.analyze.findings.fragments import HIDDEN_WAIT, PAUSES
 from traceviz_dag.analyze.findings.rules import host_pauses, launch_bound
 from traceviz_dag.analyze.matching.communications import (
@@ -26,7 +25,6 @@ from traceviz_dag.analyze.matching.communications import (
     gather_communications,
     select_communications,
 )
-from traceviz_dag.analyze.matching.matches import match_communications
 from traceviz_dag.analyze.matching.operations import Operation
 from traceviz_dag.analyze.pipelines.named_pairs import (
     RANGES,
@@ -44,7 +42,7 @@ from traceviz_dag.analyze.slow_stages import stage_speeds
 from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTimes, stage_times
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.blame import blame_matrix, late_ranks
-from traceviz_dag.analyze.waits.by_ends import with_matches_by_ends
+from traceviz_dag.analyze.waits.by_ends import match_and_solve
 from traceviz_dag.analyze.waits.collectives import collectives_table, device_of_ranks
 from traceviz_dag.analyze.waits.experts import expert_load
 from traceviz_dag.analyze.waits.links import link_groups, link_speeds
@@ -257,9 +255,7 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
     rows = gather_communications(
         select_communications(iteration.kernels(rank, COMMUNICATION_COLUMNS)) for rank in iteration.ranks
     )
-    matches = match_communications(rows, topology, microbatches)
-    clocks = solve_clocks(matches, iteration.ranks)
-    matches = with_matches_by_ends(matches, solved_clocks(clocks), topology, iteration.ranks)
+    matches, clocks = match_and_solve(rows, topology, microbatches, iteration.ranks)
     collectives = charge_waits(
         collectives_table(matches, clocks), matches, clocks, lambda rank: iteration.kernels(rank, BESIDE_COLUMNS)
     )

@@ -10,15 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.clocks.clocks import solve_clocks
 from traceviz_dag.analyze.matching.communication_groups import BY_SIZE, BY_WORLD, group_communications
 from traceviz_dag.analyze.matching.communications import (
     communication_bytes,
     gather_communications,
     select_communications,
 )
-from traceviz_dag.analyze.matching.matches import match_communications
 from traceviz_dag.analyze.waits.blame import uncertain_waits
+from traceviz_dag.analyze.waits.by_ends import match_and_solve
 from traceviz_dag.analyze.waits.collectives import collectives_table
 from traceviz_dag.analyze.waits.unknown_waits import CONTRADICTS, unknown_waits
 from traceviz_dag.classify.phases.steps import MicrobatchSteps
@@ -90,8 +89,10 @@ class Sampler:
             pc.fill_null(pc.equal(each["dimension"].cast(pa.string()), Dimension.PP.value), False) for each in known
         ]
         compared = known if by_order else [each.filter(pc.invert(of)) for each, of in zip(known, sent, strict=True)]
-        matches = match_communications(gather_communications(compared), topology, _NO_MICROBATCHES)
-        collectives = collectives_table(matches, solve_clocks(matches))
+        ranks = tuple(entry.rank for entry in entries)
+        collectives = collectives_table(
+            *match_and_solve(gather_communications(compared), topology, _NO_MICROBATCHES, ranks)
+        )
         unknown = unknown_waits(collectives)
         contradicts = pc.is_in(collectives["fault"].cast(pa.string()), pa.array([each.value for each in CONTRADICTS]))
         if unknown is None or unknown.unread or not (by_order or pc.any(contradicts).as_py()):

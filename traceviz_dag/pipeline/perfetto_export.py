@@ -7,13 +7,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.clocks.clocks import solve_clocks
 from traceviz_dag.analyze.matching.communications import (
     COMMUNICATION_COLUMNS,
     gather_communications,
     select_communications,
 )
-from traceviz_dag.analyze.matching.matches import match_communications
+from traceviz_dag.analyze.waits.by_ends import match_and_solve
 from traceviz_dag.lake.inputs import registered_if_any
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import escape
@@ -40,7 +39,7 @@ def export_path(source: LakeSource, scope: Scope, number: int | None) -> Path:
 
 
 def match_ranks(source: LakeSource) -> Matched | None:
-    """The matched communications of all ranks and their clocks, those of the lake where it has them.
+    """The matched communications of all ranks and their clocks.
 
     None for an iteration of one rank, or without micro-batches and topology in the lake.
     """
@@ -53,10 +52,7 @@ def match_ranks(source: LakeSource) -> Matched | None:
     rows = gather_communications(
         select_communications(iteration.kernels(rank, COMMUNICATION_COLUMNS)) for rank in iteration.ranks
     )
-    matches = match_communications(rows, iteration.topology, iteration.microbatches())
-    if source.lake.exists("rank_clocks", run=source.run, iteration=source.iteration):
-        return Matched(matches, source.lake.table("rank_clocks", source.run, source.iteration).arrow())
-    return Matched(matches, solve_clocks(matches, iteration.ranks))
+    return Matched(*match_and_solve(rows, iteration.topology, iteration.microbatches(), iteration.ranks))
 
 
 def export_iteration(

@@ -64,7 +64,7 @@ def test_the_command_names_both_late_ranks_though_one_of_them_alone_saves_little
     store_across_ranks(iteration)
     answer = call("findings", "--home", iteration.lake.home)
     assert answer.code == 0
-    assert {rank for rank in RANKS if f"host_pause: the host of rank {rank} paused" in answer.out} == LATE
+    assert {rank for rank in RANKS if f"host_pause: The host of rank {rank} paused" in answer.out} == LATE
 
 
 def test_half_of_the_ranks_tell_no_wait_no_transfer_and_not_what_a_pause_of_one_costs(shared_data, tmp_path):
@@ -76,9 +76,7 @@ def test_half_of_the_ranks_tell_no_wait_no_transfer_and_not_what_a_pause_of_one_
     answer = call("findings", half, "--home", tmp_path / "home", "--json")
     (row,) = [row for row in answer.json if row["rule"] == "host_pause" and row["culprit"].get("rank") == 0]
     why = "336 of 336 communication kernels are not matched with all their members, so who would wait less is not known"
-    assert (
-        row["gain_ns"] is None and row["refusal"] == why and row["statement"].endswith(f"no gain is predicted: {why}")
-    )
+    assert row["gain_ns"] is None and row["refusal"] == why and row["detail"].endswith(f"no gain is predicted: {why}")
     (waits,) = call("waits", half, "--home", tmp_path / "home", "--json").json
     assert waits["uncertain"] == waits["communication_kernels"] == 336
     assert waits["communication"] == [] and waits["waits"] == {"solved": 0, "durations": 0, "untold": 0}

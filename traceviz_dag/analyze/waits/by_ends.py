@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
-from traceviz_dag.analyze.clocks.clocks import SolvedClocks
+from traceviz_dag.analyze.clocks.clocks import SolvedClocks, solve_clocks, solved_clocks
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY, Fault, MatchedBy, signatures
-from traceviz_dag.analyze.matching.communications import labels
-from traceviz_dag.analyze.matching.matches import Matches
+from traceviz_dag.analyze.matching.communications import Communications, labels
+from traceviz_dag.analyze.matching.matches import Matches, match_communications
 from traceviz_dag.analyze.waits.arrivals import ends_limit
 from traceviz_dag.arrays import Int64
 from traceviz_dag.classify.topology.types import Topology
@@ -45,6 +46,23 @@ class _Tried:
     groups: tuple[frozenset[int], ...]
     met: tuple[npt.NDArray[np.intp], ...]
     spread: int
+
+
+def match_and_solve(
+    rows: Communications, topology: Topology, microbatches: pa.Table, ranks: tuple[int, ...]
+) -> tuple[Matches, pa.Table]:
+    """Match the communications of all ranks: by names and order, which give the clocks, and then by ends.
+
+    Args:
+        topology: the job's groups and pipelines. microbatches: the table of that name of all ranks, with ``rank``.
+        ranks: all that were read.
+
+    Returns:
+        The matches, and the table ``rank_clocks``.
+    """
+    matches = match_communications(rows, topology, microbatches)
+    clocks = solve_clocks(matches, ranks)
+    return with_matches_by_ends(matches, solved_clocks(clocks), topology, ranks), clocks
 
 
 def with_matches_by_ends(matches: Matches, clocks: SolvedClocks, topology: Topology, ranks: tuple[int, ...]) -> Matches:

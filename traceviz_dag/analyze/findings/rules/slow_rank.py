@@ -91,7 +91,7 @@ def _sentence(row: Row) -> str:
         case "memory" | "memory of stages":
             return f"{who} has slow memory: kernels that are bound by it take {times}"
         case "algorithm":
-            return f"{who} runs another algorithm than its peers, which takes {times}"
+            return f"{who} runs another algorithm, which takes {times.replace('as on', 'as that of')}"
         case "extra":
             return f"{who} does extra work: it computes {times}"
         case "late" if row.get("class") == "opportunity":
