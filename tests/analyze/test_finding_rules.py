@@ -165,7 +165,7 @@ def test_options_of_megatron_are_advised_where_megatron_trains_and_nowhere_else(
             assert told == here or "Megatron" in here
     exposed = rule_named("exposed_communication")
     told = {exposed.what_to_do(row, framework=each) for each in (None, *TrainingFramework)}
-    assert len(told) == 5 and all("mend these first" in each for each in told)
+    assert len(told) == 5 and all("fix those first" in each for each in told)
 
 
 @pytest.mark.parametrize("dimension", ["dp", "edp", "embedding", "tp"])

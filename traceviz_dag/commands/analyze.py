@@ -87,9 +87,9 @@ def analyze(
 
     A file that cannot be read, or only in part, is reported; the other ranks are analysed, and the exit code is 2.
     Measures across ranks leave out ranks read in part, unless --allow-partial counts them. Missing ranks make the
-    result partial, too, unless you chose the ranks by naming files, by --pattern, or accept them by --allow-partial.
-    The exit code is 2, too, where nothing tells of ranks that were read who waited for whom, or where they contradict
-    each other in what they communicate.
+    result partial as well, unless you chose the ranks by naming files, by --pattern, or accept them by --allow-partial.
+    The exit code is also 2 where it is not known who waited for whom among ranks that were read, or where they
+    contradict each other in what they communicate.
     """
     from traceviz_dag.pipeline.analysis import BUILT_IN_RULES, AnalysisSettings, analyse
     from traceviz_dag.pipeline.completeness import ranks_chosen_by_name, stored_completeness

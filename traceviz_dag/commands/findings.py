@@ -1,4 +1,4 @@
-"""``traceviz findings``: what is wrong with a step, who is at fault, what mending it would win, and what to do."""
+"""``traceviz findings``: what is wrong with a step, who is at fault, what fixing it would save, and what to do."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def findings(
         list[str] | None,
         typer.Option(
             help="Exit with 1 if there is a finding (finding), one of this rule, or a note of this rule where nothing "
-            "predicts its gains; with 2 if that cannot be told, as where a rule that is named judges only some ranks. "
+            "predicts its gains; with 2 if that is not known, as where a rule that is named judges only some ranks. "
             "Repeatable."
         ),
     ] = None,
@@ -67,11 +67,12 @@ def findings(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Say what is wrong with each training step, who is at fault, what mending it would win, and what to do about it.
+    """Rank each step's problems by predicted savings, with culprit and remedy.
 
-    Faults come first, then opportunities (healthy costs that could be lower) and losses, by what they cost. The gain is
-    what the replay of the step predicts; gains do not add up. A loss is among the largest though its gain is not
-    predicted or below 1 % of the step; a note is any other such row. The exit code is 2 where nothing tells of ranks
+    Faults come first, then opportunities (healthy costs that could be lower) and losses, by what they cost. Savings are
+    what the replay of the step predicts for each alone; they do not add up, so those after the first also say what they
+    save once those before them are fixed. A loss is among the largest though its gain is not predicted or below 1 % of
+    the step; a note is any other such row. The exit code is 2 where it is not known of ranks
     that were read who waited for whom, so that a late one is not found.
     """
     from traceviz_dag.analyze.findings.rules.registry import RULE_NAMES
@@ -172,17 +173,17 @@ def counted(rows: list[dict[str, Any]]) -> str:
 
 
 def _fails(row: dict[str, Any], names: list[str] | tuple[()]) -> bool:
-    from traceviz_dag.analyze.findings.rule import nothing_mends
+    from traceviz_dag.analyze.findings.rule import nothing_fixes
     from traceviz_dag.analyze.findings.rules.registry import rule_named
 
     if row["severity"] == Severity.FINDING:
         return ANY in names or row["rule"] in names
-    never = row["rule"] in names and rule_named(row["rule"]).edit is nothing_mends
+    never = row["rule"] in names and rule_named(row["rule"]).edit is nothing_fixes
     return never and row["severity"] == Severity.NOTE
 
 
 def open_questions(rows: list[dict[str, Any]], names: list[str] | tuple[()]) -> list[str]:
-    """Why it cannot be told whether an iteration has what ``--fail-on`` names.
+    """Why it is not known whether an iteration has what ``--fail-on`` names.
 
     Of a rule that is named all must be judged. Where any finding counts, too, a row whose gain is refused leaves it
     open whether it is one; unless what it can gain at most is too little for a finding.
@@ -224,7 +225,7 @@ def _perturbation(
     """Median time of steps without the profiler, over how many lines of the log, and the share that others are longer.
 
     Raises:
-        NoEvidenceError: the log tells too few such steps, or the traces do not tell how long a step takes.
+        NoEvidenceError: the log has too few such steps, or the traces do not show how long a step takes.
     """
     from traceviz_dag.analyze.unprofiled import unprofiled_step
 
@@ -232,7 +233,7 @@ def _perturbation(
     usual = unprofiled_step(logged, profiled | {iteration.iteration})
     times = [row["measured_ns"] or row["step_ns"] for row in rows[:1]]
     if not times or times[0] is None or not usual.step_ns:
-        raise NoEvidenceError("the traces or the log do not tell how long a step takes")
+        raise NoEvidenceError("the traces or the log do not show how long a step takes")
     share = times[0] / rows[0]["steps"] / usual.step_ns - 1
     return {"unprofiled_step_ns": usual.step_ns, "unprofiled_lines": usual.lines, "perturbed_by": share}
 
@@ -319,11 +320,11 @@ def _print_remedy(row: Mapping[str, Any], told: set[str]) -> None:
 
 
 def _said_of_environment(environment: dict[str, list[str]]) -> str | None:
-    """What all ranks state alike of their environment, and what none states; None where nothing can be compared."""
+    """What is the same on all ranks, and what none records; None where nothing can be compared."""
     if not environment["alike"]:
         return None
     unknown = (
-        f"; unknown, since no rank states it: {', '.join(environment['unknown'])}" if environment["unknown"] else ""
+        f"; unknown, not recorded by any rank: {', '.join(environment['unknown'])}" if environment["unknown"] else ""
     )
     return f"all ranks state the same {', '.join(environment['alike'])}{unknown}"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tests.commands.sentences.of_topology import WHY
 from tests.commands.sentences.printed import PrintedTable, Sentence
-from traceviz_dag.analyze.findings.rule import nothing_mends
+from traceviz_dag.analyze.findings.rule import nothing_fixes
 from traceviz_dag.analyze.findings.rules.registry import RULES
 
 _STEPS = """
@@ -129,7 +129,7 @@ SUMMARY = (
 )
 
 _OPEN = f"""severity = 'note' AND gain_ns IS NULL AND 1.25 * at_most_ns >= .01 * step_ns IS DISTINCT FROM false
-    AND rule NOT IN ({", ".join(f"'{rule.name}'" for rule in RULES if rule.edit is nothing_mends)})"""
+    AND rule NOT IN ({", ".join(f"'{rule.name}'" for rule in RULES if rule.edit is nothing_fixes)})"""
 
 _LEADING = """
     WITH told AS (

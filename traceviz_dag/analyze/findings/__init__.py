@@ -1,1 +1,1 @@
-"""Findings: what is wrong with a step, who is at fault, and what mending it would win."""
+"""Findings: what is wrong with a step, who is at fault, and what fixing it would save."""

@@ -22,7 +22,7 @@ from traceviz_dag.analyze.findings.rule import (
     Rule,
     culprit,
     evidence_sql,
-    mending_edit,
+    fixing_edit,
 )
 from traceviz_dag.analyze.findings.rules import environment
 from traceviz_dag.analyze.wording import counted, duration, sentence, share
@@ -31,13 +31,13 @@ from traceviz_dag.tables.findings import CULPRIT_COLUMNS
 from traceviz_dag.vocabulary import FindingClass, Severity, StepKind, TrainingFramework
 
 MORE = 1.25
-"""An edit that gains so many times what a finding can cost at most mends something else, too."""
+"""An edit that gains so many times what a finding can cost at most also fixes something else."""
 
 WIDE = 0.2
 """Share of the step from which the width of an error bar is said."""
 
 APART = 0.02
-"""Share of the step by which the time that its host measured differs from it before both are told."""
+"""Share of the step by which the time that its host measured differs from it before both are printed."""
 
 _GAINS = ("gain_ns", "gain_low_ns", "gain_high_ns", "gain_after_ns")
 
@@ -66,7 +66,7 @@ class Iteration:
     Attributes:
         what_if: rows of the table of that name. step_ns: of its training steps on the host together; None where no file
             has a ProfilerStep. steps: how many. capture_mode: what was recorded, in words. kind: of the steps; None
-            where it is not known. framework: what trained; None where nothing tells.
+            where it is not known. framework: what trained; None where not known.
     """
 
     run: str
@@ -101,7 +101,7 @@ def findings_table(iteration: Iteration, judged: Sequence[Judged], saved: SavedT
     after = _gains_after(judged, gains, step_ns, saved)
     found = []
     for one in judged:
-        edits = [mending_edit(one.rule, row, gains) for row in one.rows]
+        edits = [fixing_edit(one.rule, row, gains) for row in one.rows]
         alike = Counter(edits)
         found += [
             _finding(iteration, one.rule, row, gains, step_ns, refusals, after, edit=edit, others=alike[edit] - 1)
@@ -144,7 +144,7 @@ def _finding(
     Args:
         refusals: why an edit cannot be predicted; of None, why no edit of a step can be.
         after: what edits of findings save once those before them are made.
-        edit: the one that mends it. others: rows of this rule that the same edit mends.
+        edit: the one that fixes it. others: rows of this rule that the same edit fixes.
     """
     gain = _gain_of(row, edit, gains)
     why = None
@@ -205,7 +205,7 @@ def _gains_after(
     of_class: dict[bool, dict[EditKey, int]] = {True: {}, False: {}}
     for one in judged:
         for row in one.rows:
-            edit = mending_edit(one.rule, row, gains)
+            edit = fixing_edit(one.rule, row, gains)
             gain = _gain_of(row, edit, gains)
             if edit is not None and gain is not None and _severity(gain, step_ns) == Severity.FINDING:
                 is_fault = row.get("class", one.rule.of_class) == FindingClass.FAULT

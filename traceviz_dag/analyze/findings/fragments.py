@@ -41,7 +41,7 @@ def lacking(column: str, what: str) -> str:
     """A query that gives one row where the traces of some ranks lack what a rule needs, and others have it.
 
     Args:
-        column: of table ``traces``, an expression that tells whether a trace has it.
+        column: of table ``traces``, an expression: whether a trace has it.
     """
     return f"""
 SELECT 'not judged on ' || count(*) FILTER (NOT coalesce({column}, false)) || ' of ' || count(*)

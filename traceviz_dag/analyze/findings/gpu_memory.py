@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 UNPREDICTED = "what memory is used for is no part of the replay"
-"""Why nothing predicts what mending them would win."""
+"""Why nothing predicts what fixing them would save."""
 
 NO_EVENTS = """
 SELECT 'no snapshot of GPU memory with events is beside the traces (traceviz capture plan records them)' AS reason

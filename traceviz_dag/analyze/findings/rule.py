@@ -1,4 +1,4 @@
-"""What a rule is: a query, the sentence that its rows become, and the edit that predicts what mending them wins."""
+"""What a rule is: a query, the sentence that its rows become, and the edit that predicts what fixing them saves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class EditKey(NamedTuple):
     ranks: str | None = None
 
 
-def nothing_mends(_: Row) -> EditKey | None:
+def nothing_fixes(_: Row) -> EditKey | None:
     """The edit of rules whose gains nothing predicts."""
     return None
 
@@ -51,16 +51,17 @@ class Rule:
         name: as users name it. question: what it asks, in a few words; remedy: what to do about what it finds.
         sql: its query over the tables of an iteration, with ``$run`` and ``$iteration``; each row is a finding. It has
             those of ``CULPRIT_COLUMNS`` that apply; ``class`` where it differs from ``of_class``; ``inferred``, whether
-            rows behind it are; ``at_most_ns``, where mending it, with its like that one edit mends, cannot gain more;
+            rows behind it are; ``at_most_ns``, upper bound on what fixing this, and all
+            rows that the same edit fixes, saves;
             ``value``; and every other number that the sentence has.
         measure: what ``value`` is.
         sentence: what a row says, in one short sentence; its numbers are those of the row. detail: the same of what
             it rests on.
-        edit: the edit of table ``what_if`` that mends what a row says; None: nothing predicts it. otherwise: the edit
-            that comes next to it, where the step tells nothing of that one, such as of layers without call stacks.
+        edit: the edit of table ``what_if`` that fixes what a row says; None: nothing predicts it. otherwise: the edit
+            that comes next to it, where the step shows nothing of that one, such as layers without call stacks.
         unable_sql: gives one row with a text (``reason``) where the tables of an iteration do not let the rule judge,
             so that finding nothing would say nothing: also where they are empty.
-        partly_sql: alike, where they let it judge a part, such as some of the ranks; None: it judges all or nothing.
+        partly_sql: the same where they let it judge a part, such as some of the ranks; None: it judges all or nothing.
         key: columns that tell rows apart beside those of the culprit.
         unpredicted: why nothing predicts a gain, of rules that have no edit.
         remedy_of: what to do about one row, where that differs between them.
@@ -80,11 +81,11 @@ class Rule:
     sentence: Callable[[Row], str]
     unable_sql: str
     detail: Callable[[Row], str] = lambda _: ""
-    edit: Callable[[Row], EditKey | None] = nothing_mends
-    otherwise: Callable[[Row], EditKey | None] = nothing_mends
+    edit: Callable[[Row], EditKey | None] = nothing_fixes
+    otherwise: Callable[[Row], EditKey | None] = nothing_fixes
     partly_sql: str | None = None
     key: tuple[str, ...] = ()
-    unpredicted: str = "no edit of the step mends it"
+    unpredicted: str = "no edit of the step fixes it"
     remedy_of: Callable[[Row], str] | None = None
     places: Places | None = None
     serving: str | None = None
@@ -94,7 +95,7 @@ class Rule:
     def what_to_do(
         self, row: Row, kind: StepKind | None = None, framework: TrainingFramework | None = TrainingFramework.MEGATRON
     ) -> str:
-        """The remedy of a row of the query, in a step of this kind that this framework trains; None: nothing tells."""
+        """The remedy of a row of the query, in a step of this kind that this framework trains; None: not known."""
         if kind is StepKind.INFERENCE and self.serving is not None:
             return self.serving
         own = self.forward(row, framework) if kind is StepKind.FORWARD_ONLY else None
@@ -108,8 +109,8 @@ class Rule:
 _OF_MEGATRON = re.compile(r" \(Megatron-LM: [^)]*\)")
 
 
-def mending_edit(rule: Rule, row: Row, predicted: Collection[EditKey]) -> EditKey | None:
-    """The edit that mends what a row says: the first that is predicted of those that do, else the first."""
+def fixing_edit(rule: Rule, row: Row, predicted: Collection[EditKey]) -> EditKey | None:
+    """The edit that fixes what a row says: the first predicted one of those that do, else the first."""
     own, other = rule.edit(row), rule.otherwise(row)
     return other if own not in predicted and other in predicted else own
 
@@ -128,7 +129,7 @@ def evidence_sql(rule: Rule, run: str, iteration: int, row: Row) -> str:
 
 
 def places_sql(rule: Rule, finding: Row, others: Collection[Row], most: int) -> str | None:
-    """The query for the places of a finding in time, the weightiest first; None where its rule tells of none.
+    """The query for the places of a finding in time, the weightiest first; None where its rule has none.
 
     Args:
         finding: a row of table ``findings``. others: all of them; a rank that has a finding of its own is not in one of

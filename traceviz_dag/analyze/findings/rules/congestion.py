@@ -80,7 +80,7 @@ RULE = Rule(
     places=Places(_PLACES, ()),
     unable_sql=f"""
 WITH {_ALIKE}
-SELECT 'no {FEWEST_ALIKE} transfers of one rank are alike' AS reason
+SELECT 'no {FEWEST_ALIKE} transfers of one rank are similar' AS reason
 WHERE NOT EXISTS (FROM judged)
 """,
 )

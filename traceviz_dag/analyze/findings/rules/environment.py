@@ -1,4 +1,4 @@
-"""Ranks whose traces state another environment than the others: what is compared with them compares that, too."""
+"""Ranks whose traces state another environment than the others: comparing them compares that as well."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ COMPARED = STATED | {
 }
 """Columns of table ``traces`` that are compared, beside each entry of its column settings: nothing else of an
 environment is kept. A rank that does not state one is not compared in it; one that states other settings was recorded
-by the plugin, which keeps all of its lists that are set, so that a setting missing there is told."""
+by the plugin, which keeps all of its lists that are set, so that a setting missing there is reported."""
 
 SETTINGS = "settings of the job"
 """What the entries of column settings are called together."""
 
 NOT_KEPT = "none kept"
-"""What is said of a rank that keeps settings, but not this one."""
+"""What is printed of a rank that keeps settings, but not this one."""
 
 _COLUMNS = ", ".join(f"CAST({column} AS TEXT) AS {column}" for column in COMPARED)
 
@@ -112,11 +112,11 @@ RULE = Rule(
     name="environment",
     of_class=FindingClass.FAULT,
     question="Do all ranks run in the same environment, and record the same?",
-    remedy="Make the ranks alike before you compare them: the same image, driver and GPU, and the same capture.",
+    remedy="Make the ranks the same before you compare them: the same image, driver and GPU, and the same capture.",
     sql=_SQL,
     measure="share of ranks that differ",
     sentence=_sentence,
     unable_sql=_UNABLE_SQL,
     partly_sql=_PARTLY_SQL,
-    unpredicted="nothing tells what other software or hardware would take",
+    unpredicted="what other software or hardware would take is not known",
 )

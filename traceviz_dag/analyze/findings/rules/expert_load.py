@@ -37,7 +37,7 @@ RULE = Rule(
     detail=_detail,
     edit=lambda _: EditKey("balanced_experts"),
     unable_sql="""
-SELECT CASE WHEN max(ep) IS NULL THEN 'nothing tells whether experts are spread over ranks'
+SELECT CASE WHEN max(ep) IS NULL THEN 'it is not known whether experts are spread over ranks'
     ELSE 'no sizes of exchanges between experts are known (capture with shapes)' END AS reason
 FROM topology WHERE run = $run AND iteration = $iteration
 HAVING coalesce(max(ep), 1) > 0 AND NOT EXISTS (FROM expert_loads WHERE run = $run AND iteration = $iteration)

@@ -8,7 +8,7 @@ from traceviz_dag.analyze.wording import capitals, duration, share
 from traceviz_dag.vocabulary import FindingClass, TrainingFramework
 
 LEAST_SHARE = 0.001
-"""Share of the time measured from which it is told."""
+"""Share of the time measured from which it is reported."""
 
 _SQL = f"""
 WITH measured AS (
@@ -76,7 +76,7 @@ _FORWARD = {
 }
 """Of data parallelism, what to do where no gradients are sent."""
 
-_LATE = "Waiting for late ranks stays: mend these first."
+_LATE = "This will not remove waits for late ranks; fix those first."
 
 _REMEDY = f"Overlap it with computation, or communicate less often. {_LATE}"
 

@@ -8,7 +8,7 @@ from traceviz_dag.analyze.wording import counted, duration, share
 from traceviz_dag.vocabulary import FindingClass
 
 LEAST_SHARE = 0.01
-"""Share of the time measured from which a line of code is judged with the others: one edit mends them all."""
+"""Share of the time measured from which a line of code is judged with the others: one edit fixes them all."""
 
 _SQL = f"""
 WITH waits AS (
@@ -69,7 +69,7 @@ RULE = Rule(
     edit=lambda _: EditKey("no_hidden_waits"),
     places=Places(_PLACES, ("rank", "operation")),
     unable_sql="""
-SELECT 'without call stacks nothing tells whether the framework has to wait for the GPU (capture with stacks); rule '
+SELECT 'without call stacks it is not known whether the framework has to wait for the GPU (capture with stacks); rule '
     || 'host_waits names the calls' AS reason
 WHERE NOT EXISTS (FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND of_framework IS NOT NULL)
     AND (EXISTS (FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND synchronization_id IS NOT NULL)

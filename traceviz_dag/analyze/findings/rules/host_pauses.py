@@ -1,4 +1,4 @@
-"""A host that does something else while its GPU has nothing to run: loading data, collecting garbage and the like."""
+"""A host that does something else while its GPU is idle, such as loading data or collecting garbage."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from traceviz_dag.analyze.wording import counted, duration, share
 from traceviz_dag.vocabulary import FindingClass, HostWork
 
 LEAST_SHARE = 0.002
-"""Share of the time measured from which it is told."""
+"""Share of the time measured from which it is reported."""
 
 BEYOND_PEERS = 2
-"""A rank stands out where it loses so many times what the median rank of its stage does, the lower one of two, or,
+"""A rank is an outlier where it loses so many times what the median rank of its stage does, the lower one of two, or,
 alone in its stage, what that of all ranks does; else it is all."""
 
 LEAST_UNNAMED_NS = 1_000_000
@@ -41,7 +41,7 @@ of_rank AS (
 judged AS (
     SELECT *, starved_ns > {BEYOND_PEERS} * CASE WHEN count(*) OVER same > 1
         THEN quantile_disc(starved_ns, 0.5) OVER same ELSE quantile_disc(starved_ns, 0.5) OVER () END
-        OR count(*) OVER () = 1 AS stands_out
+        OR count(*) OVER () = 1 AS is_outlier
     FROM of_rank LEFT JOIN {STAGES} USING (rank)
     WINDOW same AS (PARTITION BY stage)
 )
@@ -49,18 +49,18 @@ SELECT
     rank, stage, operation, starved_ns, longest_ns, gaps, starved_ns / window_ns AS value, 1 AS ranks,
     starved_ns AS at_most_ns
 FROM judged
-WHERE stands_out AND starved_ns >= {LEAST_SHARE} * window_ns
+WHERE is_outlier AND starved_ns >= {LEAST_SHARE} * window_ns
 UNION ALL
 SELECT
     NULL, NULL, arg_max(operation, starved_ns), CAST(round(avg(starved_ns)) AS BIGINT), max(longest_ns),
     CAST(sum(gaps) AS BIGINT), sum(starved_ns) / sum(window_ns), count(*),
     CAST(sum(starved_ns) AS BIGINT)
-FROM judged WHERE NOT stands_out HAVING sum(starved_ns) >= {LEAST_SHARE} * sum(window_ns)
+FROM judged WHERE NOT is_outlier HAVING sum(starved_ns) >= {LEAST_SHARE} * sum(window_ns)
 """
 
 
 UNNAMED_SQL = f"""
--- What nothing names is a fault of a rank alone: of all ranks together rule idle tells it.
+-- What nothing names is a fault of a rank alone: of all ranks together rule idle reports it.
 SELECT * FROM (
 {_SQL.format(work=UNNAMED)}
 ) WHERE rank IS NOT NULL AND (SELECT count(DISTINCT rank) FROM {MEASURED}) > 1
@@ -77,7 +77,7 @@ WHERE (SELECT bool_or(has_host_rows) FROM traces WHERE run = $run AND iteration 
 """
 
 _WITHOUT_STACKS = """
-SELECT 'without call stacks nothing tells {what} (capture with stacks)' AS reason
+SELECT 'without call stacks it is not known {what} (capture with stacks)' AS reason
 WHERE (SELECT bool_or(has_stacks) FROM traces WHERE run = $run AND iteration = $iteration) IS DISTINCT FROM true
 """
 
@@ -87,7 +87,7 @@ class _Pause:
     """A kind of pause: the rule's name, the host's work, what the host did in words, and what to ask and do.
 
     Attributes:
-        by_stacks: what only call stacks tell of it, in words; None where rows of the host without them do.
+        by_stacks: what only call stacks show of it, in words; None where rows of the host without them show it.
     """
 
     name: str
@@ -105,7 +105,7 @@ _PAUSES = (
         "loaded data",
         "Does a GPU wait for its data loader?",
         "Give the data loader more workers (Megatron-LM: --num-workers), look at the storage that this rank "
-        "reads from, and prefetch; see whether other ranks of its node are slow to load, too.",
+        "reads from, and prefetch; see whether other ranks of its node are also slow to load.",
     ),
     _Pause(
         "gc_pause",

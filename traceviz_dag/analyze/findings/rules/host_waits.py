@@ -1,4 +1,4 @@
-"""Calls in which the host waits for its GPU, in traces that do not tell whether they have to."""
+"""Calls in which the host waits for its GPU, in traces that do not show whether it has to."""
 
 from __future__ import annotations
 
@@ -75,6 +75,6 @@ RULE = Rule(
     sentence=_sentence,
     detail=_detail,
     places=Places(_PLACES, ("operation",)),
-    unpredicted="without call stacks nothing tells whether the framework has to wait there",
+    unpredicted="without call stacks it is not known whether the framework has to wait there",
     unable_sql=UNMEASURED,
 )

@@ -21,7 +21,7 @@ SHORT_NS = 20_000
 """Median kernel below which launches can be the bound."""
 
 MANY_A_MILLISECOND = 20
-"""Launches a millisecond from which they can be, too."""
+"""Launches a millisecond from which they can be as well."""
 
 _OF_LAUNCHES = f"synchronization_id IS NULL AND coalesce(host_work NOT IN {PAUSES}, true)"
 

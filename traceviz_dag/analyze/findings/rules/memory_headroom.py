@@ -54,9 +54,9 @@ RULE = Rule(
     sentence=_sentence,
     detail=_detail,
     unable_sql="""
-SELECT CASE WHEN count(reserved_bytes) = 0 THEN 'neither a snapshot of GPU memory with events nor a trace tells how '
-    || 'much is reserved (traceviz capture plan records snapshots)'
-    ELSE 'the traces do not tell how much memory the GPUs have' END AS reason
+SELECT CASE WHEN count(reserved_bytes) = 0 THEN 'no snapshot of GPU memory with events and no trace shows how '
+|| 'much is reserved (traceviz capture plan records snapshots)'
+    ELSE 'the traces do not record how much memory the GPUs have' END AS reason
 FROM memory_events LEFT JOIN traces USING (run, iteration, rank)
 WHERE run = $run AND iteration = $iteration
 HAVING count(reserved_bytes) = 0 OR count(device_memory_bytes) FILTER (reserved_bytes IS NOT NULL) = 0

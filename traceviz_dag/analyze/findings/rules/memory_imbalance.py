@@ -7,7 +7,7 @@ from traceviz_dag.analyze.findings.rule import Row, Rule
 from traceviz_dag.vocabulary import FindingClass
 
 LARGE = 1.2
-"""Times the mean stage from which a stage is told."""
+"""Times the mean stage from which a stage is reported."""
 
 _SQL = f"""
 WITH parts AS (

@@ -1,4 +1,4 @@
-"""Work that takes much of the GPUs' time and hardly any of the critical path: making it faster wins little."""
+"""Work that takes much of the GPUs' time and hardly any of the critical path: making it faster saves little."""
 
 from __future__ import annotations
 

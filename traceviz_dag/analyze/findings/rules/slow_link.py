@@ -39,15 +39,6 @@ def _detail(row: Row) -> str:
     return "waits excluded; which of these ranks has the slow link is not known"
 
 
-def _of_group(row: Row, scope: str) -> str:
-    of = f"the {row['dimension']} group" if row["dimension"] else "a group"
-    takes = f"transfers of {of} take {row['value']:.2f} times as long as those of like groups, waits left out"
-    if row["rank"] is not None:
-        return f"the links of rank {row['rank']}{scope} are slow: {takes}, and its other ranks are fast elsewhere"
-    who = numbered("rank", unspanned(row["group_ranks"]))
-    return f"a link of {who}{scope} is slow: {takes}; nothing tells which of these ranks has it"
-
-
 RULE = Rule(
     name="slow_link",
     of_class=FindingClass.FAULT,

@@ -40,7 +40,7 @@ named AS (
         UNION ALL SELECT rank, starved_ns FROM ({UNNAMED_SQL})
     ) GROUP BY rank
 ),
--- And who computes late for the tokens that its experts take is a finding of another rule, too.
+-- And who computes late for the tokens that its experts take is a finding of another rule.
 crowded AS (
     SELECT rank FROM expert_loads WHERE run = $run AND iteration = $iteration AND load >= {MORE_TOKENS}
 )
@@ -127,11 +127,10 @@ _MORE = {
     "messages": "its messages within layers have {:.2f} times as many elements",
     "grids": "its kernels run {:.2f} times as many thread blocks",
 }
-_MAY_BE_WORK = f"; {MAY_BE_WORK}"
 
 
 def _may_be_work(row: Row) -> bool:
-    """Whether nothing tells a slow GPU from one that has more to do."""
+    """Whether a slow GPU cannot be distinguished from one that has more to do."""
     computes = row["against"] == "peers" or str(row["late_category"]).endswith("_computation")
     return row["against"] in ("peers", "late") and computes and row["work_by"] is None
 
@@ -151,7 +150,7 @@ _OF_LATE = {
     "such as longer sequences or packing that differs, or work of its own such as logging or checkpoints.",
     "communication": "It comes late out of other communication: traceviz waits says whom it waited for there.",
     "unclassified": "See what that rank runs before its peers wait for it (traceviz waits, table kernels): the trace "
-    "does not tell what that work is for.",
+    "does not show what that work is for.",
 }
 """What to do about a rank that comes late, by the last word of what it did meanwhile."""
 

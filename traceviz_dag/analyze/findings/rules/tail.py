@@ -10,7 +10,7 @@ LONG = 1.2
 """p99 over p50 from which there is a tail."""
 
 FEWEST_UNITS = 8
-"""Units that tell a tail from a single odd one."""
+"""Units that distinguish a tail from a single odd one."""
 
 MOST_OF_IT = 0.5
 """Share of what long units take beyond p50 that one kind of work of the host makes up before it is named."""

@@ -8,7 +8,7 @@ from traceviz_dag.analyze.wording import counted, duration, share
 from traceviz_dag.vocabulary import FindingClass
 
 LEAST_SHARE = 0.05
-"""Share of the time measured from which it is told."""
+"""Share of the time measured from which it is reported."""
 
 _SQL = f"""
 WITH unexplained AS (
@@ -45,7 +45,7 @@ RULE = Rule(
     name="unexplained",
     of_class=FindingClass.FAULT,
     question="How much time without computation does nothing explain?",
-    remedy="Capture with cuda_sync rows (traceviz capture), which tell what streams wait for, and look for other "
+    remedy="Capture with cuda_sync rows (traceviz capture), which show what streams wait for, and look for other "
     "processes on the GPU.",
     sql=_SQL,
     measure="share of the time measured",
