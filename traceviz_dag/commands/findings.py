@@ -22,7 +22,7 @@ from traceviz_dag.commands.common.across import (
 )
 from traceviz_dag.commands.common.notes import may_be_finding, notes_in_words
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, print_json
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_wrapped
 from traceviz_dag.commands.common.summary import STEP_KINDS
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
@@ -283,11 +283,12 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
         _print_remedy(row, told)
         _print_query(row, sql=sql)
     if line := _said_of_environment(answer["environment"]):
-        typer.echo(f"  {line}")
+        print_wrapped(line, 2, "  ")
     rows = [row for row in rows if row not in differing]
     first = leading(rows)
     for number, row in enumerate(first, 1):
-        _print_row(f"\n{number:3}. {label(row)} · ", row, told, sql=sql)
+        typer.echo()
+        _print_row(f"{number:3}. {label(row)} · ", row, told, sql=sql)
     for severity, title in ((Severity.NOTE, "Notes"), (Severity.NOT_LOOKED_AT, "Not judged")):
         mine = [row for row in rows if row["severity"] == severity and row not in first]
         mine = [row for row in mine if sql or not _is_slight(row)]
@@ -305,9 +306,9 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
 
 
 def _print_row(lead: str, row: Mapping[str, Any], told: set[str], *, sql: bool) -> None:
-    typer.echo(f"{lead}{row['rule']}: {row['statement']}")
+    print_wrapped(f"{row['rule']}: {row['statement']}", 5, lead)
     if row["detail"]:
-        typer.echo(f"     {row['detail']}")
+        print_wrapped(row["detail"], 5, "     ")
     _print_remedy(row, told)
     _print_query(row, sql=sql)
 
@@ -315,7 +316,7 @@ def _print_row(lead: str, row: Mapping[str, Any], told: set[str], *, sql: bool) 
 def _print_remedy(row: Mapping[str, Any], told: set[str]) -> None:
     """Print what to do about a row, once."""
     if row["remedy"] is not None and row["remedy"] not in told:
-        typer.echo(f"     → {row['remedy']}")
+        print_wrapped(row["remedy"], 7, "     → ")
         told.add(row["remedy"])
 
 

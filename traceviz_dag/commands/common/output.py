@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
+import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from textwrap import wrap
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
@@ -181,3 +184,36 @@ def _plain(value: Any) -> Any:
 
 def _plain_stream(stream: Any) -> Any:
     return stream if isinstance(stream, PlainStream) else PlainStream(stream)
+
+
+def print_wrapped(text: str, indent: int = 0, lead: str = "") -> None:
+    """Print a text that a terminal would break, with later lines under the first; elsewhere it stays one line.
+
+    Args:
+        indent: spaces before each line but the first. lead: before the first.
+    """
+    width = shutil.get_terminal_size((0, 0)).columns if sys.stdout.isatty() or os.environ.get("COLUMNS") else 0
+    if width <= indent:
+        typer.echo(f"{lead}{text}")
+        return
+    typer.echo("\n".join(wrapped(text, width, lead, " " * indent)) or lead)
+
+
+_UNIT = re.compile(r"(?<=\d) (?=(?:ns|µs|ms|s|%)(?!\w))")
+
+
+def wrapped(text: str, width: int, lead: str = "", indent: str = "") -> list[str]:
+    """A text in lines of this width; a number stays with its unit.
+
+    Args:
+        lead, indent: before the first line, and before the others.
+    """
+    lines = wrap(
+        _UNIT.sub("\u00a0", text),
+        width,
+        initial_indent=lead,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [line.replace("\u00a0", " ") for line in lines]

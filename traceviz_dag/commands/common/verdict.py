@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from traceviz_dag.analyze.wording import sentence, share
+from traceviz_dag.commands.common.output import wrapped
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.findings.verdict import Verdict
@@ -40,7 +40,7 @@ def parts_in_words(computation: float | None, exposed: float | None, idle: float
 
 def _cut(text: str, most: int) -> list[str]:
     """A text on so many lines at the most."""
-    lines = wrap(text, WIDTH, break_on_hyphens=False) or [""]
+    lines = wrapped(text, WIDTH) or [""]
     if len(lines) > most:
         lines = [*lines[: most - 1], f"{lines[most - 1][: WIDTH - 2]} …"]
     return lines

@@ -55,7 +55,7 @@ RULE = Rule(
     detail=_detail,
     unable_sql="""
 SELECT CASE WHEN count(reserved_bytes) = 0 THEN 'no snapshot of GPU memory with events and no trace shows how '
-|| 'much is reserved (traceviz capture plan records snapshots)'
+    || 'much is reserved (traceviz capture plan records snapshots)'
     ELSE 'the traces do not record how much memory the GPUs have' END AS reason
 FROM memory_events LEFT JOIN traces USING (run, iteration, rank)
 WHERE run = $run AND iteration = $iteration
