@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from traceviz_dag.analyze.findings.notes import may_be_finding, notes_in_words
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -20,7 +21,6 @@ from traceviz_dag.commands.common.across import (
     place,
     untold_waits,
 )
-from traceviz_dag.commands.common.notes import may_be_finding, notes_in_words
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json, print_wrapped
 from traceviz_dag.commands.common.summary import STEP_KINDS

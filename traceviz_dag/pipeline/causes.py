@@ -208,16 +208,19 @@ def _members(ranks: Sequence[int], placed: Sequence[RankKernels], collectives: p
         np.stack([optional_integers(messages, f"{side}_rank"), optional_integers(messages, f"{side}_kernel_id")])
         for side in ("sender", "receiver")
     ]
-    rank, kernel, communication, members, found = (
+    rank, kernel, communication, may_meet, members, found = (
         optional_integers(collectives, name)
-        for name in ("rank", "kernel_id", "communication", "members", "members_found")
+        for name in ("rank", "kernel_id", "communication", "may_meet", "members", "members_found")
     )
+    # Where several groups explain its ends, it waits for all that it may have met: no gain is larger by that.
+    communication = np.where(communication == MISSING, may_meet, communication)
     carrying = np.unique(np.concatenate(sides, axis=1), axis=1)
     width = int(max(kernel.max(initial=0), carrying[1].max(initial=0))) + 1
     alone = (communication != MISSING) & ~np.isin(rank * width + kernel, carrying[0] * width + carrying[1])
     meeting = np.concatenate([communication[alone], *(_MESSAGE + np.arange(messages.num_rows),) * 2])
     both = np.zeros(2 * messages.num_rows, dtype=bool)
-    lacks = np.concatenate([(found < members)[alone], both])
+    # Of a group whose members are not known, some may be missing.
+    lacks = np.concatenate([((found < members) | (members == MISSING) & (may_meet == MISSING))[alone], both])
     of_one = np.concatenate([(members == 1)[alone], both])
     rank = np.concatenate([rank[alone], sides[0][0], sides[1][0]])
     kernel = np.concatenate([kernel[alone], sides[0][1], sides[1][1]])

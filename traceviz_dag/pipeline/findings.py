@@ -13,14 +13,21 @@ import xxhash
 
 from traceviz_dag.analyze import findings
 from traceviz_dag.analyze.causes.what_if import WhatIf
+from traceviz_dag.analyze.clocks.clock_summary import clock_facts
 from traceviz_dag.analyze.findings.findings import Iteration, Judged, findings_table
+from traceviz_dag.analyze.findings.notes import may_be_finding
 from traceviz_dag.analyze.findings.rule import EditKey
 from traceviz_dag.analyze.findings.rules import slow_rank
 from traceviz_dag.analyze.findings.rules.environment import KNOWN_SQL
 from traceviz_dag.analyze.findings.rules.registry import RULES
+from traceviz_dag.analyze.findings.verdict import Evidence, Verdict, verdict
 from traceviz_dag.analyze.waits.unknown_waits import UNKNOWN_COLUMNS, UnknownWaits, unknown_waits
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.tables import FINDINGS
 from traceviz_dag.vocabulary import StepKind, TrainingFramework
+
+_JUDGED = (FINDINGS.name, "iterations", "rank_clocks")
+"""What a verdict rests on."""
 
 _WHAT_IF_SQL = "SELECT * FROM what_if WHERE run = $run AND iteration = $iteration"
 
@@ -116,6 +123,30 @@ def _saved_together(
     """What each of some sets of edits saves together, over all training steps; None where no step can be replayed."""
     steps = [[one.saved_by([one.named(*edit) for edit in edits]) for edits in sets] for one in what_ifs()]
     return [sum(saved) for saved in zip(*steps, strict=True)] if steps else None
+
+
+def stored_verdict(lake: Lake, run: str, iteration: int, *, partial: bool) -> Verdict | None:
+    """The verdict on an iteration, from its tables; None where nothing was judged.
+
+    Args:
+        partial: whether some of it was not read, or not whole.
+    """
+    if not all(lake.exists(name, run=run, iteration=iteration) for name in _JUDGED):
+        return None
+    rows, measures, clocks = (lake.table(name, run, iteration).arrow() for name in _JUDGED)
+    if not measures.num_rows:
+        return None
+    (measured,) = measures.select(["ranks", "unclassified_share"]).to_pylist()
+    found, unknown = rows.to_pylist(), stored_unknown_waits(lake, run, iteration)
+    evidence = Evidence(
+        ranks=measured["ranks"],
+        partial=partial,
+        clocks=clock_facts(clocks)["solved"],
+        unknown_waits=None if unknown is None else unknown.reason,
+        unclassified=measured["unclassified_share"] or 0.0,
+        open=sum(map(may_be_finding, found)),
+    )
+    return verdict(found, evidence)
 
 
 def stored_unknown_waits(lake: Lake, run: str, iteration: int) -> UnknownWaits | None:

@@ -15,6 +15,7 @@ from traceviz_dag.lake.partitions import escape
 from traceviz_dag.pipeline.across_ranks import StoredIteration
 from traceviz_dag.pipeline.causes import ranked_steps
 from traceviz_dag.pipeline.completeness import stored_completeness
+from traceviz_dag.pipeline.findings import stored_verdict
 from traceviz_dag.pipeline.lake_source import LakeSource
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.show.report.limits import MOST_KERNELS
@@ -80,9 +81,11 @@ def write_report(
         against: run and iteration in the same lake to compare with.
     """
     with _source(lake, run, iteration) as source, _source(lake, *against) if against else nullcontext() as other:
+        mark = stored_completeness(lake, run, iteration).mark
         page = report_page(
             source,
-            mark=stored_completeness(lake, run, iteration).mark,
+            mark=mark,
+            verdict=stored_verdict(lake, run, iteration, partial=bool(mark)),
             most_kernels=most_kernels,
             against=other,
             against_mark=stored_completeness(lake, *against).mark if against else "",

@@ -38,6 +38,12 @@ COLLECTIVES = Table(
         Column("members", INTEGER, "Ranks that take part; for messages the rank and its peers; NULL where unknown."),
         Column("members_found", INTEGER, "Ranks whose kernel was found, this one included."),
         Column(
+            "may_meet",
+            BIGINT,
+            "Number of the set of kernels that it met, or a part of it, by ends that agree; NULL where not known. It "
+            "serves the replay; without a communication there is no wait.",
+        ),
+        Column(
             "matched_by",
             DICTIONARY,
             "What decided the match: sequence, order, schedule, peers, ends ... or none.",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN, named_edit
 from traceviz_dag.analyze.findings.losses import leading
 from traceviz_dag.analyze.findings.rule import Row
-from traceviz_dag.analyze.wording import counted, duration, share
+from traceviz_dag.analyze.wording import counted, duration, sentence, share
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
 
 MOST_FIXES = 3
@@ -69,6 +69,13 @@ def verdict(rows: Sequence[Row], evidence: Evidence) -> Verdict:
             fixed.add(_edit(row))
     named = (first["rule"], *(first[name] for name in CULPRIT_COLUMNS))
     return Verdict(first["statement"], tuple(then[: MOST_FIXES - 1]), named, doubts)
+
+
+def in_sentences(found: Verdict) -> tuple[str, str, str]:
+    """What limits the step, what the next fixes save (empty where none does), and how sure that is."""
+    then = f"Then {', '.join(found.then)}." if found.then else ""
+    doubts = f"Not surer: {'; '.join(found.doubts)}." if found.doubts else "Sure: all ranks read, clocks solved."
+    return f"{sentence(found.limit)}.", then, doubts
 
 
 def _edit(row: Row) -> tuple[object, ...]:

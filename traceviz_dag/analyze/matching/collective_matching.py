@@ -68,7 +68,6 @@ class MatchedBy(StrEnum):
     SCHEDULE = "schedule"
     PEERS = "peers"
     ENDS = "ends"
-    ENDS_OR_PARTS = "ends_or_parts"
     NONE = "none"
 
 

@@ -38,6 +38,7 @@ class Matches:
         matched_by, fault: codes of ``MATCHED_BY`` and ``FAULTS``.
         members: ranks that take part by definition (for messages: the rank and its peers), ``MISSING`` where unknown;
             found: of how many a kernel was found.
+        may_meet: number of the ranks that it may have met at most, where ``waits.by_ends`` can say; else ``UNMATCHED``.
         messages: the matched messages.
         end, other: each message from either end, as rows; sorted by ``end``.
     """
@@ -50,6 +51,7 @@ class Matches:
     fault: Int64
     members: Int64
     found: Int64
+    may_meet: Int64
     messages: MessageMatches
     end: Int64
     other: Int64
@@ -91,6 +93,7 @@ def match_communications(rows: Communications, topology: Topology, microbatches:
         "fault": np.full(count, FAULTS.index(Fault.NONE)),
         "members": np.full(count, MISSING),
         "found": np.ones(count, dtype=np.int64),
+        "may_meet": np.full(count, UNMATCHED),
     }
     for name in ("matched_by", "fault"):
         result[name][collectives], result[name][exchanges] = getattr(gathered, name), getattr(exchanged, name)

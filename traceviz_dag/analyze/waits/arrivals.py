@@ -32,7 +32,7 @@ CONFIRMING_NS = 20_000
 """What is matched by order alone is believed where its members' ends lie no further apart on solved clocks: those of
 ranks that do not meet drift apart."""
 
-_RING_SHARE, _WIDEST_RING_NS = 10, 100_000
+_RING_SHARE, WIDEST_RING_NS = 10, 100_000
 """Members leave a ring one after the other: 8 A100 within 49 us of all-reduces that take 590 us. So ends may also lie a
 tenth of the shortest kernel apart, but no further than residuals that refuse a clock."""
 
@@ -213,7 +213,7 @@ def _unconfirmed(matches: Matches, clocks: SolvedClocks) -> Bool:
 
 def ends_limit(shortest_ns: Int64) -> Int64:
     """How far ends of members lie apart at most on solved clocks, by the shortest of their kernels, ns."""
-    return np.clip(shortest_ns // _RING_SHARE, CONFIRMING_NS, _WIDEST_RING_NS)
+    return np.clip(shortest_ns // _RING_SHARE, CONFIRMING_NS, WIDEST_RING_NS)
 
 
 def _refuted_messages(matches: Matches, clocks: SolvedClocks) -> Bool:

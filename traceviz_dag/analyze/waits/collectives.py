@@ -58,6 +58,7 @@ def collectives_table(matches: Matches, rank_clocks: pa.Table) -> pa.Table:
         | {name: pa.nulls(len(rows), COLLECTIVES.schema.field(name).type) for name in _FILLED_LATER}
         | {
             "communication": pa.array(matches.communication, mask=unmet),
+            "may_meet": nullable(np.where(matches.may_meet < 0, MISSING, matches.may_meet)),
             "operation": word_column(rows.operation, [each.value for each in OPERATIONS]),
             "group_name": word_column(group, [each.name for each in matches.grouped.groups]),
             "group_description": word_column(group, [each.description for each in matches.grouped.groups]),

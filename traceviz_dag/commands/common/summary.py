@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from traceviz_dag.analyze.findings.notes import may_be_finding, notes_in_words
 from traceviz_dag.analyze.utilization import used_of_peak
 from traceviz_dag.analyze.wording import counted, duration
 from traceviz_dag.commands.common.across import blame_statement, cut_statements, slow_statements
-from traceviz_dag.commands.common.notes import may_be_finding, notes_in_words
 from traceviz_dag.commands.common.output import milliseconds, percent, print_table
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
@@ -23,7 +23,6 @@ from traceviz_dag.vocabulary import StepKind, WindowFrom
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceviz_dag.analyze.findings.verdict import Verdict
     from traceviz_dag.analyze.slow_ranks import SlowRank
     from traceviz_dag.analyze.waits.blame import LateRank
     from traceviz_dag.pipeline.analysis import IterationResult
@@ -80,7 +79,11 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
         summary["measures"] = rows[0] if rows else None
     try:
         summary |= _measured(lake, result.run, result.iteration)
-        return summary | {"verdict": _verdict(lake, summary)}
+        from traceviz_dag.pipeline.findings import stored_verdict
+
+        return summary | {
+            "verdict": stored_verdict(lake, result.run, result.iteration, partial=bool(completeness.mark))
+        }
     except BadInputError:
         if not result.failures:
             raise
@@ -118,23 +121,6 @@ def _measured(lake: Lake, run: str, iteration: int) -> dict[str, Any]:
         cut_steps(lake, run, iteration),
     )
     return dict(zip(_MEASURED[:-1], values, strict=True))
-
-
-def _verdict(lake: Lake, summary: Mapping[str, Any]) -> Verdict | None:
-    """The verdict on an iteration; None where nothing was judged."""
-    from traceviz_dag.analyze.clocks.clock_summary import clock_facts
-    from traceviz_dag.analyze.findings.verdict import Evidence, verdict
-
-    place = {"run": summary["run"], "iteration": summary["iteration"]}
-    measures, found, unknown = summary.get("measures"), summary["findings"], summary["waits_unknown"]
-    if found is None or measures is None or not lake.exists("rank_clocks", **place):
-        return None
-    clocks = clock_facts(lake.table("rank_clocks", **place).arrow())
-    why = None if unknown is None else unknown["reason"]
-    unclassified = measures["unclassified_share"] or 0.0
-    open_notes = found["notes_of_unknown_gain"]
-    evidence = Evidence(measures["ranks"], bool(summary["mark"]), clocks["solved"], why, unclassified, open_notes)
-    return verdict(lake.table("findings", **place).arrow().to_pylist(), evidence)
 
 
 def print_verdict(summaries: Sequence[Mapping[str, Any]], after: Sequence[str]) -> None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from traceviz_dag.analyze.wording import sentence, share
+from traceviz_dag.analyze.findings.verdict import Verdict, in_sentences
+from traceviz_dag.analyze.wording import share
 from traceviz_dag.commands.common.output import wrapped
-
-if TYPE_CHECKING:
-    from traceviz_dag.analyze.findings.verdict import Verdict
 
 WIDTH = 80
 MOST_LINES = 8
@@ -22,12 +19,11 @@ def verdict_lines(title: str, verdict: Verdict, made_of: str, after: Sequence[st
         title: run, iteration, ranks and step. made_of: the parts of the step's time; empty where not known.
         after: the next command and the report, a line each; these are whole, however long.
     """
-    fixes = f"Then {', '.join(verdict.then)}." if verdict.then else ""
-    doubts = f"Not surer: {'; '.join(verdict.doubts)}." if verdict.doubts else "Sure: all ranks read, clocks solved."
+    limit, fixes, doubts = in_sentences(verdict)
     rest = [part for part in (fixes, made_of) if part]
     room = MOST_LINES - 1 - len(after) - len(rest)
     sure = _cut(doubts, 1 if room < 4 else 2)
-    told = _cut(f"{sentence(verdict.limit)}.", room - len(sure))
+    told = _cut(limit, room - len(sure))
     return [_cut(title, 1)[0], *told, *(_cut(part, 1)[0] for part in rest), *sure, *after]
 
 

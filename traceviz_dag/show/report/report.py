@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 
+from traceviz_dag.analyze.findings.verdict import Verdict
 from traceviz_dag.show.report.evidence import Book, ReportSource
 from traceviz_dag.show.report.limits import MOST_KERNELS
 from traceviz_dag.show.report.parts.part import Told, paragraph
@@ -19,6 +20,7 @@ def report_page(
     source: ReportSource,
     *,
     mark: str = "",
+    verdict: Verdict | None = None,
     most_kernels: int = MOST_KERNELS,
     against: ReportSource | None = None,
     against_mark: str = "",
@@ -27,6 +29,7 @@ def report_page(
 
     Args:
         mark: what of the iteration was not read, in words; empty where all of it was.
+        verdict: on the iteration; None where nothing was judged.
         most_kernels: that the timeline carries.
         against: another iteration to compare with. against_mark: what of that was not read.
     """
@@ -50,7 +53,7 @@ def report_page(
             for row in findings
         ],
     }
-    told = Told(book, timeline, mark, findings, against, against_mark)
+    told = Told(book, timeline, mark, findings, against, against_mark, verdict)
     tabs = []
     for part in PARTS:
         markup = part.markup(told)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
+from traceviz_dag.analyze.findings.losses import leading
 from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import Lake
@@ -100,7 +101,7 @@ def measures_of(home: Path, iteration: Partition) -> Measures:
 
 
 def statements_of(home: Path, iteration: Partition) -> list[str]:
-    """The first findings of an iteration, each a sentence; none where there is no table ``findings`` of it.
+    """The first findings and losses of an iteration, each a sentence; none where there is no table ``findings`` of it.
 
     Raises:
         BadInputError: the table cannot be read.
@@ -108,8 +109,8 @@ def statements_of(home: Path, iteration: Partition) -> list[str]:
     lake = Lake(home)
     if not lake.partitions("findings", iteration.run, iteration.iteration):
         return []
-    found = lake.table("findings", iteration.run, iteration.iteration).arrow(["severity", "statement"])
-    return [row["statement"] for row in found.to_pylist() if row["severity"] == "finding"][:MOST_FINDINGS]
+    found = lake.table("findings", iteration.run, iteration.iteration).arrow().to_pylist()
+    return [row["statement"] for row in leading(found)[:MOST_FINDINGS]]
 
 
 def deleted_tables(home: Path, iteration: Partition) -> list[str]:

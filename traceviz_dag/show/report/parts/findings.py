@@ -36,7 +36,8 @@ def findings(told: Told) -> Markup | None:
     if not parts:
         return None
     return paragraph(
-        "Faults first, then opportunities and losses, by what they cost. Gains do not add up.", quiet=True
+        "Faults first, then opportunities and losses, by what they cost. Savings do not add up.",
+        quiet=True,
     ) + Markup("").join(parts)
 
 
@@ -63,7 +64,7 @@ def finding_card(told: Told, row: Mapping[str, Any], number: int, *, whole: bool
     return Markup(
         '<article class="card {}" tabindex="0"><header><b>{}. {}</b> '
         '<span class="quiet">{}</span><span class="gain">{}</span></header>'
-        "<p>{}</p>{}<footer>{}{}</footer></article>"
+        "<p>{}</p>{}{}<footer>{}{}</footer></article>"
     ).format(
         row["severity"],
         number,
@@ -71,6 +72,7 @@ def finding_card(told: Told, row: Mapping[str, Any], number: int, *, whole: bool
         label(row),
         _gain(row),
         printable(row["statement"]),
+        Markup('<p class="quiet">{}</p>').format(printable(row["detail"])) if whole and row["detail"] else "",
         Markup('<p class="remedy">{}</p>').format(remedy) if remedy else "",
         place,
         evidence,

@@ -32,7 +32,8 @@ GROUP BY dimension ORDER BY time_ns DESC, dimension
 """
 
 SPEEDS_SQL = """
-SELECT rank, stage, peers, items, slower_items, ratio, more_ns, slow, work_by FROM rank_speeds
+SELECT rank, stage, peers, items, slower_items, ratio, more_ns, slow, slow_steps, slow_ratio, slow_more_ns, work_by
+FROM rank_speeds
 WHERE run = $run AND iteration = $iteration ORDER BY slow DESC NULLS LAST, ratio DESC NULLS LAST, rank
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from traceviz_dag.analyze.findings.losses import leading
+from traceviz_dag.analyze.findings.verdict import in_sentences
 from traceviz_dag.analyze.utilization import used_of_peak
 from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.lake.summaries import MEASURED_SQL
@@ -72,7 +73,15 @@ STEP_PARTS = {
 
 def overview(told: Told) -> Markup:
     """The part."""
-    return Markup("").join([_measured(told), _step(told), _findings(told), _trend(told)])
+    return Markup("").join([_verdict(told), _measured(told), _step(told), _findings(told), _trend(told)])
+
+
+def _verdict(told: Told) -> Markup:
+    """What limits the step, what the next fixes save, and how sure that is: as ``traceviz analyze`` prints it."""
+    if told.verdict is None:
+        return Markup("")
+    limit, then, sure = in_sentences(told.verdict)
+    return paragraph(Markup("<strong>{}</strong> ").format(printable(limit)), f"{then} ", sure)
 
 
 def _measured(told: Told) -> Markup:
@@ -182,9 +191,9 @@ def _findings(told: Told) -> Markup:
     counted = f"{len(graves)} finding{'' if len(graves) == 1 else 's'}, {notes} note{'' if notes == 1 else 's'}"
     count = f"{counted}, the largest losses among them{left}"
     return section(
-        "What is wrong, and what mending it would win",
+        "What is wrong, and what fixing it would save",
         Markup('<div class="cards">{}</div>').format(cards),
-        paragraph(f"{count}. Gains are what the replay of the step predicts; they do not add up.", quiet=True),
+        paragraph(f"{count}. Savings are what the replay of the step predicts; they do not add up.", quiet=True),
     )
 
 

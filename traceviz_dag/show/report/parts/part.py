@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from markupsafe import Markup
 
+from traceviz_dag.analyze.findings.verdict import Verdict
 from traceviz_dag.analyze.wording import share
 from traceviz_dag.printable import printable
 from traceviz_dag.show.report.evidence import Book, ReportSource
@@ -24,6 +25,7 @@ class Told:
         mark: what of the iteration was not read, in words; empty where all of it was.
         findings: rows of table ``findings``.
         against: another iteration to compare with, and what of it was not read; None without one.
+        verdict: on the iteration; None where nothing was judged.
     """
 
     book: Book
@@ -32,6 +34,7 @@ class Told:
     findings: Sequence[Mapping[str, Any]]
     against: ReportSource | None = None
     against_mark: str = ""
+    verdict: Verdict | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,19 @@
-"""What headings say of notes: how many there are, and of how many nothing tells whether they are findings."""
+"""What headings say of notes: how many there are, and how many of them may be findings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from traceviz_dag.analyze.causes.gains import LEAST_GAIN
+from traceviz_dag.analyze.findings.findings import MORE
+from traceviz_dag.analyze.findings.rule import nothing_fixes
+from traceviz_dag.analyze.findings.rules.registry import rule_named
 from traceviz_dag.vocabulary import Severity
 
 
 def may_be_finding(row: Mapping[str, Any]) -> bool:
     """Whether a note has a gain that is not known, but may be enough for a finding."""
-    from traceviz_dag.analyze.causes.gains import LEAST_GAIN
-    from traceviz_dag.analyze.findings.findings import MORE
-    from traceviz_dag.analyze.findings.rule import nothing_fixes
-    from traceviz_dag.analyze.findings.rules.registry import rule_named
-
     if row["severity"] != Severity.NOTE or row["gain_ns"] is not None or rule_named(row["rule"]).edit is nothing_fixes:
         return False
     known = row["at_most_ns"] is not None and row["step_ns"] is not None
