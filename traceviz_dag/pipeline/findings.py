@@ -21,12 +21,13 @@ from traceviz_dag.analyze.findings.rules import slow_rank
 from traceviz_dag.analyze.findings.rules.environment import KNOWN_SQL
 from traceviz_dag.analyze.findings.rules.registry import RULES
 from traceviz_dag.analyze.findings.verdict import Evidence, Verdict, verdict
+from traceviz_dag.analyze.waits.blame import uncertain_waits
 from traceviz_dag.analyze.waits.unknown_waits import UNKNOWN_COLUMNS, UnknownWaits, unknown_waits
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.tables import FINDINGS
 from traceviz_dag.vocabulary import StepKind, TrainingFramework
 
-_JUDGED = (FINDINGS.name, "iterations", "rank_clocks")
+_JUDGED = (FINDINGS.name, "iterations", "rank_clocks", "collectives")
 """What a verdict rests on."""
 
 _WHAT_IF_SQL = "SELECT * FROM what_if WHERE run = $run AND iteration = $iteration"
@@ -125,24 +126,25 @@ def _saved_together(
     return [sum(saved) for saved in zip(*steps, strict=True)] if steps else None
 
 
-def stored_verdict(lake: Lake, run: str, iteration: int, *, partial: bool) -> Verdict | None:
+def stored_verdict(lake: Lake, run: str, iteration: int, partial: str) -> Verdict | None:
     """The verdict on an iteration, from its tables; None where nothing was judged.
 
     Args:
-        partial: whether some of it was not read, or not whole.
+        partial: what of it was not read; empty where all was.
     """
     if not all(lake.exists(name, run=run, iteration=iteration) for name in _JUDGED):
         return None
-    rows, measures, clocks = (lake.table(name, run, iteration).arrow() for name in _JUDGED)
+    rows, measures, clocks, collectives = (lake.table(name, run, iteration).arrow() for name in _JUDGED)
     if not measures.num_rows:
         return None
     (measured,) = measures.select(["ranks", "unclassified_share"]).to_pylist()
-    found, unknown = rows.to_pylist(), stored_unknown_waits(lake, run, iteration)
+    found, unknown = rows.to_pylist(), unknown_waits(collectives)
     evidence = Evidence(
         ranks=measured["ranks"],
         partial=partial,
         clocks=clock_facts(clocks)["solved"],
         unknown_waits=None if unknown is None else unknown.reason,
+        uncertain=uncertain_waits(collectives) / max(collectives.num_rows, 1),
         unclassified=measured["unclassified_share"] or 0.0,
         open=sum(map(may_be_finding, found)),
     )

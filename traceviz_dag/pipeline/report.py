@@ -85,7 +85,7 @@ def write_report(
         page = report_page(
             source,
             mark=mark,
-            verdict=stored_verdict(lake, run, iteration, partial=bool(mark)),
+            verdict=stored_verdict(lake, run, iteration, mark),
             most_kernels=most_kernels,
             against=other,
             against_mark=stored_completeness(lake, *against).mark if against else "",

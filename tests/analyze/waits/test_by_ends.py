@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.analyze.across_ranks import match_rows, part, topology
 from traceviz_dag.analyze.clocks.clocks import solve_clocks, solved_clocks
-from traceviz_dag.analyze.matching.collective_matching import MATCHED_BY, MatchedBy
+from traceviz_dag.analyze.matching.collective_matching import MATCHED_BY
 from traceviz_dag.analyze.waits.by_ends import with_matches_by_ends
 
 RANKS = (0, 1, 2, 3)
@@ -23,7 +24,7 @@ def job(
     """Which ranks' unnamed all-reduces are found to be one, by what rule, each time; named ones give the clocks.
 
     Args:
-        late_us: when each rank comes to the unnamed one. groups: those that truly meet there.
+        late_us: when each rank comes to the unnamed one. groups: those that truly meet there. read: ranks with a file.
     """
     draw, rows = random.Random(seed), []
     clock = {rank: draw.randrange(10**6) for rank in RANKS}
@@ -52,15 +53,14 @@ def job(
             ]
     groups_of = topology(named, world=4).groups
     known = replace(topology(named, world=4), groups=tuple(replace(one, description=one.name[:2]) for one in groups_of))
-    matches = match_rows(rows, known)
-    found = with_matches_by_ends(matches, solved_clocks(solve_clocks(matches)), known, RANKS)
-    told: dict[tuple[int, str], list[int]] = {}
-    for row, rule in enumerate(found.matched_by.tolist()):
-        if MATCHED_BY[rule] in (MatchedBy.ENDS, MatchedBy.ENDS_OR_PARTS):
-            told.setdefault((int(found.communication[row]), MATCHED_BY[rule].value), []).append(
-                int(found.rows.rank[row])
-            )
-    return sorted((rule, tuple(sorted(ranks))) for (_, rule), ranks in told.items())
+    matches = match_rows([row for row in rows if row["rank"] in read], known)
+    found = with_matches_by_ends(matches, solved_clocks(solve_clocks(matches)), known, read)
+    told: dict[tuple[str, int], list[int]] = {}
+    for row in np.flatnonzero(found.may_meet >= 0).tolist():
+        rule = MATCHED_BY[found.matched_by[row]].value
+        told.setdefault((rule, int(found.may_meet[row])), []).append(int(found.rows.rank[row]))
+        assert (rule == "ends") == (found.communication[row] == found.may_meet[row])
+    return sorted((rule, tuple(sorted(ranks))) for (rule, _), ranks in told.items())
 
 
 @pytest.mark.parametrize(
@@ -70,10 +70,10 @@ def job(
         ({0: 0, 1: 30, 2: 90, 3: 40}, (RANKS,), "ends", (RANKS,)),
         # Pairs meet, and leave apart.
         ({0: 0, 1: 30, 2: 200, 3: 140}, PAIRS["tp"], "ends", PAIRS["tp"]),
-        # The pairs' last ranks come at the same time, so the pairs leave together whether they meet or not.
-        ({0: 0, 1: 90, 2: 90, 3: 40}, PAIRS["tp"], "ends_or_parts", (RANKS,)),
+        # The pairs' last ranks come at the same time, so the pairs leave together whether they meet or not: no match.
+        ({0: 0, 1: 90, 2: 90, 3: 40}, PAIRS["tp"], "none", (RANKS,)),
         # All come at once.
-        ({0: 50, 1: 50, 2: 50, 3: 50}, (RANKS,), "ends_or_parts", (RANKS,)),
+        ({0: 50, 1: 50, 2: 50, 3: 50}, (RANKS,), "none", (RANKS,)),
         # Ranks of no group of the job end together by chance.
         ({0: 0, 3: 90}, ((0, 3),), "", ()),
     ],
@@ -82,3 +82,8 @@ def test_ranks_that_leave_together_although_they_came_apart_met_and_chance_is_to
     late_us, groups, rule, expected
 ):
     assert job(late_us, groups) == sorted((rule, ranks) for ranks in expected * 8)
+
+
+def test_where_a_rank_was_not_read_its_partners_are_not_taken_for_each_others():
+    late_us, read = {0: 0, 1: 30, 2: 400, 3: 410}, (0, 1)
+    assert job(late_us, PAIRS["dp"], read) == []

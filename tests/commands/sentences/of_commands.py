@@ -143,9 +143,9 @@ _LEADING = """
             AND measure = 'share of the time measured' AND value >= .01 ORDER BY value DESC LIMIT 3
     ),
     numbered AS (
-        SELECT *, severity = 'finding' AND class = 'fault' AS fault, coalesce(gain_after_ns, greatest(
-            coalesce(gain_ns, 0),
-            CASE measure WHEN 'share of the time measured' THEN value * coalesce(measured_ns, 0) ELSE 0 END)) AS cost
+        SELECT *, severity = 'finding' AND class = 'fault' AS fault, coalesce(gain_after_ns, gain_ns,
+            CASE measure WHEN 'share of the time measured' THEN value * coalesce(measured_ns, step_ns, 1) ELSE 0 END
+        ) AS cost
         FROM told WHERE severity = 'finding' OR finding IN (FROM losses)
     )
     SELECT row_number() OVER (ORDER BY fault DESC, CASE WHEN fault THEN 0 ELSE -cost END, finding) AS number,

@@ -152,12 +152,12 @@ def _finding(
         why = _why_unpredicted(rule, edit, refusals, gains)
         if edit is not None and edit in gains:
             why = f"the edit that fixes it ({named_edit(gains[edit])}) also changes healthy work"
-    severity, at_most = _severity(gain, step_ns), row.get("at_most_ns")
-    gain_after = after.get(edit) if edit is not None and severity == Severity.FINDING else None
+    gain_after = after.get(edit) if edit is not None and gain is not None else None
+    severity, at_most = _severity(gain, step_ns, gain_after), row.get("at_most_ns")
     saves, details = "", [rule.detail(row)]
     if gain and step_ns:
         saves = f"; {_gain_in_words(gain, iteration, step_ns)}"
-        if gain_after is not None and gain_after < gain["gain_ns"] - APART * step_ns:
+        if gain_after is not None and abs(gain_after - gain["gain_ns"]) > LEAST_GAIN * step_ns:
             saves += f", {duration(max(gain_after, 0))} once those before it are fixed"
         details.append(_bar_in_words(gain, iteration, step_ns))
     else:
@@ -200,18 +200,28 @@ def _gains_after(
 ) -> dict[EditKey, int]:
     """What each edit of a finding saves once those before it are made.
 
-    Faults come first, by what they save alone; then opportunities, by what they save once all faults are fixed.
+    Faults come first, by what they save alone; then faults that save enough once these are fixed, since another one as
+    late hides them; then opportunities, by what they save once all faults are fixed.
     """
     of_class: dict[bool, dict[EditKey, int]] = {True: {}, False: {}}
+    hidden: dict[EditKey, int] = {}
     for one in judged:
         for row in one.rows:
             edit = fixing_edit(one.rule, row, gains)
             gain = _gain_of(row, edit, gains)
-            if edit is not None and gain is not None and _severity(gain, step_ns) == Severity.FINDING:
-                is_fault = row.get("class", one.rule.of_class) == FindingClass.FAULT
+            if edit is None or gain is None or step_ns is None:
+                continue
+            is_fault = row.get("class", one.rule.of_class) == FindingClass.FAULT
+            if _severity(gain, step_ns) == Severity.FINDING:
                 of_class[is_fault][edit] = gain["gain_ns"]
+            elif is_fault and gain["gain_high_ns"] >= LEAST_GAIN * step_ns:
+                hidden[edit] = gain["gain_high_ns"]
     faults = sorted(of_class[True], key=lambda edit: -of_class[True][edit])
-    others = [edit for edit in of_class[False] if edit not in of_class[True]]
+    for edit in sorted(hidden.keys() - of_class[True].keys(), key=lambda edit: -hidden[edit]) if faults else ():
+        both = saved([faults, [*faults, edit]])
+        if both is not None and step_ns is not None and both[1] - both[0] >= LEAST_GAIN * step_ns:
+            faults.append(edit)
+    others = [edit for edit in of_class[False] if edit not in faults]
     if len(faults) + len(others) < 2:
         return {edit: gain for each in of_class.values() for edit, gain in each.items()}
     alone = saved([[*faults, edit] for edit in others])
@@ -252,11 +262,11 @@ def _shared(iteration: Iteration, rule: Rule, step_ns: int | None) -> dict[str, 
     }
 
 
-def _severity(gain: Mapping[str, Any] | None, step_ns: int | None) -> Severity:
+def _severity(gain: Mapping[str, Any] | None, step_ns: int | None, gain_after: int | None = None) -> Severity:
     if gain is None or step_ns is None:
         return Severity.NOTE
     enough = gain["gain_ns"] >= LEAST_GAIN * step_ns and gain["gain_low_ns"] > 0
-    return Severity.FINDING if enough else Severity.NOTE
+    return Severity.FINDING if enough or (gain_after or 0) >= LEAST_GAIN * step_ns else Severity.NOTE
 
 
 def are_apart(step_ns: int, measured_ns: int | None) -> bool:

@@ -47,11 +47,11 @@ def _is_fault(row: Row) -> bool:
 
 
 def _cost_ns(row: Row) -> float:
-    """What a row costs: what fixing it would save after those before it, else the time that it takes."""
-    if row["gain_after_ns"] is not None:
-        return float(row["gain_after_ns"])
-    lost = row["value"] * (row["measured_ns"] or 0) if row["measure"] == MEASURE else 0
-    return max(lost, row["gain_ns"] or 0)
+    """What fixing a row would save after those before it; where nothing predicts that, the time that it takes."""
+    for known in ("gain_after_ns", "gain_ns"):
+        if row[known] is not None:
+            return float(row[known])
+    return row["value"] * (row["measured_ns"] or row["step_ns"] or 1) if row["measure"] == MEASURE else 0.0
 
 
 def _largest(rows: Sequence[Row]) -> list[Row]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN, named_edit
+from traceviz_dag.analyze.findings.findings import WIDE
 from traceviz_dag.analyze.findings.losses import leading
 from traceviz_dag.analyze.findings.rule import Row
 from traceviz_dag.analyze.wording import counted, duration, sentence, share
@@ -15,7 +16,10 @@ MOST_FIXES = 3
 """Fixes that a verdict names."""
 
 NOTABLE = 0.01
-"""Share of kernel time without a category from which the verdict says so."""
+"""Share of kernel time without a category, or of communication without a certain wait, from which it is a doubt."""
+
+LONGER = 1.1
+"""An iteration differs whose step takes so many times as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +27,17 @@ class Evidence:
     """What a verdict rests on.
 
     Attributes:
-        ranks: that were read. partial: whether some were not, or not whole.
+        ranks: that were read. partial: what of the iteration was not read; empty where all was.
         clocks: ranks whose clocks are solved. unknown_waits: why no wait is certain; None where some are.
-        unclassified: share of kernel time without a category. open: notes that may be findings.
+        uncertain: share of communication kernels without a certain wait. unclassified: share of kernel time without a
+            category. open: notes that may be findings.
     """
 
     ranks: int
-    partial: bool
+    partial: str
     clocks: int
     unknown_waits: str | None
+    uncertain: float
     unclassified: float
     open: int
 
@@ -67,6 +73,9 @@ def verdict(rows: Sequence[Row], evidence: Evidence) -> Verdict:
             edit = named_edit({**row, "factor": None, "ranks": row["group_ranks"]})
             then.append(f"{edit}: {duration(saved)} ({share(saved, step_ns)})")
             fixed.add(_edit(row))
+    low, high = first["gain_low_ns"], first["gain_high_ns"]
+    if low is not None and high - low > WIDE * first["step_ns"]:
+        doubts = (f"the first saving is between {duration(max(low, 0))} and {duration(high)}", *doubts)
     named = (first["rule"], *(first[name] for name in CULPRIT_COLUMNS))
     return Verdict(first["statement"], tuple(then[: MOST_FIXES - 1]), named, doubts)
 
@@ -83,11 +92,13 @@ def _edit(row: Row) -> tuple[object, ...]:
 
 
 def _doubts(evidence: Evidence) -> tuple[str, ...]:
-    doubts = ["not all ranks were read whole"] if evidence.partial else []
+    doubts = [evidence.partial] if evidence.partial else []
     if evidence.unknown_waits is not None:
         doubts.append(f"who is late is not known: {evidence.unknown_waits}")
     elif evidence.ranks > 1 and evidence.clocks < evidence.ranks:
         doubts.append(f"clocks are solved for {evidence.clocks} of {evidence.ranks} ranks")
+    elif evidence.uncertain >= NOTABLE:
+        doubts.append(f"{share(evidence.uncertain)} of communication kernels have no certain wait")
     if evidence.ranks == 1:
         doubts.append("one rank shows neither who is slow nor who is late")
     if evidence.open:
@@ -97,12 +108,36 @@ def _doubts(evidence: Evidence) -> tuple[str, ...]:
     return tuple(doubts)
 
 
-def sameness(verdicts: Sequence[Verdict], iterations: Sequence[int]) -> str:
-    """How the verdicts on a run's iterations agree with the last one, in words; empty where there is one alone."""
-    *before, last = verdicts
-    differing = [number for number, one in zip(iterations, before, strict=False) if one.culprit != last.culprit]
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdict on one iteration of a run.
+
+    Attributes:
+        step_ns: how long its step takes.
+    """
+
+    iteration: int
+    step_ns: int
+    verdict: Verdict
+
+
+def compared(judged: Sequence[Judged]) -> tuple[str, str]:
+    """How the verdicts on a run's iterations agree with the last one.
+
+    Returns:
+        A few words for a title, and a sentence on the slowest iteration that differs; empty where there is nothing.
+    """
+    *before, last = judged
+    differing = [
+        one for one in before if one.verdict.culprit != last.verdict.culprit or one.step_ns > LONGER * last.step_ns
+    ]
     if not before:
-        return ""
+        return "", ""
     if not differing:
-        return "the same in both" if len(verdicts) == 2 else f"the same in all {len(verdicts)}"
-    return f"another in {len(differing)} of {len(verdicts)} (iteration {differing[-1]})"
+        return "the same in both" if len(judged) == 2 else f"the same in all {len(judged)}", ""
+    worst = max(differing, key=lambda one: one.step_ns)
+    what = f"step {duration(worst.step_ns)}; {worst.verdict.limit}"
+    return (
+        f"{len(differing)} of {len(judged)} differ{'s' if len(differing) == 1 else ''}",
+        f"Iteration {worst.iteration}: {what}.",
+    )

@@ -190,7 +190,9 @@ class _KnownGroups:
             return None
         mine = self._by_rank.get(rank, [])
         primary = [group for group in mine if group.description in _PRIMARY.get(Dimension(dimension), ())]
-        candidates = primary or [group for group in mine if group.dimension == dimension and group.description is None]
+        plain = [group for group in mine if group.dimension == dimension and group.description is None]
+        # A text file's groups of experts are not those that tensor parallelism multiplies: both may exchange tokens.
+        candidates = [*primary, *plain] if dimension == Dimension.EP else primary or plain
         either = _OF_EITHER.get(Dimension(dimension), frozenset())
         if size <= 1 and not either <= {group.description for group in candidates}:
             # The other group that it may run on is not known: only a recorded size could choose this one.

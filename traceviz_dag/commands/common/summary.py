@@ -81,9 +81,7 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
         summary |= _measured(lake, result.run, result.iteration)
         from traceviz_dag.pipeline.findings import stored_verdict
 
-        return summary | {
-            "verdict": stored_verdict(lake, result.run, result.iteration, partial=bool(completeness.mark))
-        }
+        return summary | {"verdict": stored_verdict(lake, result.run, result.iteration, completeness.mark)}
     except BadInputError:
         if not result.failures:
             raise
@@ -129,7 +127,7 @@ def print_verdict(summaries: Sequence[Mapping[str, Any]], after: Sequence[str]) 
     Args:
         summaries: of the run's iterations. after: lines that say how to go on.
     """
-    from traceviz_dag.analyze.findings.verdict import sameness
+    from traceviz_dag.analyze.findings.verdict import Judged, compared
     from traceviz_dag.commands.common.verdict import parts_in_words, verdict_lines
 
     judged = [one for one in summaries if one["verdict"] is not None]
@@ -137,19 +135,14 @@ def print_verdict(summaries: Sequence[Mapping[str, Any]], after: Sequence[str]) 
         return
     last = judged[-1]
     measures, measured = last["measures"], last["windows"]
-    agree = sameness([one["verdict"] for one in judged], [one["iteration"] for one in judged])
-    kind = STEP_KINDS.get(measures["step_kind"] or "", "").split(";")[0]
+    agree, differs = compared([Judged(one["iteration"], one["measures"]["step_ns"], one["verdict"]) for one in judged])
+    kind = STEP_KINDS.get(measures["step_kind"] or "", "").split(";")[0].split(":")[0]
     what = "step" if measured["steps"] else "first to last kernel"
-    title = [last["run"], f"iteration {last['iteration']}{f' ({agree})' if agree else ''}"]
-    title += [
-        counted(measures["ranks"], "rank", "ranks"),
-        f"{what} {duration(measures['step_ns'])}",
-        kind,
-        last["mark"],
-    ]
-    made_of = parts_in_words(measured["computation_share"], measured["exposed_share"], measured["idle_share"])
+    rest = [f"iteration {last['iteration']}{f' ({agree})' if agree else ''}"]
+    rest += [counted(measures["ranks"], "rank", "ranks"), f"{what} {duration(measures['step_ns'])}", kind]
+    parts = parts_in_words(measured["computation_share"], measured["exposed_share"], measured["idle_share"])
     typer.echo()
-    for line in verdict_lines(" · ".join(filter(None, title)), last["verdict"], made_of, after):
+    for line in verdict_lines(last["run"], " · ".join(filter(None, rest)), last["verdict"], differs or parts, after):
         typer.echo(line)
 
 

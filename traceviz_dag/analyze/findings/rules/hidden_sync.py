@@ -46,8 +46,8 @@ def _sentence(row: Row) -> str:
         who, whom = f"{row['ranks']} ranks wait for their GPUs", "these"
     else:
         who, whom = f"rank {row['rank']} waits for its GPU", "the GPU"
-    in_all = " in all" if row["rank"] is None else ""
-    return f"{who} in {row['operation']}, which leaves {whom} idle for {duration(row['starved_ns'])}{in_all}"
+    time = f"{duration(row['starved_ns'])}{' in all' if row['rank'] is None else ''}"
+    return f"{who} in {row['operation']}, which leaves {whom} without computation for {time}"
 
 
 def _detail(row: Row) -> str:

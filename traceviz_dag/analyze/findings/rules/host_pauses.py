@@ -153,9 +153,10 @@ def _rule(pause: _Pause) -> Rule:
     def sentence(row: Row) -> str:
         idle = duration(row["starved_ns"])
         if row["rank"] is not None:
-            return f"the GPU of rank {row['rank']} was idle for {idle} while its host {pause.did}"
+            return f"the GPU of rank {row['rank']} waited for computation for {idle} while its host {pause.did}"
         each = "" if row["ranks"] == 1 else " each"
-        return f"the GPUs of {row['ranks']} ranks were idle for {idle}{each} while their hosts {pause.did}"
+        waited = f"waited for computation for {idle}{each}"
+        return f"the GPUs of {row['ranks']} ranks {waited} while their hosts {pause.did}"
 
     def detail(row: Row) -> str:
         return f"{_gaps(row)}; mostly in {row['operation']}"
@@ -180,7 +181,7 @@ def _rule(pause: _Pause) -> Rule:
 
 
 def _unnamed(row: Row) -> str:
-    return f"the host of rank {row['rank']} paused: its GPU was idle for {duration(row['starved_ns'])}"
+    return f"the host of rank {row['rank']} paused: its GPU waited for computation for {duration(row['starved_ns'])}"
 
 
 def _unnamed_detail(row: Row) -> str:

@@ -53,7 +53,7 @@ FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND {_UNTOLD}
 
 def _sentence(row: Row) -> str:
     idle = f"{duration(row['starved_ns'])} per rank"
-    return f"the host waits for its GPU in {row['operation']}, which leaves the GPU idle for {idle}"
+    return f"the host waits for its GPU in {row['operation']}, which leaves the GPU without computation for {idle}"
 
 
 def _detail(row: Row) -> str:

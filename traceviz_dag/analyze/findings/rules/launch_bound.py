@@ -88,9 +88,10 @@ WHERE run = $run AND iteration = $iteration AND {_OF_LAUNCHES} AND rank IN (SELE
 
 def _sentence(row: Row) -> str:
     if row["ranks"] > 1:
-        who = f"{row['ranks']} of {row['of_ranks']} hosts launch too slowly: their GPUs are idle"
+        who = f"{row['ranks']} of {row['of_ranks']} hosts launch too slowly: their GPUs wait for computation"
         return f"{who} for {duration(row['starved_ns'])} each"
-    return f"the host of rank {row['rank']} launches too slowly: its GPU is idle for {duration(row['starved_ns'])}"
+    who = f"the host of rank {row['rank']} launches too slowly: its GPU waits for computation"
+    return f"{who} for {duration(row['starved_ns'])}"
 
 
 def _detail(row: Row) -> str:

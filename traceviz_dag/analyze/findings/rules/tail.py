@@ -79,7 +79,7 @@ def _detail(row: Row) -> str:
     if row["work"] is None:
         did = "no single activity of the hosts explains half of it"
     else:
-        did = f"for {duration(row['work_ns'])} of that GPUs were idle while hosts {_DID[row['work']]}"
+        did = f"for {duration(row['work_ns'])} of that GPUs waited for computation while hosts {_DID[row['work']]}"
     return f"{periods}; {long} {duration(row['beyond_ns'])} beyond p50, and {did}"
 
 
