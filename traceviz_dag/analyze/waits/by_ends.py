@@ -19,11 +19,12 @@ import pyarrow as pa
 from traceviz_dag.analyze.clocks.clocks import SolvedClocks, solve_clocks, solved_clocks
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY, Fault, MatchedBy, signatures
-from traceviz_dag.analyze.matching.communications import Communications, labels
+from traceviz_dag.analyze.matching.communications import Communications, labels, optional_integers
 from traceviz_dag.analyze.matching.matches import Matches, match_communications
 from traceviz_dag.analyze.waits.arrivals import WIDEST_RING_NS, ends_limit
 from traceviz_dag.arrays import Int64
 from traceviz_dag.classify.topology.types import Topology
+from traceviz_dag.read.events import MISSING
 
 CLEARER = 4
 """Last members of groups came apart where their starts lie so many times as far apart as ends within a group."""
@@ -60,16 +61,21 @@ def match_and_solve(
     """
     matches = match_communications(rows, topology, microbatches)
     clocks = solve_clocks(matches, ranks)
-    return with_matches_by_ends(matches, solved_clocks(clocks), topology, ranks), clocks
+    return with_matches_by_ends(matches, clocks, topology, ranks), clocks
 
 
-def with_matches_by_ends(matches: Matches, clocks: SolvedClocks, topology: Topology, ranks: tuple[int, ...]) -> Matches:
-    """The matches, with those collectives of groups without a name that their ends tell.
+def with_matches_by_ends(
+    matches: Matches, rank_clocks: pa.Table, topology: Topology, ranks: tuple[int, ...]
+) -> Matches:
+    """The matches, with those collectives of groups without a name that their ends show.
 
     Args:
-        ranks: all that were read.
+        rank_clocks: the table of that name. ranks: all that were read.
     """
-    rows = matches.rows
+    rows, clocks = matches.rows, solved_clocks(rank_clocks)
+    low, high = (optional_integers(rank_clocks, name) for name in ("residual_p05_ns", "residual_p95_ns"))
+    # Where ends of what is matched differ so far, those of others may differ as far.
+    apart = max(WIDEST_RING_NS, CLEARER * int(np.where(low == MISSING, 0, high - low).max(initial=0)))
     if topology.world_size != len(ranks):
         # Where a rank was not read, divisions of which it is a part cannot be tried.
         return matches
@@ -89,8 +95,8 @@ def with_matches_by_ends(matches: Matches, clocks: SolvedClocks, topology: Topol
     number = int(matches.communication.max(initial=-1)) + 1
     for kind in range(int(kinds.max()) + 1):
         mine = np.flatnonzero(kinds == kind)
-        tried = [_tried(groups, rows.rank[chosen], start, end, mine) for groups in possible]
-        left = _left([one for one in tried if one is not None], rows.rank[chosen], start)
+        tried = [_tried(groups, rows.rank[chosen], start, end, mine, apart) for groups in possible]
+        left = _left([one for one in tried if one is not None], rows.rank[chosen], start, apart)
         for turn in (turn for turns in (left[-1].met if left else ()) for turn in turns):
             place = chosen[turn]
             found["may_meet"][place] = number
@@ -123,12 +129,12 @@ def _solved_together(clocks: SolvedClocks) -> Int64:
 
 
 def _tried(
-    groups: tuple[frozenset[int], ...], rank: Int64, start: Int64, end: Int64, mine: npt.NDArray[np.intp]
+    groups: tuple[frozenset[int], ...], rank: Int64, start: Int64, end: Int64, mine: npt.NDArray[np.intp], apart: int
 ) -> _Tried | None:
     """Rows of one kind under a division of the ranks; None where that is ruled out.
 
     Args:
-        rank, start, end: of all rows, on the common clock. mine: those of the kind.
+        rank, start, end: of all rows, on the common clock. mine: those of the kind. apart: how far ends of one may be.
     """
     lists = {one: mine[rank[mine] == one][np.argsort(end[mine[rank[mine] == one]])] for one in set(rank[mine].tolist())}
     used = tuple(group for group in groups if not group.isdisjoint(lists))
@@ -142,7 +148,7 @@ def _tried(
         turns = np.stack(of_group, axis=1)
         spread = end[turns].max(axis=1) - end[turns].min(axis=1)
         shortest = (end[turns] - start[turns]).min(axis=1)
-        if (spread > WIDEST_RING_NS).any() or (start[turns].max(axis=1) > end[turns].min(axis=1)).any():
+        if (spread > apart).any() or (start[turns].max(axis=1) > end[turns].min(axis=1) + apart).any():
             return None
         met.append(turns)
         widest = max(widest, int(spread.max()))
@@ -150,10 +156,10 @@ def _tried(
     return _Tried(used, tuple(met), widest, agrees)
 
 
-def _left(tried: list[_Tried], rank: Int64, start: Int64) -> list[_Tried]:
+def _left(tried: list[_Tried], rank: Int64, start: Int64, apart: int) -> list[_Tried]:
     """The divisions that are left, all made of parts of the last; none where they are not."""
     distinct = list({frozenset(one.groups): one for one in tried}.values())
-    left = [one for one in distinct if not any(_came_apart(one, other, start, rank) for other in distinct)]
+    left = [one for one in distinct if not any(_came_apart(one, other, start, rank, apart) for other in distinct)]
     left.sort(key=lambda one: len(one.groups), reverse=True)
     return left if all(_refines(one, left[-1]) for one in left) else []
 
@@ -163,7 +169,7 @@ def _refines(fine: _Tried, coarse: _Tried) -> bool:
     return all(any(part <= group for group in coarse.groups) for part in fine.groups)
 
 
-def _came_apart(fine: _Tried, coarse: _Tried, start: Int64, rank: Int64) -> bool:
+def _came_apart(fine: _Tried, coarse: _Tried, start: Int64, rank: Int64, apart: int) -> bool:
     """Whether groups that are parts of one of another division, where all ended together, once came apart."""
     for group, turns in zip(coarse.groups, coarse.met, strict=True):
         parts = [part for part in fine.groups if part < group]
@@ -171,6 +177,6 @@ def _came_apart(fine: _Tried, coarse: _Tried, start: Int64, rank: Int64) -> bool
             continue
         of_part = [np.isin(rank[turns[0]], list(part)) for part in parts]
         last = np.stack([start[turns[:, members]].max(axis=1) for members in of_part])
-        if (last.max(axis=0) - last.min(axis=0)).max() > max(CLEARER * coarse.spread, WIDEST_RING_NS):
+        if (last.max(axis=0) - last.min(axis=0)).max() > max(CLEARER * coarse.spread, apart):
             return True
     return False
