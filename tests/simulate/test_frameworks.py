@@ -373,3 +373,19 @@ def _hidden_ns(rows: pd.DataFrame) -> int:
         first, end = np.searchsorted(cuts, [row.start_ns_true, row.start_ns_true + row.duration_ns_true])
         runs[row.kind_true][first:end] = True
     return int(np.diff(cuts)[runs["communication"] & runs["computation"]].sum())
+
+
+def test_one_rank_that_lost_its_mark_alone_does_not_hide_who_is_slow(tmp_path):
+    job = simulate_framework(
+        tmp_path / "job", FrameworkSettings(Framework.FSDP2, ranks=4, layers=6, steps=1, slow_rank=1)
+    )
+    (path,) = job.glob("*rank_0003*.gz")
+    content = json.loads(gzip.decompress(path.read_bytes()))
+    kept = [row for row in content["traceEvents"] if not row.get("name", "").startswith("ProfilerStep")]
+    assert len(kept) < len(content["traceEvents"])
+    path.write_bytes(gzip.compress(json.dumps({**content, "traceEvents": kept}).encode()))
+    fill_home(tmp_path / "home", [job])
+    lake = open_lake(tmp_path / "home")
+    (told,) = lake.query("SELECT * FROM findings WHERE rule = 'slow_rank'").to_pylist()
+    assert (told["rank"], told["severity"]) == (1, "finding") and "the same kernels take 1.5" in told["statement"]
+    assert lake.query("SELECT DISTINCT steps FROM late_ranks").to_pylist() == [{"steps": 1}]

@@ -125,7 +125,7 @@ def slow_ranks(work: pa.Table) -> pa.Table:
     Returns:
         The table ``rank_speeds``, the slowest first.
     """
-    work = _by_name_where_blind(work)
+    work = _by_name_where_blind(_together_where_unmarked(work))
     rank, stage = optional_integers(work, "rank"), optional_integers(work, "stage")
     everyone, place = np.unique(rank, return_inverse=True)
     stage_of = np.zeros(len(everyone), dtype=np.int64)
@@ -210,9 +210,25 @@ def comparable(work: pa.Table, ranks_of_stage: Int64, by_all: bool = False) -> I
 _OF_HOST = ("phase", "operator", "input_sizes")
 
 
+def _together_where_unmarked(work: pa.Table) -> pa.Table:
+    """The same, of all steps together in stages of which a rank has no marks of steps."""
+    stage, rank, step = (optional_integers(work, name) for name in ("stage", "rank", "step"))
+    unmarked = np.isin(rank, rank[step != MISSING], invert=True)
+    if not unmarked.any() or unmarked.all():
+        return work
+    step = np.where(np.isin(stage, stage[unmarked]), MISSING, step)
+    steps = pa.array(step, mask=step == MISSING).cast(work.schema.field("step").type)
+    work = work.set_column(work.column_names.index("step"), "step", steps)
+    summed = {"kernels": "sum", "time_ns": "sum", "blocks": "sum", "most_blocks": "max", "elements": "max"}
+    summed = {name: how for name, how in summed.items() if name in work.column_names}
+    keys = [name for name in work.column_names if name not in summed]
+    totals = work.group_by(keys).aggregate(list(summed.items())).rename_columns([*keys, *summed])
+    return totals.select(work.column_names).cast(work.schema)
+
+
 def _by_name_where_blind(work: pa.Table) -> pa.Table:
-    """The same; where only some ranks of a stage have operators (a trace lacks rows of its host), names alone tell the
-    stage's kernels, of all steps together where such a rank has no steps either."""
+    """The same; where only some ranks of a stage have operators (a trace lacks rows of its host), names alone identify
+    the stage's kernels."""
     if not {*_OF_HOST, "blocks", "most_blocks", "elements"} <= set(work.column_names):
         return work
     stage, rank = optional_integers(work, "stage"), optional_integers(work, "rank")
@@ -220,11 +236,6 @@ def _by_name_where_blind(work: pa.Table) -> pa.Table:
     some = np.isin(stage, stage[seeing]) & np.isin(stage, stage[~np.isin(rank, rank[seeing])])
     if not some.any():
         return work
-    step = optional_integers(work, "step")
-    if np.isin(rank[some], rank[step != MISSING], invert=True).any():
-        step = np.where(np.isin(stage, stage[some]), MISSING, step)
-        steps = pa.array(step, mask=step == MISSING).cast(work.schema.field("step").type)
-        work = work.set_column(work.column_names.index("step"), "step", steps)
     keys = [name for name in ("rank", "stage", "step", "name") if name in work.column_names]
     summed = {"kernels": "sum", "time_ns": "sum", "blocks": "sum", "most_blocks": "max", "elements": "max"}
     of_stage = work.filter(pa.array(some)).group_by(keys).aggregate(list(summed.items()))

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.waits.waits import HOST, same_work
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables.rows import rows_of
 
 BLAMED_SHARE, BLAMED_HOST_SHARE = 0.05, 0.01
@@ -140,7 +141,11 @@ def late_ranks(collectives: pa.Table, step_ns: int | None) -> pa.Table:
     hosts = 2 * host_ns > own_ns
     usual_category = _usual_category(rows.take(pa.array(longest)), late, wait[longest], len(everyone))
     doing = [HOST if mostly_host else word for mostly_host, word in zip(hosts, usual_category, strict=True)]
-    number = np.unique(optional_integers(rows, "step"), return_inverse=True)[1]
+    # A rank whose trace marks no step communicates in that of its peers.
+    met = np.unique(communication, return_inverse=True)[1]
+    step = np.full(int(met.max(initial=-1)) + 1, MISSING)
+    np.maximum.at(step, met, optional_integers(rows, "step"))
+    number = np.unique(step[met], return_inverse=True)[1]
     in_step = np.zeros((len(everyone), int(number.max(initial=0)) + 1), dtype=np.int64)
     np.add.at(in_step, (late, number[longest]), own)
     share = in_step.max(axis=1) / step_ns if step_ns else np.full(len(own_ns), np.nan)
