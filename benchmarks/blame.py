@@ -131,7 +131,7 @@ def report(results: dict[str, dict[str, Any]]) -> Iterator[str]:
     wrong = {each["name"]: sorted(named(each)) for each in sound if named(each)}
     yield f"{len(sound)} healthy jobs; somebody is named in {len(wrong)}: {wrong or 'none'}"
     yield ""
-    yield "| job | mending wins | named by delay | named by kernels | |"
+    yield "| job | fixing saves | named by delay | named by kernels | |"
     yield "| --- | ---: | --- | --- | --- |"
     for each in results.values():
         if each["slow"] is None or each["healthy"] not in results:

@@ -240,7 +240,7 @@ def markdown(found: Sequence[tuple[str, str, Score]], seconds: float) -> str:
         "How many of the waits between streams of a simulated job the graph of `critical-path` has (found), itself or",
         "by others that imply them, and how many of those that it has follow from the truth (true). Waits inside CUDA",
         "graphs and for the order of a communicator count. What is inferred follows from the order of calls and from",
-        "times alone. Inside CUDA graphs nothing tells of a wait that the stream's communication before it hides; in",
+        "times alone. Inside CUDA graphs nothing shows a wait that the stream's communication before it hides; in",
         "combined steps on two streams (torch 2.4) calls of gradient reductions look like those that hand work over.",
         "",
         f"Made by `{COMMAND}` ({seconds:.0f} processor seconds).",

@@ -197,7 +197,7 @@ def markdown(found: Sequence[Outcome], seconds: float) -> str:
         "another number m of micro-batches, another schedule). From the traces of the first alone `traceviz what-if`",
         "predicts the gain; the true gain is the difference of the two steps, below 0 where the second is longer.",
         f" A prediction is right within {GAIN_SHARE:.0%} of the true gain or {STEP_SHARE:.1%} of the step,",
-        f"whichever is larger. {sum(one.held for one in found)} error bars hold the true gain: they span what hangs on",
+        f"whichever is larger. {sum(one.held for one in found)} error bars hold the true gain: they span what depends on",
         "the host, and not how well peers tell what a healthy kernel takes, or mean items what another order takes.",
         "",
         f"Made by `{COMMAND}` ({seconds:.0f} s on this machine): {right} of {len(found)} predictions are right.",
