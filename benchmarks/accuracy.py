@@ -331,12 +331,12 @@ TARGETS = {
     ),
     "no stacks, no groups": Target(
         "Neither call stacks nor process groups",
-        "as much as kernels' names, operators and threads tell, and nothing untrue",
+        "as much as kernels' names, operators and threads show, and nothing untrue",
     ),
-    "subsets": Target("Traces of some ranks only", "what the ranks that are there tell, and nothing untrue"),
+    "subsets": Target("Traces of some ranks only", "what the ranks that are there show, and nothing untrue"),
     "cut windows": Target(
         "Windows that do not hold whole training steps",
-        "no wrong micro-batch; what the window does not tell is unknown",
+        "no wrong micro-batch; what the window does not show is unknown",
         wrong_aspects=("microbatch", "chunk"),
     ),
 }
@@ -631,7 +631,7 @@ def markdown(found: list[Score], seconds: float) -> str:
     lines = ["# Accuracy", "", "## Classification", ""]
     lines += [
         "Simulated Megatron jobs (`traceviz_dag/simulate`), whose truth per kernel is the model's own output,",
-        "classified as the pipeline does it. Shares are percent of kernel time. *Wrong* is what is reported and not true,",
+        "classified as the pipeline does it. Shares are percent of kernel time. *Wrong* is what is reported but untrue,",
         "in the aspect where that is most, as a share of all kernel time or of non-communication time, whichever is",
         "larger; *unknown* is what is left unclassified or unknown, in the aspect where that is most.",
         "*Non-communication time* is the time of computation and memory kernels, of which this much is right in",
@@ -661,7 +661,7 @@ def markdown(found: list[Score], seconds: float) -> str:
             lines += [
                 "",
                 "All that names a process group is taken out of these traces: names, descriptions, ranks and sizes.",
-                "Where operators and names of kernels do not tell which parallel dimension a communication serves, it",
+                "Where operators and names of kernels do not show which parallel dimension a communication serves, it",
                 "stays unknown, and so does its micro-batch where it could belong to the whole step.",
             ]
         if part == "no descriptions":

@@ -49,7 +49,7 @@ class Score:
             that imply them.
         claimed, right: how many edges the graph has by evidence, and how many of these the truth implies.
         missed, wrong: kind or evidence, and the names of the two kernels.
-        open: communications and calls of which nothing tells what they are for.
+        open: communications and calls of which nothing shows what they are for.
     """
 
     true: dict[str, int] = field(default_factory=dict)

@@ -26,7 +26,7 @@ def notify_sensor(settings: HomeSettings) -> dg.SensorDefinition:
         name="notify",
         minimum_interval_seconds=settings.automation_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if tells else dg.DefaultSensorStatus.STOPPED,
-        description="Tells the webhook, or writes to the file, of traceviz.toml about runs that failed for good.",
+        description="Calls the webhook, or writes to the file, of traceviz.toml about runs that failed for good.",
     )
     def notify(context: dg.RunFailureSensorContext, traceviz: TracevizHome) -> dg.SkipReason | None:
         run = context.dagster_run

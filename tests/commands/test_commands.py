@@ -39,7 +39,7 @@ def test_the_summary_says_step_time_exposed_communication_and_its_stages(run, ho
     text = traceviz("analyze", run / "iteration_7", "--home", home, "--tables").stdout
     assert "0 ranks computed, 4 unchanged" in text
     assert "step 0.100 ms over 4 ranks" in text
-    assert "no stage stands out: stage 0 computes longest" in text
+    assert "no stage is an outlier: stage 0 computes longest" in text
     assert "fwd_computation" in text
 
 

@@ -235,7 +235,7 @@ def test_an_edit_that_the_traces_tell_nothing_of_is_not_offered_and_says_why(bro
     page.wait_for_selector("#what-if-answer[data-gain]")
     assert page.get_attribute("#what-if-answer", "data-edits") == ""
     assert page.get_by_label("evenly loaded experts").is_disabled()
-    assert "no all-to-alls tell of experts whose load differs" in page.inner_text("#what-if-choices")
+    assert "no all-to-alls show experts whose load differs" in page.inner_text("#what-if-choices")
     assert "All 2 training steps of the iteration are counted." in page.inner_text("#part-what-if")
 
 

@@ -232,7 +232,7 @@ def test_a_gain_that_hangs_on_unmatched_communication_is_not_predicted_and_its_b
 
 
 def test_what_a_missing_rank_was_waited_for_is_no_transfer_and_no_sure_gain(tmp_path):
-    """Of the messages with a stage that was not read, nothing tells the wait from the transfer."""
+    """Of the messages with a stage that was not read, nothing shows the wait from the transfer."""
     with analysed(small(pp=2, edges=Edges(missing_rank=0)), tmp_path) as iteration:
         (ranked,) = steps_of(iteration)
         path = iteration.table("path_segments").to_pylist()
@@ -256,9 +256,9 @@ def test_what_a_missing_rank_was_waited_for_is_no_transfer_and_no_sure_gain(tmp_
         (
             "one rank",
             {
-                "fix_rank": "rank 0 is the only one that was read, so nothing tells what is usual",
+                "fix_rank": "rank 0 is the only one that was read, so nothing shows what is usual",
                 "equal_stages": "only one pipeline stage was read, so there are none to even out",
-                "balanced_experts": "no all-to-alls tell of experts whose load differs",
+                "balanced_experts": "no all-to-alls show experts whose load differs",
             },
         ),
         (

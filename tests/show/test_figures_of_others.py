@@ -102,5 +102,5 @@ def test_a_drawer_that_fails_is_told_as_its_own_fault_and_costs_its_own_figure_o
     with installed(tmp_path / "package", twice, f'{POINTS}\nzero_counts = "our_figures:ZERO"'):
         done = call("figures", "--home", home, "--kind", "kernel_counts,zero_counts", "--processes", "1", "--json")
     assert done.code == 2 and "Traceback" not in done.err
-    assert f"figure kernel_counts: our_figures:draw_kernel_counts {fault}; mend it" in done.err, done.err
+    assert f"figure kernel_counts: our_figures:draw_kernel_counts {fault}; fix it" in done.err, done.err
     assert [figure["kind"] for figure in done.json] == ["zero_counts"]

@@ -94,7 +94,7 @@ def told_and_right(table: pd.DataFrame, aspect: str) -> tuple[pd.Series, pd.Seri
 
 
 def spanning_graphs(table: pd.DataFrame, keys: Sequence[str] = ()) -> pd.Series:
-    """Mark the kernels of a CUDA graph whose one launch spans several micro-batches: nothing tells them apart."""
+    """Mark the kernels of a CUDA graph whose one launch spans several micro-batches: nothing shows them apart."""
     rows = table[table.graph_node_id >= 0]
     by = [rows[name] for name in (*keys, "correlation")]
     microbatches = rows[f"microbatch{TRUE}"].fillna(-1).groupby(by).transform("nunique")

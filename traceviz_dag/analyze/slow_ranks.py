@@ -44,8 +44,8 @@ SPREADS = 5.0
 LEAST_ITEMS = 0.8
 """Share of the items in which a slow rank is slower."""
 
-MAY_BE_WORK = "it may be its work and not its GPU: no sizes, messages within layers or grids tell how much it has to do"
-"""What is said of a slow rank where nothing tells that it has as much to do as its peers."""
+MAY_BE_WORK = "it may be its work and not its GPU: no sizes, messages within layers or grids show how much it has to do"
+"""What is said of a slow rank where nothing shows that it has as much to do as its peers."""
 
 _HALF = 0.5
 """Share of the items in which a rank is slower that is slow for a part of the step."""
@@ -177,7 +177,7 @@ def slow_statement(row: SlowRank) -> str:
     return (
         f"rank {row['rank']} computes slowly{in_steps(steps)}: the same kernels take {ratio:.2f} times as long as on "
         f"the median of its {peers}{where}, {more_ns / 1e6:,.3f} ms more; no clock is needed for this, and it "
-        "is not what mending it would save" + ("" if row["work_by"] else f"; {MAY_BE_WORK}")
+        "is not what fixing it would save" + ("" if row["work_by"] else f"; {MAY_BE_WORK}")
     )
 
 

@@ -97,7 +97,7 @@ def slowest_statement(times: StageTimes) -> str | None:
     if slowest is None:
         longest = times.stages[0]
         return (
-            f"no stage stands out: stage {longest.stage} computes longest, {_milliseconds(longest.compute_ns)} ms a "
+            f"no stage is an outlier: stage {longest.stage} computes longest, {_milliseconds(longest.compute_ns)} ms a "
             f"micro-batch, {longest.excess:.1%} above the mean of the {len(times.stages)} stages"
         )
     beside = f"{slowest.excess:.1%} above the mean of the {len(times.stages)} stages"
@@ -105,7 +105,7 @@ def slowest_statement(times: StageTimes) -> str | None:
     if slowest.rank is not None:
         return (
             f"slowest stage {slowest.stage}, or its GPU: rank {slowest.rank} is the only one of that stage with known "
-            f"micro-batches, so a slow GPU and too much work cannot be told apart; {computes}, {beside}"
+            f"micro-batches, so a slow GPU and too much work cannot be distinguished; {computes}, {beside}"
         )
     return f"slowest stage {slowest.stage}: {computes} (lower median of its {slowest.ranks} ranks), {beside}"
 

@@ -69,7 +69,7 @@ class WorkEvidence:
 
     def more_work(self) -> tuple[Float64, list[str | None]]:
         """Per rank, how much more it has to do than its median peer by what says most, and what that is; 1 and None
-        where nothing tells."""
+        where nothing shows."""
         grids = np.where(self._usual > 0, self._mine / np.maximum(self._usual, 1), 1.0)
         told = {
             SIZES: _ratio_to_others(self._elements, self._stage_of),

@@ -168,7 +168,9 @@ def _torch_content(given: argparse.Namespace, release: Release) -> list[Prospect
     shapes = given.pytorch_profiler_collect_shapes or not release.collects
     fix = "add --pytorch-profiler-collect-callstack"
     phases = (
-        "call stacks are recorded" if stacks else f"without call stacks operators tell backward from the rest; {fix}"
+        "call stacks are recorded"
+        if stacks
+        else f"without call stacks operators distinguish backward from the rest; {fix}"
     )
     return [
         Prospect("Which phase is a kernel in?", "yes" if stacks else "in part", phases),

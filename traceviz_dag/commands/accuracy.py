@@ -147,7 +147,7 @@ def _print(path: Path, answer: dict[str, Any]) -> None:
         without = _share(answer["without_spanning_graphs"]["share_of_time_right"])
         typer.echo(
             f"  {without} without {milliseconds(answer['spanning_graph_time_ns'])} ms of kernels of CUDA graphs that "
-            "span micro-batches: nothing tells these apart"
+            "span micro-batches: nothing separates these"
         )
     if answer["kernels_not_in_truth"]:
         typer.echo(f"  {answer['kernels_not_in_truth']:,} kernels of the traces are not in the truth")

@@ -154,7 +154,7 @@ def main() -> None:
     sys.exit(_run(sys.argv[1:]))
 
 
-_NO_MEMORY = "there is not enough memory for this; free some, raise its limit, or give less at once"
+_NO_MEMORY = "out of memory: free some, raise its limit, or analyze fewer files at once"
 _REFUSED_THREAD = "can't start new thread"
 """What Python says of it, as a RuntimeError."""
 

@@ -108,7 +108,7 @@ def overlap(
 def _print(rows: Sequence[dict[str, Any]], dimension: str | None, name: str) -> None:
     shown = rows if dimension is not None else [row for row in rows if row["dimension"] == ALL_DIMENSIONS] or rows
     print_table(
-        f"Overlap, a row a rank, device and {name}",
+        f"Overlap: one row per rank, device and {name}",
         [
             "run",
             "iteration",

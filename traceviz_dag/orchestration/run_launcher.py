@@ -42,7 +42,7 @@ class CheckedRunLauncher(DefaultRunLauncher):
         start = next(iter(self._instance.all_logs(run.run_id, of_type=DagsterEventType.RUN_START)), None)
         pid = start.dagster_event.pid if start is not None and start.dagster_event is not None else None
         if start is None or pid is None:
-            return CheckRunHealthResult(WorkerStatus.RUNNING, "its process has not said anything yet")
+            return CheckRunHealthResult(WorkerStatus.RUNNING, "its process has not reported anything yet")
         if is_alive(pid, since=start.timestamp):
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         return CheckRunHealthResult(WorkerStatus.FAILED, f"process {pid} of the run is gone")

@@ -290,7 +290,7 @@ def draw_figure(task: FigureTask) -> DrawnFigure | None:
 
 
 def _fault_of(task: FigureTask, told: str) -> UsageError:
-    return UsageError(f"figure {task.kind.name}: {task.kind.drawer} {told}; mend it")
+    return UsageError(f"figure {task.kind.name}: {task.kind.drawer} {told}; fix it")
 
 
 def _drawn(source: TableSource, task: FigureTask) -> Figure | None:

@@ -187,7 +187,7 @@ def _guard(one: FileFormat, origin: str) -> None:
             return True  # whoever reads it says why it cannot be read
         except Exception as error:
             told = f"{type(error).__name__}: {error}"
-            raise UsageError(f"{origin}: cannot tell whether {path} is of it ({told}); mend or uninstall it") from error
+            raise UsageError(f"{origin}: cannot tell whether {path} is of it ({told}); fix or uninstall it") from error
 
     asked = one.recognises
     own: dict[str, Callable[[Path], Any]] = {"recognises": recognises}

@@ -169,7 +169,7 @@ def _usable(file: Path, format_name: str, problems: list[BadInputError]) -> Iter
         if error.errno == errno.EACCES:
             fault, remedy = "may not be looked at", "check the permissions of its folder"
         else:
-            fault, remedy = f"a link that cannot be followed ({error.strerror})", "remove it, or mend it"
+            fault, remedy = f"a link that cannot be followed ({error.strerror})", "remove it, or fix it"
     if without_surrogates(str(file)) != str(file):
         fault, remedy = "its path is not UTF-8", "rename the file or its folder"
     if fault:

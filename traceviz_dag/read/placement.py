@@ -36,7 +36,7 @@ class PlacedTrace:
         step: the ProfilerStep that is the iteration, where the file holds several; None takes the whole file.
         part: process and GPU that are the rank, in a file that holds several ranks; empty takes the whole file.
         header: of the file, where it states of which job it is; None where it does not, or could not be read.
-        first_ns: wall clock near its first event, ns since 1970; None where nothing tells.
+        first_ns: wall clock near its first event, ns since 1970; None where nothing shows.
         format: name of its trace format.
         counted_by: what counts iterations from 0 where nothing bears their numbers, in words; empty where one does.
     """

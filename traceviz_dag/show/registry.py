@@ -140,7 +140,7 @@ OWN_KINDS = (
     FigureKind(
         "critical_path",
         Scope.ACROSS_RANKS,
-        "what the step hangs on",
+        "what limits the step",
         ("path_segments", "path_items", "what_if"),
         f"{_FIGURES}.critical_path:draw_critical_path",
     ),

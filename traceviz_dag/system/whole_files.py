@@ -193,7 +193,7 @@ def _waiting_is_told(path: Path, descriptor: int) -> Iterator[None]:
                 "traceviz: waits for %s, for %.0f s now; %s", printable(str(path)), waited, _holder(descriptor)
             )
 
-    told = threading.Thread(target=tell, name="tells who holds a lock", daemon=True)
+    told = threading.Thread(target=tell, name="says who holds a lock", daemon=True)
     told.start()
     try:
         yield

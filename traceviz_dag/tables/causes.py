@@ -34,7 +34,7 @@ PATH_EDGES = Table(
             "edge_evidence",
             DICTIONARY,
             "recorded, inferred (holds for 99.5 % of its class), order (a host thread), or unknown: of the other end "
-            "nothing tells.",
+            "nothing shows.",
         ),
         Column("waiting_kernel_id", BIGINT, "The kernel that waited; NULL for the host, and where unknown."),
         Column("waited_for_kernel_id", BIGINT, "The kernel that was waited for; NULL where unknown."),

@@ -50,7 +50,7 @@ class DerivedTable(Table):
                 return rows.cast(self.schema)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 told = f"what its query gives does not fit its columns ({error})"
-        raise UsageError(f"table {self.name} of another package: {told}; mend it")
+        raise UsageError(f"table {self.name} of another package: {told}; fix it")
 
 
 OF_OTHERS = ExtensionPoint("traceviz_dag.tables", "table", DerivedTable, "DerivedTable", "docs/analyze.md")
@@ -90,7 +90,7 @@ def _checked(brought: Brought[DerivedTable], own: Mapping[str, Table]) -> Derive
         raise brought.refused(f"made_of names {', '.join(unknown) or 'nothing'}", "name tables of traceviz there")
     fault = _fault_of_columns(table)
     if fault:
-        raise brought.refused(fault, f"mend it; {OF_OTHERS.page} shows an example")
+        raise brought.refused(fault, f"fix it; {OF_OTHERS.page} shows an example")
     return table
 
 

@@ -50,13 +50,13 @@ ITERATIONS = Table(
             TEXT,
             "training, forward_only (no backward pass, no optimizer: evaluation, or a forward pass alone), inference "
             "(an engine that serves a model), or graph_replay (CUDA graphs, whose phases are not recorded); NULL where "
-            "nothing tells, or the ranks differ.",
+            "nothing shows, or the ranks differ.",
         ),
         Column(
             "model_flops_per_gpu",
             BIGINT,
             "Floating-point operations that the model needs in this step, recompute left out, divided by the ranks of "
-            "the whole job; NULL where the job's settings do not tell them.",
+            "the whole job; NULL where the job's settings do not show them.",
         ),
         Column(
             "peak_format",

@@ -96,7 +96,7 @@ def test_ranks_that_were_not_read_and_groups_that_nothing_tells_are_the_reason()
     few = unknown(rows, world=4)
     assert few is not None and few.unread and "only 2 of the 4 ranks that take part were read" in few.reason
     nothing = unknown([each | {"group_size": 2} for each in rows], world=4)
-    assert nothing is not None and not nothing.unread and "nothing tells their process groups" in nothing.reason
+    assert nothing is not None and not nothing.unread and "nothing shows their process groups" in nothing.reason
     assert unknown(rows[:4], world=4) is None, "one rank has nobody to wait for"
 
 

@@ -105,7 +105,7 @@ SUMMARY = (
     Sentence(
         r"rank (?P<k_rank>\d+) computes slowly: the same kernels take (?P<v_ratio>[\d.]+) times as long as on the "
         rf"median of its (?P<v_peers>\d+) peers? of stage (?P<v_stage>\d+), (?P<v_more>{MS}) more; no clock is needed "
-        "for this, and it is not what mending it would save",
+        "for this, and it is not what fixing it would save",
         """
         WITH work AS (
             SELECT rank, stage, step, phase, name, coalesce(operator, '') AS op, sum(duration_ns) AS ns FROM kernels
@@ -201,7 +201,7 @@ FOUND = (
 
 STAGES = (
     Sentence(
-        rf"{_OF}no stage stands out: stage (?P<v_stage>\d+) computes longest, (?P<v_ns>{MS}) a micro-batch, "
+        rf"{_OF}no stage is an outlier: stage (?P<v_stage>\d+) computes longest, (?P<v_ns>{MS}) a micro-batch, "
         rf"(?P<v_excess>{PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
         f"SELECT * FROM ({_SLOWEST}) WHERE excess < 0.05",
     ),
@@ -212,8 +212,8 @@ STAGES = (
     ),
     Sentence(
         rf"{_OF}slowest stage (?P<v_stage>\d+), or its GPU: rank (?P<v_rank>\d+) is the only one of that stage with "
-        rf"known micro-batches, so a slow GPU and too much work cannot be told apart; (?P<v_ns>{MS}) of computation a "
-        rf"micro-batch, (?P<v_excess>{PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
+        rf"known micro-batches, so a slow GPU and too much work cannot be distinguished; (?P<v_ns>{MS}) of computation "
+        rf"a micro-batch, (?P<v_excess>{PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
         f"SELECT * FROM ({_SLOWEST}) WHERE excess >= 0.05 AND ranks = 1",
     ),
 )
@@ -362,7 +362,8 @@ DOCTOR = (
         f"SELECT count(*) AS all, count(in_elements) AS sized {_OF_RANK} AND kind = 'communication'",
     ),
     Sentence(
-        r"(?P<v_unknown>\d+) of (?P<v_all>\d+) communications of rank (?P<k_rank>\d+) are on groups that nothing tells",
+        r"(?P<v_unknown>\d+) of (?P<v_all>\d+) communications of rank (?P<k_rank>\d+) "
+        "are on groups that nothing identifies",
         "SELECT count(*) AS all, count(*) FILTER (group_name IS NULL) AS unknown "
         f"{_OF_RANK} AND kind = 'communication'",
     ),
@@ -559,7 +560,7 @@ TABLES = (
         ["pair", "stage", "step"],
     ),
     PrintedTable(
-        "Overlap, a row a rank, device and training step",
+        "Overlap: one row per rank, device and training step",
         """
         SELECT *, (window_end_ns - window_start_ns) / 1e6 AS window_ms,
             hidden_ns / nullif(communication_ns, 0) AS share,

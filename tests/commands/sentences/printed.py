@@ -142,7 +142,7 @@ class Reader:
         expected = self.query(known.sql)
         keys = [name for name in known.key if name in names]
         by_key = {tuple(_shown(row[known.columns[name]]) for name in keys): row for row in expected}
-        assert len(by_key) == len(expected), f"{title!r}: rows that nothing tells apart by {keys}"
+        assert len(by_key) == len(expected), f"{title!r}: rows that nothing distinguishes by {keys}"
         assert {tuple(row[name] for name in keys) for row in rows} == set(by_key), title
         assert len(rows) == len(expected), title
         for row in rows:

@@ -139,7 +139,7 @@ def test_of_several_steps_the_waterfall_shows_the_longest():
 def test_of_too_many_pipelines_alike_ones_fold_and_the_figure_says_so():
     figure = draw_bubble_waterfall(pipeline_job(stages=4, pipelines=20))
     assert {name.split("/")[0] for name in collections(figure)} == {"pipeline-19"}
-    assert "pipeline 19 + 19 alike" in texts(figure)
+    assert "pipeline 19 + 19 similar" in texts(figure)
     assert "20 pipelines, of 1 kind: the longest" in " ".join(texts(figure))
 
 

@@ -59,7 +59,7 @@ def _grows(work: RankWork, durations: Int64) -> Bool:
 
 
 def _joined_segments(work: RankWork, apart: Int64) -> RankWork:
-    """The rank's work with neighbouring segments in one where nothing tells them apart.
+    """The rank's work with neighbouring segments in one where nothing shows them apart.
 
     Args:
         apart: kernels whose segments stay as they are: a replay may hold their ends.

@@ -110,7 +110,7 @@ class StepEdits:
         places = [self.step.ranks.index(rank) for rank in ranks]
         if len(self.step.ranks) == len(places):
             every = f"rank {ranks[0]} is the only one that was" if len(ranks) == 1 else "they are all ranks that were"
-            raise NoEvidenceError(f"{every} read, so nothing tells what is usual")
+            raise NoEvidenceError(f"{every} read, so nothing shows what is usual")
         usual = self.usual(times)
         result = list(times)
         for place in places:
@@ -238,7 +238,7 @@ class StepEdits:
         stages, group = np.unique(self.stages, return_inverse=True)
         of_stage = np.array([counts[group == number].max() for number in range(len(stages))])
         if (of_stage == 0).any():
-            raise NoEvidenceError("layers are not known of every stage; capture call stacks, which tell them")
+            raise NoEvidenceError("layers are not known of every stage; capture call stacks, which show them")
         named = [work.kernels.layer != MISSING for work in works]
         backward = [
             (_runs_backward(work) | _exchanges_backward(work)) & ~told for work, told in zip(works, named, strict=True)
@@ -273,7 +273,7 @@ class StepEdits:
         """
         if not any(work.section_hidden.any() for work in self.step.works):
             raise NoEvidenceError(
-                "no host waits for its GPU but where Megatron does, or nothing tells where (capture call stacks)"
+                "no host waits for its GPU except where Megatron does, or nothing shows where (capture call stacks)"
             )
         return tuple(replace(mine, waits=mine.waits & ~work.section_hidden) for work, mine in self._parts(times))
 
@@ -347,7 +347,7 @@ class StepEdits:
         return [rank for rank, work in both if lacks_launches(work.kernels)]
 
     def has_unmatched(self, dimension: str) -> bool:
-        """Whether communications of a dimension are not matched, so that nothing tells their waits from transfers."""
+        """Whether communications of a dimension are not matched, so that nothing shows their waits from transfers."""
         return any((_of_dimension(work, dimension) & ~work.is_joined()).any() for work in self.step.works)
 
     def balanced_experts(self, times: AllTimes) -> AllTimes:
@@ -393,14 +393,14 @@ class StepEdits:
         lost = sorted(set(range(max(read))) - read)
         if lost:
             raise NoEvidenceError(
-                f"no rank of pipeline stage {lost[0]} was read, so nothing tells the mean of all stages"
+                f"no rank of pipeline stage {lost[0]} was read, so nothing shows the mean of all stages"
             )
         if len(read) == 1:
             raise NoEvidenceError("only one pipeline stage was read, so there are none to even out")
 
     def _check_launches(self) -> None:
         if all((work.launch_ns == MISSING).all() for work in self.step.works):
-            raise NoEvidenceError("the traces tell no launches")
+            raise NoEvidenceError("the traces hold no launches")
 
     def _shortest(self, times: AllTimes) -> int:
         """The shortest transfer of the step."""

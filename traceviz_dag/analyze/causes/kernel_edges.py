@@ -61,8 +61,8 @@ class KernelEdges:
     Attributes:
         waiting, waited_for: places in ``RankKernels``.
         evidence: RECORDED or INFERRED.
-        unknown: places of communications of which nothing tells what waited for them.
-        untold: places of kernels that waited, by a call, for something that nothing tells; one entry a call.
+        unknown: places of communications of which nothing shows what waited for them.
+        untold: places of kernels that waited, by a call, for something that nothing shows; one entry a call.
     """
 
     waiting: Int64
@@ -76,7 +76,7 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits, done: Int64 | None = 
     """All edges between streams of a rank.
 
     Args:
-        waits: what is recorded of them, and the calls of which nothing tells for what a stream waits.
+        waits: what is recorded of them, and the calls of which nothing shows for what a stream waits.
         done: see ``by_starts``.
     """
     order, apart = in_order_of_launch(kernels), on_streams_of_their_own(kernels)

@@ -161,7 +161,7 @@ class RecordsWhatIf:
 
     def _fixed(self, own: Int64, rank: int) -> Int64:
         if len(self.ranks) == 1:
-            raise NoEvidenceError(f"rank {rank} is the only one in the records, so nothing tells what is usual")
+            raise NoEvidenceError(f"rank {rank} is the only one in the records, so nothing shows what is usual")
         number = self._whose[0]
         mine = (number >= 0) & (self.work.rank == rank)
         return np.where(mine, np.rint(own * self._factors[number]).astype(np.int64), own)

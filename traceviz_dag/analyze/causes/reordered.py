@@ -64,7 +64,7 @@ class Change:
                 raise NoEvidenceError("a single pipeline stage has no other schedule")
             if self.schedule == "1f1b" and present.combined:
                 raise NoEvidenceError(
-                    "forward and backward steps run into each other, so nothing tells what each takes alone"
+                    "forward and backward steps run into each other, so nothing shows what each takes alone"
                 )
             if self.schedule != "1f1b" and present.chunks == 1:
                 raise NoEvidenceError("interleaving needs several model chunks in a stage, and the job has one")

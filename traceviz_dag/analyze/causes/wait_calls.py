@@ -51,7 +51,7 @@ class StreamWaits:
         waiting, waited_for: places in ``RankKernels`` of what recorded events tell; a wait that another stream passed
             on is one, too.
         records: how many of the calls have a row of the profiler.
-        call_ns, thread: of the calls whose event nothing tells, in the order of start.
+        call_ns, thread: of the calls whose event nothing shows, in the order of start.
         waiter: per such call, the kernel that is known to wait; ``NONE`` where the stream is not known either.
     """
 
@@ -65,7 +65,7 @@ class StreamWaits:
 
 @dataclass(frozen=True, slots=True)
 class WaitCalls:
-    """Calls of which nothing tells for what a stream waits, in the order of start; one entry a call.
+    """Calls of which nothing shows for what a stream waits, in the order of start; one entry a call.
 
     Attributes:
         start_ns: of the call.
@@ -99,7 +99,7 @@ class WaitCalls:
 
 
 def wait_calls(kernels: RankKernels, apart: Bool, waits: StreamWaits) -> WaitCalls:
-    """Place the calls of which nothing tells for what a stream waits among the launches of their threads.
+    """Place the calls of which nothing shows for what a stream waits among the launches of their threads.
 
     Args:
         apart: communications on streams of their own.

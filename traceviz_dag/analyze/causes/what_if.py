@@ -105,7 +105,7 @@ class Suspects:
         ranks: those that are slow, come late or whose host pauses, the worst first; ``MOST_RANKS`` of them count.
         links: ranks. hosts: ranks whose hosts launch too slowly.
         together: ranks that are slow together, with the name of their edit: fix_ranks, fix_group or fix_node.
-        groups_of_links: ranks of groups whose transfers are slow, of which nothing tells whose link it is.
+        groups_of_links: ranks of groups whose transfers are slow, of which nothing shows whose link it is.
     """
 
     ranks: Sequence[int] = ()
@@ -164,7 +164,7 @@ class WhatIf:
         return replace(found, gain_low_ns=low, gain_high_ns=high, undecided=undecided)
 
     def _with_untied(self, found: Prediction, applied: Sequence[Callable[[AllTimes], AllTimes]]) -> Prediction:
-        """The same with what ranks leave open of whose communication nothing tells what waited for it."""
+        """The same with what ranks leave open of whose communication nothing shows what waited for it."""
         saved = self._saved(applied) if found.microbatches is None else self.step_ns
         least = found if self.tight is None else self.tight._predicted(found.edits, applied)
         low = min(found.gain_low_ns, least.gain_low_ns, *([0] if self.tight is None else []))

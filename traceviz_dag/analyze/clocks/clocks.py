@@ -220,7 +220,7 @@ def _table(ranks: Int64, evidence: ClockEvidence, measures: dict[str, np.ndarray
 
 def _refusal(component_size: int, matches: int, half_width: float) -> str | None:
     if component_size < 2:
-        return f"fewer than {FEWEST_MATCHES} matched communications tell its clock against another rank's"
+        return f"fewer than {FEWEST_MATCHES} matched communications show its clock against another rank's"
     if matches < FEWEST_MATCHES:
         return f"only {matches} matched communications; {FEWEST_MATCHES} are needed"
     if not half_width <= WIDEST_RESIDUAL_NS:

@@ -23,8 +23,8 @@ class Seen:
     """When and on which GPUs something was recorded.
 
     Attributes:
-        first_ns, last_ns: of the epoch; None where nothing tells.
-        gpus: numbers of GPUs in their process; empty where nothing tells, or where they count otherwise.
+        first_ns, last_ns: of the epoch; None where nothing shows.
+        gpus: numbers of GPUs in their process; empty where nothing shows, or where they count otherwise.
     """
 
     first_ns: int | None

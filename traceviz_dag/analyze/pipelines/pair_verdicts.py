@@ -117,7 +117,7 @@ def in_words(one: OverlapVerdict) -> str:
     against = {
         "overlapped": f"≈ max({first}, {second})",
         "serialized": f"≈ {first} + {second}",
-        "not told apart": f"≈ max and ≈ sum of {first} and {second}, too near to tell apart",
+        "not told apart": f"≈ max and ≈ sum of {first} and {second}, too close to distinguish",
         "between": f"between max and sum ({both / 1e6:,.3f}) of {first} and {second}",
         "beyond the sum": f"beyond {first} + {second} = {both / 1e6:,.3f}",
         "below the longer stage": f"below max({first}, {second})",

@@ -188,7 +188,7 @@ def blamed_ranks(late: pa.Table) -> list[LateRank]:
 
 
 def nobody_blamed(late: Iterable[LateRank], step_ns: int | None, uncertain: int, kernels: int) -> str:
-    """Why no rank is blamed, in words: nobody was late, or nothing tells who was.
+    """Why no rank is blamed, in words: nobody was late, or nothing shows who was.
 
     Args:
         late: rows of ``late_ranks``, none of them blamed. step_ns: as given to it.
@@ -197,7 +197,7 @@ def nobody_blamed(late: Iterable[LateRank], step_ns: int | None, uncertain: int,
     if step_ns is None:
         return "nobody can be blamed: the time of the step is not known"
     if not any(row["communications"] for row in late):
-        return "nobody can be blamed: no wait among peers of one stage is told"
+        return "nobody can be blamed: no wait among peers of one stage is known"
     nobody = "no rank is to blame for the waiting of its stage's peers"
     if not uncertain:
         return nobody

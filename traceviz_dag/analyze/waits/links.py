@@ -32,7 +32,7 @@ def link_speeds(collectives: pa.Table) -> pa.Table:
     Transfers are compared among communications of one dimension, operation, size and scope, small ones left out. A
     group is as slow as its slowest link; so a rank's links (inside its node, or out of it) are slow where each of two
     or more dimensions that use them is. Where another such rank is in all groups that could be compared, it may be the
-    slow one: it is, where it is slow in groups without this rank, too; else nothing tells which of them is.
+    slow one: it is, where it is slow in groups without this rank, too; else nothing shows which of them is.
 
     Returns:
         A row per rank × scope: ``dimensions`` that could be compared, ``best_ratio`` and ``worst_ratio`` of its

@@ -55,7 +55,7 @@ def render(config: ProfilingConfig) -> list[Rendering]:
             "nsys-export",
             "Export of each report, on a machine with nsys",
             export,
-            ("Without the blobs traceviz cannot tell the sizes and groups of NCCL's operations.",),
+            ("Without the blobs traceviz does not know the sizes and groups of NCCL's operations.",),
         ),
         Rendering("nsys-torchrun", "Nsight Systems under torchrun", line(config, TORCHRUN_NAME), tuple(notes)),
         Rendering("nsys-slurm", "Nsight Systems under Slurm", line(config, SLURM_NAME), tuple(notes)),

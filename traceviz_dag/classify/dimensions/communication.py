@@ -202,7 +202,7 @@ def _as_where_launches_are_known(alike: Int64, lost: Bool, decisions: list[Dimen
 
     Args:
         alike: per communication what tells it apart but for its place; equal columns are the same. lost: whether
-            nothing tells where it was launched.
+            nothing shows where it was launched.
     """
     world = np.array([decision.dimension is Dimension.WORLD for decision in decisions], dtype=bool)[which]
     if not (lost & world).any() or lost.all():

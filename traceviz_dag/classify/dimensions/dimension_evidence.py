@@ -72,7 +72,7 @@ class DimensionEvidence:
         split, absent: dimensions that the job is known to be split over, and known not to be.
         frame: the nearest frame rule that speaks of communication. kernel: the rule of the kernel's own name.
         collective: name of the collective, or of the kernel where it states none.
-        phase: of its launch; unknown where nothing tells.
+        phase: of its launch; unknown where nothing shows.
     """
 
     rules: Rules

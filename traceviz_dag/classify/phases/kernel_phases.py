@@ -61,7 +61,7 @@ def kernel_phases(
     One without a launch lies between two neighbours of its stream: where these agree, it is theirs, since a stream runs
     in launch order. A communication whose phase is still open, or only inferred, has the phase of its dimension. Where
     all this says nothing, the kernel's own name may. A CUDA graph that is launched outside the steps of micro-batches
-    can hold all of them: nothing tells its kernels apart.
+    can hold all of them: nothing shows its kernels apart.
 
     Args:
         between: what is inferred of launches outside all host rows; None where call stacks speak.

@@ -173,7 +173,7 @@ def passes_of_frames(
     start = lookup(tree.start_ns, frame, int(np.iinfo(np.int64).min))
     start = np.where(frame == NONE, _starts_of_marks(profiler, mark), start)
     if split or not all(begun.values()):
-        # Without its schedule's frame nothing tells where a step's pass begins.
+        # Without its schedule's frame nothing shows where a step's pass begins.
         of_step = np.where(frame == NONE, -2 - np.searchsorted(np.unique(mark), mark), frame)
         counted = np.array([begun.get(each, False) for each in frame.tolist()], dtype=bool)
     else:

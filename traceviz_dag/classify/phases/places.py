@@ -125,7 +125,7 @@ def read_places(
 @dataclass(frozen=True, slots=True)
 class LaunchesBetweenRows:
     """Phase (index into PHASES), rule (into ``Places.rule_names``) and step of kernels that the main thread launched
-    while no host row was open; UNKNOWN_PHASE and NONE for all others and where nothing tells."""
+    while no host row was open; UNKNOWN_PHASE and NONE for all others and where nothing shows."""
 
     phase: Int64
     rule: Int64

@@ -84,7 +84,7 @@ class StreamOrder:
     Attributes:
         row: row of ``DeviceRows``.
         rank: of the call that launched each, or NONE. A CUDA graph's operations have one call.
-        thread, correlation: of this call, also where its row was lost; the thread is NONE where nothing tells it.
+        thread, correlation: of this call, also where its row was lost; the thread is NONE where nothing shows it.
         earliest_ns, latest_ns: between which times it was put on the stream.
     """
 

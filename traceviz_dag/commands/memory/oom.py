@@ -29,7 +29,7 @@ def oom(file: SnapshotArgument, device: DeviceOption = None, json: JsonOption = 
     """
     devices = opened(file, device)
     if not any(len(one.replay.action) for one in devices):
-        raise NoEvidenceError(f"{file} holds no events; only they tell of requests that failed")
+        raise NoEvidenceError(f"{file} holds no events; only they record requests that failed")
     found = {one.device: out_of_memory(one.replay) for one in devices}
     if json:
         print_devices(
@@ -77,7 +77,7 @@ _VERDICTS = {
     Verdict.FRAGMENTATION: "fragmentation, enough was free but in pieces",
     Verdict.REALLY_FULL: "really full, {missing} MiB were missing",
     Verdict.LIMIT: "a limit, the device alone had enough free",
-    Verdict.UNKNOWN: "unknown, since the snapshot does not tell what the device had free",
+    Verdict.UNKNOWN: "unknown, since the snapshot does not record what the device had free",
 }
 
 

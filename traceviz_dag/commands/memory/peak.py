@@ -43,7 +43,7 @@ def peak(
     ),
     event: Annotated[int | None, typer.Option(min=0, help="Look after this event instead.", show_default=False)] = None,
     stacks: StacksOption = False,
-    modules: Annotated[bool, typer.Option("--modules", help="Tell only the source files of who asked apart.")] = False,
+    modules: Annotated[bool, typer.Option("--modules", help="Distinguish only the source files of who asked.")] = False,
     device: DeviceOption = None,
     limit: LimitOption = 20,
     json: JsonOption = False,

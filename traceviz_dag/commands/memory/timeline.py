@@ -37,7 +37,7 @@ def timeline(
     """
     devices = opened(file, device)
     if not any(len(one.replay.action) for one in devices):
-        raise NoEvidenceError(f"{file} holds no events; only they tell of other times than the end")
+        raise NoEvidenceError(f"{file} holds no events; only they show other times than the end")
     parts = {one.device: intervals(one, points) for one in devices}
     if json:
         print_devices(file, devices, [_answer(one, parts[one.device]) for one in devices])

@@ -92,8 +92,8 @@ def _slow(given: Opened, gpu: list[str], times: float, limit: int, json: bool) -
         print_json(rows)
         return
     print_table(
-        f"{len(rows)} communication kernels took {times:g} times the median of those alike, or more; "
-        f"of {FEWEST_ALIKE} alike at least",
+        f"{len(rows)} communication kernels took {times:g} times the median of similar ones, or more; "
+        f"of {FEWEST_ALIKE} similar ones at least",
         ["GPU", "operation", "communicator", "bytes", "from s", "ms", "median ms", "times", "alike"],
         [
             [

@@ -51,7 +51,7 @@ class Wanted:
             sets: gives the tensor-parallel groups (fix_group) or nodes (fix_node) of the job.
 
         Raises:
-            UsageError: nothing tells a rank's group or node; it has no communication of such a dimension, or no kernels
+            UsageError: nothing shows a rank's group or node; it has no communication of such a dimension, or no kernels
                 of such a rank; no such schedule.
         """
         for rank in (*self.ranks, *self.links):
@@ -78,7 +78,7 @@ class Wanted:
         for name in (*(["fix_link"] if self.links else []), *(name for name, _ in self.together), *self.general):
             if name not in known:
                 option = name.replace("_", "-")
-                raise UsageError(f"--{option}: records of pipeline operations do not tell what it changes")
+                raise UsageError(f"--{option}: records of pipeline operations do not show what it changes")
         for rank in self.ranks:
             if rank not in what_if.ranks:
                 raise UsageError(f"--fix-rank {rank}: no such rank in the records")
@@ -114,7 +114,7 @@ def _members(name: str, ranks: tuple[int, ...], sets: Callable[[str], Sequence[t
     if found is None:
         what = "tensor-parallel group" if name == "fix_group" else "node"
         option = f"--{name.replace('_', '-')} {rank}"
-        raise UsageError(f"{option}: nothing tells the {what} of rank {rank}; name the ranks with --fix-ranks")
+        raise UsageError(f"{option}: nothing shows the {what} of rank {rank}; name the ranks with --fix-ranks")
     return found
 
 

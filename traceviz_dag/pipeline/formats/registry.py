@@ -26,7 +26,7 @@ def trace_formats() -> dict[str, TraceFormat]:
     for brought in formats_of_others():
         one = brought.thing
         if not isinstance(one, TraceFormat):
-            raise brought.refused("it tells files apart and cannot read them", "make it a TraceFormat: docs/formats.md")
+            raise brought.refused("it recognises files and cannot read them", "make it a TraceFormat: docs/formats.md")
         if unknown := sorted(set(one.extra_tables) - set(EXTRA_TABLES)):
             fault = f"extra_tables names {', '.join(unknown)}"
             raise brought.refused(fault, f"it may name {', '.join(EXTRA_TABLES)}")

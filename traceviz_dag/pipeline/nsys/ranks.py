@@ -107,7 +107,9 @@ def export_events(
     try:
         found = iterations_of_part(profile, part, rules)
     except UsageError:
-        raise BadInputError(path, "it no longer holds this rank", "run traceviz analyze on its folder again") from None
+        raise BadInputError(
+            path, "this rank is no longer in the file", "run traceviz analyze on its folder again"
+        ) from None
     groups = tuple(
         ProcessGroup(group.name, None, group.ranks, group.size)
         for group in topology.groups

@@ -169,7 +169,7 @@ def _graphs(schema: NsysSchema) -> pa.Table | None:
     rows = schema.select("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _GRAPH)
     if rows is None or not rows.num_rows:
         return None
-    schema.note("CUDA graphs were traced as a whole: the kernels in them are not told apart")
+    schema.note("CUDA graphs were traced as a whole: the kernels in them are not distinguished")
     numbers = _numbers(rows, "graph_id")
     distinct, which = np.unique(numbers, return_inverse=True)
     texts = ["CUDA graph" if value == MISSING else f"CUDA graph {value}" for value in distinct.tolist()]

@@ -48,7 +48,7 @@ class DrawnPipeline:
     def heading(self) -> str:
         """It and those like it, in words."""
         others = len(self.alike) - 1
-        return f"pipeline {self.number}" + (f" + {others} alike" if others else "")
+        return f"pipeline {self.number}" + (f" + {others} similar" if others else "")
 
     def is_like(self, stages: Sequence[PartedPipelineRow]) -> bool:
         """Whether another pipeline's stages are alike, part by part."""

@@ -127,7 +127,7 @@ def _unsaid(told: Told) -> Markup:
         lines.insert(0, Markup("{} of the kernel time has no category").format(part))
     if not lines:
         return Markup("")
-    whole = Markup('<a href="#part=coverage" class="chip" data-goto="coverage">what cannot be said</a>')
+    whole = Markup('<a href="#part=coverage" class="chip" data-goto="coverage">what is unknown</a>')
     return paragraph(Markup(". ").join(lines), ". ", whole, quiet=True)
 
 
@@ -182,7 +182,7 @@ def _findings(told: Told) -> Markup:
     counted = f"{len(graves)} finding{'' if len(graves) == 1 else 's'}, {notes} note{'' if notes == 1 else 's'}"
     count = f"{counted}, the largest losses among them{left}"
     return section(
-        "What is wrong, and what mending it would win",
+        "What is wrong, and what fixing it would save",
         Markup('<div class="cards">{}</div>').format(cards),
         paragraph(f"{count}. Gains are what the replay of the step predicts; they do not add up.", quiet=True),
     )

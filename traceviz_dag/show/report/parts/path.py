@@ -69,7 +69,7 @@ WHERE run = $run AND iteration = $iteration GROUP BY ALL ORDER BY edges DESC, ki
 _CAUSES = {
     "work": "kernels run",
     "transfer": "communication for which all have arrived",
-    "unmatched": "communication whose wait and transfer cannot be told apart",
+    "unmatched": "communication whose wait and transfer cannot be separated",
     "host": "the host's own time",
     "launch": "lag from launch to start",
     "synchronisation": "lag of the host after what it waited for",

@@ -124,7 +124,7 @@ def _bubbles(told: Told, asked: Asked, times: StageTimes) -> Markup:
     of_all = len(drawn) < len(of_step)
     left = (
         f"{len(drawn)} of {len(of_step)} stages of {pipelines_of_step} pipelines are shown: the longest pipelines, "
-        "and of those that are alike one. "
+        "and one of each set of similar ones. "
         if of_all
         else ""
     )

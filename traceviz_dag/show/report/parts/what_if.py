@@ -107,7 +107,7 @@ def _written(row: Mapping[str, Any]) -> str:
 _MARKUP = """
 <section>
 <h2>What would the step take if …</h2>
-<p class="quiet">Choose what is mended; the page replays every kernel, message and launch of the step with it.{several}
+<p class="quiet">Choose what is fixed; the page replays every kernel, message and launch of the step with it.{several}
 Gains are ceilings: nothing else gets slower. They do not add up, so choose together what you would do together.</p>
 <div class="what-if">
 <form id="what-if-choices" aria-label="Edits"></form>

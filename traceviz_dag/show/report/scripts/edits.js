@@ -98,7 +98,7 @@ function fixedRanks(step, times, ranks) {
   const places = ranks.map((rank) => placeOf(step, rank));
   if (step.facts.ranks.length === places.length) {
     const every = ranks.length === 1 ? `rank ${ranks[0]} is the only one that was` : "they are all ranks that were";
-    throw new Refusal(`${every} read, so nothing tells what is usual`);
+    throw new Refusal(`${every} read, so nothing shows what is usual`);
   }
   const duration = times.duration.slice();
   for (const place of places) takeUsual(step, times, place, places, duration);

@@ -71,7 +71,7 @@ export class WhatIf {
 
   /** Why a step tells nothing of an edit; null where all do. @param {string} name */
   refusal(name) {
-    if (name === "fix_rank" && this.ranks.length < 2) return "only one rank was read, so nothing tells what is usual";
+    if (name === "fix_rank" && this.ranks.length < 2) return "only one rank was read, so nothing shows what is usual";
     const found = this.steps.find((step) => step.facts.refusals[name] !== undefined);
     return found?.facts.refusals[name] ?? null;
   }

@@ -154,9 +154,7 @@ class TreeApp(TerminalApp):
     def action_search(self) -> None:
         """Ask what to search for."""
         before = self.pattern.pattern if self.pattern else ""
-        self.push_screen(
-            Prompt("Search names of ranges; a regular expression, upper and lower case alike:", before), self._search
-        )
+        self.push_screen(Prompt("Search names of ranges; a regular expression, ignoring case:", before), self._search)
 
     def action_match(self, by: int) -> None:
         """Go to the next match or the one before."""
