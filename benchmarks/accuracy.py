@@ -387,15 +387,15 @@ class Score:
 
     Attributes:
         spanning: the share of kernel time in CUDA graphs that span micro-batches, which the other figures leave out.
-        right, wrong: per aspect; what is neither is not told. Wrong is the larger of two shares: of all kernel time,
+        right, wrong: per aspect; what is neither is not reported. Wrong is the larger share: of all kernel time,
             and of the time of computation and memory, which long waits of communication would hide.
-        unknown: the share of which category, phase, dimension, micro-batch or chunk is not told, where that is most.
+        unknown: the share of which category, phase, dimension, micro-batch or chunk is not known, where that is most.
         non_communication: of computation and memory, the share right in category and micro-batch.
         spans: micro-batches whose start and end equal the truth, to the nanosecond.
         right_category_and_microbatch: both at once.
         worst_category: (category, share of its own time that is right).
         candidates: of the time of communications of unknown dimension, the share that names its candidates.
-        findings: what is wrong or not told, as text.
+        findings: what is wrong or not reported, as text.
     """
 
     configuration: Configuration
@@ -631,8 +631,8 @@ def markdown(found: list[Score], seconds: float) -> str:
     lines = ["# Accuracy", "", "## Classification", ""]
     lines += [
         "Simulated Megatron jobs (`traceviz_dag/simulate`), whose truth per kernel is the model's own output,",
-        "classified as the pipeline does it. Shares are percent of kernel time. *Wrong* is what is reported but untrue,",
-        "in the aspect where that is most, as a share of all kernel time or of non-communication time, whichever is",
+        "classified as the pipeline does it. Shares are percent of kernel time. *Wrong* is what is reported but",
+        "untrue, in the aspect where that is most, as a share of all kernel time or of non-communication time, whichever is",
         "larger; *unknown* is what is left unclassified or unknown, in the aspect where that is most.",
         "*Non-communication time* is the time of computation and memory kernels, of which this much is right in",
         "category and micro-batch: long waits hide nothing there. *Micro-batch spans* are the forward, backward and",

@@ -4,7 +4,7 @@
 
 A job of tp 8, pp 8 and data parallelism over the rest, laid out as tables; each rank has tensor-parallel collectives in
 every micro-batch, pipeline exchanges, gradient collectives, and as many computation kernels in between. Each size runs
-in a process of its own, so that its peak memory is its own.
+in a separate process, so that its peak memory is its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How right findings are: jobs with known faults, what ``traceviz findings`` says of them, and what mending them wins.
+"""How right findings are: jobs with known faults, what ``traceviz findings`` says of them, and what fixing them saves.
 
 Run: ``python -m benchmarks.findings`` (about half an hour on two cores). Every fault is put into three layouts with
 three seeds. Each job is simulated with and without its fault; the first fault that is found must name the rule and the

@@ -5,7 +5,7 @@
 
 The export is of a job laid out as tables, matched and on solved clocks, with the columns that real kernels fill. The
 trace (repeat_trace.py makes a large one) is read by our reader and by Perfetto's trace processor, which is named; its
-load and its extraction are timed apart. Every part runs in a process of its own. Seconds are of the wall clock, and of
+load and its extraction are timed apart. Every part runs in a separate process. Seconds are of the wall clock, and of
 the processor for all processes of a part.
 """
 

@@ -12,7 +12,7 @@ time:
 
 The middle and the most of many are printed, with the peak of memory, beside the limits that they must keep.
 
-Then `screens_shown.py` drives the terminal's timeline and the live page on that profile, each in a process of its own,
+Then `screens_shown.py` drives the terminal's timeline and the live page on that profile, each in a separate process,
 and on every profile given by ``--beside``, once with nothing kept and once more with what the first look kept. With
 ``--nsys-ai PYTHON`` the timeline and timeline-web of nsys-ai 0.3.0 are driven on these in the same run::
 

@@ -89,7 +89,7 @@ def _reorder(microbatches: int | None = None, schedule: str | None = None) -> Ca
 def _mended(
     name: str, settings: JobSettings, faults: Faults, edits: Callable[[WhatIf], list[Edit]], words: str
 ) -> Case:
-    """A job with faults, and edits that mend them."""
+    """A job with faults, and edits that fix them."""
     return Case(name, replace(settings, faults=faults), settings, edits, words)
 
 

@@ -1,4 +1,4 @@
-"""Tells somebody that a run failed: a JSON object by POST to a webhook, and a line in a file."""
+"""Notifies somebody that a run failed: a JSON object by POST to a webhook, and a line in a file."""
 
 import json
 import urllib.request

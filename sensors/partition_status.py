@@ -1,4 +1,4 @@
-"""Mends Dagster's memory of which partitions exist, which loses some under load.
+"""Fixes Dagster's memory of which partitions exist, which loses some under load.
 
 Dagster keeps for each asset the set of materialised partitions up to an event. As of 1.13.27 it takes that set from an
 earlier look than the event, so that partitions that were materialised in between are forgotten, and automation waits

@@ -208,7 +208,7 @@ def _flagged(inputs: IterationInputs, missing: Sequence[int]) -> IterationInputs
 
 
 def _growing(local: Path) -> list[str]:
-    """Names of what is not whole in a folder, of formats whose files cannot be told for theirs before their end."""
+    """Names of what is not whole in a folder, of formats whose files cannot be recognised before their end."""
     found = []
     for path in sorted(local.iterdir()):
         if path.is_dir():

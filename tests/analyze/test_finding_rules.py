@@ -227,7 +227,7 @@ def test_where_a_model_is_served_no_option_of_training_is_advised_and_nothing_is
         here = Iteration("a", 7, [gain], 100_000, 1, "none", kind)
         (found,) = findings_table(here, [Judged(rule_named("hidden_sync"), [row])]).to_pylist()
         assert words in found["statement"]
-        # The replay's step is a little longer than what the host measured: one length is told, and shares are of it.
+        # The replay's step is a little longer than what the host measured: one is reported, with shares of it.
         assert found["step_ns"] == 100_000 and "(1.9 %)" in found["statement"]
 
 

@@ -51,7 +51,7 @@ def test_a_set_is_named_where_all_its_ranks_are_slow_and_no_larger_one_holds_it(
 
 
 def test_ranks_that_have_more_to_do_are_not_slow_together_or_alone():
-    """The last two ranks run a tenth more tokens: on grids that tell it, and in products on grids that do not."""
+    """The last two ranks run a tenth more tokens: on grids that show it, and in products on grids that do not."""
     table = work(
         lambda rank, _: 1.1 if rank > 5 else 1.0,
         blocks=lambda rank, name: 1100 if rank > 5 and name in BY_MEMORY else 1000,

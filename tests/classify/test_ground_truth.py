@@ -175,7 +175,7 @@ def without_groups(row: msgspec.Raw) -> object:
 
 
 def wrongly_told(table: pd.DataFrame, column: str) -> float:
-    """The share of time of which something is told in a column that is not true."""
+    """The share of time of which something is reported in a column that is not true."""
     told = table[column].notna() & ~table[column].isin(["unknown", "unclassified"])
     return float(table.dur_ns[told & (table[column] != table[f"{column}_true"])].sum() / table.dur_ns.sum())
 

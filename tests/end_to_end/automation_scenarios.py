@@ -133,7 +133,7 @@ def _late_rank_mended_rank_and_a_new_folder_while_everything_is_killed(daemon: D
     for rank in (0, 1):
         os.utime(trace(root, "cold", rank))
     daemon.start()
-    # What the headers of the late and of the mended rank say of groups is new to the other rank, too.
+    # What the headers of the late and of the fixed rank say of groups is new to the other rank, too.
     expected = whole("new@7", 0, 1) | whole("late@7", 0, 1) | whole("half@7", 0, 1)
     daemon.wait_until_idle("all after the restart", expected, since)
     assert read_ledger(daemon.home)[touched].digest != before.digest, "it was looked at again"

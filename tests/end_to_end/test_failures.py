@@ -1,4 +1,4 @@
-"""A failure is told and ends with 2; nothing stale or damaged stays; what is killed or interrupted can go on."""
+"""A failure is reported and ends with 2; nothing stale or damaged stays; what is killed or interrupted can go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A slice of benchmarks/kill.py: what is killed is mended by the next run, to the byte, and leaves nothing."""
+"""A slice of benchmarks/kill.py: what is killed is fixed by the next run, to the byte, and leaves nothing."""
 
 from __future__ import annotations
 

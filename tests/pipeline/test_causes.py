@@ -362,7 +362,7 @@ def test_an_export_of_nsight_systems_ties_streams_by_its_events_and_hosts_by_the
         ("event", "recorded", "producer", "consumer"),
         ("synchronisation", "order", "consumer", "host"),
     }
-    # The step ends with the GPU, since no ProfilerStep tells when its host ended.
+    # The step ends with the GPU, since no ProfilerStep shows when its host ended.
     assert [(row["cause"], name_of[row["kernel_id"]]) for row in path if row["cause"] == "work"] == [
         ("work", name) for name in ("producer", "consumer", "last")
     ]

@@ -1,4 +1,4 @@
-"""What traces without a snapshot tell of GPU memory enters the tables of snapshots, as far as they carry it."""
+"""What traces without a snapshot show of GPU memory enters the tables of snapshots, as far as they carry it."""
 
 from __future__ import annotations
 

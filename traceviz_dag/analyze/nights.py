@@ -12,7 +12,7 @@ OTHER_RANKS = "other_ranks"
 """The part of a step by which the longest window of all ranks is longer than that of the compared rank."""
 
 NOT_COMPARED = "not compared"
-"""In place of a measure that is worse: the night was accepted although it cannot be compared, and begins its series
+"""Instead of a measure that is worse: the night was accepted although it cannot be compared, and begins its series
 anew."""
 
 _SHORTEST_HISTORY = 3
@@ -48,7 +48,7 @@ class Coverage:
     Attributes:
         places: rank that is measured → its coordinates, ``stage`` among them.
         world: ranks of the whole job; None where nothing states them.
-        mode: what was recorded, in words: it tells how much the profiler slows a step.
+        mode: what was recorded, in words: it shows how much the profiler slows a step.
     """
 
     name: str

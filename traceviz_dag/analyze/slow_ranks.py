@@ -5,12 +5,12 @@ alone, where only some ranks have rows of their host); it is compared where ever
 often. Where the sizes of inputs were recorded, each size is an item, and two ranks that ran it are enough. A slow GPU
 is slower in nearly all items; uneven data or experts in some.
 
-Name and grid do not tell how much a kernel has to do: persistent kernels run as many blocks as there are processors,
+Name and grid do not show how much a kernel has to do: persistent kernels run as many blocks as there are processors,
 whatever their shapes. Sizes tell it, the messages within layers, or grids that are not those of products. Ranks for
 which these differ have more or less to do, and items without sizes count as slow only beyond that.
 
 A rank whose memory is slow is slower in the kernels that are bound by it, and not in products and attention. One that
-computes by another algorithm runs kernels that no peer runs, in place of as many that all peers run; one that runs
+computes by another algorithm runs kernels that no peer runs, instead of as many that all peers run; one that runs
 all that its peers run, and other kernels besides, does extra work.
 """
 
@@ -36,7 +36,7 @@ from traceviz_dag.tables import RANK_SPEEDS
 
 SLOWER, SLOWER_THAN_FEW = 0.03, 0.05
 """How much longer than the median of its peers a rank takes for an item to count: the second one where it has fewer
-than three peers, whose spread cannot be told."""
+than three peers, whose spread cannot be known."""
 
 SPREADS = 5.0
 """And by how many median absolute deviations of the stage's ranks."""
@@ -211,7 +211,7 @@ _OF_HOST = ("phase", "operator", "input_sizes")
 
 
 def _by_name_where_blind(work: pa.Table) -> pa.Table:
-    """The same; where only some ranks of a stage have operators (a trace lacks rows of its host), names alone tell the
+    """The same; where only some ranks of a stage have operators (a trace lacks rows of its host), names alone show the
     stage's kernels, of all steps together where such a rank has no steps either."""
     if not {*_OF_HOST, "blocks", "most_blocks", "elements"} <= set(work.column_names):
         return work
@@ -245,7 +245,7 @@ def _optional(work: pa.Table, name: str) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class _Others:
-    """Kernels that a rank runs and no peer: in place of as many that all its peers run, or besides all of these.
+    """Kernels that a rank runs and no peer: instead of as many that all its peers run, or besides all of these.
 
     Attributes:
         own: their time. usual: that of the peers' in their place. kernel: name of the longest. extra: whether all are

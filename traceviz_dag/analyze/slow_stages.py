@@ -31,7 +31,7 @@ ALIKE = 1.25
 """Kernels whose time differs by more than this factor from how nearly all of a stage's kernels differ do other work."""
 
 _LEAST_WEIGHT = 0.002
-"""Kernels that take less of what all stages run do not tell how a stage's kernels differ."""
+"""Kernels that take less of what all stages run do not show how a stage's kernels differ."""
 
 
 def stage_speeds(work: pa.Table, ranks_of_stage: dict[int, tuple[int, ...]]) -> pa.Table:

@@ -21,7 +21,7 @@ from traceviz_dag.arrays import Int64
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Phase
 
 STAGE_COLUMNS = ("rank", "step", "stage", "chunk", "microbatch", "phase", "dimension", "compute_ns")
-"""Columns of ``microbatches`` that tell the times of stages and ranks."""
+"""Columns of ``microbatches`` that show the times of stages and ranks."""
 
 NOTABLE_EXCESS = 0.05
 """Excess from which a stage is called slow: computation of equal work jitters by less."""
@@ -89,7 +89,7 @@ def stage_times(microbatches: pa.Table) -> StageTimes:
 def slowest_statement(times: StageTimes) -> str | None:
     """The slowest stage in one sentence; None where there is one stage or none.
 
-    A stage with a single rank is not told from that rank: a slow GPU and too much work look the same.
+    A stage with a single rank is not distinguished from that rank: a slow GPU and too much work look the same.
     """
     if len(times.stages) < 2:
         return None

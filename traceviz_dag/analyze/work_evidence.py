@@ -1,6 +1,6 @@
-"""What tells how much work a rank's kernels do: sizes of inputs, messages within layers, or grids.
+"""What shows how much work a rank's kernels do: sizes of inputs, messages within layers, or grids.
 
-Names do not, and neither do grids of persistent kernels, which run as many blocks as a GPU has processors. What tells
+Names do not, and neither do grids of persistent kernels, which run as many blocks as a GPU has processors. What shows
 it is compared between the ranks of a stage: one whose sequences are longer has more to do, and is not slow for that.
 """
 

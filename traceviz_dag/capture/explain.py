@@ -70,7 +70,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def explain(arguments: Sequence[str], release: Release = MAIN) -> list[Prospect]:
-    """What the traces of such a job will tell.
+    """What the traces of such a job will show.
 
     Args:
         arguments: of the training script.
@@ -103,7 +103,7 @@ def explain(arguments: Sequence[str], release: Release = MAIN) -> list[Prospect]
 
 
 def warnings(arguments: Sequence[str], release: Release = MAIN) -> tuple[str, ...]:
-    """What the traces of such a job will not tell, or not wholly, a line each; ``capture plan`` prints them as notes.
+    """What the traces of such a job will not show, or not wholly, a line each; ``capture plan`` prints them as notes.
 
     Memory history and execution traces are left out: whoever does not ask for them needs no warning.
     """

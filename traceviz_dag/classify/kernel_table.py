@@ -109,7 +109,7 @@ def kernels_table(
 
 
 def _fitting(name: str, values: Int64) -> Int64:
-    """Without the numbers that the column cannot hold: no kernel has them, so the trace does not tell."""
+    """Without the numbers that the column cannot hold: no kernel has them, so the trace does not show it."""
     if KERNELS.schema.field(name).type != pa.int32():
         return values
     bounds = np.iinfo(np.int32)

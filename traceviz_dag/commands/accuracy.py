@@ -34,7 +34,7 @@ def accuracy(
     What the home does not hold is analysed for the comparison, and not kept. Shares are of kernel time, the sum of the
     kernels' durations: right, told (of kernels that have something to tell), and wrong. share_of_time_right counts
     kernels whose category is right and, if the truth has them, micro-batch and chunk. Kernels of a CUDA graph that
-    spans several micro-batches cannot be told apart; if there are any, the shares are also given without them.
+    spans several micro-batches cannot be distinguished; if there are any, the shares are also given without them.
     """
     from traceviz_dag.read.truth import truth_folder
 

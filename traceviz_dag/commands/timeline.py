@@ -50,7 +50,7 @@ def timeline(
 ) -> None:
     """Walk through an iteration on the terminal, or in a browser: its ranks, streams, micro-batches, gaps, findings.
 
-    Any window can be measured, every slice tells all that is known of it. With --against, two iterations lie on one
+    Any window can be measured, every slice shows all that is known of it. With --against, two iterations lie on one
     axis, so that a step of both begins at one instant. Press ? for the keys.
     """
     look = None

@@ -45,7 +45,7 @@ def waits(
 
     A wait is charged to the last rank to arrive. That rank's own part is what it computed, copied or had not launched;
     time that it spent in other communications was handed on to it. The exit code is 2 if not every communication has a
-    certain wait: matched with nobody, or not wholly, or told neither by solved clocks nor by durations.
+    certain wait: matched with nobody, or not wholly, or known neither from solved clocks nor from durations.
     """
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = [_answer(each) for each in iterations]

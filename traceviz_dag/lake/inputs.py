@@ -75,7 +75,7 @@ class RankInput:
 
     @property
     def look(self) -> tuple[str, int, int]:
-        """Path, size and time of change: what tells at once that a file is as it was."""
+        """Path, size and time of change: what shows at once that a file is as it was."""
         return (self.path, self.size_bytes, self.changed_ns)
 
 
@@ -97,7 +97,7 @@ class SnapshotInput:
 
     @property
     def look(self) -> tuple[str, int, int]:
-        """Path, size and time of change: what tells at once that a file is as it was."""
+        """Path, size and time of change: what shows at once that a file is as it was."""
         return (self.path, self.size_bytes, self.changed_ns)
 
 
@@ -262,7 +262,7 @@ def registered_before(home: Path, seconds: float) -> Iterator[IterationInputs]:
 
 def folder_of_run(home: Path, run: str) -> Path | None:
     """The folder that a run was registered from; None for a run that this home does not know."""
-    # Any of its iterations tells; a damaged list is reported by what needs it.
+    # Any of its iterations shows; a damaged list is reported by what needs it.
     for path in (home / FOLDER).glob(f"{glob.escape(escape(run))}@*.json"):
         with suppress(BadInputError):
             return Path(registered(home, path.stem).folder)
@@ -307,7 +307,7 @@ def _with_formats(inputs: IterationInputs) -> IterationInputs:
 
 
 def _undamaged(home: Path, key: str) -> IterationInputs | None:
-    """The list that is about to be replaced; a damaged one tells nothing."""
+    """The list that is about to be replaced; a damaged one shows nothing."""
     try:
         return registered_if_any(home, key)
     except BadInputError:

@@ -180,7 +180,7 @@ def cut_steps(lake: Lake, run: str, iteration: int) -> list[CutStep]:
 
 
 def stage_work(lake: Lake, run: str, iteration: int, ranks: Sequence[int]) -> pa.Table:
-    """The computation of micro-batches by stage and by what tells a kernel's work: what stages have in common.
+    """The computation of micro-batches by stage and by what shows a kernel's work: what stages have in common.
 
     Args:
         ranks: those that are counted.

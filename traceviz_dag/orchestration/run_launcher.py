@@ -57,7 +57,7 @@ class CheckedRunLauncher(DefaultRunLauncher):
 def is_alive(pid: int, since: float) -> bool:
     """Whether the process that bore this number at a time (seconds since the epoch) is still there.
 
-    A number that another process bears by now does not count, where the system tells when that one started.
+    A number that another process bears by now does not count, where the system shows when that one started.
     """
     if not _exists(pid):
         return False
@@ -66,7 +66,7 @@ def is_alive(pid: int, since: float) -> bool:
 
 
 def start_of(pid: int) -> float | None:
-    """When a process started, seconds since the epoch; None where /proc does not tell. A zombie started never."""
+    """When a process started, seconds since the epoch; None where /proc does not show. A zombie started never."""
     try:
         status = _status(pid)
         boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))

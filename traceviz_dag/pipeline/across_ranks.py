@@ -181,7 +181,7 @@ class StoredIteration:
         return [rank for rank in rows["rank"].to_pylist() if rank is not None]
 
     def pausing_hosts(self) -> list[int]:
-        """Ranks whose host alone does something else while its GPU has nothing to run, the longest first."""
+        """Ranks whose host alone does something else while its GPU is idle, the longest first."""
         lost = [
             (row["starved_ns"], row["rank"])
             for rule in host_pauses.RULES

@@ -28,7 +28,7 @@ from traceviz_dag.tables.rows import TraceStatusRow
 from traceviz_dag.vocabulary import FIGURES_FOLDER, PREVIEWS_FOLDER, TraceStatus
 
 MOST_DRAWN = 16
-"""So many ranks, pipelines or replicas are all drawn unless some are asked for; of more, those that stand out."""
+"""So many ranks, pipelines or replicas are all drawn unless some are asked for; of more, those that are outliers."""
 
 _MOST_BLAMED = 3
 
@@ -106,13 +106,13 @@ def figure_tasks(
     *,
     every: bool = False,
 ) -> list[FigureTask]:
-    """The figures to draw of an iteration, in the order of the kinds; of a large job those of what stands out.
+    """The figures to draw of an iteration, in the order of the kinds; of a large job those of outliers.
 
     Args:
         kinds: None takes all.
         ranks: those of which figures of single ranks are wanted; None takes all of a small job, else the ranks that
             stand out.
-        every: draw each pipeline and replica, however many there are; otherwise those of the ranks that stand out.
+        every: draw each pipeline and replica, however many there are; otherwise those of the ranks that are outliers.
 
     Raises:
         UsageError: the iteration has no tables of such a rank.
@@ -216,7 +216,7 @@ def notable_ranks(source: TableSource, ranks: Sequence[int], most: int = MOST_DR
 
 
 def with_snapshot(source: TableSource) -> list[int]:
-    """Ranks with a snapshot of GPU memory; what traces alone tell of it is not drawn."""
+    """Ranks with a snapshot of GPU memory; what traces alone show of it is not drawn."""
     tables = (source.table(name, ("rank",)) for name in ("memory_segments", "memory_peaks"))
     return sorted({rank for table in tables for rank in pc.unique(table["rank"]).to_pylist()})
 

@@ -1,4 +1,4 @@
-"""What runs by itself, and how: one small TOML file, HOME/traceviz.toml, and a few environment variables over it."""
+"""What runs automatically, and how: one TOML file, HOME/traceviz.toml, and a few environment variables over it."""
 
 from __future__ import annotations
 
@@ -124,10 +124,10 @@ class FigureSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NotifySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where failed runs and failed gates are told.
+    """Where failed runs and failed gates are reported.
 
     Attributes:
-        webhook: an http or https URL that takes a JSON object by POST; empty tells nobody. TRACEVIZ_WEBHOOK comes
+        webhook: an http or https URL that takes a JSON object by POST; empty notifies nobody. TRACEVIZ_WEBHOOK comes
             before it.
         file: a file that gets one JSON object a line.
     """

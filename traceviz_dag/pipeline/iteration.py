@@ -110,7 +110,7 @@ def _headers(inputs: IterationInputs, home: Path | None) -> Headers:
 
 
 def unread_headers(inputs: IterationInputs) -> Iterator[tuple[int, str, str]]:
-    """(rank, file, fault) of ranks whose header tells the topology nothing: unreadable, or of another job."""
+    """(rank, file, fault) of ranks whose header shows the topology nothing: unreadable, or of another job."""
     faults = _headers(inputs, None).faults
     for entry in inputs.ranks:
         if entry.rank in faults:

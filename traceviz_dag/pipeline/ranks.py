@@ -147,7 +147,7 @@ _UNEVEN_BATCHES = ("sequence_packing", "sft", "variable_seq_lengths")
 
 def _microbatches_needed(settings: Iterable[tuple[str, str]], topology: Topology) -> int | None:
     """How many micro-batches a pipeline runs in a training step: the batch over its size and the data-parallel ranks;
-    None where settings or topology do not tell."""
+    None where settings or topology do not show."""
     given = dict(settings)
     if any(given.get(name, "False") not in ("False", "None", "0") for name in _UNEVEN_BATCHES):
         return None

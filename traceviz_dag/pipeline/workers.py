@@ -26,7 +26,7 @@ from traceviz_dag.system.processes import WorkerDiedError, spread
 from traceviz_dag.system.whole_files import write_atomically
 
 LOGS = "logs"
-"""Folder of a home for what a fault of this program leaves: the traceback, for whoever mends it."""
+"""Folder of a home for what a fault of this program leaves: the traceback, for whoever fixes it."""
 
 IMPORTED_ONCE: Sequence[str] = (__name__, "pandas")
 """What processes that analyse find imported."""

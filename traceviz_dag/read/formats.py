@@ -33,7 +33,7 @@ class FileFormat(Protocol):
         title: what its traces are called in sentences, a plural.
         suffixes: endings of its files' names, in lower case, each with its dot; case does not matter.
         folder_mark: a folder that holds a file of this name is one trace; None for a format of files alone.
-        told_before_its_end: a file that is still being written is recognised, and tells its rank. Where it does not,
+        told_before_its_end: a file that is still being written is recognised, and shows its rank. Where it does not,
             a folder with such a file waits as a whole.
         remedy: what to tell whoever gives a file that is none, a clause with a verb: ``give a … as … writes it``.
     """
@@ -142,7 +142,7 @@ def suffix_inside() -> re.Pattern[str]:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a trace was written to its end, as its format tells; that of its content comes before that of its name.
+    """Whether a trace was written to its end, as its format shows; that of its content comes before that of its name.
 
     Raises:
         OSError: it cannot be read.

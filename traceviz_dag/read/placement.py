@@ -56,11 +56,11 @@ class PlacedTrace:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a file tells of its own place, where each file is one rank.
+    """What a file shows of its own place, where each file is one rank.
 
     Attributes:
         header: its header.
-        first_ns: wall clock near its first event, ns since 1970; None where the trace does not tell.
+        first_ns: wall clock near its first event, ns since 1970; None where the trace does not show.
         steps: numbers of its training steps, ascending; they are asked for where the path names no iteration.
     """
 
@@ -70,7 +70,7 @@ class Identity:
 
 
 def identity_of_kineto(file: TraceFile) -> Identity:
-    """What a Kineto trace tells of its place.
+    """What a Kineto trace shows of its place.
 
     Raises:
         BadInputError: the file is missing, empty or no trace.
@@ -114,16 +114,16 @@ def resolve(
     rank_field: str = "distributedInfo",
     apart: Callable[[Sequence[PlacedTrace]], tuple[Sequence[PlacedTrace], Sequence[str]]] | None = None,
 ) -> Placement:
-    """Place trace files of which each is one rank, looking into them where their paths do not tell.
+    """Place trace files of which each is one rank, looking into them where their paths do not show.
 
     The header wins over the path. A file that cannot be read is placed by its path alone, so that the reading of it can
     report what is wrong. Where two files claim one rank of an iteration, neither is taken.
 
     Args:
         files: as discovered.
-        rank: the rank of files that tell none themselves.
+        rank: the rank of files that show none themselves.
         ranks: path → its rank, of files for which ``rank`` is not meant.
-        look: what a file tells of itself; it raises BadInputError where the file cannot be read.
+        look: what a file shows of itself; it raises BadInputError where the file cannot be read.
         rank_field: what a file's own statement of its rank is called.
         apart: gives traces of unrelated jobs runs of their own, with a line for each.
     """

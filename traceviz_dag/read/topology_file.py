@@ -77,7 +77,7 @@ def find_topology_file(folder: Path) -> Path | None:
     """The newest topology file in a folder; None without one, and in a folder that cannot be listed.
 
     The newest by the time stamp in the name; files without one come before all others, by their time of change. Of a
-    JSON and a text file with one stamp the JSON file is taken: it tells more.
+    JSON and a text file with one stamp the JSON file is taken: it shows more.
     """
 
     def age(file: Path) -> tuple[str, bool, int]:

@@ -129,7 +129,7 @@ class Faults:
             each ``bursts_every_ms``.
         loader_late: rank whose data loader comes ``loader_late_ms`` late with each micro-batch.
         tiny_kernels: rank whose code runs ``tiny_kernels_count`` tiny kernels, one by one, in each forward step;
-            ``tiny_kernels_captured``: as one CUDA graph, which mends this.
+            ``tiny_kernels_captured``: as one CUDA graph, which fixes this.
     """
 
     slow_gpu: int | None = option(None, FAULTS, "Rank with a slow GPU.")
@@ -237,7 +237,7 @@ class JobSettings:
         memory: whether a snapshot of GPU memory lies beside each Kineto trace, or exports of Nsight Systems hold
             what the driver allocates.
         persistent: products, attention and element-wise kernels run one block per processor, and all products under
-            one name, as persistent kernels do: neither name nor grid tells what they work on.
+            one name, as persistent kernels do: neither name nor grid shows what they work on.
         first_iteration: number of the first profiled step.
         clock_skew_ms: node clocks differ by up to this much; clock_drift_ppm: and drift by up to this.
         seed: decides every random choice.

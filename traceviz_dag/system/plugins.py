@@ -1,4 +1,4 @@
-"""What other packages bring by entry points: loaded in a fixed order; what is wrong with one is told in one line."""
+"""What other packages bring by entry points: loaded in a fixed order; what is wrong with one takes one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a step's time hangs on: the edges of its graph, its critical path, and what mending something would gain."""
+"""What limits a step's time: the edges of its graph, its critical path, and what fixing something would gain."""
 
 from __future__ import annotations
 

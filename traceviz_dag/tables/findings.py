@@ -1,4 +1,4 @@
-"""What is wrong with a step, and what mending it would win."""
+"""What is wrong with a step, and what fixing it would save."""
 
 from __future__ import annotations
 

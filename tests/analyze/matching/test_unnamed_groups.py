@@ -1,4 +1,4 @@
-"""Collectives of groups that no trace names, told by the size of the group and by the group's address in a process."""
+"""Collectives of groups that no trace names, known by the group's size and its address in a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Process groups that nothing describes, told by what they carry and whom they join; or left open."""
+"""Process groups that nothing describes, known from what they carry and whom they join; or left open."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def undescribed(**ranks: list[int]) -> KinetoFile:
     """A trace of rank 0 of four; groups t, p, d and e are TP, PP, DP and embedding, and others stay without a name.
 
     Each group stands in the header twice: described under its own name, and undescribed with ``u`` before it, as one
-    that only its ranks tell.
+    that only its ranks show.
     """
     known = {
         "t": "TENSOR_MODEL_PARALLEL_GROUP",

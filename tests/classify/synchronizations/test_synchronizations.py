@@ -31,7 +31,7 @@ WAIT, SYNC = "cudaStreamWaitEvent", "Stream Wait Event"
 
 
 def found(file: KinetoFile, folder: Path) -> list[dict[str, object]]:
-    """The rows of the table, with the names of kernels in place of their ids."""
+    """The rows of the table, with the names of kernels instead of their ids."""
     classified = run(file, folder)
     names = dict(zip(*(classified.kernels[name].to_pylist() for name in ("kernel_id", "name")), strict=True))
     rows = classified.synchronizations.to_pylist()

@@ -262,7 +262,7 @@ _REFUSED = f"""
     {WHY}
     SELECT *, NOT nothing AS partial FROM why WHERE {{others}}
 """
-# Of all splits in two the one with the least variance within, where that is told.
+# Of all splits in two the one with the least variance within, where that is known.
 _MODES = """
     WITH units AS (
         SELECT row_number() OVER (ORDER BY period_ns) AS n, count(*) OVER () AS c, var_pop(period_ns) OVER () AS whole,

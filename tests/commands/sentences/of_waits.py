@@ -30,7 +30,7 @@ _TOLD = """
     )
 """
 """parts: each communication kernel, with its arrival on a clock that it shares with those that it meets; told: those
-whose wait is told, and the last rank to arrive."""
+whose wait is known, and the last rank to arrive."""
 
 _KERNELS = (
     "(SELECT count(*) FROM kernels WHERE run = $run AND iteration = $iteration AND kind = 'communication') AS kernels"

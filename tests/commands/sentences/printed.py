@@ -38,7 +38,7 @@ class PrintedTable:
         title: pattern of its title; groups as in a sentence.
         sql: its rows, in any order.
         columns: heading → column of the query; a heading that comes again is ``heading#2``.
-        key: headings that tell a row.
+        key: headings that show a row.
         said: the query that the numbers of its title are those of, as in a sentence.
     """
 

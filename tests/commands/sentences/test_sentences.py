@@ -308,7 +308,7 @@ def test_no_false_line_of_a_command_passes(command, job, true, false, printed):
         reading.check(wrong)
 
 
-# That the ends of communications scatter, so that no clock is solved, is told only by all ranks together.
+# That the ends of communications scatter, so that no clock is solved, is known only by all ranks together.
 @pytest.mark.parametrize(
     "job",
     [

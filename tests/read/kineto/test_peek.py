@@ -1,4 +1,4 @@
-"""A look into a trace by byte searches tells the same as decoding all of it."""
+"""A look into a trace by byte searches shows the same as decoding all of it."""
 
 from __future__ import annotations
 

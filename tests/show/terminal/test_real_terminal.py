@@ -19,7 +19,7 @@ CALL = (sys.executable, "-c", "from traceviz_dag.commands.main import main; main
 def run(words: list[str], keys: bytes | signal.Signals, seen: bytes, **environment: str) -> tuple[int, bytes]:
     """Run a command on a terminal of its own, press keys once it shows something; exit code and what it wrote.
 
-    In place of keys it can be sent a signal, which it was started to ignore; SIGHUP takes its terminal away instead.
+    Instead of keys it can be sent a signal, which it was started to ignore; SIGHUP takes its terminal away instead.
     """
     ours, theirs = pty.openpty()
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "LC_ALL", "COLUMNS")}

@@ -1,4 +1,4 @@
-"""The timeline on the terminal: keys on analysed jobs and profiles, and what they tell against SQL and the commands."""
+"""The timeline on the terminal: keys on analysed jobs and profiles, and what they show against SQL and the commands."""
 
 from __future__ import annotations
 

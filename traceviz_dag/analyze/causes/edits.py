@@ -1,4 +1,4 @@
-"""Edits of a step: the times that its work would take if something were mended, for the replay to predict the step.
+"""Edits of a step: the times that its work would take if something were fixed, for the replay to predict the step.
 
 An edit changes durations of kernels, transfers of communications or delays of the host; never waits, which follow from
 these in the replay. So faster communication does not shorten a wait for a rank that is late.
@@ -28,7 +28,7 @@ from traceviz_dag.vocabulary import Category, Dimension
 AllTimes = tuple[Times, ...]
 
 FEWEST_ALIKE = 4
-"""Like transfers of a rank that tell what is usual."""
+"""Like transfers of a rank that show what is usual."""
 
 CONGESTED_TIMES = 1.5
 """What a congested transfer takes to what is usual."""
@@ -211,7 +211,7 @@ class StepEdits:
         ``_of_a_layer``.
 
         Raises:
-            NoEvidenceError: the traces tell no layers (call stacks are needed), or there are not several stages.
+            NoEvidenceError: the traces show no layers (call stacks are needed), or there are not several stages.
         """
         layers = self.layers
         group = layers.group
@@ -230,7 +230,7 @@ class StepEdits:
         """Which kernels take as much longer as their stage has more layers, and which share what more layers take.
 
         Raises:
-            NoEvidenceError: the traces tell no layers, or there are not several stages.
+            NoEvidenceError: the traces show no layers, or there are not several stages.
         """
         self._check_stages()
         works = self.step.works
@@ -441,7 +441,7 @@ def _layers(work: RankWork) -> int:
     """How many transformer layers a rank runs, over all its chunks."""
     kernels = work.kernels
     there = kernels.layer != MISSING
-    # Work of a layer that is outside its micro-batches, such as gathering its parameters, may not tell the chunk.
+    # Work of a layer that is outside its micro-batches, such as gathering its parameters, may not show the chunk.
     if (kernels.chunk[there] != MISSING).any():
         there &= kernels.chunk != MISSING
     return len(np.unique(np.stack([kernels.chunk[there], kernels.layer[there]]), axis=1).T) if there.any() else 0
@@ -451,7 +451,7 @@ def _of_a_layer(total: Int64, layers: Float64, stage: Int64) -> float:
     """What one layer takes of work that grows with the layers of a stage.
 
     The first and the last stage run more than layers. So between them there is a stage where a layer takes least; of
-    two stages, whose vocabularies are alike, the difference is what they have more or fewer layers.
+    two stages, whose vocabularies are similar, the difference is what they have more or fewer layers.
 
     Args:
         total: of each rank. layers: of each stage. stage: of each rank.

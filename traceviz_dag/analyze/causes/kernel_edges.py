@@ -1,9 +1,9 @@
 """Which kernel waited for which on another stream of the same rank: as recorded, else inferred class by class.
 
 A communication runs on a stream of its own. It waits for the work that was launched before it, and work waits for it:
-at once where the caller waits (a synchronous collective), later where it is asynchronous. What no event tells follows
+at once where the caller waits (a synchronous collective), later where it is asynchronous. What no event shows follows
 from the calls that let a stream wait, where the trace has them (``wait_calls``), and from hypotheses that hold for a
-whole class of communications (``inferred_waits``). What neither tells is unknown, and counted.
+whole class of communications (``inferred_waits``). What neither shows is unknown, and counted.
 """
 
 from __future__ import annotations

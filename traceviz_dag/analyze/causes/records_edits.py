@@ -186,7 +186,7 @@ class RecordsWhatIf:
         return self._levelled(own, self.work.step)
 
     def _levelled(self, own: Int64, *alike: Int64) -> Int64:
-        """Give forward and backward steps the mean of those that are alike, each direction for itself."""
+        """Give forward and backward steps the mean of those that are similar, each direction for itself."""
         chosen = np.flatnonzero(self._is(*_ITEMS))
         _, group = number_groups(self.work.operation[chosen], *(key[chosen] for key in alike))
         mean = np.bincount(group, weights=own[chosen]) / np.bincount(group)

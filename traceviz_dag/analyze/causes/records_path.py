@@ -66,7 +66,7 @@ def replayed_ends(work: RecordsWork, own: Int64, lags: Int64 | None = None) -> I
     """When every node ends, from the begin of its step.
 
     Args:
-        own: per operation, in place of ``own_ns``. lags: per edge; as recorded by default.
+        own: per operation, instead of ``own_ns``. lags: per edge; as recorded by default.
     """
     durations = np.concatenate([own, np.zeros(work.graph.nodes - len(work), np.int64)])
     return work.graph.ends(durations, work.lag_ns if lags is None else lags)

@@ -1,6 +1,6 @@
 """Another number of micro-batches, or another schedule: the step with the order of its work made anew.
 
-No trace shows that order, so its kernels cannot be replayed. *Items* are, in place of kernels: a micro-batch's forward
+No trace shows that order, so its kernels cannot be replayed. *Items* are, instead of kernels: a micro-batch's forward
 or backward step in one model chunk, and the exchanges with the neighbouring stages in between. An item takes what it
 took on its rank on average over the micro-batches, the first and the last each what it took itself: parameters are
 gathered in the one, gradients reduced in the other. What follows a rank's last item (gradient synchronisation,

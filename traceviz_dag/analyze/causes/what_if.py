@@ -52,7 +52,7 @@ class Edit:
 
     Attributes:
         most: what it does at most, where the traces leave that open.
-        ranks: those that it mends together, as ``wording.spanned`` writes them.
+        ranks: those that it fixes together, as ``wording.spanned`` writes them.
     """
 
     name: str
@@ -99,7 +99,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Suspects:
-    """What other tables say is slow, or may be, so that the usual edits mend it.
+    """What other tables say is slow, or may be, so that the usual edits fix it.
 
     Attributes:
         ranks: those that are slow, come late or whose host pauses, the worst first; ``MOST_RANKS`` of them count.
@@ -134,7 +134,7 @@ class WhatIf:
         """The gain of some edits together.
 
         Raises:
-            NoEvidenceError: they ask for an order of work that cannot be made, or the step tells nothing of one.
+            NoEvidenceError: they ask for an order of work that cannot be made, or the step shows nothing of one.
         """
         found = self._predicted(edits, [edit.apply for edit in edits])
         applied = [edit.most or edit.apply for edit in edits]
@@ -177,7 +177,7 @@ class WhatIf:
 
     @property
     def open_question(self) -> str | None:
-        """Why gains are ranges that only a replay with other waits tells; None where they are not."""
+        """Why gains are ranges that only a replay with other waits shows; None where they are not."""
         return self._untied_words if self.edits.untied else None
 
     @property
@@ -335,7 +335,7 @@ class WhatIf:
         return next(edit for edit in self.general() if edit.name == name)
 
     def saved_by(self, edits: Sequence[Edit]) -> int:
-        """What some edits save together, ns; those of which this step tells nothing save nothing."""
+        """What some edits save together, ns; those of which this step shows nothing save nothing."""
         times = self.times
         for edit in edits:
             with suppress(NoEvidenceError):
@@ -353,7 +353,7 @@ class WhatIf:
         return Edit("host_free", lambda times: self.edits.host_free(times, rank), rank=rank)
 
     def standard(self, suspects: Suspects | None = None) -> list[Prediction]:
-        """What the usual edits would gain, the largest gain first; without those that the step tells nothing of."""
+        """What the usual edits would gain, the largest gain first; without those that the step shows nothing of."""
         return self.standard_and_refused(suspects)[0]
 
     def standard_and_refused(self, suspects: Suspects | None = None) -> tuple[list[Prediction], list[tuple[Edit, str]]]:

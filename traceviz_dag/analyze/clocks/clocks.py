@@ -64,7 +64,7 @@ def solve_clocks(matches: Matches, ranks: Sequence[int] | None = None) -> pa.Tab
         ranks: all ranks of the iteration; those with a communication by default.
 
     Returns:
-        The table ``rank_clocks``: a row a rank, with the reason where a clock is refused.
+        The table ``rank_clocks``: one row per rank, with the reason where a clock is refused.
     """
     everyone = np.array(sorted({*matches.rows.ranks, *(ranks or ())}), dtype=np.int64)
     evidence = clock_evidence(matches, everyone)

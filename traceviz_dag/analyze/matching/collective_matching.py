@@ -396,7 +396,7 @@ def _count_on(sorted_queue: npt.NDArray[np.integer]) -> Int64:
 
 
 def _mixed(position: Int64, compared: Int64) -> npt.NDArray[np.uint64]:
-    """A number per entry of a list, such that sums of them tell lists apart."""
+    """A number per entry of a list, such that sums of them distinguish lists."""
     mixed = (position.astype(np.uint64) * np.uint64(2**32) + compared.astype(np.uint64) + np.uint64(1)) * _MIX
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)

@@ -4,7 +4,7 @@ The name of a group is the same on all its members, and different groups can hav
 wherever the trace gives one. Without a name (graph replays, CPU traces) the topology's group of the dimension decides,
 if there is but one of the recorded size. In a job of which no group at all is known, a group as large as the world has
 all ranks as members; where no size is recorded, the whole world is taken for one group if the job shows no model
-parallelism. Several groups of one size are told apart within a rank by their address, and across ranks by which of them
+parallelism. Several groups of one size differ within a rank by their address, and across ranks by which of them
 a rank uses first.
 """
 
@@ -51,7 +51,7 @@ _PRIMARY = {
 _OF_EITHER = {
     Dimension.GRAD_NORM: frozenset({"MODEL_PARALLEL_GROUP", "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP"}),
 }
-"""Dimensions that run on one group or the other, as the job is configured: one of them alone tells nothing."""
+"""Dimensions that run on one group or the other, as the job is configured: one of them alone shows nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class GroupedRows:
     """The group of each communication.
 
     Attributes:
-        group: number of its group, ``NO_GROUP`` where it cannot be told.
+        group: number of its group, ``NO_GROUP`` where it cannot be known.
         groups: the groups by number.
     """
 

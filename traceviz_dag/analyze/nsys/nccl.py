@@ -111,7 +111,7 @@ class SlowCommunication:
 
 
 FEWEST_ALIKE = 5
-"""With fewer communications that are alike nothing is usual."""
+"""With fewer communications that are similar nothing is usual."""
 
 
 def slow_communication(

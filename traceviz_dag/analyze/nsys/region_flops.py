@@ -25,7 +25,7 @@ class RegionFlops:
 
     Attributes:
         count: ranges that launched something.
-        flops: of all of them; None where neither given nor told by sizes.
+        flops: of all of them; None where neither given nor known from sizes.
         flops_from: where they are from, in words; why there are none.
         gpu_ns: sum of their times from first start to last end on the GPU. busy_ns: union of what they launched.
         peak_flops_per_s: of the GPU; None where unknown.

@@ -2,7 +2,7 @@
 
 In a matched communication wait = last arrival - own arrival and transfer = duration - wait, on each rank. A kernel that
 carries messages waits for the peers of its own messages only. Nobody's communication ends before the last has arrived:
-a wait that is longer than its kernel shows that the clocks are wrong, and none is told.
+a wait that is longer than its kernel shows that the clocks are wrong, and none is reported.
 
 Where members end together no clock is needed: who arrives last has the shortest kernel, and the wait of the others is
 what their kernels last longer.
@@ -81,7 +81,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class ToldArrivals:
-    """Arrivals by one measure, and why it tells nothing of the other rows.
+    """Arrivals by one measure, and why it shows nothing of the other rows.
 
     Attributes:
         arrivals: ``MISSING`` where the measure cannot be believed.

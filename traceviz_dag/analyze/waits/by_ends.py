@@ -66,7 +66,7 @@ def match_and_solve(
 
 
 def with_matches_by_ends(matches: Matches, clocks: SolvedClocks, topology: Topology, ranks: tuple[int, ...]) -> Matches:
-    """The matches, with those collectives of groups without a name that their ends tell.
+    """The matches, with those collectives of groups without a name that their ends show.
 
     Args:
         ranks: all that were read.

@@ -60,7 +60,7 @@ class GroupFacts:
 
     @property
     def certain(self) -> bool:
-        """Whether a name or a description tells the dimension; what ranks tell is weighed against the rest."""
+        """Whether a name or a description shows the dimension; what ranks show is weighed against the rest."""
         return self.dimension is not Dimension.UNKNOWN and self.rule != _BY_RANKS
 
 
@@ -119,7 +119,7 @@ class DimensionEvidence:
     def _candidates(self, group: GroupFacts) -> tuple[Dimension, ...]:
         """The group's candidates that have such a collective in such a phase, as what it then serves.
 
-        Ranks alone do not tell a dense group from one of experts that no source lists.
+        Ranks alone do not distinguish a dense group from one of experts that no source lists.
         """
         if group.certain:
             return group.candidates

@@ -145,7 +145,7 @@ def infer_places(
     """Fill in what call stacks would have said, in a trace without them; rules that spoke keep their word.
 
     Args:
-        told: launches that tell finalisation and the optimizer apart.
+        told: launches that distinguish finalisation and the optimizer.
         gaps, needed: as in ``read_places``.
     """
     main = main_thread(trace)

@@ -27,7 +27,7 @@ _NEVER = np.iinfo(np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Communications:
-    """When kernels were launched that tell the parts of a training step apart, ns.
+    """When kernels were launched that distinguish the parts of a training step, ns.
 
     Attributes:
         optimizer_ns: communication of the gradient norm, and kernels that only an optimizer runs.

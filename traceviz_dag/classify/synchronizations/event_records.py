@@ -29,7 +29,7 @@ class EventRecords:
 
     Attributes:
         call: row of ``LaunchRows`` of the call that recorded the event, or NONE.
-        correlation, stream, device: its correlation id, and where the event was recorded; MISSING where not told.
+        correlation, stream, device: its correlation id, and where the event was recorded; MISSING where not known.
         fault: index into FAULTS, or NONE.
     """
 

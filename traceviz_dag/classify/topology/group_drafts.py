@@ -1,6 +1,6 @@
 """Process groups while they are united: first the trace headers of all ranks, then further sources beside them.
 
-Groups are told apart by name and description, never by their ranks alone: often groups of different use have the same
+Groups differ by name and description, never by their ranks alone: often groups of different use have the same
 members.
 """
 

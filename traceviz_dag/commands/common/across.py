@@ -81,7 +81,7 @@ def chosen_iterations(
 
 
 def end_untold(answers: Sequence[Mapping[str, Any]]) -> None:
-    """Say of which iterations the traces cannot tell for certain, after the answers were printed.
+    """Say of which iterations the traces cannot show for certain, after the answers were printed.
 
     Args:
         answers: one for each iteration: ``run``, ``iteration``, ``certain`` and, where that is false, ``reason``.

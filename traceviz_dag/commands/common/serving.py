@@ -43,7 +43,7 @@ def serve_pages(
 
     token = secrets.token_urlsafe(24)
     sources = Sources(lambda run, iteration: iteration_source(home, run, iteration), opened)
-    # Whether Ctrl-C raises once the server has ended hangs on who started it: a background job ignores it.
+    # Whether Ctrl-C raises once the server has ended depends on who started it: a background job ignores it.
     with suppress(KeyboardInterrupt):
         end_on(signal.SIGTERM)
         with listen(port) as listening:

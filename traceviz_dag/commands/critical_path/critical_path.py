@@ -1,4 +1,4 @@
-"""``traceviz critical-path``: what the step time hangs on, nanosecond by nanosecond."""
+"""``traceviz critical-path``: what limits the step time, nanosecond by nanosecond."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def critical_path(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Show the critical path: what the step time hangs on, nanosecond by nanosecond, over all ranks.
+    """Show the critical path: what limits the step time, nanosecond by nanosecond, over all ranks.
 
     It follows the step back from its end, always to what came last. Each nanosecond is a kernel's run, a transfer, the
     host's or a lag of one rank, never a wait; the parts add up to the step. What shortening a part would gain is

@@ -39,7 +39,7 @@ def flops(
 
     Operations are given, or those of the matrix products inside whose sizes PyTorch appended to the names of its
     ranges (emit_nvtx with record_shapes); others do not count. A peak by name is that of dense bfloat16, on the
-    SXM form unless the name tells another. Ranges inside another one of these names belong to that one.
+    SXM form unless the name gives another. Ranges inside another one of these names belong to that one.
     """
     if not all(number is None or number <= _MOST for number in (region, peak)):
         raise UsageError(f"--flops and --peak take numbers up to {_MOST:g}")

@@ -23,7 +23,7 @@ _NOTHING_LOST = "the step is no longer than the ideal one, so no time is lost"
 
 
 def what_if_of_records(path: Path, json: bool, limit: int, wanted: Wanted) -> None:
-    """Print the slowdown of a job, what ideal durations would win back, and what edits would gain.
+    """Print the slowdown of a job, what ideal durations would save, and what edits would gain.
 
     Args:
         limit: rows of a table to print; 0 for all. wanted: edits; where there are none, the usual ones.

@@ -26,7 +26,7 @@ class Wanted:
         ranks, links: ranks whose kernels, and whose transfers, are to be as those of others.
         hidden: dimensions. speeds: dimensions, and how many times faster. general: names of edits of the whole job.
         microbatches, schedule: another order of work; None: as it is.
-        together: ranks that are mended together, with the name of their edit; of a group or a node one of its ranks.
+        together: ranks that are fixed together, with the name of their edit; of a group or a node one of its ranks.
     """
 
     ranks: tuple[int, ...]
@@ -72,7 +72,7 @@ class Wanted:
         """The edits of a job's records.
 
         Raises:
-            UsageError: as ``edits``; or records do not tell what an edit changes.
+            UsageError: as ``edits``; or records do not show what an edit changes.
         """
         known = {edit.name: edit for edit in what_if.general()}
         for name in (*(["fix_link"] if self.links else []), *(name for name, _ in self.together), *self.general):
@@ -106,7 +106,7 @@ class Wanted:
 
 
 def _members(name: str, ranks: tuple[int, ...], sets: Callable[[str], Sequence[tuple[int, ...]]]) -> tuple[int, ...]:
-    """The ranks that an edit mends together."""
+    """The ranks that an edit fixes together."""
     if name in ("fix_ranks", "fix_links"):
         return ranks
     (rank,) = ranks

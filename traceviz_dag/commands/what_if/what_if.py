@@ -1,4 +1,4 @@
-"""``traceviz what-if``: how much shorter the step would be if something were mended, as the replay predicts it."""
+"""``traceviz what-if``: how much shorter the step would be if something were fixed, as the replay predicts it."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class KinetoFormat(KinetoFiles, OneRankAFile):
         return peek_header(path)
 
     def identity(self, file: TraceFile) -> Identity:
-        """What a trace tells of its place; its steps only where its path names no iteration.
+        """What a trace shows of its place; its steps only where its path names no iteration.
 
         Raises:
             BadInputError: the file is missing, empty or no trace.

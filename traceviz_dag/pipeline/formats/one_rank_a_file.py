@@ -48,7 +48,7 @@ class OneRankAFile(ABC):
 
     @abstractmethod
     def peek(self, path: Path) -> TracePeek:
-        """What a look at a file tells, without reading its events.
+        """What a look at a file shows, without reading its events.
 
         Raises:
             BadInputError: the file cannot be used.
@@ -82,7 +82,7 @@ class OneRankAFile(ABC):
         return self.peek(path).header
 
     def identity(self, file: TraceFile) -> Identity:
-        """What a file tells of its own place.
+        """What a file shows of its own place.
 
         Raises:
             BadInputError: the file cannot be used.
@@ -91,7 +91,7 @@ class OneRankAFile(ABC):
         return Identity(peeked.header, peeked.first_ns, peeked.steps)
 
     def fault(self, path: Path, peeked: TracePeek) -> str | None:
-        """What keeps a file from being read wholly, as far as a look at it tells; None where nothing does."""
+        """What keeps a file from being read wholly, as far as a look at it shows; None where nothing does."""
         return peeked.fault
 
     def place(self, request: PlaceRequest) -> Placement:

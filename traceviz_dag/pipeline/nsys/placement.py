@@ -31,9 +31,9 @@ class Export:
     """One export of a run and what it holds.
 
     Attributes:
-        node: of its name; None where that does not tell.
+        node: of its name; None where that does not show.
         parts: processes and their GPUs, by GPU.
-        evidence: what it tells of the job that it is of.
+        evidence: what it shows of its job.
     """
 
     file: TraceFile
@@ -133,7 +133,7 @@ def number_ranks(
 
 
 def _evidence(file: TraceFile, profile: NsysProfile) -> CaptureEvidence:
-    """What an export tells of its job."""
+    """What an export shows of its job."""
     used = frozenset(profile.names("ranges", "communicator")) - {"", NO_NAME}
     base = profile.facts.utc_start_ns
     operations = profile.table("operations", "start_ns", "duration_ns")

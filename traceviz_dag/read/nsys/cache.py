@@ -163,7 +163,7 @@ class KeptStore:
         return self._runs[name]
 
     def words(self, name: str, column: str) -> Words:
-        """What the codes of a text column stand for."""
+        """What the codes of a text column represent."""
         if name not in self._words:
             with self._compared(f"{name}.{_WORDS}") as path:
                 data = path.read_bytes()

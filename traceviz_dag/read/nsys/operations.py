@@ -129,7 +129,7 @@ def read_operations(schema: NsysSchema, calls: pa.Table, devices: Mapping[tuple[
     Args:
         calls: as ``read_calls`` gives them.
         devices: (process id, the process's own number of a device) → the GPU's number in the report; numbers that are
-            not in it stand for themselves.
+            not in it represent themselves.
     """
     parts = [_kernels(schema), _graphs(schema), *_memory(schema)]
     there = [part for part in parts if part is not None]

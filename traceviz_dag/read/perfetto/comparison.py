@@ -1,4 +1,4 @@
-"""What two readers made of one trace, row by row: equal rows cancel out, and what is left is told and explained."""
+"""What two readers made of one trace, row by row: equal rows cancel out, and what is left is reported and explained."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def compare(own: TraceEvents, other: TraceEvents) -> ReaderComparison:
 
 
 def rows_of(events: TraceEvents, table: str) -> pd.DataFrame:
-    """One table of a trace with its texts and thread ids in place of codes."""
+    """One table of a trace with its texts and thread ids instead of codes."""
     rows: Any = getattr(events, table)
     strings = np.array(events.strings, object)
     columns: dict[str, npt.NDArray[Any]] = {}

@@ -44,7 +44,7 @@ def draw_row_groups(
     alignment: TimeAlignment,
     further: Spans = MappingProxyType({}),
 ) -> Figure:
-    """Draw a row a rank, under headings.
+    """Draw one row per rank, under headings.
 
     Args:
         groups: (heading, ranks); an empty heading writes none.

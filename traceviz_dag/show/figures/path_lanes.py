@@ -237,7 +237,7 @@ def profile_of(path: StepPath, most: int) -> Sequence[tuple[PathPart, int]]:
 
 
 def path_finding(path: StepPath, stage_of: Mapping[int, int], profile: Sequence[tuple[PathPart, int]]) -> str:
-    """What the step hangs on most, in a sentence.
+    """What limits the step most, in a sentence.
 
     Args:
         stage_of: stage of each rank, ``MISSING`` where unknown. profile: as ``profile_of`` gives it.

@@ -71,7 +71,7 @@ class StageShares:
         blocks: (block states, columns) share of the ranks' time in each column of the axis.
         strip: (strip states, columns) the same of their communication.
         ranks: summaries of all its ranks.
-        apart: it is a rank that stands out from its stage.
+        apart: it is an outlier of its stage.
     """
 
     stage: int | None
@@ -118,7 +118,7 @@ def _outliers(source: TableSource, ahead: Mapping[int, float], world: int) -> li
 
 
 def _rows(part: Group, single: Sequence[StageShares], outliers: Collection[int]) -> Iterator[StageShares]:
-    """A stage's rows: its ranks together, then those that stand out."""
+    """A stage's rows: its ranks together, then those that are outliers."""
     mine = {row.ranks[0].member.rank: row for row in single if row.ranks[0].member.rank in set(part.ranks)}
     together = [row for rank, row in mine.items() if rank not in outliers]
     if together:

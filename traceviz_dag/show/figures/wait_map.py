@@ -62,7 +62,7 @@ def draw_wait_map(source: TableSource) -> Figure | None:
     """Draw the iteration's waits, on solved clocks where these are known, else as durations tell them.
 
     Returns:
-        The figure; None where no wait can be told.
+        The figure; None where no wait can be known.
     """
     collectives = source.table("collectives", JUDGED_COLUMNS)
     waits = judged_waits(collectives)

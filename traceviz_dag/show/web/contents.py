@@ -204,7 +204,7 @@ def _figures_in(root: Path, place: Path) -> Iterator[tuple[str, HeldFigure]]:
 
 
 def _title(name: str, place: Path) -> str:
-    """What a figure shows, and of which rank, pipeline or replica, as far as its place tells."""
+    """What a figure shows, and of which rank, pipeline or replica, as far as its path shows."""
     kind = _kind_of(name)
     if kind is None:
         return name

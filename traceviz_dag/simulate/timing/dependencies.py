@@ -58,7 +58,7 @@ class Dependencies:
         """Note what a kernel waits for.
 
         Args:
-            waits: what its stream waits for. told_by_host: whether rows tell the synchronisations of the host.
+            waits: what its stream waits for. told_by_host: whether rows show the synchronisations of the host.
         """
         told: Collection[Event] = self._told.pop(done.stream, ())
         passed = self._passed.get(done.stream, 0)

@@ -127,7 +127,7 @@ def coverage(told: Told) -> Markup | None:
 
 
 def _unsaid(told: Told) -> Markup:
-    """What this iteration does not tell, and why."""
+    """What this iteration does not show, and why."""
     asked = told.book.ask("Rows of each table", ROWS_SQL)
     lacking = [row["table"] for row in asked.rows if not row["rows"]]
     if told.book.source.holds("findings"):

@@ -42,7 +42,7 @@ class Part:
         name: in the page's address. title: on its tab.
         tables: what it is made from.
         markup: makes it; None where the tables tell nothing.
-        expected: where they tell nothing, its tab says so; else there is no tab.
+        expected: where they show nothing, its tab says so; else there is no tab.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What the step hangs on: its critical path in parts that add up, imbalance on it, and what edits would gain."""
+"""What limits the step: its critical path in parts that add up, imbalance on it, and what edits would gain."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ export function spelledOut(text) {
   });
 }
 
-/** Why a step tells nothing of an edit. */
+/** Why a step shows nothing of an edit. */
 export class Refusal extends Error {}
 
 /** The integer nearest to a number; of two the even one. @param {number} value */
@@ -266,7 +266,7 @@ function fixedLinks(step, times, ranks) {
   return { ...times, duration };
 }
 
-/** Like transfers of a rank that tell what is usual, how many times as long a congested one takes, and how much longer. */
+/** Like transfers of a rank that show what is usual, how many times as long a congested one takes, and how much longer. */
 const [FEWEST_ALIKE, CONGESTED_TIMES, LEAST_CONGESTED_NS] = [4, 1.5, 20_000];
 
 /** @param {Step} step @param {Times} times */
