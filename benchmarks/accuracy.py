@@ -632,8 +632,8 @@ def markdown(found: list[Score], seconds: float) -> str:
     lines += [
         "Simulated Megatron jobs (`traceviz_dag/simulate`), whose truth per kernel is the model's own output,",
         "classified as the pipeline does it. Shares are percent of kernel time. *Wrong* is what is reported but",
-        "untrue, in the aspect where that is most, as a share of all kernel time or of non-communication time, whichever is",
-        "larger; *unknown* is what is left unclassified or unknown, in the aspect where that is most.",
+        "untrue, in the aspect where that is most, as a share of all kernel time or of non-communication time,",
+        "whichever is larger; *unknown* is what is left unclassified or unknown, in the aspect where that is most.",
         "*Non-communication time* is the time of computation and memory kernels, of which this much is right in",
         "category and micro-batch: long waits hide nothing there. *Micro-batch spans* are the forward, backward and",
         "recompute spans of micro-batches whose start and end equal the truth to the nanosecond, of all that there are",

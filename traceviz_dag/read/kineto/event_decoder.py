@@ -74,8 +74,8 @@ class EventDecoder:
     """Decodes the pieces of a file.
 
     Events are decoded by a narrow struct for each category first, which fails for a piece with metadata or with
-    anything unforeseen; then by a wide lenient one; where even that fails, one by one. Begin and end events are separated
-    from the rest only where an event lacks its duration: they are decoded a second time then.
+    anything unforeseen; then by a wide lenient one; where even that fails, one by one. Begin and end events are set
+    apart only where an event lacks its duration: they are decoded a second time then.
     """
 
     def __init__(self) -> None:
