@@ -422,7 +422,7 @@ class Score:
         target = TARGETS[self.configuration.part]
         wrong = [f"wrong {aspect}" for aspect in target.wrong_aspects if self.wrong[aspect] >= target.wrong]
         if self.configuration.part == "nsys" and self.spanning > 0.5:
-            # Only ends of iterations are left, whose borders the optimizer's kernels alone tell: unknown is no miss.
+            # Only ends of iterations are left, whose borders the optimizer's kernels alone show: unknown is no miss.
             return wrong
         found = [aspect for aspect, least in target.right.items() if self.right[aspect] < least]
         if "microbatch" in target.right and self.right_category_and_microbatch < target.right["microbatch"]:

@@ -203,7 +203,7 @@ def main() -> None:
     """Print a row a size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[64, 256, 1024])
-    parser.add_argument("--collectives", type=int, default=2000, help="communication kernels a rank")
+    parser.add_argument("--collectives", type=int, default=2000, help="communication kernels per rank")
     options = parser.parse_args()
     columns = ("kernels", "match", "clocks", "collectives", "waits", "pipelines", "periods", "MiB")
     print("ranks " + " ".join(f"{name:>11}" for name in columns))

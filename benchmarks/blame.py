@@ -68,7 +68,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """78 healthy simulated jobs and 22 with one communication a step; and a slow one for each that computes long."""
+    """78 healthy simulated jobs and 22 with one communication per step; and a slow one for each that computes long."""
     found = []
     for shape, sizes in SHAPES.items():
         for turn, (model, large) in enumerate(((SMALL, False), (SMALL, False), (LARGE, True)) * 2):
@@ -87,7 +87,7 @@ def cases() -> list[Case]:
         world, ahead = 2 + number % 7, (-50 + 100 * (number % 2)) * MS
         jitter = (50 + 37 * number) * US
         job = healthy(world, 1 + number % 3, jitter, clock_ns={number % world: ahead})
-        found.append(Case(f"one communication a step, {number}", job))
+        found.append(Case(f"one communication per step, {number}", job))
     return found + slow
 
 

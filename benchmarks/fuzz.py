@@ -220,7 +220,7 @@ _SCRATCH = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 def feed(state: State, kind: str, count: int) -> None:
-    """Feed the next ``count`` inputs of a kind in a separate process; one that dies or hangs is a failure."""
+    """Feed the next ``count`` inputs of a kind in a separate process; one that dies or blocks is a failure."""
     first, last = state.next[kind], state.next[kind] + count
     while first < last:
         ended, at = False, first

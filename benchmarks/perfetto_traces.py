@@ -182,7 +182,7 @@ def main() -> None:
     """Print a row a part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=64)
-    parser.add_argument("--kernels", type=int, default=50_000, help="kernels a rank")
+    parser.add_argument("--kernels", type=int, default=50_000, help="kernels per rank")
     parser.add_argument("--trace", type=Path, help="read this trace instead of exporting")
     parser.add_argument("--trace-processor", help="as traceviz perfetto query takes it")
     options = parser.parse_args()

@@ -21,7 +21,7 @@ and on every profile given by ``--beside``, once with nothing kept and once more
     OTHER/bin/python -c "import duckdb_extensions as e; e.import_extension('sqlite_scanner')"
 
 (Its cache needs that extension of DuckDB; without it, it reads SQLite directly.) It gets copies of the profiles, as it
-writes beside them. A process that takes longer than ``--most-seconds`` of processor time is ended and told as such.
+writes beside them. A process that takes longer than ``--most-seconds`` of processor time is ended and reported as such.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ _FOUND_SQL = "SELECT count(*) AS found FROM findings WHERE severity = 'finding'"
 
 @dataclass(frozen=True)
 class Job:
-    """What is analysed together; ``alone`` where a file has to be told its rank."""
+    """What is analysed together; ``alone`` where a file has to be given its rank."""
 
     path: Path
     name: str

@@ -112,7 +112,7 @@ def judge_open_night(
     """The next requests of an open night, if there is one.
 
     What is stale and not under way is asked for once a night and state; when nothing of that is left, or the wait is
-    over, the verdict is asked for. No state is kept: runs tell which night is open and what was tried.
+    over, the verdict is asked for. No state is kept: runs show which night is open and what was tried.
 
     Args:
         now: seconds since the epoch.

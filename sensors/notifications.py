@@ -19,7 +19,7 @@ _TIMEOUT_SECONDS = 10
 
 def notify_sensor(settings: HomeSettings) -> dg.SensorDefinition:
     """The sensor ``notify``: every run that failed for good, failed gates among them, since a failed gate fails its
-    run. It runs unless switched off, where there is somebody to tell."""
+    run. It runs unless switched off, where there is somebody to notify."""
     tells = bool(settings.notify.webhook or settings.notify.file)
 
     @dg.run_failure_sensor(

@@ -57,7 +57,7 @@ def test_a_stage_whose_ranks_are_all_slow_is_the_slowest_against_the_mean_of_all
     times = stage_times(microbatches(job | {0: (0, 4.5)}))
     assert (times.slowest.stage, times.slowest.ranks, times.slowest.compute_ns) == (3, 2, 4 * MS)
     assert times.slowest.excess == pytest.approx(4 / 3.25 - 1)
-    assert "slowest stage 3: 4.000 ms of computation a micro-batch" in slowest_statement(times)
+    assert "slowest stage 3: 4.000 ms of computation per micro-batch" in slowest_statement(times)
 
 
 def test_a_stage_of_one_rank_is_not_told_from_its_gpu():

@@ -118,7 +118,7 @@ class Shares:
 
 
 def shares(table: pd.DataFrame) -> Shares:
-    """Sum up a comparison; kernels that no trace holds count as told nothing of."""
+    """Sum up a comparison; kernels that no trace holds count as not reported."""
     time_ns = table[f"duration_ns{TRUE}"].fillna(0)
     total = max(int(time_ns.sum()), 1)
     right, told, wrong = {}, {}, {}

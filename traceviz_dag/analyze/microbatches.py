@@ -31,7 +31,7 @@ FORWARD, BACKWARD, RECOMPUTE = range(len(PHASES))
 
 @dataclass(frozen=True, slots=True)
 class HostSteps:
-    """Forward and backward steps as the host ran them, one entry a step of one micro-batch; the call stacks tell them.
+    """Forward and backward steps as the host ran them, one entry a step of one micro-batch; the call stacks show them.
 
     An integer that is not known is ``read.events.MISSING``.
 

@@ -43,7 +43,7 @@ Place = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Of what a night's measures are, to tell whether another night's can be held against them.
+    """Of what a night's measures are, to decide whether another night's can be held against them.
 
     Attributes:
         places: rank that is measured → its coordinates, ``stage`` among them.

@@ -6,7 +6,7 @@ often. Where the sizes of inputs were recorded, each size is an item, and two ra
 is slower in nearly all items; uneven data or experts in some.
 
 Name and grid do not show how much a kernel has to do: persistent kernels run as many blocks as there are processors,
-whatever their shapes. Sizes tell it, the messages within layers, or grids that are not those of products. Ranks for
+whatever their shapes. Sizes show it, the messages within layers, or grids that are not those of products. Ranks for
 which these differ have more or less to do, and items without sizes count as slow only beyond that.
 
 A rank whose memory is slow is slower in the kernels that are bound by it, and not in products and attention. One that

@@ -97,11 +97,11 @@ def slowest_statement(times: StageTimes) -> str | None:
     if slowest is None:
         longest = times.stages[0]
         return (
-            f"no stage is an outlier: stage {longest.stage} computes longest, {_milliseconds(longest.compute_ns)} ms a "
-            f"micro-batch, {longest.excess:.1%} above the mean of the {len(times.stages)} stages"
+            f"no stage is an outlier: stage {longest.stage} computes longest, {_milliseconds(longest.compute_ns)} ms "
+            f"per micro-batch, {longest.excess:.1%} above the mean of the {len(times.stages)} stages"
         )
     beside = f"{slowest.excess:.1%} above the mean of the {len(times.stages)} stages"
-    computes = f"{_milliseconds(slowest.compute_ns)} ms of computation a micro-batch"
+    computes = f"{_milliseconds(slowest.compute_ns)} ms of computation per micro-batch"
     if slowest.rank is not None:
         return (
             f"slowest stage {slowest.stage}, or its GPU: rank {slowest.rank} is the only one of that stage with known "

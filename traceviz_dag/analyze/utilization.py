@@ -100,7 +100,7 @@ def utilization(stated: Stated) -> Utilization:
 
 def used_of_peak(model_flops_per_gpu: int, step_ns: int, peak_flops_per_s: int) -> str:
     """The operations a second that a model needs of a GPU beside its peak, as people read them."""
-    return f"{model_flops_per_gpu / step_ns / 1e3:,.1f} of {peak_flops_per_s / 1e12:,.0f} TFLOP/s a GPU"
+    return f"{model_flops_per_gpu / step_ns / 1e3:,.1f} of {peak_flops_per_s / 1e12:,.0f} TFLOP/s per GPU"
 
 
 def _merged(all_settings: Iterable[Mapping[str, str]]) -> tuple[dict[str, str], list[str]]:

@@ -95,7 +95,7 @@ def bound_by_memory(code: npt.NDArray[np.integer], names: Sequence[str]) -> Bool
 
 
 def work_by_grid(code: npt.NDArray[np.integer], names: Sequence[str], blocks: Int64) -> Bool:
-    """Mark kernels bound by memory whose grids tell their work: as many blocks as no product has, which may persist.
+    """Mark kernels bound by memory whose grids show their work: as many blocks as no product has, which may persist.
 
     Args:
         code, names: as for ``bound_by_memory``. blocks: of their grids; below 1 where unknown.

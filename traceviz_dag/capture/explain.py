@@ -198,7 +198,7 @@ def _torch_content(given: argparse.Namespace, release: Release) -> list[Prospect
 
 
 def _nsys_content(given: argparse.Namespace, release: Release) -> list[Prospect]:
-    """What NVTX ranges tell."""
+    """What NVTX ranges show."""
     autograd = release.autograd or given.record_shapes
     shapes = release.shapes or given.record_shapes
     if given.nvtx_ranges:

@@ -671,7 +671,7 @@ class _Profiler:
             sys.setprofile(None)
         if self.used:
             _leave_without_destructors()
-        # The parent's, as well: its end is not the child's to tell.
+        # The parent's, as well: its end is not the child's to report.
         self._kept += [self._torchs, self._annotation]
         self._torchs = self.iteration = self._annotation = None
 

@@ -130,7 +130,7 @@ size AS (SELECT stage, count(DISTINCT (rank, step)) AS steps FROM counted GROUP 
 placed AS (
     SELECT
         *,
-        -- Which product of a layer it is, where no sizes tell: layers run their kernels in one order.
+        -- Which product of a layer it is, where no sizes show it: layers run their kernels in one order.
         CASE WHEN input_sizes IS NULL THEN hash(
             lag(name, 2) OVER place, lag(name) OVER place, lead(name) OVER place, lead(name, 2) OVER place
         ) END AS around

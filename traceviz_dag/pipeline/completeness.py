@@ -203,7 +203,7 @@ def stored_completeness(lake: Lake, run: str, iteration: int, inputs: IterationI
 
 
 def _different_steps(traces: Iterable[FileRow]) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-    """See Completeness.steps; ranks without a ProfilerStep tell nothing."""
+    """See Completeness.steps; ranks without a ProfilerStep show nothing."""
     held: dict[tuple[int, ...], list[int]] = {}
     for row in traces:
         if row["taken_steps"] and row["status"] != TraceStatus.FAILED.value:
@@ -212,7 +212,7 @@ def _different_steps(traces: Iterable[FileRow]) -> tuple[tuple[tuple[int, ...], 
 
 
 def _different_microbatches(traces: Iterable[FileRow]) -> tuple[MicrobatchCount, ...]:
-    """See Completeness.microbatches; ranks that are not read whole, or of which a number is unknown, tell nothing.
+    """See Completeness.microbatches; ranks that are not read whole, or of which a number is unknown, show nothing.
 
     All ranks of a job run as many micro-batches in a step; where replicas may differ, those of a pipeline do.
     """

@@ -236,7 +236,7 @@ def largest_peaks(source: TableSource) -> list[int]:
 def draw_figures(tasks: Sequence[FigureTask], workers: int = 1) -> Iterator[DrawnFigure]:
     """Draw figures, over several processes where there are many; in the order of the tasks.
 
-    A task whose rank has no kernels, or whose tables tell nothing, yields nothing.
+    A task whose rank has no kernels, or whose tables show nothing, yields nothing.
 
     Raises:
         UsageError: figures of other packages failed; at the end, once all others are drawn.

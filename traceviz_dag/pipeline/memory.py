@@ -77,7 +77,7 @@ NOT_TAKEN_REMEDY = "put that of this trace in its place; traceviz memory summary
 
 
 def mark_mismatched(lake: Lake, inputs: IterationInputs) -> dict[int, str]:
-    """Mark the tables of snapshots that are not of their rank's trace as it is now; tell what the others match by.
+    """Mark the tables of snapshots that are not of their rank's trace as it is now; report what the others match by.
 
     Automation may read snapshots before traces, and traces change: whoever asks the tables calls this first.
 

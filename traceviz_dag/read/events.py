@@ -13,7 +13,7 @@ import numpy as np
 from traceviz_dag.arrays import Int8, Int32, Int64
 
 MISSING = -(2**62)
-"""Stands for an absent integer in event columns; no real value reaches it."""
+"""Represents an absent integer in event columns; no real value reaches it."""
 
 CPU_OP, PYTHON_FUNCTION, USER_ANNOTATION = 0, 1, 2
 """Codes of ``HostRows.category``."""

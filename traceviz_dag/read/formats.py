@@ -1,4 +1,4 @@
-"""The one place that knows which trace formats there are, as far as files tell: names, first bytes, wholeness.
+"""The one place that knows which trace formats there are, as far as files show: names, first bytes, wholeness.
 
 Kineto and Nsight Systems come with this package; formats of others are found through entry points of the group
 ``traceviz_dag.trace_formats``, so that worker processes, the sensor and the command line all know them. How a rank of
@@ -35,7 +35,7 @@ class FileFormat(Protocol):
         folder_mark: a folder that holds a file of this name is one trace; None for a format of files alone.
         told_before_its_end: a file that is still being written is recognised, and shows its rank. Where it does not,
             a folder with such a file waits as a whole.
-        remedy: what to tell whoever gives a file that is none, a clause with a verb: ``give a … as … writes it``.
+        remedy: what to advise whoever gives a file that is none, a clause with a verb: ``give a … as … writes it``.
     """
 
     name: str

@@ -120,7 +120,7 @@ TABLES: dict[str, Table] = {
 """The tables of this project."""
 
 MEMORY_TABLES = tuple(name for name in TABLES if name.startswith("memory_"))
-"""What snapshots of GPU memory tell."""
+"""What snapshots of GPU memory show."""
 
 
 @cache

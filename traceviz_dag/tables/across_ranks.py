@@ -1,4 +1,4 @@
-"""What only all ranks together tell: matched collectives, clocks, pipelines and periods."""
+"""What only all ranks together show: matched collectives, clocks, pipelines and periods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What snapshots of CUDA memory tell: events, blocks, segments, call stacks, and who holds the peaks."""
+"""What snapshots of CUDA memory show: events, blocks, segments, call stacks, and who holds the peaks."""
 
 from __future__ import annotations
 

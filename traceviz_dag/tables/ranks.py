@@ -1,4 +1,4 @@
-"""What one rank alone tells: the ingested file, its kernels, micro-batches and overlap."""
+"""What one rank alone shows: the ingested file, its kernels, micro-batches and overlap."""
 
 from __future__ import annotations
 

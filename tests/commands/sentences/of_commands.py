@@ -76,7 +76,7 @@ SUMMARY = (
     ),
     Sentence(r"no communication ran in it \(table overlap\)"),
     Sentence(
-        rf"MFU (?P<v_mfu>{PERCENT}): (?P<v_used>[\d,.]+) of (?P<v_peak>[\d,]+) TFLOP/s a GPU, what the model needs "
+        rf"MFU (?P<v_mfu>{PERCENT}): (?P<v_used>[\d,.]+) of (?P<v_peak>[\d,]+) TFLOP/s per GPU, what the model needs "
         r"against the (?P<k_format>\w+) peak(?P<b_partial>, PARTIAL)? \(table iterations\)",
         """
         SELECT model_flops_per_gpu / step_ns / 1e3 AS used, peak_flops_per_s / 1e12 AS peak, used / peak AS mfu, partial
@@ -206,14 +206,14 @@ STAGES = (
         f"SELECT * FROM ({_SLOWEST}) WHERE excess < 0.05",
     ),
     Sentence(
-        rf"{_OF}slowest stage (?P<v_stage>\d+): (?P<v_ns>{MS}) of computation a micro-batch \(lower median of its "
+        rf"{_OF}slowest stage (?P<v_stage>\d+): (?P<v_ns>{MS}) of computation per micro-batch \(lower median of its "
         rf"(?P<v_ranks>\d+) ranks\), (?P<v_excess>{PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
         f"SELECT * FROM ({_SLOWEST}) WHERE excess >= 0.05 AND ranks > 1",
     ),
     Sentence(
         rf"{_OF}slowest stage (?P<v_stage>\d+), or its GPU: rank (?P<v_rank>\d+) is the only one of that stage with "
         rf"known micro-batches, so a slow GPU and too much work cannot be distinguished; (?P<v_ns>{MS}) of computation "
-        rf"a micro-batch, (?P<v_excess>{PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
+        rf"per micro-batch, (?P<v_excess>{PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
         f"SELECT * FROM ({_SLOWEST}) WHERE excess >= 0.05 AND ranks = 1",
     ),
 )

@@ -195,7 +195,7 @@ WAITS = (
     ),
     Sentence(_UNKNOWN, f"{_WITHIN} SELECT 1 AS one WHERE NOT EXISTS (FROM within)"),
     Sentence(
-        "whose GPU is slow cannot be known: no kernel ran equally often on all ranks of a stage .*",
+        "slow GPUs cannot be identified: no kernel ran equally often on all ranks of a stage .*",
         """
         WITH work AS (
             SELECT rank, stage, step, phase, name, count(*) AS kernels FROM kernels

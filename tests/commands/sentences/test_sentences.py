@@ -174,7 +174,7 @@ def test_the_title_of_the_wait_map_is_what_the_tables_and_waits_say(job):
     ("true", "false"),
     [
         (r"above the mean of the 2 stages", "above the mean of the 3 stages"),
-        (r"ms of computation a micro-batch", "ms of computation in a step of 10"),
+        (r"ms of computation per micro-batch", "ms of computation in a step of 10"),
         (r"longest of 2 steps", "longest of 3 steps"),
         (r"exposed communication (\d)", r"exposed communication 1\1"),
         (r"MFU (\d)", r"MFU 1\1"),
@@ -233,7 +233,7 @@ FALSE = [
         "waits",
         "healthy",
         r"(no rank is to blame)",
-        r"whose GPU is slow cannot be known: no kernel ran equally often on all ranks of a stage (\n\1",
+        r"slow GPUs cannot be identified: no kernel ran equally often on all ranks of a stage (\n\1",
     ),
     ("critical-path", "slow_rank", r"runs on rank (\d)", r"runs on rank 1\1"),
     ("critical-path", "slow_rank", r"on (\d) ranks in all", r"on 1\1 ranks in all"),

@@ -177,7 +177,7 @@ def test_a_rank_that_stands_out_from_its_stage_has_a_row_of_its_own_beside_the_a
     names = {name.split("/")[0] for name in collections(figure)}
     assert names == {*(f"stage-{stage}" for stage in range(8)), "rank-13"}
     said = " ".join(texts(figure))
-    assert "aggregated: 63 ranks in 8 rows, one a stage; rank 13 apart" in said
+    assert "aggregated: 63 ranks in 8 rows, one per stage; rank 13 apart" in said
     assert any(text.startswith("computes +") for text in texts(figure))
 
 

@@ -41,7 +41,7 @@ def experts_of(step: StepWork) -> Experts:
     """Find the experts' work.
 
     Raises:
-        NoEvidenceError: no messages tell experts whose load differs.
+        NoEvidenceError: no messages show experts whose load differs.
     """
     side, share = _exchanges(step)
     exchanges = np.flatnonzero(side != _EVEN)

@@ -359,7 +359,7 @@ class StepEdits:
         """The experts' work.
 
         Raises:
-            NoEvidenceError: no messages tell experts whose load differs.
+            NoEvidenceError: no messages show experts whose load differs.
         """
         return experts_of(self.step)
 

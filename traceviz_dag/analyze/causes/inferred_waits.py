@@ -173,7 +173,7 @@ def in_communicator_order(kernels: RankKernels) -> Waits:
 
 
 def in_graphs(kernels: RankKernels, apart: Bool, members: Int64) -> Waits:
-    """Waits of communications inside CUDA graphs, where no call tells: for the work at whose end they start.
+    """Waits of communications inside CUDA graphs, where no call shows it: for the work at whose end they start.
 
     It counts where a class starts at once after work of one kind, always.
     """

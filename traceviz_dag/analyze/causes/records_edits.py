@@ -1,4 +1,4 @@
-"""What edits of a job's recorded operations would gain: those edits of traces of which records tell what they change.
+"""What edits of a job's recorded operations would gain: those edits of traces of which records show what they change.
 
 T' = T + replay(edit) - replay(no edit), step by step. With the recorded lags between operations the replay without an
 edit is T itself; the other end of the error bar is the replay without any, widened by its error.
@@ -74,7 +74,7 @@ class RecordsWhatIf:
             ``predicted_step_ns``, ``gain_ns`` and the error bar.
 
         Raises:
-            NoEvidenceError: an edit asks for an order of work that cannot be made, or the records tell nothing of it.
+            NoEvidenceError: an edit asks for an order of work that cannot be made, or the records show nothing of it.
         """
         result = []
         for low in range(0, len(choices), _MOST_CASES):
@@ -86,7 +86,7 @@ class RecordsWhatIf:
         return result
 
     def standard(self) -> list[tuple[RecordsEdit]]:
-        """The usual edits, without those that the records tell nothing of."""
+        """The usual edits, without those that the records show nothing of."""
         edits = [self.fix_rank(rank) for rank in (self._suspects() if len(self.ranks) > 1 else [])]
         edits += [edit for edit in self.general() if edit.name != "equal_stages" or self._stages > 1]
         edits += [self.hide(dimension) for dimension in (*self.dimensions(), ALL_DIMENSIONS)]

@@ -2,7 +2,7 @@
 
 The walk is that of the path through kernels. An operation's own time is *work* or, after all members of a communication
 have arrived, *transfer*; what passes between the latest of all it waited for and its start is *unexplained*: records do
-not tell what the host did.
+not show what the host did.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class StreamWaits:
     """The calls of a step that let a stream wait for an event.
 
     Attributes:
-        waiting, waited_for: places in ``RankKernels`` of what recorded events tell; a wait that another stream passed
+        waiting, waited_for: places in ``RankKernels`` of what recorded events show; a wait that another stream passed
             on is one, too.
         records: how many of the calls have a row of the profiler.
         call_ns, thread: of the calls whose event nothing shows, in the order of start.
@@ -325,7 +325,7 @@ def _ordinals(waiter: Int64) -> Int64:
 
 
 def _ready(kernels: RankKernels, known: Waits) -> Int64:
-    """From when on each kernel could have started, as far as its stream, its launch and known waits tell."""
+    """From when on each kernel could have started, as far as its stream, its launch and known waits show."""
     lowest = np.iinfo(np.int64).min
     launched = np.maximum(kernels.launch_ns + kernels.latency_ns, kernels.launched_ns)
     ready = np.where(kernels.launch_ns == MISSING, kernels.start_ns, launched)
@@ -359,7 +359,7 @@ def _told_by_place(
     First thread by thread: what a thread launches in a row, the calls that follow in a row are for. Then over all
     threads, kernel by kernel: calls before one kernel are for all that is open, if they are as many.
 
-    A message that is sent holds nothing up that the place of a call could tell: only sight shows that one was awaited.
+    A message that is sent holds nothing up that the place of a call could show: only sight shows that one was awaited.
 
     Args:
         seen: calls → communications that are known; these are not open to others.

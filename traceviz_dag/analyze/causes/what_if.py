@@ -8,7 +8,7 @@ ceilings, and those of several edits do not add up.
 A communication that is not matched with all its members hides who waited for whom. The bar then also holds what the
 edits gain if such communications end as soon as their rank comes, as far as the edits save so much time at all; and
 what they gain if these end when they did, because they waited for others. Where communication on streams of its own has
-no launch on record, starts tell what waited for it as far as that is seen; then the bar also holds what the edits gain
+no launch on record, starts show what waited for it as far as that is seen; then the bar also holds what the edits gain
 with all waits that may be, and all that they save. What a finding is may not depend on that: see ``undecided``.
 """
 

@@ -70,7 +70,7 @@ class Host:
 
 
 def host_of(trace: TraceEvents, calls: HostTree) -> Host:
-    """Nest the calls of the CUDA runtime in the host rows, and tell what work each row is part of.
+    """Nest the calls of the CUDA runtime in the host rows, and find what work each row is part of.
 
     Args:
         calls: ``call_tree`` of the trace; says which rows take part.

@@ -26,8 +26,8 @@ from traceviz_dag.vocabulary import Dimension
 NO_GROUP = -1
 
 BY_NAME, BY_DIMENSION, BY_SIZE, BY_WORLD = "group_name", "dimension", "group_size", "world"
-"""What told a group: its name in the trace, the topology's group of the dimension, that it is as large as the world, or
-that no group is known at all."""
+"""What a group is known from: its name in the trace, the topology's group of the dimension, that it is as large as the
+world, or that no group is known at all."""
 
 _PRIMARY = {
     Dimension.TP: ("TENSOR_MODEL_PARALLEL_GROUP",),
@@ -88,7 +88,7 @@ class GroupedRows:
 
 
 def group_communications(rows: Communications, topology: Topology) -> GroupedRows:
-    """Tell the group of every communication; the work is per distinct label, not per row."""
+    """Find the group of every communication; the work is per distinct label, not per row."""
     table = rows.table
     names = {column: labels(table, column) for column in _LABELS}
     size = rows.integers("group_size")

@@ -44,7 +44,7 @@ class Categories:
 
 
 def categorised(replay: Replay, roles: Sequence[Role], steps: Steps) -> Categories:
-    """Tell what each block holds.
+    """Find what each block holds.
 
     - *frames*: the stack that allocated it is of a gradient buffer, a communication, the input, a recomputation, or the
       construction of the model.

@@ -45,7 +45,7 @@ class Lifetimes:
 
     Events are places among the events of the device. ``begin`` is ``UNKNOWN`` for a block allocated before the first
     event; ``requested_free`` and ``end`` are ``UNKNOWN`` where the block was not freed by the end. ``block_bytes`` is
-    known for blocks that are live at the end alone: events tell what was requested.
+    known for blocks that are live at the end alone: events show what was requested.
     """
 
     address: Int64

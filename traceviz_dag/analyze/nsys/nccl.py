@@ -151,8 +151,8 @@ def slow_communication(
 def _operations(profile: NsysProfile, activity: Activity, rows: Int64) -> tuple[list[str], Int64]:
     """Names of operations, and the index of each kernel's own.
 
-    Kernels tell their operation, but for an all-to-all: it is sends and receives, and only PyTorch's ranges around its
-    launch tell that.
+    Kernels show their operation, but for an all-to-all: it is sends and receives, and only PyTorch's ranges around its
+    launch show that.
     """
     of_name = [operation_in_name(name) for name in activity.names]
     distinct = sorted({*of_name, _ALL_TO_ALL})

@@ -64,7 +64,7 @@ def region_flops(
     Args:
         wanted: which ranges are the region.
         window: ranges that start in it; None takes all.
-        flops: of one such range; None: as the sizes of the matrix products inside tell.
+        flops: of one such range; None: as the sizes of the matrix products inside show.
         peak: of the GPU, operations a second; None: by its name.
     """
     projection = project(profile, activity, window, wanted)

@@ -148,7 +148,7 @@ def judge_arrivals(matches: Matches, rank_clocks: pa.Table) -> JudgedArrivals:
 
 
 def ends_together(matches: Matches) -> Bool:
-    """Mark matched collectives of GPUs that nobody leaves before the last has come: their durations tell the waits."""
+    """Mark matched collectives of GPUs that nobody leaves before the last has come: their durations show the waits."""
     device, names = labels(matches.rows.table, "device")
     on_cpu = np.array([name == CPU_DEVICE for name in names])[device]
     collective = np.zeros(len(matches.rows), dtype=bool)

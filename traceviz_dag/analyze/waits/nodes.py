@@ -1,4 +1,4 @@
-"""Which node each rank runs on, as far as the devices' numbers tell it."""
+"""Which node each rank runs on, as far as the devices' numbers show it."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def kernel_phases(
     Args:
         between: what is inferred of launches outside all host rows; None where call stacks speak.
         decision_of: per kernel the index of its dimension's decision, or NONE.
-        gaps: when rows of the host were lost, as ``lost_host_rows`` has them: there neighbours tell nothing.
+        gaps: when rows of the host were lost, as ``lost_host_rows`` has them: there neighbours show nothing.
     """
     none = EVIDENCES.index(Evidence.NONE)
     phase = lookup(places.phase, launches.position, UNKNOWN_PHASE)

@@ -111,7 +111,7 @@ class _Known:
 
     Attributes:
         listed: they are all that the profiler saw, not only those that something waits for.
-        event, context: number of the event in its context, for which its GPU stands.
+        event, context: number of the event in its context, which its GPU represents.
         ordered: no earlier record of the event may have taken effect later.
     """
 

@@ -129,7 +129,7 @@ def slow_statements(rows: Sequence[SlowRank]) -> list[str]:
 
     if len(rows) > 1 and not any(row["items"] for row in rows):
         return [
-            "whose GPU is slow cannot be known: no kernel ran equally often on all ranks of a stage (one rank a stage, "
+            "slow GPUs cannot be identified: no kernel ran equally often on all ranks of a stage (one rank per stage, "
             "or uneven work)"
         ]
     return [slow_statement(row) for row in rows if row["slow"]]

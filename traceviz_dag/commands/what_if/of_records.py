@@ -30,7 +30,7 @@ def what_if_of_records(path: Path, json: bool, limit: int, wanted: Wanted) -> No
 
     Raises:
         BadInputError: the file or its meta file cannot be read.
-        UsageError: the records tell nothing of an edit.
+        UsageError: the records show nothing of an edit.
         NoEvidenceError: no step has all its operations.
         IncompleteError: at the end, where rows or steps were left out.
     """

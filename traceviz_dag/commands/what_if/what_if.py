@@ -93,7 +93,7 @@ def what_if(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Predict how long the step takes with something mended: a slow rank, uneven stages, communication, a busy host.
+    """Predict how long the step takes with something fixed: a slow rank, uneven stages, communication, a busy host.
 
     Without an edit, it ranks the usual ones. Several edits are predicted one by one and together; their gains do not
     add up. Another number of micro-batches or another schedule makes the order of the work anew. The error bar spans

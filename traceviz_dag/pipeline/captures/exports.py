@@ -56,7 +56,7 @@ def judge_exports(
 
     Args:
         described: a topology text file is beside them.
-        sample: what one rank's kernels tell.
+        sample: what one rank's kernels show.
     """
     annotated = any(export.ranges for export in exports)
     payload = sum(export.payload_ranks for export in exports) == ranks

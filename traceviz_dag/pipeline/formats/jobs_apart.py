@@ -135,7 +135,7 @@ def _why_apart(mine: Sequence[PlacedTrace], other: Sequence[PlacedTrace], *, one
         return None
     here, there = TraceIdentity(one.header, one.first_ns), TraceIdentity(first.header, first.first_ns)
     same = one.rank == first.rank
-    if same:  # Their groups are of one rank, and tell nothing.
+    if same:  # Their groups are of one rank, and show nothing.
         here = replace(here, header=replace(one.header, process_groups=()))
         there = replace(there, header=replace(first.header, process_groups=()))
     number = one.rank + 1 if same else one.rank

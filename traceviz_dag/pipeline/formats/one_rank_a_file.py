@@ -147,7 +147,7 @@ class OneRankAFile(ABC):
         return self.name
 
     def examine(self, request: Examination) -> Capture:
-        """What a look at each file and the classification of one of them tell."""
+        """What a look at each file and the classification of one of them show."""
         inputs, topology = request.inputs, request.topology
         peeks, problems, unread = [], list(inputs.problems), []
         for entry in inputs.ranks:

@@ -41,7 +41,7 @@ class ExportFacts:
         payload_ranks: ranks whose process has a call with a communicator, and no other rank beside it.
         utc_start: whether the capture states when it began.
         idle_gpus: GPUs of the report that ran no kernel. shared_gpus: those whose process drives other GPUs too, so
-            that its communicators tell no rank.
+            that its communicators show no rank.
         missing: what the export lacks, and what cannot be said for that.
     """
 

@@ -150,7 +150,7 @@ def _caption(source: TableSource, clocks: Sequence[RankClockRow], facts: ClockFa
         title=statement[0].upper() + statement[1:].replace(" us ", " µs "),
         facts=[
             place(source),
-            f"{matches[len(matches) // 2]:,} matched communications a rank (median)",
+            f"{matches[len(matches) // 2]:,} matched communications per rank (median)",
             *([f"offsets against rank {', '.join(map(str, references))}"] if references else []),
         ],
         warnings=[*lost_ranks(source), *warnings],

@@ -94,7 +94,7 @@ def draw_stage_shares(source: TableSource, group: Group, words: Words, alignment
     stages = [row for part in by_stage(group.members) for row in _rows(part, single, outliers)]
     scale = TimeScale.of(aligned.span_ns)
     shared = [stage for stage in stages if not stage.apart]
-    said = f"aggregated: {sum(len(stage.ranks) for stage in shared)} ranks in {len(shared)} rows, one a stage"
+    said = f"aggregated: {sum(len(stage.ranks) for stage in shared)} ranks in {len(shared)} rows, one per stage"
     said += f"; {ranks_named(outliers)} apart" if outliers else ""
     note = "height of a colour: share of the row's ranks"
     caption = make_caption(source, words, ranks, clocks, list(_legend(stages)), note, [said])

@@ -59,7 +59,7 @@ _HEADING = 0.36
 
 
 def draw_wait_map(source: TableSource) -> Figure | None:
-    """Draw the iteration's waits, on solved clocks where these are known, else as durations tell them.
+    """Draw the iteration's waits, on solved clocks where these are known, else as durations show them.
 
     Returns:
         The figure; None where no wait can be known.

@@ -316,7 +316,7 @@ class Filter:
 
     Attributes:
         kinds: words of ``Slices.kinds``. without: such words that are left out.
-        dimensions: of communication; for search alone, since every dimension has a lane. Profiles tell none.
+        dimensions: of communication; for search alone, since every dimension has a lane. Profiles show none.
         lanes: keys; a lane represents all lanes below it, too.
         least_ns: shortest slice. Boxes of several are left out where their longest is shorter.
     """

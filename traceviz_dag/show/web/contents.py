@@ -241,7 +241,7 @@ def _is_of_rank(place: Path) -> bool:
 
 
 def _changed_ns(home: Path, iteration: Partition) -> int:
-    """When something of an iteration was last written, as far as its folders tell."""
+    """When something of an iteration was last written, as far as its folders show."""
     place = Path(escape(iteration.run)) / str(iteration.iteration)
     paths = [home / folder / place for folder in (FIGURES_FOLDER, PERFETTO_FOLDER)]
     paths.append(home / REPORTS_FOLDER / place.with_name(f"{place.name}{REPORT_ENDING}"))

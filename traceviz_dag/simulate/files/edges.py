@@ -33,7 +33,7 @@ kind: the first that applies of
 recorded: whether the file's ``cuda_sync`` rows show it (a passed-on wait by two rows); false without such rows.
 
 In are also dependencies that another implies or that were met long before. Out are the order within a stream, which the
-streams tell, what crosses the files of two iterations, and kernels from before the first step."""
+streams show, what crosses the files of two iterations, and kernels from before the first step."""
 
 
 @dataclass

@@ -164,7 +164,7 @@ def _said(told: Told, late: Asked, matched: Asked) -> Markup:
     if basis["untold"]:
         notes.append(
             f"Of {basis['untold']:,} matched communication kernels no wait is known: neither solved clocks nor "
-            "durations tell it."
+            "durations show it."
         )
     marked = Markup("").join(Markup('<p class="attention">{}</p>').format(matched.statement(note)) for note in notes)
     return Markup("<section><h2>{}</h2>{}{}</section>").format("Who is late", words, marked)

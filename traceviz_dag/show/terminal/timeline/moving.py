@@ -234,7 +234,7 @@ class Moving(Asking):
         self._ask(found, go)
 
     def choose(self, one: SliceId, window: Window, row: int) -> None:
-        """Choose a slice: bring it into sight and tell what is known of it."""
+        """Choose a slice: bring it into sight and show what is known of it."""
         self._adopt()
         self.scene.chosen, self.scene.cursor = (one, window), row
         self.looking.selection = None

@@ -109,7 +109,7 @@ class TreeApp(TerminalApp):
             self.say("")
 
     def on_lines_view_moved(self, event: LinesView.Moved) -> None:
-        """Tell of the line under the cursor."""
+        """Describe the line under the cursor."""
         self._detail()
 
     def on_lines_view_chosen(self, event: LinesView.Chosen) -> None:
