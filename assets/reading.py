@@ -120,7 +120,7 @@ TABLES = {
     ),
     "stage_speeds": Reading(
         "`more_work_ns`, `own_work_ns` and `slower_ns` say why a stage computes longer than the mean one: more of"
-        " the same kernels, kernels of its own, slower kernels.",
+        " the same kernels, kernels that only it runs, slower kernels.",
         ("pipelines",),
     ),
     "group_speeds": Reading(
@@ -135,7 +135,7 @@ TABLES = {
     ),
     "periods": Reading(
         "A score of 1 says that the shorter of the pair is hidden, 0 that the two take turns; below 0 there are "
-        "gaps, too. Compare units of one pair and stage.",
+        "gaps. Compare units of one pair and stage.",
         ("periods", "gate --pairs pairs.toml"),
     ),
     "period_percentiles": Reading(

@@ -83,7 +83,7 @@ def explain(arguments: Sequence[str], release: Release = MAIN) -> list[Prospect]
     known = {argument for one in RELEASES for argument in one.arguments}
     unknown = [word for word in arguments if word.partition("=")[0] in known - release.arguments]
     if unknown:
-        return [Prospect("Is anything recorded?", "no", f"{release.title}: no argument {unknown[0]}, so the job ends")]
+        return [Prospect("Is anything recorded?", "no", f"{release.title}: no argument {unknown[0]}, so the job stops")]
     if not given.profile:
         return [
             Prospect("Is anything recorded?", "no", "--profile is not given; nothing else has an effect without it")

@@ -596,7 +596,7 @@ class _Profiler:
         """Whether the job has a profile function: torch's call stacks would take its place, and not give it back."""
         followed = sys.getprofile() is not None
         if followed and self.settings.stacks:
-            self._warn("the job has a profile function of its own (sys.setprofile): call stacks are not recorded")
+            self._warn("the job has its own profile function (sys.setprofile): call stacks are not recorded")
         return followed
 
     def _experimental(self) -> dict[str, Any]:
@@ -878,7 +878,7 @@ class Capture:
         """The next iteration to record; one that was recorded and is counted again is not."""
         wanted = self.settings.iterations.following(iteration)
         if wanted == iteration and wanted in self._taken:
-            self.warn("iterations are counted again (does the count begin anew?): the first of a number is kept")
+            self.warn("iterations are counted again (does the count start again?): the first of a number is kept")
         while wanted is not None and wanted in self._taken:
             wanted = self.settings.iterations.following(wanted + 1)
         return wanted
@@ -1173,7 +1173,7 @@ class Capture:
 
     @_guarded
     def _give_way(self) -> None:
-        self.switch_off("the job has a profiler of its own")
+        self.switch_off("the job has its own profiler")
 
     def around_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """``Optimizer.step`` as torch decorates it; counts after it, outside of what torch records of it.
@@ -1384,8 +1384,8 @@ _WITHOUT = {
     "megatron.bridge.training.train": _OPTIMIZERS,
     "torch.optim.optimizer": "optimizer steps do not count",
     "torch.amp.grad_scaler": "optimizer steps that it leaves out are not counted",
-    "torch.autograd.profiler": "the job must not use a profiler of its own",
-    "torch.profiler.profiler": "the job must not use a profiler of its own",
+    "torch.autograd.profiler": "the job must not use its own profiler",
+    "torch.profiler.profiler": "the job must not use its own profiler",
 }
 """What follows where a module has not the names that its hook takes hold of."""
 

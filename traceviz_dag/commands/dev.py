@@ -61,7 +61,7 @@ def dev(
     try:
         with open_instance(folder):
             # Every storage is set up before the services look at it.
-            typer.echo(f"Dagster UI on http://{host}:{port} for home {folder}; Ctrl-C ends it.")
+            typer.echo(f"Dagster UI on http://{host}:{port} for home {folder}; Ctrl-C stops it.")
         run_services(packages, port, host, named)
     except KeyboardInterrupt:
         typer.echo("Ended.", err=True)

@@ -38,7 +38,7 @@ class CheckedRunLauncher(DefaultRunLauncher):
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
         """Whether the process of a started run is alive; of a run on another host nothing bad is concluded."""
         if not _runs_here(run):
-            return CheckRunHealthResult(WorkerStatus.RUNNING, "it runs on another host, or in a process of its own")
+            return CheckRunHealthResult(WorkerStatus.RUNNING, "it runs on another host, or in a separate process")
         start = next(iter(self._instance.all_logs(run.run_id, of_type=DagsterEventType.RUN_START)), None)
         pid = start.dagster_event.pid if start is not None and start.dagster_event is not None else None
         if start is None or pid is None:

@@ -157,7 +157,7 @@ class Completeness:
             found.append(f"{key}: no trace of {ranks_in_words(self.missing)}; the world has {self.expected} ranks")
         if self.steps:
             held = "; ".join(f"{_steps_in_words(steps)} on {ranks_in_words(ranks)}" for steps, ranks in self.steps)
-            found.append(f"{key}: its ranks hold different training steps ({held}): give each step a folder of its own")
+            found.append(f"{key}: its ranks hold different training steps ({held}): give each step a separate folder")
         for step in dict.fromkeys(each.step for each in self.microbatches):
             held = "; ".join(each.in_words for each in self.microbatches if each.step == step)
             found.append(

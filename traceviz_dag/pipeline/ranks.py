@@ -86,7 +86,7 @@ def read_events(trace: RankTrace, topology: Topology, rules: Rules, *, every_ann
         BadInputError: nothing of the file can be used, or it is of another job.
     """
     if trace.refusal:
-        raise BadInputError(trace.path, trace.refusal, "give each job a folder of its own")
+        raise BadInputError(trace.path, trace.refusal, "give each job a separate folder")
     return format_of_trace(trace).events(trace, topology, rules, every_annotation=every_annotation)
 
 

@@ -193,9 +193,7 @@ def _place(file: TraceFile, stated_rank: int | None, look: Callable[[TraceFile],
         return _Placed(problem=_without_rank(file, rank_field))
     if rank is None:
         rank, file = 0, replace(file, run=own_run(file.run, file.path))
-        warning = (
-            f"{file.path}: no rank in the name or in {rank_field}; taken as rank 0 of a run of its own, {file.run}"
-        )
+        warning = f"{file.path}: no rank in the name or in {rank_field}; taken as rank 0 of a separate run, {file.run}"
     if file.iteration is not None:
         numbers: Sequence[tuple[int, int | None]] = [(file.iteration, None)]
     elif len(steps) < 2:
@@ -257,7 +255,7 @@ def _without_doubles(
     for paths, places in doubled.items():
         iterations = ", ".join(str(place.iteration) for place in places)
         others = ", ".join(path.name if path.parent == paths[0].parent else str(path) for path in paths[1:])
-        fault = f"rank {places[0].rank} of iteration {iterations} is claimed by {others} too, so none of them is taken"
+        fault = f"rank {places[0].rank} of iteration {iterations} is also claimed by {others}, so none of them is taken"
         problems.append(BadInputError(paths[0], fault, "move all but one out of the run's folder"))
     unique = [claimants[0] for claimants in claims.values() if len(claimants) == 1]
     return unique, problems, tuple(place for place, claimants in claims.items() if len(claimants) > 1)

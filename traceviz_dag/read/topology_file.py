@@ -24,7 +24,7 @@ _TIME_STAMP = re.compile(r"\d{8}_?\d{6}")
 
 Ranks = tuple[int, ...]
 
-_REMEDY = "copy the file again from the job's tensorboard folder, or remove it: trace headers name the groups too"
+_REMEDY = "copy the file again from the job's tensorboard folder, or remove it: trace headers also name the groups"
 _LARGEST_FILE_BYTES = 256 * 2**20
 _LINE = re.compile(r"([^\r\n]*)(?:\r\n?|\n|\Z)")
 _MOST_LINES = 8 * MOST_RANKS

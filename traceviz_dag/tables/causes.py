@@ -127,7 +127,7 @@ WHAT_IF = Table(
         Column("ranks", TEXT, "The ranks that are fixed together, such as 0-3, 6; NULL for other edits."),
         Column("dimension", TEXT, "The dimension that is hidden or faster, or all; NULL for other edits."),
         Column("factor", DOUBLE, "How many times faster; NULL for other edits."),
-        Column("step_ns", BIGINT, "The step as it was, ns: from its begin on the host to the end of its last kernel."),
+        Column("step_ns", BIGINT, "The step as it was, ns: from its start on the host to the end of its last kernel."),
         Column("predicted_step_ns", BIGINT, "The step as the replay of the edit predicts it, ns."),
         Column("gain_ns", BIGINT, "step_ns less predicted_step_ns; below 0 where the step would be longer."),
         Column("gain_low_ns", BIGINT, "Lower end of the error bar, ns: of replays with and without the host's lags."),

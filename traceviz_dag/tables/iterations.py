@@ -34,7 +34,7 @@ ITERATIONS = Table(
     BY_ITERATION,
     (
         Column("ranks", INTEGER, "Ranks that the measures cover."),
-        Column("covered_ranks", RANKS, "These ranks: those read whole; with --allow-partial those read in part, too."),
+        Column("covered_ranks", RANKS, "These ranks: those read whole; with --allow-partial also those read in part."),
         Column("partial", BOOLEAN, "Whether ranks are missing, failed or were read in part."),
         Column("step_ns", BIGINT, "Longest step window over the ranks, ns."),
         Column("compute_ns", BIGINT, "Mean union of computation over the ranks, ns."),

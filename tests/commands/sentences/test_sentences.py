@@ -226,7 +226,7 @@ FALSE = [
         "waits of 8 comm.*",
         "no wait is known for 8 matched communication kernels: neither solved clocks nor durations show it",
     ),
-    ("waits", "scattered", "told for 48 matched", "told for 47 matched"),
+    ("waits", "scattered", "known for 48 matched", "known for 47 matched"),
     ("waits", "missing_stage", "members_missing, peer_missing", "peer_missing"),
     ("waits", "alone_in_stage", "nobody can be blamed: .*", "no rank is to blame for the waiting of its stage's peers"),
     (

@@ -155,9 +155,7 @@ class StepEdits:
         known, group = np.unique(signature[~with_it], return_inverse=True)
         usual = lower_medians(group.astype(np.int64), transfer[~with_it], len(known))
         if not np.isin(signature[with_it], known).any():
-            whose = (
-                f"rank {ranks[0]} is like one of its own" if len(ranks) == 1 else "these ranks is like one of theirs"
-            )
+            whose = f"rank {ranks[0]} is similar to its own" if len(ranks) == 1 else "these ranks is similar to theirs"
             raise NoEvidenceError(f"no transfer without {whose}")
         result = list(times)
         for number, mine in enumerate(times):

@@ -192,7 +192,7 @@ class WhatIf:
     def _untied_words(self) -> str:
         return (
             f"{numbered('rank', self.edits.untied)} recorded no launches of communication, so what waits for it is "
-            "not known; record the host, too, from before the step on (ProfilerActivity.CPU)"
+            "not known; also record the host, from before the step on (ProfilerActivity.CPU)"
         )
 
     def _is_enough(self, gain: int, low: int) -> bool:

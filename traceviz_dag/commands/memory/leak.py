@@ -66,7 +66,7 @@ def leak(
                 total = sum(row["bytes_per_step"] for row in rows)
                 typer.echo(
                     f"GPU {one.device}: {counted(len(rows), 'call stack holds', 'call stacks hold')} more at each "
-                    f"of {count} ends of steps, the first left out; together {mebibytes(total)} MiB more a step"
+                    f"of {count} ends of steps, the first left out; together {mebibytes(total)} MiB more per step"
                 )
                 print_table(
                     "What grows",

@@ -76,7 +76,7 @@ def _split(traces: Sequence[PlacedTrace], flat: Mapping[Path, str]) -> tuple[lis
         run = own_run(first.run, first.path)
         renamed |= {mine[0].path: run for mine in job}
         why = reasons.get(str(first.path), "")
-        lines.append(printable(f"{first.path}: taken as a run of its own, {run}{': ' if why else ''}{why}"))
+        lines.append(printable(f"{first.path}: taken as a separate run, {run}{': ' if why else ''}{why}"))
     return [replace(trace, run=renamed.get(trace.path, trace.run)) for trace in traces], lines
 
 

@@ -153,7 +153,7 @@ class OneRankAFile(ABC):
         for entry in inputs.ranks:
             try:
                 if entry.refusal:
-                    raise BadInputError(entry.path, entry.refusal, "give each job a folder of its own")
+                    raise BadInputError(entry.path, entry.refusal, "give each job a separate folder")
                 peeked = self.peek(Path(entry.path))
                 fault = self.fault(Path(entry.path), peeked)
                 peeks.append(peeked)

@@ -89,7 +89,7 @@ def place_exports(
     doubled = sorted({trace.path for trace in traces if places[trace.run, trace.iteration, trace.rank] > 1})
     problems += [
         BadInputError(
-            path, "ranks that another export claims too, so none of them is taken", "name it …rankN or …nodeN"
+            path, "ranks that another export also claims, so none of them is taken", "name it …rankN or …nodeN"
         )
         for path in doubled
     ]
@@ -166,7 +166,7 @@ def _runs(
             others = [one.evidence for other in found if other is not job for one in other]
             why = why_apart([one.evidence for one in job], others) if others else f"{taken_by} are beside it"
             words.append(
-                f"{first.path}: taken as a run of its own, {run}: {why}; name the nodes of one job …node0, …node1"
+                f"{first.path}: taken as a separate run, {run}: {why}; name the nodes of one job …node0, …node1"
             )
         named.append((run, job, words))
     return named

@@ -152,7 +152,7 @@ def draw_memory_segments(recording: Recording) -> Figure | None:
             )
         ],
         "tables memory_segments, memory_blocks",
-        "dark: a segment begins",
+        "dark: a segment starts",
     )
     colours = np.array([*(to_rgb(COLOUR[category]) for category in CATEGORIES), to_rgb(FREE), to_rgb(palette.INK)])
     with typography():

@@ -260,7 +260,7 @@ function fixedLinks(step, times, ranks) {
     duration[kernel] = Math.min(times.duration[kernel], taken);
   });
   if (!alike) {
-    const whose = ranks.length === 1 ? `rank ${ranks[0]} is like one of its own` : "these ranks is like one of theirs";
+    const whose = ranks.length === 1 ? `rank ${ranks[0]} is similar to its own` : "these ranks is similar to theirs";
     throw new Refusal(`no transfer without ${whose}`);
   }
   return { ...times, duration };
