@@ -12,8 +12,9 @@ import gzip
 import json
 import sys
 import tempfile
+import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
@@ -599,6 +600,8 @@ COLUMNS = (
     "wrong",
     "",
 )
+_WHOLE = (*["100"] * 9, "0", "0", "")
+"""The cells behind the kernels where all is right."""
 
 
 def row(one: Score) -> list[str]:
@@ -613,6 +616,21 @@ def row(one: Score) -> list[str]:
     cells.append(share_of(one.unknown))
     cells.append(f"{share_of(one.wrong[worst])} {worst}" if one.wrong[worst] else "0")
     return [*cells, f"misses: {', '.join(one.misses())}" if one.misses() else ""]
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows of a part; jobs in which all is right are only named, with their kernels, for they are most."""
+    whole = [one for one in rows if tuple(one[2:]) == _WHOLE]
+    rest = [one for one in rows if tuple(one[2:]) != _WHOLE]
+    lines = []
+    if rest:
+        lines += ["| " + " | ".join(COLUMNS) + " |", "| --- " + "| ---: " * (len(COLUMNS) - 2) + "| --- |"]
+        lines += ["| " + " | ".join(one) + " |" for one in rest]
+    if whole:
+        named = "; ".join(f"{one[0]} ({one[1]})" for one in whole)
+        text = f"100 in every column, nothing unknown or wrong, in {len(whole)} jobs (with their kernels): {named}."
+        lines += [""] * bool(rest) + textwrap.wrap(text, 120, break_on_hyphens=False)
+    return lines
 
 
 def percent(share: float) -> str:
@@ -654,9 +672,7 @@ def markdown(found: list[Score], seconds: float) -> str:
             continue
         aspects = "" if target.wrong_aspects == ASPECTS else f"{' and '.join(target.wrong_aspects)} "
         lines += ["", f"### {target.title}", "", f"Aim: {target.aim}; {aspects}wrong under 0.1 %.", ""]
-        lines.append("| " + " | ".join(COLUMNS) + " |")
-        lines.append("| --- " + "| ---: " * (len(COLUMNS) - 2) + "| --- |")
-        lines += ["| " + " | ".join(row(one)) + " |" for one in of_part]
+        lines += table([row(one) for one in of_part])
         if part == "no stacks, no groups":
             lines += [
                 "",
