@@ -1,8 +1,8 @@
 """Whom the analysis blames: 100 healthy jobs, in which it must be nobody, and jobs with one GPU slowed to 1.3 times.
 
 Run: ``python benchmarks/blame.py`` (a quarter of an hour on two cores). Every slow job is simulated again with the same
-seed and without its fault: the difference of the step times is what fixing the GPU saves. It prints the table that
-docs/metrics.md shows. ``--only PATTERN`` runs part of it; ``--figures FILE`` keeps every rank's figures as JSON lines.
+seed and without its fault: the difference of the step times is what fixing the GPU saves. It prints a table,
+which docs/metrics.md sums up. ``--only PATTERN`` runs part of it; ``--figures FILE`` keeps every rank's figures as JSON lines.
 """
 
 from __future__ import annotations
