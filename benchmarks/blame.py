@@ -2,7 +2,7 @@
 
 Run: ``python benchmarks/blame.py`` (a quarter of an hour on two cores). Every slow job is simulated again with the same
 seed and without its fault: the difference of the step times is what fixing the GPU saves. It prints a table,
-which docs/metrics.md sums up. ``--only PATTERN`` runs part of it; ``--figures FILE`` keeps every rank's figures as JSON lines.
+which docs/metrics.md sums up. ``--only PATTERN`` runs part of it; ``--figures FILE`` keeps each rank's figures as JSON.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ def _growing(local: Path) -> list[str]:
             one = None if path.name.startswith(".") else format_of(path)
         else:
             one = format_with_suffix(path.name) if is_trace_name(path.name) and path.is_file() else None
-        if one is not None and not one.told_before_its_end and not one.is_whole(path):
+        if one is not None and not one.detectable_while_writing and not one.is_whole(path):
             found.append(path.name)
     return found
 

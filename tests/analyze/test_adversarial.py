@@ -102,7 +102,7 @@ def test_a_host_that_launches_late_is_named_as_such_on_clocks_that_say_otherwise
     assert "computes slowly" not in said(iteration)
 
 
-def test_no_figure_shows_waits_that_nothing_tells(analyse):
+def test_no_figure_shows_waits_that_nothing_shows(analyse):
     class Source:
         run, iteration = "job", 7
 

@@ -60,7 +60,7 @@ def test_a_stage_whose_ranks_are_all_slow_is_the_slowest_against_the_mean_of_all
     assert "slowest stage 3: 4.000 ms of computation per micro-batch" in slowest_statement(times)
 
 
-def test_a_stage_of_one_rank_is_not_told_from_its_gpu():
+def test_a_stage_of_one_rank_is_not_distinguished_from_its_gpu():
     times = stage_times(microbatches({0: (0, 3.0), 1: (1, 4.5)}))
     assert times.slowest.rank == 1
     assert "rank 1 is the only one of that stage with known micro-batches" in slowest_statement(times)

@@ -111,13 +111,13 @@ def test_what_appears_after_the_first_look_fails_or_comes_late_is_computed_stage
     rank_file(1, 2).write(trace(broken, 1))
     loop.settle()
     loop.tick(15 * 60)
-    mended = of_ranks("broken@7", 0, 1)
+    fixed = of_ranks("broken@7", 0, 1)
     assert loop.automate() == [
         of_topology("broken@7", "late@7"),
-        mended | of_ranks("late@7", 0),
+        fixed | of_ranks("late@7", 0),
         of_iterations("broken@7", "late@7"),
     ]
-    assert loop.news() == of_topology("broken@7", "late@7") | mended | of_ranks("late@7", 0) | of_iterations(
+    assert loop.news() == of_topology("broken@7", "late@7") | fixed | of_ranks("late@7", 0) | of_iterations(
         "broken@7", "late@7"
     )
     assert partial(loop) == {"broken": False, "late": True}

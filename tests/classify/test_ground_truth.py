@@ -188,7 +188,7 @@ def without_stacks(request, shared_data, tmp_path_factory) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_without_stacks_and_groups_nothing_untrue_is_told_and_computation_is(shared_data, tmp_path, run):
+def test_without_stacks_and_groups_nothing_untrue_is_reported_and_computation_is(shared_data, tmp_path, run):
     folder = stripped(shared_data / "megatron_gpu" / run, tmp_path, groups=False)
     for ranks in ((0, 1, 2, 3), (1,), (0, 3)):
         table = joined_with_truth(classified(folder, ranks), shared_data / "megatron_gpu" / run / "truth")

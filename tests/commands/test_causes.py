@@ -152,7 +152,7 @@ def test_uneven_experts_are_a_usual_edit_and_refused_where_there_are_none():
     assert row["reason"] == "no all-to-alls show experts whose load differs" and row["gain_ns"] is None
 
 
-def test_another_order_tells_the_step_for_each_micro_batch_and_a_refusal_costs_no_other_edit():
+def test_another_order_shows_the_step_for_each_micro_batch_and_a_refusal_costs_no_other_edit():
     home = home_of("slow_rank")
     (row,) = rows("what-if", "--home", home, "--microbatches", 8)
     assert (row["edit"], row["microbatches"], row["schedule"]) == ("microbatches", 8, None)
@@ -190,7 +190,7 @@ def test_a_limit_cuts_the_print_and_not_the_json():
         (("critical-path", "--records", "a.parquet", "--run", "job"), "name traces or --records, not both"),
     ],
 )
-def test_words_that_nothing_can_be_told_of_are_one_line(words, said):
+def test_words_that_nothing_can_be_known_of_are_one_line(words, said):
     code, output, line = ask(*words, "--home", home_of("slow_rank"))
     assert (code, output) == (2, "") and line.startswith(said) and "\n" not in line
 
@@ -271,7 +271,7 @@ def test_edits_of_records_are_rows_as_those_of_traces(records):
         assert ask("what-if", "--records", records, *words) == (2, "", said)
 
 
-def test_records_of_one_rank_tell_nothing_of_ranks_and_stages(records):
+def test_records_of_one_rank_show_nothing_of_ranks_and_stages(records):
     table = pq.read_table(records).to_pandas()
     table["optype"] = table["optype"].astype(str)
     apart = table["optype"].str.contains("send|recv|embedding")

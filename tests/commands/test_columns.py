@@ -21,7 +21,7 @@ def tables(draw, letters: int = 12):
 
 
 @given(tables(), st.integers(40, 160))
-def test_every_column_is_in_a_block_that_fits_and_each_block_begins_with_what_tells_rows_apart(table, width):
+def test_every_column_is_in_a_block_that_fits_and_each_block_begins_with_what_distinguishes_rows(table, width):
     names, rows, numeric = table
     blocks = stacked(names, rows, numeric, width)
     assert sorted({place for block in blocks for place in block}) == list(range(len(names)))

@@ -209,7 +209,7 @@ def test_hiding_communication_never_hides_waiting_for_a_slow_rank(tmp_path):
 
 
 @pytest.mark.parametrize("lost", ["communication", "members_found"])
-def test_a_gain_that_hangs_on_unmatched_communication_is_not_predicted_and_its_bar_holds_the_truth(lost, tmp_path):
+def test_a_gain_that_depends_on_unmatched_communication_is_not_predicted_and_its_bar_holds_the_truth(lost, tmp_path):
     with analysed(small(tp=4, faults=replace(small().faults, slow_gpu=2, slow_gpu_factor=3.0)), tmp_path) as iteration:
         collectives, messages = iteration.table("collectives"), iteration.table("messages")
         place = collectives.schema.get_field_index(lost)
@@ -268,7 +268,7 @@ def test_what_a_missing_rank_was_waited_for_is_no_transfer_and_no_sure_gain(tmp_
         ("without stacks", {"even_layers": "layers are not known of every stage"}),
     ],
 )
-def test_edits_that_a_step_tells_nothing_of_are_refused_and_not_ranked(job, name, untold):
+def test_edits_that_a_step_shows_nothing_of_are_refused_and_not_ranked(job, name, untold):
     iteration = job(name)
     (ranked,) = steps_of(iteration)
     what_if = WhatIf(ranked.step, ranked.stages)

@@ -20,7 +20,7 @@ import msgspec
 import xxhash
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake.digests import digest_of, look_of
+from traceviz_dag.lake.digests import digest_of, stamp_of
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
 from traceviz_dag.lake.partitions import check_run, escape
 from traceviz_dag.printable import printable
@@ -238,7 +238,7 @@ def as_they_look_now(inputs: IterationInputs) -> IterationInputs:
 
     def look_again(entry: Looked) -> Looked:
         try:
-            size, changed = look_of(Path(entry.path))
+            size, changed = stamp_of(Path(entry.path))
         except FileNotFoundError:
             return entry
         return replace(entry, size_bytes=size, changed_ns=changed)

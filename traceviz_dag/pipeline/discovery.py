@@ -13,7 +13,7 @@ from types import MappingProxyType
 from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.classify.topology.job_identity import TraceIdentity, ranks_of_other_jobs
 from traceviz_dag.errors import BadInputError, UsageError
-from traceviz_dag.lake.digests import look_of
+from traceviz_dag.lake.digests import stamp_of
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, SnapshotInput, all_registered, folder_of_run
 from traceviz_dag.lake.known_ranks import known_beside
 from traceviz_dag.pipeline.formats.registry import trace_formats
@@ -164,7 +164,7 @@ class _Snapshots:
                     lonely[one.rank] = one.path
                     continue
                 try:
-                    size, changed = look_of(one.path)
+                    size, changed = stamp_of(one.path)
                 except FileNotFoundError:
                     continue
                 name = one.path.relative_to(run_folder).as_posix() if one.path.is_relative_to(run_folder) else ""
@@ -247,7 +247,7 @@ def _registered_files(folder: Path, home: Path | None, format_name: str) -> dict
 
 
 def _rank_input(trace: PlacedTrace) -> RankInput:
-    size, changed = look_of(trace.path)
+    size, changed = stamp_of(trace.path)
     return RankInput(
         *(trace.rank, str(trace.path), trace.name, trace.step, size, changed),
         part=trace.part,

@@ -26,7 +26,7 @@ from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.step_kind import step_kind
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake.digests import digest_of, look_of
+from traceviz_dag.lake.digests import digest_of, stamp_of
 from traceviz_dag.pipeline.formats.registry import format_of_trace
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.read.events import CPU_OP, MISSING, PYTHON_FUNCTION, TraceEvents
@@ -206,7 +206,7 @@ def failed_trace(trace: RankTrace, fault: str) -> pa.Table:
     digest: str | None = None
     # A file that is gone, or cannot be read at all, has neither.
     with suppress(OSError):
-        size = look_of(trace.path)[0]
+        size = stamp_of(trace.path)[0]
         digest = digest_of(trace.path)
     columns: dict[str, object] = {column.name: [None] for column in TRACES.columns}
     columns |= {
@@ -250,7 +250,7 @@ def _traces_row(trace: RankTrace, events: TraceEvents, classified: Classificatio
     values: dict[str, object] = {
         "file": trace.name,
         "format": format_of_trace(trace).word(trace.path),
-        "bytes": look_of(trace.path)[0],
+        "bytes": stamp_of(trace.path)[0],
         "digest": digest_of(trace.path),
         "status": (TraceStatus.READ if fault is None else TraceStatus.PARTIAL).value,
         "fault": fault,

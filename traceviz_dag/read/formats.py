@@ -18,7 +18,7 @@ from traceviz_dag.read.kineto.files import KinetoFiles
 from traceviz_dag.read.nsys.files import NsysFiles
 from traceviz_dag.read.other_files import is_kineto_like
 from traceviz_dag.read.regular_file import seems_file, seems_folder
-from traceviz_dag.system.plugins import Brought, ExtensionPoint, brought_by_others
+from traceviz_dag.system.plugins import Brought, ExtensionPoint, plugins
 
 FALLBACK = KinetoFiles.name
 """Format of a file that was named by itself and that no format recognises: its reader says what is wrong with it."""
@@ -33,8 +33,8 @@ class FileFormat(Protocol):
         title: what its traces are called in sentences, a plural.
         suffixes: endings of its files' names, in lower case, each with its dot; case does not matter.
         folder_mark: a folder that holds a file of this name is one trace; None for a format of files alone.
-        told_before_its_end: a file that is still being written is recognised, and shows its rank. Where it does not,
-            a folder with such a file waits as a whole.
+        detectable_while_writing: a file that is still being written is recognised, and shows its rank. Where not, a
+            folder with such a file waits as a whole.
         remedy: what to advise whoever gives a file that is none, a clause with a verb: ``give a … as … writes it``.
     """
 
@@ -42,7 +42,7 @@ class FileFormat(Protocol):
     title: str
     suffixes: tuple[str, ...]
     folder_mark: str | None
-    told_before_its_end: bool
+    detectable_while_writing: bool
     remedy: str
 
     def recognises(self, path: Path) -> bool:
@@ -88,17 +88,17 @@ def file_formats() -> tuple[FileFormat, ...]:
     Raises:
         UsageError: a format that is installed cannot be loaded.
     """
-    return (*(brought.thing for brought in formats_of_others()), *(own() for own in _OWN))
+    return (*(brought.thing for brought in plugin_formats()), *(own() for own in _OWN))
 
 
 @cache
-def formats_of_others() -> tuple[Brought[FileFormat], ...]:
+def plugin_formats() -> tuple[Brought[FileFormat], ...]:
     """The formats that other packages bring, by name.
 
     Raises:
         UsageError: one cannot be loaded, is no trace format, or bears the name of another.
     """
-    found = sorted(brought_by_others(OF_OTHERS, {own.name for own in _OWN}), key=lambda one: one.thing.name)
+    found = sorted(plugins(OF_OTHERS, {own.name for own in _OWN}), key=lambda one: one.thing.name)
     for brought in found:
         _guard(brought.thing, brought.origin)
     return tuple(found)

@@ -62,7 +62,7 @@ class Brought(Generic[Thing]):
         return _refused(self.origin, fault, remedy)
 
 
-def brought_by_others(point: ExtensionPoint[Thing], taken: Container[str]) -> Iterator[Brought[Thing]]:
+def plugins(point: ExtensionPoint[Thing], taken: Container[str]) -> Iterator[Brought[Thing]]:
     """Everything that other packages bring to an extension point, by name: of its kind, and with names of their own.
 
     Args:

@@ -242,7 +242,7 @@ def ring(lost: bool, collectives: int) -> list[dict]:
     ]
 
 
-def test_a_ring_paired_by_order_alone_tells_no_clock():
+def test_a_ring_paired_by_order_alone_shows_no_clock():
     for lost in (False, True):
         rows = match_rows(ring(lost, 0), topology({"ring": (0, 1)}))
         assert set(rows.found) == {2}

@@ -89,9 +89,9 @@ def slowdowns(work: RecordsWork) -> Slowdowns:
     chosen = np.zeros(len(own), dtype=bool)
     for rank, stage in slowest:
         chosen |= (work.data_parallel_rank == rank) & (work.stage == stage)
-    mended = _mean_steps(work, own, ideal, [work.stage != stages[-1], ~chosen])
+    fixed = _mean_steps(work, own, ideal, [work.stage != stages[-1], ~chosen])
     lost = step - nothing
-    recovered = [(step - each) / lost if lost >= _LEAST_LOST_NS else None for each in mended]
+    recovered = [(step - each) / lost if lost >= _LEAST_LOST_NS else None for each in fixed]
     return Slowdowns(
         step,
         nothing,

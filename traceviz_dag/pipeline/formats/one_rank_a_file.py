@@ -35,7 +35,7 @@ class OneRankAFile(ABC):
     suffixes: tuple[str, ...]
     remedy: str
     folder_mark: str | None = None
-    told_before_its_end: bool = True
+    detectable_while_writing: bool = True
     extra_tables: tuple[str, ...] = ()
     several_ranks: bool = False
     perfetto_imports: bool = False
