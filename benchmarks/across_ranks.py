@@ -200,7 +200,7 @@ def measure(ranks: int, collectives: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print a row a size."""
+    """Print a row per size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[64, 256, 1024])
     parser.add_argument("--collectives", type=int, default=2000, help="communication kernels per rank")

@@ -179,7 +179,7 @@ def _memory(process: int | None) -> float:
 
 
 def main() -> None:
-    """Print a row a part."""
+    """Print a row per part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=64)
     parser.add_argument("--kernels", type=int, default=50_000, help="kernels per rank")

@@ -180,7 +180,7 @@ def shown(words: list[str], most_seconds: int) -> dict[str, float] | None:
 
 
 def driven(export: Path, kept: Path | None, nsys_ai: str | None, most_seconds: int) -> None:
-    """Print a row a screen and program; where a program takes too long for a profile, its further screens are left out.
+    """Print a row per screen and program; where a program takes too long for a profile, its other screens are left out.
 
     Args:
         kept: a home that holds the profile, which is looked at once; None begins with nothing kept, and looks twice.

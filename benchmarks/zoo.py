@@ -124,7 +124,7 @@ def _found(lake: Lake) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a row a job."""
+    """Print a row per job."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--write", action="store_true", help="write the section of docs/accuracy.md, too")

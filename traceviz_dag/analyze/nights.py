@@ -63,7 +63,7 @@ class Common:
 
     Attributes:
         ranks: those that both cover.
-        refusal: why the nights are not alike, in words; empty where they are.
+        refusal: why the nights differ, in words; empty where they are.
         outgrown: nothing else keeps them apart than that the later one covers all of these ranks, and more than twice
             as many.
     """

@@ -4,8 +4,8 @@ Kernels are the same where their name, phase, grid and operator are, and the siz
 were recorded, their module and the kernels around them show which of a layer they are, and they are the same only if
 their times differ between stages as those of nearly all others do: a slow GPU is slower in all it does, and what alone
 takes a factor of ``ALIKE`` longer is other work under the same name. Slow memory is slower in all that it bounds: there
-those differ similarly whose grids show that they have as much to do. Of a stage s and a kernel that all stages run, let
-n be how often a step runs it and d what it takes in the mean. Then
+the kernels whose grids show as much to do differ alike. Of a stage s and a kernel that all stages run, let n be how
+often a step runs it and d what it takes in the mean. Then
 
     n_s d_s - mean(n d) = (n_s - mean(n)) mean(d)     it runs more often: ``more_work_ns``
                         + the rest                    it takes longer:    ``slower_ns``

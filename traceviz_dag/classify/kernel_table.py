@@ -34,7 +34,7 @@ _FACT_NAMES = ("collective", "group_name", "group_description", "group_ranks", "
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """What the classification found, one entry a device row.
+    """What the classification found, one entry per device row.
 
     Attributes:
         kind: index into KINDS.

@@ -153,7 +153,7 @@ class NarrowViews:
 
     Partitions that are kept although they are stale are left out. No other folder is listed, and a damaged file of
     another table is not opened: that table may be what the query is to make anew. A small table that is named many
-    times is read into memory instead: each mention of a view opens all its files again, one a rank.
+    times is read into memory instead: each mention of a view opens all its files again, one per rank.
 
     Attributes:
         tables: the only ones that queries may read; None lets them read all.

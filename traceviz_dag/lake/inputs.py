@@ -109,7 +109,7 @@ class IterationInputs:
         problems: one line per file that discovery found and could not place.
         warnings: one line per file that contradicts its own path, and per snapshot of GPU memory that is left out.
         disputed: ranks that several files claim, so that none of them is taken.
-        snapshots: snapshots of GPU memory beside the traces, one a rank.
+        snapshots: snapshots of GPU memory beside the traces, one per rank.
     """
 
     run: str

@@ -180,7 +180,7 @@ def _ranked_step(
 
 
 def _least_done(ranks: Iterable[RankKernels]) -> dict[bytes, Int64]:
-    """Program → ``done_before``, the least of all ranks that ran it, for they wait alike."""
+    """Program → ``done_before``, the least of all ranks that ran it, for they wait for the same."""
     result: dict[bytes, Int64] = {}
     for kernels in ranks:
         done = done_before(kernels)

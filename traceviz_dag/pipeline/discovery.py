@@ -151,7 +151,7 @@ class _Snapshots:
     def of(
         self, run_folder: Path, iteration: int, traces: Sequence[PlacedTrace]
     ) -> tuple[tuple[SnapshotInput, ...], tuple[str, ...]]:
-        """The snapshots of an iteration, one a rank, and a line for each that is left out."""
+        """The snapshots of an iteration, one per rank, and a line for each that is left out."""
         taken: dict[int, SnapshotInput] = {}
         left_out = []
         traced, lonely = {trace.rank for trace in traces}, dict[int, Path]()

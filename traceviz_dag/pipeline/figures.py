@@ -136,7 +136,7 @@ class _Numbers:
     def __init__(self, source: LakeSource, ranks: Sequence[int] | None, every: bool) -> None:
         self._source, self._ranks, self._every = source, ranks, every
 
-    def of(self, scope: Scope) -> Sequence[int | None]:  # noqa: PLR0911 one a scope
+    def of(self, scope: Scope) -> Sequence[int | None]:  # noqa: PLR0911 one per scope
         """The numbers of a scope; None is the one figure of an iteration."""
         match scope:
             case Scope.RANK:

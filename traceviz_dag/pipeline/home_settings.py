@@ -189,7 +189,7 @@ def load_settings(home: Path, environment: Mapping[str, str] = os.environ) -> Ho
 
 
 def home_rules(home: Path, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The file of rules of a home, for command, step and automation alike; None where the built-in ones are all.
+    """The file of rules of a home, for command, step and automation; None where the built-in ones are all.
 
     Raises:
         UsageError: TRACEVIZ_RULES is set, which some of them once read and others did not.

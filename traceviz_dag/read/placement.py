@@ -114,7 +114,7 @@ def resolve(
     rank_field: str = "distributedInfo",
     apart: Callable[[Sequence[PlacedTrace]], tuple[Sequence[PlacedTrace], Sequence[str]]] | None = None,
 ) -> Placement:
-    """Place trace files of which each is one rank, looking into them where their paths do not show.
+    """Place one-rank-per-file traces, looking into them where their paths do not show.
 
     The header wins over the path. A file that cannot be read is placed by its path alone, so that the reading of it can
     report what is wrong. Where two files claim one rank of an iteration, neither is taken.

@@ -118,7 +118,7 @@ class Faults:
             ``throttle_to_ms`` after its host began the step.
         slow_group: rank whose tensor-parallel group is slow: kernels of all its members take ``slow_group_factor``
             times as long.
-        slow_node, slow_stage: node, or pipeline stage, of which all GPUs are slow alike.
+        slow_node, slow_stage: node, or pipeline stage, of which all GPUs are equally slow.
         slow_nic: rank whose every transfer between nodes goes at ``1 / slow_nic_factor`` of the bandwidth.
         slow_memory: rank whose memory-bound kernels take ``slow_memory_factor`` times as long, and no others.
         other_algorithm: rank that computes the gradients of weights by another kernel, which takes

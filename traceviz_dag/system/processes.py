@@ -102,7 +102,7 @@ def end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is None:
         return
-    # A job in the background ignores interrupts; Dagster then ignores SIGTERM alike, and workers inherit that: a broken
+    # A job in the background ignores interrupts; Dagster then also ignores SIGTERM, and workers inherit that: a broken
     # pool would wait forever for workers that it has asked to stop.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with suppress(OSError):

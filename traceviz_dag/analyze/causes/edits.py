@@ -136,11 +136,11 @@ class StepEdits:
     def fix_links(self, times: AllTimes, ranks: Sequence[int]) -> AllTimes:
         """Give what some ranks transfer the time that like transfers without them take, where that is shorter.
 
-        Alike are transfers of the same operation, dimension, phase and size; those of which none is without the ranks
+        Similar are transfers of the same operation, dimension, phase and size; those of which none is without the ranks
         stay as they are. Of several ranks, those are meant that all of them are members of: the group's own.
 
         Raises:
-            NoEvidenceError: no transfer is alike.
+            NoEvidenceError: no transfer is similar.
         """
         places = [self.step.ranks.index(rank) for rank in ranks]
         members = self.step.members
@@ -189,7 +189,7 @@ class StepEdits:
     def _congested(self) -> list[tuple[Int64, Int64]]:
         """Per rank, the transfers that took far longer than like ones, and what these usually take, ns.
 
-        Alike are transfers of one rank, operation, dimension, phase and size; the usual time is their lower median.
+        Similar are transfers of one rank, operation, dimension, phase and size; the usual time is their lower median.
         """
         members, found = self.step.members, []
         for number, (work, mine) in enumerate(self._parts(self.step.times())):

@@ -62,7 +62,7 @@ class KernelEdges:
         waiting, waited_for: places in ``RankKernels``.
         evidence: RECORDED or INFERRED.
         unknown: places of communications of which nothing shows what waited for them.
-        untold: places of kernels that waited, by a call, for something that nothing shows; one entry a call.
+        untold: places of kernels that waited, by a call, for something that nothing shows; one entry per call.
     """
 
     waiting: Int64
@@ -140,7 +140,7 @@ def as_launched(kernels: RankKernels, edges: KernelEdges) -> RankKernels:
 def _classes(kernels: RankKernels, communications: Int64) -> Int64:
     """Per kernel the number of its class; ``NONE`` where it is no communication on a stream of its own.
 
-    What the autograd engine and the main thread launch alike is a class of its own on each.
+    What the autograd engine and the main thread both launch is a separate class on each.
     """
     klass = np.full(len(kernels), NONE, np.int64)
     keys = (column[communications] for column in (kernels.what, kernels.thread, kernels.stream))

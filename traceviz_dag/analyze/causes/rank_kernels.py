@@ -36,7 +36,7 @@ _USUAL_LATENCY = 0.01
 
 @dataclass(frozen=True, slots=True)
 class RankKernels:
-    """Kernels of one rank, stream by stream in the order of start; one entry a kernel.
+    """Kernels of one rank, stream by stream in the order of start; one entry per kernel.
 
     Attributes:
         kernel_id: in table ``kernels``.

@@ -34,7 +34,7 @@ _MOST_ITEMS = 200_000
 """Forward steps of all ranks that are replayed at most: a minute of one processor, and 1 GB."""
 
 Kind = frozenset[tuple[bool, int]]
-"""Items alike but for their micro-batch: (backward, chunk) of each step."""
+"""Items that differ only in their micro-batch: (backward, chunk) of each step."""
 
 
 @dataclass(frozen=True, slots=True)

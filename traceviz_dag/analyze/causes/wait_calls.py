@@ -65,7 +65,7 @@ class StreamWaits:
 
 @dataclass(frozen=True, slots=True)
 class WaitCalls:
-    """Calls of which nothing shows for what a stream waits, in the order of start; one entry a call.
+    """Calls of which nothing shows for what a stream waits, in the order of start; one entry per call.
 
     Attributes:
         start_ns: of the call.

@@ -290,7 +290,7 @@ def _aligned(own: Int64, ends: Int64, others: Int64, others_ends: Int64) -> Int6
     """Per row of a list the one of another list that ends with it, in order and of the same kind; else ``MISSING``.
 
     The difference of clocks is that on which most ends agree. Another one must not explain nearly as much, unless this
-    one alone explains the whole of the shorter list: layers alike repeat.
+    one alone explains the whole of the shorter list: similar layers repeat.
 
     Args: see ``_fitted``.
     """
@@ -376,7 +376,7 @@ def _contradicted_by_ends(
 
 
 def signatures(rows: Communications, chosen: npt.NDArray[np.intp], strict: npt.NDArray[np.bool_]) -> Int64:
-    """Operation, type and, where the operation has it equal on all members, size, as one number a row; with the name
+    """Operation, type and, where the operation has it equal on all members, size, as one number per row; with the name
     of the kernel where this is ``strict``."""
     uneven = [OPERATIONS.index(each) for each in (Operation.ALL_TO_ALL, Operation.ALL_GATHER, Operation.REDUCE_SCATTER)]
     operation = rows.operation[chosen]

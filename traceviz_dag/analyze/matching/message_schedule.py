@@ -48,7 +48,7 @@ class RankSchedule:
 
 @dataclass(frozen=True, slots=True)
 class CarriedMessages:
-    """What the exchanges carry, one entry a message.
+    """What the exchanges carry, one entry per message.
 
     Attributes:
         exchange: which exchange; step: the step whose output it sends or whose input it receives; sends: which of both.

@@ -117,7 +117,7 @@ FEWEST_ALIKE = 5
 def slow_communication(
     profile: NsysProfile, activity: Activity, window: Clip | None = None, times: float = 3
 ) -> list[SlowCommunication]:
-    """Communication kernels that start in a window and take ``times`` the median of those alike, worst first."""
+    """Communication kernels that start in a window and take ``times`` the median of similar ones, worst first."""
     chosen = activity.window(window)
     communicates = activity.intervals.kind == KINDS.index(Kind.COMMUNICATION)
     rows = np.flatnonzero(communicates & activity.started_within(chosen))

@@ -53,7 +53,7 @@ REFUSALS = tuple(Refusal)
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """One entry a row of the matches; ``MISSING`` where the row is not matched with another rank.
+    """One entry per row of the matches; ``MISSING`` where the row is not matched with another rank.
 
     Attributes:
         wait_ns: last arrival minus own.

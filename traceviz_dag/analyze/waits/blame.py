@@ -112,7 +112,7 @@ def late_ranks(collectives: pa.Table, step_ns: int | None) -> pa.Table:
         step_ns: how long the longest training step of the table takes (``step_time.step_time``); None blames nobody.
 
     Returns:
-        A row a rank: ``communications`` it was in whose waits can be known, ``last`` in how many, ``delay_ns``,
+        A row per rank: ``communications`` it was in whose waits can be known, ``last`` in how many, ``delay_ns``,
         ``own_ns`` (both sums of longest waits), ``own_share`` of the step (of ``steps``, that in which its own part is
         greatest), ``late_category`` of most of the delay (host where most of its own part is), ``blamed``.
     """

@@ -13,7 +13,7 @@ SLURM_NAME = "profile_%p_%q{SLURM_JOB_ID}_node%q{SLURM_NODEID}_rank%q{SLURM_PROC
 
 
 def words(config: ProfilingConfig, name: str) -> list[str]:
-    """The line up to the program, one entry a word.
+    """The line up to the program, one entry per word.
 
     Args:
         name: the report's name; nsys puts in process id (%p) and environment (%q).

@@ -361,7 +361,7 @@ def _from_streams(
     """Give an undecided communication the dimension of what has its stream to itself.
 
     Only a known group shows it, since a communicator keeps to its stream: a role read from the call stack does not (one
-    default group can carry gradients and embeddings alike), unless the kernel's own name leaves few dimensions and this
+    default group can carry both gradients and embeddings), unless the kernel's own name leaves few dimensions and this
     is one of them. On the compute stream groups mix.
     """
     undecided = np.array([d.dimension is Dimension.UNKNOWN and d.evidence is Evidence.NONE for d in decisions])

@@ -189,7 +189,7 @@ class DimensionEvidence:
     ) -> DimensionDecision | None:
         overridden = "*" in frame.overrides or (group.certain and group.dimension in frame.overrides)
         fits = not group.certain and (not candidates or told in candidates)
-        # A frame says dp for dense and expert gradients alike; with both possible only the category is known.
+        # A frame says dp for both dense and expert gradients; with both possible only the category is known.
         if not overridden and fits and told is Dimension.DP and self._may_be_experts(group, candidates):
             both = (Dimension.DP, Dimension.EDP)
             return DimensionDecision(Dimension.UNKNOWN, Evidence.CALL_STACK, frame.name, both, role)

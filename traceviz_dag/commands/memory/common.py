@@ -71,7 +71,7 @@ def end_partial(devices: Sequence[Examined]) -> None:
     """
     lost = list(dict.fromkeys(loss for one in devices for loss in losses([one])))
     if lost:
-        raise IncompleteError(f"the answer is partial: {'; '.join(lost)}")
+        raise IncompleteError(f"partial result: {'; '.join(lost)}")
 
 
 def print_devices(path: Path, devices: Sequence[Examined], answers: Sequence[dict[str, Any]]) -> None:

@@ -144,7 +144,7 @@ def _diff_iterations(home: Path, keys: list[str], rank: int | None, *, sites: bo
         if (ranks := [each for each in both if one.peaks[each].in_part])
     ]
     if in_part:
-        raise IncompleteError(f"the answer is partial: snapshots were read in part: {'; '.join(in_part)}")
+        raise IncompleteError(f"partial result: snapshots were read in part: {'; '.join(in_part)}")
 
 
 def _of_home(lake: Lake, given: str, rank: int | None, *, sites: bool) -> _Iteration:

@@ -82,7 +82,7 @@ def nccl(
 
 
 def _slow(given: Opened, gpu: list[str], times: float, limit: int, json: bool) -> None:
-    """Show single kernels that took long beside those alike."""
+    """Show single kernels that took long beside similar ones."""
     rows = [
         {"device": part.device, **asdict(one), "times": one.times}
         for part in given.gpus(gpu)

@@ -1,4 +1,4 @@
-"""What traces of which each is one rank can answer: each answer from what every rank holds and one rank comes to."""
+"""Which questions one-rank-per-file traces can answer, from what every rank holds and what one rank comes to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The base of formats of which each file is one rank: all that such a format need not say itself."""
+"""The base of one-rank-per-file formats: all that such a format need not define itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from traceviz_dag.read.placement import Identity, Placement, resolve
 
 
 class OneRankAFile(ABC):
-    """A trace format of which each file is one rank. A subclass says the attributes without a value, and three methods.
+    """A one-rank-per-file trace format. A subclass defines the attributes without a value, and three methods.
 
     Files are placed by their paths, as PyTorch traces are: the iteration is that of the folder or the name, else the
     trace's own steps; the rank is the header's, else the name's.

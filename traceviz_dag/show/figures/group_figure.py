@@ -1,4 +1,4 @@
-"""Figures of several ranks on one axis, a row a rank: what pipeline and replica figures have in common."""
+"""Figures of several ranks on one axis, a row per rank: what pipeline and replica figures have in common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""More ranks than a page has rows for: a row a stage, parted at each time by what its ranks do; outliers apart."""
+"""More ranks than a page has rows for: a row per stage, split at each time by what its ranks do; outliers apart."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class StageShares:
 
 
 def draw_stage_shares(source: TableSource, group: Group, words: Words, alignment: TimeAlignment) -> Figure:
-    """Draw a row a stage, and one each of the ranks that compute longest beside their stage or delay others."""
+    """Draw a row per stage, and one each of the ranks that compute longest beside their stage or delay others."""
     spans = _spans(source, set(group.ranks))
     clocks = read_clocks(source, spans, alignment)
     aligned = align(spans, clocks)

@@ -95,7 +95,7 @@ def _shared(ranks: Int64, totals: Float64, stage: int, world: int) -> Iterator[M
 
 
 def _outliers(totals: Float64, stages: Int64) -> Float64:
-    """By how much of its stage's usual wait each rank is further from it than others are; 0 for what is alike."""
+    """By how much of its stage's usual wait each rank is further from it than others are; 0 for what is similar."""
     further = np.zeros(len(stages))
     for stage in np.unique(stages).tolist():
         here = stages == stage

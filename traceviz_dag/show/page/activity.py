@@ -26,7 +26,7 @@ NOTHING = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """Forward and backward steps of micro-batches, in the order of their first kernels; one entry a step.
+    """Forward and backward steps of micro-batches, in the order of their first kernels; one entry per step.
 
     Attributes:
         time: first start to last end of each step's kernels, ns.
