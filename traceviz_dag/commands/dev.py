@@ -75,9 +75,9 @@ def webserver(
     port: PortOption = 3000,
     host: HostOption = _LOOPBACK,
 ) -> None:
-    """Serve the Dagster UI of the instance in DAGSTER_HOME, as a service of its own.
+    """Serve the Dagster UI of the instance in DAGSTER_HOME, as a separate service.
 
-    It has no login of its own. To share it, put a proxy with a login in front, and name the proxy's host in
+    It has no login. To share it, put a proxy with a login in front, and name the proxy's host in
     TRACEVIZ_ALLOWED_HOSTS; requests with another Host or Origin are refused.
     """
     further = hosts_of_environment()

@@ -152,7 +152,7 @@ class Faults:
     graph_break_ms: float = 10.0
     throttle: int | None = option(None, FAULTS, "Rank whose GPU is throttled from --throttle-from to --throttle-to.")
     throttle_from_ms: float = option(40.0, FAULTS, "When throttling starts, ms into the step.")
-    throttle_to_ms: float = option(120.0, FAULTS, "When throttling ends, ms into the step.")
+    throttle_to_ms: float = option(120.0, FAULTS, "When throttling stops, ms into the step.")
     throttle_factor: float = 1.5
     slow_group: int | None = option(None, FAULTS, "Rank whose tensor-parallel group has slow GPUs.")
     slow_group_factor: float = 1.35

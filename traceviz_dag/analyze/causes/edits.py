@@ -255,7 +255,7 @@ class StepEdits:
         return Layers(of_stage, np.asarray(group, np.int64), factor, others)
 
     def no_pauses(self, times: AllTimes) -> AllTimes:
-        """Take the pauses of all hosts away.
+        """Remove the pauses of all hosts.
 
         Raises:
             NoEvidenceError: no launches are known.

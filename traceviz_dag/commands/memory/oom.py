@@ -23,7 +23,7 @@ from traceviz_dag.read.memory.snapshot import UNKNOWN
 
 
 def oom(file: SnapshotArgument, device: DeviceOption = None, json: JsonOption = False) -> None:
-    """Explain each request that failed: what it asked for, what was free, and whether that was in pieces too small.
+    """Explain each request that failed: what it asked for, what was free, and whether that was in too small pieces.
 
     Fragmentation: enough was free, on the device and inside the segments together. Really full: not even together.
     """

@@ -32,7 +32,7 @@ def timeline(
 ) -> None:
     """Show requested and reserved memory over the recording: each row has the highest of its part, by category.
 
-    Parts have equally many events. Allocated are the blocks in use; active, and requested, are those too that were
+    Parts have equally many events. Allocated are the blocks in use; active, and requested, also include those
     given back while a stream still used them. Sizes of blocks that are gone at the end are as requested, rounded up.
     """
     devices = opened(file, device)

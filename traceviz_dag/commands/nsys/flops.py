@@ -30,7 +30,9 @@ def flops(
     ] = None,
     peak: Annotated[
         float | None,
-        typer.Option(min=0, help="Peak of a GPU, 10^12 operations a second; default: by its name.", show_default=False),
+        typer.Option(
+            min=0, help="Peak of a GPU, 10^12 operations per second; default: by its name.", show_default=False
+        ),
     ] = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,

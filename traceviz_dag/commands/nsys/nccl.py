@@ -31,7 +31,7 @@ def nccl(
         float | None,
         typer.Option(
             min=1,
-            help="Show kernels that took so many times the median of their operation, communicator and size.",
+            help="Show kernels that took this many times the median of their operation, communicator and size.",
             show_default=False,
         ),
     ] = None,
@@ -42,7 +42,7 @@ def nccl(
 ) -> None:
     """Show communication kernels by operation, and by communicator if the export holds NCCL's payload.
 
-    The time of a communication kernel includes its waiting for other ranks. Other libraries than NCCL count, too.
+    The time of a communication kernel includes its waiting for other ranks. Libraries other than NCCL also count.
     """
     check_number("--slow", slow)
     given = opened(path, home, trim, rules)
