@@ -32,7 +32,7 @@ def accuracy(
     """Compare the analysis of a simulated job with what really happened in it.
 
     What the home does not hold is analysed for the comparison, and not kept. Shares are of kernel time, the sum of the
-    kernels' durations: right, told (reported, of kernels with something to report), and wrong. share_of_time_right counts
+    kernels' durations: right, told (reported, where there is something to report), wrong. share_of_time_right counts
     kernels whose category is right and, if the truth has them, micro-batch and chunk. Kernels of a CUDA graph that
     spans several micro-batches cannot be distinguished; if there are any, the shares are also given without them.
     """
