@@ -1,4 +1,4 @@
-"""What headings say of notes: how many there are, and of how many nothing shows whether they are findings."""
+"""What headings say of notes: how many there are, and of how many nothing tells whether they are findings."""
 
 from __future__ import annotations
 
