@@ -1,4 +1,4 @@
-"""Dagster assets: a file a stage of the way from trace files to tables."""
+"""Dagster assets: a file per stage of the way from trace files to tables."""
 
 import warnings
 

@@ -76,7 +76,7 @@ def across_ranks_assets(
 
     A rank that never was read is a missing member of its communications, and its pipeline has no bubble: both are
     counted and said in the rows. Without ``allow_partial`` it fails while tables of a rank are stale: the tables across
-    ranks that are there tell more.
+    ranks that are there show more.
     """
     run, iteration = one_iteration(context)
     lake, inputs = traceviz.lake(), registered(traceviz.folder, context.partition_key)

@@ -21,7 +21,7 @@ def _figure_asset(name: str, condition: dg.AutomationCondition[dg.AssetKey]) -> 
 
     @shows_iteration(name, tables_of(kinds), figures_description(kinds), KINDS, condition)
     def draw(context: dg.AssetExecutionContext, config: FigureConfig, traceviz: TracevizHome) -> dg.MaterializeResult:
-        """Draw what there is to draw; of very many pipelines or replicas, those of the ranks that stand out."""
+        """Draw what there is to draw; of very many pipelines or replicas, those of the ranks that are outliers."""
         # Imported here: matplotlib takes a second, and every run of every other asset would pay for it.
         from traceviz_dag.pipeline.figures import draw_figures, figure_tasks
         from traceviz_dag.pipeline.lake_source import LakeSource

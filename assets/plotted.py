@@ -118,7 +118,7 @@ PLOTS: Mapping[str, Mapping[str, Plot]] = {
 
 
 def plotted(table: str, rows: pa.Table) -> dict[str, int | float]:
-    """The numbers of one partition, without those that its rows do not tell."""
+    """The numbers of one partition, without those that its rows do not show."""
     plots = PLOTS.get(table, {})
     if not plots:
         return {}

@@ -1,4 +1,4 @@
-"""The pictures of single ranks: drawn once the iteration is whole, since which ranks stand out is known only then."""
+"""The pictures of single ranks: drawn once the iteration is whole, since the outliers are known only then."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -45,7 +45,7 @@ _MADE_OF = "traceviz/made_of"
     name=NAME,
     deps=[
         *map(table_of_rank, with_leads(_TABLES)),
-        # What is asked for by itself waits for all ranks.
+        # What is asked for automatically waits for all ranks.
         dg.AssetDep("iterations", partition_mapping=ranks_of_iteration),
     ],
     automation_condition=RANKS_NEEDED,

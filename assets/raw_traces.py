@@ -87,7 +87,7 @@ def memory_snapshots(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
 @_owned
 @dg.observable_source_asset(
     group_name=groups.SOURCES,
-    description="The rules that classify kernels: the built-in table, and a file of one's own before it."
+    description="The rules that classify kernels: the built-in table, and your own file before it."
     "\n\nColumns `phase_rule` and `dimension_rule` of the table `kernels` name the rule that decided.",
     tags={"dagster/kind/text": ""},
 )

@@ -52,7 +52,7 @@ TABLES = {
         ("pipelines", "periods"),
     ),
     "synchronizations": Reading(
-        "Who waits, a stream or the host, and for which kernel. Where only the host's call tells of it, "
+        "Who waits, a stream or the host, and for which kernel. Where only the host's call shows it, "
         "`evidence` is `order`.",
     ),
     "gpu_gaps": Reading(
@@ -120,7 +120,7 @@ TABLES = {
     ),
     "stage_speeds": Reading(
         "`more_work_ns`, `own_work_ns` and `slower_ns` say why a stage computes longer than the mean one: more of"
-        " the same kernels, kernels of its own, slower kernels.",
+        " the same kernels, kernels that only it runs, slower kernels.",
         ("pipelines",),
     ),
     "group_speeds": Reading(
@@ -135,7 +135,7 @@ TABLES = {
     ),
     "periods": Reading(
         "A score of 1 says that the shorter of the pair is hidden, 0 that the two take turns; below 0 there are "
-        "gaps, too. Compare units of one pair and stage.",
+        "gaps. Compare units of one pair and stage.",
         ("periods", "gate --pairs pairs.toml"),
     ),
     "period_percentiles": Reading(
@@ -157,7 +157,7 @@ TABLES = {
         ("critical-path",),
     ),
     "path_items": Reading(
-        "With `slack_ns` 0, any delay of the item makes the step longer. A large slack says: hurrying it wins nothing.",
+        "With `slack_ns` 0, any delay of it makes the step longer. A large slack means that hurrying it saves nothing.",
         ("critical-path",),
     ),
     "critical_imbalance": Reading(
@@ -170,7 +170,7 @@ TABLES = {
     ),
     "findings": Reading(
         "In the order of `finding`. `statement` is the sentence, `evidence_sql` the query with its numbers, "
-        "`gain_ns` what mending it would save. A `note` is small or without a predicted gain; `not_looked_at` "
+        "`gain_ns` what fixing it would save. A `note` is small or without a predicted gain; `not_looked_at` "
         "says why a rule is silent.",
         ("findings",),
     ),
@@ -188,7 +188,7 @@ TABLES = {
         ("memory timeline", "memory oom"),
     ),
     "memory_blocks": Reading(
-        "`category` is what a block holds, `evidence` what told it. Sum `requested_bytes` where `live_at_peak` to"
+        "`category` is what a block holds, `evidence` how that is known. Sum `requested_bytes` where `live_at_peak` to"
         " see who holds the peak.",
         ("memory peak",),
     ),
@@ -205,7 +205,7 @@ TABLES = {
         ("memory leak",),
     ),
     "memory_recordings": Reading(
-        "`matched_by` says what tells that the snapshot is of its rank's trace; `unknown` and `lost` count what of it "
+        "`matched_by` says what shows that the snapshot is of its rank's trace; `unknown` and `lost` count what of it "
         "was not understood or used.",
         ("memory summary",),
     ),
@@ -236,8 +236,7 @@ FIGURES = {
     ),
     "period_distribution": ("above, how long units take; below, OverlapScores: 1 is hidden, 0 takes turns"),
     "critical_path": (
-        "a lane for each rank that the step hangs on, along the path; where it changes lanes, one rank waits for "
-        "another"
+        "a lane for each rank that limits the step, along the path; where it changes lanes, one rank waits for another"
     ),
     "predicted_gains": ("a bar for each edit: what the replay predicts that it would save"),
     "memory_timeline": "requested memory by category; the line above it is what is reserved, below it micro-batches",
@@ -284,7 +283,7 @@ def figures_description(kinds: Iterable[FigureKind]) -> str:
     names = ",".join(kind.name for kind in kinds)
     return "\n\n".join(
         (
-            "Each figure's title is its finding, with its numbers. What the tables do not tell is not drawn.",
+            "Each figure's title is its finding, with its numbers. What the tables do not show is not drawn.",
             "\n".join(lines),
             f"**Ask:** `traceviz figures --kind {names}`; `traceviz serve` shows them in a browser.",
         )

@@ -1,4 +1,4 @@
-"""Whether what Dagster shows as materialised is there: the files of the lake, as they were told to it."""
+"""Whether what Dagster shows as materialised is there: the files of the lake, as they were reported to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMED = 20
 
 def lost_tables(instance: dg.DagsterInstance, lake: Lake, every: Sequence[IterationInputs]) -> list[str]:
     """Tables of registered iterations that Dagster shows as made, and whose file is gone, or is not the one that was
-    written. Of a rank the table that is told last stands for the others.
+    written. Of a rank the table that is reported last represents the others.
 
     Returns:
         ``TABLE of PARTITION``, by table.

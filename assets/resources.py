@@ -38,7 +38,7 @@ class TracevizHome(dg.ConfigurableResource):
         return open_lake(self.folder)
 
     def settings(self) -> HomeSettings:
-        """What runs by itself in this home, and how.
+        """What runs automatically in this home, and how.
 
         Raises:
             BadInputError: as ``load_settings``, and for times that Dagster would refuse when it loads its schedules:

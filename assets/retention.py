@@ -199,7 +199,7 @@ def uses_of(instance: dg.DagsterInstance, own_run: str = "") -> Callable[[str], 
 def room_check(partitions: int) -> dg.AssetCheckResult:
     """How the number of partitions compares with what Dagster takes; a warning from four fifths on."""
     enough = partitions < WARN_SHARE * MOST_PARTITIONS
-    remedy = "set or lower retention.keep_days in traceviz.toml, or give finished jobs a home of their own"
+    remedy = "set or lower retention.keep_days in traceviz.toml, or give finished jobs a separate home"
     told = f"{partitions:,} partitions of {MOST_PARTITIONS:,}"
     full = partitions >= MOST_PARTITIONS
     return dg.AssetCheckResult(

@@ -21,7 +21,7 @@ def shows_iteration(
     kinds: set[str],
     condition: dg.AutomationCondition[dg.AssetKey] = ITERATION_NEEDED,
 ) -> Callable[[Callable[..., dg.MaterializeResult]], dg.AssetsDefinition]:
-    """Decorate the function that shows an iteration: the asset that runs it, its faults told in a line.
+    """Decorate the function that shows an iteration: the asset that runs it, its faults reported in a line.
 
     Args:
         tables: what is shown; the asset comes after these.

@@ -78,7 +78,7 @@ def refresh_catalogue(context: dg.OpExecutionContext | dg.AssetExecutionContext,
     """Build the catalogue anew where that is possible.
 
     A damaged file of another iteration is no fault of this one, whose tables are written by now; whoever asks for it
-    by SQL is told its name.
+    by SQL gets its name.
     """
     try:
         lake.refresh_catalogue()

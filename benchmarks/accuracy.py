@@ -12,8 +12,9 @@ import gzip
 import json
 import sys
 import tempfile
+import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
@@ -331,12 +332,12 @@ TARGETS = {
     ),
     "no stacks, no groups": Target(
         "Neither call stacks nor process groups",
-        "as much as kernels' names, operators and threads tell, and nothing untrue",
+        "as much as kernels' names, operators and threads show, and nothing untrue",
     ),
-    "subsets": Target("Traces of some ranks only", "what the ranks that are there tell, and nothing untrue"),
+    "subsets": Target("Traces of some ranks only", "what the ranks that are there show, and nothing untrue"),
     "cut windows": Target(
         "Windows that do not hold whole training steps",
-        "no wrong micro-batch; what the window does not tell is unknown",
+        "no wrong micro-batch; what the window does not show is unknown",
         wrong_aspects=("microbatch", "chunk"),
     ),
 }
@@ -387,15 +388,15 @@ class Score:
 
     Attributes:
         spanning: the share of kernel time in CUDA graphs that span micro-batches, which the other figures leave out.
-        right, wrong: per aspect; what is neither is not told. Wrong is the larger of two shares: of all kernel time,
+        right, wrong: per aspect; what is neither is not reported. Wrong is the larger share: of all kernel time,
             and of the time of computation and memory, which long waits of communication would hide.
-        unknown: the share of which category, phase, dimension, micro-batch or chunk is not told, where that is most.
+        unknown: the share of which category, phase, dimension, micro-batch or chunk is not known, where that is most.
         non_communication: of computation and memory, the share right in category and micro-batch.
         spans: micro-batches whose start and end equal the truth, to the nanosecond.
         right_category_and_microbatch: both at once.
         worst_category: (category, share of its own time that is right).
         candidates: of the time of communications of unknown dimension, the share that names its candidates.
-        findings: what is wrong or not told, as text.
+        findings: what is wrong or not reported, as text.
     """
 
     configuration: Configuration
@@ -422,7 +423,7 @@ class Score:
         target = TARGETS[self.configuration.part]
         wrong = [f"wrong {aspect}" for aspect in target.wrong_aspects if self.wrong[aspect] >= target.wrong]
         if self.configuration.part == "nsys" and self.spanning > 0.5:
-            # Only ends of iterations are left, whose borders the optimizer's kernels alone tell: unknown is no miss.
+            # Only ends of iterations are left, whose borders the optimizer's kernels alone show: unknown is no miss.
             return wrong
         found = [aspect for aspect, least in target.right.items() if self.right[aspect] < least]
         if "microbatch" in target.right and self.right_category_and_microbatch < target.right["microbatch"]:
@@ -599,6 +600,8 @@ COLUMNS = (
     "wrong",
     "",
 )
+_WHOLE = (*["100"] * 9, "0", "0", "")
+"""The cells behind the kernels where all is right."""
 
 
 def row(one: Score) -> list[str]:
@@ -613,6 +616,21 @@ def row(one: Score) -> list[str]:
     cells.append(share_of(one.unknown))
     cells.append(f"{share_of(one.wrong[worst])} {worst}" if one.wrong[worst] else "0")
     return [*cells, f"misses: {', '.join(one.misses())}" if one.misses() else ""]
+
+
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The rows of a part; jobs in which all is right are only named, with their kernels, for they are most."""
+    whole = [one for one in rows if tuple(one[2:]) == _WHOLE]
+    rest = [one for one in rows if tuple(one[2:]) != _WHOLE]
+    lines = []
+    if rest:
+        lines += ["| " + " | ".join(COLUMNS) + " |", "| --- " + "| ---: " * (len(COLUMNS) - 2) + "| --- |"]
+        lines += ["| " + " | ".join(one) + " |" for one in rest]
+    if whole:
+        named = "; ".join(f"{one[0]} ({one[1]})" for one in whole)
+        text = f"100 in every column, nothing unknown or wrong, in {len(whole)} jobs (with their kernels): {named}."
+        lines += [""] * bool(rest) + textwrap.wrap(text, 120, break_on_hyphens=False)
+    return lines
 
 
 def percent(share: float) -> str:
@@ -631,16 +649,16 @@ def markdown(found: list[Score], seconds: float) -> str:
     lines = ["# Accuracy", "", "## Classification", ""]
     lines += [
         "Simulated Megatron jobs (`traceviz_dag/simulate`), whose truth per kernel is the model's own output,",
-        "classified as the pipeline does it. Shares are percent of kernel time. *Wrong* is what is told and not true,",
-        "in the aspect where that is most, as a share of all kernel time or of non-communication time, whichever is",
-        "larger; *unknown* is what is left unclassified or unknown, in the aspect where that is most.",
+        "classified as the pipeline does it. Shares are percent of kernel time. *Wrong* is what is reported but",
+        "untrue, in the aspect where that is most, as a share of all kernel time or of non-communication time,",
+        "whichever is larger; *unknown* is what is left unclassified or unknown, in the aspect where that is most.",
         "*Non-communication time* is the time of computation and memory kernels, of which this much is right in",
         "category and micro-batch: long waits hide nothing there. *Micro-batch spans* are the forward, backward and",
         "recompute spans of micro-batches whose start and end equal the truth to the nanosecond, of all that there are",
-        "or that are told; where nothing is unknown, all must.",
+        "or that are reported; where nothing is unknown, all must.",
         "",
-        "Nothing tells apart the kernels of a CUDA graph whose one launch spans several micro-batches: they stay",
-        "unknown, are left out of the other columns, and count as wrong where something untrue is told of them.",
+        "Nothing separates the kernels of a CUDA graph whose one launch spans several micro-batches: they stay",
+        "unknown, are left out of the other columns, and count as wrong where something untrue is reported of them.",
         "",
         "Without call stacks the shares rest in part on sequence numbers, which the simulator writes more cleanly than",
         "a real capture does. On recorded jobs whose stacks were taken out, `tests/classify/test_ground_truth.py` asks",
@@ -654,14 +672,12 @@ def markdown(found: list[Score], seconds: float) -> str:
             continue
         aspects = "" if target.wrong_aspects == ASPECTS else f"{' and '.join(target.wrong_aspects)} "
         lines += ["", f"### {target.title}", "", f"Aim: {target.aim}; {aspects}wrong under 0.1 %.", ""]
-        lines.append("| " + " | ".join(COLUMNS) + " |")
-        lines.append("| --- " + "| ---: " * (len(COLUMNS) - 2) + "| --- |")
-        lines += ["| " + " | ".join(row(one)) + " |" for one in of_part]
+        lines += table([row(one) for one in of_part])
         if part == "no stacks, no groups":
             lines += [
                 "",
                 "All that names a process group is taken out of these traces: names, descriptions, ranks and sizes.",
-                "Where operators and names of kernels do not tell which parallel dimension a communication serves, it",
+                "Where operators and names of kernels do not show which parallel dimension a communication serves, it",
                 "stays unknown, and so does its micro-batch where it could belong to the whole step.",
             ]
         if part == "no descriptions":

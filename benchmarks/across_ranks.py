@@ -4,7 +4,7 @@
 
 A job of tp 8, pp 8 and data parallelism over the rest, laid out as tables; each rank has tensor-parallel collectives in
 every micro-batch, pipeline exchanges, gradient collectives, and as many computation kernels in between. Each size runs
-in a process of its own, so that its peak memory is its own.
+in a separate process, so that its peak memory is its own.
 """
 
 from __future__ import annotations
@@ -200,10 +200,10 @@ def measure(ranks: int, collectives: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print a row a size."""
+    """Print a row per size."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[64, 256, 1024])
-    parser.add_argument("--collectives", type=int, default=2000, help="communication kernels a rank")
+    parser.add_argument("--collectives", type=int, default=2000, help="communication kernels per rank")
     options = parser.parse_args()
     columns = ("kernels", "match", "clocks", "collectives", "waits", "pipelines", "periods", "MiB")
     print("ranks " + " ".join(f"{name:>11}" for name in columns))

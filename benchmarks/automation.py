@@ -1,4 +1,4 @@
-"""All that must happen by itself, by a real daemon: on SQLite, then on PostgreSQL where it is installed.
+"""All that must happen automatically, by a real daemon: on SQLite, then on PostgreSQL where it is installed.
 
     python -m benchmarks.automation
 

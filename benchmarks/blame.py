@@ -1,8 +1,8 @@
 """Whom the analysis blames: 100 healthy jobs, in which it must be nobody, and jobs with one GPU slowed to 1.3 times.
 
 Run: ``python benchmarks/blame.py`` (a quarter of an hour on two cores). Every slow job is simulated again with the same
-seed and without its fault: the difference of the step times is what mending the GPU wins. It prints the table that
-docs/metrics.md shows. ``--only PATTERN`` runs part of it; ``--figures FILE`` keeps every rank's figures as JSON lines.
+seed and without its fault: the difference of the step times is what fixing the GPU saves. It prints a table,
+which docs/metrics.md sums up. ``--only PATTERN`` runs part of it; ``--figures FILE`` keeps each rank's figures as JSON.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Case:
 
 
 def cases() -> list[Case]:
-    """78 healthy simulated jobs and 22 with one communication a step; and a slow one for each that computes long."""
+    """78 healthy simulated jobs and 22 with one communication per step; and a slow one for each that computes long."""
     found = []
     for shape, sizes in SHAPES.items():
         for turn, (model, large) in enumerate(((SMALL, False), (SMALL, False), (LARGE, True)) * 2):
@@ -87,7 +87,7 @@ def cases() -> list[Case]:
         world, ahead = 2 + number % 7, (-50 + 100 * (number % 2)) * MS
         jitter = (50 + 37 * number) * US
         job = healthy(world, 1 + number % 3, jitter, clock_ns={number % world: ahead})
-        found.append(Case(f"one communication a step, {number}", job))
+        found.append(Case(f"one communication per step, {number}", job))
     return found + slow
 
 
@@ -131,7 +131,7 @@ def report(results: dict[str, dict[str, Any]]) -> Iterator[str]:
     wrong = {each["name"]: sorted(named(each)) for each in sound if named(each)}
     yield f"{len(sound)} healthy jobs; somebody is named in {len(wrong)}: {wrong or 'none'}"
     yield ""
-    yield "| job | mending wins | named by delay | named by kernels | |"
+    yield "| job | fixing saves | named by delay | named by kernels | |"
     yield "| --- | ---: | --- | --- | --- |"
     for each in results.values():
         if each["slow"] is None or each["healthy"] not in results:

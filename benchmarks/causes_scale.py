@@ -3,7 +3,7 @@
 Run: ``python -m benchmarks.causes_scale 64 256 1024``. A job of 16 ranks is simulated and analysed once. Larger jobs
 are copies of its tables: each is a data-parallel replica, whose data-parallel communications have the members of all
 copies, and whose other communications and messages stay within the copy. So every copy takes the same time; the work is
-that of so many ranks, but a real job's ranks would differ. Each size runs in a process of its own.
+that of so many ranks, but a real job's ranks would differ. Each size runs in a separate process.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Run: ``python benchmarks/cut_windows.py --jobs 200``. Each job is drawn from its seed: schedule, call stacks, process
 groups, batch sizes in the header, what is cut and where. Shares are of kernel time: *wrong* is a micro-batch or chunk
-that is told and not true, *told* is of the kernels that have one. *Marked* are files whose training steps are said not
+that is reported untruly, *told* is of the kernels that have one. *Marked* are files whose training steps are said not
 to be recorded whole; a rank whose host did nothing in the window has nothing to mark. The exit code is 1 if something
 is wrong for .1 % or more, if no rank of a cut window is marked although forward and backward steps are missing in it,
 or if one of a whole window is.

@@ -75,7 +75,7 @@ def catalogue(home: Path, _run: Path) -> bool:
 def schedules(home: Path, _run: Path) -> bool:
     """Dagster's scheduler over both changes of daylight saving time; True where each day has one run of each schedule.
 
-    What it asks for is queued, and never started. A file in the home tells the time, so that a killed one goes on.
+    What it asks for is queued, and never started. A file in the home holds the time, so that a killed one goes on.
     """
     home.mkdir(parents=True, exist_ok=True)
     at = 'cron = "30 2 * * *"'

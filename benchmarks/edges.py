@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +50,7 @@ class Score:
             that imply them.
         claimed, right: how many edges the graph has by evidence, and how many of these the truth implies.
         missed, wrong: kind or evidence, and the names of the two kernels.
-        open: communications and calls of which nothing tells what they are for.
+        open: communications and calls of which nothing shows what they are for.
     """
 
     true: dict[str, int] = field(default_factory=dict)
@@ -240,7 +241,7 @@ def markdown(found: Sequence[tuple[str, str, Score]], seconds: float) -> str:
         "How many of the waits between streams of a simulated job the graph of `critical-path` has (found), itself or",
         "by others that imply them, and how many of those that it has follow from the truth (true). Waits inside CUDA",
         "graphs and for the order of a communicator count. What is inferred follows from the order of calls and from",
-        "times alone. Inside CUDA graphs nothing tells of a wait that the stream's communication before it hides; in",
+        "times alone. Inside CUDA graphs nothing shows a wait that the stream's communication before it hides; in",
         "combined steps on two streams (torch 2.4) calls of gradient reductions look like those that hand work over.",
         "",
         f"Made by `{COMMAND}` ({seconds:.0f} processor seconds).",
@@ -248,10 +249,19 @@ def markdown(found: Sequence[tuple[str, str, Score]], seconds: float) -> str:
         "| job | read | waits | found | edges | true | communications and calls left open |",
         "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
-    lines += [_row(name, READINGS[reading], one) for name, reading, one in found]
+    lines += table([_cells(name, READINGS[reading], one) for name, reading, one in found])
     for reading, words in READINGS.items():
         lines.append(_row("all jobs", words, together([one for _, each, one in found if each == reading])))
     return "\n".join(lines)
+
+
+def table(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Rows of cells as lines; neighbours that differ only in how a job is read share one."""
+    lines = []
+    for (name, *rest), same in groupby(rows, lambda cells: (cells[0], *cells[2:])):
+        read = [cells[1] for cells in same]
+        lines.append(_line([name, "in all ways" if len(read) == len(READINGS) else ", ".join(read), *rest]))
+    return lines
 
 
 def together(scores: Iterable[Score]) -> Score:
@@ -267,9 +277,17 @@ def together(scores: Iterable[Score]) -> Score:
 
 
 def _row(name: str, reading: str, one: Score) -> str:
+    return _line(_cells(name, reading, one))
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _cells(name: str, reading: str, one: Score) -> list[str]:
     true, claimed = sum(one.true.values()), sum(one.claimed.values())
-    cells = [name, reading, f"{true:,}", _percent(one.recall, true), f"{claimed:,}", _percent(one.precision, claimed)]
-    return f"| {' | '.join([*cells, f'{one.open:,}'])} |"
+    shares = _percent(one.recall, true), f"{claimed:,}", _percent(one.precision, claimed)
+    return [name, reading, f"{true:,}", *shares, f"{one.open:,}"]
 
 
 def _percent(share: float, of: int) -> str:

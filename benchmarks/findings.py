@@ -1,4 +1,4 @@
-"""How right findings are: jobs with known faults, what ``traceviz findings`` says of them, and what mending them wins.
+"""How right findings are: jobs with known faults, what ``traceviz findings`` says of them, and what fixing them saves.
 
 Run: ``python -m benchmarks.findings`` (about half an hour on two cores). Every fault is put into three layouts with
 three seeds. Each job is simulated with and without its fault; the first fault that is found must name the rule and the
@@ -156,11 +156,11 @@ def _words(settings: JobSettings) -> str:
 def outcome(case: Case, folder: Path) -> Outcome:
     """Look for the faults of one case, and see what the job takes without them."""
     settings = replace(case.settings, faults=case.faults)
-    mended = replace(case.settings, balanced_router=True) if case.faults.expert_imbalance else case.settings
+    fixed = replace(case.settings, balanced_router=True) if case.faults.expert_imbalance else case.settings
     if case.faults.tiny_kernels is not None:
-        mended = replace(mended, faults=replace(case.faults, tiny_kernels_captured=True))
+        fixed = replace(fixed, faults=replace(case.faults, tiny_kernels_captured=True))
     rows, step_ns = _found(settings, folder / "before")
-    true_gain = step_ns - _found(mended, folder / "after")[1] if case.culprits else 0
+    true_gain = step_ns - _found(fixed, folder / "after")[1] if case.culprits else 0
     faults = [row for row in rows if row["class"] == "fault" and row["severity"] != "not_looked_at"]
     among = faults[: 1 if len(case.culprits) == 1 else 3]
     # What costs nothing is nobody's fault: a pause behind which the GPU still has work.

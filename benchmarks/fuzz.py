@@ -220,7 +220,7 @@ _SCRATCH = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 
 def feed(state: State, kind: str, count: int) -> None:
-    """Feed the next ``count`` inputs of a kind in a process of its own; one that dies or hangs is a failure."""
+    """Feed the next ``count`` inputs of a kind in a separate process; one that dies or blocks is a failure."""
     first, last = state.next[kind], state.next[kind] + count
     while first < last:
         ended, at = False, first
@@ -240,7 +240,7 @@ def feed(state: State, kind: str, count: int) -> None:
 
 
 def _reports(kind: str, first: int, last: int, state: State) -> Iterator[dict[str, Any]]:
-    """What the worker tells; it is ended where it tells nothing for twice the time of an input."""
+    """What the worker reports; it is ended where it reports nothing for twice the time of an input."""
     read, write = os.pipe()
     command = [sys.executable, "-m", "benchmarks.fuzz", "--state", str(state.path.parent), "--seed", str(state.seed)]
     command += ["--work", kind, str(first), str(last)]

@@ -73,7 +73,7 @@ class Workload:
         arguments: of ``traceviz``; HOME, RUN, EXPORT and OUT are replaced by places.
         analysed: the home already holds the run, as it was before its inputs changed.
         changed: the run's files change before the command is started.
-        code: a program of Python that takes the arguments, in place of ``traceviz``.
+        code: a program of Python that takes the arguments, instead of ``traceviz``.
         ranks: of the run.
         ends_with: its exit code; with 2, one rank of the run is damaged.
         longest_chain: so many kills at most, one behind the other.
@@ -451,7 +451,7 @@ def _victims(process: subprocess.Popen[bytes], mark: str, scope: str, chance: ra
 
 
 def trial(bench: Bench, seed: int, number: int, names: list[str]) -> dict[str, object]:
-    """One chain of kills and the run that must mend it."""
+    """One chain of kills and the run that must fix it."""
     chance = random.Random(f"{seed}:{number}")
     name = chance.choice(names)
     bench.reference(name)
@@ -461,7 +461,7 @@ def trial(bench: Bench, seed: int, number: int, names: list[str]) -> dict[str, o
     kills: list[dict[str, object]] = []
     wanted, code, left = chance.randint(1, WORKLOADS[name].longest_chain), -signal.SIGKILL, 0
     right = WORKLOADS[name].ends_with
-    # A run that ends before its kill is the run that must mend what the ones before it left.
+    # A run that ends before its kill is the run that must fix what the ones before it left.
     while code != right and len(kills) < wanted:
         left += bench.temporaries()
         more, code = begin_and_kill(bench, name, mark, chance)

@@ -6,7 +6,7 @@
     python -m benchmarks.mutants kill STATE TREE SET   # for each mutant, those tests until one fails
 
 All mutants are planted into one tree at once, ``ORIGINAL`` becomes ``(MUTATED if __m__(7) else ORIGINAL)``, and an
-environment variable chooses the one that lives. So one run of the tests tells for all of them who executes them, also
+environment variable chooses the one that lives. So one run of the tests shows for all of them who executes them, also
 in the processes that a test starts. TREE is a checkout that may be spoiled, with an environment of its own
 (``make setup`` there). SET names what is kept under STATE, with the arguments for pytest in ``SET.args`` if that file
 exists. Mutants live in the bodies of functions: constants, units, comparisons, arithmetic, logic, order, SQL and

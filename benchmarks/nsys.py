@@ -57,7 +57,7 @@ LIMITS = {"first read": 20.0, "one GPU": 1.0, "all GPUs": 2.0, "small": 0.3}
 """Processor seconds that a command may take: over a large export at first, then of one GPU or all; over a small one."""
 
 IMPORTS = "imports of others alone"
-"""What every command needs of other packages; it tells how busy the machine is."""
+"""What every command needs of other packages; it shows how busy the machine is."""
 
 MOST_GB, SMALL_MB = 1.7, 10
 """Memory of the first read of a large export; an export up to so large is small."""

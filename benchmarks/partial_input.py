@@ -78,7 +78,7 @@ def fault(folder: str, name: str, kind: str, answer: Answer) -> str | None:
 
 
 def main() -> int:
-    """Run the matrix; the number of faults is told by the exit code."""
+    """Run the matrix; the number of faults is the exit code."""
     data = Path(sys.argv[1])
     wrong = 0
     for name in sys.argv[2:] or FOLDERS:

@@ -5,7 +5,7 @@
 
 The export is of a job laid out as tables, matched and on solved clocks, with the columns that real kernels fill. The
 trace (repeat_trace.py makes a large one) is read by our reader and by Perfetto's trace processor, which is named; its
-load and its extraction are timed apart. Every part runs in a process of its own. Seconds are of the wall clock, and of
+load and its extraction are timed apart. Every part runs in a separate process. Seconds are of the wall clock, and of
 the processor for all processes of a part.
 """
 
@@ -179,10 +179,10 @@ def _memory(process: int | None) -> float:
 
 
 def main() -> None:
-    """Print a row a part."""
+    """Print a row per part."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, default=64)
-    parser.add_argument("--kernels", type=int, default=50_000, help="kernels a rank")
+    parser.add_argument("--kernels", type=int, default=50_000, help="kernels per rank")
     parser.add_argument("--trace", type=Path, help="read this trace instead of exporting")
     parser.add_argument("--trace-processor", help="as traceviz perfetto query takes it")
     options = parser.parse_args()

@@ -12,7 +12,7 @@ time:
 
 The middle and the most of many are printed, with the peak of memory, beside the limits that they must keep.
 
-Then `screens_shown.py` drives the terminal's timeline and the live page on that profile, each in a process of its own,
+Then `screens_shown.py` drives the terminal's timeline and the live page on that profile, each in a separate process,
 and on every profile given by ``--beside``, once with nothing kept and once more with what the first look kept. With
 ``--nsys-ai PYTHON`` the timeline and timeline-web of nsys-ai 0.3.0 are driven on these in the same run::
 
@@ -21,7 +21,7 @@ and on every profile given by ``--beside``, once with nothing kept and once more
     OTHER/bin/python -c "import duckdb_extensions as e; e.import_extension('sqlite_scanner')"
 
 (Its cache needs that extension of DuckDB; without it, it reads SQLite directly.) It gets copies of the profiles, as it
-writes beside them. A process that takes longer than ``--most-seconds`` of processor time is ended and told as such.
+writes beside them. A process that takes longer than ``--most-seconds`` of processor time is ended and reported as such.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def shown(words: list[str], most_seconds: int) -> dict[str, float] | None:
 
 
 def driven(export: Path, kept: Path | None, nsys_ai: str | None, most_seconds: int) -> None:
-    """Print a row a screen and program; where a program takes too long for a profile, its further screens are left out.
+    """Print a row per screen and program; where a program takes too long for a profile, its other screens are left out.
 
     Args:
         kept: a home that holds the profile, which is looked at once; None begins with nothing kept, and looks twice.

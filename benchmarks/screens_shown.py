@@ -52,7 +52,7 @@ def of_traceviz(export: Path, folder: Path) -> tuple[Callable[[], Any], dict[str
 
 
 def of_nsys_ai(export: Path, folder: Path) -> tuple[Callable[[], Any], dict[str, str]]:
-    """As ``of_traceviz``: all GPUs over the time of all kernels, which its command must be told."""
+    """As ``of_traceviz``: all GPUs over the time of all kernels, which its command must be given."""
     import nsys_ai.nvtx_tree
     import nsys_ai.profile  # noqa: F401
     from nsys_ai.timeline.app import NsysTimelineApp
@@ -92,7 +92,7 @@ async def terminal(make: Callable[[], Any], keys: dict[str, str], size: tuple[in
         before = spent()
         await cost("slash", *SEARCHED, "enter")
         found["search"] = spent() - before
-    # Not what getrusage tells: that counts the process that started this one, too.
+    # Not what getrusage reports: that counts the process that started this one, too.
     status = Path("/proc/self/status").read_text()
     found["peak"] = int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024
     return found

@@ -151,7 +151,7 @@ def _tables(home: Path) -> dict[str, bytes]:
 
 
 def _last_line(path: Path) -> str:
-    return (path.read_text(errors="replace").strip().splitlines() or ["nothing was said"])[-1][:300]
+    return (path.read_text(errors="replace").strip().splitlines() or ["nothing was printed"])[-1][:300]
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ Figures are processor time, child processes included, or peak memory. A yardstic
 right before and after; the ratio of the two moves little with the machine and its load. Rounds of all figures follow
 each other, so that each meets the loads of the whole run. A figure that seems worse is measured once more.
 
-The inputs are simulated, always alike, and kept in ~/.cache/traceviz_tracked. A change counts if it exceeds both 10 %
+The inputs are simulated, always equal, and kept in ~/.cache/traceviz_tracked. A change counts if it exceeds both 10 %
 and the noise of the two ratios that are compared.
 """
 

@@ -34,7 +34,7 @@ class Case:
 
     name: str
     settings: JobSettings
-    mended: JobSettings
+    fixed: JobSettings
     edits: Callable[[WhatIf], list[Edit]]
     words: str
 
@@ -86,10 +86,8 @@ def _reorder(microbatches: int | None = None, schedule: str | None = None) -> Ca
     return lambda what_if: [what_if.reorder(Change(microbatches, schedule))]
 
 
-def _mended(
-    name: str, settings: JobSettings, faults: Faults, edits: Callable[[WhatIf], list[Edit]], words: str
-) -> Case:
-    """A job with faults, and edits that mend them."""
+def _fixed(name: str, settings: JobSettings, faults: Faults, edits: Callable[[WhatIf], list[Edit]], words: str) -> Case:
+    """A job with faults, and edits that fix them."""
     return Case(name, replace(settings, faults=faults), settings, edits, words)
 
 
@@ -108,44 +106,44 @@ def cases() -> Iterator[Case]:
 def _faults() -> Iterator[Case]:
     for stage in range(4):
         name = f"pp4 slow gpu {stage}"
-        yield _mended(name, _PIPELINE, Faults(slow_gpu=stage), _fix(stage), f"fix rank {stage}")
-    yield _mended("pp4 split", _PIPELINE, Faults(bad_stage_split=1), _general("even_layers"), "even layers")
+        yield _fixed(name, _PIPELINE, Faults(slow_gpu=stage), _fix(stage), f"fix rank {stage}")
+    yield _fixed("pp4 split", _PIPELINE, Faults(bad_stage_split=1), _general("even_layers"), "even layers")
     two_stages = replace(_PLAIN, pp=2, microbatches=6, layers=8)
-    yield _mended("pp2 split", two_stages, Faults(bad_stage_split=1), _general("even_layers"), "even layers")
-    yield _mended("pp4 stall 0", _PIPELINE, Faults(data_stall=0), _fix(0), "fix rank 0")
+    yield _fixed("pp2 split", two_stages, Faults(bad_stage_split=1), _general("even_layers"), "even layers")
+    yield _fixed("pp4 stall 0", _PIPELINE, Faults(data_stall=0), _fix(0), "fix rank 0")
     collection = Faults(garbage_collection=2)
-    yield _mended("pp4 collection 2", _PIPELINE, collection, _general("no_pauses"), "no pauses of hosts")
-    yield _mended("tp2 dp2 pp2 slow gpu 3", _GRID, Faults(slow_gpu=3), _fix(3), "fix rank 3")
-    yield _mended("tp2 dp2 pp2 slow gpu 6", _GRID, Faults(slow_gpu=6), _fix(6), "fix rank 6")
-    yield _mended("tp2 dp2 pp2 slow link 1", _GRID, Faults(slow_link=1), _link(1), "fix link of rank 1")
-    yield _mended("tp2 dp2 pp2 collection 5", _GRID, Faults(garbage_collection=5), _fix(5), "fix rank 5")
+    yield _fixed("pp4 collection 2", _PIPELINE, collection, _general("no_pauses"), "no pauses of hosts")
+    yield _fixed("tp2 dp2 pp2 slow gpu 3", _GRID, Faults(slow_gpu=3), _fix(3), "fix rank 3")
+    yield _fixed("tp2 dp2 pp2 slow gpu 6", _GRID, Faults(slow_gpu=6), _fix(6), "fix rank 6")
+    yield _fixed("tp2 dp2 pp2 slow link 1", _GRID, Faults(slow_link=1), _link(1), "fix link of rank 1")
+    yield _fixed("tp2 dp2 pp2 collection 5", _GRID, Faults(garbage_collection=5), _fix(5), "fix rank 5")
     data = replace(_PLAIN, dp=4, microbatches=2, layers=4)
-    yield _mended("dp4 slow gpu 1", data, Faults(slow_gpu=1), _fix(1), "fix rank 1")
-    yield _mended("dp4 stall 2", data, Faults(data_stall=2), _fix(2), "fix rank 2")
+    yield _fixed("dp4 slow gpu 1", data, Faults(slow_gpu=1), _fix(1), "fix rank 1")
+    yield _fixed("dp4 stall 2", data, Faults(data_stall=2), _fix(2), "fix rank 2")
     # Slow in 3 of 8 micro-batches, in one kind of work, and by another kernel.
     throttled = Faults(throttle=1, throttle_from_ms=20.0, throttle_to_ms=50.0, throttle_factor=1.8)
     parts = {"throttled gpu": throttled, "slow memory": Faults(slow_memory=1), "algorithm": Faults(other_algorithm=1)}
     several = replace(data, microbatches=8, layers=2, dp=3)
     for name, faults in parts.items():
-        yield _mended(f"dp3 {name} 1", several, faults, _fix(1), "fix rank 1")
+        yield _fixed(f"dp3 {name} 1", several, faults, _fix(1), "fix rank 1")
     tensor = replace(_PLAIN, tp=4, microbatches=2, layers=4)
-    yield _mended("tp4 slow gpu 2", tensor, Faults(slow_gpu=2), _fix(2), "fix rank 2")
+    yield _fixed("tp4 slow gpu 2", tensor, Faults(slow_gpu=2), _fix(2), "fix rank 2")
     context = replace(_PLAIN, cp=2, dp=2, microbatches=2, layers=4)
-    yield _mended("cp2 dp2 slow gpu 1", context, Faults(slow_gpu=1), _fix(1), "fix rank 1")
+    yield _fixed("cp2 dp2 slow gpu 1", context, Faults(slow_gpu=1), _fix(1), "fix rank 1")
     experts = replace(_PLAIN, ep=4, dp=4, microbatches=2, layers=4)
-    yield _mended("ep4 dp4 slow gpu 3", experts, Faults(slow_gpu=3), _fix(3), "fix rank 3")
-    yield _mended("pp4 vpp2 slow gpu 1", replace(_PIPELINE, vpp=2), Faults(slow_gpu=1), _fix(1), "fix rank 1")
-    yield _mended("combined ep2 pp2 slow gpu 1", _COMBINED, Faults(slow_gpu=1), _fix(1), "fix rank 1")
+    yield _fixed("ep4 dp4 slow gpu 3", experts, Faults(slow_gpu=3), _fix(3), "fix rank 3")
+    yield _fixed("pp4 vpp2 slow gpu 1", replace(_PIPELINE, vpp=2), Faults(slow_gpu=1), _fix(1), "fix rank 1")
+    yield _fixed("combined ep2 pp2 slow gpu 1", _COMBINED, Faults(slow_gpu=1), _fix(1), "fix rank 1")
     # A small model, whose host is hardly ahead of the GPU.
     small = replace(_PLAIN, dp=2, microbatches=4, layers=4, hidden=1024, heads=8, feed_forward=4096)
     for name, waits in (("wait", Faults(hidden_synchronisation=1)), ("pageable copy", Faults(pageable_copy=1))):
         edit = _general("no_hidden_waits")
-        yield _mended(f"dp2 small hidden {name}", small, waits, edit, "no hidden waits")
-    yield _mended("dp4 graph break 1", data, Faults(graph_break=1), _fix(1), "fix rank 1")
+        yield _fixed(f"dp2 small hidden {name}", small, waits, edit, "no hidden waits")
+    yield _fixed("dp4 graph break 1", data, Faults(graph_break=1), _fix(1), "fix rank 1")
     two = Faults(slow_gpu=1, garbage_collection=2)
-    yield _mended("pp4 slow gpu 1, collection 2", _PIPELINE, two, _both(_fix(1), _general("no_pauses")), "both")
+    yield _fixed("pp4 slow gpu 1, collection 2", _PIPELINE, two, _both(_fix(1), _general("no_pauses")), "both")
     two = Faults(slow_gpu=3, slow_link=4)
-    yield _mended("tp2 dp2 pp2 slow gpu 3, link 4", _GRID, two, _both(_fix(3), _link(4)), "both")
+    yield _fixed("tp2 dp2 pp2 slow gpu 3, link 4", _GRID, two, _both(_fix(3), _link(4)), "both")
     for name, job in (("ep4 dp4 uneven", experts), ("combined ep2 pp2 uneven", _COMBINED)):
         uneven, even = replace(job, faults=Faults(expert_imbalance=0.3)), replace(job, balanced_router=True)
         yield Case(name, uneven, even, _general("balanced_experts"), "balanced experts")
@@ -176,7 +174,7 @@ def _orders() -> Iterator[Case]:
 
 def outcome(case: Case, folder: Path) -> Outcome:
     """Predict one case, and see what happens."""
-    before, after = _what_if(case.settings, folder / "before"), _what_if(case.mended, folder / "after")
+    before, after = _what_if(case.settings, folder / "before"), _what_if(case.fixed, folder / "after")
     one = before.predict(*case.edits(before))
     return Outcome(case, one.step_ns, one.gain_ns, one.gain_low_ns, one.gain_high_ns, before.step_ns - after.step_ns)
 
@@ -196,9 +194,9 @@ def markdown(found: Sequence[Outcome], seconds: float) -> str:
         "Each job is simulated twice from one seed: as it is, and as the edit would have it (without its fault, with",
         "another number m of micro-batches, another schedule). From the traces of the first alone `traceviz what-if`",
         "predicts the gain; the true gain is the difference of the two steps, below 0 where the second is longer.",
-        f" A prediction is right within {GAIN_SHARE:.0%} of the true gain or {STEP_SHARE:.1%} of the step,",
-        f"whichever is larger. {sum(one.held for one in found)} error bars hold the true gain: they span what hangs on",
-        "the host, and not how well peers tell what a healthy kernel takes, or mean items what another order takes.",
+        f"A prediction is right within {GAIN_SHARE:.0%} of the true gain or {STEP_SHARE:.1%} of the step,",
+        f"whichever is larger. {sum(one.held for one in found)} error bars hold the true gain: they cover",
+        "what depends on the host, but not how well peers show a healthy kernel's time, or mean items another order's.",
         "",
         f"Made by `{COMMAND}` ({seconds:.0f} s on this machine): {right} of {len(found)} predictions are right.",
         "",

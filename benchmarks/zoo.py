@@ -41,7 +41,7 @@ time, *matched* counts communication kernels. There is no truth for most of them
   product, to the microsecond (`tests/analyze/waits/megatron_tp8.py`); both late ranks are named, with their hosts.
 - dlrm8: waits and transfers are the published ones (`tests/analyze/waits/test_collectives.py`).
 - hta, tracelens: overlap equals the known values of both tools (`tests/end_to_end/test_real_traces.py`).
-- hta: operations are those of annotations around the launches; of 2 ranks of 128 nothing tells which kernels met, so
+- hta: operations are those of annotations around the launches; of 2 ranks of 128 nothing shows which kernels met, so
   none is matched (`tests/analyze/matching/test_unnamed_groups.py`).
 - megatron_gpu: every kernel against its ground truth (`tests/classify/test_ground_truth.py`).
 
@@ -62,7 +62,7 @@ _FOUND_SQL = "SELECT count(*) AS found FROM findings WHERE severity = 'finding'"
 
 @dataclass(frozen=True)
 class Job:
-    """What is analysed together; ``alone`` where a file has to be told its rank."""
+    """What is analysed together; ``alone`` where a file has to be given its rank."""
 
     path: Path
     name: str
@@ -124,7 +124,7 @@ def _found(lake: Lake) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print a row a job."""
+    """Print a row per job."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--write", action="store_true", help="write the section of docs/accuracy.md, too")

@@ -21,7 +21,7 @@ from traceviz_dag.lake.under_way import is_under_way
 from traceviz_dag.pipeline.home_settings import HomeSettings
 
 _SECONDS_OF_A_TICK = 30
-"""Telling is stopped then, and goes on with the next tick: Dagster ends a tick that takes longer than a minute."""
+"""Reporting stops then, and goes on with the next tick: Dagster ends a tick that takes longer than a minute."""
 
 
 def computed_sensor(settings: HomeSettings) -> dg.SensorDefinition:

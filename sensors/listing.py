@@ -37,8 +37,8 @@ _TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "modified", "
 
 
 Entry = tuple[str, bool, int, int]
-"""One name in a folder as a listing tells of it: name, whether it is a folder, size in bytes, time of change in ns (0
-where the store tells none). A plain tuple: there may be a million of them a tick."""
+"""One name in a folder as a listing shows it: name, whether it is a folder, size in bytes, time of change in ns (0
+where the store shows none). A plain tuple: there may be a million of them a tick."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class FolderLook:
         digest: changes whenever a name, a size or a time of change in it does, or in a folder in it that is one trace.
         traces: files that are traces by their names, and folders that are one trace each.
         being_written: a temporary file of a writer is there.
-        newest_ns: the last time of change of its files; 0 where the store tells none.
+        newest_ns: the last time of change of its files; 0 where the store shows none.
         changed_ns: the folder's own time of change (a name came or went); 0 where there is none.
         is_leaf: it has no folders that are looked into, and none that is a trace.
     """
@@ -340,7 +340,7 @@ def store_of(url: str) -> Any:
 
 
 def _remote_time(row: dict[str, Any]) -> int:
-    """A file's time of change as its store tells it, ns; where it tells none, a negative number made of its tag."""
+    """A file's time of change as its store shows it, ns; where it shows none, a negative number made of its tag."""
     value = next((row[key] for key in _TIME_KEYS if row.get(key)), None)
     if isinstance(value, str):
         try:

@@ -41,7 +41,7 @@ def nightly_schedule(settings: HomeSettings) -> dg.ScheduleDefinition:
         cron_schedule=settings.nightly.cron,
         execution_timezone=settings.nightly.time_zone,
         default_status=dg.DefaultScheduleStatus.RUNNING if settings.watch else dg.DefaultScheduleStatus.STOPPED,
-        description="Looks at every folder, however long at rest; nightly_verdict judges what is there then.",
+        description="Lists every folder, however long at rest; nightly_verdict judges what is there then.",
     )
     def nightly(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
         night = context.scheduled_execution_time.isoformat()
@@ -62,8 +62,8 @@ def nightly_verdict_sensor(settings: HomeSettings) -> dg.SensorDefinition:
         jobs=[*STAGES.values(), JUDGE_NIGHT],
         minimum_interval_seconds=max(30, settings.automation_seconds),
         default_status=dg.DefaultSensorStatus.RUNNING if settings.watch else dg.DefaultSensorStatus.STOPPED,
-        description="Once the nightly look is done and nothing is under way: computes what is missing, then judges. "
-        "When it first runs, it computes what was stale before automation began to look.",
+        description="Once the nightly listing is done and nothing is under way: computes what is missing, then judges. "
+        "When it first runs, it computes what was stale before automation started.",
     )
     def nightly_verdict(
         context: dg.SensorEvaluationContext, traceviz: TracevizHome
@@ -112,7 +112,7 @@ def judge_open_night(
     """The next requests of an open night, if there is one.
 
     What is stale and not under way is asked for once a night and state; when nothing of that is left, or the wait is
-    over, the verdict is asked for. No state is kept: runs tell which night is open and what was tried.
+    over, the verdict is asked for. No state is kept: runs show which night is open and what was tried.
 
     Args:
         now: seconds since the epoch.
@@ -123,7 +123,7 @@ def judge_open_night(
         yield dg.SkipReason("no night is open")
         return
     if not looks[0].dagster_run.is_finished or looks[0].end_time is None:
-        yield dg.SkipReason(f"the look of {night} is under way")
+        yield dg.SkipReason(f"the listing of {night} is under way")
         return
     verdict_key = f"verdict {night}"
     if was_tried(instance, verdict_key):

@@ -1,4 +1,4 @@
-"""Tells somebody that a run failed: a JSON object by POST to a webhook, and a line in a file."""
+"""Notifies somebody that a run failed: a JSON object by POST to a webhook, and a line in a file."""
 
 import json
 import urllib.request
@@ -19,14 +19,14 @@ _TIMEOUT_SECONDS = 10
 
 def notify_sensor(settings: HomeSettings) -> dg.SensorDefinition:
     """The sensor ``notify``: every run that failed for good, failed gates among them, since a failed gate fails its
-    run. It runs unless switched off, where there is somebody to tell."""
+    run. It runs unless switched off, where there is somebody to notify."""
     tells = bool(settings.notify.webhook or settings.notify.file)
 
     @dg.run_failure_sensor(
         name="notify",
         minimum_interval_seconds=settings.automation_seconds,
         default_status=dg.DefaultSensorStatus.RUNNING if tells else dg.DefaultSensorStatus.STOPPED,
-        description="Tells the webhook, or writes to the file, of traceviz.toml about runs that failed for good.",
+        description="Calls the webhook, or writes to the file, of traceviz.toml about runs that failed for good.",
     )
     def notify(context: dg.RunFailureSensorContext, traceviz: TracevizHome) -> dg.SkipReason | None:
         run = context.dagster_run

@@ -1,4 +1,4 @@
-"""Mends Dagster's memory of which partitions exist, which loses some under load.
+"""Fixes Dagster's memory of which partitions exist, which loses some under load.
 
 Dagster keeps for each asset the set of materialised partitions up to an event. As of 1.13.27 it takes that set from an
 earlier look than the event, so that partitions that were materialised in between are forgotten, and automation waits
@@ -26,13 +26,13 @@ def partition_status_sensor(settings: HomeSettings) -> dg.SensorDefinition:
     )
     def partition_status(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         repository = context.repository_def
-        mended = []
+        fixed = []
         # A step that makes several tables is there under the key of each.
         for key, asset in repository.assets_defs_by_key.items() if repository is not None else ():
             if asset.partitions_def is not None and forgotten(context.instance, key, asset.partitions_def):
                 context.instance.wipe_asset_cached_status([key])
-                mended.append(key.to_user_string())
-        return dg.SkipReason(f"forgotten partitions of {', '.join(sorted(mended))}" if mended else "nothing forgotten")
+                fixed.append(key.to_user_string())
+        return dg.SkipReason(f"forgotten partitions of {', '.join(sorted(fixed))}" if fixed else "nothing forgotten")
 
     return partition_status
 

@@ -104,7 +104,7 @@ def last_automation_look(instance: dg.DagsterInstance, *, though_off: bool = Fal
     """When automation began to look the last time, seconds since the epoch; None where it is off, or never did.
 
     Args:
-        though_off: tell it where automation is off, too.
+        though_off: report it where automation is off, too.
     """
     if instance.is_ephemeral:
         # It keeps nothing of sensors.

@@ -208,14 +208,14 @@ def _flagged(inputs: IterationInputs, missing: Sequence[int]) -> IterationInputs
 
 
 def _growing(local: Path) -> list[str]:
-    """Names of what is not whole in a folder, of formats whose files cannot be told for theirs before their end."""
+    """Names of what is not whole in a folder, of formats whose files cannot be recognised before their end."""
     found = []
     for path in sorted(local.iterdir()):
         if path.is_dir():
             one = None if path.name.startswith(".") else format_of(path)
         else:
             one = format_with_suffix(path.name) if is_trace_name(path.name) and path.is_file() else None
-        if one is not None and not one.told_before_its_end and not one.is_whole(path):
+        if one is not None and not one.detectable_while_writing and not one.is_whole(path):
             found.append(path.name)
     return found
 

@@ -21,7 +21,7 @@ from traceviz_dag.read.perfetto.engines import Engine, find_engine
 _SHARED_DATA = Path(os.environ.get("TRACEVIZ_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
 
-# How long an example takes tells how busy the machine is.
+# How long an example takes shows how busy the machine is.
 hypothesis.settings.register_profile("without deadlines", deadline=None)
 hypothesis.settings.load_profile("without deadlines")
 

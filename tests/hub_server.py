@@ -24,7 +24,7 @@ class Hub(ThreadingHTTPServer):
         commit: what it says its newest commit is.
         said: what it says of the data set instead; None says what is true.
         size: what it states as the size of every file; None states what is true.
-        busy: whether storage tells everybody to come again in three years.
+        busy: whether storage asks everybody to come again in three years.
         too_much: whether the transfer of a file does not end.
         next_page: where it says that the next page of the listing is.
         tokens: the Authorization header of each request that had one.

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 from tests.damage import Answer
 from traceviz_dag.pipeline.formats.registry import trace_formats
-from traceviz_dag.read.formats import all_suffixes, file_formats, folder_marks, formats_of_others, suffix_inside
+from traceviz_dag.read.formats import all_suffixes, file_formats, folder_marks, plugin_formats, suffix_inside
 from traceviz_dag.show.registry import figure_kinds
 from traceviz_dag.tables import all_tables, derived_tables
 
@@ -77,7 +77,7 @@ def installed(package: Path, code: str, points: str) -> Iterator[None]:
 def _forget() -> None:
     for kept in (
         *(all_tables, derived_tables, figure_kinds, trace_formats),
-        *(all_suffixes, file_formats, folder_marks, formats_of_others, suffix_inside),
+        *(all_suffixes, file_formats, folder_marks, plugin_formats, suffix_inside),
     ):
         kept.cache_clear()
 

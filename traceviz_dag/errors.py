@@ -71,7 +71,7 @@ class UsageError(TracevizError):
 
 
 class NoEvidenceError(TracevizError):
-    """What was asked for cannot be told from what the traces hold; the reason was printed, or is in the JSON."""
+    """What was asked for cannot be known from what the traces hold; the reason was printed, or is in the JSON."""
 
 
 class StoppedError(TracevizError):
@@ -97,7 +97,7 @@ def file_system_remedy(error: OSError, otherwise: str) -> str:
     """What to do about a fault of the file system.
 
     Args:
-        otherwise: where the kind of fault does not tell.
+        otherwise: where the kind of fault does not show.
     """
     return _REMEDIES.get(error.errno or 0, otherwise)
 

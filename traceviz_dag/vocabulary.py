@@ -119,14 +119,14 @@ class SynchronizationKind(StrEnum):
 
 
 class SynchronizationEvidence(StrEnum):
-    """What tells of a synchronisation: the profiler's own row of it, or the order of the host calls alone."""
+    """What records a synchronisation: the profiler's own row of it, or the order of the host calls alone."""
 
     RECORDED = "recorded"
     ORDER = "order"
 
 
 class HostWork(StrEnum):
-    """What a host does while its GPU waits to be given work, as far as the names of its rows tell."""
+    """What a host does while its GPU waits to be given work, as far as the names of its rows show."""
 
     DATA_LOADING = "data_loading"
     GARBAGE_COLLECTION = "garbage_collection"
@@ -232,12 +232,12 @@ class MemoryCategory(StrEnum):
 
 
 class MatchEvidence(StrEnum):
-    """What tells that a snapshot of GPU memory is of the trace of its rank."""
+    """What shows that a snapshot of GPU memory is of the trace of its rank."""
 
     TIME = "time"
-    """Its name tells the rank, its events are of the time of the trace, and its GPU is that of the trace."""
+    """Its name shows the rank, its events are of the time of the trace, and its GPU is that of the trace."""
     NAME = "name"
-    """Its name tells the rank; times cannot be compared, since the one or the other tells none."""
+    """Its name shows the rank; times cannot be compared, since the one or the other shows none."""
 
 
 class MemoryEvidence(StrEnum):

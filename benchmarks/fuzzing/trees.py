@@ -50,7 +50,7 @@ class Document:
             holder[key] = [holder[key]] * chance.choice((1, 3))
 
     def text(self, raw: str) -> str:
-        """A stand-in for a raw text."""
+        """A substitute for a raw text."""
         self._texts.append(raw)
         return f"@@raw{len(self._texts) - 1}@@"
 

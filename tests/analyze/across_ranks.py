@@ -91,7 +91,7 @@ def _name(what: str, of: object) -> str:
 
 
 def truth_kernels(folder: Path) -> pd.DataFrame:
-    """The truth of all ranks, a row a kernel."""
+    """The truth of all ranks, a row per kernel."""
     frame = pd.concat([pd.read_parquet(path) for path in sorted(folder.glob("rank_*.parquet"))], ignore_index=True)
     return frame.astype({name: object for name in frame if str(frame[name].dtype) == "category"})
 

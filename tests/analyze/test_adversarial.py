@@ -72,7 +72,7 @@ def test_nobody_is_blamed_in_a_healthy_job_whatever_its_clocks_say(name, analyse
         ("two all-reduces, every clock elsewhere", {"durations"}, "come from durations, which need no clock"),
         ("ten all-reduces, one clock 50 ms ahead", {"solved"}, "no rank is to blame"),
         ("ends scattered, clocks cannot be solved", {None}, "nobody can be blamed: no wait among peers"),
-        ("no process groups", {None}, "no wait is told for 8 matched communication kernels"),
+        ("no process groups", {None}, "no wait is known for 8 matched communication kernels"),
         ("no process groups, ten all-reduces", {"solved"}, "no rank is to blame"),
     ],
 )
@@ -91,7 +91,7 @@ def test_a_slow_rank_is_named_without_clocks_and_its_delay_is_called_no_saving(a
         "a share of the step, not of what lies between meetings"
     )
     text = said(iteration)
-    assert "rank 5 delayed its peers by 30" in text and "not what mending it would save" in text
+    assert "rank 5 delayed its peers by 30" in text and "not what fixing it would save" in text
     assert "rank 5 computes slowly: the same kernels take 1.30 times as long" in text
 
 
@@ -102,7 +102,7 @@ def test_a_host_that_launches_late_is_named_as_such_on_clocks_that_say_otherwise
     assert "computes slowly" not in said(iteration)
 
 
-def test_no_figure_shows_waits_that_nothing_tells(analyse):
+def test_no_figure_shows_waits_that_nothing_shows(analyse):
     class Source:
         run, iteration = "job", 7
 

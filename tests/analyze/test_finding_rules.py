@@ -136,7 +136,7 @@ def test_no_rule_judges_what_has_no_evidence(rule, tmp_path):
     assert lake.query_iteration(rule.partly_sql or "SELECT 1 WHERE false", run=RUN, iteration=7).num_rows == 0
 
 
-def test_a_late_rank_is_mended_where_its_lateness_comes_from():
+def test_a_late_rank_is_fixed_where_its_lateness_comes_from():
     rule = rule_named("slow_rank")
     kinds = ("host", "idle", "memory", "fwd_computation", "bwd_communication", "unclassified", None)
     late = [rule.what_to_do({"against": "late", "late_category": kind}) for kind in kinds]
@@ -147,7 +147,7 @@ def test_a_late_rank_is_mended_where_its_lateness_comes_from():
     assert "clocks" in stage.what_to_do({"because": "slower"}) and "layers" in stage.what_to_do({"because": "more"})
 
 
-def test_communication_is_mended_in_the_way_of_its_dimension():
+def test_communication_is_fixed_in_the_way_of_its_dimension():
     rule = rule_named("exposed_communication")
     words = [rule.what_to_do({"dimension": name}) for name in ("dp", "tp", "pp", "control")]
     assert "--overlap-grad-reduce" in words[0] and "--tp-comm-overlap" in words[1] and len(set(words)) == 4
@@ -227,7 +227,7 @@ def test_where_a_model_is_served_no_option_of_training_is_advised_and_nothing_is
         here = Iteration("a", 7, [gain], 100_000, 1, "none", kind)
         (found,) = findings_table(here, [Judged(rule_named("hidden_sync"), [row])]).to_pylist()
         assert words in found["statement"]
-        # The replay's step is a little longer than what the host measured: one length is told, and shares are of it.
+        # The replay's step is a little longer than what the host measured: one is reported, with shares of it.
         assert found["step_ns"] == 100_000 and "(1.9 %)" in found["statement"]
 
 

@@ -121,7 +121,7 @@ def test_what_comes_after_a_wait_of_the_host_names_who_waited(tmp_path, caller, 
     assert (gap["synchronization_caller"], gap["of_framework"]) == (caller, of_framework)
 
 
-def test_the_backward_pass_is_launched_by_another_thread_and_the_main_one_tells_what_it_does(tmp_path):
+def test_the_backward_pass_is_launched_by_another_thread_and_the_main_one_shows_what_it_does(tmp_path):
     file = a_step()
     file.kernel(GEMM, 0, 10_000, launched=10)
     file.python("torch/_dynamo/convert_frame.py(31): _compile", 12_000, 60_000)

@@ -21,7 +21,7 @@ from traceviz_dag.analyze.intervals import (
     union,
 )
 
-# A negative length stands for an interval that ends before it starts: it covers nothing.
+# A negative length represents an interval that ends before it starts: it covers nothing.
 _pairs = st.lists(st.tuples(st.integers(0, 40), st.integers(-2, 12)), max_size=10)
 _windows = st.lists(st.tuples(st.integers(-5, 50), st.integers(-3, 30)), min_size=1, max_size=6)
 

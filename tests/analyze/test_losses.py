@@ -70,7 +70,7 @@ def test_losses_of_real_profiles_agree_with_sql_on_the_exports(shared_data, tmp_
     assert rows["copies"]["value"] == max(row["value"] for row in rows.values() if row["rule"] != "tensor_cores") > 0.94
     assert f"{copied / gpus / 1e6:#.3g}".rstrip(".") + " ms in all" in rows["copies"]["detail"]
     assert f": {products / gpus / 1e6:#.3g} ms of" in rows["tensor_cores"]["statement"]
-    # Nothing tells who takes part in its communications: the exit code says so.
+    # Nothing shows who takes part in its communications: the exit code says so.
     path = shared_data / "nsys/mfu_2gpu_before.sqlite"
     rows = _findings(path, tmp_path / "home", code=2)
     idle = []

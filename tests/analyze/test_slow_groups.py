@@ -51,7 +51,7 @@ def test_a_set_is_named_where_all_its_ranks_are_slow_and_no_larger_one_holds_it(
 
 
 def test_ranks_that_have_more_to_do_are_not_slow_together_or_alone():
-    """The last two ranks run a tenth more tokens: on grids that tell it, and in products on grids that do not."""
+    """The last two ranks run a tenth more tokens: on grids that show it, and in products on grids that do not."""
     table = work(
         lambda rank, _: 1.1 if rank > 5 else 1.0,
         blocks=lambda rank, name: 1100 if rank > 5 and name in BY_MEMORY else 1000,
@@ -61,7 +61,7 @@ def test_ranks_that_have_more_to_do_are_not_slow_together_or_alone():
     assert rows[6]["work"] == pytest.approx(1.1) and rows[0]["work"] == 1.0
 
 
-def test_sizes_tell_longer_sequences_from_a_slow_gpu():
+def test_sizes_show_longer_sequences_from_a_slow_gpu():
     """Ranks 1 and 5 also run sequences of lengths that no other has, and rank 5 has a slow GPU."""
     rows = [
         {"rank": rank, "stage": 0, "step": 1, "phase": "forward", "name": name, "input_sizes": f"[[{tokens},8]]"}
@@ -91,7 +91,7 @@ def test_sizes_tell_longer_sequences_from_a_slow_gpu():
     ],
     ids=["nothing", "persistent kernels", "equal messages", "larger messages"],
 )
-def test_what_does_not_tell_the_work_is_said_of_a_slow_rank(told, by, slow):
+def test_what_does_not_show_the_work_is_said_of_a_slow_rank(told, by, slow):
     """Rank 5 takes 1.3 times as long in all it does, on grids that are those of products."""
     rows = [
         {"rank": rank, "stage": 0, "step": 1, "phase": "forward", "name": name, "kernels": 4}

@@ -52,7 +52,7 @@ def test_a_kernel_that_does_more_under_the_same_name_is_not_a_slow_gpu():
 
 
 def test_products_of_one_name_and_grid_that_are_larger_on_one_stage_are_no_slow_gpu():
-    """Half of the kernels take twice as long on stage 2: their sizes tell it, or else that the others do not."""
+    """Half of the kernels take twice as long on stage 2: their sizes show it, or else that the others do not."""
     rows = [
         (stage, f"{kind} {n}", 10, 200 if kind == "product" and stage == 2 else 100)
         for stage in range(3)
@@ -68,7 +68,7 @@ def test_products_of_one_name_and_grid_that_are_larger_on_one_stage_are_no_slow_
     assert parts(stage_speeds(work(*rows, sizes=equal), _ONE_RANK), 2) == (0, 0, 3333), "the same work takes longer"
 
 
-def test_memory_is_slow_where_all_that_it_bounds_is_and_grids_tell_that_it_is_the_same_work():
+def test_memory_is_slow_where_all_that_it_bounds_is_and_grids_show_that_it_is_the_same_work():
     """Norms and elementwise kernels take twice as long on stage 2, products do not."""
     kinds = [("void norm::kernel", 2_048)] * 6 + [("nvjet_tst_gemm", 132)] * 6
 

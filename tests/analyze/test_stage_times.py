@@ -49,7 +49,7 @@ def test_one_slow_rank_does_not_make_its_stage_the_slowest(replicas):
     slow = 2 * replicas
     times = stage_times(microbatches(job | {slow: (2, 4.2)}))
     assert times.slowest is None
-    assert "no stage stands out" in slowest_statement(times)
+    assert "no stage is an outlier" in slowest_statement(times)
 
 
 def test_a_stage_whose_ranks_are_all_slow_is_the_slowest_against_the_mean_of_all():
@@ -57,14 +57,14 @@ def test_a_stage_whose_ranks_are_all_slow_is_the_slowest_against_the_mean_of_all
     times = stage_times(microbatches(job | {0: (0, 4.5)}))
     assert (times.slowest.stage, times.slowest.ranks, times.slowest.compute_ns) == (3, 2, 4 * MS)
     assert times.slowest.excess == pytest.approx(4 / 3.25 - 1)
-    assert "slowest stage 3: 4.000 ms of computation a micro-batch" in slowest_statement(times)
+    assert "slowest stage 3: 4.000 ms of computation per micro-batch" in slowest_statement(times)
 
 
-def test_a_stage_of_one_rank_is_not_told_from_its_gpu():
+def test_a_stage_of_one_rank_is_not_distinguished_from_its_gpu():
     times = stage_times(microbatches({0: (0, 3.0), 1: (1, 4.5)}))
     assert times.slowest.rank == 1
     assert "rank 1 is the only one of that stage with known micro-batches" in slowest_statement(times)
-    assert "cannot be told apart" in slowest_statement(times)
+    assert "cannot be distinguished" in slowest_statement(times)
 
 
 def test_steps_are_not_added_up_and_broken_off_micro_batches_do_not_count():

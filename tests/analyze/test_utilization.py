@@ -139,7 +139,7 @@ def test_mfu_is_operations_over_step_time_gpus_and_the_peak_of_the_stated_number
     [
         (Stated((), (H100,), 8, 1), "no trace keeps the settings of the job"),
         (stated(GPT3, GPT3 | {"num_layers": "48"}), "the ranks state different values of num_layers"),
-        (stated(gpus=None), "nothing tells how many GPUs the job has"),
+        (stated(gpus=None), "nothing shows how many GPUs the job has"),
         (stated(devices=()), "no trace names a GPU"),
         (stated(devices=(H100, "NVIDIA H200")), f"the ranks have different GPUs: {H100}, NVIDIA H200"),
         (stated(devices=("Tesla T4",)), "no bf16 peak of Tesla T4 is known"),

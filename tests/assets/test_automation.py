@@ -98,7 +98,7 @@ def test_what_the_command_line_computed_meanwhile_is_not_computed_again(computed
 
 
 def test_what_appears_after_the_first_look_fails_or_comes_late_is_computed_stage_by_stage(tmp_path):
-    """Of one run a trace is broken until it is mended; of the other the file of a rank comes late."""
+    """Of one run a trace is broken until it is fixed; of the other the file of a rank comes late."""
     late, broken = write_run(tmp_path / "runs/late", {7: 1}, 2), write_run(tmp_path / "runs/broken", world=2)
     loop = Loop(tmp_path / "home", tmp_path / "runs")
     assert loop.evaluate() == set()
@@ -111,13 +111,13 @@ def test_what_appears_after_the_first_look_fails_or_comes_late_is_computed_stage
     rank_file(1, 2).write(trace(broken, 1))
     loop.settle()
     loop.tick(15 * 60)
-    mended = of_ranks("broken@7", 0, 1)
+    fixed = of_ranks("broken@7", 0, 1)
     assert loop.automate() == [
         of_topology("broken@7", "late@7"),
-        mended | of_ranks("late@7", 0),
+        fixed | of_ranks("late@7", 0),
         of_iterations("broken@7", "late@7"),
     ]
-    assert loop.news() == of_topology("broken@7", "late@7") | mended | of_ranks("late@7", 0) | of_iterations(
+    assert loop.news() == of_topology("broken@7", "late@7") | fixed | of_ranks("late@7", 0) | of_iterations(
         "broken@7", "late@7"
     )
     assert partial(loop) == {"broken": False, "late": True}

@@ -53,7 +53,7 @@ def test_the_groups_are_numbered_in_the_order_in_which_data_goes_through_them():
             assert order[parent] <= order[node.key], (parent, node.key)
 
 
-def test_what_the_rows_do_not_tell_is_not_plotted():
+def test_what_the_rows_do_not_show_is_not_plotted():
     for table in PLOTS:
         empty = plotted(table, all_tables()[table].schema.empty_table())
         assert set(empty.values()) <= {0}, table

@@ -1,4 +1,4 @@
-"""What stands beside an event that is recorded by hand: versions of its inputs."""
+"""What is beside an event that is recorded by hand: versions of its inputs."""
 
 from __future__ import annotations
 

@@ -371,7 +371,7 @@ def test_a_night_waits_for_a_rank_that_failed_no_longer_than_it_may(tmp_path):
     assert next_requests(loop) == [("judge_night", "job@1")], "once a night and state"
 
 
-def test_a_failed_gate_tells_the_file_what_moved(judged):
+def test_a_failed_gate_shows_the_file_what_moved(judged):
     home, instance, result = judged
     run = instance.get_run_by_id(result.run_id)
     (entry,) = instance.all_logs(result.run_id, of_type=dg.DagsterEventType.RUN_FAILURE)

@@ -115,7 +115,7 @@ def pending(home: Path) -> tuple[str, list[int]] | None:
 
 @pytest.mark.parametrize("by_hand", [True, False])
 def test_command_and_step_mark_alike_what_was_moved_away(own, tmp_path, by_hand: bool):
-    """By hand both are told to make anew what is current, too; else what is stale: the rules have changed."""
+    """By hand both are asked to make anew what is current, too; else what is stale: the rules have changed."""
     run, home = own
     other = shutil.copytree(home, tmp_path / "other")
     trace(run, 1).unlink()

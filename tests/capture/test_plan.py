@@ -271,7 +271,7 @@ def test_explaining_the_rendered_arguments_promises_what_was_planned():
     assert {one.question: one.answer for one in older}["Which phase is a kernel in?"] == "yes"
 
 
-def test_explain_says_what_is_missing_and_how_to_mend_it():
+def test_explain_says_what_is_missing_and_how_to_fix_it():
     given = ["--profile", "--use-pytorch-profiler", "--pipeline-model-parallel-size", "4", "--num-layers", "8"]
     found = {one.question: one for one in explain([*given, "--save-interval", "11", "--profile-ranks", "0", "1"])}
     assert found["Which micro-batch and model chunk?"].answer == "no"

@@ -376,7 +376,7 @@ def test_sizes_of_a_model_are_kept_as_they_are_in_this_iteration(monkeypatch):
     assert found == layers | {"global_batch_size": "48"}
     unknown = plugin._settings({})
     unknown.pop("torch", None)
-    assert unknown == layers, "the batch still ramps up, and nothing tells how far it is"
+    assert unknown == layers, "the batch still ramps up, and nothing shows how far it is"
     assert dict(kept_settings({"settings": found})) == found
 
 

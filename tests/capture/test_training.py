@@ -149,7 +149,7 @@ def test_what_went_wrong_is_said_and_nothing_half_written_stays(newest):
     ):
         assert words in newest.said
     assert "left before its last file was written" in newest.said
-    assert newest.said.count("the job has a profiler of its own") == WORLD
+    assert newest.said.count("the job has its own profiler") == WORLD
     assert len(list(newest.out("other profiler").glob("*.pt.trace.json"))) == WORLD
     assert not [path for path in newest.out("broken ranks").rglob("*") if path.is_file() and is_left_over(path)]
 

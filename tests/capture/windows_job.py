@@ -1,4 +1,4 @@
-"""A plain PyTorch loop in which a window may end anywhere; it knows of a capture only where it is told to call it.
+"""A plain PyTorch loop in which a window may end anywhere; it knows of a capture only where it is made to call it.
 
     python windows_job.py ITERATIONS [loader] [recorded] [epochs] [script]
 

@@ -1,4 +1,4 @@
-"""Windows that do not hold whole training steps: nothing untrue is told of micro-batches, and the file says so."""
+"""Windows that do not hold whole training steps: nothing untrue is reported of micro-batches, and the file says so."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ CASES: dict[str, tuple[JobSettings, Edges, str]] = {
 
 
 def classified(settings: JobSettings, folder: Path) -> list[tuple[Classification, float]]:
-    """Each file, and the share of its kernel time whose micro-batch or chunk is told and not true; the sizes of batches
+    """Each file, and the share of its kernel time whose micro-batch or chunk is reported wrongly; the sizes of batches
     are not used."""
     simulate(settings, folder, workers=1)
     found = []

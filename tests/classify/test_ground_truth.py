@@ -175,7 +175,7 @@ def without_groups(row: msgspec.Raw) -> object:
 
 
 def wrongly_told(table: pd.DataFrame, column: str) -> float:
-    """The share of time of which something is told in a column that is not true."""
+    """The share of time of which something is reported in a column that is not true."""
     told = table[column].notna() & ~table[column].isin(["unknown", "unclassified"])
     return float(table.dur_ns[told & (table[column] != table[f"{column}_true"])].sum() / table.dur_ns.sum())
 
@@ -188,7 +188,7 @@ def without_stacks(request, shared_data, tmp_path_factory) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_without_stacks_and_groups_nothing_untrue_is_told_and_computation_is(shared_data, tmp_path, run):
+def test_without_stacks_and_groups_nothing_untrue_is_reported_and_computation_is(shared_data, tmp_path, run):
     folder = stripped(shared_data / "megatron_gpu" / run, tmp_path, groups=False)
     for ranks in ((0, 1, 2, 3), (1,), (0, 3)):
         table = joined_with_truth(classified(folder, ranks), shared_data / "megatron_gpu" / run / "truth")

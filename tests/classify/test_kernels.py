@@ -46,7 +46,7 @@ def megatron_step(file: KinetoFile) -> None:
     file.operator("autograd::engine::evaluate_function: MmBackward0", 3_200, 3_600, AUTOGRAD, **{"Sequence number": 7})
 
 
-def test_forward_and_backward_are_told_by_stack_and_by_autograd_thread(tmp_path):
+def test_forward_and_backward_are_known_from_stack_and_by_autograd_thread(tmp_path):
     file = KinetoFile()
     megatron_step(file)
     file.kernel(GEMM, 1_300, 1_400, launched=1_250)
@@ -252,7 +252,7 @@ def test_kernels_belong_to_the_step_that_launched_them_and_strays_to_the_nearest
     assert table.step_evidence.to_dict() == {"crosses": "launch", "before": "nearest", "after": "nearest"}
 
 
-def test_without_stacks_the_autograd_thread_still_tells_backward_and_the_rest_stays_open(tmp_path):
+def test_without_stacks_the_autograd_thread_still_shows_backward_and_the_rest_stays_open(tmp_path):
     file = KinetoFile()
     file.annotation("ProfilerStep#3", 0, 10_000)
     file.operator("aten::mm", 1_200, 1_300)
@@ -293,7 +293,7 @@ def test_one_stream_says_nothing_of_a_default_group_that_carries_everything(tmp_
     assert table.category.tolist() == ["dp_communication", "unclassified"]
 
 
-def test_a_stream_of_one_known_group_tells_the_kernels_without_metadata(tmp_path):
+def test_a_stream_of_one_known_group_shows_the_kernels_without_metadata(tmp_path):
     groups = [{"pg_name": "3", "pg_desc": "TENSOR_MODEL_PARALLEL_GROUP", "pg_size": 2, "ranks": [0, 1]}]
     file = KinetoFile(world_size=2, groups=groups)
     megatron_step(file)

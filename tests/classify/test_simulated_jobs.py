@@ -70,7 +70,7 @@ def test_without_stacks_many_additions_in_a_row_are_the_models_own_and_no_counte
     assert set(score.wrong.values()) == {0.0} and set(score.right.values()) == {1.0}
 
 
-def test_where_neither_stacks_nor_groups_are_computation_is_told_and_communication_unknown():
+def test_where_neither_stacks_nor_groups_are_computation_is_reported_and_communication_unknown():
     score = score_of("neither_stacks_nor_groups")
     assert score.non_communication == 1.0 and score.unknown > 0.01
     assert set(score.wrong.values()) == {0.0}

@@ -61,7 +61,7 @@ def test_the_columns_of_other_truth_tables_are_understood(shared_data, tmp_path)
     assert {"bwd_computation_recompute", "other_communication"} <= {row["category"] for row in answer["categories"]}
 
 
-def test_a_graph_of_a_whole_step_counts_and_its_rest_is_told_beside(tmp_path):
+def test_a_graph_of_a_whole_step_counts_and_its_rest_is_reported_beside(tmp_path):
     settings = JobSettings(layers=2, pp=2, microbatches=2, hidden=256, heads=4, sequence=128, vocabulary=512)
     run = simulate(replace(settings, cuda_graphs=Graphs.ITERATION), tmp_path / "job", workers=1)
     answer = json.loads(traceviz("accuracy", run, "--home", tmp_path, "--json").stdout)
@@ -85,7 +85,7 @@ def row(correlation: int, category: str, microbatch: int | None, node: int = -1)
     }
 
 
-def test_shares_are_of_all_kernel_time_and_a_graph_over_micro_batches_is_told_apart():
+def test_shares_are_of_all_kernel_time_and_a_graph_over_micro_batches_is_distinguished():
     truth = [row(1, "fwd_computation", 0), row(2, "fwd_computation", 1), row(3, "fwd_computation", 1)]
     truth += [row(4, "fwd_computation", 0, node=1), row(4, "fwd_computation", 1, node=2)]
     ours = [row(1, "fwd_computation", 0), row(2, "unclassified", None), row(4, "unclassified", None, node=1)]

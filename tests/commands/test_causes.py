@@ -149,10 +149,10 @@ def test_uneven_experts_are_a_usual_edit_and_refused_where_there_are_none():
     (balanced,) = (row for row in stored if row["edit"] == "balanced_experts")
     assert balanced == asked and asked["gain_ns"] > 0
     (row,) = rows("what-if", "--home", home_of("slow_rank"), "--balanced-experts", code=2)
-    assert row["reason"] == "no all-to-alls tell of experts whose load differs" and row["gain_ns"] is None
+    assert row["reason"] == "no all-to-alls show experts whose load differs" and row["gain_ns"] is None
 
 
-def test_another_order_tells_the_step_for_each_micro_batch_and_a_refusal_costs_no_other_edit():
+def test_another_order_shows_the_step_for_each_micro_batch_and_a_refusal_costs_no_other_edit():
     home = home_of("slow_rank")
     (row,) = rows("what-if", "--home", home, "--microbatches", 8)
     assert (row["edit"], row["microbatches"], row["schedule"]) == ("microbatches", 8, None)
@@ -190,7 +190,7 @@ def test_a_limit_cuts_the_print_and_not_the_json():
         (("critical-path", "--records", "a.parquet", "--run", "job"), "name traces or --records, not both"),
     ],
 )
-def test_words_that_nothing_can_be_told_of_are_one_line(words, said):
+def test_words_that_nothing_can_be_known_of_are_one_line(words, said):
     code, output, line = ask(*words, "--home", home_of("slow_rank"))
     assert (code, output) == (2, "") and line.startswith(said) and "\n" not in line
 
@@ -199,7 +199,7 @@ def test_words_that_nothing_can_be_told_of_are_one_line(words, said):
 def test_traces_without_a_gpu_end_with_2_and_why(command, shared_data, tmp_path):
     traces = shared_data / "megatron_cpu/pp2_dp2_distopt_overlap"
     code, output, line = ask(command, traces, "--home", tmp_path)
-    assert code == 2 and "the traces have no GPU, so nothing tells what waited for what" in line
+    assert code == 2 and "the traces have no GPU, so nothing shows what waited for what" in line
     assert ("no critical path" if command == "critical-path" else "nothing can be predicted") in output
     for answer in rows(command, traces, "--home", tmp_path, code=2):
         assert "no GPU" in answer["reason"] and answer["step_ns"] is None and not answer["certain"]
@@ -241,8 +241,8 @@ def test_records_give_the_published_slowdown_and_the_text_says_the_same(records)
     assert code == 0
     assert f"step {answer['step_ns'] / 1e6:,.3f} ms as replayed, mean of {answer['steps']};" in output
     assert "that is 1.537 times the 5,897.478 ms" in output
-    assert "ideal durations in the last stage (1) win back 68.8% of that loss" in output
-    assert "win back 2.5%: data-parallel rank 8 of stage 1, data-parallel rank 27 of stage 1" in output
+    assert "ideal durations in the last stage (1) would save 68.8% of that loss" in output
+    assert "would save 2.5%: data-parallel rank 8 of stage 1, data-parallel rank 27 of stage 1" in output
     cells = [line.split() for line in output.splitlines()]
     for kind, key, most in (
         ("stages", "stage", 12),
@@ -264,14 +264,14 @@ def test_edits_of_records_are_rows_as_those_of_traces(records):
         assert row["gain_low_ns"] <= row["gain_ns"] <= row["gain_high_ns"] and row["steps"] == answer["steps"]
     assert (answer["rows"][-1]["data_parallel_rank"], answer["rows"][-1]["stage"]) == (1, 1)
     for words, said in (
-        (("--even-layers",), "--even-layers: records of pipeline operations do not tell what it changes"),
+        (("--even-layers",), "--even-layers: records of pipeline operations do not show what it changes"),
         (("--fix-rank", 1), "--fix-rank 1: no such rank in the records"),
         (("--hide", "cp"), "no communication of dimension cp; there are dp, embedding, grad_norm, pp, tp, all"),
     ):
         assert ask("what-if", "--records", records, *words) == (2, "", said)
 
 
-def test_records_of_one_rank_tell_nothing_of_ranks_and_stages(records):
+def test_records_of_one_rank_show_nothing_of_ranks_and_stages(records):
     table = pq.read_table(records).to_pandas()
     table["optype"] = table["optype"].astype(str)
     apart = table["optype"].str.contains("send|recv|embedding")
@@ -284,7 +284,7 @@ def test_records_of_one_rank_tell_nothing_of_ranks_and_stages(records):
     code, output, _ = ask("what-if", "--records", one, "--json")
     assert code == 0 and not {"fix_rank", "equal_stages"} & {row["edit"] for row in json.loads(output)["rows"]}
     for words, said in (
-        (("--fix-rank", 0), "rank 0 is the only one in the records, so nothing tells what is usual"),
+        (("--fix-rank", 0), "rank 0 is the only one in the records, so nothing shows what is usual"),
         (("--equal-stages",), "only one pipeline stage was recorded, so there are none to even out"),
     ):
         code, output, line = ask("what-if", "--records", one, *words, "--hide", "dp", "--json")

@@ -21,14 +21,14 @@ def tables(draw, letters: int = 12):
 
 
 @given(tables(), st.integers(40, 160))
-def test_every_column_is_in_a_block_that_fits_and_each_block_begins_with_what_tells_rows_apart(table, width):
+def test_every_column_is_in_a_block_that_fits_and_each_block_begins_with_what_distinguishes_rows(table, width):
     names, rows, numeric = table
     blocks = stacked(names, rows, numeric, width)
     assert sorted({place for block in blocks for place in block}) == list(range(len(names)))
     least = [least_width(name, [row[place] for row in rows], numeric[place]) for place, name in enumerate(names)]
     for block in blocks:
         fits = sum(least[place] for place in block) + BETWEEN * (len(block) - 1) + EDGES <= width
-        # What tells the rows apart and one column more are together even where they do not fit.
+        # What distinguishes the rows and one column more are together even where they do not fit.
         assert fits or block[:-1] == blocks[0][: len(block) - 1]
     if len(blocks) > 1:
         keys = [place for place in blocks[0] if all(place in block for block in blocks)]

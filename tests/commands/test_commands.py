@@ -39,7 +39,7 @@ def test_the_summary_says_step_time_exposed_communication_and_its_stages(run, ho
     text = traceviz("analyze", run / "iteration_7", "--home", home, "--tables").stdout
     assert "0 ranks computed, 4 unchanged" in text
     assert "step 0.100 ms over 4 ranks" in text
-    assert "no stage stands out: stage 0 computes longest" in text
+    assert "no stage is an outlier: stage 0 computes longest" in text
     assert "fwd_computation" in text
 
 
@@ -161,7 +161,7 @@ def test_each_bad_file_is_one_line_that_names_it_and_the_others_go_on(tmp_path):
     assert "Traceback" not in result.stderr
 
 
-def test_a_rank_that_stands_twice_and_one_without_a_rank_are_named(tmp_path, ranks_in_this_process):
+def test_a_rank_that_appears_twice_and_one_without_a_rank_are_named(tmp_path, ranks_in_this_process):
     folder = write_run(tmp_path / "job")
     rank_file(1, 4).write(folder / "iteration_7/copy_of_rank_0001.pt.trace.json")
     nobody = KinetoFile(rank=None)

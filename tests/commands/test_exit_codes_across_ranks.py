@@ -26,7 +26,7 @@ def ask(*words: object) -> tuple[int, dict]:
     return getattr(result.exception, "exit_code", result.exit_code), json.loads(result.stdout)[0]
 
 
-def test_waits_that_nothing_tells_end_with_2_and_a_healthy_job_with_0(tmp_path):
+def test_waits_that_nothing_shows_end_with_2_and_a_healthy_job_with_0(tmp_path):
     answers = {}
     for name, job in {"whole": healthy(meetings=10), "scattered": unsolvable_clocks()}.items():
         analysed_here(job.write(tmp_path / name), tmp_path / f"home_{name}")
@@ -38,7 +38,7 @@ def test_waits_that_nothing_tells_end_with_2_and_a_healthy_job_with_0(tmp_path):
     assert "have no certain wait" in answer["reason"]
 
 
-def test_analyze_and_findings_end_with_2_and_say_so_where_nothing_tells_who_waited(tmp_path):
+def test_analyze_and_findings_end_with_2_and_say_so_where_nothing_shows_who_waited(tmp_path):
     for name, job, code in (("whole", healthy(meetings=10), 0), ("scattered", unsolvable_clocks(), 2)):
         traces, home = job.write(tmp_path / name), ["--home", str(tmp_path / f"home_{name}")]
         told = {
@@ -75,7 +75,7 @@ def test_doctor_promises_waits_only_where_members_are_there_and_lists_agree(tmp_
 
 
 @pytest.mark.parametrize(("job", "code"), [("dp_only", 0), ("without_micro_batches", 2), ("healthy", 0)])
-def test_periods_end_with_0_where_nothing_is_to_overlap_and_with_2_where_nothing_tells(job, code):
+def test_periods_end_with_0_where_nothing_is_to_overlap_and_with_2_where_nothing_shows(job, code):
     found, answer = ask("periods", "--home", home_of(job))
     assert (found, answer["certain"]) == (code, code == 0)
     assert (answer["reason"] is None) == (job == "healthy")

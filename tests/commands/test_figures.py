@@ -37,7 +37,7 @@ def home(tmp_path_factory) -> Path:
 def test_a_small_job_is_drawn_whole(home):
     drawn = json.loads(run("figures", "--home", home, "--iteration", 7, "--json", "--formats", "svg"))
     kinds = {(each["kind"], each["number"]) for each in drawn}
-    # Nothing in these traces tells which ranks hold one model: all of them are drawn together.
+    # Nothing in these traces shows which ranks hold one model: all of them are drawn together.
     # Two micro-batches have no two steady units, and two collectives solve no clock.
     assert len(drawn) == len(kinds) == 15
     across = {(kind, None) for kind in ("wait_map", "bubble_waterfall", "critical_path", "predicted_gains")}

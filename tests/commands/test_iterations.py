@@ -66,7 +66,7 @@ def test_one_run_and_its_last_iterations_keep_their_changes(lake):
     assert [(row["iteration"], row["change_ns"]) for row in rows] == [(11, 100_000)]
 
 
-def test_the_table_tells_the_verdict_and_why(lake):
+def test_the_table_shows_the_verdict_and_why(lake):
     judge(lake)
     text = call(lake.home, "--run", "job")
     assert "worse: exposed_tp" in text and "job@11: step 10 % longer" in text

@@ -40,7 +40,7 @@ def test_a_group_without_a_command_prints_its_help_and_no_fault(capsys):
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (MemoryError(), "there is not enough memory"),
+        (MemoryError(), "out of memory"),
         (RuntimeError("can't start new thread"), "the system gives no further thread"),
     ],
 )

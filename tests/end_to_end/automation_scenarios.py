@@ -71,7 +71,7 @@ def runs_by_itself(daemon: Daemon, *, every: bool = False) -> None:
     _cold_start_and_a_half_written_folder(daemon)
     if every:
         _changed_rank_failed_rank_and_the_deadline(daemon)
-    _late_rank_mended_rank_and_a_new_folder_while_everything_is_killed(daemon)
+    _late_rank_fixed_rank_and_a_new_folder_while_everything_is_killed(daemon)
     if every:
         _new_code(daemon)
     _every_run_is_accounted_for(daemon)
@@ -114,7 +114,7 @@ def _changed_rank_failed_rank_and_the_deadline(daemon: Daemon) -> None:
     assert flags == [{"run": "cold", "partial": False}, {"run": "late", "partial": True}]
 
 
-def _late_rank_mended_rank_and_a_new_folder_while_everything_is_killed(daemon: Daemon) -> None:
+def _late_rank_fixed_rank_and_a_new_folder_while_everything_is_killed(daemon: Daemon) -> None:
     """Everything dies while a new iteration is computed, something changes meanwhile; nothing is lost or done twice.
 
     Meanwhile the traces of another iteration get a new time of change and keep their content.
@@ -133,7 +133,7 @@ def _late_rank_mended_rank_and_a_new_folder_while_everything_is_killed(daemon: D
     for rank in (0, 1):
         os.utime(trace(root, "cold", rank))
     daemon.start()
-    # What the headers of the late and of the mended rank say of groups is new to the other rank, too.
+    # What the headers of the late and of the fixed rank say of groups is new to the other rank, too.
     expected = whole("new@7", 0, 1) | whole("late@7", 0, 1) | whole("half@7", 0, 1)
     daemon.wait_until_idle("all after the restart", expected, since)
     assert read_ledger(daemon.home)[touched].digest != before.digest, "it was looked at again"

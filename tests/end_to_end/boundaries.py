@@ -49,7 +49,7 @@ class Boundaries:
 
 
 class _Here:
-    """In place of the pool of processes: the same work in this process, where the boundaries are seen."""
+    """Instead of the pool of processes: the same work in this process, where the boundaries are seen."""
 
     def __init__(self, _workers: int, _context: object, initializer: Callable[..., None], given: tuple[Any]) -> None:
         initializer(*given)

@@ -1,4 +1,4 @@
-"""It runs by itself, with Dagster's records in SQLite, as a home has them."""
+"""It runs automatically, with Dagster's records in SQLite, as a home has them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A failure is told and ends with 2; nothing stale or damaged stays; what is killed or interrupted can go on."""
+"""A failure is reported and ends with 2; nothing stale or damaged stays; what is killed or interrupted can go on."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def slowest(home: Path) -> int:
 
 
 @pytest.mark.long
-def test_a_step_that_fails_is_told_with_its_partition_and_a_remedy(own, capfd):
+def test_a_step_that_fails_is_reported_with_its_partition_and_a_remedy(own, capfd):
     run, home = own
     shutil.rmtree(home / "lake/iterations")
     (home / "lake/iterations").write_text("a file in the way")
@@ -219,7 +219,7 @@ def test_analyses_start_together_on_a_new_home(tmp_path):
     assert len(open_lake(home).partitions("iterations")) == 2
 
 
-def test_records_that_cannot_be_mended_are_named_with_a_remedy(own):
+def test_records_that_cannot_be_fixed_are_named_with_a_remedy(own):
     _, home = own
     with open_instance(home):
         pass

@@ -173,7 +173,7 @@ def test_a_window_without_anything_in_it_is_an_empty_page(tmp_path):
 
 
 @pytest.mark.long
-def test_a_range_in_a_window_tells_all_that_it_launched(browser, tmp_path):
+def test_a_range_in_a_window_shows_all_that_it_launched(browser, tmp_path):
     (tmp_path / "page.html").write_text(_small_page(tmp_path, window=Clip(0, 250)))
     shown = Shown(browser, tmp_path / "page.html")
     shown.page.fill("#search", "Iteration 5")

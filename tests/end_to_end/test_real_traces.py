@@ -35,7 +35,7 @@ KNOWN_OVERLAP = {
 @pytest.mark.long
 def test_every_real_trace_goes_the_whole_way(shared_data, home):
     paths = [shared_data / name for name in (*FILES, *FOLDERS)]
-    # Of some of them nothing tells who waited for whom: the exit code says so.
+    # Of some of them nothing shows who waited for whom: the exit code says so.
     summaries = json.loads(program("analyze", *paths, "--home", home, "--json", code=2).stdout)
     assert not [entry for entry in summaries if entry["failures"]]
     assert not [entry for entry in summaries if entry["ranks_failed"]]

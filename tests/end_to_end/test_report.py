@@ -247,7 +247,7 @@ def test_search_filter_hover_and_click(shown: Shown, place) -> None:
     assert page.inner_text("#matches") == f"1 of {count:,}"
     shown.settle()
     assert name["name"] in page.inner_text("#details")
-    assert "told by" in page.inner_text("#details")
+    assert "known from" in page.inner_text("#details")
     sql = page.inner_text("#details code")
     (row,) = lake.query(sql).to_pylist()
     assert row["name"] == name["name"]

@@ -170,7 +170,7 @@ def page_file(tmp_path_factory) -> Path:
 
 
 @pytest.mark.long
-def test_choosing_on_the_page_tells_the_gain_and_its_command(browser: Any, page_file: Path) -> None:
+def test_choosing_on_the_page_shows_the_gain_and_its_command(browser: Any, page_file: Path) -> None:
     known = replayed("faulty")
     context = browser.new_context(offline=True, viewport={"width": 1280, "height": 800})
     page, faults = context.new_page(), []
@@ -227,7 +227,7 @@ def test_choosing_on_the_page_tells_the_gain_and_its_command(browser: Any, page_
 
 
 @pytest.mark.long
-def test_an_edit_that_the_traces_tell_nothing_of_is_not_offered_and_says_why(browser: Any, tmp_path: Path) -> None:
+def test_an_edit_that_the_traces_show_nothing_of_is_not_offered_and_says_why(browser: Any, tmp_path: Path) -> None:
     known = replayed("two_steps").source
     file = write_report(known.lake, known.run, known.iteration, tmp_path / "job.html")
     page = browser.new_page()
@@ -235,7 +235,7 @@ def test_an_edit_that_the_traces_tell_nothing_of_is_not_offered_and_says_why(bro
     page.wait_for_selector("#what-if-answer[data-gain]")
     assert page.get_attribute("#what-if-answer", "data-edits") == ""
     assert page.get_by_label("evenly loaded experts").is_disabled()
-    assert "no all-to-alls tell of experts whose load differs" in page.inner_text("#what-if-choices")
+    assert "no all-to-alls show experts whose load differs" in page.inner_text("#what-if-choices")
     assert "All 2 training steps of the iteration are counted." in page.inner_text("#part-what-if")
 
 

@@ -65,7 +65,7 @@ def test_a_browser_sees_figures_and_reports_and_other_pages_see_nothing(tmp_path
         load = "(address) => new Promise((done) => { const image = new Image(); image.onload = () => done('seen');"
         load += " image.onerror = () => done('refused'); image.src = address; })"
         assert other.evaluate(load, f"{own}/figures/job/7/wait_map.png") == "refused"
-        # Who has no cookie is told what to do.
+        # Who has no cookie learns what to do.
         without = browser.new_context().new_page()
         assert without.goto(f"{own}/").status == 403 and "printed" in without.inner_text("body")
         process.send_signal(signal.SIGTERM)

@@ -45,7 +45,7 @@ def test_so_does_one_of_an_iteration(deleting):
     assert len(asked) == 3
 
 
-def test_a_file_that_is_gone_for_good_is_told_after_a_bounded_number_of_looks(deleting, monkeypatch):
+def test_a_file_that_is_gone_for_good_is_reported_after_a_bounded_number_of_looks(deleting, monkeypatch):
     lake, asked = deleting
 
     def gone(_connection, sql, _parameters):

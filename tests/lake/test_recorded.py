@@ -75,7 +75,7 @@ def test_no_flipped_bit_of_a_part_or_of_its_record_gives_other_values(two_ranks)
             path.write_bytes(flipped(whole, chance.randrange(8 * len(whole))))
             recorded._digest_in.cache_clear()
             recorded._record_in.cache_clear()
-            # As a disk does it: nothing but the bytes tells.
+            # As a disk does it: only the bytes show it.
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
             for found, wanted in zip(answers(lake), right, strict=True):
                 assert isinstance(found, BadInputError) or found == wanted

@@ -1,4 +1,4 @@
-"""Marks of iterations that are being analysed: what readers are told of one that was cut off."""
+"""Marks of iterations that are being analysed: what readers learn of one that was cut off."""
 
 import threading
 from contextlib import suppress

@@ -25,7 +25,7 @@ def said(code: str) -> str:
 
 @pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere semaphores bear no names")
-def test_semaphores_that_a_code_server_shares_with_its_runs_tell_whose_they_are():
+def test_semaphores_that_a_code_server_shares_with_its_runs_show_whose_they_are():
     assert said(_SEMAPHORE).startswith("/traceviz-")
 
 

@@ -209,7 +209,7 @@ def test_hiding_communication_never_hides_waiting_for_a_slow_rank(tmp_path):
 
 
 @pytest.mark.parametrize("lost", ["communication", "members_found"])
-def test_a_gain_that_hangs_on_unmatched_communication_is_not_predicted_and_its_bar_holds_the_truth(lost, tmp_path):
+def test_a_gain_that_depends_on_unmatched_communication_is_not_predicted_and_its_bar_holds_the_truth(lost, tmp_path):
     with analysed(small(tp=4, faults=replace(small().faults, slow_gpu=2, slow_gpu_factor=3.0)), tmp_path) as iteration:
         collectives, messages = iteration.table("collectives"), iteration.table("messages")
         place = collectives.schema.get_field_index(lost)
@@ -232,7 +232,7 @@ def test_a_gain_that_hangs_on_unmatched_communication_is_not_predicted_and_its_b
 
 
 def test_what_a_missing_rank_was_waited_for_is_no_transfer_and_no_sure_gain(tmp_path):
-    """Of the messages with a stage that was not read, nothing tells the wait from the transfer."""
+    """Of the messages with a stage that was not read, nothing shows the wait from the transfer."""
     with analysed(small(pp=2, edges=Edges(missing_rank=0)), tmp_path) as iteration:
         (ranked,) = steps_of(iteration)
         path = iteration.table("path_segments").to_pylist()
@@ -256,9 +256,9 @@ def test_what_a_missing_rank_was_waited_for_is_no_transfer_and_no_sure_gain(tmp_
         (
             "one rank",
             {
-                "fix_rank": "rank 0 is the only one that was read, so nothing tells what is usual",
+                "fix_rank": "rank 0 is the only one that was read, so nothing shows what is usual",
                 "equal_stages": "only one pipeline stage was read, so there are none to even out",
-                "balanced_experts": "no all-to-alls tell of experts whose load differs",
+                "balanced_experts": "no all-to-alls show experts whose load differs",
             },
         ),
         (
@@ -268,7 +268,7 @@ def test_what_a_missing_rank_was_waited_for_is_no_transfer_and_no_sure_gain(tmp_
         ("without stacks", {"even_layers": "layers are not known of every stage"}),
     ],
 )
-def test_edits_that_a_step_tells_nothing_of_are_refused_and_not_ranked(job, name, untold):
+def test_edits_that_a_step_shows_nothing_of_are_refused_and_not_ranked(job, name, untold):
     iteration = job(name)
     (ranked,) = steps_of(iteration)
     what_if = WhatIf(ranked.step, ranked.stages)
@@ -362,7 +362,7 @@ def test_an_export_of_nsight_systems_ties_streams_by_its_events_and_hosts_by_the
         ("event", "recorded", "producer", "consumer"),
         ("synchronisation", "order", "consumer", "host"),
     }
-    # The step ends with the GPU, since no ProfilerStep tells when its host ended.
+    # The step ends with the GPU, since no ProfilerStep shows when its host ended.
     assert [(row["cause"], name_of[row["kernel_id"]]) for row in path if row["cause"] == "work"] == [
         ("work", name) for name in ("producer", "consumer", "last")
     ]

@@ -24,7 +24,7 @@ def runs_below(folder: Path) -> dict[str, list[int]]:
     return {each.run: [entry.rank for entry in each.ranks] for each in found}
 
 
-def test_a_rank_that_stands_twice_in_a_folder_is_a_run_of_its_own_and_the_job_stays_whole(tmp_path):
+def test_a_rank_that_appears_twice_in_a_folder_is_a_separate_run_and_the_job_stays_whole(tmp_path):
     job = tmp_path / "job"
     for rank in range(4):
         rank_file(rank, 4).write(job / f"rank_{rank}.json")

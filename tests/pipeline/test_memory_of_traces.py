@@ -1,4 +1,4 @@
-"""What traces without a snapshot tell of GPU memory enters the tables of snapshots, as far as they carry it."""
+"""What traces without a snapshot show of GPU memory enters the tables of snapshots, as far as they carry it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _kineto(path: Path, *, told: bool = True) -> Path:
     return file.write(path)
 
 
-def test_allocations_of_a_kineto_trace_are_events_with_its_totals_and_nothing_that_it_does_not_tell(tmp_path):
+def test_allocations_of_a_kineto_trace_are_events_with_its_totals_and_nothing_that_it_does_not_show(tmp_path):
     path = _kineto(tmp_path / "job/iteration_7/rank_0000_iter_7.pt.trace.json")
     with iterations_at(path.parents[1], tmp_path / "home") as (one,):
         rows = _stored(one)

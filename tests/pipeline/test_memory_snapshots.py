@@ -187,7 +187,7 @@ def test_a_snapshot_that_cannot_be_taken_costs_its_rank_alone_until_it_is_fixed(
     [
         ({}, "", "time"),
         ({"later_us": 3_600_000_000}, "it is of another time or job; put that of this trace in its place", None),
-        # Without times the name alone tells.
+        # Without times the name alone decides.
         ({"later_us": None}, "", "name"),
     ],
 )
@@ -246,7 +246,7 @@ def test_snapshots_change_again_and_again_and_the_tables_follow(run, tmp_path):
     assert result.aggregated and "tables of rank 1 were damaged, or of an earlier version" in result.failures[0]
     assert "; known of 1 of 2 ranks" in _headroom(lake)
 
-    # A snapshot of another time, of another GPU, or of a rank without a trace tells nothing of this step.
+    # A snapshot of another time, of another GPU, or of a rank without a trace shows nothing of this step.
     folder = job / "iteration_11"
     _changed(run / "iteration_11" / gone.name, gone, later_us=3_600_000_000)
     _changed(broken, broken, device=5)
@@ -262,7 +262,7 @@ def test_snapshots_change_again_and_again_and_the_tables_follow(run, tmp_path):
     assert "it is of another time or job; put that of this trace in its place" in result.failures[1]
     assert iteration_summary(home, result)["memory"] is None
     assert not [part for name in MEMORY_TABLES for part in lake.partitions(name, "job", 11)]
-    # Without times the name alone tells, which the summary says.
+    # Without times the name alone decides, which the summary says.
     _changed(run / "iteration_11" / gone.name, gone, later_us=None)
     broken.unlink()
     [result] = analyse(AnalysisSettings(home, workers=1), inputs_below([folder], home=home))

@@ -89,7 +89,7 @@ def test_it_is_made_with_the_others_kept_current_and_asked_like_them_and_one_tha
 
 
 @pytest.mark.parametrize("name", FAULTY_QUERIES)
-def test_a_query_that_fails_is_told_as_the_fault_of_its_table(tmp_path, name):
+def test_a_query_that_fails_is_reported_as_the_fault_of_its_table(tmp_path, name):
     traces = made_once("small_run", lambda folder: write_run(folder / "job", world=2) and None)
     (stored,) = analysed_at(traces / "job")
     with installed(tmp_path / "package", FAULTY, POINTS + FAULTY_POINTS[name]):

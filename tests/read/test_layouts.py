@@ -134,7 +134,7 @@ def test_files_of_one_rank_and_different_steps_do_not_collide(tmp_path):
     assert ["iteration 6" in str(problem) for problem in placement.problems] == [True]
 
 
-def test_a_file_without_a_rank_is_rank_0_of_a_run_of_its_own_unless_it_is_given(tmp_path):
+def test_a_file_without_a_rank_is_rank_0_of_a_separate_run_unless_it_is_given(tmp_path):
     trace(tmp_path / "job" / "node_1.100.pt.trace.json", 5)
     files = discover([tmp_path])[0].files
     placement = resolve(files)
@@ -150,7 +150,7 @@ def test_the_header_wins_over_the_name_with_a_warning(tmp_path):
     assert len(placement.warnings) == 1 and "rank 1" in placement.warnings[0] and "4" in placement.warnings[0]
 
 
-def test_an_unreadable_file_keeps_its_place_where_its_path_tells_it(tmp_path):
+def test_an_unreadable_file_keeps_its_place_where_its_path_shows_it(tmp_path):
     told = tmp_path / "job" / "iteration_1" / "rank_0001_iter_1.pt.trace.json"
     untold = tmp_path / "job" / "torch_profile" / "rank-0.json.gz"
     for path in (told, untold):

@@ -23,7 +23,7 @@ ROWS = {
 }
 
 
-def test_truth_is_told_in_the_words_of_the_tables(tmp_path):
+def test_truth_is_reported_in_the_words_of_the_tables(tmp_path):
     pq.write_table(pa.table(ROWS), tmp_path / "rank_0000.parquet")
     assert tells_iterations(tmp_path, 0)
     assert read_truth(tmp_path, 0, 7).drop_columns(["correlation", "duration_ns", "graph_node_id"]).to_pylist() == [

@@ -47,7 +47,7 @@ def test_a_lock_that_stays_ends_the_tick_after_four_looks(storage):
     assert pauses == [0.25, 0.5, 1.0]
 
 
-def test_other_faults_are_told_at_once():
+def test_other_faults_are_reported_at_once():
     looks: list[int] = []
 
     def look() -> None:

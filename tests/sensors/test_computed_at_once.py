@@ -112,7 +112,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-def test_what_a_command_computed_and_the_sensor_told_is_recorded_by_automation_and_not_made_anew(
+def test_what_a_command_computed_and_the_sensor_reported_is_recorded_by_automation_and_not_made_anew(
     tmp_path, instance, made
 ):
     loop = watched(tmp_path, instance)

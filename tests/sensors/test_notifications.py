@@ -67,7 +67,7 @@ def _failed_run(instance: dg.DagsterInstance, tags: dict[str, str]) -> dg.Execut
 
 
 @pytest.mark.parametrize(("retried", "told"), [("true", []), ("false", ["traceviz: nightly failed: says ERROR"])])
-def test_a_run_that_fails_for_good_is_told_by_its_failed_checks_and_not_by_warnings(tmp_path, retried, told):
+def test_a_run_that_fails_for_good_is_known_from_its_failed_checks_and_not_by_warnings(tmp_path, retried, told):
     (tmp_path / "traceviz.toml").write_text(f"[notify]\nfile = '{tmp_path / 'told.jsonl'}'\n")
     with dg.DagsterInstance.ephemeral() as instance:
         run = _failed_run(instance, {"dagster/will_retry": retried})

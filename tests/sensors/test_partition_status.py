@@ -1,4 +1,4 @@
-"""Dagster's memory of materialised partitions, damaged as a late write under load damages it, and mended."""
+"""Dagster's memory of materialised partitions, damaged as a late write under load damages it, and fixed."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_a_half_written_file_keeps_its_folder_waiting(tmp_path, home):
     assert register_iteration(home, run).record.state is FolderState.REGISTERED
 
 
-def test_whole_and_broken_off_files_are_told_apart(tmp_path):
+def test_whole_and_broken_off_files_are_distinguished(tmp_path):
     text = b'{"traceEvents": [' + b'{"ph": "X"},' * 50_000 + b"{}]}\n"
     files = {"a.json": (text, True), "b.json": (text[:-20], False), "c.json": (b"", False)}
     packed = gzip.compress(text)

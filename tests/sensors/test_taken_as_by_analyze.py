@@ -20,7 +20,7 @@ from traceviz_dag.pipeline.discovery import inputs_below
 
 
 def parquet_export(folder: Path) -> Path:
-    """The export of a node as a folder with a Parquet file a table, as ``nsys export --type parquetdir`` writes it."""
+    """The export of a node as a folder with a Parquet file per table, as ``nsys export --type parquetdir`` does."""
     file = node_export(folder.with_suffix(".sqlite"))
     folder.mkdir()
     with closing(sqlite3.connect(file)) as connection:

@@ -40,7 +40,7 @@ def home(tmp_path) -> Path:
 
 
 @pytest.mark.long
-def test_it_is_drawn_and_stands_in_the_help_and_at_the_asset_of_its_scope(tmp_path, home):
+def test_it_is_drawn_and_is_in_the_help_and_at_the_asset_of_its_scope(tmp_path, home):
     package = environment(tmp_path / "package", CODE, POINTS)
     draw = ["figures", "--home", home, "--kind", "kernel_counts", "--json"]
     counted = ["sql", "SELECT sum(kernels)::BIGINT AS n FROM traces", "--home", home, "--json"]
@@ -97,10 +97,10 @@ def test_a_figure_that_cannot_be_is_refused_in_one_line(tmp_path, old, new, faul
         ("return 'a picture'", "gave a str, no matplotlib Figure"),
     ],
 )
-def test_a_drawer_that_fails_is_told_as_its_own_fault_and_costs_its_own_figure_only(tmp_path, home, ending, fault):
+def test_a_drawer_that_fails_is_reported_as_its_own_fault_and_costs_its_own_figure_only(tmp_path, home, ending, fault):
     twice = f"{CODE.replace('    return figure', f'    {ending}')}\n{SOUND}"
     with installed(tmp_path / "package", twice, f'{POINTS}\nzero_counts = "our_figures:ZERO"'):
         done = call("figures", "--home", home, "--kind", "kernel_counts,zero_counts", "--processes", "1", "--json")
     assert done.code == 2 and "Traceback" not in done.err
-    assert f"figure kernel_counts: our_figures:draw_kernel_counts {fault}; mend it" in done.err, done.err
+    assert f"figure kernel_counts: our_figures:draw_kernel_counts {fault}; fix it" in done.err, done.err
     assert [figure["kind"] for figure in done.json] == ["zero_counts"]

@@ -151,7 +151,7 @@ def test_waiting_for_a_rank_without_a_file_is_not_sold_as_transfer(tmp_path, fra
 
 
 @pytest.mark.parametrize("framework", [Framework.DDP, Framework.FSDP2])
-def test_without_launches_starts_tell_what_a_slow_rank_costs(tmp_path, framework):
+def test_without_launches_starts_show_what_a_slow_rank_costs(tmp_path, framework):
     gains = {}
     for blind in ((), (0, 1, 2), (0,)):
         job = simulate_framework(
@@ -230,7 +230,7 @@ def _cut(job: Path, first: float | None, last: float | None, ranks: int) -> None
 
 @pytest.mark.parametrize(("first", "last"), [(0.4, None), (None, 0.5)])
 @pytest.mark.parametrize("framework", [Framework.DDP, Framework.FSDP2])
-def test_a_step_without_a_mark_counts_for_no_other_and_is_told(tmp_path, framework, first, last):
+def test_a_step_without_a_mark_counts_for_no_other_and_is_reported(tmp_path, framework, first, last):
     asked = {
         name: f"SELECT * EXCLUDE (run) FROM {name} WHERE iteration = 2 ORDER BY ALL"
         for name in ("late_ranks", "rank_speeds", "blame")

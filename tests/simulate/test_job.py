@@ -68,7 +68,7 @@ def test_a_simulation_killed_before_its_first_whole_file_is_taken_up_again(tmp_p
     assert not left.exists() and (tmp_path / "truth/culprits.parquet").is_file()
 
 
-def test_a_worker_that_is_killed_is_told_in_a_line(tmp_path: Path):
+def test_a_worker_that_is_killed_is_reported_in_a_line(tmp_path: Path):
     def kill_a_writer(what: str, done: int, total: int) -> None:
         if what == "traces":
             next(iter(multiprocessing.active_children())).kill()

@@ -72,7 +72,7 @@ def test_the_server_of_workers_that_is_killed_costs_nothing(monkeypatch):
     assert dict(spread(abs, [-1, -2, -3], 2)) == {0: 1, 1: 2, 2: 3}
 
 
-def test_results_in_order_come_in_order_and_a_dead_worker_is_told_in_one_line(tmp_path: Path):
+def test_results_in_order_come_in_order_and_a_dead_worker_is_reported_in_one_line(tmp_path: Path):
     assert list(spread_in_order(die_or_double, [(str(tmp_path), number) for number in (5, 2, 4, 1)], 2)) == [
         10,
         4,
@@ -91,7 +91,7 @@ def no_room(*_: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def test_want_of_threads_and_of_shared_memory_is_told_and_nothing_waits_for_ever(monkeypatch):
+def test_want_of_threads_and_of_shared_memory_is_reported_and_nothing_waits_for_ever(monkeypatch):
     with monkeypatch.context() as patch:
         # As where memory is limited: the thread that hands tasks to workers fails.
         patch.setattr(multiprocessing.queues.Queue, "_start_thread", no_thread)

@@ -199,7 +199,7 @@ def test_four_writers_of_one_path_leave_one_whole_file_and_no_reader_sees_anothe
     assert [found.name for found in path.parent.iterdir()] == ["part.bin"]
 
 
-def test_who_waits_for_a_lock_is_told_who_holds_it(tmp_path: Path, monkeypatch, caplog):
+def test_who_waits_for_a_lock_learns_who_holds_it(tmp_path: Path, monkeypatch, caplog):
     monkeypatch.setattr(whole_files, "TOLD_AFTER_SECONDS", 0.05)
     taken = threading.Event()
 

@@ -1,1 +1,1 @@
-"""Pure functions on tables: intervals, overlap, micro-batches, and what only several ranks tell."""
+"""Pure functions on tables: intervals, overlap, micro-batches, and what only several ranks show."""

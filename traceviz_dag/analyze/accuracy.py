@@ -1,7 +1,7 @@
-"""How right the classification is, where the truth is known: each kernel as it was told beside what it really was.
+"""How right the classification is, where the truth is known: each kernel as classified beside what it really was.
 
 Shares are of kernel time, the sum of the kernels' durations. *Told* is what is neither unclassified nor unknown, and
-*wrong* is what is told and not true. To say nothing of a kernel that has no micro-batch is right.
+*wrong* is what is reported and not true. To say nothing of a kernel that has no micro-batch is right.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def compared(kernels: pd.DataFrame, truth: pd.DataFrame, keys: Sequence[str] = (
     Args:
         kernels: needs ``correlation`` and ``graph_node_id`` (NULL outside graphs).
         truth: as ``read_truth`` gives it; each correlation occurs once, or once per graph node.
-        keys: columns that tell files apart, where both tables hold several.
+        keys: columns that distinguish files, where both tables hold several.
 
     Returns:
         A row per kernel of either; what is only in the truth has no ``kernel_id``, what is only in the traces no
@@ -85,7 +85,7 @@ def dealt_out(truth: pd.DataFrame, kernels: Sequence[pd.DataFrame]) -> list[pd.D
 
 
 def told_and_right(table: pd.DataFrame, aspect: str) -> tuple[pd.Series, pd.Series]:
-    """Per kernel: whether something is told of an aspect, and whether what is told, or left unsaid, is true."""
+    """Per kernel: whether something is reported of an aspect, and whether what is reported, or left unsaid, is true."""
     ours, truth = table[aspect], table[f"{aspect}{TRUE}"]
     if aspect in _NUMBERS:
         return ours.notna(), ours.fillna(-1) == truth.fillna(-1)
@@ -94,7 +94,7 @@ def told_and_right(table: pd.DataFrame, aspect: str) -> tuple[pd.Series, pd.Seri
 
 
 def spanning_graphs(table: pd.DataFrame, keys: Sequence[str] = ()) -> pd.Series:
-    """Mark the kernels of a CUDA graph whose one launch spans several micro-batches: nothing tells them apart."""
+    """Mark the kernels of a CUDA graph whose one launch spans several micro-batches: nothing shows them apart."""
     rows = table[table.graph_node_id >= 0]
     by = [rows[name] for name in (*keys, "correlation")]
     microbatches = rows[f"microbatch{TRUE}"].fillna(-1).groupby(by).transform("nunique")
@@ -118,7 +118,7 @@ class Shares:
 
 
 def shares(table: pd.DataFrame) -> Shares:
-    """Sum up a comparison; kernels that no trace holds count as told nothing of."""
+    """Sum up a comparison; kernels that no trace holds count as not reported."""
     time_ns = table[f"duration_ns{TRUE}"].fillna(0)
     total = max(int(time_ns.sum()), 1)
     right, told, wrong = {}, {}, {}

@@ -22,7 +22,7 @@ DIMENSIONS = tuple(dimension.value for dimension in Dimension)
 
 @dataclass(frozen=True, slots=True)
 class KernelIntervals:
-    """What the measures need of kernels, one entry a kernel.
+    """What the measures need of kernels, one entry per kernel.
 
     Attributes:
         time: starts and ends, ns.

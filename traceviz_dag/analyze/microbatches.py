@@ -31,7 +31,7 @@ FORWARD, BACKWARD, RECOMPUTE = range(len(PHASES))
 
 @dataclass(frozen=True, slots=True)
 class HostSteps:
-    """Forward and backward steps as the host ran them, one entry a step of one micro-batch; the call stacks tell them.
+    """Forward and backward steps as the host ran them, one entry per step of a micro-batch; the call stacks show them.
 
     An integer that is not known is ``read.events.MISSING``.
 
@@ -64,7 +64,7 @@ class _Members:
     Attributes:
         time_and_kind: one entry a membership.
         group: number of its row group.
-        device, step, chunk, microbatch, phase, stage: one entry a group.
+        device, step, chunk, microbatch, phase, stage: one entry per group.
     """
 
     time_and_kind: KernelIntervals

@@ -51,7 +51,7 @@ class ModelFlops:
 
 
 class _UncountableError(Exception):
-    """The settings do not tell the operations; its text says why."""
+    """The settings do not show the operations; its text says why."""
 
 
 def model_flops(settings: Mapping[str, str]) -> ModelFlops:

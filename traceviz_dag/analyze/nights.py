@@ -12,7 +12,7 @@ OTHER_RANKS = "other_ranks"
 """The part of a step by which the longest window of all ranks is longer than that of the compared rank."""
 
 NOT_COMPARED = "not compared"
-"""In place of a measure that is worse: the night was accepted although it cannot be compared, and begins its series
+"""Instead of a measure that is worse: the night was accepted although it cannot be compared, and begins its series
 anew."""
 
 _SHORTEST_HISTORY = 3
@@ -43,12 +43,12 @@ Place = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Of what a night's measures are, to tell whether another night's can be held against them.
+    """Of what a night's measures are, to decide whether another night's can be held against them.
 
     Attributes:
         places: rank that is measured → its coordinates, ``stage`` among them.
         world: ranks of the whole job; None where nothing states them.
-        mode: what was recorded, in words: it tells how much the profiler slows a step.
+        mode: what was recorded, in words: it shows how much the profiler slows a step.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Common:
 
     Attributes:
         ranks: those that both cover.
-        refusal: why the nights are not alike, in words; empty where they are.
+        refusal: why the nights differ, in words; empty where they are.
         outgrown: nothing else keeps them apart than that the later one covers all of these ranks, and more than twice
             as many.
     """

@@ -1,6 +1,6 @@
 """Tensor-parallel groups, nodes and stages whose GPUs are slow together: each of their ranks against ranks outside.
 
-A rank that is slow with its neighbours is not told by the median of its peers, of which these may be the half. So all
+A rank that is slow with its neighbours is not found by the median of its peers, of which these may be the half. So all
 ranks of a group or a node are compared, item by item, with those of their stage that are not in it, and a stage with
 the other stages. What makes all of them slow is theirs: power, cooling, a switch, clocks.
 """

@@ -5,12 +5,12 @@ alone, where only some ranks have rows of their host); it is compared where ever
 often. Where the sizes of inputs were recorded, each size is an item, and two ranks that ran it are enough. A slow GPU
 is slower in nearly all items; uneven data or experts in some.
 
-Name and grid do not tell how much a kernel has to do: persistent kernels run as many blocks as there are processors,
-whatever their shapes. Sizes tell it, the messages within layers, or grids that are not those of products. Ranks for
+Name and grid do not show how much a kernel has to do: persistent kernels run as many blocks as there are processors,
+whatever their shapes. Sizes show it, the messages within layers, or grids that are not those of products. Ranks for
 which these differ have more or less to do, and items without sizes count as slow only beyond that.
 
 A rank whose memory is slow is slower in the kernels that are bound by it, and not in products and attention. One that
-computes by another algorithm runs kernels that no peer runs, in place of as many that all peers run; one that runs
+computes by another algorithm runs kernels that no peer runs, instead of as many that all peers run; one that runs
 all that its peers run, and other kernels besides, does extra work.
 """
 
@@ -36,7 +36,7 @@ from traceviz_dag.tables import RANK_SPEEDS
 
 SLOWER, SLOWER_THAN_FEW = 0.03, 0.05
 """How much longer than the median of its peers a rank takes for an item to count: the second one where it has fewer
-than three peers, whose spread cannot be told."""
+than three peers, whose spread cannot be known."""
 
 SPREADS = 5.0
 """And by how many median absolute deviations of the stage's ranks."""
@@ -44,8 +44,8 @@ SPREADS = 5.0
 LEAST_ITEMS = 0.8
 """Share of the items in which a slow rank is slower."""
 
-MAY_BE_WORK = "it may be its work and not its GPU: no sizes, messages within layers or grids tell how much it has to do"
-"""What is said of a slow rank where nothing tells that it has as much to do as its peers."""
+MAY_BE_WORK = "it may be its work and not its GPU: no sizes, messages within layers or grids show how much it has to do"
+"""What is said of a slow rank where nothing shows that it has as much to do as its peers."""
 
 _HALF = 0.5
 """Share of the items in which a rank is slower that is slow for a part of the step."""
@@ -177,7 +177,7 @@ def slow_statement(row: SlowRank) -> str:
     return (
         f"rank {row['rank']} computes slowly{in_steps(steps)}: the same kernels take {ratio:.2f} times as long as on "
         f"the median of its {peers}{where}, {more_ns / 1e6:,.3f} ms more; no clock is needed for this, and it "
-        "is not what mending it would save" + ("" if row["work_by"] else f"; {MAY_BE_WORK}")
+        "is not what fixing it would save" + ("" if row["work_by"] else f"; {MAY_BE_WORK}")
     )
 
 
@@ -256,7 +256,7 @@ def _optional(work: pa.Table, name: str) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class _Others:
-    """Kernels that a rank runs and no peer: in place of as many that all its peers run, or besides all of these.
+    """Kernels that a rank runs and no peer: instead of as many that all its peers run, or besides all of these.
 
     Attributes:
         own: their time. usual: that of the peers' in their place. kernel: name of the longest. extra: whether all are

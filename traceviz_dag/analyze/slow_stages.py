@@ -1,11 +1,11 @@
 """What makes a pipeline stage longer than the others: more of the same work, work of its own, or slower kernels.
 
 Kernels are the same where their name, phase, grid and operator are, and the sizes of their inputs. Where no sizes
-were recorded, their module and the kernels around them tell which of a layer they are, and they are the same only if
+were recorded, their module and the kernels around them show which of a layer they are, and they are the same only if
 their times differ between stages as those of nearly all others do: a slow GPU is slower in all it does, and what alone
 takes a factor of ``ALIKE`` longer is other work under the same name. Slow memory is slower in all that it bounds: there
-those differ alike whose grids tell that they have as much to do. Of a stage s and a kernel that all stages run, let
-n be how often a step runs it and d what it takes in the mean. Then
+the kernels whose grids show as much to do differ alike. Of a stage s and a kernel that all stages run, let n be how
+often a step runs it and d what it takes in the mean. Then
 
     n_s d_s - mean(n d) = (n_s - mean(n)) mean(d)     it runs more often: ``more_work_ns``
                         + the rest                    it takes longer:    ``slower_ns``
@@ -31,7 +31,7 @@ ALIKE = 1.25
 """Kernels whose time differs by more than this factor from how nearly all of a stage's kernels differ do other work."""
 
 _LEAST_WEIGHT = 0.002
-"""Kernels that take less of what all stages run do not tell how a stage's kernels differ."""
+"""Kernels that take less of what all stages run do not show how a stage's kernels differ."""
 
 
 def stage_speeds(work: pa.Table, ranks_of_stage: dict[int, tuple[int, ...]]) -> pa.Table:
@@ -98,7 +98,7 @@ def same_work(kernels: Float64, time: Float64, sized: Bool, by_grid: Bool) -> Bo
 
     Args:
         kernels: how often each stage (rows) runs each kernel (columns). time: what they take together.
-        sized: kernels whose sizes are known. by_grid: those bound by memory whose grids tell how much they have to do:
+        sized: kernels whose sizes are known. by_grid: those bound by memory whose grids show how much they have to do:
             they are also the same where they differ as nearly all of these do.
     """
     everywhere = (kernels > 0).all(axis=0)

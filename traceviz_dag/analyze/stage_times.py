@@ -21,7 +21,7 @@ from traceviz_dag.arrays import Int64
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Phase
 
 STAGE_COLUMNS = ("rank", "step", "stage", "chunk", "microbatch", "phase", "dimension", "compute_ns")
-"""Columns of ``microbatches`` that tell the times of stages and ranks."""
+"""Columns of ``microbatches`` that show the times of stages and ranks."""
 
 NOTABLE_EXCESS = 0.05
 """Excess from which a stage is called slow: computation of equal work jitters by less."""
@@ -89,7 +89,7 @@ def stage_times(microbatches: pa.Table) -> StageTimes:
 def slowest_statement(times: StageTimes) -> str | None:
     """The slowest stage in one sentence; None where there is one stage or none.
 
-    A stage with a single rank is not told from that rank: a slow GPU and too much work look the same.
+    A stage with a single rank is not distinguished from that rank: a slow GPU and too much work look the same.
     """
     if len(times.stages) < 2:
         return None
@@ -97,15 +97,15 @@ def slowest_statement(times: StageTimes) -> str | None:
     if slowest is None:
         longest = times.stages[0]
         return (
-            f"no stage stands out: stage {longest.stage} computes longest, {_milliseconds(longest.compute_ns)} ms a "
-            f"micro-batch, {longest.excess:.1%} above the mean of the {len(times.stages)} stages"
+            f"no stage is an outlier: stage {longest.stage} computes longest, {_milliseconds(longest.compute_ns)} ms "
+            f"per micro-batch, {longest.excess:.1%} above the mean of the {len(times.stages)} stages"
         )
     beside = f"{slowest.excess:.1%} above the mean of the {len(times.stages)} stages"
-    computes = f"{_milliseconds(slowest.compute_ns)} ms of computation a micro-batch"
+    computes = f"{_milliseconds(slowest.compute_ns)} ms of computation per micro-batch"
     if slowest.rank is not None:
         return (
             f"slowest stage {slowest.stage}, or its GPU: rank {slowest.rank} is the only one of that stage with known "
-            f"micro-batches, so a slow GPU and too much work cannot be told apart; {computes}, {beside}"
+            f"micro-batches, so a slow GPU and too much work cannot be distinguished; {computes}, {beside}"
         )
     return f"slowest stage {slowest.stage}: {computes} (lower median of its {slowest.ranks} ranks), {beside}"
 

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.matching.communications import optional_integers
 
 WINDOW_COLUMNS = ("window_name", "step", "dimension", "window_start_ns", "window_end_ns")
-"""Columns of ``overlap`` that tell it."""
+"""Columns of ``overlap`` that show it."""
 
 _STEP, _KERNELS, _ALL = "step", "kernels", "all"
 

@@ -13,7 +13,7 @@ PERTURBED = 0.03
 """How much longer a profiled step takes before its times are not to be relied on."""
 
 FEWEST = 5
-"""Lines of other iterations that tell what is usual."""
+"""Lines of other iterations that show what is usual."""
 
 
 class Unprofiled(NamedTuple):

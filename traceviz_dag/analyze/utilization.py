@@ -22,7 +22,7 @@ class Stated:
     Attributes:
         settings: of the ranks that keep any, each different set once.
         devices: names of GPUs, each once.
-        gpus: ranks of the whole job, traced or not; None where nothing tells it.
+        gpus: ranks of the whole job, traced or not; None where nothing shows it.
         step_ns: the longest training step over the ranks; None where none is marked on some rank.
         in_part: whether some rank's training step is there only in part.
     """
@@ -75,7 +75,7 @@ def utilization(stated: Stated) -> Utilization:
         (not stated.settings, "no trace keeps the settings of the job: only captures of traceviz's plugin do"),
         (bool(differing), f"the ranks state different values of {', '.join(differing)}"),
         (counted.refusal is not None, counted.refusal),
-        (not gpus, "nothing tells how many GPUs the job has"),
+        (not gpus, "nothing shows how many GPUs the job has"),
         (not stated.devices, "no trace names a GPU"),
         (len(stated.devices) > 1, f"the ranks have different GPUs: {', '.join(stated.devices)}"),
         (no_format is not None, no_format),
@@ -100,7 +100,7 @@ def utilization(stated: Stated) -> Utilization:
 
 def used_of_peak(model_flops_per_gpu: int, step_ns: int, peak_flops_per_s: int) -> str:
     """The operations a second that a model needs of a GPU beside its peak, as people read them."""
-    return f"{model_flops_per_gpu / step_ns / 1e3:,.1f} of {peak_flops_per_s / 1e12:,.0f} TFLOP/s a GPU"
+    return f"{model_flops_per_gpu / step_ns / 1e3:,.1f} of {peak_flops_per_s / 1e12:,.0f} TFLOP/s per GPU"
 
 
 def _merged(all_settings: Iterable[Mapping[str, str]]) -> tuple[dict[str, str], list[str]]:

@@ -1,6 +1,6 @@
-"""What tells how much work a rank's kernels do: sizes of inputs, messages within layers, or grids.
+"""What shows how much work a rank's kernels do: sizes of inputs, messages within layers, or grids.
 
-Names do not, and neither do grids of persistent kernels, which run as many blocks as a GPU has processors. What tells
+Names do not, and neither do grids of persistent kernels, which run as many blocks as a GPU has processors. What shows
 it is compared between the ranks of a stage: one whose sequences are longer has more to do, and is not slow for that.
 """
 
@@ -69,7 +69,7 @@ class WorkEvidence:
 
     def more_work(self) -> tuple[Float64, list[str | None]]:
         """Per rank, how much more it has to do than its median peer by what says most, and what that is; 1 and None
-        where nothing tells."""
+        where nothing shows."""
         grids = np.where(self._usual > 0, self._mine / np.maximum(self._usual, 1), 1.0)
         told = {
             SIZES: _ratio_to_others(self._elements, self._stage_of),
@@ -95,7 +95,7 @@ def bound_by_memory(code: npt.NDArray[np.integer], names: Sequence[str]) -> Bool
 
 
 def work_by_grid(code: npt.NDArray[np.integer], names: Sequence[str], blocks: Int64) -> Bool:
-    """Mark kernels bound by memory whose grids tell their work: as many blocks as no product has, which may persist.
+    """Mark kernels bound by memory whose grids show their work: as many blocks as no product has, which may persist.
 
     Args:
         code, names: as for ``bound_by_memory``. blocks: of their grids; below 1 where unknown.

@@ -70,7 +70,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def explain(arguments: Sequence[str], release: Release = MAIN) -> list[Prospect]:
-    """What the traces of such a job will tell.
+    """What the traces of such a job will show.
 
     Args:
         arguments: of the training script.
@@ -83,7 +83,7 @@ def explain(arguments: Sequence[str], release: Release = MAIN) -> list[Prospect]
     known = {argument for one in RELEASES for argument in one.arguments}
     unknown = [word for word in arguments if word.partition("=")[0] in known - release.arguments]
     if unknown:
-        return [Prospect("Is anything recorded?", "no", f"{release.title}: no argument {unknown[0]}, so the job ends")]
+        return [Prospect("Is anything recorded?", "no", f"{release.title}: no argument {unknown[0]}, so the job stops")]
     if not given.profile:
         return [
             Prospect("Is anything recorded?", "no", "--profile is not given; nothing else has an effect without it")
@@ -103,7 +103,7 @@ def explain(arguments: Sequence[str], release: Release = MAIN) -> list[Prospect]
 
 
 def warnings(arguments: Sequence[str], release: Release = MAIN) -> tuple[str, ...]:
-    """What the traces of such a job will not tell, or not wholly, a line each; ``capture plan`` prints them as notes.
+    """What the traces of such a job will not show, or not wholly, a line each; ``capture plan`` prints them as notes.
 
     Memory history and execution traces are left out: whoever does not ask for them needs no warning.
     """
@@ -168,7 +168,9 @@ def _torch_content(given: argparse.Namespace, release: Release) -> list[Prospect
     shapes = given.pytorch_profiler_collect_shapes or not release.collects
     fix = "add --pytorch-profiler-collect-callstack"
     phases = (
-        "call stacks are recorded" if stacks else f"without call stacks operators tell backward from the rest; {fix}"
+        "call stacks are recorded"
+        if stacks
+        else f"without call stacks operators distinguish backward from the rest; {fix}"
     )
     return [
         Prospect("Which phase is a kernel in?", "yes" if stacks else "in part", phases),
@@ -196,7 +198,7 @@ def _torch_content(given: argparse.Namespace, release: Release) -> list[Prospect
 
 
 def _nsys_content(given: argparse.Namespace, release: Release) -> list[Prospect]:
-    """What NVTX ranges tell."""
+    """What NVTX ranges show."""
     autograd = release.autograd or given.record_shapes
     shapes = release.shapes or given.record_shapes
     if given.nvtx_ranges:

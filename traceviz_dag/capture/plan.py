@@ -50,7 +50,7 @@ def consequences(config: ProfilingConfig) -> tuple[str, ...]:
     else:
         sentences.insert(1, f"Reports are written to {config.output_folder}; their size was not measured here.")
     if len(iterations) < 3:
-        sentences.append("Fewer than three iterations tell no spread: take numbers as one sample.")
+        sentences.append("Fewer than three iterations show no spread: take numbers as one sample.")
     if iterations[0] < EARLY_ITERATIONS:
         sentences.append(f"{EARLY.capitalize()}: later ones are typical.")
     if config.record_memory_history:

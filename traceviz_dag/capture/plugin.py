@@ -4,7 +4,7 @@ One file, standard library and the job's own torch. It never raises into the job
 within bounds; what goes wrong is a line on stderr. Switch it on in one of four ways (traceviz_capture is this file):
 a line in the script (``import traceviz_capture; traceviz_capture.install()``), ``python -m traceviz_capture SCRIPT …``
 (or ``-m MODULE …``), those two statements in a sitecustomize.py on PYTHONPATH, or
-``callbacks=[traceviz_capture.BridgeCallback()]`` with Megatron Bridge. A loop of one's own may call
+``callbacks=[traceviz_capture.BridgeCallback()]`` with Megatron Bridge. Your own loop may call
 ``traceviz_capture.step(iteration)`` first in every iteration.
 
 TRACEVIZ_CAPTURE_ITERATIONS   120,500-501   iterations as the job logs them; nothing is recorded without it
@@ -17,7 +17,7 @@ TRACEVIZ_CAPTURE_STACKS, _SHAPES, _CUDA_SYNC   1 or 0: call stacks (1), tensor s
 TRACEVIZ_CAPTURE_MEMORY       0 (default), 1: allocations in the trace, history: the allocator's history with Python
                               stacks, too, a snapshot beside each trace; _MEMORY_ENTRIES: most entries, default 100000
 TRACEVIZ_CAPTURE_WARMUP       iterations that the profiler runs before it records, default 1
-TRACEVIZ_CAPTURE_FIRST        number of the process's first iteration, where nothing else tells it; default 1
+TRACEVIZ_CAPTURE_FIRST        number of the process's first iteration, where nothing else gives it; default 1
 TRACEVIZ_CAPTURE_MAX_BYTES    most that a rank writes, default 8 GiB; _KEEP_FREE_BYTES: disk left free, default 1 GiB
 TRACEVIZ_CAPTURE_EXIT_SECONDS longest wait at exit for files still being compressed, default 30
 
@@ -202,7 +202,7 @@ class CaptureSettings:
     Attributes:
         memory: allocations are part of the trace.
         history: the allocator's history is recorded, too, with at most ``memory_entries`` entries.
-        first: number of the process's first iteration; None where the job tells it, or else 1.
+        first: number of the process's first iteration; None where the job gives it, or else 1.
     """
 
     iterations: Numbers = Numbers()
@@ -425,7 +425,7 @@ class Topology:
 
 
 class _Writers:
-    """Writes files in processes of their own, one after the other, beside the training.
+    """Writes files in separate processes, one after the other, beside the training.
 
     A thread would be simpler, but torch's call stacks reach into every thread that lives while a window is recorded.
     """
@@ -537,9 +537,9 @@ class _OpenFunctions:
         function_class.__enter__, function_class.__exit__ = entered, left
 
     def cut_off(self) -> None:
-        """A window has ended: what is still open has ended with it, and its end is told to nobody any more.
+        """A window has ended: what is still open has ended with it, and its end is reported to nobody any more.
 
-        The records are kept, for torch tells the end of one that is thrown away, too.
+        The records are kept, for torch reports the end of one that is thrown away, too.
         """
         self.watching = False
         for function in list(self._open.values()):
@@ -596,7 +596,7 @@ class _Profiler:
         """Whether the job has a profile function: torch's call stacks would take its place, and not give it back."""
         followed = sys.getprofile() is not None
         if followed and self.settings.stacks:
-            self._warn("the job has a profile function of its own (sys.setprofile): call stacks are not recorded")
+            self._warn("the job has its own profile function (sys.setprofile): call stacks are not recorded")
         return followed
 
     def _experimental(self) -> dict[str, Any]:
@@ -671,7 +671,7 @@ class _Profiler:
             sys.setprofile(None)
         if self.used:
             _leave_without_destructors()
-        # The parent's, as well: its end is not the child's to tell.
+        # The parent's, as well: its end is not the child's to report.
         self._kept += [self._torchs, self._annotation]
         self._torchs = self.iteration = self._annotation = None
 
@@ -878,7 +878,7 @@ class Capture:
         """The next iteration to record; one that was recorded and is counted again is not."""
         wanted = self.settings.iterations.following(iteration)
         if wanted == iteration and wanted in self._taken:
-            self.warn("iterations are counted again (does the count begin anew?): the first of a number is kept")
+            self.warn("iterations are counted again (does the count start again?): the first of a number is kept")
         while wanted is not None and wanted in self._taken:
             wanted = self.settings.iterations.following(wanted + 1)
         return wanted
@@ -1066,7 +1066,7 @@ class Capture:
         }
 
     def _batches(self) -> tuple[int | None, int | None, int | None]:
-        """Number and size of micro-batches, and size of the whole iteration's batch, as far as Megatron tells them."""
+        """Number and size of micro-batches, and size of the whole iteration's batch, as far as Megatron gives them."""
         calculator = sys.modules.get("megatron.core.num_microbatches_calculator")
 
         def ask(name: str, otherwise: int | None) -> int | None:
@@ -1173,7 +1173,7 @@ class Capture:
 
     @_guarded
     def _give_way(self) -> None:
-        self.switch_off("the job has a profiler of its own")
+        self.switch_off("the job has its own profiler")
 
     def around_step(self, step: Callable[..., Any]) -> Callable[..., Any]:
         """``Optimizer.step`` as torch decorates it; counts after it, outside of what torch records of it.
@@ -1290,7 +1290,7 @@ class Capture:
         return self._counted
 
     def around_schedule(self, choose: Callable[..., Any]) -> Callable[..., Any]:
-        """``get_forward_backward_func``, whose schedules are told number and size of their micro-batches."""
+        """``get_forward_backward_func``, whose schedules are given number and size of their micro-batches."""
 
         @functools.wraps(choose)
         def chooser(*args: Any, **kwargs: Any) -> Any:
@@ -1384,8 +1384,8 @@ _WITHOUT = {
     "megatron.bridge.training.train": _OPTIMIZERS,
     "torch.optim.optimizer": "optimizer steps do not count",
     "torch.amp.grad_scaler": "optimizer steps that it leaves out are not counted",
-    "torch.autograd.profiler": "the job must not use a profiler of its own",
-    "torch.profiler.profiler": "the job must not use a profiler of its own",
+    "torch.autograd.profiler": "the job must not use its own profiler",
+    "torch.profiler.profiler": "the job must not use its own profiler",
 }
 """What follows where a module has not the names that its hook takes hold of."""
 
@@ -1528,10 +1528,10 @@ def _megatrons_arguments() -> Any:
 
 
 def _settings(environment: Mapping[str, str] = os.environ, *, global_batch_size: int | None = None) -> dict[str, str]:
-    """Settings that a job's speed may hang on, by name: of the environment, of Megatron-LM, and torch's version.
+    """Settings that a job's speed may depend on, by name: of the environment, of Megatron-LM, and torch's version.
 
     Args:
-        global_batch_size: of this iteration, where Megatron tells it: it may still ramp up to that of the arguments.
+        global_batch_size: of this iteration, where Megatron gives it: it may still ramp up to that of the arguments.
     """
     arguments = _megatrons_arguments()
     given: dict[str, Any] = {name: environment[name] for name in _KEPT_VARIABLES if name in environment}

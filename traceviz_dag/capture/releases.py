@@ -22,7 +22,7 @@ _NSYS = ("--record-shapes", "--nvtx-ranges")
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """One of Megatron-LM's releases, or several that are alike.
+    """One of Megatron-LM's releases, or several that are similar.
 
     Attributes:
         name: for ``--release``.

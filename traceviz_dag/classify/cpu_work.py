@@ -93,7 +93,7 @@ def _leaf_operators(trace: TraceEvents, tree: HostTree) -> Int64:
 
 
 def _transfers(trace: TraceEvents) -> tuple[Int64, Int64]:
-    """(rows that transfer, rows that launched them); a launch without a transfer row stands for itself.
+    """(rows that transfer, rows that launched them); a launch without a transfer row represents itself.
 
     Workers serve a queue, so the n-th launch of a kind gets the earliest transfer of that kind that is still free and
     does not start before the launch.

@@ -30,7 +30,7 @@ _DIMENSIONS = (
 
 
 def framework_of(events: TraceEvents, kernels: pa.Table) -> TrainingFramework | None:
-    """The framework, or None where nothing tells.
+    """The framework, or None where nothing shows.
 
     Args:
         kernels: table ``kernels`` of the trace.

@@ -34,7 +34,7 @@ _FACT_NAMES = ("collective", "group_name", "group_description", "group_ranks", "
 
 @dataclass(frozen=True, slots=True)
 class KernelFacts:
-    """What the classification found, one entry a device row.
+    """What the classification found, one entry per device row.
 
     Attributes:
         kind: index into KINDS.
@@ -109,7 +109,7 @@ def kernels_table(
 
 
 def _fitting(name: str, values: Int64) -> Int64:
-    """Without the numbers that the column cannot hold: no kernel has them, so the trace does not tell."""
+    """Without the numbers that the column cannot hold: no kernel has them, so the trace does not show it."""
     if KERNELS.schema.field(name).type != pa.int32():
         return values
     bounds = np.iinfo(np.int32)

@@ -115,9 +115,9 @@ def classify(
 def _communications(
     launches: Launches, rules: Rules, kernel_rule: Int64, decisions: list[DimensionDecision], decision_of: Int64
 ) -> Communications:
-    """When communication was launched that tells finalisation and the optimizer apart.
+    """When communication was launched that distinguishes finalisation and the optimizer.
 
-    What could be anything, a gradient norm included, tells neither: an undecided communication is of the second kind
+    What could be anything, a gradient norm included, shows neither: an undecided communication is of the second kind
     only where it has candidates and the gradient norm is none of them.
     """
     norm = [decision.dimension is Dimension.GRAD_NORM for decision in decisions]

@@ -21,7 +21,7 @@ _MOST = 0.5
 def step_kind(
     events: TraceEvents, kernels: pa.Table, windows: Sequence[tuple[int, int, int]], *, whole: bool
 ) -> StepKind | None:
-    """The kind of what some kernels of a trace ran, or None where nothing tells.
+    """The kind of what some kernels of a trace ran, or None where nothing shows.
 
     Args:
         kernels: rows of table ``kernels``, of one iteration.

@@ -32,9 +32,9 @@ def accuracy(
     """Compare the analysis of a simulated job with what really happened in it.
 
     What the home does not hold is analysed for the comparison, and not kept. Shares are of kernel time, the sum of the
-    kernels' durations: right, told (of kernels that have something to tell), and wrong. share_of_time_right counts
+    kernels' durations: right, told (reported, where there is something to report), wrong. share_of_time_right counts
     kernels whose category is right and, if the truth has them, micro-batch and chunk. Kernels of a CUDA graph that
-    spans several micro-batches cannot be told apart; if there are any, the shares are also given without them.
+    spans several micro-batches cannot be distinguished; if there are any, the shares are also given without them.
     """
     from traceviz_dag.read.truth import truth_folder
 
@@ -147,7 +147,7 @@ def _print(path: Path, answer: dict[str, Any]) -> None:
         without = _share(answer["without_spanning_graphs"]["share_of_time_right"])
         typer.echo(
             f"  {without} without {milliseconds(answer['spanning_graph_time_ns'])} ms of kernels of CUDA graphs that "
-            "span micro-batches: nothing tells these apart"
+            "span micro-batches: nothing separates these"
         )
     if answer["kernels_not_in_truth"]:
         typer.echo(f"  {answer['kernels_not_in_truth']:,} kernels of the traces are not in the truth")

@@ -17,7 +17,7 @@ from traceviz_dag.commands.common.output import home_option, terminal
 from traceviz_dag.system.paths import real_path
 
 _NEXT = (
-    ("findings", "what is wrong, what mending it would win, and what to do about it"),
+    ("findings", "what is wrong, what fixing it would save, and what to do about it"),
     ("waits", "who made whom wait, and what the late rank was doing"),
     ("pipelines", "what the bubble of each stage is made of"),
     ("overlap", "how much of each dimension's communication is hidden, rank by rank"),

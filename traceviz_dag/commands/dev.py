@@ -61,7 +61,7 @@ def dev(
     try:
         with open_instance(folder):
             # Every storage is set up before the services look at it.
-            typer.echo(f"Dagster UI on http://{host}:{port} for home {folder}; Ctrl-C ends it.")
+            typer.echo(f"Dagster UI on http://{host}:{port} for home {folder}; Ctrl-C stops it.")
         run_services(packages, port, host, named)
     except KeyboardInterrupt:
         typer.echo("Ended.", err=True)
@@ -75,9 +75,9 @@ def webserver(
     port: PortOption = 3000,
     host: HostOption = _LOOPBACK,
 ) -> None:
-    """Serve the Dagster UI of the instance in DAGSTER_HOME, as a service of its own.
+    """Serve the Dagster UI of the instance in DAGSTER_HOME, as a separate service.
 
-    It has no login of its own. To share it, put a proxy with a login in front, and name the proxy's host in
+    It has no login. To share it, put a proxy with a login in front, and name the proxy's host in
     TRACEVIZ_ALLOWED_HOSTS; requests with another Host or Origin are refused.
     """
     further = hosts_of_environment()

@@ -38,9 +38,7 @@ def figures(
         str,
         typer.Option(help=f"Figures to draw: {', '.join(figure_kinds())}; {_SEVERAL}, default: all."),
     ] = "",
-    ranks: Annotated[
-        str, typer.Option(help=f"Ranks to draw: all, or numbers {_SEVERAL}; default: those that stand out.")
-    ] = "",
+    ranks: Annotated[str, typer.Option(help=f"Ranks to draw: all, or numbers {_SEVERAL}; default: the outliers.")] = "",
     every: Annotated[
         bool, typer.Option("--every", help="Draw every pipeline and replica, however many there are.")
     ] = False,

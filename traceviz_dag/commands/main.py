@@ -68,7 +68,7 @@ class _Group(LazyGroup):
         return super().resolve_command(ctx, ["analyze", *args] if is_path else args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run a subcommand; who interrupts one that does not say itself how far it came is told what is left."""
+        """Run a subcommand; who interrupts one that does not say itself how far it came is shown what is left."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -143,7 +143,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the program; an error that a user can mend is one line on stderr and its exit code, 2 but for an interrupt.
+    """Run the program; an error that a user can fix is one line on stderr and its exit code, 2 but for an interrupt.
 
     With ``--json`` the same error is an object on stdout, too, unless the command printed its answer already.
     """
@@ -154,7 +154,7 @@ def main() -> None:
     sys.exit(_run(sys.argv[1:]))
 
 
-_NO_MEMORY = "there is not enough memory for this; free some, raise its limit, or give less at once"
+_NO_MEMORY = "out of memory: free some, raise its limit, or analyze fewer files at once"
 _REFUSED_THREAD = "can't start new thread"
 """What Python says of it, as a RuntimeError."""
 
@@ -165,7 +165,7 @@ def _run(words: Sequence[str]) -> int:
     try:
         adapt()
         code = int(app(list(words), prog_name="traceviz", standalone_mode=False) or 0)
-        sys.stdout.flush()  # Where it cannot be written is told here, and not by Python at its end.
+        sys.stdout.flush()  # Where it cannot be written is reported here, and not by Python at its end.
         return code
     except TracevizError as error:
         _answer(words, error, error.exit_code)

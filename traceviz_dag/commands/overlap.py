@@ -55,9 +55,9 @@ def overlap(
         ),
     ] = "step",
     start_ns: Annotated[
-        int | None, typer.Option(help="Start of a window of your own, in ns on the clock of each rank.")
+        int | None, typer.Option(help="Start of your own window, in ns on the clock of each rank.")
     ] = None,
-    end_ns: Annotated[int | None, typer.Option(help="End of a window of your own, in ns.")] = None,
+    end_ns: Annotated[int | None, typer.Option(help="End of your own window, in ns.")] = None,
     rank: Annotated[int | None, typer.Option(help="Measure only this rank of what the home holds.")] = None,
     dimension: Annotated[
         str | None, typer.Option(help="Show only this dimension of communication, for example tp; all = all together.")
@@ -108,7 +108,7 @@ def overlap(
 def _print(rows: Sequence[dict[str, Any]], dimension: str | None, name: str) -> None:
     shown = rows if dimension is not None else [row for row in rows if row["dimension"] == ALL_DIMENSIONS] or rows
     print_table(
-        f"Overlap, a row a rank, device and {name}",
+        f"Overlap: one row per rank, device and {name}",
         [
             "run",
             "iteration",

@@ -181,7 +181,7 @@ def open_ui(
     browser: Annotated[bool, typer.Option(help="Open a browser on this machine.")] = True,
     home: HomeOption = DEFAULT_HOME,
 ) -> None:
-    """Open the Perfetto UI on a trace, without internet; Ctrl-C ends it.
+    """Open the Perfetto UI on a trace, without internet; Ctrl-C stops it.
 
     The UI and the trace are served on loopback, under a random path, to this origin alone. An iteration is exported
     first, and its pipelines are pinned. If it was not read completely, a line says so first, and the exit code is 2.
@@ -204,7 +204,7 @@ def open_ui(
     with serve_trace(trace, wasm_folder(), commands, public, port) as served:
         if served.base_ns:
             typer.echo(f"{served.base_ns} ns were subtracted from all times, so that none loses a nanosecond")
-        typer.echo(f"Perfetto UI: {served.url}\nCtrl-C ends it.")
+        typer.echo(f"Perfetto UI: {served.url}\nCtrl-C stops it.")
         if browser and _has_screen():
             webbrowser.open(served.url)
         with suppress(KeyboardInterrupt):

@@ -45,7 +45,7 @@ def periods(
     A score of 1 means that the pair takes no longer than its longer part; 0 means that the two take turns. Scores are
     not clamped. Percentiles are over the steady units of one training step, which the table names; a pair with fewer
     than two units has none. The exit code is 2 if no pair can be measured, or one only over
-    fewer than all its ranks, unless the traces tell that there is nothing to overlap.
+    fewer than all its ranks, unless the traces show that there is nothing to overlap.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -40,7 +40,7 @@ def pipelines(
     """Show the bubble of every pipeline stage in parts that add up: fill and drain, imbalance, jitter, stall.
 
     The bubble is measured against the mean stage of the pipeline; idle is the stage's own time without a micro-batch.
-    Both are of one training step, on the stage's own clock. The exit code is 2 if the traces do not tell pipelines
+    Both are of one training step, on the stage's own clock. The exit code is 2 if the traces do not show pipelines
     or micro-batches.
     """
     with chosen_iterations(path, home, run, iteration, rules) as iterations:

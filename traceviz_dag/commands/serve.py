@@ -13,7 +13,7 @@ def serve(home: HomeOption = DEFAULT_HOME, port: PortOption = PORT) -> None:
     """Show the figures, reports, timelines and Perfetto traces of this home in a browser; tables do not change.
 
     The server listens on this machine alone. The printed address holds a token, new at each start: other users of the
-    machine do not get in without it. Ctrl-C ends it.
+    machine do not get in without it. Ctrl-C stops it.
     """
     folder = real_path(home)
     if not folder.is_dir():

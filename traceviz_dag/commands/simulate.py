@@ -25,7 +25,7 @@ def simulate(out: Path, workers: int, slow_factor: float | None, **settings: Any
 
     OUT gets iteration_N/ with a trace per rank, the topology text file, and truth/ with Parquet tables of kernels,
     edges between streams, micro-batches, pipelines, clocks and injected faults. Leave a fault out and keep --seed:
-    nothing else changes. With --format nsys it gets node0.sqlite … in place of traces, as nsys export writes them: try
+    nothing else changes. With --format nsys it gets node0.sqlite … instead of traces, as nsys export writes them: try
     traceviz nsys without a GPU.
 
     Simulate up to 16,384 ranks, 500,000 runs of layers (ranks x layers / pp x micro-batches) in steps that are written

@@ -20,7 +20,7 @@ def sql(
 ) -> None:
     """Query the tables with SQL, read-only.
 
-    Tables hold what is stale, too: a line names it, and the table stale_tables says why it is kept.
+    Tables also hold what is stale: a line names it, and the table stale_tables says why it is kept.
 
     \f
     Raises:

@@ -33,7 +33,7 @@ def statement(
     """Print what every claim of overlap must say: period, both stages, OverlapScore, N, window, mode and clocks.
 
     Each pair of a run is judged over all its iterations together; of four or more, the first and the last are left out,
-    since the profiler starts and ends there. The exit code is 2 if no pair can be measured.
+    since the profiler starts and stops there. The exit code is 2 if no pair can be measured.
     """
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         runs: dict[str, list[StoredIteration]] = {}

@@ -41,7 +41,7 @@ def timeline(
     iteration: Annotated[int | None, typer.Option(help="Show this iteration; default: the last.")] = None,
     against: AgainstOption = None,
     time_alignment: Annotated[
-        TimeAlignment, typer.Option(help="How the clocks of the ranks are laid on one another.")
+        TimeAlignment, typer.Option(help="How the clocks of the ranks are aligned.")
     ] = TimeAlignment.SOLVED,
     web: Annotated[bool, typer.Option("--web", help="Show it in a browser instead, until Ctrl-C.")] = False,
     port: PortOption = PORT,
@@ -50,8 +50,8 @@ def timeline(
 ) -> None:
     """Walk through an iteration on the terminal, or in a browser: its ranks, streams, micro-batches, gaps, findings.
 
-    Any window can be measured, every slice tells all that is known of it. With --against, two iterations lie on one
-    axis, so that a step of both begins at one instant. Press ? for the keys.
+    Any window can be measured, every slice shows all that is known of it. With --against, two iterations lie on one
+    axis, so that a step of both starts at the same instant. Press ? for the keys.
     """
     look = None
     if not web:

@@ -12,7 +12,7 @@ from traceviz_dag.system.paths import real_path
 def top(home: HomeOption = DEFAULT_HOME) -> None:
     """Watch a home on the terminal: trend and iterations, what is being analysed, verdicts and findings.
 
-    The screen looks at the home once a second and changes nothing there. Press ? for the keys.
+    The screen reads the home once a second and changes nothing there. Press ? for the keys.
     """
     from traceviz_dag.show.terminal.look import look_of_terminal
 

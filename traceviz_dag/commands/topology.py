@@ -63,7 +63,7 @@ def topology(
     """Show process groups, the stages of each pipeline, and which ranks hold one copy of the model.
 
     With a path, the layout comes from the trace headers and the topology text file; sizes given as well are compared
-    with it. Without a path, it is computed from the sizes; without sizes, too, it is that of the analysed iterations.
+    with it. Without a path, it is computed from the sizes; without either, it is that of the analysed iterations.
     """
     given = {
         "world": world,

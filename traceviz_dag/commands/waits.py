@@ -45,7 +45,7 @@ def waits(
 
     A wait is charged to the last rank to arrive. That rank's own part is what it computed, copied or had not launched;
     time that it spent in other communications was handed on to it. The exit code is 2 if not every communication has a
-    certain wait: matched with nobody, or not wholly, or told neither by solved clocks nor by durations.
+    certain wait: matched with nobody, or not wholly, or known neither from solved clocks nor from durations.
     """
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = [_answer(each) for each in iterations]
@@ -147,7 +147,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
         ],
     )
     print_table(
-        "Communication by dimension, sums over the kernels whose waits are told, ms",
+        "Communication by dimension, sums over the kernels whose waits are known, ms",
         ["dimension", "kernels", "hidden wait", "exposed wait", "hidden transfer", "exposed transfer"],
         [
             [
@@ -211,14 +211,14 @@ def _basis(kernels: Mapping[str, int]) -> list[str]:
         )
     if kernels["untold"]:
         lines.append(
-            f"no wait is told for {kernels['untold']} matched communication kernels: neither solved clocks nor "
-            "durations tell it (table collectives, aligned_refusal)"
+            f"no wait is known for {kernels['untold']} matched communication kernels: neither solved clocks nor "
+            "durations show it (table collectives, aligned_refusal)"
         )
     return lines
 
 
 def _links(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Whose links are slow; of ranks that only meet each other, that nothing tells whose."""
+    """Whose links are slow; of ranks that only meet each other, that nothing shows whose."""
     lines = [
         f"rank {row['rank']} has slow links{_scope(row)}: its transfers take {row['best_ratio']:.1f} times the usual"
         for row in rows
@@ -226,7 +226,7 @@ def _links(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     return lines + [
         f"{numbered('rank', [row['rank'], *row['or_of']])} meet over slow links{_scope(row)}, and whose are slow "
-        f"cannot be told: their transfers take {row['best_ratio']:.1f} times the usual"
+        f"is unknown: their transfers take {row['best_ratio']:.1f} times the usual"
         for row in rows
         if row["or_of"] and row["rank"] < min(row["or_of"])
     ]

@@ -153,7 +153,7 @@ class NarrowViews:
 
     Partitions that are kept although they are stale are left out. No other folder is listed, and a damaged file of
     another table is not opened: that table may be what the query is to make anew. A small table that is named many
-    times is read into memory instead: each mention of a view opens all its files again, one a rank.
+    times is read into memory instead: each mention of a view opens all its files again, one per rank.
 
     Attributes:
         tables: the only ones that queries may read; None lets them read all.
@@ -213,7 +213,7 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except FileNotFoundError:
-        return 0  # gone since it was listed: the query tells it
+        return 0  # gone since it was listed: the query reports it
 
 
 def tables_named_in(sql: str) -> list[Table]:
@@ -258,7 +258,7 @@ def named_parameters(sql: str) -> set[str]:
 
 
 def with_values(sql: str, values: Mapping[str, str]) -> str:
-    """A statement with SQL in place of its parameters.
+    """A statement with SQL instead of its parameters.
 
     Args:
         values: parameter, without its dollar sign → SQL; others stay.
@@ -434,7 +434,7 @@ def _rows(
 
 
 def _held_columns(folder: Path, table: Table, run: str | None, iteration: int | None) -> set[str]:
-    """The columns that some part has; a damaged one is told by the query."""
+    """The columns that some part has; a damaged one is reported by the query."""
     names: set[str] = set()
     for part in find_partitions(folder, table, run, iteration):
         with suppress(*DAMAGED):

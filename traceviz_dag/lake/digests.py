@@ -24,7 +24,7 @@ def digest_of(path: Path) -> str:
     return digest.hexdigest()
 
 
-def look_of(path: Path) -> tuple[int, int]:
+def stamp_of(path: Path) -> tuple[int, int]:
     """(bytes, time of change in ns) of a file; of a folder, those of its Parquet files together.
 
     Raises:

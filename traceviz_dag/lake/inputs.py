@@ -20,7 +20,7 @@ import msgspec
 import xxhash
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake.digests import digest_of, look_of
+from traceviz_dag.lake.digests import digest_of, stamp_of
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
 from traceviz_dag.lake.partitions import check_run, escape
 from traceviz_dag.printable import printable
@@ -75,7 +75,7 @@ class RankInput:
 
     @property
     def look(self) -> tuple[str, int, int]:
-        """Path, size and time of change: what tells at once that a file is as it was."""
+        """Path, size and time of change: what shows at once that a file is as it was."""
         return (self.path, self.size_bytes, self.changed_ns)
 
 
@@ -97,7 +97,7 @@ class SnapshotInput:
 
     @property
     def look(self) -> tuple[str, int, int]:
-        """Path, size and time of change: what tells at once that a file is as it was."""
+        """Path, size and time of change: what shows at once that a file is as it was."""
         return (self.path, self.size_bytes, self.changed_ns)
 
 
@@ -109,7 +109,7 @@ class IterationInputs:
         problems: one line per file that discovery found and could not place.
         warnings: one line per file that contradicts its own path, and per snapshot of GPU memory that is left out.
         disputed: ranks that several files claim, so that none of them is taken.
-        snapshots: snapshots of GPU memory beside the traces, one a rank.
+        snapshots: snapshots of GPU memory beside the traces, one per rank.
     """
 
     run: str
@@ -238,7 +238,7 @@ def as_they_look_now(inputs: IterationInputs) -> IterationInputs:
 
     def look_again(entry: Looked) -> Looked:
         try:
-            size, changed = look_of(Path(entry.path))
+            size, changed = stamp_of(Path(entry.path))
         except FileNotFoundError:
             return entry
         return replace(entry, size_bytes=size, changed_ns=changed)
@@ -262,7 +262,7 @@ def registered_before(home: Path, seconds: float) -> Iterator[IterationInputs]:
 
 def folder_of_run(home: Path, run: str) -> Path | None:
     """The folder that a run was registered from; None for a run that this home does not know."""
-    # Any of its iterations tells; a damaged list is reported by what needs it.
+    # Any of its iterations shows; a damaged list is reported by what needs it.
     for path in (home / FOLDER).glob(f"{glob.escape(escape(run))}@*.json"):
         with suppress(BadInputError):
             return Path(registered(home, path.stem).folder)
@@ -307,7 +307,7 @@ def _with_formats(inputs: IterationInputs) -> IterationInputs:
 
 
 def _undamaged(home: Path, key: str) -> IterationInputs | None:
-    """The list that is about to be replaced; a damaged one tells nothing."""
+    """The list that is about to be replaced; a damaged one shows nothing."""
     try:
         return registered_if_any(home, key)
     except BadInputError:

@@ -40,7 +40,7 @@ def with_vanished_ranks(home: Path, inputs: IterationInputs) -> IterationInputs:
     if any(before.get(entry.rank, entry.digest) != entry.digest for entry in inputs.ranks):
         return inputs
     found = {entry.rank for entry in inputs.ranks} | set(inputs.disputed)
-    # A file that holds several ranks is the same content under each of them; its parts tell them apart.
+    # A file that holds several ranks is the same content under each of them; its parts distinguish them.
     contents = {(entry.digest, entry.part) for entry in inputs.ranks}
     kept = [entry for entry in gone if entry.rank not in found and (entry.digest, entry.part) not in contents]
     return replace(inputs, ranks=tuple(sorted((*inputs.ranks, *kept), key=lambda entry: entry.rank)))
@@ -194,7 +194,7 @@ def _unlisted(lake: Lake, inputs: IterationInputs) -> dict[str, set[int]]:
     for table in all_tables().values():
         if "rank" in table.partitioned_by:
             parts = lake.partitions(table.name, inputs.run, inputs.iteration, with_stale=True)
-            # A file that no writer put there is no rank of the iteration; whoever reads it is told.
+            # A file that no writer put there is no rank of the iteration; whoever reads it gets an error.
             ranks = {
                 part.rank
                 for part in parts

@@ -58,7 +58,7 @@ def open_lake(home: Path) -> Lake:
     if lake.tables_folder.is_dir():
         upgrade(lake.tables_folder)
     if catalogue.recorded_home(home) not in (None, str(home)):
-        # Who asks by SQL is told of a damaged file; who analyses its traces again must get this far to mend it.
+        # Who asks by SQL learns of a damaged file; who analyses its traces again must get this far to fix it.
         with suppress(BadInputError):
             lake._refresh_where_possible()
     return lake
@@ -87,7 +87,7 @@ class Lake:
     def write(
         self, table_name: str, data: pa.Table, *, run: str, iteration: int, rank: int | None = None, made: str = ""
     ) -> Written:
-        """Write one partition, in the order of its rows, in place of what was there.
+        """Write one partition, in the order of its rows, instead of what was there.
 
         Equal tables give equal bytes. A reader sees the former file or the new one, never a part. Call
         :meth:`refresh_catalogue` once the first partitions of a table are written, for the sake of other clients.

@@ -14,7 +14,7 @@ _LOCK = ".stale_tables.lock"
 
 
 def mark_stale(lake: Lake, run: str, iteration: int, found: Iterable[Stale]) -> None:
-    """Record what is stale now, in place of what was recorded of the same stage and rank."""
+    """Record what is stale now, instead of what was recorded of the same stage and rank."""
     new = {row.place: row for row in found}
     if new:
         _change(lake, run, iteration, new, ())

@@ -49,9 +49,9 @@ class StoredPeak:
 
     Attributes:
         held: (stack, category) → requested bytes and blocks.
-        stage: its pipeline stage; None where the topology does not tell.
+        stage: its pipeline stage; None where the topology does not show.
         events: of the snapshot; of one without any the end counts as the peak. None where nobody stored it.
-        overwritten: whether older events were overwritten; None where the snapshot does not tell.
+        overwritten: whether older events were overwritten; None where the snapshot does not show.
         in_part: whether something of the snapshot could not be used, or contradicts itself.
     """
 
@@ -74,8 +74,8 @@ def stored_at_peaks(
     """Requested bytes and blocks that are live when most is requested, of every rank with a snapshot.
 
     Args:
-        whole_stacks: tell Python stacks apart, not only who asked.
-        before, frameless: stand for the stacks of blocks without one, from before the recording and since.
+        whole_stacks: distinguish Python stacks, not only who asked.
+        before, frameless: represent the stacks of blocks without one, from before the recording and since.
     """
     if not lake.partitions("memory_peaks", run, iteration):
         return {}

@@ -42,7 +42,7 @@ def memory_peak(lake: Lake, run: str, iteration: int) -> dict[str, Any] | None:
 
     Returns:
         rank, device, peak_requested_bytes, category, category_bytes, site (None without call stacks), site_bytes,
-        ranks: how many have a trace that was read and a snapshot with events, and matched_by: what tells that this
+        ranks: how many have a trace that was read and a snapshot with events, and matched_by: what shows that this
         snapshot is of its trace; None where no rank has, or nothing is requested.
     """
     if not lake.partitions("memory_peaks", run, iteration):

@@ -104,7 +104,7 @@ def checked_partition(table: Table, run: str, iteration: int, rank: int | None) 
 
 
 def check_filters(table: Table, run: str | None, iteration: int | None, rank: int | None) -> None:
-    """Refuse values that no partition of the table can have; None stands for any.
+    """Refuse values that no partition of the table can have; None represents any.
 
     Raises:
         UsageError: the run's name is empty, too long or not valid Unicode; a number is negative; or the table has

@@ -30,7 +30,7 @@ _WHOLE_RANKS = """
     AND rank NOT IN (SELECT rank FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'read')"""
 
 TAKEN_STEPS_SQL = "CASE WHEN list_contains(steps, $iteration) THEN [$iteration] ELSE steps END"
-"""Of a row of ``traces``, the training steps that it tells of: a file of several, each taken for itself, holds this
+"""Of a row of ``traces``, the training steps that it covers: a file of several, each taken for itself, holds this
 iteration among others."""
 
 _BY_RANK = """WITH {stale},

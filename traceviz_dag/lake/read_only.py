@@ -57,14 +57,14 @@ class FilesGoneError(UsageError):
 
 
 def tells_damage(error: Exception) -> bool:
-    """Whether an error of a query that is known to be right tells of its files: damaged, gone, with other columns."""
+    """Whether an error of a query that is known to be right concerns its files: damaged, gone, with other columns."""
     of_files = (duckdb.IOException, duckdb.InvalidInputException, duckdb.BinderException, UnicodeDecodeError)
     # A footer that cannot be decoded raises the base class itself.
     return isinstance(error, of_files) or type(error) is duckdb.Error
 
 
 def are_gone(error: Exception) -> bool:
-    """Whether an error tells of files that were deleted between the listing and the opening."""
+    """Whether an error is about files that were deleted between the listing and the opening."""
     text = str(error)
     return isinstance(error, duckdb.IOException) and any(words in text for words in _GONE)
 

@@ -3,7 +3,7 @@
 DuckDB and Arrow do not notice a flipped bit in a Parquet file, nor a file that was copied to another place. So each
 iteration has a file of lines, ``lake/.recorded/run=…/iteration=N``, that says which digest each of its parts has. A
 writer announces a digest before the part appears under its name and settles it afterwards. Killed in between, it leaves
-two digests that the part may have, and both are right: the former file, or the new one. :func:`settle` tells which.
+two digests that the part may have, and both are right: the former file, or the new one. :func:`settle` shows which.
 
 A line holds a checksum over its place and itself, a word, the table, the rank and the digest, of a part that was
 converted from an earlier version the digest that it had and the columns that it lacked, and what the part was made of;
@@ -49,7 +49,7 @@ FOLDER = ".recorded"
 """In the lake's folder: no table has this name."""
 
 GONE = "-"
-"""In place of a digest: there is no file."""
+"""Instead of a digest: there is no file."""
 
 _ANNOUNCED, _SETTLED, _BEGUN = "announced", "settled", "begun"
 _NO_PART = ("", None)
@@ -101,7 +101,7 @@ class Record:
     damaged_lines: int = 0
 
     def digests(self, part: Part) -> tuple[str, ...]:
-        """The digests that a part may have; ``GONE`` stands for none. Nothing where it is not recorded."""
+        """The digests that a part may have; ``GONE`` represents none. Nothing where it is not recorded."""
         return tuple(content.digest for content in self.contents.get(part, ()))
 
 
@@ -272,7 +272,7 @@ def is_as_recorded(lake: Path, table: str, partition: Partition, read_again: boo
 
 
 def content_of(lake: Path, table: str, partition: Partition) -> Content | None:
-    """What a part holds, as far as it is recorded; where its last writer was killed, its file tells which."""
+    """What a part holds, as far as it is recorded; where its last writer was killed, its file shows which."""
     contents = recorded(lake, partition.run, partition.iteration).contents.get((table, partition.rank), (None,))
     if len(contents) > 1:
         found = digest_in_place(partition.folder(lake / table) / FILE_NAME) or GONE
@@ -281,7 +281,7 @@ def content_of(lake: Path, table: str, partition: Partition) -> Content | None:
 
 
 def is_listed(lake: Path, table: str, partition: Partition) -> bool:
-    """Whether the record tells a part's digest."""
+    """Whether the record shows a part's digest."""
     return content_of(lake, table, partition) is not None
 
 

@@ -130,7 +130,7 @@ size AS (SELECT stage, count(DISTINCT (rank, step)) AS steps FROM counted GROUP 
 placed AS (
     SELECT
         *,
-        -- Which product of a layer it is, where no sizes tell: layers run their kernels in one order.
+        -- Which product of a layer it is, where no sizes show it: layers run their kernels in one order.
         CASE WHEN input_sizes IS NULL THEN hash(
             lag(name, 2) OVER place, lag(name) OVER place, lead(name) OVER place, lead(name, 2) OVER place
         ) END AS around
@@ -180,7 +180,7 @@ def cut_steps(lake: Lake, run: str, iteration: int) -> list[CutStep]:
 
 
 def stage_work(lake: Lake, run: str, iteration: int, ranks: Sequence[int]) -> pa.Table:
-    """The computation of micro-batches by stage and by what tells a kernel's work: what stages have in common.
+    """The computation of micro-batches by stage and by what shows a kernel's work: what stages have in common.
 
     Args:
         ranks: those that are counted.

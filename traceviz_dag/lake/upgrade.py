@@ -1,7 +1,7 @@
 """Homes that other versions of this program wrote: their parts are converted once, or set aside by name.
 
 ``lake/.recorded/schemas`` says which version of each table's schema all its parts have. Where it is that of today,
-nothing is to be done, which one look tells.
+nothing is to be done, which one look shows.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def is_upgraded(lake: Path) -> bool:
 
 
 def upgrade(lake: Path) -> bool:
-    """Convert parts of other versions; where that is done already, one look at a file tells.
+    """Convert parts of other versions; where that is done already, one look at a file shows.
 
     A column that another version did not have is NULL, one that only another version has stays in the file. A part
     whose values this version cannot take, or that is damaged, is set aside, and a line logged that names it. What
@@ -114,7 +114,7 @@ def _upgrade_part(lake: Path, table: Table, partition: Partition) -> None:
         if fits(found, table.schema):
             return
         if SCHEMA_VERSION_KEY in (found.metadata or {}) and not recorded.is_as_recorded(lake, table.name, partition):
-            # Not what was written: whoever asks it is told, and converting it would hide that.
+            # Not what was written: whoever asks it gets an error, and converting it would hide that.
             return
         data = converted(path, pq.ParquetFile(path).read(), table.schema)
     except FileNotFoundError:

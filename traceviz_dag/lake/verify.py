@@ -80,7 +80,7 @@ def verify(lake: Lake) -> Verified:
             else:
                 older += 1
         except FileNotFoundError:
-            # Deleted meanwhile, and recorded so: the next look at the record tells.
+            # Deleted meanwhile, and recorded so: the next look at the record shows it.
             continue
         except OSError as error:
             faults.append(_fault(table, place, path, f"cannot be read ({error.strerror})"))
@@ -172,7 +172,7 @@ def _stray(folder: Path, parts: dict[Path, tuple[str, Partition]]) -> Iterator[F
     for place, _, names in os.walk(folder):
         for name in names:
             path = Path(place, name)
-            # What appeared since is told by the next call.
+            # What appeared since is reported by the next call.
             is_known = path in parts or path in records or is_being_written(path)
             if not is_known and not (name == FILE_NAME and path in dict(_parts(folder))):
                 yield Fault(path, "is no file of the lake", _REMOVE)

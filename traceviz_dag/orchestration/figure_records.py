@@ -43,7 +43,7 @@ def record_figures(
     """Record figures that a command drew.
 
     Args:
-        asked: all that were to be drawn. drawn: those that were; one of which the tables tell nothing is not.
+        asked: all that were to be drawn. drawn: those that were; one of which the tables show nothing is not.
         inputs: what ``figure_inputs`` gave before.
     """
     with open_instance(home) as instance:

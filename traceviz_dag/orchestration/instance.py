@@ -67,7 +67,7 @@ def _instance_of(folder: Path) -> dg.DagsterInstance:
     except (YAMLError, dg.DagsterInvalidConfigError, CheckError, TypeError) as error:
         # Dagster looks into some of its settings before it checks them: a number there is a TypeError.
         fault = f"Dagster does not take these settings ({' '.join(str(error).split())[:_LONGEST_QUOTE]})"
-        remedy = "mend them, or move the file away: it is made anew"
+        remedy = "fix them, or move the file away: it is made anew"
         raise BadInputError(folder / _SETTINGS, fault, remedy) from error
 
 

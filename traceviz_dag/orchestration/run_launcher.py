@@ -38,11 +38,11 @@ class CheckedRunLauncher(DefaultRunLauncher):
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
         """Whether the process of a started run is alive; of a run on another host nothing bad is concluded."""
         if not _runs_here(run):
-            return CheckRunHealthResult(WorkerStatus.RUNNING, "it runs on another host, or in a process of its own")
+            return CheckRunHealthResult(WorkerStatus.RUNNING, "it runs on another host, or in a separate process")
         start = next(iter(self._instance.all_logs(run.run_id, of_type=DagsterEventType.RUN_START)), None)
         pid = start.dagster_event.pid if start is not None and start.dagster_event is not None else None
         if start is None or pid is None:
-            return CheckRunHealthResult(WorkerStatus.RUNNING, "its process has not said anything yet")
+            return CheckRunHealthResult(WorkerStatus.RUNNING, "its process has not reported anything yet")
         if is_alive(pid, since=start.timestamp):
             return CheckRunHealthResult(WorkerStatus.RUNNING)
         return CheckRunHealthResult(WorkerStatus.FAILED, f"process {pid} of the run is gone")
@@ -57,7 +57,7 @@ class CheckedRunLauncher(DefaultRunLauncher):
 def is_alive(pid: int, since: float) -> bool:
     """Whether the process that bore this number at a time (seconds since the epoch) is still there.
 
-    A number that another process bears by now does not count, where the system tells when that one started.
+    A number that another process bears by now does not count, where the system shows when that one started.
     """
     if not _exists(pid):
         return False
@@ -66,7 +66,7 @@ def is_alive(pid: int, since: float) -> bool:
 
 
 def start_of(pid: int) -> float | None:
-    """When a process started, seconds since the epoch; None where /proc does not tell. A zombie started never."""
+    """When a process started, seconds since the epoch; None where /proc does not show. A zombie started never."""
     try:
         status = _status(pid)
         boot = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))

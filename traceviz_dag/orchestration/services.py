@@ -31,7 +31,7 @@ class ServiceError(TracevizError):
 
 
 def run_services(packages: Path, port: int, host: str, environment: Mapping[str, str]) -> None:
-    """Run code server, web server and daemon until this process is told to end.
+    """Run code server, web server and daemon until this process is asked to stop.
 
     Args:
         packages: the folder that our own packages are imported from.

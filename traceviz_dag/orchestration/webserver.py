@@ -81,7 +81,7 @@ def _closed(_: Request) -> Response:
 def serve_ui(
     instance: DagsterInstance, home: Path, workspace: Path, host: str, port: int, hosts: frozenset[str]
 ) -> None:
-    """Serve the UI until the process is told to end.
+    """Serve the UI until the process is asked to stop.
 
     Args:
         home: whose pictures are served.

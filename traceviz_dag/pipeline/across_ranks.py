@@ -94,7 +94,7 @@ _HOST_CLUES_SQL = f"""
 WITH clues AS (
     SELECT rank, synchronization_id, kernel_id, {HIDDEN_WAIT} AS waits,
         CASE WHEN {host_pauses.UNNAMED} THEN starved_ns ELSE doing_ns END AS pause_ns,
-        -- What loading data usually takes the graph tells itself.
+        -- What loading data usually takes, the graph itself shows.
         kernel_id IS NOT NULL AND (host_work IN {PAUSES} AND host_work <> 'data_loading'
             OR {host_pauses.UNNAMED} AND rank IN (SELECT rank FROM ({host_pauses.UNNAMED_SQL}))) AS pauses
     FROM gpu_gaps WHERE run = $run AND iteration = $iteration
@@ -181,7 +181,7 @@ class StoredIteration:
         return [rank for rank in rows["rank"].to_pylist() if rank is not None]
 
     def pausing_hosts(self) -> list[int]:
-        """Ranks whose host alone does something else while its GPU has nothing to run, the longest first."""
+        """Ranks whose host alone does something else while its GPU is idle, the longest first."""
         lost = [
             (row["starved_ns"], row["rank"])
             for rule in host_pauses.RULES

@@ -53,7 +53,7 @@ from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
 from traceviz_dag.vocabulary import StaleCause, StaleStage
 
 BUILT_IN_RULES = Path("-")
-"""In place of a file of rules: none but the built-in ones."""
+"""Instead of a file of rules: none but the built-in ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ class _Analysis:
     def make_iteration_tables(self, result: IterationResult) -> None:
         """Bring the iteration's own tables up to date; where that cannot be, older ones stay, marked with the reason.
 
-        They wait for ranks whose tables are not of their trace as it is: made without them, they would tell less than
+        They wait for ranks whose tables are not of their trace as it is: made without them, they would show less than
         the older ones.
         """
         waiting = bool(result.not_computed or (result.failed and not self.settings.allow_partial))

@@ -61,7 +61,7 @@ class Sampler:
         self._known: dict[tuple[Path, str], tuple[Sample, MicrobatchSteps, pa.Table] | None] = {}
 
     def sample(self, inputs: IterationInputs, topology: Topology) -> Sample | None:
-        """What one rank's file tells; None where no rank can be read."""
+        """What one rank's file shows; None where no rank can be read."""
         for trace in rank_traces(inputs, {entry.rank for entry in inputs.ranks}, self._home):
             known = self._classified(trace, topology)
             if known is not None:

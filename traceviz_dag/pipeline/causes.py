@@ -152,7 +152,7 @@ def _ranked_step(
     if not found:
         raise NoEvidenceError("no rank has kernels in this step")
     if all(CPU_DEVICE in pc.unique(table["device"].cast(pa.string())).to_pylist() for table in found.values()):
-        raise NoEvidenceError("the traces have no GPU, so nothing tells what waited for what")
+        raise NoEvidenceError("the traces have no GPU, so nothing shows what waited for what")
     placed = {rank: rank_kernels(table) for rank, table in found.items()}
     members = _members(list(placed), list(placed.values()), collectives, messages)
     works, tight = [], []
@@ -180,7 +180,7 @@ def _ranked_step(
 
 
 def _least_done(ranks: Iterable[RankKernels]) -> dict[bytes, Int64]:
-    """Program → ``done_before``, the least of all ranks that ran it, for they wait alike."""
+    """Program → ``done_before``, the least of all ranks that ran it, for they wait for the same."""
     result: dict[bytes, Int64] = {}
     for kernels in ranks:
         done = done_before(kernels)

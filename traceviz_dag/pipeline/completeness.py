@@ -157,7 +157,7 @@ class Completeness:
             found.append(f"{key}: no trace of {ranks_in_words(self.missing)}; the world has {self.expected} ranks")
         if self.steps:
             held = "; ".join(f"{_steps_in_words(steps)} on {ranks_in_words(ranks)}" for steps, ranks in self.steps)
-            found.append(f"{key}: its ranks hold different training steps ({held}): give each step a folder of its own")
+            found.append(f"{key}: its ranks hold different training steps ({held}): give each step a separate folder")
         for step in dict.fromkeys(each.step for each in self.microbatches):
             held = "; ".join(each.in_words for each in self.microbatches if each.step == step)
             found.append(
@@ -203,7 +203,7 @@ def stored_completeness(lake: Lake, run: str, iteration: int, inputs: IterationI
 
 
 def _different_steps(traces: Iterable[FileRow]) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-    """See Completeness.steps; ranks without a ProfilerStep tell nothing."""
+    """See Completeness.steps; ranks without a ProfilerStep show nothing."""
     held: dict[tuple[int, ...], list[int]] = {}
     for row in traces:
         if row["taken_steps"] and row["status"] != TraceStatus.FAILED.value:
@@ -212,7 +212,7 @@ def _different_steps(traces: Iterable[FileRow]) -> tuple[tuple[tuple[int, ...], 
 
 
 def _different_microbatches(traces: Iterable[FileRow]) -> tuple[MicrobatchCount, ...]:
-    """See Completeness.microbatches; ranks that are not read whole, or of which a number is unknown, tell nothing.
+    """See Completeness.microbatches; ranks that are not read whole, or of which a number is unknown, show nothing.
 
     All ranks of a job run as many micro-batches in a step; where replicas may differ, those of a pipeline do.
     """

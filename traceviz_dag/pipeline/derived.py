@@ -19,5 +19,5 @@ def derive(lake: Lake, table: DerivedTable, run: str, iteration: int) -> pa.Tabl
     try:
         rows = lake.ask_iteration(table.sql, table.made_of, run=run, iteration=iteration)
     except UsageError as error:
-        raise UsageError(f"table {table.name} of another package: its query fails ({error}); mend it") from error
+        raise UsageError(f"table {table.name} of another package: its query fails ({error}); fix it") from error
     return table.from_query(rows)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.classify.topology.job_identity import TraceIdentity, ranks_of_other_jobs
 from traceviz_dag.errors import BadInputError, UsageError
-from traceviz_dag.lake.digests import look_of
+from traceviz_dag.lake.digests import stamp_of
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, SnapshotInput, all_registered, folder_of_run
 from traceviz_dag.lake.known_ranks import known_beside
 from traceviz_dag.pipeline.formats.registry import trace_formats
@@ -39,13 +39,13 @@ def inputs_below(
     A named file that cannot be of the run that the home knows of its folder is a run of its own.
     A rank whose header contradicts those of the other ranks of its iteration has a ``refusal``. A file that cannot be
     placed (no rank, a rank that occurs twice) is one of the ``problems`` of its iteration, of each iteration of its
-    folder where its path does not tell which; the rest goes on. A folder is one run, but for exports of Nsight Systems
+    folder where its path does not show which; the rest goes on. A folder is one run, but for exports of Nsight Systems
     that are of different jobs.
 
     Args:
         pattern: only files that match this glob.
         rank: rank of the one file that does not say its own.
-        home: where profiles of Nsight Systems are kept once they were read, and where it stands of which runs they
+        home: where profiles of Nsight Systems are kept once they were read, and where it is recorded of which runs they
             are; None keeps nothing.
         with_known: take the files, too, that the home knows of these iterations and that the paths leave out: their
             measures are in those of the iteration, so that a change of one of them counts.
@@ -151,7 +151,7 @@ class _Snapshots:
     def of(
         self, run_folder: Path, iteration: int, traces: Sequence[PlacedTrace]
     ) -> tuple[tuple[SnapshotInput, ...], tuple[str, ...]]:
-        """The snapshots of an iteration, one a rank, and a line for each that is left out."""
+        """The snapshots of an iteration, one per rank, and a line for each that is left out."""
         taken: dict[int, SnapshotInput] = {}
         left_out = []
         traced, lonely = {trace.rank for trace in traces}, dict[int, Path]()
@@ -164,7 +164,7 @@ class _Snapshots:
                     lonely[one.rank] = one.path
                     continue
                 try:
-                    size, changed = look_of(one.path)
+                    size, changed = stamp_of(one.path)
                 except FileNotFoundError:
                     continue
                 name = one.path.relative_to(run_folder).as_posix() if one.path.is_relative_to(run_folder) else ""
@@ -195,7 +195,7 @@ def _left_out(path: Path, fault: str, remedy: str) -> str:
 def _problems_of(
     iteration: int, known: Collection[int], run: RunFolder, problems: Sequence[BadInputError]
 ) -> tuple[str, ...]:
-    """What of a folder's problems concerns an iteration: its own files', and those of which no path tells whose."""
+    """What of a folder's problems concerns an iteration: its own files', and those of which no path shows whose."""
     stated = {file.path: file.iteration for file in run.files}
     return tuple(
         str(problem)
@@ -209,7 +209,7 @@ def _registered_folder(home: Path | None, run: str) -> Path | None:
 
 
 def _refusals(traces: Sequence[PlacedTrace]) -> dict[int, str]:
-    """Rank → why its file is of another job than most of the iteration's; exports are told apart when placed."""
+    """Rank → why its file is of another job than most of the iteration's; exports are distinguished when placed."""
     stated = {trace.rank: TraceIdentity(trace.header, trace.first_ns) for trace in traces if trace.header is not None}
     found = ranks_of_other_jobs(stated)
     return {rank: f"rank {rank} of another job than the other ranks: {why}" for rank, why in found.items()}
@@ -247,7 +247,7 @@ def _registered_files(folder: Path, home: Path | None, format_name: str) -> dict
 
 
 def _rank_input(trace: PlacedTrace) -> RankInput:
-    size, changed = look_of(trace.path)
+    size, changed = stamp_of(trace.path)
     return RankInput(
         *(trace.rank, str(trace.path), trace.name, trace.step, size, changed),
         part=trace.part,

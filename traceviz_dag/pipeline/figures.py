@@ -28,7 +28,7 @@ from traceviz_dag.tables.rows import TraceStatusRow
 from traceviz_dag.vocabulary import FIGURES_FOLDER, PREVIEWS_FOLDER, TraceStatus
 
 MOST_DRAWN = 16
-"""So many ranks, pipelines or replicas are all drawn unless some are asked for; of more, those that stand out."""
+"""So many ranks, pipelines or replicas are all drawn unless some are asked for; of more, those that are outliers."""
 
 _MOST_BLAMED = 3
 
@@ -106,13 +106,13 @@ def figure_tasks(
     *,
     every: bool = False,
 ) -> list[FigureTask]:
-    """The figures to draw of an iteration, in the order of the kinds; of a large job those of what stands out.
+    """The figures to draw of an iteration, in the order of the kinds; of a large job those of outliers.
 
     Args:
         kinds: None takes all.
         ranks: those of which figures of single ranks are wanted; None takes all of a small job, else the ranks that
             stand out.
-        every: draw each pipeline and replica, however many there are; otherwise those of the ranks that stand out.
+        every: draw each pipeline and replica, however many there are; otherwise those of the ranks that are outliers.
 
     Raises:
         UsageError: the iteration has no tables of such a rank.
@@ -136,7 +136,7 @@ class _Numbers:
     def __init__(self, source: LakeSource, ranks: Sequence[int] | None, every: bool) -> None:
         self._source, self._ranks, self._every = source, ranks, every
 
-    def of(self, scope: Scope) -> Sequence[int | None]:  # noqa: PLR0911 one a scope
+    def of(self, scope: Scope) -> Sequence[int | None]:  # noqa: PLR0911 one per scope
         """The numbers of a scope; None is the one figure of an iteration."""
         match scope:
             case Scope.RANK:
@@ -216,7 +216,7 @@ def notable_ranks(source: TableSource, ranks: Sequence[int], most: int = MOST_DR
 
 
 def with_snapshot(source: TableSource) -> list[int]:
-    """Ranks with a snapshot of GPU memory; what traces alone tell of it is not drawn."""
+    """Ranks with a snapshot of GPU memory; what traces alone show of it is not drawn."""
     tables = (source.table(name, ("rank",)) for name in ("memory_segments", "memory_peaks"))
     return sorted({rank for table in tables for rank in pc.unique(table["rank"]).to_pylist()})
 
@@ -236,7 +236,7 @@ def largest_peaks(source: TableSource) -> list[int]:
 def draw_figures(tasks: Sequence[FigureTask], workers: int = 1) -> Iterator[DrawnFigure]:
     """Draw figures, over several processes where there are many; in the order of the tasks.
 
-    A task whose rank has no kernels, or whose tables tell nothing, yields nothing.
+    A task whose rank has no kernels, or whose tables show nothing, yields nothing.
 
     Raises:
         UsageError: figures of other packages failed; at the end, once all others are drawn.
@@ -290,7 +290,7 @@ def draw_figure(task: FigureTask) -> DrawnFigure | None:
 
 
 def _fault_of(task: FigureTask, told: str) -> UsageError:
-    return UsageError(f"figure {task.kind.name}: {task.kind.drawer} {told}; mend it")
+    return UsageError(f"figure {task.kind.name}: {task.kind.drawer} {told}; fix it")
 
 
 def _drawn(source: TableSource, task: FigureTask) -> Figure | None:

@@ -163,7 +163,7 @@ def compared_environment(lake: Lake, run: str, iteration: int) -> dict[str, list
 
     Returns:
         ``alike``: what all ranks state alike; ``unknown``: what no rank states. What ranks state differently, or only
-        some of them state, is in neither: rule environment tells it.
+        some of them state, is in neither: rule environment reports it.
     """
     rows = lake.query_iteration(KNOWN_SQL, run=run, iteration=iteration).sort_by("place").to_pylist()
     return {
@@ -173,13 +173,13 @@ def compared_environment(lake: Lake, run: str, iteration: int) -> dict[str, list
 
 
 def kind_of_steps(lake: Lake, run: str, iteration: int) -> StepKind | None:
-    """What kind of steps the ranks of an iteration ran; None where they differ, or where one does not tell."""
+    """What kind of steps the ranks of an iteration ran; None where they differ, or where one does not show."""
     (row,) = lake.query_iteration(_KIND_SQL, run=run, iteration=iteration).to_pylist()
     return None if row["kind"] is None else StepKind(row["kind"])
 
 
 def capture_mode(lake: Lake, run: str, iteration: int) -> str:
-    """What was recorded of an iteration, in words: it tells how much the profiler slows a step."""
+    """What was recorded of an iteration, in words: it shows how much the profiler slows a step."""
     (row,) = lake.query_iteration(_CAPTURE_SQL, run=run, iteration=iteration).to_pylist()
     kinds = {word.split("_")[0] for word in row["formats"] or []}
     tools = {"kineto": "PyTorch profiler", "nsys": "Nsight Systems"}

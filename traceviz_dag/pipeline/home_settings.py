@@ -1,4 +1,4 @@
-"""What runs by itself, and how: one small TOML file, HOME/traceviz.toml, and a few environment variables over it."""
+"""What runs automatically, and how: one TOML file, HOME/traceviz.toml, and a few environment variables over it."""
 
 from __future__ import annotations
 
@@ -124,10 +124,10 @@ class FigureSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NotifySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where failed runs and failed gates are told.
+    """Where failed runs and failed gates are reported.
 
     Attributes:
-        webhook: an http or https URL that takes a JSON object by POST; empty tells nobody. TRACEVIZ_WEBHOOK comes
+        webhook: an http or https URL that takes a JSON object by POST; empty notifies nobody. TRACEVIZ_WEBHOOK comes
             before it.
         file: a file that gets one JSON object a line.
     """
@@ -189,7 +189,7 @@ def load_settings(home: Path, environment: Mapping[str, str] = os.environ) -> Ho
 
 
 def home_rules(home: Path, environment: Mapping[str, str] = os.environ) -> Path | None:
-    """The file of rules of a home, for command, step and automation alike; None where the built-in ones are all.
+    """The file of rules of a home, for command, step and automation; None where the built-in ones are all.
 
     Raises:
         UsageError: TRACEVIZ_RULES is set, which some of them once read and others did not.

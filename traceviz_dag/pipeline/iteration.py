@@ -98,7 +98,7 @@ def _united(inputs: IterationInputs, headers: Mapping[int, TraceHeader], compute
 
 
 def _headers(inputs: IterationInputs, home: Path | None) -> Headers:
-    """The headers of the ranks that are of this job; why the others tell nothing."""
+    """The headers of the ranks that are of this job; why the others show nothing."""
     found: dict[int, TraceHeader] = {}
     faults = {entry.rank: f"{entry.path}: {entry.refusal}" for entry in inputs.ranks if entry.refusal}
     mine = replace(inputs, ranks=tuple(entry for entry in inputs.ranks if not entry.refusal))
@@ -110,7 +110,7 @@ def _headers(inputs: IterationInputs, home: Path | None) -> Headers:
 
 
 def unread_headers(inputs: IterationInputs) -> Iterator[tuple[int, str, str]]:
-    """(rank, file, fault) of ranks whose header tells the topology nothing: unreadable, or of another job."""
+    """(rank, file, fault) of ranks whose header shows the topology nothing: unreadable, or of another job."""
     faults = _headers(inputs, None).faults
     for entry in inputs.ranks:
         if entry.rank in faults:

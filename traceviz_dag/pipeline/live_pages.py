@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xxhash
 
-from traceviz_dag.lake.digests import look_of
+from traceviz_dag.lake.digests import stamp_of
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.pipeline.screens import (
     EVERYTHING,
@@ -80,7 +80,7 @@ def _digest(paths: list[Path]) -> str:
     digest = xxhash.xxh3_64()
     for path in paths:
         try:
-            look = look_of(path)
+            look = stamp_of(path)
         except OSError:
             look = (-1, -1)
         digest.update(f"{path}\0{look}\0".encode("utf-8", "surrogateescape"))

@@ -255,7 +255,7 @@ def make_across_ranks(
         pairs: the file that names pairs. allow_partial: go on without ranks whose tables are stale.
 
     Raises:
-        BadInputError: no rank has tables; or those of one are stale, and without it these would tell less than before.
+        BadInputError: no rank has tables; or those of one are stale, and without it these would show less than before.
     """
     run, iteration = inputs.run, inputs.iteration
     stale = [row.rank for row in lake.stale(run, iteration) if row.stage == StaleStage.RANKS and not row.is_counted]

@@ -46,11 +46,11 @@ class SnapshotOutcome:
 
 
 MemorySource = SnapshotInput | RankInput
-"""A snapshot of a rank; else its trace, where that tells of memory."""
+"""A snapshot of a rank; else its trace, where that records memory."""
 
 
 def memory_sources(lake: Lake, inputs: IterationInputs) -> tuple[MemorySource, ...]:
-    """What tells of the memory of each rank: its snapshot, else its trace where memory was recorded in it.
+    """What records the memory of each rank: its snapshot, else its trace where memory was recorded in it.
 
     The lake has table ``traces`` of the iteration, as far as that was made. A rank whose snapshot is gone keeps its
     tables.
@@ -77,7 +77,7 @@ NOT_TAKEN_REMEDY = "put that of this trace in its place; traceviz memory summary
 
 
 def mark_mismatched(lake: Lake, inputs: IterationInputs) -> dict[int, str]:
-    """Mark the tables of snapshots that are not of their rank's trace as it is now; tell what the others match by.
+    """Mark the tables of snapshots that are not of their rank's trace as it is now; report what the others match by.
 
     Automation may read snapshots before traces, and traces change: whoever asks the tables calls this first.
 
@@ -145,7 +145,7 @@ def read_in_part(lake: Lake, inputs: IterationInputs) -> dict[int, str]:
 def store_memory(
     lake: Lake, run: str, iteration: int, sources: Sequence[MemorySource], workers: int
 ) -> Iterator[SnapshotOutcome]:
-    """Read and store what tells of memory, side by side; what cannot be read costs its rank alone, whose tables stay as
+    """Read and store what records memory, side by side; what cannot be read costs its rank alone, whose tables stay as
     they were, marked as stale.
 
     Yields:
@@ -208,7 +208,7 @@ def _seen_by_trace(lake: Lake, run: str, iteration: int, rank: int) -> Seen:
 
 
 def _of_trace(lake: Lake, run: str, iteration: int, entry: RankInput) -> pa.Table:
-    """What a rank's trace tells of memory; of a file of several steps only during the iteration's own."""
+    """What a rank's trace shows of memory; of a file of several steps only during the iteration's own."""
     trace = RankTrace(Path(entry.path), entry.name, entry.rank, entry.step, entry.part, lake.home)
     rows = trace_format(entry.format).memory(trace)
     if entry.step is None:

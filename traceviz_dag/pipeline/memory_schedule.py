@@ -26,7 +26,7 @@ _SPANS = """
     ORDER BY rank, host_start_ns
 """
 # The optimizer's phase is longer than its step: it begins with the gradients' norm and ends with copies. Its own
-# kernels are inside the step, where their name tells them.
+# kernels are inside the step, where their name shows them.
 _LAUNCHES = """
     WITH launched AS (
         SELECT rank, launch_start_ns AS start_ns, launch_start_ns + launch_duration_ns AS end_ns,

@@ -95,7 +95,7 @@ def _slices_of(kernels: pa.Table, slices: pa.Table, shift_ns: int) -> pa.Array:
     _, inverse = np.unique(np.concatenate((here, there)), axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
     own, other = inverse[: len(here)], inverse[len(here) :]
-    # Twins, alike in every key, are taken in order.
+    # Twins, equal in every key, are taken in order.
     place = np.full(len(here), -1, np.int64)
     queue = np.argsort(other, kind="stable")
     first = np.searchsorted(other[queue], own)

@@ -26,7 +26,7 @@ from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.step_kind import step_kind
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake.digests import digest_of, look_of
+from traceviz_dag.lake.digests import digest_of, stamp_of
 from traceviz_dag.pipeline.formats.registry import format_of_trace
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.read.events import CPU_OP, MISSING, PYTHON_FUNCTION, TraceEvents
@@ -86,7 +86,7 @@ def read_events(trace: RankTrace, topology: Topology, rules: Rules, *, every_ann
         BadInputError: nothing of the file can be used, or it is of another job.
     """
     if trace.refusal:
-        raise BadInputError(trace.path, trace.refusal, "give each job a folder of its own")
+        raise BadInputError(trace.path, trace.refusal, "give each job a separate folder")
     return format_of_trace(trace).events(trace, topology, rules, every_annotation=every_annotation)
 
 
@@ -147,7 +147,7 @@ _UNEVEN_BATCHES = ("sequence_packing", "sft", "variable_seq_lengths")
 
 def _microbatches_needed(settings: Iterable[tuple[str, str]], topology: Topology) -> int | None:
     """How many micro-batches a pipeline runs in a training step: the batch over its size and the data-parallel ranks;
-    None where settings or topology do not tell."""
+    None where settings or topology do not show."""
     given = dict(settings)
     if any(given.get(name, "False") not in ("False", "None", "0") for name in _UNEVEN_BATCHES):
         return None
@@ -206,7 +206,7 @@ def failed_trace(trace: RankTrace, fault: str) -> pa.Table:
     digest: str | None = None
     # A file that is gone, or cannot be read at all, has neither.
     with suppress(OSError):
-        size = look_of(trace.path)[0]
+        size = stamp_of(trace.path)[0]
         digest = digest_of(trace.path)
     columns: dict[str, object] = {column.name: [None] for column in TRACES.columns}
     columns |= {
@@ -250,7 +250,7 @@ def _traces_row(trace: RankTrace, events: TraceEvents, classified: Classificatio
     values: dict[str, object] = {
         "file": trace.name,
         "format": format_of_trace(trace).word(trace.path),
-        "bytes": look_of(trace.path)[0],
+        "bytes": stamp_of(trace.path)[0],
         "digest": digest_of(trace.path),
         "status": (TraceStatus.READ if fault is None else TraceStatus.PARTIAL).value,
         "fault": fault,

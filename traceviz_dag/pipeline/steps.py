@@ -30,7 +30,7 @@ READS = {
     "late_ranks": (*RANK_TABLES, *TOPOLOGY_TABLES),
 }
 """Lead of a step that is made once an iteration → the tables that it reads: what automation waits for, and what is
-compared to tell whether its tables are current."""
+compared to know whether its tables are current."""
 
 LEADS = tuple(STEPS)
 

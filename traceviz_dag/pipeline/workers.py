@@ -26,7 +26,7 @@ from traceviz_dag.system.processes import WorkerDiedError, spread
 from traceviz_dag.system.whole_files import write_atomically
 
 LOGS = "logs"
-"""Folder of a home for what a fault of this program leaves: the traceback, for whoever mends it."""
+"""Folder of a home for what a fault of this program leaves: the traceback, for whoever fixes it."""
 
 IMPORTED_ONCE: Sequence[str] = (__name__, "pandas")
 """What processes that analyse find imported."""
@@ -88,7 +88,7 @@ class RankOutcome:
 
 
 def default_workers() -> int:
-    """Processes to use where nobody says: one a core that this process may use, and no more than its memory allows."""
+    """Processes to use where nobody says: one per core that this process may use, no more than its memory allows."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = control_groups.memory_bytes()
     room = cores if memory is None else max(memory // _WORKER_BYTES, 1)

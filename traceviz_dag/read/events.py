@@ -13,7 +13,7 @@ import numpy as np
 from traceviz_dag.arrays import Int8, Int32, Int64
 
 MISSING = -(2**62)
-"""Stands for an absent integer in event columns; no real value reaches it."""
+"""Represents an absent integer in event columns; no real value reaches it."""
 
 CPU_OP, PYTHON_FUNCTION, USER_ANNOTATION = 0, 1, 2
 """Codes of ``HostRows.category``."""
@@ -70,7 +70,7 @@ class TraceHeader:
 
 @dataclass(frozen=True, slots=True)
 class TracePeek:
-    """What a look at a trace tells, without reading its events.
+    """What a look at a trace shows, without reading its events.
 
     Attributes:
         header: its header.
@@ -79,7 +79,7 @@ class TracePeek:
         has_stacks: it holds Python functions.
         has_operators: it holds CPU operators.
         has_shapes: some of them state the sizes of their inputs.
-        first_ns: wall clock near its first event, ns since 1970; None where the trace does not tell.
+        first_ns: wall clock near its first event, ns since 1970; None where the trace does not show.
         fault: why its end cannot be vouched for: the stream ends early, or the JSON does; None where it is whole.
     """
 
@@ -205,7 +205,7 @@ class SynchronizationRows:
         correlation: of the host call.
         wait_on_stream, wait_on_device: stream and GPU of the event that is waited for; may be UNRESOLVED.
         record_correlation: of the call that recorded this event; may be UNRESOLVED.
-        event: number of the event. Numbers are used again: a record's correlation tells more, where it is given.
+        event: number of the event. Numbers are used again: a record's correlation shows more, where it is given.
     """
 
     kind: Int8

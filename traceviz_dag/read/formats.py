@@ -1,4 +1,4 @@
-"""The one place that knows which trace formats there are, as far as files tell: names, first bytes, wholeness.
+"""The one place that knows which trace formats there are, as far as files show: names, first bytes, wholeness.
 
 Kineto and Nsight Systems come with this package; formats of others are found through entry points of the group
 ``traceviz_dag.trace_formats``, so that worker processes, the sensor and the command line all know them. How a rank of
@@ -18,7 +18,7 @@ from traceviz_dag.read.kineto.files import KinetoFiles
 from traceviz_dag.read.nsys.files import NsysFiles
 from traceviz_dag.read.other_files import is_kineto_like
 from traceviz_dag.read.regular_file import seems_file, seems_folder
-from traceviz_dag.system.plugins import Brought, ExtensionPoint, brought_by_others
+from traceviz_dag.system.plugins import Brought, ExtensionPoint, plugins
 
 FALLBACK = KinetoFiles.name
 """Format of a file that was named by itself and that no format recognises: its reader says what is wrong with it."""
@@ -33,16 +33,16 @@ class FileFormat(Protocol):
         title: what its traces are called in sentences, a plural.
         suffixes: endings of its files' names, in lower case, each with its dot; case does not matter.
         folder_mark: a folder that holds a file of this name is one trace; None for a format of files alone.
-        told_before_its_end: a file that is still being written is recognised, and tells its rank. Where it does not,
-            a folder with such a file waits as a whole.
-        remedy: what to tell whoever gives a file that is none, a clause with a verb: ``give a … as … writes it``.
+        detectable_while_writing: a file that is still being written is recognised, and shows its rank. Where not, a
+            folder with such a file waits as a whole.
+        remedy: what to advise whoever gives a file that is none, a clause with a verb: ``give a … as … writes it``.
     """
 
     name: str
     title: str
     suffixes: tuple[str, ...]
     folder_mark: str | None
-    told_before_its_end: bool
+    detectable_while_writing: bool
     remedy: str
 
     def recognises(self, path: Path) -> bool:
@@ -88,17 +88,17 @@ def file_formats() -> tuple[FileFormat, ...]:
     Raises:
         UsageError: a format that is installed cannot be loaded.
     """
-    return (*(brought.thing for brought in formats_of_others()), *(own() for own in _OWN))
+    return (*(brought.thing for brought in plugin_formats()), *(own() for own in _OWN))
 
 
 @cache
-def formats_of_others() -> tuple[Brought[FileFormat], ...]:
+def plugin_formats() -> tuple[Brought[FileFormat], ...]:
     """The formats that other packages bring, by name.
 
     Raises:
         UsageError: one cannot be loaded, is no trace format, or bears the name of another.
     """
-    found = sorted(brought_by_others(OF_OTHERS, {own.name for own in _OWN}), key=lambda one: one.thing.name)
+    found = sorted(plugins(OF_OTHERS, {own.name for own in _OWN}), key=lambda one: one.thing.name)
     for brought in found:
         _guard(brought.thing, brought.origin)
     return tuple(found)
@@ -142,7 +142,7 @@ def suffix_inside() -> re.Pattern[str]:
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a trace was written to its end, as its format tells; that of its content comes before that of its name.
+    """Whether a trace was written to its end, as its format shows; that of its content comes before that of its name.
 
     Raises:
         OSError: it cannot be read.
@@ -187,7 +187,7 @@ def _guard(one: FileFormat, origin: str) -> None:
             return True  # whoever reads it says why it cannot be read
         except Exception as error:
             told = f"{type(error).__name__}: {error}"
-            raise UsageError(f"{origin}: cannot tell whether {path} is of it ({told}); mend or uninstall it") from error
+            raise UsageError(f"{origin}: cannot tell whether {path} is of it ({told}); fix or uninstall it") from error
 
     asked = one.recognises
     own: dict[str, Callable[[Path], Any]] = {"recognises": recognises}

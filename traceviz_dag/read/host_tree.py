@@ -146,7 +146,7 @@ def innermost(tree: HostTree, thread: Int32, time_ns: Int64) -> Int64:
     threads = max(int(tree.thread.max()), int(thread.max())) + 1
     starts, times = tree.start_ns - origin, time_ns - origin
     if threads * span > np.iinfo(np.int64).max:
-        # Centuries apart: places in the order of all times stand for the times.
+        # Centuries apart: places in the order of all times represent the times.
         distinct = np.unique(tree.start_ns)
         span = len(distinct) + 1
         starts = np.searchsorted(distinct, tree.start_ns) + 1

@@ -28,14 +28,14 @@ _DIGEST_DIGITS = 8
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
-    """A trace file and what its path tells.
+    """A trace file and what its path shows.
 
     Attributes:
         path: the file.
         run: the run's id.
         name: path relative to the run's folder.
-        iteration: of the folder, else of the file's name; None where neither tells.
-        rank: of the file's name; None where it does not tell.
+        iteration: of the folder, else of the file's name; None where neither shows.
+        rank: of the file's name; None where it does not show.
         format: name of its trace format; of a file that none recognises, of the one that says what is wrong with it.
     """
 
@@ -169,7 +169,7 @@ def _usable(file: Path, format_name: str, problems: list[BadInputError]) -> Iter
         if error.errno == errno.EACCES:
             fault, remedy = "may not be looked at", "check the permissions of its folder"
         else:
-            fault, remedy = f"a link that cannot be followed ({error.strerror})", "remove it, or mend it"
+            fault, remedy = f"a link that cannot be followed ({error.strerror})", "remove it, or fix it"
     if without_surrogates(str(file)) != str(file):
         fault, remedy = "its path is not UTF-8", "rename the file or its folder"
     if fault:

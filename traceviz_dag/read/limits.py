@@ -25,7 +25,7 @@ MOST_RANKS = 1 << 20
 """Ranks of a job: no number of a rank or size of a group is believed beyond it."""
 
 MOST_ASSUMED_RANKS = 1 << 16
-"""Ranks of a job that its size alone tells of; a larger job is believed as far as groups or traces name its ranks."""
+"""Ranks of a job that its size alone shows; a larger job is believed as far as groups or traces name its ranks."""
 
 LAST_INSTANT_NS = 1 << 62
 """Nanoseconds beyond which, on either side of zero, no time stamp is believed: 146 years."""

@@ -29,7 +29,7 @@ def not_a_trace(path: Path, fault: str) -> BadInputError:
     """What to say of a file that holds no Kineto events.
 
     Args:
-        fault: what the reader found wrong with it, for a file of a kind that nothing else tells.
+        fault: what the reader found wrong with it, for a file of a kind that nothing else shows.
     """
     if is_topology_name(path.name):
         folder = shlex.quote(str(path.parent))

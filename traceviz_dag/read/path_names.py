@@ -1,4 +1,4 @@
-"""What the name of a trace file, or of its folder, tells of the rank and the iteration that it is of."""
+"""What the name of a trace file, or of its folder, shows of its rank and iteration."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _RANK_IN_NAME = re.compile(r"(?<![A-Za-z])rank[_-]?(\d+)(?!\d)", re.IGNORECASE)
 
 
 def iteration_of(file: Path) -> int | None:
-    """The iteration that the folder of a file names, else its own name; None where neither tells."""
+    """The iteration that the folder of a file names, else its own name; None where neither shows."""
     match = ITERATION_FOLDER.fullmatch(file.parent.name) or _ITERATION_IN_NAME.search(file.name)
     return None if match is None else int(match[1])
 
 
 def rank_of(file: Path) -> int | None:
-    """The rank that the name of a file tells; None where it does not."""
+    """The rank that the name of a file shows; None where it does not."""
     match = _RANK_IN_NAME.search(file.name)
     return None if match is None else int(match[1])

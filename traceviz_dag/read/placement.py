@@ -36,7 +36,7 @@ class PlacedTrace:
         step: the ProfilerStep that is the iteration, where the file holds several; None takes the whole file.
         part: process and GPU that are the rank, in a file that holds several ranks; empty takes the whole file.
         header: of the file, where it states of which job it is; None where it does not, or could not be read.
-        first_ns: wall clock near its first event, ns since 1970; None where nothing tells.
+        first_ns: wall clock near its first event, ns since 1970; None where nothing shows.
         format: name of its trace format.
         counted_by: what counts iterations from 0 where nothing bears their numbers, in words; empty where one does.
     """
@@ -56,11 +56,11 @@ class PlacedTrace:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a file tells of its own place, where each file is one rank.
+    """What a file shows of its own place, where each file is one rank.
 
     Attributes:
         header: its header.
-        first_ns: wall clock near its first event, ns since 1970; None where the trace does not tell.
+        first_ns: wall clock near its first event, ns since 1970; None where the trace does not show.
         steps: numbers of its training steps, ascending; they are asked for where the path names no iteration.
     """
 
@@ -70,7 +70,7 @@ class Identity:
 
 
 def identity_of_kineto(file: TraceFile) -> Identity:
-    """What a Kineto trace tells of its place.
+    """What a Kineto trace shows of its place.
 
     Raises:
         BadInputError: the file is missing, empty or no trace.
@@ -114,16 +114,16 @@ def resolve(
     rank_field: str = "distributedInfo",
     apart: Callable[[Sequence[PlacedTrace]], tuple[Sequence[PlacedTrace], Sequence[str]]] | None = None,
 ) -> Placement:
-    """Place trace files of which each is one rank, looking into them where their paths do not tell.
+    """Place one-rank-per-file traces, looking into them where their paths do not show.
 
     The header wins over the path. A file that cannot be read is placed by its path alone, so that the reading of it can
     report what is wrong. Where two files claim one rank of an iteration, neither is taken.
 
     Args:
         files: as discovered.
-        rank: the rank of files that tell none themselves.
+        rank: the rank of files that show none themselves.
         ranks: path → its rank, of files for which ``rank`` is not meant.
-        look: what a file tells of itself; it raises BadInputError where the file cannot be read.
+        look: what a file shows of itself; it raises BadInputError where the file cannot be read.
         rank_field: what a file's own statement of its rank is called.
         apart: gives traces of unrelated jobs runs of their own, with a line for each.
     """
@@ -193,9 +193,7 @@ def _place(file: TraceFile, stated_rank: int | None, look: Callable[[TraceFile],
         return _Placed(problem=_without_rank(file, rank_field))
     if rank is None:
         rank, file = 0, replace(file, run=own_run(file.run, file.path))
-        warning = (
-            f"{file.path}: no rank in the name or in {rank_field}; taken as rank 0 of a run of its own, {file.run}"
-        )
+        warning = f"{file.path}: no rank in the name or in {rank_field}; taken as rank 0 of a separate run, {file.run}"
     if file.iteration is not None:
         numbers: Sequence[tuple[int, int | None]] = [(file.iteration, None)]
     elif len(steps) < 2:
@@ -257,7 +255,7 @@ def _without_doubles(
     for paths, places in doubled.items():
         iterations = ", ".join(str(place.iteration) for place in places)
         others = ", ".join(path.name if path.parent == paths[0].parent else str(path) for path in paths[1:])
-        fault = f"rank {places[0].rank} of iteration {iterations} is claimed by {others} too, so none of them is taken"
+        fault = f"rank {places[0].rank} of iteration {iterations} is also claimed by {others}, so none of them is taken"
         problems.append(BadInputError(paths[0], fault, "move all but one out of the run's folder"))
     unique = [claimants[0] for claimants in claims.values() if len(claimants) == 1]
     return unique, problems, tuple(place for place, claimants in claims.items() if len(claimants) > 1)

@@ -22,7 +22,7 @@ def without_repeats(rows: DeviceRows) -> tuple[DeviceRows, int]:
     above zero are one. Rows without a correlation are left alone.
     """
     told = (rows.duration_ns > 0) & (rows.correlation != MISSING)
-    # Nearly every file has no such rows, which the starts and streams alone tell.
+    # Nearly every file has no such rows, which the starts and streams alone show.
     candidates = np.flatnonzero(told)
     for column in (rows.start_ns, rows.stream):
         candidates = candidates[_occurs_again(column[candidates])]

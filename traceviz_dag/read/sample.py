@@ -1,4 +1,4 @@
-"""Whether the events of a trace can be used, told by the first of them alone."""
+"""Whether the events of a trace can be used, known from the first of them alone."""
 
 from __future__ import annotations
 
@@ -60,6 +60,6 @@ def sample_events(path: Path, pieces: int = _PIECES) -> Sample:
             raise not_a_trace(path, str(error)) from None
         except _EnoughError:
             pass
-    # Where a file breaks off is told by its end, not by its events.
+    # Where a file breaks off is known from its end, not from its events.
     dropped = builder.dropped + array.dropped + (decoder.unpaired if array.complete else decoder.lost_ends)
     return Sample(builder.rows_read, dict(dropped - Counter({CUT_OFF: dropped[CUT_OFF]})))

@@ -41,7 +41,7 @@ _TOKENS = "|".join(
         r"(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----)?",
     )
 )
-# Two of them are told by their length alone, whatever they are glued to.
+# Two of them are known from their length alone, whatever they are glued to.
 _WHOLE_TOKENS = rf"(?<![A-Za-z0-9])(?:{_TOKENS})|hf_[A-Za-z0-9]{{30,}}|gh[pousr]_[A-Za-z0-9]{{36,}}"
 _PASSWORD = r"pass(?:word|wd|phrase)|(?<![A-Za-z])pwd|(?-i:_PASS|(?<![A-Z])SSHPASS)"
 _OTHER_NAMES = (
@@ -95,7 +95,7 @@ _ADDRESS = (
     r"(?:com|org|net|edu|gov|mil|int|io|ai|dev|app|cloud|local|internal|lan|corp|uk|de|fr|nl|eu|ch|se|cn|jp|kr|tw|au|ca|us)(?!\.?[\w\-])"
     r"|(?:\d{1,3}\.){3}\d{1,3}(?![\w.])|[A-Za-z0-9][A-Za-z0-9.\-]{0,252}(?=:[/~]))"
 )
-# Programs that are told who logs in where: ssh alice@node17, scp x alice@node17:, ssh -l alice; [alice@node17 ~]$.
+# Programs that are given who logs in where: ssh alice@node17, scp x alice@node17:, ssh -l alice; [alice@node17 ~]$.
 _SHELLS = (
     r"(?P<before>(?<![\w\-])(?:ssh|scp|sftp|sshfs|rsync|mosh|ssh-copy-id|autossh)\s(?:[^\n;|&]{0,300}?[\s'\"])??)"
     r"(?:(?P<option>-l\s*)[A-Za-z_][\w.\-]{0,63}|[A-Za-z0-9_][\w.+\-]{0,63}@[A-Za-z0-9][A-Za-z0-9.\-]{0,252})"

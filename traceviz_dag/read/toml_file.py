@@ -18,7 +18,7 @@ _LONG_KEY = re.compile(r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+
 """A key of more than 64 parts: Python's parser takes time with the square of their number."""
 
 
-def read_toml(path: Path, remedy: str = "mend the syntax") -> dict[str, Any]:
+def read_toml(path: Path, remedy: str = "fix the syntax") -> dict[str, Any]:
     """The document in a TOML file.
 
     Args:
@@ -49,14 +49,14 @@ def read_text(path: Path) -> str:
         raise BadInputError(path, f"not text (byte {error.start} is not UTF-8)", "save it as UTF-8") from None
 
 
-def parse_toml(text: str, path: Path, remedy: str = "mend the syntax") -> dict[str, Any]:
+def parse_toml(text: str, path: Path, remedy: str = "fix the syntax") -> dict[str, Any]:
     """The document that a text is; ``path`` is named in errors.
 
     Raises:
         BadInputError: the text is no TOML, or has a key of very many parts.
     """
     if _LONG_KEY.search(text):
-        raise BadInputError(path, "is no TOML file of ours (a key of more than 64 parts)", remedy)
+        raise BadInputError(path, "is not a valid settings file (a key of more than 64 parts)", remedy)
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -69,7 +69,7 @@ def parse_toml(text: str, path: Path, remedy: str = "mend the syntax") -> dict[s
     raise BadInputError(path, f"is no TOML file ({fault})", remedy)
 
 
-def parse_json(text: str, path: Path, remedy: str = "mend the syntax") -> Any:
+def parse_json(text: str, path: Path, remedy: str = "fix the syntax") -> Any:
     """The JSON document that a text is; ``path`` is named in errors.
 
     Raises:

@@ -24,7 +24,7 @@ _TIME_STAMP = re.compile(r"\d{8}_?\d{6}")
 
 Ranks = tuple[int, ...]
 
-_REMEDY = "copy the file again from the job's tensorboard folder, or remove it: trace headers name the groups too"
+_REMEDY = "copy the file again from the job's tensorboard folder, or remove it: trace headers also name the groups"
 _LARGEST_FILE_BYTES = 256 * 2**20
 _LINE = re.compile(r"([^\r\n]*)(?:\r\n?|\n|\Z)")
 _MOST_LINES = 8 * MOST_RANKS
@@ -77,7 +77,7 @@ def find_topology_file(folder: Path) -> Path | None:
     """The newest topology file in a folder; None without one, and in a folder that cannot be listed.
 
     The newest by the time stamp in the name; files without one come before all others, by their time of change. Of a
-    JSON and a text file with one stamp the JSON file is taken: it tells more.
+    JSON and a text file with one stamp the JSON file is taken: it shows more.
     """
 
     def age(file: Path) -> tuple[str, bool, int]:

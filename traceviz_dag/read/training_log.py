@@ -1,4 +1,4 @@
-"""Step times that Megatron-LM logs: they tell how long a step takes without the profiler."""
+"""Step times that Megatron-LM logs: they show how long a step takes without the profiler."""
 
 from __future__ import annotations
 

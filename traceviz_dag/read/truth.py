@@ -69,7 +69,7 @@ def read_truth(folder: Path, rank: int, iteration: int | None = None) -> pa.Tabl
     """What the kernels of one rank really were.
 
     Args:
-        iteration: only its kernels, where the file tells iterations apart (``tells_iterations``).
+        iteration: only its kernels, where the file distinguishes iterations (``tells_iterations``).
 
     Returns:
         A row per kernel, with columns correlation and graph_node_id (-1 outside CUDA graphs), duration_ns, kind,

@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from traceviz_dag.errors import UsageError
-from traceviz_dag.system.plugins import Brought, ExtensionPoint, brought_by_others
+from traceviz_dag.system.plugins import Brought, ExtensionPoint, plugins
 from traceviz_dag.tables import all_tables
 
 _OWN = "traceviz_dag."
@@ -140,7 +140,7 @@ OWN_KINDS = (
     FigureKind(
         "critical_path",
         Scope.ACROSS_RANKS,
-        "what the step hangs on",
+        "what limits the step",
         ("path_segments", "path_items", "what_if"),
         f"{_FIGURES}.critical_path:draw_critical_path",
     ),
@@ -202,7 +202,7 @@ def figure_kinds() -> dict[str, FigureKind]:
             another.
     """
     kinds = {kind.name: kind for kind in OWN_KINDS}
-    kinds |= {brought.thing.name: _checked(brought) for brought in brought_by_others(OF_OTHERS, kinds)}
+    kinds |= {brought.thing.name: _checked(brought) for brought in plugins(OF_OTHERS, kinds)}
     return kinds
 
 

@@ -60,7 +60,7 @@ STEP_COLUMN = {
 """TraceViz's nine tables, and the column by which its aggregator groups each (the optimizer by ``slice_id``)."""
 
 UNKNOWN_STEP = -1
-"""Step of a kernel whose micro-batch the trace does not tell."""
+"""Step of a kernel whose micro-batch the trace does not show."""
 
 _CATEGORIES: dict[str, tuple[str, ...]] = {
     name: (name, f"{name}_recompute") if name in ("bwd_computation", "bwd_communication") else (name,)
@@ -76,7 +76,7 @@ _RANK_IN_NAME = re.compile(r"rank_?\d+[._]")
 
 
 def folder_name(trace: str, rank: int) -> str:
-    """``<trace>_kernel_analysis``; TraceViz finds the rank in it, so it is put before a name that does not tell it."""
+    """``<trace>_kernel_analysis``; TraceViz finds the rank in it, so it is put before a name that does not show it."""
     stem = PurePath(trace).name.removesuffix(".gz").removesuffix(".json")
     return f"{stem if _RANK_IN_NAME.search(stem) else f'rank{rank}.{stem}'}_kernel_analysis"
 

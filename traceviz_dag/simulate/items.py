@@ -11,10 +11,10 @@ from traceviz_dag.vocabulary import Phase
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """To what a segment belongs; -1 stands for none.
+    """To what a segment belongs; -1 represents none.
 
     Attributes:
-        position: layer within its chunk (the embedding is -1), by which parameter events are told apart.
+        position: layer within its chunk (the embedding is -1), by which parameter events are distinguished.
         slot: layer among all layers of the rank, from which module and graph numbers follow.
         makes, refers: first autograd sequence number of the nodes it makes, and of those it runs backward.
     """

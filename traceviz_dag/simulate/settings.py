@@ -118,7 +118,7 @@ class Faults:
             ``throttle_to_ms`` after its host began the step.
         slow_group: rank whose tensor-parallel group is slow: kernels of all its members take ``slow_group_factor``
             times as long.
-        slow_node, slow_stage: node, or pipeline stage, of which all GPUs are slow alike.
+        slow_node, slow_stage: node, or pipeline stage, of which all GPUs are equally slow.
         slow_nic: rank whose every transfer between nodes goes at ``1 / slow_nic_factor`` of the bandwidth.
         slow_memory: rank whose memory-bound kernels take ``slow_memory_factor`` times as long, and no others.
         other_algorithm: rank that computes the gradients of weights by another kernel, which takes
@@ -129,7 +129,7 @@ class Faults:
             each ``bursts_every_ms``.
         loader_late: rank whose data loader comes ``loader_late_ms`` late with each micro-batch.
         tiny_kernels: rank whose code runs ``tiny_kernels_count`` tiny kernels, one by one, in each forward step;
-            ``tiny_kernels_captured``: as one CUDA graph, which mends this.
+            ``tiny_kernels_captured``: as one CUDA graph, which fixes this.
     """
 
     slow_gpu: int | None = option(None, FAULTS, "Rank with a slow GPU.")
@@ -151,8 +151,8 @@ class Faults:
     graph_break: int | None = option(None, FAULTS, "Rank whose compiled code breaks off in each forward step.")
     graph_break_ms: float = 10.0
     throttle: int | None = option(None, FAULTS, "Rank whose GPU is throttled from --throttle-from to --throttle-to.")
-    throttle_from_ms: float = option(40.0, FAULTS, "When throttling begins, ms into the step.")
-    throttle_to_ms: float = option(120.0, FAULTS, "When throttling ends, ms into the step.")
+    throttle_from_ms: float = option(40.0, FAULTS, "When throttling starts, ms into the step.")
+    throttle_to_ms: float = option(120.0, FAULTS, "When throttling stops, ms into the step.")
     throttle_factor: float = 1.5
     slow_group: int | None = option(None, FAULTS, "Rank whose tensor-parallel group has slow GPUs.")
     slow_group_factor: float = 1.35
@@ -237,7 +237,7 @@ class JobSettings:
         memory: whether a snapshot of GPU memory lies beside each Kineto trace, or exports of Nsight Systems hold
             what the driver allocates.
         persistent: products, attention and element-wise kernels run one block per processor, and all products under
-            one name, as persistent kernels do: neither name nor grid tells what they work on.
+            one name, as persistent kernels do: neither name nor grid shows what they work on.
         first_iteration: number of the first profiled step.
         clock_skew_ms: node clocks differ by up to this much; clock_drift_ppm: and drift by up to this.
         seed: decides every random choice.

@@ -83,7 +83,7 @@ class Template:
             the operator around (-1: outside the segment).
         kernels: launches in order; ``launch_ends``: when the host has issued each; ``base_ns``: their durations.
         actions: what the model must do in order: (LAUNCH, kernel), (WAIT, stream, event), (SYNCHRONISE, stream),
-            (PAUSE, nanoseconds). With rows of synchronisation also what they tell, which changes no time: (RECORD,
+            (PAUSE, nanoseconds). With rows of synchronisation also what they show, which changes no time: (RECORD,
             stream, event), (TELL, stream, event).
         synchronisations: offsets at which the host may be held up.
         key: by which the library keeps it; what is before the first colon says what kind of work it is.

@@ -160,7 +160,7 @@ def py(file: str, function: str, *children: Node) -> Row:
 
 
 def builtin(name: str, *children: Node) -> Row:
-    """A built-in function: ``<built-in ...>``; ``0x`` in the name stands for an address."""
+    """A built-in function: ``<built-in ...>``; ``0x`` in the name represents an address."""
     return Row(RowKind.PYTHON, f"<built-in {name}>", children)
 
 

@@ -1,4 +1,4 @@
-"""The limit of a process's address space (``ulimit -v``), told before a library crashes on it.
+"""The limit of a process's address space (``ulimit -v``), reported before a library crashes on it.
 
 Libraries reserve addresses for each thread (stacks, and 64 MB of glibc's heap each), far more than they use, and end
 the process where they get none.

@@ -1,4 +1,4 @@
-"""What other packages bring by entry points: loaded in a fixed order; what is wrong with one is told in one line."""
+"""What other packages bring by entry points: loaded in a fixed order; what is wrong with one takes one line."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Brought(Generic[Thing]):
         return _refused(self.origin, fault, remedy)
 
 
-def brought_by_others(point: ExtensionPoint[Thing], taken: Container[str]) -> Iterator[Brought[Thing]]:
+def plugins(point: ExtensionPoint[Thing], taken: Container[str]) -> Iterator[Brought[Thing]]:
     """Everything that other packages bring to an extension point, by name: of its kind, and with names of their own.
 
     Args:
@@ -78,7 +78,7 @@ def brought_by_others(point: ExtensionPoint[Thing], taken: Container[str]) -> It
             thing = point.make(entry.load())
         except (Exception, SystemExit) as error:  # whatever the code of others raises is its fault
             fault = f"cannot be loaded ({type(error).__name__}: {error})"
-            raise _refused(origin, fault, "mend or uninstall it") from error
+            raise _refused(origin, fault, "fix or uninstall it") from error
         if not isinstance(thing, point.kind):
             raise _refused(origin, f"{entry.value} is no {point.wanted}", f"{point.page} says what one has")
         if not isinstance(thing.name, str) or not _NAME.fullmatch(thing.name):

@@ -102,8 +102,8 @@ def end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is None:
         return
-    # A job in the background ignores interrupts; Dagster then ignores SIGTERM alike, and workers inherit that: a broken
-    # pool would wait forever for workers that it has told to end.
+    # A job in the background ignores interrupts; Dagster then also ignores SIGTERM, and workers inherit that: a broken
+    # pool would wait forever for workers that it has asked to stop.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with suppress(OSError):
         _end_on_end_of_file(parent.sentinel)
@@ -132,7 +132,7 @@ def _end_on_end_of_file(pipe: int) -> None:
 def end_children_with_me() -> None:
     """Have every process that this one starts from now on, and theirs, ended once this one is gone, if it is killed.
 
-    Where nothing of this package runs in them, only their environment tells whose they are: it names the family, and a
+    Where nothing of this package runs in them, only their environment shows whose they are: it names the family, and a
     small process in a session of its own reads a pipe whose other end this process holds, also after an ``exec``. It
     gives them two seconds to end by themselves. Linux only; elsewhere nothing happens.
     """

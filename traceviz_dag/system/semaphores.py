@@ -2,7 +2,7 @@
 
 Python removes semaphores by a process of its own, which lives a little longer than the others; where that one is killed
 with them, as out of memory or by a batch system, they would stay until the machine starts again. Its folder of sockets
-(``pymp-…``) would stay for good, and its name does not tell whose it is.
+(``pymp-…``) would stay for good, and its name does not show whose it is.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LONGEST_BASE = 60
 
 
 def name_semaphores() -> None:
-    """Give the semaphores that this process makes from now on names that tell whose they are; Linux only."""
+    """Give the semaphores that this process makes from now on names that show whose they are; Linux only."""
     import multiprocessing
 
     me = _identity(os.getpid())

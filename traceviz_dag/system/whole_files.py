@@ -193,7 +193,7 @@ def _waiting_is_told(path: Path, descriptor: int) -> Iterator[None]:
                 "traceviz: waits for %s, for %.0f s now; %s", printable(str(path)), waited, _holder(descriptor)
             )
 
-    told = threading.Thread(target=tell, name="tells who holds a lock", daemon=True)
+    told = threading.Thread(target=tell, name="says who holds a lock", daemon=True)
     told.start()
     try:
         yield
@@ -202,7 +202,7 @@ def _waiting_is_told(path: Path, descriptor: int) -> Iterator[None]:
 
 
 def _holder(descriptor: int) -> str:
-    """Which process holds the lock on an open file, and what it does; Linux tells, others do not."""
+    """Which process holds the lock on an open file, and what it does; Linux shows, others do not."""
     number = os.fstat(descriptor).st_ino
     with suppress(OSError):
         for line in Path("/proc/locks").read_text().splitlines():
@@ -340,7 +340,7 @@ def _lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError as error:
-        # Without locks nobody can tell what is stale, so nobody removes anything either.
+        # Without locks nobody knows what is stale, so nobody removes anything either.
         if error.errno not in _NO_LOCKS_HERE:
             os.close(descriptor)
             raise

@@ -25,7 +25,7 @@ from traceviz_dag.tables.across_ranks import (
     STAGE_SPEEDS,
 )
 from traceviz_dag.tables.causes import CRITICAL_IMBALANCE, MESSAGES, PATH_EDGES, PATH_ITEMS, PATH_SEGMENTS, WHAT_IF
-from traceviz_dag.tables.derived import DerivedTable, tables_of_others
+from traceviz_dag.tables.derived import DerivedTable, plugin_tables
 from traceviz_dag.tables.findings import FINDINGS
 from traceviz_dag.tables.iterations import ITERATIONS, NIGHT_DELTAS, NIGHTS, RUNS, STALE_TABLES
 from traceviz_dag.tables.memory import (
@@ -120,7 +120,7 @@ TABLES: dict[str, Table] = {
 """The tables of this project."""
 
 MEMORY_TABLES = tuple(name for name in TABLES if name.startswith("memory_"))
-"""What snapshots of GPU memory tell."""
+"""What snapshots of GPU memory show."""
 
 
 @cache
@@ -130,7 +130,7 @@ def derived_tables() -> dict[str, DerivedTable]:
     Raises:
         UsageError: something is wrong with one of them.
     """
-    return tables_of_others(TABLES)
+    return plugin_tables(TABLES)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What only all ranks together tell: matched collectives, clocks, pipelines and periods."""
+"""What only all ranks together show: matched collectives, clocks, pipelines and periods."""
 
 from __future__ import annotations
 
@@ -168,8 +168,8 @@ PERIODS = Table(
         Column("rank1", BIGINT, "Rank of stage1."),
         Column("dimension", TEXT, "Dimension of the communication that is stage1; NULL otherwise."),
         Column("unit", INTEGER, "Ordinal of the steady unit, from 0; NULL where there are none."),
-        Column("chunk", INTEGER, "Chunk of the backward step that begins the unit; NULL where none."),
-        Column("microbatch", INTEGER, "Micro-batch of the backward step that begins the unit; NULL where none."),
+        Column("chunk", INTEGER, "Chunk of the backward step that starts the unit; NULL where none."),
+        Column("microbatch", INTEGER, "Micro-batch of the backward step that starts the unit; NULL where none."),
         Column("start_ns", BIGINT, "Start of the unit, ns on the clock of rank."),
         Column("period_ns", BIGINT, "Start of the next unit minus start, ns."),
         Column("stage0_ns", BIGINT, "Busy time of stage0 in the unit, ns."),
@@ -186,7 +186,7 @@ LATE_RANKS = Table(
     BY_ITERATION,
     (
         Column("rank", BIGINT, "The global rank."),
-        Column("communications", BIGINT, "Communications among peers of its stage whose waits can be told."),
+        Column("communications", BIGINT, "Communications among peers of its stage whose waits are known."),
         Column("last", BIGINT, "In how many of them it was the last to arrive."),
         Column("delay_ns", BIGINT, "The longest wait of each of these, summed, ns: not a saving."),
         Column("own_ns", BIGINT, "Of it: the rank computed, copied, or had not launched beyond host jitter, ns."),
@@ -196,7 +196,7 @@ LATE_RANKS = Table(
             "own_ns as a share of the longest step; of several steps, that of the step in which it is greatest; NULL "
             "where the time of the step is unknown.",
         ),
-        Column("steps", BIGINT, "Training steps of the iteration whose waits can be told; 1 where none is marked."),
+        Column("steps", BIGINT, "Training steps of the iteration whose waits are known; 1 where none is marked."),
         Column("late_category", TEXT, "What it did longest meanwhile: a kernel category, host or idle."),
         Column("blamed", BOOLEAN, "Whether its own part is long in itself, and against all other ranks."),
     ),
@@ -204,7 +204,7 @@ LATE_RANKS = Table(
 
 BLAME = Table(
     "blame",
-    "Who waited for whom, how long, and for what; without waits that cannot be told and those with missing members.",
+    "Who waited for whom, how long, and for what; without unknown waits and those with missing members.",
     BY_ITERATION,
     (
         Column("rank", BIGINT, "The rank that waited."),
@@ -237,14 +237,14 @@ LINKS = Table(
         Column("dimensions", BIGINT, "Dimensions whose transfers could be compared."),
         Column("best_ratio", DOUBLE, "Lowest of the dimensions' ratios to the usual transfer; 1 is usual."),
         Column("worst_ratio", DOUBLE, "Highest of them."),
-        Column("slow", BOOLEAN, "Whether the links are slow; NULL where that cannot be told from those of or_of."),
+        Column("slow", BOOLEAN, "Whether the links are slow; NULL where they cannot be separated from those of or_of."),
         Column("or_of", RANKS, "Other ranks whose links may be the slow ones instead."),
     ),
 )
 
 LINK_GROUPS = Table(
     "link_groups",
-    "Ranks of a group whose transfers are slow, where other dimensions do not tell whose link it is.",
+    "Ranks of a group whose transfers are slow, where other dimensions do not show whose link it is.",
     BY_ITERATION,
     (
         Column("dimension", TEXT, "The dimension that the group serves; NULL where unknown."),
@@ -317,13 +317,13 @@ RANK_SPEEDS = Table(
         Column(
             "work",
             DOUBLE,
-            "How much more it has to do than the median peer, by what says most of it; 1 where nothing differs; NULL "
-            "where nothing tells.",
+            "How much more it has to do than the median peer, by what shows most of it; 1 where nothing differs; NULL "
+            "where nothing shows.",
         ),
         Column(
             "work_by",
             TEXT,
-            "What tells it: sizes (elements of its operators' inputs), messages (elements of those within layers) or "
+            "What shows it: sizes (elements of its operators' inputs), messages (elements of those within layers) or "
             "grids (thread blocks of kernels whose number differs between ranks); NULL where nothing does.",
         ),
         Column("slow", BOOLEAN, "Whether it is slow in nearly all of them, beyond its work; NULL without items."),

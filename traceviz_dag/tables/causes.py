@@ -1,4 +1,4 @@
-"""What a step's time hangs on: the edges of its graph, its critical path, and what mending something would gain."""
+"""What limits a step's time: the edges of its graph, its critical path, and what fixing something would gain."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PATH_EDGES = Table(
             "edge_evidence",
             DICTIONARY,
             "recorded, inferred (holds for 99.5 % of its class), order (a host thread), or unknown: of the other end "
-            "nothing tells.",
+            "nothing shows.",
         ),
         Column("waiting_kernel_id", BIGINT, "The kernel that waited; NULL for the host, and where unknown."),
         Column("waited_for_kernel_id", BIGINT, "The kernel that was waited for; NULL where unknown."),
@@ -127,7 +127,7 @@ WHAT_IF = Table(
         Column("ranks", TEXT, "The ranks that are fixed together, such as 0-3, 6; NULL for other edits."),
         Column("dimension", TEXT, "The dimension that is hidden or faster, or all; NULL for other edits."),
         Column("factor", DOUBLE, "How many times faster; NULL for other edits."),
-        Column("step_ns", BIGINT, "The step as it was, ns: from its begin on the host to the end of its last kernel."),
+        Column("step_ns", BIGINT, "The step as it was, ns: from its start on the host to the end of its last kernel."),
         Column("predicted_step_ns", BIGINT, "The step as the replay of the edit predicts it, ns."),
         Column("gain_ns", BIGINT, "step_ns less predicted_step_ns; below 0 where the step would be longer."),
         Column("gain_low_ns", BIGINT, "Lower end of the error bar, ns: of replays with and without the host's lags."),

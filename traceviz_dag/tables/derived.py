@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from traceviz_dag.errors import UsageError
-from traceviz_dag.system.plugins import Brought, ExtensionPoint, brought_by_others
+from traceviz_dag.system.plugins import Brought, ExtensionPoint, plugins
 from traceviz_dag.tables.schema import (
     BIGINT,
     BOOLEAN,
@@ -50,7 +50,7 @@ class DerivedTable(Table):
                 return rows.cast(self.schema)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 told = f"what its query gives does not fit its columns ({error})"
-        raise UsageError(f"table {self.name} of another package: {told}; mend it")
+        raise UsageError(f"table {self.name} of another package: {told}; fix it")
 
 
 OF_OTHERS = ExtensionPoint("traceviz_dag.tables", "table", DerivedTable, "DerivedTable", "docs/analyze.md")
@@ -67,7 +67,7 @@ NAMES_IN_USE = (
 _TYPES = (TEXT, INTEGER, BIGINT, DOUBLE, BOOLEAN, RANKS, DICTIONARY)
 
 
-def tables_of_others(own: Mapping[str, Table]) -> dict[str, DerivedTable]:
+def plugin_tables(own: Mapping[str, Table]) -> dict[str, DerivedTable]:
     """Name → table of another package, by name.
 
     Args:
@@ -76,7 +76,7 @@ def tables_of_others(own: Mapping[str, Table]) -> dict[str, DerivedTable]:
     Raises:
         UsageError: one cannot be loaded, is no such table, bears the name of another, or reads one that is not ours.
     """
-    return {brought.thing.name: _checked(brought, own) for brought in brought_by_others(OF_OTHERS, own)}
+    return {brought.thing.name: _checked(brought, own) for brought in plugins(OF_OTHERS, own)}
 
 
 def _checked(brought: Brought[DerivedTable], own: Mapping[str, Table]) -> DerivedTable:
@@ -90,7 +90,7 @@ def _checked(brought: Brought[DerivedTable], own: Mapping[str, Table]) -> Derive
         raise brought.refused(f"made_of names {', '.join(unknown) or 'nothing'}", "name tables of traceviz there")
     fault = _fault_of_columns(table)
     if fault:
-        raise brought.refused(fault, f"mend it; {OF_OTHERS.page} shows an example")
+        raise brought.refused(fault, f"fix it; {OF_OTHERS.page} shows an example")
     return table
 
 

@@ -1,4 +1,4 @@
-"""What is wrong with a step, and what mending it would win."""
+"""What is wrong with a step, and what fixing it would save."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CULPRIT_COLUMNS = ("rank", "group_ranks", "stage", "dimension", "module", "opera
 
 FINDINGS = Table(
     "findings",
-    "One finding: what is wrong, who is at fault, what mending it would win, and the query that yields its rows.",
+    "One finding: what is wrong, who is at fault, what fixing it would save, and the query that yields its rows.",
     BY_ITERATION,
     (
         Column(
@@ -53,7 +53,7 @@ FINDINGS = Table(
         Column(
             "at_most_ns",
             BIGINT,
-            "What mending it, with others that its edit mends, can gain at most, ns; NULL where nothing bounds it.",
+            "Upper bound on what fixing it, with others that its edit fixes, saves, ns; NULL where nothing bounds it.",
         ),
         Column("confidence", TEXT, "measured, or inferred where rows behind it are inferred."),
         Column("capture_mode", TEXT, "What was recorded beside the kernels, which slows a step."),

@@ -34,7 +34,7 @@ ITERATIONS = Table(
     BY_ITERATION,
     (
         Column("ranks", INTEGER, "Ranks that the measures cover."),
-        Column("covered_ranks", RANKS, "These ranks: those read whole; with --allow-partial those read in part, too."),
+        Column("covered_ranks", RANKS, "These ranks: those read whole; with --allow-partial also those read in part."),
         Column("partial", BOOLEAN, "Whether ranks are missing, failed or were read in part."),
         Column("step_ns", BIGINT, "Longest step window over the ranks, ns."),
         Column("compute_ns", BIGINT, "Mean union of computation over the ranks, ns."),
@@ -50,13 +50,13 @@ ITERATIONS = Table(
             TEXT,
             "training, forward_only (no backward pass, no optimizer: evaluation, or a forward pass alone), inference "
             "(an engine that serves a model), or graph_replay (CUDA graphs, whose phases are not recorded); NULL where "
-            "nothing tells, or the ranks differ.",
+            "nothing shows, or the ranks differ.",
         ),
         Column(
             "model_flops_per_gpu",
             BIGINT,
             "Floating-point operations that the model needs in this step, recompute left out, divided by the ranks of "
-            "the whole job; NULL where the job's settings do not tell them.",
+            "the whole job; NULL where the job's settings do not show them.",
         ),
         Column(
             "peak_format",

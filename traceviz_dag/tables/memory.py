@@ -1,4 +1,4 @@
-"""What snapshots of CUDA memory tell: events, blocks, segments, call stacks, and who holds the peaks."""
+"""What snapshots of CUDA memory show: events, blocks, segments, call stacks, and who holds the peaks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MEMORY_EVENTS = Table(
             "alloc, free_requested, free_completed, segment_alloc, segment_free, segment_map, segment_unmap, snapshot, "
             "oom. Of nsys, segment_alloc and segment_free are what any code gets from the driver.",
         ),
-        Column("source", DICTIONARY, "What told it: snapshot, or the format of the trace (kineto, nsys)."),
+        Column("source", DICTIONARY, "Where it is known from: snapshot, or the format of the trace (kineto, nsys)."),
         Column("address", BIGINT, "Address of the block or segment; 0 where there is none."),
         Column(
             "bytes",
             BIGINT,
             "Bytes: requested of a block (of a Kineto trace the block's own), whole of a segment, asked for of an oom.",
         ),
-        Column("stream", BIGINT, "Stream it was for; NULL where the snapshot does not tell."),
+        Column("stream", BIGINT, "Stream it was for; NULL where the snapshot does not record it."),
         Column(
             "time_ns",
             BIGINT,
@@ -53,9 +53,11 @@ MEMORY_BLOCKS = Table(
         Column("block_id", BIGINT, "Ordinal on its device, by allocation; those from before the recording come first."),
         Column("device", INTEGER, "Number of the GPU in its process."),
         Column("address", BIGINT, "Address."),
-        Column("stream", BIGINT, "Stream it was allocated for; NULL where the snapshot does not tell."),
+        Column("stream", BIGINT, "Stream it was allocated for; NULL where the snapshot does not record it."),
         Column("requested_bytes", BIGINT, "Bytes that the program asked for."),
-        Column("block_bytes", BIGINT, "Bytes that it takes; NULL where it is gone at the end: events do not tell."),
+        Column(
+            "block_bytes", BIGINT, "Bytes that it takes; NULL where it is gone at the end: events do not record it."
+        ),
         Column("alloc_event_id", BIGINT, "Event that allocated it; NULL where that was before the first event."),
         Column("free_requested_event_id", BIGINT, "Event by which the program gave it back; NULL where none did."),
         Column("free_completed_event_id", BIGINT, "Event from which others could use it; NULL where it is live."),
@@ -68,7 +70,7 @@ MEMORY_BLOCKS = Table(
             DICTIONARY,
             "parameter, gradient, optimizer_state, activation, input, temporary, communication_buffer, unknown.",
         ),
-        Column("evidence", DICTIONARY, "What told the category: frames, life, free_frames, size_match, none."),
+        Column("evidence", DICTIONARY, "What the category is known from: frames, life, free_frames, size_match, none."),
         Column("live_at_peak", BOOLEAN, "Whether it is live when most is requested on its device."),
     ),
 )
@@ -79,7 +81,7 @@ MEMORY_STEPS = Table(
     BY_RANK,
     (
         Column("device", INTEGER, "Number of the GPU in its process."),
-        Column("name", TEXT, "Name of the annotation; optimizer where call stacks told the step."),
+        Column("name", TEXT, "Name of the annotation; optimizer where call stacks show the step."),
         Column("evidence", DICTIONARY, "annotation, or frames: call stacks of the optimizer."),
         Column("start_ns", BIGINT, "Start, ns of the epoch; NULL where it began before the recording."),
         Column("end_ns", BIGINT, "End, ns of the epoch; NULL where the snapshot has no times."),
@@ -90,7 +92,7 @@ MEMORY_STEPS = Table(
 
 MEMORY_RECORDINGS = Table(
     "memory_recordings",
-    "One GPU of a memory snapshot: what tells that it is of its rank's trace, and what of it was not understood.",
+    "One GPU of a memory snapshot: what shows that it is of its rank's trace, and what of it was not understood.",
     BY_RANK,
     (
         Column("device", INTEGER, "Number of the GPU in its process."),
@@ -103,9 +105,9 @@ MEMORY_RECORDINGS = Table(
         ),
         Column("events", BIGINT, "Events of the GPU."),
         Column("first_ns", BIGINT, "The first of them that has a time, ns of the epoch; NULL where none has."),
-        Column("last_ns", BIGINT, "The last of them, alike."),
-        Column("most_events", BIGINT, "How many the recording keeps; NULL where the snapshot does not tell."),
-        Column("overwritten", BOOLEAN, "Whether older events were overwritten; NULL where it does not tell."),
+        Column("last_ns", BIGINT, "The last of them."),
+        Column("most_events", BIGINT, "How many the recording keeps; NULL where the snapshot does not record it."),
+        Column("overwritten", BOOLEAN, "Whether older events were overwritten; NULL where it is not recorded."),
         Column("unknown", BIGINT, "Keys and actions of the file that nothing is known of, and that were left out."),
         Column("unknown_names", TEXT, "JSON object: the most frequent of them → how often."),
         Column("lost", BIGINT, "Rows and values of the file that could not be used."),
@@ -124,8 +126,10 @@ MEMORY_SEGMENTS = Table(
         Column("device", INTEGER, "Number of the GPU in its process."),
         Column("address", BIGINT, "Address."),
         Column("bytes", BIGINT, "Size; of an expandable segment what is mapped."),
-        Column("stream", BIGINT, "Stream that its blocks are for; NULL where the snapshot does not tell."),
-        Column("pool", DICTIONARY, "small (for requests up to 1 MiB) or large; NULL where the snapshot does not tell."),
+        Column("stream", BIGINT, "Stream that its blocks are for; NULL where the snapshot does not record it."),
+        Column(
+            "pool", DICTIONARY, "small (for requests up to 1 MiB) or large; NULL where the snapshot does not record it."
+        ),
         Column("expandable", BOOLEAN, "Whether it can grow."),
         Column("live_blocks", INTEGER, "Blocks in use."),
         Column("requested_bytes", BIGINT, "Bytes requested in them."),

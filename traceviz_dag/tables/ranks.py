@@ -1,4 +1,4 @@
-"""What one rank alone tells: the ingested file, its kernels, micro-batches and overlap."""
+"""What one rank alone shows: the ingested file, its kernels, micro-batches and overlap."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ TRACES = Table(
         Column(
             "profiler_version",
             TEXT,
-            "Version of CUPTI, roctracer or Nsight Systems that recorded it; NULL where the trace does not tell.",
+            "Version of CUPTI, roctracer or Nsight Systems that recorded it; NULL where the trace does not record it.",
         ),
         Column(
             "settings",
@@ -66,7 +66,7 @@ TRACES = Table(
         ),
         Column("devices", pa.list_(pa.string()), "Devices with kernels: gpu:N, or cpu."),
         Column("device_name", TEXT, "Model of the GPU."),
-        Column("device_memory_bytes", BIGINT, "Memory of the GPU; NULL where the trace does not tell."),
+        Column("device_memory_bytes", BIGINT, "Memory of the GPU; NULL where the trace does not record it."),
         Column("has_stacks", BOOLEAN, "Whether Python call stacks were recorded."),
         Column("has_shapes", BOOLEAN, "Whether input shapes were recorded."),
         Column("has_groups", BOOLEAN, "Whether the header describes the process groups."),
@@ -85,9 +85,9 @@ TRACES = Table(
             TEXT,
             "training, forward_only (no backward pass, no optimizer: evaluation, or a forward pass alone), inference "
             "(an engine that serves a model), or graph_replay (CUDA graphs, whose phases are not recorded); NULL where "
-            "nothing tells.",
+            "nothing shows.",
         ),
-        Column("framework", TEXT, "What trained: megatron, ddp, fsdp (1 or 2) or zero; NULL where nothing tells."),
+        Column("framework", TEXT, "What trained: megatron, ddp, fsdp (1 or 2) or zero; NULL where nothing shows."),
     ),
 )
 
@@ -299,7 +299,7 @@ GPU_GAPS = Table(
             "host_work",
             DICTIONARY,
             "data_loading, garbage_collection, compilation, graph_break (what follows where compiled code broke off), "
-            "allocation or synchronisation, by the names of the rows around doing; NULL where they tell none of these.",
+            "allocation or synchronisation, by the names of the rows around doing; NULL where they show none of these.",
         ),
         Column(
             "caller", DICTIONARY, "The Python function around doing, those of torch left out; NULL without call stacks."

@@ -29,7 +29,7 @@ TOPOLOGY = Table(
 
 PROCESS_GROUPS = Table(
     "process_groups",
-    "One process group with its members in order, and which source said so.",
+    "One process group with its members in order, and which source says so.",
     BY_ITERATION,
     (
         Column("group_name", TEXT, "pg_name in the trace header; NULL where only another source knows the group."),

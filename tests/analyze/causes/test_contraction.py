@@ -21,7 +21,7 @@ from traceviz_dag.read.events import MISSING
 
 @settings(deadline=None)
 @given(small_steps())
-def test_no_edit_and_no_time_tells_the_contracted_step_from_the_whole_one(step: StepWork) -> None:
+def test_no_edit_and_no_time_shows_the_contracted_step_from_the_whole_one(step: StepWork) -> None:
     smaller = contracted(step)
     assert smaller.graph.nodes <= step.graph.nodes
     assert len(smaller.waiting) <= len(step.waiting)

@@ -107,7 +107,7 @@ def test_where_no_time_is_lost_no_share_of_it_is_won_back_and_the_command_says_w
         CliRunner().invoke(app, ["what-if", "--records", str(path), *more]).stdout for more in ((), ("--json",))
     )
     reason = "the step is no longer than the ideal one, so no time is lost"
-    assert f"  {reason}: no part of the job can win any back\n" in text
+    assert f"  {reason}: no part of the job can save any of it\n" in text
     told = json.loads(answer)
     shares = (told["recovered_by_last_stage"], told["recovered_by_slowest_ranks"], told["recovered_reason"])
     assert shares == (None, None, reason)

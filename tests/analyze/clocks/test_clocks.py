@@ -152,7 +152,7 @@ def test_ranks_that_nothing_joins_are_components_of_their_own_and_are_not_compar
 def test_weak_evidence_is_refused_with_the_reason():
     rows = [part(rank, 0, 100, "a", sequence=0) for rank in (0, 1)]
     two = solve_clocks(match_rows(rows, topology({"a": (0, 1)})), ranks=(0, 1, 2)).to_pylist()
-    reason = "fewer than 3 matched communications tell its clock against another rank's"
+    reason = "fewer than 3 matched communications show its clock against another rank's"
     assert {row["refusal"] for row in two} == {reason}
     random = np.random.default_rng(3)
     scattered = [
@@ -242,7 +242,7 @@ def ring(lost: bool, collectives: int) -> list[dict]:
     ]
 
 
-def test_a_ring_paired_by_order_alone_tells_no_clock():
+def test_a_ring_paired_by_order_alone_shows_no_clock():
     for lost in (False, True):
         rows = match_rows(ring(lost, 0), topology({"ring": (0, 1)}))
         assert set(rows.found) == {2}

@@ -1,4 +1,4 @@
-"""What the exchanges of a pipeline carry, told from the order of the steps alone."""
+"""What the exchanges of a pipeline carry, known from the order of the steps alone."""
 
 from __future__ import annotations
 

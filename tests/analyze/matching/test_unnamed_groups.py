@@ -1,4 +1,4 @@
-"""Collectives of groups that no trace names, told by the size of the group and by the group's address in a process."""
+"""Collectives of groups that no trace names, known by the group's size and its address in a process."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_group_as_large_as_the_world_is_matched_by_order_whatever_it_serves():
     assert table.bytes.tolist() == [2_000_000] * 6, "the kernel's name says that f16 is summed"
 
 
-def test_groups_of_one_size_are_told_apart_by_address_and_paired_by_first_use():
+def test_groups_of_one_size_are_distinguished_by_address_and_paired_by_first_use():
     one = [row(0, 0, 90, 7), row(0, 200, 290, 3), row(0, 400, 490, 7)]
     other = [row(1, 0, 90, 2), row(1, 200, 290, 9), row(1, 400, 490, 2)]
     matches = match_rows([*one, *other], topology(world=2))
@@ -91,12 +91,12 @@ def test_the_rank_whose_communications_contradict_the_others_is_named():
     )
 
 
-def test_ranks_that_were_not_read_and_groups_that_nothing_tells_are_the_reason():
+def test_ranks_that_were_not_read_and_groups_that_nothing_shows_are_the_reason():
     rows = [row(rank, 1000 * k, 1000 * k + 500, size=4) for rank in (0, 1) for k in range(4)]
     few = unknown(rows, world=4)
     assert few is not None and few.unread and "only 2 of the 4 ranks that take part were read" in few.reason
     nothing = unknown([each | {"group_size": 2} for each in rows], world=4)
-    assert nothing is not None and not nothing.unread and "nothing tells their process groups" in nothing.reason
+    assert nothing is not None and not nothing.unread and "nothing shows their process groups" in nothing.reason
     assert unknown(rows[:4], world=4) is None, "one rank has nobody to wait for"
 
 

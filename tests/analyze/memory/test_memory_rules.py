@@ -97,7 +97,7 @@ def test_a_leak_is_named_with_its_rank_and_what_it_grows_by(tmp_path):
     )
 
 
-def test_the_stage_that_needs_most_is_told_with_what_makes_the_difference(tmp_path):
+def test_the_stage_that_needs_most_is_reported_with_what_makes_the_difference(tmp_path):
     stages = [_stage(place, 1, batch=4, **LARGE) for place in (0, 1, 3)]
     lake = _lake(tmp_path / "home", dict(enumerate(one for _, one in stages)))
     (row,), _ = _asked(lake, "memory_imbalance")

@@ -1,4 +1,4 @@
-"""What the code of a stack does, told from its frames; names that only look like it tell nothing."""
+"""What the code of a stack does, known from its frames; names that only look like it tell nothing."""
 
 from __future__ import annotations
 

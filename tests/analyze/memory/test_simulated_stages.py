@@ -125,7 +125,7 @@ def test_the_timeline_is_what_a_walk_through_the_events_gives():
     assert sum(active.values()) == sum(live.values()) and any(part.pending_bytes for part in parts)
 
 
-def test_steps_are_told_by_stacks_where_events_have_no_times_and_none_ended_before_the_first_event():
+def test_steps_are_known_from_stacks_where_events_have_no_times_and_none_ended_before_the_first_event():
     allocator = Allocator()
     stage, one = _stage(StageSettings(), allocator)
     snapshot = allocator.snapshot()
@@ -184,7 +184,7 @@ def _holes(allocator: Allocator, holes: int, size: int) -> None:
         (208, 20, 109, Verdict.REALLY_FULL, 1),
     ],
 )
-def test_out_of_memory_is_told_right(device, holes, asked, verdict, missing, expandable, early_end):
+def test_out_of_memory_is_explained_right(device, holes, asked, verdict, missing, expandable, early_end):
     allocator = Allocator(device * MIB, expandable=expandable)
     _holes(allocator, holes, 5 * MIB)
     with pytest.raises(OutOfMemoryError):
@@ -199,7 +199,7 @@ def test_out_of_memory_is_told_right(device, holes, asked, verdict, missing, exp
     assert (found.inactive_bytes, found.largest_free_block_bytes) == (100 * MIB, 5 * MIB)
 
 
-def test_free_memory_of_another_stream_and_a_limit_are_told():
+def test_free_memory_of_another_stream_and_a_limit_are_reported():
     allocator = Allocator(100 * MIB)
     _holes(allocator, 4, 5 * MIB)
     _ = [allocator.allocate(30 * MIB, FRAMES, stream=7)]

@@ -112,7 +112,7 @@ def test_memory_copies_make_the_gpu_busy(tmp_path):
     assert {one.stream: one.busy_ns for one in by_stream(gpu)} == {7: 400, 20: 150}
 
 
-def test_the_tree_tells_span_from_busy_time(tmp_path):
+def test_the_tree_shows_span_from_busy_time(tmp_path):
     profile = read_nsys(small_export().write(tmp_path / "tree.sqlite"))
     gpu = activities(profile, load_rules())[0]
     (root,) = range_tree(profile, gpu)

@@ -67,7 +67,7 @@ def test_warm_up_units_are_left_out_and_too_few_units_are_refused():
         (StageSelector("both"), "ranges called 'both' are on several ranks: name one"),
     ],
 )
-def test_ranges_that_cannot_be_told_are_refused_with_the_reason(selector, reason):
+def test_ranges_that_cannot_be_known_are_refused_with_the_reason(selector, reason):
     rows = ranges((0, "a", 0, 5), (0, "both", 0, 1), (1, "both", 0, 1))
     (row,) = named_range_periods(pair(StageSelector("a"), selector), rows).to_pylist()
     assert row["refusal"] == reason

@@ -78,7 +78,7 @@ def job(
         ({0: 0, 3: 90}, ((0, 3),), "", ()),
     ],
 )
-def test_ranks_that_leave_together_although_they_came_apart_met_and_chance_is_told_from_it(
+def test_ranks_that_leave_together_although_they_came_apart_met_and_chance_is_distinguished_from_it(
     late_us, groups, rule, expected
 ):
     assert job(late_us, groups) == sorted((rule, ranks) for ranks in expected * 8)

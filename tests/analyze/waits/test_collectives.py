@@ -228,7 +228,7 @@ def test_a_row_that_a_file_lost_costs_no_other_its_match_and_makes_no_false_pair
     assert set(found[found == 4].index) >= set(range(40)) - lost
 
 
-def test_where_a_row_was_lost_among_layers_alike_is_not_known_if_ends_fit_twice():
+def test_where_a_row_was_lost_among_similar_layers_is_not_known_if_ends_fit_twice():
     lost = {0: (), 1: (), 2: (0, 6), 3: (6,)}
     rows = [
         part(rank, 100_000 * at, 100_000 * at + 3_000)
@@ -246,7 +246,7 @@ def test_members_that_run_different_operations_at_the_same_place_are_not_one_com
     assert faults(match_rows(rows, topology({"1": (0, 1)}))) == ["operations_differ"] * 2
 
 
-def test_a_communication_whose_group_nothing_tells_is_kept_and_says_so():
+def test_a_communication_whose_group_nothing_shows_is_kept_and_says_so():
     known = topology({"1": (0, 1)})
     matches = match_rows([part(0, 0, 5, None, dimension="unknown"), part(1, 0, 5)], known)
     assert faults(matches) == ["no_group", "members_missing"]
@@ -282,7 +282,7 @@ def test_bandwidth_is_of_the_transfer_and_not_of_the_wait():
         assert row["algorithm_gb_per_s"] == 10.0 and row["bus_gb_per_s"] == pytest.approx(10.0 * 2 * 1 / 2)
 
 
-def test_nodes_are_told_from_the_devices():
+def test_nodes_are_distinguished_from_the_devices():
     rows = [part(rank, 0, 5, "1" if rank < 2 else "2", device=f"gpu:{rank % 2}") for rank in range(4)]
     rows += [part(rank, 10, 15, "3", device=f"gpu:{rank % 2}") for rank in range(4)]
     matches = match_rows(rows, topology({"1": (0, 1), "2": (2, 3), "3": (0, 1, 2, 3)}))

@@ -110,13 +110,13 @@ def test_delays_that_a_slow_rank_hands_on_are_not_charged_to_those_it_reaches(cu
     assert blamed(job(Faults(slow_gpu=culprit), **deep)) == ([] if culprit is None else [culprit])
 
 
-def test_a_slow_link_is_told_from_a_late_peer():
+def test_a_slow_link_is_distinguished_from_a_late_peer():
     iteration = job(Faults(slow_link=3))
     assert slow_links(iteration) == [(3, "inter_node")]
     assert blamed(iteration) == []
 
 
-def test_links_of_two_ranks_that_meet_nobody_else_are_not_told_apart():
+def test_links_of_two_ranks_that_meet_nobody_else_are_not_distinguished():
     # Four ranks a node: beyond its node each rank meets only its neighbour in the pipeline.
     rows = link_speeds(charged_collectives(job(Faults(slow_link=3), node_size=4))).to_pylist()
     told = {(row["rank"], row["scope"]): (row["slow"], row["or_of"]) for row in rows}

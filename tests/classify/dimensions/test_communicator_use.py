@@ -1,4 +1,4 @@
-"""Process groups that nothing describes, told by what they carry and whom they join; or left open."""
+"""Process groups that nothing describes, known from what they carry and whom they join; or left open."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_single_numbers_of_the_optimizer_are_gradient_norms(elements, expected):
     assert dimensions(carried("c", (0, 1, 2, 3), "allreduce", Phase.OPTIMIZER, elements)) == [expected]
 
 
-def test_dense_and_expert_gradients_are_told_apart_by_the_expert_parallel_group():
+def test_dense_and_expert_gradients_are_distinguished_by_the_expert_parallel_group():
     dense = carried("c", (0, 1, 2, 3), "_reduce_scatter_base", Phase.BACKWARD, decision=GRADIENTS)
     expert = carried("d", (0, 2), "_reduce_scatter_base", Phase.BACKWARD, decision=GRADIENTS)
     gather = carried("d", (0, 2), "_allgather_base", Phase.FORWARD)
@@ -70,7 +70,7 @@ def test_dense_and_expert_gradients_are_told_apart_by_the_expert_parallel_group(
     assert dimensions(dense, expert) == ["unknown", "unknown"]
 
 
-def test_gradients_of_equal_ranks_are_told_apart_only_by_the_counts_that_dense_ones_are_summed_with():
+def test_gradients_of_equal_ranks_are_distinguished_only_by_the_counts_that_dense_ones_are_summed_with():
     one = carried("c", (0, 2), "_reduce_scatter_base", Phase.BACKWARD, decision=GRADIENTS)
     other = carried("d", (0, 2), "_reduce_scatter_base", Phase.BACKWARD, decision=GRADIENTS)
     counts = carried("c", (0, 2), "allreduce", Phase.OTHER, COUNT)
@@ -105,7 +105,7 @@ def test_groups_that_a_source_names_and_the_default_group_are_left_alone():
     assert dimensions(numbers) == ["unknown"]
 
 
-def test_what_is_told_stays_and_a_group_of_two_dimensions_tells_nothing():
+def test_what_is_reported_stays_and_a_group_of_two_dimensions_shows_nothing():
     both = (
         carried("c", (0, 1), "_allgather_base", Phase.FORWARD, decision=TENSOR),
         carried("c", (0, 1), "coalesced", Phase.FORWARD, decision=EXPERTS),

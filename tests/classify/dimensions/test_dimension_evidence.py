@@ -30,7 +30,7 @@ def undescribed(**ranks: list[int]) -> KinetoFile:
     """A trace of rank 0 of four; groups t, p, d and e are TP, PP, DP and embedding, and others stay without a name.
 
     Each group stands in the header twice: described under its own name, and undescribed with ``u`` before it, as one
-    that only its ranks tell.
+    that only its ranks show.
     """
     known = {
         "t": "TENSOR_MODEL_PARALLEL_GROUP",
@@ -99,7 +99,7 @@ def test_a_layers_graph_holds_what_its_layer_communicates(tmp_path, module, dime
     assert row["category"] == "fwd_communication" and row["microbatch"] == 0
 
 
-def test_the_collective_and_its_place_tell_groups_of_equal_ranks_apart(tmp_path):
+def test_the_collective_and_its_place_distinguish_groups_of_equal_ranks(tmp_path):
     file = undescribed(t=[0, 1], m=[0, 1], p=[0, 2], e=[0, 2])
     megatron_step(file)
     file.python("megatron/core/distributed/finalize_model_grads.py(560): finalize_model_grads", 6_000, 7_000)
@@ -113,7 +113,7 @@ def test_the_collective_and_its_place_tell_groups_of_equal_ranks_apart(tmp_path)
     assert table.category.tolist()[2:] == ["other_communication"] * 2
 
 
-def test_call_stacks_tell_an_undescribed_group_wherever_it_is_used(tmp_path):
+def test_call_stacks_show_an_undescribed_group_wherever_it_is_used(tmp_path):
     file = undescribed(x=[0, 3])
     megatron_step(file)
     file.python("megatron/core/tensor_parallel/layers.py(700): forward", 1_300, 1_600)
@@ -167,7 +167,7 @@ def test_a_message_without_a_launch_is_known_by_its_stream(tmp_path):
     assert (lost.dimension, lost.dimension_evidence) == ("pp", "stream_group")
 
 
-def test_a_group_of_which_no_source_tells_lists_what_could_have_such_a_collective_there(tmp_path):
+def test_a_group_of_which_no_source_shows_lists_what_could_have_such_a_collective_there(tmp_path):
     file = undescribed()
     megatron_step(file)
     collective(file, "_allgather_base", "ux", [0, 3], 1_400)
@@ -181,7 +181,7 @@ def test_a_group_of_which_no_source_tells_lists_what_could_have_such_a_collectiv
 
 
 @pytest.mark.parametrize("name", [SENDRECV, "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)"])
-def test_an_annotation_tells_operation_size_and_type_of_a_kernel_whose_name_does_not(tmp_path, name):
+def test_an_annotation_shows_operation_size_and_type_of_a_kernel_whose_name_does_not(tmp_path, name):
     file = KinetoFile(world_size=8)
     stated = {"Input Dims": [[4, 1000]], "Input type": ["c10::Half"]}
     inputs = {"Concrete Inputs": ["", "3", "77", "0", "", "[]", "[]", "8"], "Input Dims": [[[4, 1000]], *[[]] * 7]}

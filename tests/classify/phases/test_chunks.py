@@ -22,7 +22,7 @@ def combined_forward(file: KinetoFile, at: int, *modules: str) -> None:
         file.kernel(GEMM, begin + 60, begin + 70, launched=begin + 50)
 
 
-def test_modules_tell_the_chunks_of_combined_steps_though_they_begin_differently(tmp_path):
+def test_modules_show_the_chunks_of_combined_steps_though_they_begin_differently(tmp_path):
     file = KinetoFile()
     file.annotation("ProfilerStep#3", 0, 20_000)
     file.python(INTERLEAVED, 50, 19_900)

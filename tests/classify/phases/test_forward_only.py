@@ -46,7 +46,7 @@ def test_a_step_that_also_runs_backward_or_an_optimizer_is_no_forward_only_step(
     assert phases(file, tmp_path) == ["unknown", "forward", "unknown", "forward", "unknown"]
 
 
-def test_an_evaluation_beside_training_steps_is_told(tmp_path):
+def test_an_evaluation_beside_training_steps_is_reported(tmp_path):
     file = forward()
     trained = KinetoFile()
     trained.annotation("ProfilerStep#4", 20_000, 30_000)

@@ -52,7 +52,7 @@ def test_a_training_step_falls_apart_by_zeroing_counting_and_sequence_numbers(tm
     }
 
 
-def test_without_zeroing_nothing_tells_where_the_first_forward_step_begins(tmp_path):
+def test_without_zeroing_nothing_shows_where_the_first_forward_step_begins(tmp_path):
     file = KinetoFile()
     file.annotation("ProfilerStep#3", 0, 10_000)
     operator(file, "aten::to", 200, 7)
@@ -61,7 +61,7 @@ def test_without_zeroing_nothing_tells_where_the_first_forward_step_begins(tmp_p
     assert phases(file, tmp_path)["aten::to 200"] == ("unknown", None)
 
 
-def test_forward_and_backward_work_that_interleaves_is_told_apart_by_sequence_numbers(tmp_path):
+def test_forward_and_backward_work_that_interleaves_is_distinguished_by_sequence_numbers(tmp_path):
     file = KinetoFile()
     file.annotation("ProfilerStep#3", 0, 10_000)
     operator(file, "aten::zero_", 50, 1)
@@ -114,7 +114,7 @@ def test_outputs_recomputed_in_a_hook_are_recomputation_and_summed_gradients_are
     assert phases(file, tmp_path) == {"own": ("backward", 0), "again": ("recompute", 0), "sum": ("backward", 0)}
 
 
-def test_around_a_graph_of_the_whole_pass_the_rest_is_told_and_the_graph_is_not(tmp_path):
+def test_around_a_graph_of_the_whole_pass_the_rest_is_reported_and_the_graph_is_not(tmp_path):
     file = KinetoFile()
     file.annotation("ProfilerStep#3", 0, 10_000)
     operator(file, "aten::zero_", 100, 7)

@@ -207,7 +207,7 @@ class Model:
         return max(there, key=lambda one: (one.end, -one.number)).number if there else None
 
     def ends_together(self, one: int, other: int) -> bool:
-        """Whether the file cannot tell which of two operations ends last."""
+        """Whether the file cannot show which of two operations ends last."""
         first, second = (self.operations[number] for number in (one, other))
         return abs(first.end - second.end) < (2000 if self.microseconds else 1)
 

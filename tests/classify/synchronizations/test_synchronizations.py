@@ -31,7 +31,7 @@ WAIT, SYNC = "cudaStreamWaitEvent", "Stream Wait Event"
 
 
 def found(file: KinetoFile, folder: Path) -> list[dict[str, object]]:
-    """The rows of the table, with the names of kernels in place of their ids."""
+    """The rows of the table, with the names of kernels instead of their ids."""
     classified = run(file, folder)
     names = dict(zip(*(classified.kernels[name].to_pylist() for name in ("kernel_id", "name")), strict=True))
     rows = classified.synchronizations.to_pylist()
@@ -130,7 +130,7 @@ def one_wait(file: KinetoFile, folder: Path) -> dict[str, object]:
     return row
 
 
-def test_a_recorded_wait_has_all_that_the_profiler_and_its_call_tell(two_streams, tmp_path):
+def test_a_recorded_wait_has_all_that_the_profiler_and_its_call_show(two_streams, tmp_path):
     two_streams.annotation("ProfilerStep#4", 0, 1_000)
     sync(two_streams, SYNC, 12, 20, **named(7, 11))
     row = one_wait(two_streams, tmp_path)
@@ -203,7 +203,7 @@ def test_an_operation_without_a_launch_row_counts_only_where_it_began_before(tmp
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 10**6), threads=st.integers(1, 3))
-def test_where_launch_rows_are_lost_correlation_ids_tell_what_a_stream_waits_for(seed, threads):
+def test_where_launch_rows_are_lost_correlation_ids_show_what_a_stream_waits_for(seed, threads):
     model = Model(seed, threads=threads, lost=0.3)
     rows = numbers(model)
     for wait in model.waits:

@@ -38,7 +38,7 @@ def _job(ranks: range = range(4), **changes: Any) -> dict[int, TraceIdentity]:
         (_rank(3, device_name="V100", nccl_version=None), "it has V100, no process groups and no NCCL version stated"),
     ],
 )
-def test_one_rank_of_another_job_is_told_by_what_its_header_states(foreign, said):
+def test_one_rank_of_another_job_is_known_from_what_its_header_states(foreign, said):
     found = ranks_of_other_jobs(_job() | {3: foreign})
     assert list(found) == [3] and said in found[3]
 
@@ -75,7 +75,7 @@ def test_a_header_whose_groups_are_all_of_other_kinds_denies_nothing():
     assert ranks_of_other_jobs(_job() | {3: lists_less}) == {}
 
 
-def test_a_thousand_ranks_are_told_apart_in_time_that_grows_with_their_groups():
+def test_a_thousand_ranks_are_distinguished_in_time_that_grows_with_their_groups():
     world = 1024
     everybody = tuple(range(world))
     pairs = tuple((rank, rank + world // 2) for rank in range(world // 2))

@@ -274,7 +274,7 @@ def test_tables_hold_the_whole_topology(shared_data, configuration):
         assert len(ranks) == topology.world_size
 
 
-def test_the_tables_say_where_a_rank_stands(shared_data):
+def test_the_tables_say_where_a_rank_is(shared_data):
     expected = truth(shared_data, "w8_tp2_pp4_vpp2")
     ranks, _ = topology_tables(unite(all_headers(expected)))
     row = ranks.to_pylist()[5]

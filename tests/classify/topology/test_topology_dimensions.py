@@ -77,7 +77,7 @@ def test_dimensions_are_those_of_the_ground_truth(shared_data, run):
     assert pairs
     for description, dimension in pairs:
         kind = group_kind(description)
-        # num_tokens on the pipeline group is told from activations by the call stack, not by the group.
+        # num_tokens on the pipeline group is known from activations by the call stack, not by the group.
         assert kind is not None
         assert dimension in (kind.dimension, "control" if kind.dimension is Dimension.PP else kind.dimension)
 

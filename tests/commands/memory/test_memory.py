@@ -101,7 +101,7 @@ def _numbers(value: object) -> list[int]:
     return [value] if isinstance(value, int) else []
 
 
-def test_the_leak_and_the_failed_request_are_told(snapshots):
+def test_the_leak_and_the_failed_request_are_reported(snapshots):
     leaks = json.loads(_run("leak", snapshots["leaking"], "--json"))["devices"][0]["leaks"]
     assert [each["bytes_per_step"] for each in leaks] == [32 * MIB]
     assert "1 call stack holds more at each of 5 ends of steps" in _run("leak", snapshots["leaking"])
@@ -210,7 +210,7 @@ def test_the_pictures_say_what_the_tables_say(snapshots, tmp_path):
     _run("export", bare, "-o", path, fails=NoEvidenceError)
 
 
-def test_snapshots_that_tell_little_say_what_they_do_not_tell(snapshots, tmp_path):
+def test_snapshots_that_show_little_say_what_they_do_not_show(snapshots, tmp_path):
     plain = loaded(snapshots["sound"])
     path = tmp_path / "s.pickle"
     path.write_bytes(pickle.dumps({**plain, "device_traces": [[]]}))

@@ -82,7 +82,7 @@ def test_doctor_on_a_real_export(shared_data, home):
     assert "52.6% of the kernels" in answers(capture)[PHASE][1]
 
 
-def test_one_process_with_several_gpus_tells_no_rank_by_its_communicators(tmp_path, home):
+def test_one_process_with_several_gpus_shows_no_rank_by_its_communicators(tmp_path, home):
     export = Export()
     for device in (0, 1):
         export.kernel(0, 100, device=device)

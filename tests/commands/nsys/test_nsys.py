@@ -115,7 +115,7 @@ def test_what_is_wrong_is_an_error_of_its_own_with_exit_code_two(export, tmp_pat
 
 
 @pytest.mark.parametrize("utc", [-5, 2**62])
-def test_a_start_of_the_capture_that_is_no_date_is_told_and_costs_only_that(tmp_path, monkeypatch, utc):
+def test_a_start_of_the_capture_that_is_no_date_is_reported_and_costs_only_that(tmp_path, monkeypatch, utc):
     monkeypatch.setenv("TRACEVIZ_HOME", str(tmp_path / "home"))
     export = small_export()
     export.add("TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": utc})

@@ -122,7 +122,7 @@ def test_operations_of_a_matrix_product(text, flops):
     assert product_flops(text) == flops
 
 
-def test_single_communications_that_take_long_beside_those_alike(tmp_path):
+def test_single_communications_that_take_long_beside_similar_ones(tmp_path):
     export = Export()
     payload = '{"NCCL communicator ID": 7, "Message size [bytes]": %d}'
     for number, (length, size) in enumerate([(10, 64), (11, 64), (12, 64), (40, 64), (9, 64), (500, 128), (10, 128)]):

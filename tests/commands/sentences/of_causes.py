@@ -91,7 +91,7 @@ _LONGEST = f"""
 
 TITLES_OF_CAUSES = (
     Sentence(
-        rf"The step hangs on stage (?P<v_stage>\d+)( \((?P<b_mostly>mostly )?rank (?P<v_rank>\d+)\))? for "
+        rf"The step is limited by stage (?P<v_stage>\d+)( \((?P<b_mostly>mostly )?rank (?P<v_rank>\d+)\))? for "
         rf"(?P<v_share>{_SHARE}) of its (?P<v_step>{_LENGTH})",
         f"""{_LONGEST}
         SELECT stages.*, stages.ns / steps.ns AS share, steps.ns AS step,
@@ -99,7 +99,7 @@ TITLES_OF_CAUSES = (
         WHERE several AND read > 1 AND transfers <= 0.5 ORDER BY stages.ns DESC, stage LIMIT 1""",
     ),
     Sentence(
-        rf"The step hangs on rank (?P<v_rank>\d+) for (?P<v_share>{_SHARE}) of its (?P<v_step>{_LENGTH})",
+        rf"The step is limited by rank (?P<v_rank>\d+) for (?P<v_share>{_SHARE}) of its (?P<v_step>{_LENGTH})",
         f"""{_LONGEST}
         SELECT rank, ranks.ns / steps.ns AS share, steps.ns AS step FROM ranks, steps, facts
         WHERE NOT several AND read > 1 AND transfers <= 0.5 ORDER BY ranks.ns DESC, rank LIMIT 1""",
@@ -143,8 +143,8 @@ CAUSES = (
     ),
     Sentence(
         r"waits between streams: (?P<v_recorded>\d+) recorded, (?P<v_inferred>\d+) inferred; of hosts for their GPU: "
-        r"(?P<v_hosts>\d+)(; of (?P<v_unknown>\d+) communications nothing tells what waited for them)?"
-        r"(; of (?P<v_calls>\d+) waits? nothing tells for what)? "
+        r"(?P<v_hosts>\d+)(; of (?P<v_unknown>\d+) communications nothing shows what waited for them)?"
+        r"(; of (?P<v_calls>\d+) waits? nothing shows for what)? "
         r"\(table path_edges\)",
         _PATH,
     ),

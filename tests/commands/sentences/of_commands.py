@@ -76,7 +76,7 @@ SUMMARY = (
     ),
     Sentence(r"no communication ran in it \(table overlap\)"),
     Sentence(
-        rf"MFU (?P<v_mfu>{PERCENT}): (?P<v_used>[\d,.]+) of (?P<v_peak>[\d,]+) TFLOP/s a GPU, what the model needs "
+        rf"MFU (?P<v_mfu>{PERCENT}): (?P<v_used>[\d,.]+) of (?P<v_peak>[\d,]+) TFLOP/s per GPU, what the model needs "
         r"against the (?P<k_format>\w+) peak(?P<b_partial>, PARTIAL)? \(table iterations\)",
         """
         SELECT model_flops_per_gpu / step_ns / 1e3 AS used, peak_flops_per_s / 1e12 AS peak, used / peak AS mfu, partial
@@ -105,7 +105,7 @@ SUMMARY = (
     Sentence(
         r"rank (?P<k_rank>\d+) computes slowly: the same kernels take (?P<v_ratio>[\d.]+) times as long as on the "
         rf"median of its (?P<v_peers>\d+) peers? of stage (?P<v_stage>\d+), (?P<v_more>{MS}) more; no clock is needed "
-        "for this, and it is not what mending it would save",
+        "for this, and it is not what fixing it would save",
         """
         WITH work AS (
             SELECT rank, stage, step, phase, name, coalesce(operator, '') AS op, sum(duration_ns) AS ns FROM kernels
@@ -201,19 +201,19 @@ FOUND = (
 
 STAGES = (
     Sentence(
-        rf"{_OF}no stage stands out: stage (?P<v_stage>\d+) computes longest, (?P<v_ns>{MS}) a micro-batch, "
+        rf"{_OF}no stage is an outlier: stage (?P<v_stage>\d+) computes longest, (?P<v_ns>{MS}) a micro-batch, "
         rf"(?P<v_excess>{PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
         f"SELECT * FROM ({_SLOWEST}) WHERE excess < 0.05",
     ),
     Sentence(
-        rf"{_OF}slowest stage (?P<v_stage>\d+): (?P<v_ns>{MS}) of computation a micro-batch \(lower median of its "
+        rf"{_OF}slowest stage (?P<v_stage>\d+): (?P<v_ns>{MS}) of computation per micro-batch \(lower median of its "
         rf"(?P<v_ranks>\d+) ranks\), (?P<v_excess>{PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
         f"SELECT * FROM ({_SLOWEST}) WHERE excess >= 0.05 AND ranks > 1",
     ),
     Sentence(
         rf"{_OF}slowest stage (?P<v_stage>\d+), or its GPU: rank (?P<v_rank>\d+) is the only one of that stage with "
-        rf"known micro-batches, so a slow GPU and too much work cannot be told apart; (?P<v_ns>{MS}) of computation a "
-        rf"micro-batch, (?P<v_excess>{PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
+        rf"known micro-batches, so a slow GPU and too much work cannot be distinguished; (?P<v_ns>{MS}) of computation "
+        rf"per micro-batch, (?P<v_excess>{PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
         f"SELECT * FROM ({_SLOWEST}) WHERE excess >= 0.05 AND ranks = 1",
     ),
 )
@@ -262,7 +262,7 @@ _REFUSED = f"""
     {WHY}
     SELECT *, NOT nothing AS partial FROM why WHERE {{others}}
 """
-# Of all splits in two the one with the least variance within, where that is told.
+# Of all splits in two the one with the least variance within, where that is known.
 _MODES = """
     WITH units AS (
         SELECT row_number() OVER (ORDER BY period_ns) AS n, count(*) OVER () AS c, var_pop(period_ns) OVER () AS whole,
@@ -362,7 +362,8 @@ DOCTOR = (
         f"SELECT count(*) AS all, count(in_elements) AS sized {_OF_RANK} AND kind = 'communication'",
     ),
     Sentence(
-        r"(?P<v_unknown>\d+) of (?P<v_all>\d+) communications of rank (?P<k_rank>\d+) are on groups that nothing tells",
+        r"(?P<v_unknown>\d+) of (?P<v_all>\d+) communications of rank (?P<k_rank>\d+) "
+        "are on groups that nothing identifies",
         "SELECT count(*) AS all, count(*) FILTER (group_name IS NULL) AS unknown "
         f"{_OF_RANK} AND kind = 'communication'",
     ),
@@ -559,7 +560,7 @@ TABLES = (
         ["pair", "stage", "step"],
     ),
     PrintedTable(
-        "Overlap, a row a rank, device and training step",
+        "Overlap: one row per rank, device and training step",
         """
         SELECT *, (window_end_ns - window_start_ns) / 1e6 AS window_ms,
             hidden_ns / nullif(communication_ns, 0) AS share,

@@ -61,7 +61,7 @@ _BOTH = """
     ),
     known AS (FROM joined WHERE ns IS NOT NULL)
 """
-"""known: every kernel of the truth (t), with what the lake tells of it (k, NULL where no trace holds it)."""
+"""known: every kernel of the truth (t), with what the lake has of it (k, NULL where no trace holds it)."""
 
 
 def _aspect(name: str, unknown: str | None) -> str:

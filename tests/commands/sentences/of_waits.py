@@ -30,7 +30,7 @@ _TOLD = """
     )
 """
 """parts: each communication kernel, with its arrival on a clock that it shares with those that it meets; told: those
-whose wait is told, and the last rank to arrive."""
+whose wait is known, and the last rank to arrive."""
 
 _KERNELS = (
     "(SELECT count(*) FROM kernels WHERE run = $run AND iteration = $iteration AND kind = 'communication') AS kernels"
@@ -170,7 +170,7 @@ _LOADS = """
 
 _NOBODY = r"[nN]o rank is to blame for the waiting of its stage's peers"
 _NO_BLAME = "NOT EXISTS (FROM judged WHERE blamed) AND EXISTS (FROM within)"
-_UNKNOWN = r"[nN]obody can be blamed: no wait among peers of one stage is told"
+_UNKNOWN = r"[nN]obody can be blamed: no wait among peers of one stage is known"
 _DOING = r"(?P<v_doing>[\w ]+)"
 _OF_BLAMED = f"""{_WITHIN}
     SELECT own, doing, replace(doing, '_', ' ') AS words, share, last, communications,
@@ -183,7 +183,7 @@ WAITS = (
     Sentence(
         rf"rank (?P<k_rank>\d+) delayed its peers by (?P<v_own>{MS}) of its own \({_DOING}\), (?P<b_several>up to )?"
         rf"(?P<v_share>{PERCENT}) of (?:a|the) step, last in (?P<v_last>\d+) of (?P<v_communications>\d+) "
-        r"communications; a sum of delays, not what mending it would save(?: \(traceviz waits\))?",
+        r"communications; a sum of delays, not what fixing it would save(?: \(traceviz waits\))?",
         _OF_BLAMED,
     ),
     Sentence(
@@ -195,7 +195,7 @@ WAITS = (
     ),
     Sentence(_UNKNOWN, f"{_WITHIN} SELECT 1 AS one WHERE NOT EXISTS (FROM within)"),
     Sentence(
-        "whose GPU is slow cannot be told: no kernel ran equally often on all ranks of a stage .*",
+        "slow GPUs cannot be identified: no kernel ran equally often on all ranks of a stage .*",
         """
         WITH work AS (
             SELECT rank, stage, step, phase, name, count(*) AS kernels FROM kernels
@@ -215,7 +215,7 @@ WAITS = (
         "AND wait BETWEEN 0 AND ns",
     ),
     Sentence(
-        r"no wait is told for (?P<v_kernels>\d+) matched communication kernels: neither solved clocks nor .*",
+        r"no wait is known for (?P<v_kernels>\d+) matched communication kernels: neither solved clocks nor .*",
         f"""{_TOLD}
         SELECT count(*) AS kernels FROM parts WHERE arrival IS NULL
             AND communication IN (SELECT communication FROM parts GROUP BY communication HAVING count(*) > 1)""",
@@ -242,7 +242,7 @@ WAITS = (
     ),
     Sentence(
         r"ranks (?P<k_rank>\d+), (?P<v_other>\d+) meet over slow links((?P<b_inside> inside its node)|"
-        r"(?P<b_outside> to other nodes))?, and whose are slow cannot be told: their transfers take "
+        r"(?P<b_outside> to other nodes))?, and whose are slow is unknown: their transfers take "
         r"(?P<v_ratio>[\d.]+) times the usual",
         f"{_LINKS} SELECT *, others[1] AS other FROM judged WHERE rank = $rank AND len(others) = 1 "
         "AND EXISTS (FROM always WHERE rank = others[1] AND other = $rank)",
@@ -296,7 +296,7 @@ WAIT_TABLES = (
         ["rank"],
     ),
     PrintedTable(
-        "Communication by dimension, sums over the kernels whose waits are told, ms",
+        "Communication by dimension, sums over the kernels whose waits are known, ms",
         f"""{_HIDDEN}
         SELECT dimension, count(*) AS kernels, sum(hidden_wait) / 1e6 AS hidden_wait,
             sum(wait - hidden_wait) / 1e6 AS exposed_wait, sum(hidden_transfer) / 1e6 AS hidden_transfer,

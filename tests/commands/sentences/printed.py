@@ -38,7 +38,7 @@ class PrintedTable:
         title: pattern of its title; groups as in a sentence.
         sql: its rows, in any order.
         columns: heading → column of the query; a heading that comes again is ``heading#2``.
-        key: headings that tell a row.
+        key: headings that show a row.
         said: the query that the numbers of its title are those of, as in a sentence.
     """
 
@@ -142,7 +142,7 @@ class Reader:
         expected = self.query(known.sql)
         keys = [name for name in known.key if name in names]
         by_key = {tuple(_shown(row[known.columns[name]]) for name in keys): row for row in expected}
-        assert len(by_key) == len(expected), f"{title!r}: rows that nothing tells apart by {keys}"
+        assert len(by_key) == len(expected), f"{title!r}: rows that nothing distinguishes by {keys}"
         assert {tuple(row[name] for name in keys) for row in rows} == set(by_key), title
         assert len(rows) == len(expected), title
         for row in rows:

@@ -153,7 +153,7 @@ def test_a_fault_is_found_with_its_culprit_and_nobody_else_is_named(job):
         *(("without_stacks", "slow_stage", 1), ("blind_rank", "finding", 1)),
     ],
 )
-def test_an_exit_code_tells_whether_there_is_a_finding_of_a_rule(job, rule, code):
+def test_an_exit_code_shows_whether_there_is_a_finding_of_a_rule(job, rule, code):
     asked = CliRunner().invoke(app, ["findings", "--home", str(home_of(job)), "--fail-on", rule])
     assert isinstance(asked.exception, NoEvidenceError) if code == 2 else asked.exit_code == code
     if code == 2:
@@ -183,7 +183,7 @@ def test_each_row_says_what_to_do_once_and_the_environment_what_is_alike_and_wha
     assert isinstance(CliRunner().invoke(app, [*home, "--fail-on", "slow"]).exception, UsageError)
 
 
-def test_a_log_tells_how_much_longer_profiled_steps_take_than_others(tmp_path):
+def test_a_log_shows_how_much_longer_profiled_steps_take_than_others(tmp_path):
     home = home_of("healthy")
     (row,) = Home(home).query("SELECT measured_ns AS ns, steps AS n FROM findings LIMIT 1", {}).to_pylist()
     step_ms = row["ns"] / row["n"] / 1e6

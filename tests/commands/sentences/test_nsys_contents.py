@@ -43,7 +43,7 @@ _RAW = {
     "details": "SELECT duration, (SELECT value FROM META_DATA_EXPORT WHERE name = 'EXPORT_SCHEMA_VERSION') AS schema "
     "FROM ANALYSIS_DETAILS",
     "lacking": """
-        SELECT 'no table CUPTI_ACTIVITY_KIND_SYNCHRONIZATION: nothing tells which stream waits for which' AS missing
+        SELECT 'no table CUPTI_ACTIVITY_KIND_SYNCHRONIZATION: nothing shows which stream waits for which' AS missing
         WHERE NOT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'CUPTI_ACTIVITY_KIND_SYNCHRONIZATION')""",
     "counts": " UNION ALL ".join(
         f"SELECT '{name}' AS name, count(*) AS count FROM {name}"

@@ -174,7 +174,7 @@ def test_the_title_of_the_wait_map_is_what_the_tables_and_waits_say(job):
     ("true", "false"),
     [
         (r"above the mean of the 2 stages", "above the mean of the 3 stages"),
-        (r"ms of computation a micro-batch", "ms of computation in a step of 10"),
+        (r"ms of computation per micro-batch", "ms of computation in a step of 10"),
         (r"longest of 2 steps", "longest of 3 steps"),
         (r"exposed communication (\d)", r"exposed communication 1\1"),
         (r"MFU (\d)", r"MFU 1\1"),
@@ -202,7 +202,7 @@ FALSE = [
     ("waits", "slow_rank", r"(\n +4 +5 +tp +)(\d)", r"\g<1>1\2"),
     ("waits", "slow_rank", r"longest of (\d+), ms", r"longest of 1\1, ms"),
     ("waits", "slow_rank", "ends agree within 0.1 us", "ends agree within 0.2 us"),
-    ("waits", "healthy", "no rank is to blame .*", "nobody can be blamed: no wait among peers of one stage is told"),
+    ("waits", "healthy", "no rank is to blame .*", "nobody can be blamed: no wait among peers of one stage is known"),
     (
         "waits",
         "missing_stage",
@@ -224,16 +224,16 @@ FALSE = [
         "waits",
         "clock_ahead",
         "waits of 8 comm.*",
-        "no wait is told for 8 matched communication kernels: neither solved clocks nor durations tell it",
+        "no wait is known for 8 matched communication kernels: neither solved clocks nor durations show it",
     ),
-    ("waits", "scattered", "told for 48 matched", "told for 47 matched"),
+    ("waits", "scattered", "known for 48 matched", "known for 47 matched"),
     ("waits", "missing_stage", "members_missing, peer_missing", "peer_missing"),
     ("waits", "alone_in_stage", "nobody can be blamed: .*", "no rank is to blame for the waiting of its stage's peers"),
     (
         "waits",
         "healthy",
         r"(no rank is to blame)",
-        r"whose GPU is slow cannot be told: no kernel ran equally often on all ranks of a stage (\n\1",
+        r"slow GPUs cannot be identified: no kernel ran equally often on all ranks of a stage (\n\1",
     ),
     ("critical-path", "slow_rank", r"runs on rank (\d)", r"runs on rank 1\1"),
     ("critical-path", "slow_rank", r"on (\d) ranks in all", r"on 1\1 ranks in all"),
@@ -308,7 +308,7 @@ def test_no_false_line_of_a_command_passes(command, job, true, false, printed):
         reading.check(wrong)
 
 
-# That the ends of communications scatter, so that no clock is solved, is told only by all ranks together.
+# That the ends of communications scatter, so that no clock is solved, is known only by all ranks together.
 @pytest.mark.parametrize(
     "job",
     [
@@ -376,7 +376,7 @@ def test_titles_of_the_path_and_of_gains_say_what_the_tables_say(job):
 @pytest.mark.parametrize(
     ("job", "true", "false"),
     [
-        ("bad_split", r"hangs on stage (\d)", r"hangs on stage 1\1"),
+        ("bad_split", r"limited by stage (\d)", r"limited by stage 1\1"),
         ("bad_split", r" for (\d)", r" for 1\1"),
         ("slow_rank", r" of the path is host", " of the path is synchronisation"),
         ("two_steps", r"of 2 steps", "of 3 steps"),

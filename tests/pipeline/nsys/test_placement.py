@@ -67,7 +67,7 @@ def test_two_real_profiles_of_different_days_are_two_runs_and_it_is_said(shared_
         f"{tmp_path.name}-h100_2gpu_1s": [0, 1],
         f"{tmp_path.name}-mfu_2gpu_before": [0, 1],
     }
-    assert sum("ran at another time (UTC)" in line and "a run of its own" in line for line in found[0].warnings) == 2
+    assert sum("ran at another time (UTC)" in line and "a separate run" in line for line in found[0].warnings) == 2
 
 
 def test_an_unrelated_export_that_comes_later_leaves_the_registered_run_as_it_is(tmp_path):

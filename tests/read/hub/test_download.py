@@ -257,7 +257,7 @@ def test_only_listed_mirrors_are_allowed(server, monkeypatch):
         (b" " * (1 << 20), "longer than 0 MiB"),
     ],
 )
-def test_what_is_no_hub_is_told_in_a_line(server, tmp_path, said, expected, monkeypatch):
+def test_what_is_no_hub_is_reported_in_a_line(server, tmp_path, said, expected, monkeypatch):
     monkeypatch.setattr("traceviz_dag.read.hub.download.LONGEST_LISTING", 200_000)
     server.said = said
     with pytest.raises(DownloadError, match=expected):

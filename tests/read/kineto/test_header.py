@@ -38,7 +38,7 @@ def test_nothing_of_hosts_users_and_paths_is_kept():
     assert not any(word in kept for word in ("node17", "alice", "tw_job"))
 
 
-def test_versions_of_cuda_and_hip_are_told_in_their_own_words_and_no_version_is_made_up():
+def test_versions_of_cuda_and_hip_are_reported_in_their_own_words_and_no_version_is_made_up():
     cuda = header_of(cuda_runtime_version=12080, cuda_driver_version=13000)
     assert (cuda.runtime_version, cuda.driver_version) == ("CUDA 12.8", "CUDA 13.0")
     hip = header_of(hip_runtime_version=60443483, hip_driver_version="60443483")
@@ -85,6 +85,6 @@ def test_facts_stand_before_or_behind_the_events_and_control_characters_do_not_m
     assert (header.rank, header.base_time_ns, fault) == (2, 0, "the header behind the events cannot be read")
 
 
-def test_a_second_array_of_events_is_told():
+def test_a_second_array_of_events_is_reported():
     _, fault = decode_header(b'{"traceEvents": ', b', "traceEvents": [{"ph": "X"}]}')
     assert fault == "a second array traceEvents behind the first is not read"

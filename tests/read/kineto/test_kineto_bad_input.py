@@ -78,7 +78,7 @@ def test_a_gzip_file_that_breaks_off_gives_what_was_inflated(tmp_path):
     assert trace.report.dropped == {"cut off by the end of the file": 1}
 
 
-def test_a_gzip_file_with_a_wrong_check_sum_is_told(tmp_path):
+def test_a_gzip_file_with_a_wrong_check_sum_is_reported(tmp_path):
     packed = bytearray(gzip.compress(write(tmp_path / "t.json", [event(i) for i in range(50_000)]).read_bytes()))
     packed[-8:-4] = (zlib.crc32(bytes(packed)) ^ 0xFFFF).to_bytes(4, "little")
     path = tmp_path / "t.json.gz"

@@ -29,7 +29,7 @@ def test_words_for_numbers_are_read_as_absent(tmp_path, word):
     assert trace.report.dropped == {"no time stamp that is a number": 1}
 
 
-def test_wrong_escapes_and_bytes_that_are_no_text_are_mended(tmp_path):
+def test_wrong_escapes_and_bytes_that_are_no_text_are_fixed(tmp_path):
     text = json.dumps([event(1, name="@"), event(2, name="%"), event(3, name="#"), event(4, name="ok \\u00e9 \\n")])
     text = text.replace("@", r"C:\Work\x").replace("%", r"half \ud83d pair").replace("\\\\", "\\")
     path = write(tmp_path / "t.json", text)
@@ -120,7 +120,7 @@ def test_many_threads_and_processes_keep_their_rows(tmp_path):
     assert found == [(index % 3, 100 + index % 40) for index in range(400)]
 
 
-def test_the_most_telling_of_several_thread_names_wins_wherever_it_stands(tmp_path):
+def test_the_most_telling_of_several_thread_names_wins_wherever_it_is(tmp_path):
     def named(name: str) -> dict[str, object]:
         return {"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": name}}
 
@@ -131,7 +131,7 @@ def test_the_most_telling_of_several_thread_names_wins_wherever_it_stands(tmp_pa
         assert [thread.name for thread in trace.threads] == ["thread 2 (pt_autograd_0)"]
 
 
-def test_kernels_of_several_processes_are_told_apart_by_their_launches(tmp_path):
+def test_kernels_of_several_processes_are_distinguished_by_their_launches(tmp_path):
     def kernel(index: int, correlation: int) -> dict[str, object]:
         return event(index, "kernel", pid=0, tid=7, args={"correlation": correlation, "device": 0, "stream": 7})
 
@@ -182,7 +182,7 @@ def test_a_group_alone_is_a_fact(tmp_path):
     assert [trace.strings[code] for code in trace.device.collective.group_name] == ["", "5"]
 
 
-def test_kernels_that_stand_twice_count_once_and_are_told(tmp_path):
+def test_kernels_that_appear_twice_count_once_and_are_reported(tmp_path):
     """A trace that was appended to itself would double every sum of kernel times."""
     same = {"cat": "kernel", "name": "gemm", "args": {"stream": 7, "device": 0, "correlation": 5}}
     other = same | {"args": same["args"] | {"correlation": 6}}

@@ -66,7 +66,7 @@ def test_long_text_behind_the_events_is_read_to_its_end(tmp_path):
         assert read_kineto(path, chunk_bytes=chunk_bytes).header.rank == 5
 
 
-def test_gzip_is_told_by_content_and_members_may_follow_one_another(tmp_path):
+def test_gzip_is_known_from_content_and_members_may_follow_one_another(tmp_path):
     plain = write(tmp_path / "t.json.gz", [event(index) for index in range(500)])
     text = plain.read_bytes()
     packed = tmp_path / "t.json"

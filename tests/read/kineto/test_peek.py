@@ -1,4 +1,4 @@
-"""A look into a trace by byte searches tells the same as decoding all of it."""
+"""A look into a trace by byte searches shows the same as decoding all of it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_rank_and_arrays_behind_the_events_are_found(tmp_path, rows):
         assert seen.steps == tuple(range(min(rows, 3)))
 
 
-def test_a_trace_is_told_from_other_json(tmp_path):
+def test_a_trace_is_distinguished_from_other_json(tmp_path):
     assert is_trace(write(tmp_path / "a.json", []))
     for name, text in {"b.json": '{"ranks": []}', "c.json": "[1, 2]", "d.json": "", "e.json": "rank"}.items():
         (tmp_path / name).write_text(text)

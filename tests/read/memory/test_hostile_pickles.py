@@ -167,7 +167,7 @@ def test_a_real_snapshot_that_is_cut_off_says_so(share, shared_data, tmp_path):
         read_snapshot(path)
 
 
-def test_a_child_that_needs_more_memory_than_it_may_take_is_told_so(tmp_path, monkeypatch):
+def test_a_child_that_needs_more_memory_than_it_may_take_is_reported_so(tmp_path, monkeypatch):
     path = tmp_path / "s.pickle"
     # An empty dictionary takes a byte here and 72 in memory.
     path.write_bytes(b"]" + (b"(" + b"}" * 30_000 + b"e") * 400 + b".")

@@ -200,7 +200,7 @@ def test_a_flipped_bit_in_what_is_kept_of_a_profile_gives_no_other_values(tmp_pa
     small_export().write(path)
     first = open_profile(path, home)
     (kept,) = cache_folder(path, home).rglob(name)
-    # As a disk does it: nothing but the bytes tells.
+    # As a disk does it: only the bytes show it.
     changed, times = bytearray(kept.read_bytes()), kept.stat()
     changed[len(changed) // 2] ^= 1
     kept.write_bytes(changed)

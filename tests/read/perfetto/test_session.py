@@ -142,7 +142,7 @@ def test_the_engine_ends_when_python_is_killed(tmp_path: Path, trace_processor: 
     assert ends(engine)
 
 
-def test_a_native_engine_is_ended_with_its_block_and_its_fault_is_told(tmp_path: Path) -> None:
+def test_a_native_engine_is_ended_with_its_block_and_its_fault_is_reported(tmp_path: Path) -> None:
     with TraceProcessorServer(find_engine(str(native(tmp_path / "shell")))) as server:
         assert server.address.startswith("127.0.0.1:")
         engine = int((tmp_path / "shell.pid").read_text())

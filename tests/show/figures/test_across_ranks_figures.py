@@ -36,7 +36,7 @@ def cells(figure, dimension: str) -> dict[tuple[int, int], int]:
     return found
 
 
-def test_every_wait_stands_in_the_cell_of_its_rank_and_communication():
+def test_every_wait_rests_in_the_cell_of_its_rank_and_communication():
     figure = draw_wait_map(waiting_job())
     for dimension, by_rank in WAITS.items():
         expected = {
@@ -57,7 +57,7 @@ def test_the_map_names_the_rank_that_the_others_wait_for_or_nobody():
     assert draw_wait_map(MemorySource()) is None
 
 
-def test_a_map_says_on_which_clocks_it_stands_and_what_is_not_matched():
+def test_a_map_says_on_which_clocks_it_rests_and_what_is_not_matched():
     source = waiting_job()
     source.tables["rank_clocks"][None] = clock_rows([0, 1], refused=[0, 1])
     whole = source.tables["collectives"][None]
@@ -69,7 +69,7 @@ def test_a_map_says_on_which_clocks_it_stands_and_what_is_not_matched():
     assert "of 9 communication kernels some are not matched, or not wholly: 1 no peer" in said
 
 
-def test_alike_ranks_share_a_row_and_who_is_not_alike_has_its_own():
+def test_similar_ranks_share_a_row_and_who_differs_has_its_own():
     waits = {"tp": [[0 if rank == 77 else (5 if rank == 5 else 1) * MS] * 20 for rank in range(128)]}
     figure = draw_wait_map(waiting_job(waits))
     assert title(figure).startswith("Rank 77 ")
@@ -79,7 +79,7 @@ def test_alike_ranks_share_a_row_and_who_is_not_alike_has_its_own():
     assert len(tops) == 3
 
 
-def test_ranks_that_are_not_alike_share_rows_with_their_neighbours():
+def test_ranks_that_differ_share_rows_with_their_neighbours():
     waits = {"tp": [[0 if rank == 77 else (rank % 2 + 1) * MS] for rank in range(128)]}
     figure = draw_wait_map(waiting_job(waits))
     assert "rank 77" in texts(figure) and "ranks 0 to 1" in texts(figure)
@@ -136,10 +136,10 @@ def test_of_several_steps_the_waterfall_shows_the_longest():
     assert ends == {name: box.ends.tolist() for name, box in collections(draw_bubble_waterfall(longest)).items()}
 
 
-def test_of_too_many_pipelines_alike_ones_fold_and_the_figure_says_so():
+def test_of_too_many_pipelines_similar_ones_fold_and_the_figure_says_so():
     figure = draw_bubble_waterfall(pipeline_job(stages=4, pipelines=20))
     assert {name.split("/")[0] for name in collections(figure)} == {"pipeline-19"}
-    assert "pipeline 19 + 19 alike" in texts(figure)
+    assert "pipeline 19 + 19 similar" in texts(figure)
     assert "20 pipelines, of 1 kind: the longest" in " ".join(texts(figure))
 
 

@@ -64,7 +64,7 @@ def test_each_nanosecond_of_the_path_is_in_the_lane_of_its_rank_and_in_the_profi
     assert {"stage 1", "0 %", "61 %", "20.000", "33.001", "the step"} <= set(said), "the parts add up as printed"
     assert numbers(figure) == 3, "a number for each stay on a micro-batch: forward, its message, backward"
     assert title(figure) == (
-        "The step hangs on stage 2 (rank 2) for 64 % of its 33.0 ms; 61 % of the path is backward computation"
+        "The step is limited by stage 2 (rank 2) for 64 % of its 33.0 ms; 61 % of the path is backward computation"
     )
     assert "on 2 of 3 ranks, moves between ranks 2 times" in " ".join(said)
     (moves,) = [
@@ -78,7 +78,7 @@ def test_a_path_that_is_mostly_communication_blames_no_rank_for_it():
     path = [(3, None, "transfer", "dp_communication", 30 * MS), (1, 0, "work", "fwd_computation", 9 * MS)]
     figure = draw_critical_path(path_job(path, dict.fromkeys(range(4), 0)))
     communication, rest = title(figure).split("; ")
-    assert communication == "77 % of the step's 39.0 ms hang on communication, mostly DP communication"
+    assert communication == "77 % of the step's 39.0 ms is limited by communication, mostly DP communication"
     assert rest == "of the rest most is on rank 1 (23 %)"
 
 

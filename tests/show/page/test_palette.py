@@ -1,4 +1,4 @@
-"""The palette is told apart by every kind of colour vision, and every category has its colour."""
+"""Every kind of colour vision distinguishes the palette, and every category has its colour."""
 
 from __future__ import annotations
 

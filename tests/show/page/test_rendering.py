@@ -93,7 +93,7 @@ def test_another_process_on_another_day_gives_the_same_bytes():
     assert found.stdout.split() == [hashlib.sha256(encode(drawn("pipeline"), kind)).hexdigest() for kind in FORMATS]
 
 
-def test_no_file_tells_when_or_where_it_was_made():
+def test_no_file_shows_when_or_where_it_was_made():
     for file_format in ("svg", "pdf"):
         text = encode(drawn("pipeline"), file_format).decode("latin-1")
         assert not re.search(r"CreationDate|ModDate|<dc:date>|/home/|/tmp/", text)

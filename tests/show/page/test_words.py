@@ -88,7 +88,7 @@ def test_a_replica_names_the_rank_that_computes_longest_beside_its_stage():
     assert "stages idle" in title(even)
 
 
-def test_every_figure_of_several_ranks_says_on_which_clock_it_stands():
+def test_every_figure_of_several_ranks_says_on_which_clock_it_rests():
     for alignment in (TimeAlignment.GLOBAL, TimeAlignment.INDIVIDUAL):
         for figure in (
             draw_pipeline_group(job(), 0, alignment),
@@ -172,12 +172,12 @@ def test_beyond_a_page_ranks_are_aggregated_by_stage_and_the_figure_says_so(rank
     assert said == (ranks >= 64)
 
 
-def test_a_rank_that_stands_out_from_its_stage_has_a_row_of_its_own_beside_the_aggregated_ones():
+def test_a_rank_that_is_an_outlier_of_its_stage_has_a_separate_row_beside_the_aggregated_ones():
     figure = draw_model_replica(job(ranks=64, stages=8, microbatches=2, slow={13: 1.5}), 0)
     names = {name.split("/")[0] for name in collections(figure)}
     assert names == {*(f"stage-{stage}" for stage in range(8)), "rank-13"}
     said = " ".join(texts(figure))
-    assert "aggregated: 63 ranks in 8 rows, one a stage; rank 13 apart" in said
+    assert "aggregated: 63 ranks in 8 rows, one per stage; rank 13 apart" in said
     assert any(text.startswith("computes +") for text in texts(figure))
 
 

@@ -1,4 +1,4 @@
-"""What the page carries is what the tables say: columns survive the way to the script, bins add up, limits are told."""
+"""What the page carries is what the tables say: columns survive the way to the script, bins add up, limits show."""
 
 from __future__ import annotations
 

@@ -238,7 +238,7 @@ def test_the_same_tables_give_the_same_page(tmp_path) -> None:
     assert again.read_text() == text_of("slow_rank")
 
 
-def test_the_first_screen_says_what_some_ranks_lack_and_what_is_not_told() -> None:
+def test_the_first_screen_says_what_some_ranks_lack_and_what_is_not_reported() -> None:
     lake = open_lake(home_of("blind_rank"))
     page = text_of("blind_rank")
     first = page[page.index('id="part-overview"') : page.index('id="part-timeline"')]
@@ -262,7 +262,7 @@ def test_findings_that_were_looked_for_in_vain_are_none_and_not_unknown(tmp_path
     assert page.count("looked through") == 2
 
 
-def test_the_page_tells_the_remedy_of_each_finding_as_the_command_does() -> None:
+def test_the_page_shows_the_remedy_of_each_finding_as_the_command_does() -> None:
     lake = open_lake(home_of("slow_rank"))
     page = text_of("slow_rank")
     found = [row for row in lake.query("FROM findings").to_pylist() if row["severity"] == "finding"]

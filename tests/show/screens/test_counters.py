@@ -58,7 +58,7 @@ def _value_at(counter: Counter, time: int) -> int | None:
     return int(counter.last[places[-1]]) if len(places) else None
 
 
-def test_an_export_tells_what_is_allocated_and_what_waits(tmp_path):
+def test_an_export_shows_what_is_allocated_and_what_waits(tmp_path):
     export = small_export()
     export.allocation(100, 1 << 20)
     export.allocation(200, 1 << 21)

@@ -19,7 +19,7 @@ CALL = (sys.executable, "-c", "from traceviz_dag.commands.main import main; main
 def run(words: list[str], keys: bytes | signal.Signals, seen: bytes, **environment: str) -> tuple[int, bytes]:
     """Run a command on a terminal of its own, press keys once it shows something; exit code and what it wrote.
 
-    In place of keys it can be sent a signal, which it was started to ignore; SIGHUP takes its terminal away instead.
+    Instead of keys it can be sent a signal, which it was started to ignore; SIGHUP takes its terminal away instead.
     """
     ours, theirs = pty.openpty()
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "LC_ALL", "COLUMNS")}
@@ -76,7 +76,7 @@ def test_a_screen_opens_and_q_ends_it(tmp_path, environment, shows):
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
-def test_a_screen_that_is_told_to_end_gives_the_terminal_back_and_none_outlives_it(tmp_path, ending):
+def test_a_screen_that_is_asked_to_stop_gives_the_terminal_back_and_none_outlives_it(tmp_path, ending):
     code, written = run(["top", "--home", str(tmp_path)], ending, b"0 runs", TERM="xterm-256color")
     assert code == (-ending if ending is signal.SIGTERM else 128 + ending)
     if ending is signal.SIGTERM:
@@ -84,7 +84,7 @@ def test_a_screen_that_is_told_to_end_gives_the_terminal_back_and_none_outlives_
         assert all(written.rfind(on) < written.rfind(off) for on, off in GIVEN_BACK)
 
 
-def test_a_terminal_that_cannot_move_its_cursor_is_told_in_one_line(tmp_path):
+def test_a_terminal_that_cannot_move_its_cursor_is_reported_in_one_line(tmp_path):
     code, written = run(["top", "--home", str(tmp_path)], b"", b"never", TERM="dumb")
     assert code == 2
     line = "traceviz: traceviz top moves the cursor, which TERM=dumb cannot: set TERM, as to xterm"

@@ -1,4 +1,4 @@
-"""The timeline on the terminal: keys on analysed jobs and profiles, and what they tell against SQL and the commands."""
+"""The timeline on the terminal: keys on analysed jobs and profiles, and what they show against SQL and the commands."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_profile_is_measured_as_its_command_does(profiles):
     assert whole.kernels == row["kernels"]
 
 
-def test_slices_tell_their_row_and_lead_to_launch_and_peers(model):
+def test_slices_show_their_row_and_lead_to_launch_and_peers(model):
     async def walk(pilot):
         timeline = pilot.app
         await press(pilot, "space")

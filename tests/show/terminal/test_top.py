@@ -127,7 +127,7 @@ def test_a_home_that_grows_is_followed_and_only_what_is_new_is_read(home, monkey
     assert first.run in there
 
 
-def test_an_analysis_that_was_cut_off_is_told(home):
+def test_an_analysis_that_was_cut_off_is_reported(home):
     (home / "inputs").mkdir(exist_ok=True)
     [first, _] = Lake(home).partitions("iterations")
     (home / "inputs" / f"{first.run}@{first.iteration}.12345678.under_way").write_bytes(b"\n")

@@ -112,7 +112,7 @@ def test_a_slice_a_measure_and_a_search_are_those_of_the_model(guest, model):
     assert {name: one[name] for name in expected.__dataclass_fields__} == {
         name: getattr(expected, name) for name in expected.__dataclass_fields__
     }
-    # What lies beyond the profile is not measured, and not told as if it were.
+    # What lies beyond the profile is not measured, and not shown as if it were.
     beyond = json.loads(guest.ask("/opened/0/measure?from=-500&to=99999999").content)
     assert (beyond["from"], beyond["to"]) == (0, model.span.length_ns)
     assert beyond["to"] == beyond["measures"][0]["busy_ns"] + beyond["measures"][0]["idle_ns"]

@@ -206,7 +206,7 @@ def test_what_is_not_for_show_is_not_there(guest):
         assert answer.status == 404 and b"secret" not in answer.content, path
 
 
-def test_strangers_are_told_what_to_do_and_get_nothing(stranger):
+def test_strangers_learn_what_to_do_and_get_nothing(stranger):
     wrong = f"traceviz_{stranger.port}={TOKEN}"
     for query, cookie in (("", ""), ("?token=", ""), (f"?token={TOKEN}x", ""), ("?token=%ff", ""), ("", wrong)):
         for path in ("/", "/figures/job/7/wait_map.png", "/nowhere", "/style.css"):

@@ -1,1 +1,1 @@
-"""What a step's time hangs on: a graph of its work, replayed with other durations."""
+"""What limits a step's time: a graph of its work, replayed with other durations."""

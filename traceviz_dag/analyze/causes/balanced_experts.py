@@ -41,12 +41,12 @@ def experts_of(step: StepWork) -> Experts:
     """Find the experts' work.
 
     Raises:
-        NoEvidenceError: no messages tell experts whose load differs.
+        NoEvidenceError: no messages show experts whose load differs.
     """
     side, share = _exchanges(step)
     exchanges = np.flatnonzero(side != _EVEN)
     if not len(exchanges):
-        raise NoEvidenceError("no all-to-alls tell of experts whose load differs")
+        raise NoEvidenceError("no all-to-alls show experts whose load differs")
     return Experts(exchanges, share[exchanges], [_windows(step, place, side) for place in range(len(step.works))])
 
 

@@ -85,7 +85,7 @@ def path_edges(step: StepWork, number: int) -> pa.Table:
 
 
 def _unknown_edges(rank: int, work: RankWork, number: int) -> pa.Table:
-    """Communications of which nothing tells what waited for them, and kernels that waited for what nothing tells."""
+    """Communications of which nothing shows what waited for them, and kernels that waited for what nothing shows."""
     kernels = work.kernels
     nothing = [np.full(len(each), MISSING) for each in (work.unknown, work.untold)]
     count = len(work.unknown) + len(work.untold)

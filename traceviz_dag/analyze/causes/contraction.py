@@ -38,7 +38,7 @@ def contracted(step: StepWork) -> StepWork:
 
 
 def _guarded(works: Sequence[RankWork], durations: Sequence[Int64]) -> list[Int64]:
-    """Durations of kernels; of transfers the shortest of all, since a mended link takes that of others."""
+    """Durations of kernels; of transfers the shortest of all, since a fixed link takes that of others."""
     shortest = min(
         (int(mine[work.joined].min(initial=0)) for work, mine in zip(works, durations, strict=True)), default=0
     )
@@ -59,7 +59,7 @@ def _grows(work: RankWork, durations: Int64) -> Bool:
 
 
 def _joined_segments(work: RankWork, apart: Int64) -> RankWork:
-    """The rank's work with neighbouring segments in one where nothing tells them apart.
+    """The rank's work with neighbouring segments in one where nothing shows them apart.
 
     Args:
         apart: kernels whose segments stay as they are: a replay may hold their ends.

@@ -31,7 +31,7 @@ class PathCause(StrEnum):
     TRANSFER = "transfer"
     """A communication for which all have arrived."""
     UNMATCHED = "unmatched"
-    """A communication whose other members nobody knows or read: nothing tells its wait from its transfer."""
+    """A communication whose other members nobody knows or read: nothing shows its wait from its transfer."""
     HOST = "host"
     """The host's own time until it launches, synchronises or ends the step."""
     LAUNCH = "launch"

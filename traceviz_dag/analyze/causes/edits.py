@@ -1,4 +1,4 @@
-"""Edits of a step: the times that its work would take if something were mended, for the replay to predict the step.
+"""Edits of a step: the times that its work would take if something were fixed, for the replay to predict the step.
 
 An edit changes durations of kernels, transfers of communications or delays of the host; never waits, which follow from
 these in the replay. So faster communication does not shorten a wait for a rank that is late.
@@ -28,7 +28,7 @@ from traceviz_dag.vocabulary import Category, Dimension
 AllTimes = tuple[Times, ...]
 
 FEWEST_ALIKE = 4
-"""Like transfers of a rank that tell what is usual."""
+"""Like transfers of a rank that show what is usual."""
 
 CONGESTED_TIMES = 1.5
 """What a congested transfer takes to what is usual."""
@@ -110,7 +110,7 @@ class StepEdits:
         places = [self.step.ranks.index(rank) for rank in ranks]
         if len(self.step.ranks) == len(places):
             every = f"rank {ranks[0]} is the only one that was" if len(ranks) == 1 else "they are all ranks that were"
-            raise NoEvidenceError(f"{every} read, so nothing tells what is usual")
+            raise NoEvidenceError(f"{every} read, so nothing shows what is usual")
         usual = self.usual(times)
         result = list(times)
         for place in places:
@@ -136,11 +136,11 @@ class StepEdits:
     def fix_links(self, times: AllTimes, ranks: Sequence[int]) -> AllTimes:
         """Give what some ranks transfer the time that like transfers without them take, where that is shorter.
 
-        Alike are transfers of the same operation, dimension, phase and size; those of which none is without the ranks
+        Similar are transfers of the same operation, dimension, phase and size; those of which none is without the ranks
         stay as they are. Of several ranks, those are meant that all of them are members of: the group's own.
 
         Raises:
-            NoEvidenceError: no transfer is alike.
+            NoEvidenceError: no transfer is similar.
         """
         places = [self.step.ranks.index(rank) for rank in ranks]
         members = self.step.members
@@ -155,9 +155,7 @@ class StepEdits:
         known, group = np.unique(signature[~with_it], return_inverse=True)
         usual = lower_medians(group.astype(np.int64), transfer[~with_it], len(known))
         if not np.isin(signature[with_it], known).any():
-            whose = (
-                f"rank {ranks[0]} is like one of its own" if len(ranks) == 1 else "these ranks is like one of theirs"
-            )
+            whose = f"rank {ranks[0]} is similar to its own" if len(ranks) == 1 else "these ranks is similar to theirs"
             raise NoEvidenceError(f"no transfer without {whose}")
         result = list(times)
         for number, mine in enumerate(times):
@@ -191,7 +189,7 @@ class StepEdits:
     def _congested(self) -> list[tuple[Int64, Int64]]:
         """Per rank, the transfers that took far longer than like ones, and what these usually take, ns.
 
-        Alike are transfers of one rank, operation, dimension, phase and size; the usual time is their lower median.
+        Similar are transfers of one rank, operation, dimension, phase and size; the usual time is their lower median.
         """
         members, found = self.step.members, []
         for number, (work, mine) in enumerate(self._parts(self.step.times())):
@@ -211,7 +209,7 @@ class StepEdits:
         ``_of_a_layer``.
 
         Raises:
-            NoEvidenceError: the traces tell no layers (call stacks are needed), or there are not several stages.
+            NoEvidenceError: the traces show no layers (call stacks are needed), or there are not several stages.
         """
         layers = self.layers
         group = layers.group
@@ -230,7 +228,7 @@ class StepEdits:
         """Which kernels take as much longer as their stage has more layers, and which share what more layers take.
 
         Raises:
-            NoEvidenceError: the traces tell no layers, or there are not several stages.
+            NoEvidenceError: the traces show no layers, or there are not several stages.
         """
         self._check_stages()
         works = self.step.works
@@ -238,7 +236,7 @@ class StepEdits:
         stages, group = np.unique(self.stages, return_inverse=True)
         of_stage = np.array([counts[group == number].max() for number in range(len(stages))])
         if (of_stage == 0).any():
-            raise NoEvidenceError("layers are not known of every stage; capture call stacks, which tell them")
+            raise NoEvidenceError("layers are not known of every stage; capture call stacks, which show them")
         named = [work.kernels.layer != MISSING for work in works]
         backward = [
             (_runs_backward(work) | _exchanges_backward(work)) & ~told for work, told in zip(works, named, strict=True)
@@ -257,7 +255,7 @@ class StepEdits:
         return Layers(of_stage, np.asarray(group, np.int64), factor, others)
 
     def no_pauses(self, times: AllTimes) -> AllTimes:
-        """Take the pauses of all hosts away.
+        """Remove the pauses of all hosts.
 
         Raises:
             NoEvidenceError: no launches are known.
@@ -273,7 +271,7 @@ class StepEdits:
         """
         if not any(work.section_hidden.any() for work in self.step.works):
             raise NoEvidenceError(
-                "no host waits for its GPU but where Megatron does, or nothing tells where (capture call stacks)"
+                "no host waits for its GPU except where Megatron does, or nothing shows where (capture call stacks)"
             )
         return tuple(replace(mine, waits=mine.waits & ~work.section_hidden) for work, mine in self._parts(times))
 
@@ -347,7 +345,7 @@ class StepEdits:
         return [rank for rank, work in both if lacks_launches(work.kernels)]
 
     def has_unmatched(self, dimension: str) -> bool:
-        """Whether communications of a dimension are not matched, so that nothing tells their waits from transfers."""
+        """Whether communications of a dimension are not matched, so that nothing shows their waits from transfers."""
         return any((_of_dimension(work, dimension) & ~work.is_joined()).any() for work in self.step.works)
 
     def balanced_experts(self, times: AllTimes) -> AllTimes:
@@ -359,7 +357,7 @@ class StepEdits:
         """The experts' work.
 
         Raises:
-            NoEvidenceError: no messages tell experts whose load differs.
+            NoEvidenceError: no messages show experts whose load differs.
         """
         return experts_of(self.step)
 
@@ -393,14 +391,14 @@ class StepEdits:
         lost = sorted(set(range(max(read))) - read)
         if lost:
             raise NoEvidenceError(
-                f"no rank of pipeline stage {lost[0]} was read, so nothing tells the mean of all stages"
+                f"no rank of pipeline stage {lost[0]} was read, so nothing shows the mean of all stages"
             )
         if len(read) == 1:
             raise NoEvidenceError("only one pipeline stage was read, so there are none to even out")
 
     def _check_launches(self) -> None:
         if all((work.launch_ns == MISSING).all() for work in self.step.works):
-            raise NoEvidenceError("the traces tell no launches")
+            raise NoEvidenceError("the traces hold no launches")
 
     def _shortest(self, times: AllTimes) -> int:
         """The shortest transfer of the step."""
@@ -441,7 +439,7 @@ def _layers(work: RankWork) -> int:
     """How many transformer layers a rank runs, over all its chunks."""
     kernels = work.kernels
     there = kernels.layer != MISSING
-    # Work of a layer that is outside its micro-batches, such as gathering its parameters, may not tell the chunk.
+    # Work of a layer that is outside its micro-batches, such as gathering its parameters, may not show the chunk.
     if (kernels.chunk[there] != MISSING).any():
         there &= kernels.chunk != MISSING
     return len(np.unique(np.stack([kernels.chunk[there], kernels.layer[there]]), axis=1).T) if there.any() else 0
@@ -451,7 +449,7 @@ def _of_a_layer(total: Int64, layers: Float64, stage: Int64) -> float:
     """What one layer takes of work that grows with the layers of a stage.
 
     The first and the last stage run more than layers. So between them there is a stage where a layer takes least; of
-    two stages, whose vocabularies are alike, the difference is what they have more or fewer layers.
+    two stages, whose vocabularies are similar, the difference is what they have more or fewer layers.
 
     Args:
         total: of each rank. layers: of each stage. stage: of each rank.

@@ -14,7 +14,7 @@ TOGETHER = "together"
 """The edit that is all others at once."""
 
 EDIT_COLUMNS = ("edit", "rank", "ranks", "dimension", "factor", "microbatches", "schedule")
-"""What tells one edit from another; table ``what_if`` has the first five, since no usual edit has the others."""
+"""What distinguishes one edit from another; table ``what_if`` has the first five; no usual edit has the others."""
 
 LEAST_GAIN = 0.01
 """Share of the step that a finding gains at least."""
@@ -27,7 +27,7 @@ MEAN_COLUMNS = ("microbatch_ns", "predicted_microbatch_ns")
 
 
 class NamedEdit(Protocol):
-    """What tells one edit from another."""
+    """What distinguishes one edit from another."""
 
     @property
     def name(self) -> str:
@@ -35,11 +35,11 @@ class NamedEdit(Protocol):
 
     @property
     def rank(self) -> int | None:
-        """The rank that it mends."""
+        """The rank that it fixes."""
 
     @property
     def ranks(self) -> str | None:
-        """The ranks that it mends together, as ``wording.spanned`` writes them."""
+        """The ranks that it fixes together, as ``wording.spanned`` writes them."""
 
     @property
     def dimension(self) -> str | None:
@@ -59,7 +59,7 @@ def error_bar(gain_ns: int, free_ns: int, error: float) -> tuple[int, int]:
 
     Args:
         gain_ns: with the measured lags. free_ns: without any, as if the host were free.
-        error: of a replay, as a share of the step. One that is off by more than the step tells nothing; twice the gain
+        error: of a replay, as a share of the step. One that is off by more than the step shows nothing; twice the gain
             says so already.
     """
     reach = round(min(abs(error), 1.0) * max(abs(gain_ns), abs(free_ns)))

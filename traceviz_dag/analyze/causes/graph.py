@@ -23,7 +23,7 @@ Times = TypeVar("Times", npt.NDArray[np.int64], npt.NDArray[np.float64])
 """Durations and ends in one unit; integers stay exact."""
 
 NO_EDGE = -1
-"""In place of a binding edge, for a node that waits for nothing."""
+"""Instead of a binding edge, for a node that waits for nothing."""
 
 NEVER_LATE = -(1 << 60)
 """The lag of an edge over which nothing is held up, where one asks what else would be."""

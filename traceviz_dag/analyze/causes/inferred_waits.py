@@ -65,7 +65,7 @@ def held_in_class(kernels: RankKernels, waits: Waits, *keys: Int64) -> Waits:
     """The waits that held, of the classes that do.
 
     Args:
-        keys: columns that tell the class of each wait.
+        keys: columns that show the class of each wait.
     """
     if not len(waits.waiting):
         return waits
@@ -173,7 +173,7 @@ def in_communicator_order(kernels: RankKernels) -> Waits:
 
 
 def in_graphs(kernels: RankKernels, apart: Bool, members: Int64) -> Waits:
-    """Waits of communications inside CUDA graphs, where no call tells: for the work at whose end they start.
+    """Waits of communications inside CUDA graphs, where no call shows it: for the work at whose end they start.
 
     It counts where a class starts at once after work of one kind, always.
     """
@@ -207,7 +207,7 @@ def done_before(kernels: RankKernels) -> Int64:
 
 
 def by_starts(kernels: RankKernels, apart: Bool, done: Int64 | None = None) -> Waits:
-    """Waits between communications and work whose launches are not known, told by when they start.
+    """Waits between communications and work whose launches have no rows, known from when they start.
 
     What starts at once after what ended last before it on another stream, and whose own stream was free before, waited
     for it.
@@ -234,7 +234,7 @@ def before_the_optimizer(kernels: RankKernels, members: Int64, klass: Int64) -> 
     """The optimizer's first kernel waits for the data-parallel collectives of the backward pass, those of gradients.
 
     Args:
-        members: communications of which nothing else tells what waited for them.
+        members: communications of which nothing else shows what waited for them.
         klass: of each kernel.
     """
     if Dimension.DP.value not in kernels.dimensions:

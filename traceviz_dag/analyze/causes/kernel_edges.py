@@ -1,9 +1,9 @@
 """Which kernel waited for which on another stream of the same rank: as recorded, else inferred class by class.
 
 A communication runs on a stream of its own. It waits for the work that was launched before it, and work waits for it:
-at once where the caller waits (a synchronous collective), later where it is asynchronous. What no event tells follows
+at once where the caller waits (a synchronous collective), later where it is asynchronous. What no event shows follows
 from the calls that let a stream wait, where the trace has them (``wait_calls``), and from hypotheses that hold for a
-whole class of communications (``inferred_waits``). What neither tells is unknown, and counted.
+whole class of communications (``inferred_waits``). What neither shows is unknown, and counted.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class KernelEdges:
     Attributes:
         waiting, waited_for: places in ``RankKernels``.
         evidence: RECORDED or INFERRED.
-        unknown: places of communications of which nothing tells what waited for them.
-        untold: places of kernels that waited, by a call, for something that nothing tells; one entry a call.
+        unknown: places of communications of which nothing shows what waited for them.
+        untold: places of kernels that waited, by a call, for something that nothing shows; one entry per call.
     """
 
     waiting: Int64
@@ -76,7 +76,7 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits, done: Int64 | None = 
     """All edges between streams of a rank.
 
     Args:
-        waits: what is recorded of them, and the calls of which nothing tells for what a stream waits.
+        waits: what is recorded of them, and the calls of which nothing shows for what a stream waits.
         done: see ``by_starts``.
     """
     order, apart = in_order_of_launch(kernels), on_streams_of_their_own(kernels)
@@ -140,7 +140,7 @@ def as_launched(kernels: RankKernels, edges: KernelEdges) -> RankKernels:
 def _classes(kernels: RankKernels, communications: Int64) -> Int64:
     """Per kernel the number of its class; ``NONE`` where it is no communication on a stream of its own.
 
-    What the autograd engine and the main thread launch alike is a class of its own on each.
+    What the autograd engine and the main thread both launch is a separate class on each.
     """
     klass = np.full(len(kernels), NONE, np.int64)
     keys = (column[communications] for column in (kernels.what, kernels.thread, kernels.stream))

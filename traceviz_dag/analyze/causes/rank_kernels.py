@@ -36,7 +36,7 @@ _USUAL_LATENCY = 0.01
 
 @dataclass(frozen=True, slots=True)
 class RankKernels:
-    """Kernels of one rank, stream by stream in the order of start; one entry a kernel.
+    """Kernels of one rank, stream by stream in the order of start; one entry per kernel.
 
     Attributes:
         kernel_id: in table ``kernels``.
@@ -55,7 +55,7 @@ class RankKernels:
         signature: of its name, operator, phase, grid, message and the sizes of inputs, as far as these are recorded:
             equal on all ranks for kernels that do the same.
         sizes: of the sizes alone; 0 where unknown.
-        by_grid: whether memory bounds it and its grid tells how much it has to do.
+        by_grid: whether memory bounds it and its grid shows how much it has to do.
         in_elements, out_elements: of its message; ``MISSING`` where unknown.
         latency_ns: what passes at least from a launch to the start of its kernel.
     """

@@ -87,8 +87,8 @@ class RankWork:
             paused_ns: per kernel, how long its host is known to have paused before its launch.
             section_hidden: whether that call is a hidden wait (``HostWaits.hidden``).
         start_ns, end_ns: the rank's step, on its clock.
-        unknown: places of communications of which nothing tells what waited for them.
-        untold: places of kernels that waited, by a call, for something that nothing tells.
+        unknown: places of communications of which nothing shows what waited for them.
+        untold: places of kernels that waited, by a call, for something that nothing shows.
         waiting, waited_for, kind, evidence, lag: edges between the rank's nodes; lag: of HOST and END edges, ns.
     """
 

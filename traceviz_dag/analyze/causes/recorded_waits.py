@@ -56,10 +56,10 @@ def stream_waits(kernels: RankKernels, synchronizations: pa.Table, step: int) ->
 
 
 def _with_those_passed_on(kernels: RankKernels, rows: pa.Table, waiting: Int64, waited_for: Int64) -> Int64:
-    """Waiting and waited for: what each wait is for, and what the stream of its event had been told to wait for itself.
+    """Waiting and waited for: what each wait is for, and what the stream of its event had to wait for itself.
 
     An event also covers the waits that its stream has before it and has run nothing since; then a kernel waits for what
-    they are for. (Where the stream has run something, this waits, and the order of streams tells the rest.)
+    they are for. (Where the stream has run something, this waits, and the order of streams shows the rest.)
 
     Args:
         waiting, waited_for: places of the kernels of each row; ``NONE`` where there is none in the step.

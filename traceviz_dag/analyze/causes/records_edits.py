@@ -1,4 +1,4 @@
-"""What edits of a job's recorded operations would gain: those edits of traces of which records tell what they change.
+"""What edits of a job's recorded operations would gain: those edits of traces of which records show what they change.
 
 T' = T + replay(edit) - replay(no edit), step by step. With the recorded lags between operations the replay without an
 edit is T itself; the other end of the error bar is the replay without any, widened by its error.
@@ -74,7 +74,7 @@ class RecordsWhatIf:
             ``predicted_step_ns``, ``gain_ns`` and the error bar.
 
         Raises:
-            NoEvidenceError: an edit asks for an order of work that cannot be made, or the records tell nothing of it.
+            NoEvidenceError: an edit asks for an order of work that cannot be made, or the records show nothing of it.
         """
         result = []
         for low in range(0, len(choices), _MOST_CASES):
@@ -86,7 +86,7 @@ class RecordsWhatIf:
         return result
 
     def standard(self) -> list[tuple[RecordsEdit]]:
-        """The usual edits, without those that the records tell nothing of."""
+        """The usual edits, without those that the records show nothing of."""
         edits = [self.fix_rank(rank) for rank in (self._suspects() if len(self.ranks) > 1 else [])]
         edits += [edit for edit in self.general() if edit.name != "equal_stages" or self._stages > 1]
         edits += [self.hide(dimension) for dimension in (*self.dimensions(), ALL_DIMENSIONS)]
@@ -161,7 +161,7 @@ class RecordsWhatIf:
 
     def _fixed(self, own: Int64, rank: int) -> Int64:
         if len(self.ranks) == 1:
-            raise NoEvidenceError(f"rank {rank} is the only one in the records, so nothing tells what is usual")
+            raise NoEvidenceError(f"rank {rank} is the only one in the records, so nothing shows what is usual")
         number = self._whose[0]
         mine = (number >= 0) & (self.work.rank == rank)
         return np.where(mine, np.rint(own * self._factors[number]).astype(np.int64), own)
@@ -186,7 +186,7 @@ class RecordsWhatIf:
         return self._levelled(own, self.work.step)
 
     def _levelled(self, own: Int64, *alike: Int64) -> Int64:
-        """Give forward and backward steps the mean of those that are alike, each direction for itself."""
+        """Give forward and backward steps the mean of those that are similar, each direction for itself."""
         chosen = np.flatnonzero(self._is(*_ITEMS))
         _, group = number_groups(self.work.operation[chosen], *(key[chosen] for key in alike))
         mean = np.bincount(group, weights=own[chosen]) / np.bincount(group)

@@ -2,7 +2,7 @@
 
 The walk is that of the path through kernels. An operation's own time is *work* or, after all members of a communication
 have arrived, *transfer*; what passes between the latest of all it waited for and its start is *unexplained*: records do
-not tell what the host did.
+not show what the host did.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def replayed_ends(work: RecordsWork, own: Int64, lags: Int64 | None = None) -> I
     """When every node ends, from the begin of its step.
 
     Args:
-        own: per operation, in place of ``own_ns``. lags: per edge; as recorded by default.
+        own: per operation, instead of ``own_ns``. lags: per edge; as recorded by default.
     """
     durations = np.concatenate([own, np.zeros(work.graph.nodes - len(work), np.int64)])
     return work.graph.ends(durations, work.lag_ns if lags is None else lags)

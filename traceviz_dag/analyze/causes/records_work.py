@@ -1,4 +1,4 @@
-"""The work that records of pipeline operations tell of, as a graph: who waits for whom within a step.
+"""The work that records of pipeline operations show, as a graph: who waits for whom within a step.
 
 The edges and joins are those of "Understanding Stragglers in Large Model Training Using What-if Analysis" (Lin et al.,
 OSDI 2025): computation runs in its recorded order; receives feed it, and it feeds sends; each kind of message keeps its
@@ -88,7 +88,7 @@ class RecordsWork:
         """How long each step takes: steps, in ascending order, × cases.
 
         Args:
-            own: operations × cases, in place of ``own_ns``.
+            own: operations × cases, instead of ``own_ns``.
         """
         joins = np.zeros((self.graph.nodes - len(own), own.shape[1]))
         ends = self.graph.ends(np.concatenate([own, joins]))[: len(own)]

@@ -1,6 +1,6 @@
 """Another number of micro-batches, or another schedule: the step with the order of its work made anew.
 
-No trace shows that order, so its kernels cannot be replayed. *Items* are, in place of kernels: a micro-batch's forward
+No trace shows that order, so its kernels cannot be replayed. *Items* are, instead of kernels: a micro-batch's forward
 or backward step in one model chunk, and the exchanges with the neighbouring stages in between. An item takes what it
 took on its rank on average over the micro-batches, the first and the last each what it took itself: parameters are
 gathered in the one, gradients reduced in the other. What follows a rank's last item (gradient synchronisation,
@@ -34,7 +34,7 @@ _MOST_ITEMS = 200_000
 """Forward steps of all ranks that are replayed at most: a minute of one processor, and 1 GB."""
 
 Kind = frozenset[tuple[bool, int]]
-"""Items alike but for their micro-batch: (backward, chunk) of each step."""
+"""Items that differ only in their micro-batch: (backward, chunk) of each step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Change:
                 raise NoEvidenceError("a single pipeline stage has no other schedule")
             if self.schedule == "1f1b" and present.combined:
                 raise NoEvidenceError(
-                    "forward and backward steps run into each other, so nothing tells what each takes alone"
+                    "forward and backward steps run into each other, so nothing shows what each takes alone"
                 )
             if self.schedule != "1f1b" and present.chunks == 1:
                 raise NoEvidenceError("interleaving needs several model chunks in a stage, and the job has one")

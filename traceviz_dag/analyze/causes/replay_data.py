@@ -46,7 +46,7 @@ class ReplayData:
     Attributes:
         facts: of each rank ``ranks``, ``stages`` (None where unknown), ``kernels``, ``segments`` and ``sections`` (how
             many), ``late_begin_ns``, ``host_end_ns``; ``dimensions``: word for each code of column ``dimension`` from 1
-            on (None where unknown); ``refusals``: edit → why the step tells nothing of it; ``layers``: None where not
+            on (None where unknown); ``refusals``: edit → why the step shows nothing of it; ``layers``: None where not
             known, else as ``edits.Layers`` ``of_stage`` and ``group``, the distinct ``factors``, how many other
             ``sets``; ``expert_shares``: of each ``expert_member``.
         columns: numbers of kernels, segments, sections and items count on from rank to rank.
@@ -145,13 +145,13 @@ def replay_data(what_if: WhatIf) -> ReplayData:
 
 
 def _carried(numbers: Int64) -> Int64:
-    """Numbers with that of the kernel before in place of none, so that few differ from the one before."""
+    """Numbers with that of the kernel before instead of none, so that few differ from the one before."""
     known = np.maximum.accumulate(np.where(numbers == NONE, 0, np.arange(len(numbers))))
     return np.maximum(numbers[known], 0) if len(numbers) else numbers
 
 
 def _refusals(what_if: WhatIf) -> dict[str, str]:
-    """Of the edits that name neither a rank nor a dimension, those that the step tells nothing of, and why."""
+    """Of the edits that name neither a rank nor a dimension, those that the step shows nothing of, and why."""
     result = {}
     for edit in what_if.general():
         try:

@@ -1,4 +1,4 @@
-"""How much slower a job runs than it would if all ranks were alike, and whom that is to be charged to.
+"""How much slower a job runs than it would if all ranks were the same, and whom that is to be charged to.
 
 The measures are those of "Understanding Stragglers in Large Model Training Using What-if Analysis" (Lin et al., OSDI
 2025). In the *ideal* job every operation takes what its kind takes on average: the mean for computation, the median for
@@ -38,10 +38,10 @@ class Slowdowns:
         ideal_step_ns: the step with ideal durations.
         by_stage, by_data_parallel_rank, by_operation: the step in which only one stage, rank or kind of operation has
             its own durations, over the ideal step: 1 where these cost nothing. Sends and receives count together.
-        recovered_by_last_stage: the share of the lost time that ideal durations in the last stage win back; None where
+        recovered_by_last_stage: the share of the lost time that ideal durations in the last stage save; None where
             the step is no longer than the ideal one, so that no time is lost.
         slowest_ranks: (data-parallel rank, stage) of the slowest 3 % of the ranks, the slowest first.
-        recovered_by_slowest_ranks: the share that ideal durations on these win back, or None likewise.
+        recovered_by_slowest_ranks: the share that ideal durations on these save, or None likewise.
     """
 
     step_ns: float
@@ -89,9 +89,9 @@ def slowdowns(work: RecordsWork) -> Slowdowns:
     chosen = np.zeros(len(own), dtype=bool)
     for rank, stage in slowest:
         chosen |= (work.data_parallel_rank == rank) & (work.stage == stage)
-    mended = _mean_steps(work, own, ideal, [work.stage != stages[-1], ~chosen])
+    fixed = _mean_steps(work, own, ideal, [work.stage != stages[-1], ~chosen])
     lost = step - nothing
-    recovered = [(step - each) / lost if lost >= _LEAST_LOST_NS else None for each in mended]
+    recovered = [(step - each) / lost if lost >= _LEAST_LOST_NS else None for each in fixed]
     return Slowdowns(
         step,
         nothing,

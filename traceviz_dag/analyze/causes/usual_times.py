@@ -1,4 +1,4 @@
-"""What kernels and launches usually take: the healthy times that edits put in place of measured ones.
+"""What kernels and launches usually take: the healthy times that edits use instead of measured ones.
 
 A kernel has a counterpart on every rank that runs the same program: the same instance, of the same micro-batch and
 layer. Healthy GPUs take about the same for it, so a rank that is slow for a part of the time shows against the others:
@@ -31,7 +31,7 @@ _PAUSE_TIMES = 3
 _PHASES = len(PHASES)
 
 _FEWEST = 3
-"""Launches of a kind that tell what is usual."""
+"""Launches of a kind that show what is usual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Instances:
     """Which kernels of different ranks are the same instance of work; per rank and kernel, ``NONE`` for communication.
 
     Attributes:
-        kind: equal for kernels of one signature; where no sizes tell and the stages' kernels of one signature differ as
+        kind: equal for kernels of one signature; where no sizes show and the stages' kernels of one signature differ as
             no others do, they do other work there, and each stage's are a kind of their own.
         same: equal for the n-th kernel of a kind in a micro-batch of a chunk, where the ranks run as many of that kind
             there: the same layer, since layers follow one another.
         place: equal for the n-th kernel in a phase of a micro-batch whose inputs have some sizes, or none that are
-            known, where the ranks run as many. It tells the counterpart of a kernel that has another name or grid, such
+            known, where the ranks run as many. It shows the counterpart of a kernel that has another name or grid, such
             as that of another algorithm.
     """
 
@@ -237,7 +237,7 @@ def pauses(works: Sequence[RankWork], stages: Sequence[int]) -> list[Int64]:
     """Per rank and kernel, by how much its launch came later than launches of its kind usually follow the one before.
 
     A kind that no other rank of the stage launches is held against all launches: its own times would be usual for the
-    rank that pauses each time. Where that tells nothing, what is known of pauses counts.
+    rank that pauses each time. Where that shows nothing, what is known of pauses counts.
 
     Args:
         stages: stage of each rank; ``MISSING`` where unknown, which counts as one stage of its own.

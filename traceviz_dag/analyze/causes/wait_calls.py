@@ -1,4 +1,4 @@
-"""Calls that let a stream wait (``cudaStreamWaitEvent``) of which a trace tells neither the stream nor the event.
+"""Calls that let a stream wait (``cudaStreamWaitEvent``) of which a trace shows neither the stream nor the event.
 
 Such a call is the *entry* of a communication if this is what its thread launches next: the communication's stream waits
 for the work. Any other call lets the stream of the next work on its thread wait. For which communication follows where
@@ -35,7 +35,7 @@ from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.read.events import MISSING
 
 _LEAST_TOLD = 0.2
-"""Share of the calls of a kind that must be told by their place for the others to be of the same class."""
+"""Share of the calls of a kind that must be known from their place for the others to be of the same class."""
 
 _SEND = OPERATIONS.index(Operation.SEND)
 
@@ -48,10 +48,10 @@ class StreamWaits:
     """The calls of a step that let a stream wait for an event.
 
     Attributes:
-        waiting, waited_for: places in ``RankKernels`` of what recorded events tell; a wait that another stream passed
+        waiting, waited_for: places in ``RankKernels`` of what recorded events show; a wait that another stream passed
             on is one, too.
         records: how many of the calls have a row of the profiler.
-        call_ns, thread: of the calls whose event nothing tells, in the order of start.
+        call_ns, thread: of the calls whose event nothing shows, in the order of start.
         waiter: per such call, the kernel that is known to wait; ``NONE`` where the stream is not known either.
     """
 
@@ -65,7 +65,7 @@ class StreamWaits:
 
 @dataclass(frozen=True, slots=True)
 class WaitCalls:
-    """Calls of which nothing tells for what a stream waits, in the order of start; one entry a call.
+    """Calls of which nothing shows for what a stream waits, in the order of start; one entry per call.
 
     Attributes:
         start_ns: of the call.
@@ -99,7 +99,7 @@ class WaitCalls:
 
 
 def wait_calls(kernels: RankKernels, apart: Bool, waits: StreamWaits) -> WaitCalls:
-    """Place the calls of which nothing tells for what a stream waits among the launches of their threads.
+    """Place the calls of which nothing shows for what a stream waits among the launches of their threads.
 
     Args:
         apart: communications on streams of their own.
@@ -142,7 +142,7 @@ def tell_entries(calls: WaitCalls, communications: Int64) -> bool:
 
 
 def handed_over(kernels: RankKernels, apart: Bool, calls: WaitCalls, known: Waits) -> tuple[Waits, Bool]:
-    """Waits between streams that compute that calls tell, and which calls these are.
+    """Waits between streams that compute that calls show, and which calls these are.
 
     A thread that launched its last work on one stream, and lets another one wait for what it launches next, hands the
     work over: this waits for all that is on the first stream. That counts for kernels of a kind, or behind kernels of a
@@ -283,7 +283,7 @@ def awaited_later(
     """Waits for communications that calls further behind are for.
 
     Calls of a kind (before the same kernel, as the first, second ... one) wait for communications of one class, in the
-    order of launch. Which class is told by those calls whose kernel started at once when a communication ended, having
+    order of launch. Which class is known from calls whose kernel started at once when a communication ended, having
     waited for nothing else; without one, by the calls between which no others were launched.
 
     Args:
@@ -325,7 +325,7 @@ def _ordinals(waiter: Int64) -> Int64:
 
 
 def _ready(kernels: RankKernels, known: Waits) -> Int64:
-    """From when on each kernel could have started, as far as its stream, its launch and known waits tell."""
+    """From when on each kernel could have started, as far as its stream, its launch and known waits show."""
     lowest = np.iinfo(np.int64).min
     launched = np.maximum(kernels.launch_ns + kernels.latency_ns, kernels.launched_ns)
     ready = np.where(kernels.launch_ns == MISSING, kernels.start_ns, launched)
@@ -338,7 +338,7 @@ def _ready(kernels: RankKernels, known: Waits) -> Int64:
 def _seen(kernels: RankKernels, waiter: Int64, called: Int64, communications: Int64, ready: Int64) -> dict[int, int]:
     """Calls whose kernel visibly waited → for which communication: the last one that had ended when it started.
 
-    Of several calls before one kernel nobody knows which it is; the last one stands for them.
+    Of several calls before one kernel nobody knows which it is; the last one represents them.
     """
     _, last = np.unique(waiter[::-1], return_index=True)
     late = np.sort(len(waiter) - 1 - last)
@@ -359,7 +359,7 @@ def _told_by_place(
     First thread by thread: what a thread launches in a row, the calls that follow in a row are for. Then over all
     threads, kernel by kernel: calls before one kernel are for all that is open, if they are as many.
 
-    A message that is sent holds nothing up that the place of a call could tell: only sight tells that one was awaited.
+    A message that is sent holds nothing up that the place of a call could show: only sight shows that one was awaited.
 
     Args:
         seen: calls → communications that are known; these are not open to others.
@@ -418,7 +418,7 @@ def _by_waiter(waiter: Int64, call: Int64) -> Iterator[tuple[list[int], int]]:
 
 
 def _classes_of_kinds(kind: Int64, klass: Int64, told: dict[int, int], least: float) -> dict[int, int]:
-    """Kind of calls → the class of communications that they are for, where those that are told agree.
+    """Kind of calls → the class of communications that they are for, where those that are known agree.
 
     Args:
         told: calls → communications. least: share of the calls of a kind that must be told.
@@ -444,9 +444,9 @@ def _in_turn(
     communications: Int64,
     klass: Int64,
 ) -> dict[int, int]:
-    """Give each call what it is told to be for, and each other one of a known class what its kind is usually for.
+    """Give each call what it is known to be for, and each other one of a known class what its kind is usually for.
 
-    That is the last one launched before, the last but one ..., as those tell that are told, if they agree; else the
+    That is the last one launched before, the last but one ..., as the known ones show, if they agree; else the
     oldest that nobody has waited for yet.
     """
     order = communications[np.argsort(kernels.launch_ns[communications], kind="stable")]

@@ -8,7 +8,7 @@ ceilings, and those of several edits do not add up.
 A communication that is not matched with all its members hides who waited for whom. The bar then also holds what the
 edits gain if such communications end as soon as their rank comes, as far as the edits save so much time at all; and
 what they gain if these end when they did, because they waited for others. Where communication on streams of its own has
-no launch on record, starts tell what waited for it as far as that is seen; then the bar also holds what the edits gain
+no launch on record, starts show what waited for it as far as that is seen; then the bar also holds what the edits gain
 with all waits that may be, and all that they save. What a finding is may not depend on that: see ``undecided``.
 """
 
@@ -52,7 +52,7 @@ class Edit:
 
     Attributes:
         most: what it does at most, where the traces leave that open.
-        ranks: those that it mends together, as ``wording.spanned`` writes them.
+        ranks: those that it fixes together, as ``wording.spanned`` writes them.
     """
 
     name: str
@@ -99,13 +99,13 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Suspects:
-    """What other tables say is slow, or may be, so that the usual edits mend it.
+    """What other tables say is slow, or may be, so that the usual edits fix it.
 
     Attributes:
         ranks: those that are slow, come late or whose host pauses, the worst first; ``MOST_RANKS`` of them count.
         links: ranks. hosts: ranks whose hosts launch too slowly.
         together: ranks that are slow together, with the name of their edit: fix_ranks, fix_group or fix_node.
-        groups_of_links: ranks of groups whose transfers are slow, of which nothing tells whose link it is.
+        groups_of_links: ranks of groups whose transfers are slow, of which nothing shows whose link it is.
     """
 
     ranks: Sequence[int] = ()
@@ -134,7 +134,7 @@ class WhatIf:
         """The gain of some edits together.
 
         Raises:
-            NoEvidenceError: they ask for an order of work that cannot be made, or the step tells nothing of one.
+            NoEvidenceError: they ask for an order of work that cannot be made, or the step shows nothing of one.
         """
         found = self._predicted(edits, [edit.apply for edit in edits])
         applied = [edit.most or edit.apply for edit in edits]
@@ -164,7 +164,7 @@ class WhatIf:
         return replace(found, gain_low_ns=low, gain_high_ns=high, undecided=undecided)
 
     def _with_untied(self, found: Prediction, applied: Sequence[Callable[[AllTimes], AllTimes]]) -> Prediction:
-        """The same with what ranks leave open of whose communication nothing tells what waited for it."""
+        """The same with what ranks leave open of whose communication nothing shows what waited for it."""
         saved = self._saved(applied) if found.microbatches is None else self.step_ns
         least = found if self.tight is None else self.tight._predicted(found.edits, applied)
         low = min(found.gain_low_ns, least.gain_low_ns, *([0] if self.tight is None else []))
@@ -177,7 +177,7 @@ class WhatIf:
 
     @property
     def open_question(self) -> str | None:
-        """Why gains are ranges that only a replay with other waits tells; None where they are not."""
+        """Why gains are ranges that only a replay with other waits shows; None where they are not."""
         return self._untied_words if self.edits.untied else None
 
     @property
@@ -192,7 +192,7 @@ class WhatIf:
     def _untied_words(self) -> str:
         return (
             f"{numbered('rank', self.edits.untied)} recorded no launches of communication, so what waits for it is "
-            "not known; record the host, too, from before the step on (ProfilerActivity.CPU)"
+            "not known; also record the host, from before the step on (ProfilerActivity.CPU)"
         )
 
     def _is_enough(self, gain: int, low: int) -> bool:
@@ -335,7 +335,7 @@ class WhatIf:
         return next(edit for edit in self.general() if edit.name == name)
 
     def saved_by(self, edits: Sequence[Edit]) -> int:
-        """What some edits save together, ns; those of which this step tells nothing save nothing."""
+        """What some edits save together, ns; those of which this step shows nothing save nothing."""
         times = self.times
         for edit in edits:
             with suppress(NoEvidenceError):
@@ -353,7 +353,7 @@ class WhatIf:
         return Edit("host_free", lambda times: self.edits.host_free(times, rank), rank=rank)
 
     def standard(self, suspects: Suspects | None = None) -> list[Prediction]:
-        """What the usual edits would gain, the largest gain first; without those that the step tells nothing of."""
+        """What the usual edits would gain, the largest gain first; without those that the step shows nothing of."""
         return self.standard_and_refused(suspects)[0]
 
     def standard_and_refused(self, suspects: Suspects | None = None) -> tuple[list[Prediction], list[tuple[Edit, str]]]:

@@ -4,7 +4,7 @@ No member of an all-reduce can end before the last one has arrived, so all end a
 kernels of an exchange that is between them alone. A kernel that carries messages of several peers ends with the last of
 them: such ends often agree and often do not, so they count as weak evidence, by their most frequent difference.
 
-Messages that only their order pairs (rings, steps that nothing tells) say nothing of clocks: they repeat so evenly that
+Messages that only their order pairs (rings, steps that nothing shows) say nothing of clocks: they repeat so evenly that
 a lost kernel looks like a clock that is one turn ahead.
 """
 

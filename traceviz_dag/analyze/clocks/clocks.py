@@ -64,7 +64,7 @@ def solve_clocks(matches: Matches, ranks: Sequence[int] | None = None) -> pa.Tab
         ranks: all ranks of the iteration; those with a communication by default.
 
     Returns:
-        The table ``rank_clocks``: a row a rank, with the reason where a clock is refused.
+        The table ``rank_clocks``: one row per rank, with the reason where a clock is refused.
     """
     everyone = np.array(sorted({*matches.rows.ranks, *(ranks or ())}), dtype=np.int64)
     evidence = clock_evidence(matches, everyone)
@@ -220,7 +220,7 @@ def _table(ranks: Int64, evidence: ClockEvidence, measures: dict[str, np.ndarray
 
 def _refusal(component_size: int, matches: int, half_width: float) -> str | None:
     if component_size < 2:
-        return f"fewer than {FEWEST_MATCHES} matched communications tell its clock against another rank's"
+        return f"fewer than {FEWEST_MATCHES} matched communications show its clock against another rank's"
     if matches < FEWEST_MATCHES:
         return f"only {matches} matched communications; {FEWEST_MATCHES} are needed"
     if not half_width <= WIDEST_RESIDUAL_NS:

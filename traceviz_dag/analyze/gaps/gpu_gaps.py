@@ -36,7 +36,7 @@ LATENCY_QUANTILE = 0.01
 """Quantile of the time from the start of a launch to that of its kernel that the way to the GPU takes."""
 
 FEWEST_LAUNCHES = 100
-"""Launches that tell it; with fewer it counts as none."""
+"""Launches that show it; with fewer it counts as none."""
 
 LONGEST_CHAIN = 64
 """Operations that are followed back from the end of a gap, each of which waited for the one before."""
@@ -87,7 +87,7 @@ class _Waits:
 
 @dataclass(frozen=True, slots=True)
 class _Clues:
-    """What tells what operations of a device waited for.
+    """What shows what operations of a device waited for.
 
     Attributes:
         main: id of the thread that runs the training loop; MISSING where it is unknown.

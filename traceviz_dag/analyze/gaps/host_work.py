@@ -54,8 +54,8 @@ class Host:
     Attributes:
         tree: host rows and calls of the CUDA runtime.
         name: per position, its name as code into ``strings``.
-        work: per position, place in ``HostWork`` of the nearest row around it that tells; NONE where none does.
-        key: per position, the row that stands for it: the nearest one that tells its work, else itself.
+        work: per position, place in ``HostWork`` of the nearest row around it that shows it; NONE where none does.
+        key: per position, the row that represents it: the nearest one that shows its work, else itself.
         caller: per position, the nearest Python function around it that is not torch's; NONE where there is none.
         framework: per position, whether it is of Megatron's code that waits for the GPU in every job.
     """
@@ -70,7 +70,7 @@ class Host:
 
 
 def host_of(trace: TraceEvents, calls: HostTree) -> Host:
-    """Nest the calls of the CUDA runtime in the host rows, and tell what work each row is part of.
+    """Nest the calls of the CUDA runtime in the host rows, and find what work each row is part of.
 
     Args:
         calls: ``call_tree`` of the trace; says which rows take part.
@@ -104,7 +104,7 @@ def longest_within(host: Host, thread: Int64, main: int, starts: Int64, ends: In
 
     Args:
         thread: index of each window's thread; NONE for none. main: that of the thread which runs the training loop and
-            tells what the host does where the other one has no row open. starts, ends: of each window, maybe empty.
+            shows what the host does where the other one has no row open. starts, ends: of each window, maybe empty.
 
     Returns:
         Position of the row, NONE where none was open for most of the window; and for how long, ns.
@@ -166,7 +166,7 @@ def _matching(strings: Sequence[str], used: Int64, pattern: re.Pattern[str]) -> 
 
 
 def _codes(strings: Sequence[str], used: Int64) -> Int64:
-    """Per string, place in ``HostWork`` of the work that a row of that name does; NONE where it does not tell."""
+    """Per string, place in ``HostWork`` of the work that a row of that name does; NONE where it does not show."""
     codes = np.full(len(strings), NONE)
     patterns = [(list(HostWork).index(work), re.compile(pattern)) for work, pattern in _NAMES]
     for code in np.unique(used).tolist():

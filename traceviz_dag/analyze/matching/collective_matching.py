@@ -289,7 +289,7 @@ def _aligned(own: Int64, ends: Int64, others: Int64, others_ends: Int64) -> Int6
     """Per row of a list the one of another list that ends with it, in order and of the same kind; else ``MISSING``.
 
     The difference of clocks is that on which most ends agree. Another one must not explain nearly as much, unless this
-    one alone explains the whole of the shorter list: layers alike repeat.
+    one alone explains the whole of the shorter list: similar layers repeat.
 
     Args: see ``_fitted``.
     """
@@ -375,7 +375,7 @@ def _contradicted_by_ends(
 
 
 def signatures(rows: Communications, chosen: npt.NDArray[np.intp], strict: npt.NDArray[np.bool_]) -> Int64:
-    """Operation, type and, where the operation has it equal on all members, size, as one number a row; with the name
+    """Operation, type and, where the operation has it equal on all members, size, as one number per row; with the name
     of the kernel where this is ``strict``."""
     uneven = [OPERATIONS.index(each) for each in (Operation.ALL_TO_ALL, Operation.ALL_GATHER, Operation.REDUCE_SCATTER)]
     operation = rows.operation[chosen]
@@ -395,7 +395,7 @@ def _count_on(sorted_queue: npt.NDArray[np.integer]) -> Int64:
 
 
 def _mixed(position: Int64, compared: Int64) -> npt.NDArray[np.uint64]:
-    """A number per entry of a list, such that sums of them tell lists apart."""
+    """A number per entry of a list, such that sums of them distinguish lists."""
     mixed = (position.astype(np.uint64) * np.uint64(2**32) + compared.astype(np.uint64) + np.uint64(1)) * _MIX
     mixed ^= mixed >> np.uint64(29)
     mixed *= np.uint64(0xBF58476D1CE4E5B9)

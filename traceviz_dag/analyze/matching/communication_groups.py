@@ -4,7 +4,7 @@ The name of a group is the same on all its members, and different groups can hav
 wherever the trace gives one. Without a name (graph replays, CPU traces) the topology's group of the dimension decides,
 if there is but one of the recorded size. In a job of which no group at all is known, a group as large as the world has
 all ranks as members; where no size is recorded, the whole world is taken for one group if the job shows no model
-parallelism. Several groups of one size are told apart within a rank by their address, and across ranks by which of them
+parallelism. Several groups of one size differ within a rank by their address, and across ranks by which of them
 a rank uses first.
 """
 
@@ -26,8 +26,8 @@ from traceviz_dag.vocabulary import Dimension
 NO_GROUP = -1
 
 BY_NAME, BY_DIMENSION, BY_SIZE, BY_WORLD = "group_name", "dimension", "group_size", "world"
-"""What told a group: its name in the trace, the topology's group of the dimension, that it is as large as the world, or
-that no group is known at all."""
+"""What a group is known from: its name in the trace, the topology's group of the dimension, that it is as large as the
+world, or that no group is known at all."""
 
 _PRIMARY = {
     Dimension.TP: ("TENSOR_MODEL_PARALLEL_GROUP",),
@@ -51,7 +51,7 @@ _PRIMARY = {
 _OF_EITHER = {
     Dimension.GRAD_NORM: frozenset({"MODEL_PARALLEL_GROUP", "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP"}),
 }
-"""Dimensions that run on one group or the other, as the job is configured: one of them alone tells nothing."""
+"""Dimensions that run on one group or the other, as the job is configured: one of them alone shows nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class GroupedRows:
     """The group of each communication.
 
     Attributes:
-        group: number of its group, ``NO_GROUP`` where it cannot be told.
+        group: number of its group, ``NO_GROUP`` where it cannot be known.
         groups: the groups by number.
     """
 
@@ -88,7 +88,7 @@ class GroupedRows:
 
 
 def group_communications(rows: Communications, topology: Topology) -> GroupedRows:
-    """Tell the group of every communication; the work is per distinct label, not per row."""
+    """Find the group of every communication; the work is per distinct label, not per row."""
     table = rows.table
     names = {column: labels(table, column) for column in _LABELS}
     size = rows.integers("group_size")

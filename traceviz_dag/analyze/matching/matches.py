@@ -28,7 +28,7 @@ from traceviz_dag.read.events import MISSING
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """The communications of all ranks, matched; arrays have an entry a row unless said otherwise.
+    """The communications of all ranks, matched; arrays have an entry per row unless said otherwise.
 
     Attributes:
         rows, grouped: the communications and their groups.

@@ -2,7 +2,7 @@
 
 In a pipeline each message has an identity of its own (direction, virtual stage, micro-batch), so both ends are found
 without any metadata, in every PyTorch era, batched or not; a recorded peer that contradicts it is a fault. Elsewhere
-(context-parallel rings, or steps that nothing tells) the k-th send of a rank to another is the k-th receive there.
+(context-parallel rings, or steps that nothing shows) the k-th send of a rank to another is the k-th receive there.
 """
 
 from __future__ import annotations

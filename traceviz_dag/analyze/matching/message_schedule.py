@@ -1,4 +1,4 @@
-"""Which messages a pipeline's send-receive kernels carry, told from the order of a rank's forward and backward steps.
+"""Which messages a pipeline's send-receive kernels carry, known from the order of a rank's forward and backward steps.
 
 A batched exchange says neither what it sends nor to whom. But the schedule leaves no choice: the output of a step is
 sent by the first exchange after it, and what a step needs has come by the last exchange before it, or was posted after
@@ -48,7 +48,7 @@ class RankSchedule:
 
 @dataclass(frozen=True, slots=True)
 class CarriedMessages:
-    """What the exchanges carry, one entry a message.
+    """What the exchanges carry, one entry per message.
 
     Attributes:
         exchange: which exchange; step: the step whose output it sends or whose input it receives; sends: which of both.

@@ -27,7 +27,7 @@ _BOTH = OPERATIONS.index(Operation.SEND_RECEIVE)
 def ring_messages(
     rows: Communications, chosen: Rows, rest: Rows, grouped: GroupedRows, rule: Int64, fault: Int64
 ) -> Int64:
-    """The ends of messages that no schedule tells, as ``message_matching`` pairs them.
+    """The ends of messages that no schedule shows, as ``message_matching`` pairs them.
 
     Args:
         chosen: rows that are messages; rest: positions in it that are to be matched here.
@@ -59,7 +59,7 @@ def ring_messages(
     lengths = np.bincount(queue)
     ordinal[order] = np.arange(len(at)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     counts = np.bincount(queue, minlength=2 * (int(channel.max()) + 1)).reshape(-1, 2)
-    # Both ends there, but not equally often: which of them lacks its peer cannot be told.
+    # Both ends there, but not equally often: which of them lacks its peer cannot be known.
     unequal = (counts.min(axis=1) > 0) & (counts[:, 0] != counts[:, 1])
     rule[rest[at]] = MATCHED_BY.index(MatchedBy.PEERS)
     fault[rest[at[unequal[channel]]]] = FAULTS.index(Fault.ORDER_DIFFERS)

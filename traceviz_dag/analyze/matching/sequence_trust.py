@@ -4,7 +4,7 @@ Some backends count over all groups of a process (nccl2 of 2026), so that equal 
 communications. Where the members' lists agree in length and operations, but not in numbers, either a rank was recorded
 a few communications later, or the numbers run over groups: then the clocks decide, since the ends of what is one
 communication keep their distance. A group with one collective cannot be checked so: it is trusted as the others are.
-Kineto's ``Comms Id`` is made of group and number, and tells no more than these.
+Kineto's ``Comms Id`` is made of group and number, and shows no more than these.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What a snapshot of CUDA memory tells: who holds the peak, what is lost to fragmentation, what leaks."""
+"""What a snapshot of CUDA memory shows: who holds the peak, what is lost to fragmentation, what leaks."""

@@ -44,7 +44,7 @@ class Categories:
 
 
 def categorised(replay: Replay, roles: Sequence[Role], steps: Steps) -> Categories:
-    """Tell what each block holds.
+    """Find what each block holds.
 
     - *frames*: the stack that allocated it is of a gradient buffer, a communication, the input, a recomputation, or the
       construction of the model.
@@ -155,7 +155,7 @@ def _matched(lives: Lifetimes, candidates: Bool, gradients: Bool, steps: Steps) 
         scaled = {size * numerator // denominator: count for size, count in wanted.items()}
         if all(there[size] >= count for size, count in scaled.items()):
             for size, count in scaled.items():
-                # Which of more blocks of one size than gradients they are, nothing tells; as many are named.
+                # Which of more blocks of one size than gradients they are, nothing shows; as many are named.
                 found[np.flatnonzero(candidates & (lives.requested == size))[:count]] = True
             return found
     return found

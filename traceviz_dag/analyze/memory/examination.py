@@ -18,10 +18,10 @@ from traceviz_dag.arrays import Bool
 from traceviz_dag.read.memory.snapshot import UNKNOWN, Snapshot
 
 BEFORE = "allocated before the recording"
-"""What stands for the stack of a block that has none, since it was allocated before the recording."""
+"""What represents the stack of a block that has none, since it was allocated before the recording."""
 
 FRAMELESS = "no call stack recorded"
-"""What stands for the stack of a block that was allocated during the recording, but has none."""
+"""What represents the stack of a block that was allocated during the recording, but has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class Examined:
 
     @property
     def peak_requested_bytes(self) -> int | None:
-        """The most that was requested at once; None without events, which alone tell of other times than the end."""
+        """The most that was requested at once; None without events, which alone show other times than the end."""
         return self.replay.peak_requested if len(self.replay.action) else None
 
     def parts(self, event: int) -> list[Part]:
@@ -106,7 +106,7 @@ class Examined:
         return sorted(found, key=lambda holder: (-holder.requested_bytes, holder.text))
 
     def rows(self, which: Bool) -> Iterator[tuple[int, int, int, str]]:
-        """Stack, category and requested bytes of some blocks, and what stands for the stack of one without; else ""."""
+        """Stack, category and requested bytes of some blocks, and what represents the stack of one without; else ""."""
         lives = self.replay.lifetimes
         columns = (lives.stack[which], self.categories.category[which], lives.requested[which], lives.begin[which])
         for stack, category, size, begin in zip(*(column.tolist() for column in columns), strict=True):
@@ -132,7 +132,7 @@ class Examined:
         return [python_text(stacks.of(number)) for number in range(len(stacks))]
 
     def share_of(self, evidence: str, event: int) -> float | None:
-        """The share of the requested bytes after an event whose category is told by an evidence."""
+        """The share of the requested bytes after an event whose category is known from an evidence."""
         total = int(self.replay.requested[event + 1])
         told = sum(part.requested_bytes for part in self.parts(event) if part.evidence == evidence)
         return told / total if total else None

@@ -23,8 +23,8 @@ class Seen:
     """When and on which GPUs something was recorded.
 
     Attributes:
-        first_ns, last_ns: of the epoch; None where nothing tells.
-        gpus: numbers of GPUs in their process; empty where nothing tells, or where they count otherwise.
+        first_ns, last_ns: of the epoch; None where nothing shows.
+        gpus: numbers of GPUs in their process; empty where nothing shows, or where they count otherwise.
     """
 
     first_ns: int | None
@@ -56,7 +56,7 @@ def seen_by_trace(first_ns: int | None, last_ns: int | None, devices: Collection
 def matched(snapshot: Seen, trace: Seen) -> tuple[MatchEvidence, str]:
     """How a snapshot of a rank's name is known to be of its trace, and why it is not; empty where it is.
 
-    Both are known to claim one rank. GPUs must be the same, and the times overlap, as far as both tell them.
+    Both are known to claim one rank. GPUs must be the same, and the times overlap, as far as both give them.
     """
     if snapshot.gpus and trace.gpus and not snapshot.gpus & trace.gpus:
         return MatchEvidence.NAME, f"it is of {_gpus(snapshot.gpus)}, and the trace of its rank of {_gpus(trace.gpus)}"

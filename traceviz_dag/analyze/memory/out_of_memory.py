@@ -24,7 +24,7 @@ class Verdict(StrEnum):
     LIMIT = "limit"
     """The device alone had enough free: a limit of the process or another allocator refused."""
     UNKNOWN = "unknown"
-    """The snapshot does not tell what the device had free, and what it tells would not have served."""
+    """The snapshot does not show what the device had free, and what it shows would not have served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class OutOfMemory:
     Attributes:
         event: its place among the device's events.
         asked_bytes: what was requested, rounded up by the allocator.
-        device_free_bytes: what the driver had free; None where the file does not tell.
+        device_free_bytes: what the driver had free; None where the file does not show.
         segment_bytes: what the allocator asks the driver for to serve it.
         largest_free_block_bytes: the largest free piece of the reserved memory that this request could have used.
         inactive_bytes: all free pieces of the reserved memory.

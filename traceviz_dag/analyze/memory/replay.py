@@ -45,7 +45,7 @@ class Lifetimes:
 
     Events are places among the events of the device. ``begin`` is ``UNKNOWN`` for a block allocated before the first
     event; ``requested_free`` and ``end`` are ``UNKNOWN`` where the block was not freed by the end. ``block_bytes`` is
-    known for blocks that are live at the end alone: events tell what was requested.
+    known for blocks that are live at the end alone: events show what was requested.
     """
 
     address: Int64
@@ -79,7 +79,7 @@ class Replay:
         action, address, bytes, stream, time_us, stack: columns of these events.
         requested: bytes requested in live blocks, frees that are pending included: before the first event, then after
             each.
-        reserved: bytes of segments, alike.
+        reserved: bytes of segments.
         segments: places of its segments in the snapshot.
         contradictions: what does not fit together, one of ``CONTRADICTIONS`` → how often.
     """
@@ -137,7 +137,7 @@ class Replay:
 def replayed(snapshot: Snapshot, device: int) -> Replay:
     """Replay one device of a snapshot.
 
-    An allocation takes its bytes off, going back; a completed free puts them back. Segments alike.
+    An allocation takes its bytes off, going back; a completed free puts them back; so for segments.
     """
     events = np.flatnonzero(snapshot.events["device"] == device)
     columns = {

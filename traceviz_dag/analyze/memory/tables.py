@@ -38,7 +38,7 @@ def memory_tables(
     """The tables of some devices of a snapshot, by name; call stacks are those of all.
 
     Args:
-        file: its path, for people. matched_by: what tells that it is of its rank's trace; None of a file alone.
+        file: its path, for people. matched_by: what shows that it is of its rank's trace; None of a file alone.
         fault: what of it could not be used, in a line.
     """
     return {
@@ -53,7 +53,7 @@ def memory_tables(
 
 
 def tables_of_trace(rows: pa.Table, source: str) -> dict[str, pa.Table]:
-    """The same tables from what a trace tells of memory: its events alone, not what was requested, or by whom.
+    """The same tables from what a trace shows of memory: its events alone, not what was requested, or by whom.
 
     Args:
         rows: as ``read.kineto.memory.MEMORY``, in the order of time; those of the host are left out.

@@ -164,7 +164,7 @@ def check_gpus(profile: NsysProfile, gpus: Sequence[int]) -> None:
 
 
 def processes_of(gpus: Iterable[Activity]) -> tuple[int, ...] | None:
-    """The processes of some operations, ascending; None, which means all, where an operation does not tell its own."""
+    """The processes of some operations, ascending; None, which means all, where an operation does not show its own."""
     found = sorted({process for gpu in gpus for process in distinct(gpu.process).tolist()})
     return None if MISSING in found else tuple(found)
 

@@ -84,7 +84,7 @@ def copies(profile: NsysProfile, activity: Activity, window: Clip | None = None)
 
 
 def _asynchronous(profile: NsysProfile, activity: Activity) -> Int64:
-    """1 where the launching call is an asynchronous one, 0 where it is not, NONE where nothing tells."""
+    """1 where the launching call is an asynchronous one, 0 where it is not, NONE where nothing shows."""
     names = profile.names("calls", "name")
     form = np.array(["Async" in name if name.startswith(_FOR_MEMORY) else NONE for name in names], dtype=np.int64)
     calls = profile.rows("calls", "name", of=processes_of([activity]))

@@ -23,7 +23,7 @@ class KernelInstructions:
     Attributes:
         names: of the profile; several where they differ in template arguments alone, none where no name is the same.
         total_ns, launches: of these kernels on one GPU in a window; None where there is none.
-        instructions: issued by warps, by opcode, the most first. cycles: alike, in cycles.
+        instructions: issued by warps, by opcode, the most first. cycles: the same, in cycles.
         tensor_share: of tensor-core products among all instructions.
     """
 

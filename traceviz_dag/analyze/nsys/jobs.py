@@ -22,7 +22,7 @@ _SEPARATORS = re.compile(r"[\s._-]+")
 
 @dataclass(frozen=True, slots=True)
 class CaptureEvidence:
-    """What an export tells of the job that it is of.
+    """What an export shows of its job.
 
     Attributes:
         name: of the file.

@@ -111,13 +111,13 @@ class SlowCommunication:
 
 
 FEWEST_ALIKE = 5
-"""With fewer communications that are alike nothing is usual."""
+"""With fewer communications that are similar nothing is usual."""
 
 
 def slow_communication(
     profile: NsysProfile, activity: Activity, window: Clip | None = None, times: float = 3
 ) -> list[SlowCommunication]:
-    """Communication kernels that start in a window and take ``times`` the median of those alike, worst first."""
+    """Communication kernels that start in a window and take ``times`` the median of similar ones, worst first."""
     chosen = activity.window(window)
     communicates = activity.intervals.kind == KINDS.index(Kind.COMMUNICATION)
     rows = np.flatnonzero(communicates & activity.started_within(chosen))
@@ -151,8 +151,8 @@ def slow_communication(
 def _operations(profile: NsysProfile, activity: Activity, rows: Int64) -> tuple[list[str], Int64]:
     """Names of operations, and the index of each kernel's own.
 
-    Kernels tell their operation, but for an all-to-all: it is sends and receives, and only PyTorch's ranges around its
-    launch tell that.
+    Kernels show their operation, but for an all-to-all: it is sends and receives, and only PyTorch's ranges around its
+    launch show that.
     """
     of_name = [operation_in_name(name) for name in activity.names]
     distinct = sorted({*of_name, _ALL_TO_ALL})

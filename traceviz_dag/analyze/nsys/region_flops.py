@@ -25,7 +25,7 @@ class RegionFlops:
 
     Attributes:
         count: ranges that launched something.
-        flops: of all of them; None where neither given nor told by sizes.
+        flops: of all of them; None where neither given nor known from sizes.
         flops_from: where they are from, in words; why there are none.
         gpu_ns: sum of their times from first start to last end on the GPU. busy_ns: union of what they launched.
         peak_flops_per_s: of the GPU; None where unknown.
@@ -64,7 +64,7 @@ def region_flops(
     Args:
         wanted: which ranges are the region.
         window: ranges that start in it; None takes all.
-        flops: of one such range; None: as the sizes of the matrix products inside tell.
+        flops: of one such range; None: as the sizes of the matrix products inside show.
         peak: of the GPU, operations a second; None: by its name.
     """
     projection = project(profile, activity, window, wanted)

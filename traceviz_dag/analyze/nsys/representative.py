@@ -1,4 +1,4 @@
-"""Which GPU and which iteration stand for a profile: those whose measures are nearest to the median of all."""
+"""Which GPU and which iteration represent a profile: those whose measures are nearest to the median of all."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Representative:
 def representative(
     profile: NsysProfile, gpus: Sequence[Activity], rules: Rules, window: Clip | None = None
 ) -> Representative | None:
-    """What stands for these GPUs; None where no iteration is in the window."""
+    """What represents these GPUs; None where no iteration is in the window."""
     overlaps = [gpu_overlap(one, window) for one in gpus]
     values = np.array([[getattr(one, name) for name in _MEASURES] for one in overlaps], dtype=np.int64)
     middle = np.sort(values, axis=0)[(len(values) - 1) // 2]

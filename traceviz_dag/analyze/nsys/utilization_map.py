@@ -17,7 +17,7 @@ from traceviz_dag.vocabulary import Kind
 
 @dataclass(frozen=True, slots=True)
 class GpuParts:
-    """One GPU in the parts of a window, one entry a part: unions, ns.
+    """One GPU in the parts of a window, one entry per part: unions, ns.
 
     Attributes:
         device: the GPU's number.

@@ -29,7 +29,7 @@ class OverlapVerdict:
     Attributes:
         kind: stages, dimension or named. units: how many; iterations: of these iterations. ranks: of so many ranks.
         period_ns: p50, p90 and p99. stage0_ns, stage1_ns, overlap_score: p50 of the units'; the score may be None.
-        verdict: overlapped, serialized, not told apart, between, beyond the sum, or below the longer stage.
+        verdict: overlapped, serialized, not distinguished, between, beyond the sum, or below the longer stage.
     """
 
     kind: str
@@ -56,7 +56,7 @@ def verdict(period_ns: float, stage0_ns: float, stage1_ns: float) -> str:
     longer, both = max(stage0_ns, stage1_ns), stage0_ns + stage1_ns
     as_max, as_sum = abs(period_ns - longer) <= ALIKE * longer, abs(period_ns - both) <= ALIKE * both
     if as_max and as_sum:
-        # One stage is so short beside the other that the period does not tell.
+        # One stage is so short beside the other that the period does not show.
         return "not told apart"
     if as_max or as_sum:
         return "overlapped" if as_max else "serialized"
@@ -117,7 +117,7 @@ def in_words(one: OverlapVerdict) -> str:
     against = {
         "overlapped": f"≈ max({first}, {second})",
         "serialized": f"≈ {first} + {second}",
-        "not told apart": f"≈ max and ≈ sum of {first} and {second}, too near to tell apart",
+        "not told apart": f"≈ max and ≈ sum of {first} and {second}, too close to distinguish",
         "between": f"between max and sum ({both / 1e6:,.3f}) of {first} and {second}",
         "beyond the sum": f"beyond {first} + {second} = {both / 1e6:,.3f}",
         "below the longer stage": f"below max({first}, {second})",

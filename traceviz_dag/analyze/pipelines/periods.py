@@ -1,4 +1,4 @@
-"""The table ``periods``: does a repeating pair of stages overlap, unit by unit, told from starts and busy times alone.
+"""The table ``periods``: does a repeating pair of stages overlap, unit by unit, known from starts and busy times alone.
 
 period = start of the next unit - start; derived_hidden = stage0 + stage1 - period; OverlapScore = derived_hidden /
 min(stage0, stage1). 1 means that the period is that of the longer stage, 0 that the two run one after the other. The
@@ -34,7 +34,7 @@ STAGES, DIMENSION, NAMED = "stages", "dimension", "named"
 FEWEST_UNITS = 2
 _BESIDE = " communication in its "
 BUSY_COLUMNS = ("start_ns", "duration_ns", "kind", "dimension")
-"""Columns of ``kernels`` that tell a rank's busy times."""
+"""Columns of ``kernels`` that show a rank's busy times."""
 
 Rows = dict[str, object]
 

@@ -106,7 +106,7 @@ def no_bubble(microbatches: pa.Table, topology: Topology) -> tuple[str, bool] | 
 
     Returns:
         The reason, and whether it is certain: a job without pipeline parallelism has no bubble to part, while one whose
-        pipelines or micro-batches nothing tells may well have one. None where there are rows.
+        pipelines or micro-batches nothing shows may well have one. None where there are rows.
     """
     items = work_items(microbatches)
     if _pipelines(items, topology):

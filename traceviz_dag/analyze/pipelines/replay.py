@@ -76,7 +76,7 @@ def replay(structure: Structure, durations: Durations) -> tuple[Durations, Durat
     """Start and end of every item, from 0.
 
     Args:
-        durations: items × cases; cases are pipelines and sets of durations alike.
+        durations: items × cases; cases are pipelines and sets of durations.
     """
     starts, ends = np.zeros_like(durations), np.zeros_like(durations)
     waits_for = structure.waits_for.tolist()

@@ -16,7 +16,7 @@ from traceviz_dag.arrays import Int64
 
 @dataclass(frozen=True, slots=True)
 class Units:
-    """Steady units of all ranks; one entry a unit.
+    """Steady units of all ranks; one entry per unit.
 
     Attributes:
         rank, step: whose unit it is; ordinal: its place among the rank's units of the ProfilerStep, from 0.

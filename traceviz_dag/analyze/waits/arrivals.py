@@ -2,7 +2,7 @@
 
 In a matched communication wait = last arrival - own arrival and transfer = duration - wait, on each rank. A kernel that
 carries messages waits for the peers of its own messages only. Nobody's communication ends before the last has arrived:
-a wait that is longer than its kernel shows that the clocks are wrong, and none is told.
+a wait that is longer than its kernel shows that the clocks are wrong, and none is reported.
 
 Where members end together no clock is needed: who arrives last has the shortest kernel, and the wait of the others is
 what their kernels last longer.
@@ -53,7 +53,7 @@ REFUSALS = tuple(Refusal)
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """One entry a row of the matches; ``MISSING`` where the row is not matched with another rank.
+    """One entry per row of the matches; ``MISSING`` where the row is not matched with another rank.
 
     Attributes:
         wait_ns: last arrival minus own.
@@ -81,7 +81,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class ToldArrivals:
-    """Arrivals by one measure, and why it tells nothing of the other rows.
+    """Arrivals by one measure, and why it shows nothing of the other rows.
 
     Attributes:
         arrivals: ``MISSING`` where the measure cannot be believed.
@@ -148,7 +148,7 @@ def judge_arrivals(matches: Matches, rank_clocks: pa.Table) -> JudgedArrivals:
 
 
 def ends_together(matches: Matches) -> Bool:
-    """Mark matched collectives of GPUs that nobody leaves before the last has come: their durations tell the waits."""
+    """Mark matched collectives of GPUs that nobody leaves before the last has come: their durations show the waits."""
     device, names = labels(matches.rows.table, "device")
     on_cpu = np.array([name == CPU_DEVICE for name in names])[device]
     collective = np.zeros(len(matches.rows), dtype=bool)

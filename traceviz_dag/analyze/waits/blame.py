@@ -29,7 +29,7 @@ HOST_JITTER_NS = 20_000
 
 HOST_TIMES, HOST_PAUSE_NS = 3, 1_000_000
 """So often, or for so long in all, a host must be late beyond that; one hiccup of some tenths of a millisecond in a
-step is nothing that anybody can mend."""
+step is nothing that anybody can fix."""
 
 BLAMED_TIMES, BLAMED_OF_WORST = 3.0, 0.2
 """And this multiple of the lower quartile of all ranks (a quarter, and not half, since of two expert-parallel ranks one
@@ -47,7 +47,7 @@ LATE_PARTS = ("late_compute_ns", "late_communication_ns", "late_memory_ns", "lat
 
 
 def judged_waits(collectives: pa.Table) -> pa.Table:
-    """The rows whose wait can be told, with ``judged_wait_ns`` and ``late_rank`` by the best measure there is.
+    """The rows whose wait can be known, with ``judged_wait_ns`` and ``late_rank`` by the best measure there is.
 
     Those of communications with missing members are left out: the last rank may be one of these.
     """
@@ -113,7 +113,7 @@ def late_ranks(collectives: pa.Table, step_ns: int | None) -> pa.Table:
         step_ns: how long the longest training step of the table takes (``step_time.step_time``); None blames nobody.
 
     Returns:
-        A row a rank: ``communications`` it was in whose waits can be told, ``last`` in how many, ``delay_ns``,
+        A row per rank: ``communications`` it was in whose waits can be known, ``last`` in how many, ``delay_ns``,
         ``own_ns`` (both sums of longest waits), ``own_share`` of the step (of ``steps``, that in which its own part is
         greatest), ``late_category`` of most of the delay (host where most of its own part is), ``blamed``.
     """
@@ -193,7 +193,7 @@ def blamed_ranks(late: pa.Table) -> list[LateRank]:
 
 
 def nobody_blamed(late: Iterable[LateRank], step_ns: int | None, uncertain: int, kernels: int) -> str:
-    """Why no rank is blamed, in words: nobody was late, or nothing tells who was.
+    """Why no rank is blamed, in words: nobody was late, or nothing shows who was.
 
     Args:
         late: rows of ``late_ranks``, none of them blamed. step_ns: as given to it.
@@ -202,7 +202,7 @@ def nobody_blamed(late: Iterable[LateRank], step_ns: int | None, uncertain: int,
     if step_ns is None:
         return "nobody can be blamed: the time of the step is not known"
     if not any(row["communications"] for row in late):
-        return "nobody can be blamed: no wait among peers of one stage is told"
+        return "nobody can be blamed: no wait among peers of one stage is known"
     nobody = "no rank is to blame for the waiting of its stage's peers"
     if not uncertain:
         return nobody

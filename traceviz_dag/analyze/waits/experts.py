@@ -25,7 +25,7 @@ def expert_load(exchanges: pa.Table) -> pa.Table:
         exchanges: a row per member of each matched all-to-all: communication, rank, in_elements, out_elements.
 
     Returns:
-        A row a rank: ``exchanges``, ``elements`` that its experts took, ``load`` (against the mean of its peers), the
+        A row per rank: ``exchanges``, ``elements`` that its experts took, ``load`` (against the mean of its peers), the
         highest first.
     """
     rank, number = (optional_integers(exchanges, name) for name in ("rank", "communication"))

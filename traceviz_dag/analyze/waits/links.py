@@ -32,11 +32,11 @@ def link_speeds(collectives: pa.Table) -> pa.Table:
     Transfers are compared among communications of one dimension, operation, size and scope, small ones left out. A
     group is as slow as its slowest link; so a rank's links (inside its node, or out of it) are slow where each of two
     or more dimensions that use them is. Where another such rank is in all groups that could be compared, it may be the
-    slow one: it is, where it is slow in groups without this rank, too; else nothing tells which of them is.
+    slow one: it is, where it is slow in groups without this rank, too; else nothing shows which of them is.
 
     Returns:
         A row per rank × scope: ``dimensions`` that could be compared, ``best_ratio`` and ``worst_ratio`` of its
-        transfers to the usual ones (1 is usual), ``slow`` (NULL where that cannot be told from ``or_of``, the other
+        transfers to the usual ones (1 is usual), ``slow`` (NULL where it cannot be separated from ``or_of``, the other
         ranks whose links may be the slow ones instead); the slowest first.
     """
     compared = _compared(collectives)
@@ -96,7 +96,7 @@ def _compared(collectives: pa.Table) -> _Compared:
         none = np.empty(0, np.int64)
         return _Compared(none, none, none, none, none.astype(np.float64), *words)
     _, kind = number_groups(dimension[0], codes(rows, "operation")[0], scope[0], size)
-    # Against itself alone no group can stand out.
+    # Against itself alone no group can be an outlier.
     group = _group_numbers(rows)
     of_group, member = number_groups(kind, group)
     groups = np.bincount(kind[of_group])
@@ -190,7 +190,7 @@ def _always_together(
 
 
 def _is_slow(look: Look, slow: set[Look], others: dict[Look, list[int]]) -> bool | None:
-    """Whether the links are slow; None where they cannot be told from those of the others."""
+    """Whether the links are slow; None where they cannot be separated from those of the others."""
     if look not in slow:
         return False
     if not others[look]:

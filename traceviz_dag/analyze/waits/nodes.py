@@ -1,4 +1,4 @@
-"""Which node each rank runs on, as far as the devices' numbers tell it."""
+"""Which node each rank runs on, as far as the devices' numbers show it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 
 def nodes_of_devices(devices: Mapping[int, str | None]) -> dict[int, int]:
-    """Rank → ordinal of its node; empty where the devices do not tell.
+    """Rank → ordinal of its node; empty where the devices do not show.
 
     Ranks are laid out node by node, a process a GPU: with n GPUs a node, rank r runs on device r mod n of node r // n.
-    Where every process sees one device only (number 0), or a rank breaks the pattern, nothing can be told.
+    Where every process sees one device only (number 0), or a rank breaks the pattern, nothing can be known.
 
     Args:
         devices: rank → ``gpu:N``.

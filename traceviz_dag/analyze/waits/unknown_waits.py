@@ -1,4 +1,4 @@
-"""Why nothing tells for certain who waited for whom, and which ranks to look at."""
+"""Why nothing shows for certain who waited for whom, and which ranks to look at."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ CONTRADICTS = frozenset({Fault.ORDER_DIFFERS, Fault.OPERATIONS_DIFFER})
 """What a communication is that contradicts those of other ranks."""
 
 _WHY = {
-    Fault.NO_GROUP: "nothing tells their process groups",
-    Fault.MEMBERS_UNKNOWN: "nothing tells who takes part in them",
-    Fault.NO_SCHEDULE: "the pipeline's steps, which tell what each message carries, are not known",
+    Fault.NO_GROUP: "nothing shows their process groups",
+    Fault.MEMBERS_UNKNOWN: "nothing shows who takes part in them",
+    Fault.NO_SCHEDULE: "the pipeline's steps, which show what each message carries, are not known",
     Fault.NOT_IN_SCHEDULE: "the pipeline's steps have no messages for them",
     Fault.PEER_MISSING: "the other ends of their messages were not found",
     Fault.PEER_DIFFERS: "recorded peers contradict the pipeline's steps",
@@ -67,7 +67,7 @@ def unknown_waits(collectives: pa.Table) -> UnknownWaits | None:
         unread = len(ranks) < largest
         read = f"only {len(ranks)} of the {largest} ranks that take part were read"
         return UnknownWaits(f"{about}: {read if unread else 'members have no kernel for them'}", unread)
-    return UnknownWaits(f"{about}: {_WHY.get(cause, 'neither solved clocks nor durations tell it')}", unread=False)
+    return UnknownWaits(f"{about}: {_WHY.get(cause, 'neither solved clocks nor durations show it')}", unread=False)
 
 
 def _contradiction(rows: list[dict[str, object]], contradicting: list[dict[str, object]]) -> str:

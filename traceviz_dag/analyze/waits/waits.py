@@ -28,7 +28,7 @@ from traceviz_dag.tables import COLLECTIVES
 from traceviz_dag.vocabulary import Dimension
 
 BESIDE_COLUMNS = ("start_ns", "duration_ns", "kind", "dimension", "category", "step", "beside_ns")
-"""Columns of ``kernels`` that tell what a rank did beside its communications."""
+"""Columns of ``kernels`` that show what a rank did beside its communications."""
 
 BEGAN_TOGETHER = 0.25
 """Share of a wait by which two ranks' first kernels of a step may lie apart: they then do not explain it."""

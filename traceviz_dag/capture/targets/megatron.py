@@ -12,7 +12,7 @@ from traceviz_dag.capture.rendering import Rendering, iteration_words
 
 
 def arguments(config: ProfilingConfig, release: Release = MAIN) -> list[str]:
-    """The arguments, one a word, that a release takes."""
+    """The arguments, one per word, that a release takes."""
     words = ["--profile"]
     if config.use_pytorch_profiler:
         words.append("--use-pytorch-profiler")

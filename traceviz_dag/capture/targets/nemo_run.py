@@ -51,8 +51,6 @@ def render(config: ProfilingConfig) -> list[Rendering]:
                 f"The plugin has no fields for memory history and NVTX ranges: add {' '.join(further_nsys)} to the "
                 "task's arguments."
             )
-        notes.append(
-            "NeMo-Run calls nsys with --cuda-event-trace=false: waits between streams have no rows of their own."
-        )
+        notes.append("NeMo-Run calls nsys with --cuda-event-trace=false: waits between streams have no separate rows.")
         notes.append("Together with FaultTolerancePlugin Bridge drops nsys with a mere warning.")
     return [Rendering("nemo-run", f"NeMo-Run {name}", text, tuple(notes))]

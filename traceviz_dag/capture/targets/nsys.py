@@ -13,7 +13,7 @@ SLURM_NAME = "profile_%p_%q{SLURM_JOB_ID}_node%q{SLURM_NODEID}_rank%q{SLURM_PROC
 
 
 def words(config: ProfilingConfig, name: str) -> list[str]:
-    """The line up to the program, one entry a word.
+    """The line up to the program, one entry per word.
 
     Args:
         name: the report's name; nsys puts in process id (%p) and environment (%q).
@@ -55,7 +55,7 @@ def render(config: ProfilingConfig) -> list[Rendering]:
             "nsys-export",
             "Export of each report, on a machine with nsys",
             export,
-            ("Without the blobs traceviz cannot tell the sizes and groups of NCCL's operations.",),
+            ("Without the blobs traceviz does not know the sizes and groups of NCCL's operations.",),
         ),
         Rendering("nsys-torchrun", "Nsight Systems under torchrun", line(config, TORCHRUN_NAME), tuple(notes)),
         Rendering("nsys-slurm", "Nsight Systems under Slurm", line(config, SLURM_NAME), tuple(notes)),

@@ -31,7 +31,7 @@ from traceviz_dag.vocabulary import Dimension, Evidence, Phase, TopologySource
 _PHASES = tuple(Phase)
 _NO_PHASE = _PHASES.index(Phase.UNKNOWN)
 _OF_GROUPS = frozenset({Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP, Dimension.PP})
-"""Dimensions whose groups carry nothing else that a call stack would not tell."""
+"""Dimensions whose groups carry nothing else that a call stack would not show."""
 _COMBINED_GROUPS = frozenset({"tp_cp", "tp_dp", "tp_dp_cp", "etp_ep"})
 _EXPERT_DIMENSIONS = frozenset({Dimension.EP, Dimension.ETP, Dimension.EDP})
 _EXPERT_OPERATORS = ("_AllToAll", "_AllToAllBackward")
@@ -201,8 +201,8 @@ def _as_where_launches_are_known(alike: Int64, lost: Bool, decisions: list[Dimen
     """Of what the default group does without a known place, take what it serves wherever the same is launched.
 
     Args:
-        alike: per communication what tells it apart but for its place; equal columns are the same. lost: whether
-            nothing tells where it was launched.
+        alike: per communication what distinguishes it but for its place; equal columns are the same. lost: whether
+            nothing shows where it was launched.
     """
     world = np.array([decision.dimension is Dimension.WORLD for decision in decisions], dtype=bool)[which]
     if not (lost & world).any() or lost.all():
@@ -306,7 +306,7 @@ def _sharded_data(
     """Find data parallelism that is sharded over a group which nothing describes.
 
     It gathers parameters before a layer in both passes, and scatters gradients in the backward pass alone; sequences
-    that are split over a tensor-parallel group are scattered in the forward pass, too. Nothing is told of a job that is
+    that are split over a tensor-parallel group are scattered in the forward pass, too. Nothing is said of a job that is
     known to split its model otherwise.
     """
     if groups.split & _OF_THE_MODEL or any(decision.dimension in _OF_THE_MODEL for decision in decisions):
@@ -335,7 +335,7 @@ def _sharded_data(
 
 def _from_same_groups(decisions: list[DimensionDecision], of_groups: list[GroupFacts]) -> list[DimensionDecision]:
     """Give a communication of an undescribed group the dimension that call stacks, or collectives which only groups of
-    one dimension have, tell of the group elsewhere."""
+    one dimension have, show the group elsewhere."""
     told: dict[str, set[Dimension]] = {}
     for decision, group in zip(decisions, of_groups, strict=True):
         tells = decision.evidence is Evidence.CALL_STACK or decision.rule == RANKS_AND_USE
@@ -360,8 +360,8 @@ def _from_streams(
 ) -> tuple[list[DimensionDecision], Int64]:
     """Give an undecided communication the dimension of what has its stream to itself.
 
-    Only a known group tells, since a communicator keeps to its stream: a role read from the call stack does not (one
-    default group can carry gradients and embeddings alike), unless the kernel's own name leaves few dimensions and this
+    Only a known group shows it, since a communicator keeps to its stream: a role read from the call stack does not (one
+    default group can carry both gradients and embeddings), unless the kernel's own name leaves few dimensions and this
     is one of them. On the compute stream groups mix.
     """
     undecided = np.array([d.dimension is Dimension.UNKNOWN and d.evidence is Evidence.NONE for d in decisions])

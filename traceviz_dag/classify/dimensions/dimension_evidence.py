@@ -60,7 +60,7 @@ class GroupFacts:
 
     @property
     def certain(self) -> bool:
-        """Whether a name or a description tells the dimension; what ranks tell is weighed against the rest."""
+        """Whether a name or a description shows the dimension; what ranks show is weighed against the rest."""
         return self.dimension is not Dimension.UNKNOWN and self.rule != _BY_RANKS
 
 
@@ -72,7 +72,7 @@ class DimensionEvidence:
         split, absent: dimensions that the job is known to be split over, and known not to be.
         frame: the nearest frame rule that speaks of communication. kernel: the rule of the kernel's own name.
         collective: name of the collective, or of the kernel where it states none.
-        phase: of its launch; unknown where nothing tells.
+        phase: of its launch; unknown where nothing shows.
     """
 
     rules: Rules
@@ -119,7 +119,7 @@ class DimensionEvidence:
     def _candidates(self, group: GroupFacts) -> tuple[Dimension, ...]:
         """The group's candidates that have such a collective in such a phase, as what it then serves.
 
-        Ranks alone do not tell a dense group from one of experts that no source lists.
+        Ranks alone do not distinguish a dense group from one of experts that no source lists.
         """
         if group.certain:
             return group.candidates
@@ -189,7 +189,7 @@ class DimensionEvidence:
     ) -> DimensionDecision | None:
         overridden = "*" in frame.overrides or (group.certain and group.dimension in frame.overrides)
         fits = not group.certain and (not candidates or told in candidates)
-        # A frame says dp for dense and expert gradients alike; with both possible only the category is known.
+        # A frame says dp for both dense and expert gradients; with both possible only the category is known.
         if not overridden and fits and told is Dimension.DP and self._may_be_experts(group, candidates):
             both = (Dimension.DP, Dimension.EDP)
             return DimensionDecision(Dimension.UNKNOWN, Evidence.CALL_STACK, frame.name, both, role)

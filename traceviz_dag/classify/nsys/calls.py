@@ -83,7 +83,7 @@ class NcclCalls:
 
 @dataclass(frozen=True, slots=True)
 class RangeColumns:
-    """NVTX ranges as arrays; ``name`` indexes ``names``, whose last one stands for no name."""
+    """NVTX ranges as arrays; ``name`` indexes ``names``, whose last one represents no name."""
 
     names: tuple[str, ...]
     name: npt.NDArray[np.int32]
@@ -172,7 +172,7 @@ def _within_all_to_all(ranges: RangeColumns, thread: Int64, time_ns: Int64) -> n
 
 
 def operation_in_name(kernel: str) -> str:
-    """The operation that a communication kernel's own name tells, in NCCL's words; its bare name otherwise."""
+    """The operation that a communication kernel's own name shows, in NCCL's words; its bare name otherwise."""
     match = _IN_KERNEL_NAME.search(kernel)
     return (
         match[1] if match else kernel.split("(", maxsplit=1)[0].split("<", maxsplit=1)[0].removeprefix("void ").strip()

@@ -351,7 +351,7 @@ def communicator_groups(
         ranks: process → its rank; processes that hold several ranks must not be in it.
 
     Returns:
-        Communicator → (its group with the members found, and these). The size is that which NCCL's initialisation
+        Communicator → (its group with the members found, and these). The size is the one that NCCL's initialisation
         states where that was captured, else the number of members found.
     """
     table = profile.table("ranges", "thread", "communicator", "communicator_size", "communicator_rank")

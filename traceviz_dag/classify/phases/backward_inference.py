@@ -24,7 +24,7 @@ class BackwardSteps:
         start_ns, end_ns: of each step's first and last autograd node.
         of_position: tree position → the step that it belongs to, or NONE.
         maker_step: tree position → the step that runs the node which this operator made, or NONE.
-        pauses_ns: when the main thread began to wait for autograd work, ascending; more than one a step where forward
+        pauses_ns: when the main thread began to wait for autograd work, ascending; more than one per step where forward
             work runs in between.
     """
 

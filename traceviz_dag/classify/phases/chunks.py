@@ -15,11 +15,11 @@ _MODULE = re.compile(r"nn\.Module: (.+)_([0-9]{1,18})$")
 
 
 def chunks_of_forward_steps(trace: TraceEvents, tree: HostTree, member: Int64, forward: Int64, counted: Bool) -> Int64:
-    """Chunk of each forward step, or MISSING where modules do not tell.
+    """Chunk of each forward step, or MISSING where modules do not show.
 
     The profiler numbers the instances of a module class as it meets them, and chunk 0 runs first. Steps of one chunk
     run the same instances and steps of different chunks different ones, so each class whose instances fall apart like
-    that tells the chunks. What tells most steps decides, then what most classes say.
+    that shows the chunks. What shows most steps decides, then what most classes say.
 
     Args:
         member: per tree position the index of its step, or NONE.

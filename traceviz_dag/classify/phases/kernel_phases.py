@@ -61,12 +61,12 @@ def kernel_phases(
     One without a launch lies between two neighbours of its stream: where these agree, it is theirs, since a stream runs
     in launch order. A communication whose phase is still open, or only inferred, has the phase of its dimension. Where
     all this says nothing, the kernel's own name may. A CUDA graph that is launched outside the steps of micro-batches
-    can hold all of them: nothing tells its kernels apart.
+    can hold all of them: nothing shows its kernels apart.
 
     Args:
         between: what is inferred of launches outside all host rows; None where call stacks speak.
         decision_of: per kernel the index of its dimension's decision, or NONE.
-        gaps: when rows of the host were lost, as ``lost_host_rows`` has them: there neighbours tell nothing.
+        gaps: when rows of the host were lost, as ``lost_host_rows`` has them: there neighbours show nothing.
     """
     none = EVIDENCES.index(Evidence.NONE)
     phase = lookup(places.phase, launches.position, UNKNOWN_PHASE)

@@ -1,6 +1,6 @@
 """Which training step each step of a micro-batch is part of, and where the recorded window does not hold it whole.
 
-A micro-batch's number is its ordinal in its training step. Counting tells it only where the beginning of that step is
+A micro-batch's number is its ordinal in its training step. Counting shows it only where the beginning of that step is
 recorded and no rows of the host are lost since. A window can start or stop anywhere, and ``ProfilerStep`` marks need
 not begin where training steps do.
 """
@@ -52,7 +52,7 @@ class Passes:
 
     Attributes:
         of_step: per step the number of its pass.
-        counted: per step whether counting from the beginning of its pass tells its number.
+        counted: per step whether counting from the beginning of its pass shows its number.
         cuts: (number of the ProfilerStep, or MISSING; why it does not hold one whole training step).
     """
 
@@ -173,7 +173,7 @@ def passes_of_frames(
     start = lookup(tree.start_ns, frame, int(np.iinfo(np.int64).min))
     start = np.where(frame == NONE, _starts_of_marks(profiler, mark), start)
     if split or not all(begun.values()):
-        # Without its schedule's frame nothing tells where a step's pass begins.
+        # Without its schedule's frame nothing shows where a step's pass begins.
         of_step = np.where(frame == NONE, -2 - np.searchsorted(np.unique(mark), mark), frame)
         counted = np.array([begun.get(each, False) for each in frame.tolist()], dtype=bool)
     else:

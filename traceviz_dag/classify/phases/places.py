@@ -125,7 +125,7 @@ def read_places(
 @dataclass(frozen=True, slots=True)
 class LaunchesBetweenRows:
     """Phase (index into PHASES), rule (into ``Places.rule_names``) and step of kernels that the main thread launched
-    while no host row was open; UNKNOWN_PHASE and NONE for all others and where nothing tells."""
+    while no host row was open; UNKNOWN_PHASE and NONE for all others and where nothing shows."""
 
     phase: Int64
     rule: Int64
@@ -145,7 +145,7 @@ def infer_places(
     """Fill in what call stacks would have said, in a trace without them; rules that spoke keep their word.
 
     Args:
-        told: launches that tell finalisation and the optimizer apart.
+        told: launches that distinguish finalisation and the optimizer.
         gaps, needed: as in ``read_places``.
     """
     main = main_thread(trace)

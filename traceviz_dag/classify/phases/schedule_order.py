@@ -12,7 +12,7 @@ FORWARD, BACKWARD = 0, 1
 
 
 def numbers_by_order(step: Int64, direction: Int64, source: Int64) -> tuple[Int64, Int64]:
-    """Chunk and micro-batch of each step, training step by training step; MISSING where the order does not tell.
+    """Chunk and micro-batch of each step, training step by training step; MISSING where the order does not show.
 
     Args:
         step: training step of each forward or backward step, all by start.

@@ -106,12 +106,12 @@ def infer_steps(
 ) -> InferredSteps:
     """Find the steps of micro-batches without call stacks.
 
-    Chunks are told by the order of work: where backward steps run in the order of their forward steps there is one
+    Chunks are known from the order of work: where backward steps run in the order of their forward steps there is one
     chunk; otherwise the chunk numbers are those of the one interleaved schedule that gives exactly this order, and
     MISSING where none or several do.
 
-    Where one CUDA graph holds the whole forward-backward pass, only what lies around it is told. Training steps that
-    only run forward have no steps of micro-batches: what tells these apart is the backward pass.
+    Where one CUDA graph holds the whole forward-backward pass, only what lies around it is known. Training steps that
+    only run forward have no steps of micro-batches: what distinguishes these is the backward pass.
 
     Args:
         profiler: its marks, which need not begin where training steps do.

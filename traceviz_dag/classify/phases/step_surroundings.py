@@ -27,7 +27,7 @@ _NEVER = np.iinfo(np.int64)
 
 @dataclass(frozen=True, slots=True)
 class Communications:
-    """When kernels were launched that tell the parts of a training step apart, ns.
+    """When kernels were launched that distinguish the parts of a training step, ns.
 
     Attributes:
         optimizer_ns: communication of the gradient norm, and kernels that only an optimizer runs.
@@ -44,7 +44,7 @@ class Surroundings:
 
     Attributes:
         zeroed, unclear: tree positions that set gradients to zero before the first forward step; and those before it
-            of which nothing tells whether they are part of it.
+            of which nothing shows whether they are part of it.
         number: training steps, ascending; the rest by these.
         backward_end_ns, finished_ns, opens_ns, report_ns: end of the last backward step; start of the last sign of
             finalisation; start of the optimizer; start of what follows it.

@@ -64,12 +64,12 @@ def microbatch_steps(
     """Number the micro-batches of all forward and backward steps.
 
     A forward step's chunk follows from the module instances that it runs; its index counts the forward steps of that
-    chunk in the training step, where counting tells it. A backward step inherits both from the forward step whose
+    chunk in the training step, where counting shows it. A backward step inherits both from the forward step whose
     autograd nodes it runs. Without that link, backward steps are counted per chunk where there is only one chunk. Where
-    modules do not tell the chunks, the one schedule that has this order of steps does.
+    modules do not show the chunks, the one schedule that has this order of steps does.
 
     Args:
-        side: per tree position FORWARD, BACKWARD (recompute included) or NONE, by its phase; it tells the two halves
+        side: per tree position FORWARD, BACKWARD (recompute included) or NONE, by its phase; it shows the two halves
             of a combined step apart.
 
     Returns:

@@ -112,7 +112,7 @@ def _amid(profiler: ProfilerSteps, backward_ns: Int64, optimizer_ns: Int64) -> b
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """What a trace without call stacks tells of where its training steps begin and end.
+    """What a trace without call stacks shows of where its training steps begin and end.
 
     Attributes:
         zeroed_ns: when gradients were set to zero before a window's first forward step. zeroed_first: the trace begins
@@ -137,7 +137,7 @@ def passes_of_windows(
     """The passes of steps that the order of work shows: a window each.
 
     Numbers are counted where the window is recorded from its beginning to its end and no rows of the host are lost in
-    it, since without call stacks the order of all its steps tells chunks. Training that knows no micro-batches needs
+    it, since without call stacks the order of all its steps shows chunks. Training that knows no micro-batches needs
     less: it does not always zero gradients first, and its GPU can lag behind its host by a step.
 
     Args:

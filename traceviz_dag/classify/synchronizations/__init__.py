@@ -1,1 +1,1 @@
-"""Which stream or host call waits for which operation on the GPU, as far as a trace tells."""
+"""Which stream or host call waits for which operation on the GPU, as far as a trace shows."""

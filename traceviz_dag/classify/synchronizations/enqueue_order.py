@@ -1,9 +1,9 @@
 """In which order operations were put on a stream, seen from a host call: what came before it, and what after.
 
 Calls of one thread follow each other. Calls of two threads do only where the one has returned before the other begins;
-in between, nobody can tell. A stream runs its operations one after the other, in the order in which they were put on
+in between, nobody knows. A stream runs its operations one after the other, in the order in which they were put on
 it, so an operation that ran before one that came before a call came before the call, too. Where the row of a launch was
-lost, the operation's correlation id still tells its place, since a process counts its calls: between two calls of one
+lost, the operation's correlation id still shows its place, since a process counts its calls: between two calls of one
 thread, it counts as a call of this thread.
 """
 
@@ -84,7 +84,7 @@ class StreamOrder:
     Attributes:
         row: row of ``DeviceRows``.
         rank: of the call that launched each, or NONE. A CUDA graph's operations have one call.
-        thread, correlation: of this call, also where its row was lost; the thread is NONE where nothing tells it.
+        thread, correlation: of this call, also where its row was lost; the thread is NONE where nothing shows it.
         earliest_ns, latest_ns: between which times it was put on the stream.
     """
 
@@ -103,7 +103,7 @@ class StreamOrder:
         start = device.start_ns[row]
         end = start + device.duration_ns[row]
         known = call != NONE
-        # One thread's launches are in order; else the stream's own order tells, which clocks may blur by microseconds:
+        # One thread's launches are in order; else the stream's own order shows, which clocks may blur by microseconds:
         # of two that start at once the first is the one that ends at once.
         one_thread = bool(known.all()) and len(np.unique(thread)) <= 1
         order = np.lexsort((end, start, rank) if one_thread else (rank, end, start))

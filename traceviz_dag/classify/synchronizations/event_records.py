@@ -29,7 +29,7 @@ class EventRecords:
 
     Attributes:
         call: row of ``LaunchRows`` of the call that recorded the event, or NONE.
-        correlation, stream, device: its correlation id, and where the event was recorded; MISSING where not told.
+        correlation, stream, device: its correlation id, and where the event was recorded; MISSING where not known.
         fault: index into FAULTS, or NONE.
     """
 
@@ -111,7 +111,7 @@ class _Known:
 
     Attributes:
         listed: they are all that the profiler saw, not only those that something waits for.
-        event, context: number of the event in its context, for which its GPU stands.
+        event, context: number of the event in its context, which its GPU represents.
         ordered: no earlier record of the event may have taken effect later.
     """
 

@@ -36,7 +36,7 @@ FAULTS = (
     *RECORD_FAULTS,
     *(NO_ROW, NO_CALL, NOTHING_BEFORE, NOTHING_AFTER, AT_ONCE, UNTOLD, OUT_OF_ORDER, SEVERAL_GPUS, ELSEWHERE),
 )
-"""Why an operation is not told."""
+"""Why an operation is not known."""
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """The table ``synchronizations`` of one trace.
 
-The profiler's own rows tell the streams and the call that recorded an event (Kineto's ``cuda_sync``, Nsight Systems'
+The profiler's own rows show the streams and the call that recorded an event (Kineto's ``cuda_sync``, Nsight Systems'
 ``CUPTI_ACTIVITY_KIND_SYNCHRONIZATION``). Where there is only the host call, its streams are unknown. What was put on a
 stream before a record, or after a wait, follows from the order of the calls (``enqueue_order``).
 """
@@ -112,7 +112,7 @@ def _table(
 
 
 def _faults(waited_for: Int64, waiting: Int64) -> pa.Array:
-    """One column of both: where neither operation is told for two reasons, both of them."""
+    """One column of both: where neither operation is known for two reasons, both of them."""
     pairs, which = np.unique(np.stack([waited_for, waiting]), axis=1, return_inverse=True)
     texts = ["; ".join(dict.fromkeys(FAULTS[one] for one in pair if one != NONE)) or None for pair in pairs.T.tolist()]
     return labelled(which.reshape(-1), texts)

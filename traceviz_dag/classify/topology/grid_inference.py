@@ -26,7 +26,7 @@ class ImpliedGrids:
 
     Attributes:
         grids: the expert part means nothing unless ``expert_known``; nor do groups that depend on the number of
-            distributed-optimizer instances, which no other group tells.
+            distributed-optimizer instances, which no other group shows.
     """
 
     grids: RankGrids
@@ -100,7 +100,7 @@ def _expert_tensor_sizes(world: int, dense: Mapping[str, int], sizes: Mapping[st
 def _candidates(
     world: int, tp: int, cp: int, pp: int, ep: int, etp: int
 ) -> tuple[tuple[tuple[int, ...], ParallelSizes], ...]:
-    """The distinct pairs of grids of these sizes over all orders of the axes, each behind what tells it from others."""
+    """The distinct pairs of grids of these sizes over all orders of the axes, each behind what makes it unique."""
     found: dict[tuple[int, ...], ParallelSizes] = {}
     for tokens in permutations(ORDER_TOKENS):
         try:
@@ -121,7 +121,7 @@ def _distances(sizes: ParallelSizes) -> dict[str, int]:
 
 
 def _identity(sizes: ParallelSizes) -> tuple[int, ...]:
-    """What tells one pair of grids from another: the dense distances first."""
+    """What distinguishes one pair of grids from another: the dense distances first."""
     return (*(_distances(sizes)[axis] for axis in AXES), sizes.expert_tensor)
 
 

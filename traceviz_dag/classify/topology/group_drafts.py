@@ -1,6 +1,6 @@
 """Process groups while they are united: first the trace headers of all ranks, then further sources beside them.
 
-Groups are told apart by name and description, never by their ranks alone: often groups of different use have the same
+Groups differ by name and description, never by their ranks alone: often groups of different use have the same
 members.
 """
 
@@ -114,7 +114,7 @@ def compare(
         grid_group: the kind, by its name in ``rank_grids``.
         groups: all of the other source's groups of that kind.
         source: the other source.
-        described: ranks whose headers tell all of their groups, so that no group of these ranks alone is added.
+        described: ranks whose headers list all of their groups, so that no group of these ranks alone is added.
     """
     known = [draft for draft in drafts if draft.grid_group == grid_group and draft.primary and draft.ranks]
     covered = {rank: group for group in groups for rank in group}

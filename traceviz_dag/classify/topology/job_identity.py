@@ -23,11 +23,11 @@ _WEAK_FACTS_NEEDED = 2
 
 @dataclass(frozen=True, slots=True)
 class TraceIdentity:
-    """What tells the job of one rank's trace.
+    """What identifies the job of one rank's trace.
 
     Attributes:
         header: of the trace.
-        first_ns: wall clock near its first event, ns since 1970; None where the trace does not tell.
+        first_ns: wall clock near its first event, ns since 1970; None where the trace does not show.
     """
 
     header: TraceHeader

@@ -105,7 +105,7 @@ class _Grid:
         self._strides = strides(tokens, sizes)
 
     def groups(self, varying: tuple[str, ...]) -> npt.NDArray[np.int64]:
-        """Groups in which the tokens vary: one row a group, in Megatron's order of creation."""
+        """Groups in which the tokens vary: one row per group, in Megatron's order of creation."""
         inner = sorted(self._axes[token] for token in varying)
         outer = [axis for axis in range(self._ranks.ndim) if axis not in inner]
         size = int(np.prod([self._sizes[token] for token in varying]))

@@ -214,7 +214,7 @@ def _implied(drafts: list[GroupDraft], text: TopologyFile | None, world: int | N
 
 
 def _restore_order(drafts: list[GroupDraft], dense: RankGrids | None) -> list[str]:
-    """Put the text file's pipelines, whose ranks the file sorts, into stage order; say where no grid tells it."""
+    """Put the text file's pipelines, whose ranks the file sorts, into stage order; say where no grid shows it."""
     remarks = []
     in_order = {} if dense is None else {frozenset(group): group for group in dense.groups["pp"]}
     for draft in drafts:

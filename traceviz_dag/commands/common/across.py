@@ -81,7 +81,7 @@ def chosen_iterations(
 
 
 def end_untold(answers: Sequence[Mapping[str, Any]]) -> None:
-    """Say of which iterations the traces cannot tell for certain, after the answers were printed.
+    """Say of which iterations the traces cannot show for certain, after the answers were printed.
 
     Args:
         answers: one for each iteration: ``run``, ``iteration``, ``certain`` and, where that is false, ``reason``.
@@ -119,7 +119,7 @@ def blame_statement(row: LateRank) -> str:
     return (
         f"rank {row['rank']} delayed its peers by {milliseconds(row['own_ns'])} ms of its own "
         f"({row['late_category']}), {share_of_step(row['own_share'], row['steps'])}, last in {row['last']} of "
-        f"{row['communications']} communications; a sum of delays, not what mending it would save"
+        f"{row['communications']} communications; a sum of delays, not what fixing it would save"
     )
 
 
@@ -129,7 +129,7 @@ def slow_statements(rows: Sequence[SlowRank]) -> list[str]:
 
     if len(rows) > 1 and not any(row["items"] for row in rows):
         return [
-            "whose GPU is slow cannot be told: no kernel ran equally often on all ranks of a stage (one rank a stage, "
+            "slow GPUs cannot be identified: no kernel ran equally often on all ranks of a stage (one rank per stage, "
             "or uneven work)"
         ]
     return [slow_statement(row) for row in rows if row["slow"]]

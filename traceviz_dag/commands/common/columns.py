@@ -18,7 +18,7 @@ def stacked(
 ) -> list[list[int]]:
     """Split the columns of a table into blocks that are printed one below the other.
 
-    Each block begins with the columns that tell the rows apart. A number is never broken, nor is a word that fits; a
+    Each block begins with the columns that distinguish the rows. A number is never broken, nor is a word that fits; a
     column of texts may be as narrow as its longest word.
 
     Args:
@@ -54,7 +54,7 @@ def least_width(name: str, cells: Sequence[str], numeric: bool) -> int:
 
 
 def keys_of(rows: Sequence[Sequence[str]], columns: int) -> int:
-    """How many columns from the left tell the rows apart; one where few do not, and there is always one beside them."""
+    """How many columns from the left distinguish the rows; one where few do not; there is always one beside them."""
     for count in range(1, min(_MOST_KEYS, columns - 1) + 1):
         if len({tuple(row[:count]) for row in rows}) == len(rows):
             return count

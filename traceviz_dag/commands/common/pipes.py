@@ -52,7 +52,7 @@ class _Outliving(io.FileIO):
 
         Raises:
             OSError: the answer cannot be written, since the disk is full, say. What comes later is dropped: at the end
-                nobody could be told of it. Messages that cannot be written are dropped, too.
+                nobody could be notified. Messages that cannot be written are dropped, too.
         """
         self.used = True
         try:

@@ -31,7 +31,7 @@ def work_at(path: Path) -> tuple[RecordsWork, list[str]]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Let what the records do not tell name their file and what to do.
+    """Let what the records do not show name their file and what to do.
 
     Raises:
         NoEvidenceError: as it was raised inside, with both.

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from traceviz_dag.show.web.live.sources import Source
 
 PortOption = Annotated[int, typer.Option(min=0, max=65535, help="Port on loopback; 0 = any free one.")]
-OpenOption = Annotated[bool, typer.Option("--open", help="Open the address in a browser of this machine, too.")]
+OpenOption = Annotated[bool, typer.Option("--open", help="Also open the address in a browser of this machine.")]
 
 
 def serve_pages(
@@ -43,7 +43,7 @@ def serve_pages(
 
     token = secrets.token_urlsafe(24)
     sources = Sources(lambda run, iteration: iteration_source(home, run, iteration), opened)
-    # Whether Ctrl-C raises once the server has ended hangs on who started it: a background job ignores it.
+    # Whether Ctrl-C raises once the server has ended depends on who started it: a background job ignores it.
     with suppress(KeyboardInterrupt):
         end_on(signal.SIGTERM)
         with listen(port) as listening:
@@ -52,7 +52,7 @@ def serve_pages(
             address = f"http://{LOOPBACK}:{chosen}{path}?{f'{shown}&' if shown else ''}{TOKEN}={token}"
 
             def started() -> None:
-                typer.echo(f"{what or f'Home {home}'}: {address}\nCtrl-C ends it.")
+                typer.echo(f"{what or f'Home {home}'}: {address}\nCtrl-C stops it.")
                 if browser:
                     webbrowser.open(address)
 

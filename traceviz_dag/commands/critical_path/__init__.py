@@ -1,1 +1,1 @@
-"""traceviz critical-path: what a step hangs on, from traces, and from records of pipeline operations."""
+"""traceviz critical-path: what limits a step, from traces, and from records of pipeline operations."""

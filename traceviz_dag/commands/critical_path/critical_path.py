@@ -1,4 +1,4 @@
-"""``traceviz critical-path``: what the step time hangs on, nanosecond by nanosecond."""
+"""``traceviz critical-path``: what limits the step time, nanosecond by nanosecond."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def critical_path(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Show the critical path: what the step time hangs on, nanosecond by nanosecond, over all ranks.
+    """Show the critical path: what limits the step time, nanosecond by nanosecond, over all ranks.
 
     It follows the step back from its end, always to what came last. Each nanosecond is a kernel's run, a transfer, the
     host's or a lag of one rank, never a wait; the parts add up to the step. What shortening a part would gain is
@@ -128,8 +128,8 @@ def _imbalance(table: pa.Table) -> list[dict[str, Any]]:
 def _edges(iteration: StoredIteration) -> list[dict[str, Any]]:
     """How many waits are known by which evidence; of the unknown ones, which end is.
 
-    ``waited_for_unknown`` counts the waits of kernels of which nothing tells what they are for; the other unknown rows
-    are communications of which nothing tells what waited for them.
+    ``waited_for_unknown`` counts the waits of kernels of which nothing shows what they are for; the other unknown rows
+    are communications of which nothing shows what waited for them.
     """
     columns = ["kind", "edge_evidence", "waited_for_kernel_id"]
     counted = iteration.table("path_edges").select(columns).group_by(columns[:2])
@@ -220,7 +220,7 @@ def _critical(answer: dict[str, Any]) -> str:
 
 
 def _unmatched(answer: dict[str, Any]) -> str:
-    """Of how many communications nothing tells for certain for whom they waited, and why."""
+    """Of how many communications nothing shows for certain for whom they waited, and why."""
     faults = ", ".join(f"{row['kernels']} {row['fault']}" for row in answer["unmatched"])
     count = sum(row["kernels"] for row in answer["unmatched"])
     return (
@@ -235,8 +235,8 @@ def _seen(answer: dict[str, Any]) -> str:
     hosts = sum(row["edges"] for row in answer["edges"] if row["kind"] == "synchronisation")
     calls = sum(row["waited_for_unknown"] for row in answer["edges"])
     unknown = streams.get("unknown", 0) - calls
-    untold = f"; of {unknown} communications nothing tells what waited for them" if unknown else ""
-    untold += f"; of {calls} wait{'s' if calls > 1 else ''} nothing tells for what" if calls else ""
+    untold = f"; of {unknown} communications nothing shows what waited for them" if unknown else ""
+    untold += f"; of {calls} wait{'s' if calls > 1 else ''} nothing shows for what" if calls else ""
     return (
         f"waits between streams: {streams.get('recorded', 0)} recorded, {streams.get('inferred', 0)} inferred; "
         f"of hosts for their GPU: {hosts}{untold} (table path_edges)"

@@ -21,7 +21,7 @@ _TITLES = {
 
 
 def critical_path_of_records(path: Path, json: bool, limit: int) -> None:
-    """Print what the steps of a job hang on.
+    """Print what limits the steps of a job.
 
     Args:
         limit: rows of a table to print; 0 for all.

@@ -1,1 +1,1 @@
-"""traceviz doctor: what can be told from an input, before it is analysed."""
+"""traceviz doctor: what an input can answer, before it is analysed."""

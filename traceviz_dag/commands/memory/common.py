@@ -22,7 +22,7 @@ DeviceOption = Annotated[
     int | None, typer.Option("--device", min=0, help="Take only this GPU of the process.", show_default=False)
 ]
 LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Most rows to show; JSON has all of them.")]
-StacksOption = Annotated[bool, typer.Option("--stacks", help="Tell whole Python stacks apart, not only who asked.")]
+StacksOption = Annotated[bool, typer.Option("--stacks", help="Distinguish whole Python stacks, not only who asked.")]
 
 
 def opened(path: Path, device: int | None = None) -> list[Examined]:
@@ -71,7 +71,7 @@ def end_partial(devices: Sequence[Examined]) -> None:
     """
     lost = list(dict.fromkeys(loss for one in devices for loss in losses([one])))
     if lost:
-        raise IncompleteError(f"the answer is partial: {'; '.join(lost)}")
+        raise IncompleteError(f"partial result: {'; '.join(lost)}")
 
 
 def print_devices(path: Path, devices: Sequence[Examined], answers: Sequence[dict[str, Any]]) -> None:
@@ -117,7 +117,7 @@ def _of_recording(one: Examined) -> str:
     kept = f" of which the recording keeps {most:,}" if most is not None else ""
     if overflowed is None:
         full = ", and its events may be all that it keeps" if most == len(one.replay.action) else ""
-        return f"{begin}{kept}; whether older events were overwritten, the file does not tell{full}"
+        return f"{begin}{kept}; the file does not record whether older events were overwritten{full}"
     if overflowed:
         return f"{begin}{kept}; older events were overwritten: an earlier peak is unknown"
     return f"{begin}{kept}; no event was overwritten"

@@ -40,8 +40,8 @@ def diff(
             show_default=False,
         ),
     ],
-    other: Annotated[Path, typer.Argument(help="What to compare with it, alike.", show_default=False)],
-    sites: Annotated[bool, typer.Option("--sites", help="Tell apart who asked, not whole Python stacks.")] = False,
+    other: Annotated[Path, typer.Argument(help="What to compare with it, given the same way.", show_default=False)],
+    sites: Annotated[bool, typer.Option("--sites", help="Distinguish who asked, not whole Python stacks.")] = False,
     device: DeviceOption = None,
     rank: Annotated[
         int | None, typer.Option(min=0, help="Compare this rank alone of two runs or iterations.", show_default=False)
@@ -144,7 +144,7 @@ def _diff_iterations(home: Path, keys: list[str], rank: int | None, *, sites: bo
         if (ranks := [each for each in both if one.peaks[each].in_part])
     ]
     if in_part:
-        raise IncompleteError(f"the answer is partial: snapshots were read in part: {'; '.join(in_part)}")
+        raise IncompleteError(f"partial result: snapshots were read in part: {'; '.join(in_part)}")
 
 
 def _of_home(lake: Lake, given: str, rank: int | None, *, sites: bool) -> _Iteration:
@@ -212,7 +212,7 @@ def _notes(one: _Iteration, ranks: Sequence[int]) -> list[str]:
     if overwritten:
         found.append(f"older events were overwritten in {of(overwritten)}: an earlier peak is unknown")
     if untold:
-        found.append(f"whether older events were overwritten, {of(untold)} {_verb(untold, 'does', 'do')} not tell")
+        found.append(f"{of(untold)} {_verb(untold, 'does', 'do')} not record whether older events were overwritten")
     return found
 
 

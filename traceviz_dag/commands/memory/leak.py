@@ -38,7 +38,7 @@ def leak(
         found = leaks(one.replay, ends)
         if found is None:
             known = counted(len(ends), "end of a training step", "ends of training steps")
-            untold.append(f"GPU {one.device}: the recording has {known}; telling a leak takes {LEAST_STEPS + 1}")
+            untold.append(f"GPU {one.device}: the recording has {known}; finding a leak takes {LEAST_STEPS + 1}")
         answers.append(
             {
                 "device": one.device,
@@ -66,11 +66,11 @@ def leak(
                 total = sum(row["bytes_per_step"] for row in rows)
                 typer.echo(
                     f"GPU {one.device}: {counted(len(rows), 'call stack holds', 'call stacks hold')} more at each "
-                    f"of {count} ends of steps, the first left out; together {mebibytes(total)} MiB more a step"
+                    f"of {count} ends of steps, the first left out; together {mebibytes(total)} MiB more per step"
                 )
                 print_table(
                     "What grows",
-                    ["MiB a step", "MiB at the last end", "blocks", "who"],
+                    ["MiB per step", "MiB at the last end", "blocks", "who"],
                     [
                         [mebibytes(row["bytes_per_step"]), mebibytes(row["bytes"]), row["blocks"], row["site"]]
                         for row in rows[:limit]

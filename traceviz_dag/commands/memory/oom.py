@@ -23,13 +23,13 @@ from traceviz_dag.read.memory.snapshot import UNKNOWN
 
 
 def oom(file: SnapshotArgument, device: DeviceOption = None, json: JsonOption = False) -> None:
-    """Explain each request that failed: what it asked for, what was free, and whether that was in pieces too small.
+    """Explain each request that failed: what it asked for, what was free, and whether that was in too small pieces.
 
     Fragmentation: enough was free, on the device and inside the segments together. Really full: not even together.
     """
     devices = opened(file, device)
     if not any(len(one.replay.action) for one in devices):
-        raise NoEvidenceError(f"{file} holds no events; only they tell of requests that failed")
+        raise NoEvidenceError(f"{file} holds no events; only they record requests that failed")
     found = {one.device: out_of_memory(one.replay) for one in devices}
     if json:
         print_devices(
@@ -77,7 +77,7 @@ _VERDICTS = {
     Verdict.FRAGMENTATION: "fragmentation, enough was free but in pieces",
     Verdict.REALLY_FULL: "really full, {missing} MiB were missing",
     Verdict.LIMIT: "a limit, the device alone had enough free",
-    Verdict.UNKNOWN: "unknown, since the snapshot does not tell what the device had free",
+    Verdict.UNKNOWN: "unknown, since the snapshot does not record what the device had free",
 }
 
 

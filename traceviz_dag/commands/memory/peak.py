@@ -41,9 +41,11 @@ def peak(
     at: Annotated[Moment, typer.Option(help="peak: when most is requested; start: before the first event; end.")] = (
         Moment.PEAK
     ),
-    event: Annotated[int | None, typer.Option(min=0, help="Look after this event instead.", show_default=False)] = None,
+    event: Annotated[
+        int | None, typer.Option(min=0, help="Show the memory after this event instead.", show_default=False)
+    ] = None,
     stacks: StacksOption = False,
-    modules: Annotated[bool, typer.Option("--modules", help="Tell only the source files of who asked apart.")] = False,
+    modules: Annotated[bool, typer.Option("--modules", help="Distinguish only the source files of who asked.")] = False,
     device: DeviceOption = None,
     limit: LimitOption = 20,
     json: JsonOption = False,

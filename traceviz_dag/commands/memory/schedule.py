@@ -38,7 +38,7 @@ def schedule(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Draw it, too: NAME.png, .svg or .pdf.", show_default=False, dir_okay=False
+            "--output", "-o", help="Also draw it: NAME.png, .svg or .pdf.", show_default=False, dir_okay=False
         ),
     ] = None,
     home: HomeOption = DEFAULT_HOME,

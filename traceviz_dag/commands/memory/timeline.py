@@ -32,12 +32,12 @@ def timeline(
 ) -> None:
     """Show requested and reserved memory over the recording: each row has the highest of its part, by category.
 
-    Parts have equally many events. Allocated are the blocks in use; active, and requested, are those too that were
+    Parts have equally many events. Allocated are the blocks in use; active, and requested, also include those
     given back while a stream still used them. Sizes of blocks that are gone at the end are as requested, rounded up.
     """
     devices = opened(file, device)
     if not any(len(one.replay.action) for one in devices):
-        raise NoEvidenceError(f"{file} holds no events; only they tell of other times than the end")
+        raise NoEvidenceError(f"{file} holds no events; only they show other times than the end")
     parts = {one.device: intervals(one, points) for one in devices}
     if json:
         print_devices(file, devices, [_answer(one, parts[one.device]) for one in devices])

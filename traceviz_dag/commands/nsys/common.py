@@ -39,7 +39,7 @@ AgainstOption = Annotated[
     Path | None, typer.Option(help="Another profile to lie beside it, aligned by iteration.", show_default=False)
 ]
 IterationOption = Annotated[
-    int | None, typer.Option(help="With --against: the iteration of both that begins at one instant.")
+    int | None, typer.Option(help="With --against: the iteration of both that starts at the same instant.")
 ]
 LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Most rows to show; JSON has all of them.")]
 
@@ -84,7 +84,7 @@ def check_alignment(against: Path | None, iteration: int | None) -> None:
         UsageError: an iteration is named, and no other profile.
     """
     if against is None and iteration is not None:
-        raise UsageError("--iteration says how two profiles are aligned: give --against, too")
+        raise UsageError("--iteration says how two profiles are aligned: also give --against")
 
 
 def check_number(option: str, value: float | None) -> None:

@@ -30,7 +30,9 @@ def flops(
     ] = None,
     peak: Annotated[
         float | None,
-        typer.Option(min=0, help="Peak of a GPU, 10^12 operations a second; default: by its name.", show_default=False),
+        typer.Option(
+            min=0, help="Peak of a GPU, 10^12 operations per second; default: by its name.", show_default=False
+        ),
     ] = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -39,7 +41,7 @@ def flops(
 
     Operations are given, or those of the matrix products inside whose sizes PyTorch appended to the names of its
     ranges (emit_nvtx with record_shapes); others do not count. A peak by name is that of dense bfloat16, on the
-    SXM form unless the name tells another. Ranges inside another one of these names belong to that one.
+    SXM form unless the name gives another. Ranges inside another one of these names belong to that one.
     """
     if not all(number is None or number <= _MOST for number in (region, peak)):
         raise UsageError(f"--flops and --peak take numbers up to {_MOST:g}")

@@ -31,7 +31,7 @@ def nccl(
         float | None,
         typer.Option(
             min=1,
-            help="Show kernels that took so many times the median of their operation, communicator and size.",
+            help="Show kernels that took this many times the median of their operation, communicator and size.",
             show_default=False,
         ),
     ] = None,
@@ -42,7 +42,7 @@ def nccl(
 ) -> None:
     """Show communication kernels by operation, and by communicator if the export holds NCCL's payload.
 
-    The time of a communication kernel includes its waiting for other ranks. Other libraries than NCCL count, too.
+    The time of a communication kernel includes its waiting for other ranks. Libraries other than NCCL also count.
     """
     check_number("--slow", slow)
     given = opened(path, home, trim, rules)
@@ -82,7 +82,7 @@ def nccl(
 
 
 def _slow(given: Opened, gpu: list[str], times: float, limit: int, json: bool) -> None:
-    """Show single kernels that took long beside those alike."""
+    """Show single kernels that took long beside similar ones."""
     rows = [
         {"device": part.device, **asdict(one), "times": one.times}
         for part in given.gpus(gpu)
@@ -92,8 +92,8 @@ def _slow(given: Opened, gpu: list[str], times: float, limit: int, json: bool) -
         print_json(rows)
         return
     print_table(
-        f"{len(rows)} communication kernels took {times:g} times the median of those alike, or more; "
-        f"of {FEWEST_ALIKE} alike at least",
+        f"{len(rows)} communication kernels took {times:g} times the median of similar ones, or more; "
+        f"of {FEWEST_ALIKE} similar ones at least",
         ["GPU", "operation", "communicator", "bytes", "from s", "ms", "median ms", "times", "alike"],
         [
             [

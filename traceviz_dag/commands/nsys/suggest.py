@@ -1,4 +1,4 @@
-"""``traceviz nsys suggest``: a GPU and an iteration that stand for the profile."""
+"""``traceviz nsys suggest``: a GPU and an iteration that represent the profile."""
 
 from __future__ import annotations
 

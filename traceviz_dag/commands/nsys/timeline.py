@@ -29,7 +29,7 @@ def timeline(
 ) -> None:
     """Walk through a profile on the terminal: its GPUs, streams, gaps, NVTX ranges and calls over time.
 
-    Any window can be measured, every slice tells all that is known of it. --gpu shows only these GPUs, and the
+    Any window can be measured, every slice shows all that is known of it. --gpu shows only these GPUs, and the
     processes that drive them; --trim only this time, slices uncut. Press ? for the keys.
     """
     from traceviz_dag.show.terminal.look import look_of_terminal

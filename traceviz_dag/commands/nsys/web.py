@@ -37,7 +37,7 @@ def timeline_web(
     --gpu shows only these GPUs, and the processes that drive them; --trim only this time, slices uncut.
 
     The page asks this server for what it draws. The server listens on this machine alone, and the printed address
-    holds a token. Ctrl-C ends it.
+    holds a token. Ctrl-C stops it.
     """
     _serve(path, against, iteration, gpu, trim, rules, port, browser, home)
 
@@ -53,7 +53,7 @@ def web(
 ) -> None:
     """Open a profile in a browser: the page of timeline-web, with measures and the names that took most time.
 
-    Ctrl-C ends it.
+    Ctrl-C stops it.
     """
     _serve(path, None, None, gpu, trim, rules, port, browser, home, "measure=yes")
 

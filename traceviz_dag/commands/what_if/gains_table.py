@@ -41,4 +41,4 @@ def print_gains(heading: Callable[[str], str], rows: Sequence[dict[str, Any]], l
     for row in rows[: limit or None]:
         if row["microbatches"] is not None:
             before, after = (milliseconds(row[name]) for name in ("microbatch_ns", "predicted_microbatch_ns"))
-            typer.echo(f"  {named_edit(row)}: {after} ms of the step for each micro-batch, in place of {before} ms")
+            typer.echo(f"  {named_edit(row)}: {after} ms of the step for each micro-batch, instead of {before} ms")

@@ -23,14 +23,14 @@ _NOTHING_LOST = "the step is no longer than the ideal one, so no time is lost"
 
 
 def what_if_of_records(path: Path, json: bool, limit: int, wanted: Wanted) -> None:
-    """Print the slowdown of a job, what ideal durations would win back, and what edits would gain.
+    """Print the slowdown of a job, what ideal durations would save, and what edits would gain.
 
     Args:
         limit: rows of a table to print; 0 for all. wanted: edits; where there are none, the usual ones.
 
     Raises:
         BadInputError: the file or its meta file cannot be read.
-        UsageError: the records tell nothing of an edit.
+        UsageError: the records show nothing of an edit.
         NoEvidenceError: no step has all its operations.
         IncompleteError: at the end, where rows or steps were left out.
     """
@@ -113,15 +113,15 @@ def _print(path: Path, found: Slowdowns, steps: int, faults: list[str], limit: i
     typer.echo(
         f"\n{path.name} · {mark}step {milliseconds(round(found.step_ns))} ms as replayed, mean of {steps}; that is "
         f"{found.slowdown:.3f} times the {milliseconds(round(found.ideal_step_ns))} ms that it would take if all ranks "
-        "and stages were alike"
+        "and stages took the same time"
     )
     if found.recovered_by_last_stage is None:
-        typer.echo(f"  {_NOTHING_LOST}: no part of the job can win any back")
+        typer.echo(f"  {_NOTHING_LOST}: no part of the job can save any of it")
     else:
         share = percent(found.recovered_by_last_stage)
-        typer.echo(f"  ideal durations in the last stage ({last}) win back {share} of that loss")
+        typer.echo(f"  ideal durations in the last stage ({last}) would save {share} of that loss")
         share = percent(found.recovered_by_slowest_ranks)
-        typer.echo(f"  ideal durations on the slowest 3% of the ranks win back {share}: {named}")
+        typer.echo(f"  ideal durations on the slowest 3% of the ranks would save {share}: {named}")
     effects: Mapping[Any, float]
     for name, effects in (
         ("stage", found.by_stage),

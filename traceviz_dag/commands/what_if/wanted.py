@@ -26,7 +26,7 @@ class Wanted:
         ranks, links: ranks whose kernels, and whose transfers, are to be as those of others.
         hidden: dimensions. speeds: dimensions, and how many times faster. general: names of edits of the whole job.
         microbatches, schedule: another order of work; None: as it is.
-        together: ranks that are mended together, with the name of their edit; of a group or a node one of its ranks.
+        together: ranks that are fixed together, with the name of their edit; of a group or a node one of its ranks.
     """
 
     ranks: tuple[int, ...]
@@ -51,7 +51,7 @@ class Wanted:
             sets: gives the tensor-parallel groups (fix_group) or nodes (fix_node) of the job.
 
         Raises:
-            UsageError: nothing tells a rank's group or node; it has no communication of such a dimension, or no kernels
+            UsageError: nothing shows a rank's group or node; it has no communication of such a dimension, or no kernels
                 of such a rank; no such schedule.
         """
         for rank in (*self.ranks, *self.links):
@@ -72,13 +72,13 @@ class Wanted:
         """The edits of a job's records.
 
         Raises:
-            UsageError: as ``edits``; or records do not tell what an edit changes.
+            UsageError: as ``edits``; or records do not show what an edit changes.
         """
         known = {edit.name: edit for edit in what_if.general()}
         for name in (*(["fix_link"] if self.links else []), *(name for name, _ in self.together), *self.general):
             if name not in known:
                 option = name.replace("_", "-")
-                raise UsageError(f"--{option}: records of pipeline operations do not tell what it changes")
+                raise UsageError(f"--{option}: records of pipeline operations do not show what it changes")
         for rank in self.ranks:
             if rank not in what_if.ranks:
                 raise UsageError(f"--fix-rank {rank}: no such rank in the records")
@@ -106,7 +106,7 @@ class Wanted:
 
 
 def _members(name: str, ranks: tuple[int, ...], sets: Callable[[str], Sequence[tuple[int, ...]]]) -> tuple[int, ...]:
-    """The ranks that an edit mends together."""
+    """The ranks that an edit fixes together."""
     if name in ("fix_ranks", "fix_links"):
         return ranks
     (rank,) = ranks
@@ -114,7 +114,7 @@ def _members(name: str, ranks: tuple[int, ...], sets: Callable[[str], Sequence[t
     if found is None:
         what = "tensor-parallel group" if name == "fix_group" else "node"
         option = f"--{name.replace('_', '-')} {rank}"
-        raise UsageError(f"{option}: nothing tells the {what} of rank {rank}; name the ranks with --fix-ranks")
+        raise UsageError(f"{option}: nothing shows the {what} of rank {rank}; name the ranks with --fix-ranks")
     return found
 
 

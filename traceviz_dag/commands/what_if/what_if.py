@@ -1,4 +1,4 @@
-"""``traceviz what-if``: how much shorter the step would be if something were mended, as the replay predicts it."""
+"""``traceviz what-if``: how much shorter the step would be if something were fixed, as the replay predicts it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def what_if(
     ] = None,
     fix_link: Annotated[
         list[int] | None,
-        typer.Option(help="Give this rank's transfers the time of like transfers between others. Repeatable."),
+        typer.Option(help="Give this rank's transfers the time of similar transfers between others. Repeatable."),
     ] = None,
     fix_ranks: Annotated[
         list[str] | None,
@@ -68,19 +68,19 @@ def what_if(
     no_jitter: Annotated[
         bool, typer.Option("--no-jitter", help="Give all micro-batches of a stage the same computation.")
     ] = False,
-    no_pauses: Annotated[bool, typer.Option("--no-pauses", help="Take the pauses of all hosts away.")] = False,
+    no_pauses: Annotated[bool, typer.Option("--no-pauses", help="Remove the pauses of all hosts.")] = False,
     no_hidden_waits: Annotated[
-        bool, typer.Option("--no-hidden-waits", help="Let no host wait for its GPU where Megatron does not.")
+        bool, typer.Option("--no-hidden-waits", help="Let no host wait for its GPU except where Megatron does.")
     ] = False,
     host_free: Annotated[bool, typer.Option("--host-free", help="Let the host take no time.")] = False,
     balanced_experts: Annotated[
         bool, typer.Option("--balanced-experts", help="Spread tokens evenly over the experts of each layer.")
     ] = False,
     no_congestion: Annotated[
-        bool, typer.Option("--no-congestion", help="Let no transfer take far longer than like ones of its rank.")
+        bool, typer.Option("--no-congestion", help="Let no transfer take far longer than similar ones of its rank.")
     ] = False,
     microbatches: Annotated[
-        int | None, typer.Option(help="Run so many micro-batches in a step, in an order made anew.")
+        int | None, typer.Option(help="Run this many micro-batches per step, in a new order.")
     ] = None,
     schedule: Annotated[
         str | None, typer.Option(help="Run another schedule: 1f1b, interleaved or interleaved-overlapped.")
@@ -93,7 +93,7 @@ def what_if(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Predict how long the step takes with something mended: a slow rank, uneven stages, communication, a busy host.
+    """Predict how long the step takes with something fixed: a slow rank, uneven stages, communication, a busy host.
 
     Without an edit, it ranks the usual ones. Several edits are predicted one by one and together; their gains do not
     add up. Another number of micro-batches or another schedule makes the order of the work anew. The error bar spans

@@ -27,7 +27,7 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What the kernels of one rank tell.
+    """What the kernels of one rank show.
 
     Attributes:
         phase_known: share of kernel time with a phase; None without kernels.
@@ -95,7 +95,7 @@ class Capture:
         gpu, stacks, operators, shapes, groups: ranks that have them; of exports, groups are communicators.
         steps: profiler steps in a file, at most.
         pipelines: known pipeline groups; stages: of the longest; staged: ranks with a file whose stage is known.
-        sample: what one rank's kernels tell; None where none could be read.
+        sample: what one rank's kernels show; None where none could be read.
         problems: one line a file that was not placed, that cannot be read, or not wholly.
         missing_ranks: of the world, without a trace. unread_ranks: whose trace cannot be read, or not wholly.
         warnings: what had to be assumed.

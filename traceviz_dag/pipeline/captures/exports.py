@@ -56,7 +56,7 @@ def judge_exports(
 
     Args:
         described: a topology text file is beside them.
-        sample: what one rank's kernels tell.
+        sample: what one rank's kernels show.
     """
     annotated = any(export.ranges for export in exports)
     payload = sum(export.payload_ranks for export in exports) == ranks
@@ -129,7 +129,7 @@ def _notes(exports: Sequence[ExportFacts]) -> Iterator[str]:
             yield f"{export.name}: no kernel ran on GPU {_numbers(export.idle_gpus)}, so it is no rank"
         if export.shared_gpus:
             gpus = _numbers(export.shared_gpus)
-            yield f"{export.name}: one process drives GPUs {gpus}, so its communicators tell no rank"
+            yield f"{export.name}: one process drives GPUs {gpus}, so its communicators show no rank"
 
 
 def _why_ranges(exports: Sequence[ExportFacts], ranks: int) -> str:
@@ -160,7 +160,7 @@ def _why_dimension(exports: Sequence[ExportFacts], payload: bool, described: boo
     return communicators + (
         " and the topology text file"
         if described
-        else ": Megatron's are told by what they carry, most of them; unique_parallel_groups_* beside them tells all"
+        else ": most of Megatron's are known from what they carry; unique_parallel_groups_* beside them lists all"
     )
 
 

@@ -1,4 +1,4 @@
-"""What traces of which each is one rank can answer: each answer from what every rank holds and one rank comes to."""
+"""Which questions one-rank-per-file traces can answer, from what every rank holds and what one rank comes to."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ FEWEST_MATCHES = 3
 _LEAST = 0.005
 _STACKS = "capture call stacks: with_stack (--pytorch-profiler-collect-callstack)"
 _NOTHING = "no rank can be read"
-_FOR_WAITS = "all ranks are there, in named groups; whether their clocks can be solved, traceviz clocks tells"
-_NOT_COMPARED = "all ranks are there, in named groups; whether their communications are as many, traceviz waits tells"
+_FOR_WAITS = "all ranks are there, in named groups; traceviz clocks shows whether their clocks can be solved"
+_NOT_COMPARED = "all ranks are there, in named groups; traceviz waits shows whether their communications are as many"
 
 _BY_ORDER = (
     "communications name no group: matched by order if all ranks have as many, of the same operations and sizes, and "
@@ -165,21 +165,23 @@ def _waits(capture: Capture, one: Sample) -> Answer:
         return Answer(WAITS, "no", f"one rank, {_missing(capture) or 'the only one'}: nobody to wait for is read")
     unknown = one.communications - one.grouped - one.ordered
     if unknown == one.communications:
-        return Answer(WAITS, "no", "nothing tells which ranks communicate together: use torch 2.4 or newer")
+        return Answer(WAITS, "no", "nothing shows which ranks communicate together: use torch 2.4 or newer")
     if one.unmet >= one.communications - unknown:
         why = f"{_missing(capture)}: of no group that rank {one.rank} communicates in are all members there"
         return Answer(WAITS, "no", why)
     contradiction = one.compared and one.compared.contradiction
     if contradiction and not (one.compared and one.compared.partly):
         return Answer(WAITS, "no", contradiction)
-    untold = f"{unknown} of {one.communications} communications of rank {one.rank} are on groups that nothing tells"
+    untold = (
+        f"{unknown} of {one.communications} communications of rank {one.rank} are on groups that nothing identifies"
+    )
     lacking = [
         *filter(None, [_missing(capture)]),
         *([contradiction] if contradiction else []),
         *([_BY_ORDER] if one.ordered else []),
         *([untold] if unknown else []),
         *(["too few communications to solve the clocks"] if one.communications < FEWEST_MATCHES else []),
-        *(["no GPU rows: the ends of communication on a CPU tell no clock"] if capture.gpu < capture.ranks else []),
+        *(["no GPU rows: the ends of communication on a CPU show no clock"] if capture.gpu < capture.ranks else []),
     ]
     return Answer(
         WAITS, degree(not lacking, True), "; ".join(lacking) or (_FOR_WAITS if one.compared else _NOT_COMPARED)

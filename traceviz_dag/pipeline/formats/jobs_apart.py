@@ -76,7 +76,7 @@ def _split(traces: Sequence[PlacedTrace], flat: Mapping[Path, str]) -> tuple[lis
         run = own_run(first.run, first.path)
         renamed |= {mine[0].path: run for mine in job}
         why = reasons.get(str(first.path), "")
-        lines.append(printable(f"{first.path}: taken as a run of its own, {run}{': ' if why else ''}{why}"))
+        lines.append(printable(f"{first.path}: taken as a separate run, {run}{': ' if why else ''}{why}"))
     return [replace(trace, run=renamed.get(trace.path, trace.run)) for trace in traces], lines
 
 
@@ -135,7 +135,7 @@ def _why_apart(mine: Sequence[PlacedTrace], other: Sequence[PlacedTrace], *, one
         return None
     here, there = TraceIdentity(one.header, one.first_ns), TraceIdentity(first.header, first.first_ns)
     same = one.rank == first.rank
-    if same:  # Their groups are of one rank, and tell nothing.
+    if same:  # Their groups are of one rank, and show nothing.
         here = replace(here, header=replace(one.header, process_groups=()))
         there = replace(there, header=replace(first.header, process_groups=()))
     number = one.rank + 1 if same else one.rank

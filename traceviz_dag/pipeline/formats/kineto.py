@@ -52,7 +52,7 @@ class KinetoFormat(KinetoFiles, OneRankAFile):
         return peek_header(path)
 
     def identity(self, file: TraceFile) -> Identity:
-        """What a trace tells of its place; its steps only where its path names no iteration.
+        """What a trace shows of its place; its steps only where its path names no iteration.
 
         Raises:
             BadInputError: the file is missing, empty or no trace.
@@ -60,7 +60,7 @@ class KinetoFormat(KinetoFiles, OneRankAFile):
         return identity_of_kineto(file)
 
     def fault(self, path: Path, peeked: TracePeek) -> str | None:
-        """What keeps a trace from being read wholly, as far as its end and its first events tell."""
+        """What keeps a trace from being read wholly, as far as its end and its first events show."""
         if peeked.fault is not None:
             return peeked.fault
         sample = sample_events(path)

@@ -42,7 +42,7 @@ class NsysFormat(NsysFiles):
         )
 
     def headers(self, entries: Sequence[RankInput], home: Path | None) -> Headers:
-        """What stands in for headers; where an export cannot be read, the step that reads its kernels reports it."""
+        """What replaces headers; where an export cannot be read, the step that reads its kernels reports it."""
         try:
             return Headers(export_headers([(one.rank, Path(one.path), one.part) for one in entries], home))
         except BadInputError:

@@ -1,4 +1,4 @@
-"""The base of formats of which each file is one rank: all that such a format need not say itself."""
+"""The base of one-rank-per-file formats: all that such a format need not define itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from traceviz_dag.read.placement import Identity, Placement, resolve
 
 
 class OneRankAFile(ABC):
-    """A trace format of which each file is one rank. A subclass says the attributes without a value, and three methods.
+    """A one-rank-per-file trace format. A subclass defines the attributes without a value, and three methods.
 
     Files are placed by their paths, as PyTorch traces are: the iteration is that of the folder or the name, else the
     trace's own steps; the rank is the header's, else the name's.
@@ -35,7 +35,7 @@ class OneRankAFile(ABC):
     suffixes: tuple[str, ...]
     remedy: str
     folder_mark: str | None = None
-    told_before_its_end: bool = True
+    detectable_while_writing: bool = True
     extra_tables: tuple[str, ...] = ()
     several_ranks: bool = False
     perfetto_imports: bool = False
@@ -48,7 +48,7 @@ class OneRankAFile(ABC):
 
     @abstractmethod
     def peek(self, path: Path) -> TracePeek:
-        """What a look at a file tells, without reading its events.
+        """What a look at a file shows, without reading its events.
 
         Raises:
             BadInputError: the file cannot be used.
@@ -82,7 +82,7 @@ class OneRankAFile(ABC):
         return self.peek(path).header
 
     def identity(self, file: TraceFile) -> Identity:
-        """What a file tells of its own place.
+        """What a file shows of its own place.
 
         Raises:
             BadInputError: the file cannot be used.
@@ -91,7 +91,7 @@ class OneRankAFile(ABC):
         return Identity(peeked.header, peeked.first_ns, peeked.steps)
 
     def fault(self, path: Path, peeked: TracePeek) -> str | None:
-        """What keeps a file from being read wholly, as far as a look at it tells; None where nothing does."""
+        """What keeps a file from being read wholly, as far as a look at it shows; None where nothing does."""
         return peeked.fault
 
     def place(self, request: PlaceRequest) -> Placement:
@@ -147,13 +147,13 @@ class OneRankAFile(ABC):
         return self.name
 
     def examine(self, request: Examination) -> Capture:
-        """What a look at each file and the classification of one of them tell."""
+        """What a look at each file and the classification of one of them show."""
         inputs, topology = request.inputs, request.topology
         peeks, problems, unread = [], list(inputs.problems), []
         for entry in inputs.ranks:
             try:
                 if entry.refusal:
-                    raise BadInputError(entry.path, entry.refusal, "give each job a folder of its own")
+                    raise BadInputError(entry.path, entry.refusal, "give each job a separate folder")
                 peeked = self.peek(Path(entry.path))
                 fault = self.fault(Path(entry.path), peeked)
                 peeks.append(peeked)

@@ -12,7 +12,7 @@ from traceviz_dag.pipeline.formats.absent import AbsentFormat
 from traceviz_dag.pipeline.formats.kineto import KinetoFormat
 from traceviz_dag.pipeline.formats.nsys import NsysFormat
 from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES, RankTrace, TraceFormat
-from traceviz_dag.read.formats import FALLBACK, format_of, formats_of_others
+from traceviz_dag.read.formats import FALLBACK, format_of, plugin_formats
 
 
 @cache
@@ -23,10 +23,10 @@ def trace_formats() -> dict[str, TraceFormat]:
         UsageError: a format of others cannot be loaded, or lacks what the pipeline needs.
     """
     formats: list[TraceFormat] = [KinetoFormat(), NsysFormat()]
-    for brought in formats_of_others():
+    for brought in plugin_formats():
         one = brought.thing
         if not isinstance(one, TraceFormat):
-            raise brought.refused("it tells files apart and cannot read them", "make it a TraceFormat: docs/formats.md")
+            raise brought.refused("it recognises files and cannot read them", "make it a TraceFormat: docs/formats.md")
         if unknown := sorted(set(one.extra_tables) - set(EXTRA_TABLES)):
             fault = f"extra_tables names {', '.join(unknown)}"
             raise brought.refused(fault, f"it may name {', '.join(EXTRA_TABLES)}")

@@ -38,7 +38,7 @@ class RankTrace:
             file.
         home: where profiles that were read once are kept; None keeps nothing.
         refusal: why the file is not taken for this rank; empty where it is.
-        format: name of its trace format; empty where the file itself is to tell.
+        format: name of its trace format; empty where the file itself is to show it.
         version: of the file as it was registered. is_digest: whether that is of its content, so that what is read
             counts: the file may have changed in between.
     """

@@ -36,12 +36,12 @@ class ExportFacts:
         iteration_source: what the iterations were read from, in words.
         kernels: of these ranks. launched: those of them whose launch was recorded.
         ranges: NVTX ranges of the ranks' processes. operator_ranks: ranks for which PyTorch pushed ranges.
-        backward_ranks: those of them with nodes of autograd, which tell backward from forward and pair the two.
+        backward_ranks: those of them with nodes of autograd, which show backward from forward and pair the two.
         nccl_calls: NVTX ranges of NCCL's calls. nccl_payloads: those that bear communicator and message size.
         payload_ranks: ranks whose process has a call with a communicator, and no other rank beside it.
         utc_start: whether the capture states when it began.
         idle_gpus: GPUs of the report that ran no kernel. shared_gpus: those whose process drives other GPUs too, so
-            that its communicators tell no rank.
+            that its communicators show no rank.
         missing: what the export lacks, and what cannot be said for that.
     """
 

@@ -31,9 +31,9 @@ class Export:
     """One export of a run and what it holds.
 
     Attributes:
-        node: of its name; None where that does not tell.
+        node: of its name; None where that does not show.
         parts: processes and their GPUs, by GPU.
-        evidence: what it tells of the job that it is of.
+        evidence: what it shows of its job.
     """
 
     file: TraceFile
@@ -89,7 +89,7 @@ def place_exports(
     doubled = sorted({trace.path for trace in traces if places[trace.run, trace.iteration, trace.rank] > 1})
     problems += [
         BadInputError(
-            path, "ranks that another export claims too, so none of them is taken", "name it …rankN or …nodeN"
+            path, "ranks that another export also claims, so none of them is taken", "name it …rankN or …nodeN"
         )
         for path in doubled
     ]
@@ -133,7 +133,7 @@ def number_ranks(
 
 
 def _evidence(file: TraceFile, profile: NsysProfile) -> CaptureEvidence:
-    """What an export tells of its job."""
+    """What an export shows of its job."""
     used = frozenset(profile.names("ranges", "communicator")) - {"", NO_NAME}
     base = profile.facts.utc_start_ns
     operations = profile.table("operations", "start_ns", "duration_ns")
@@ -166,7 +166,7 @@ def _runs(
             others = [one.evidence for other in found if other is not job for one in other]
             why = why_apart([one.evidence for one in job], others) if others else f"{taken_by} are beside it"
             words.append(
-                f"{first.path}: taken as a run of its own, {run}: {why}; name the nodes of one job …node0, …node1"
+                f"{first.path}: taken as a separate run, {run}: {why}; name the nodes of one job …node0, …node1"
             )
         named.append((run, job, words))
     return named

@@ -43,7 +43,7 @@ def iterations_of_part(profile: NsysProfile, part: NsysPart, rules: Rules) -> It
 
 
 def export_headers(entries: Iterable[tuple[int, Path, str]], home: Path | None) -> dict[int, TraceHeader]:
-    """What stands in for the trace headers of ranks whose source are exports.
+    """What replaces the trace headers of ranks whose source are exports.
 
     Process groups are NCCL's communicators; their members are the ranks that use them, over all exports of the job.
 
@@ -107,7 +107,9 @@ def export_events(
     try:
         found = iterations_of_part(profile, part, rules)
     except UsageError:
-        raise BadInputError(path, "it no longer holds this rank", "run traceviz analyze on its folder again") from None
+        raise BadInputError(
+            path, "this rank is no longer in the file", "run traceviz analyze on its folder again"
+        ) from None
     groups = tuple(
         ProcessGroup(group.name, None, group.ranks, group.size)
         for group in topology.groups

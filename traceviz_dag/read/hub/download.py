@@ -111,7 +111,7 @@ class Wanted:
     endpoint: str | None = None
 
     def token(self) -> bool | None:
-        """What tells the hub's client to send its token (None), or not to (False)."""
+        """What makes the hub's client send its token (None), or not to (False)."""
         return None if _address(self.endpoint or constants.ENDPOINT) == _address(constants.ENDPOINT) else False
 
 
@@ -222,7 +222,7 @@ class _Listed(msgspec.Struct, frozen=True, rename={"path": "rfilename"}):
 
 
 class _Listing(msgspec.Struct, frozen=True):
-    """A data set as the hub tells it: its commit, and its files."""
+    """A data set as the hub shows it: its commit, and its files."""
 
     sha: str
     siblings: list[_Listed] | None = None

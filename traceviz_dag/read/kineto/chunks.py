@@ -255,10 +255,10 @@ class EventArray(Generic[Piece]):
             return False
         self._repaired = True
         pending = bytes(self._buffer[self._start : self._end])
-        mended = repair(pending)
-        self._buffer = bytearray(mended + bytes(_SLACK_BYTES))
-        self._start, self._end = 0, len(mended)
-        return mended != pending
+        fixed = repair(pending)
+        self._buffer = bytearray(fixed + bytes(_SLACK_BYTES))
+        self._start, self._end = 0, len(fixed)
+        return fixed != pending
 
     def _excise(self, place: int) -> bool:
         """Cut out the first pending event, malformed at ``place``; False where its end is not in sight."""

@@ -104,7 +104,7 @@ class ColumnBuilder:
         duration = piece.duration_us
         good = (duration >= 0) & (duration < EXACT_BELOW) & (start_ns != MISSING)
         if not good.all():
-            # The host call tells when a synchronisation was: of its own row the times are not needed.
+            # The host call shows when a synchronisation was: of its own row the times are not needed.
             untimed = (codes == SYNCHRONIZATION_CODE) & ~good
             start_ns = np.where(untimed, np.where(start_ns == MISSING, 0, start_ns), start_ns)
             duration, good = np.where(untimed, 0.0, duration), good | untimed

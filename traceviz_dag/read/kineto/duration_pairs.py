@@ -2,7 +2,7 @@
 
 They nest per process and thread: an end closes the innermost begin that is open there. The format wants a thread's
 begins and ends in the order of their times, so one pass with a stack for each thread pairs them. Where a time goes
-back, nobody can tell which end belongs to which begin: what is open on the thread is dropped, and counted.
+back, nobody knows which end belongs to which begin: what is open on the thread is dropped, and counted.
 """
 
 from __future__ import annotations

@@ -74,8 +74,8 @@ class EventDecoder:
     """Decodes the pieces of a file.
 
     Events are decoded by a narrow struct for each category first, which fails for a piece with metadata or with
-    anything unforeseen; then by a wide lenient one; where even that fails, one by one. Begin and end events are told
-    from the rest only where an event lacks its duration: they are decoded a second time then.
+    anything unforeseen; then by a wide lenient one; where even that fails, one by one. Begin and end events are set
+    apart only where an event lacks its duration: they are decoded a second time then.
     """
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class EventDecoder:
         return rows, np.frombuffer(bytes([code_of[row.cat] for row in rows]), np.uint8)
 
     def _decode_one_by_one(self, text: memoryview) -> Piece:
-        """Decode events of which some have odd types: what an event can do without is mended, the rest dropped."""
+        """Decode events of which some have odd types: what an event can do without is repaired, the rest dropped."""
         rows: list[Event] = []
         raw_rows: list[msgspec.Raw] = []
         dropped: Counter[str] = Counter()

@@ -21,7 +21,7 @@ class KinetoFiles:
     title = "PyTorch traces"
     suffixes: tuple[str, ...] = (".json", ".json.gz")
     folder_mark: str | None = None
-    told_before_its_end = True
+    detectable_while_writing = True
     remedy = "give a Kineto trace as torch.profiler exports it"
 
     def recognises(self, path: Path) -> bool:

@@ -160,9 +160,9 @@ def _text(value: object) -> str | None:
 
 def _decode(text: bytes) -> _Header | None:
     text = text.removeprefix(b"\xef\xbb\xbf")
-    for mend in (bytes, repair):
+    for decoder in (bytes, repair):
         try:
-            return msgspec.json.decode(mend(text), type=_Header)
+            return msgspec.json.decode(decoder(text), type=_Header)
         # RecursionError: nested more deeply than the decoder goes.
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             continue

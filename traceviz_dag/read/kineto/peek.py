@@ -38,7 +38,7 @@ _MARKS = {
 
 
 def peek(path: Path) -> TracePeek:
-    """Stream a trace once. A file that breaks off tells what its readable part tells.
+    """Stream a trace once. A file that breaks off shows what its readable part shows.
 
     Raises:
         BadInputError: the file is missing, empty or no trace.
@@ -81,7 +81,7 @@ def peek_header(path: Path) -> TraceHeader:
 
 
 def peek_identity(path: Path) -> tuple[TraceHeader, int | None]:
-    """What :func:`peek_header` gives, and the wall clock near the first event, ns since 1970, where the trace tells.
+    """What :func:`peek_header` gives, and the wall clock near the first event, ns since 1970, where the trace shows.
 
     Raises:
         BadInputError: the file is missing, empty or no trace.

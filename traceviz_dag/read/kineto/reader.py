@@ -34,7 +34,7 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
     is missing. Begin and end events are paired to durations.
 
     Args:
-        path: the file; gzip is told by its first bytes.
+        path: the file; gzip is known from its first bytes.
         chunk_bytes: bytes decoded at a time. The result does not depend on it.
 
     Raises:

@@ -203,7 +203,7 @@ Arguments = _arguments(
 
 
 class Event(msgspec.Struct, gc=False):
-    """An event of any category. NaN stands for an absent time."""
+    """An event of any category. NaN represents an absent time."""
 
     cat: str = ""
     name: str = ""

@@ -3,7 +3,7 @@
 Inside it an annotation, ``nccl:all_reduce``, names the operation, and the sizes and types of what it sends.
 
 Versions from 2.1 on list sequence number, address of the process group, rank or source, name, splits and size of the
-group, behind the tensors that are sent. Texts are left out, so that the name is empty: the kernel tells the operation.
+group, behind the tensors that are sent. Texts are left out, so that the name is empty: the kernel shows the operation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _COLLECTIVE = re.compile(
     r"nccl:(_?(?:all_?to_?all|all_?gather|reduce_?scatter|all_?reduce|broadcast|reduce|gather|scatter|barrier)\w*)"
 )
 _LIST = "TensorList"
-"""What stands for the types of a list of tensors."""
+"""What represents the types of a list of tensors."""
 
 _SIZES = re.compile(rb"[\[\]0-9,-]*")
 _LONGEST_SIZES = 240
@@ -109,7 +109,7 @@ def _annotated(name: str, sizes_given: bytes, types_given: bytes) -> StatedCommu
 
 
 class SizesAsText:
-    """The sizes that operators state of their inputs, in the order in which they come; number 0 stands for none.
+    """The sizes that operators state of their inputs, in the order in which they come; number 0 represents none.
 
     Numbers and brackets alone are kept, as Kineto writes them but for spaces. Long lists, such as those of all
     parameters, become their digest: they are compared and never computed with.
@@ -132,7 +132,7 @@ class SizesAsText:
         return found
 
     def coded(self, numbers: Int32, strings: Mapping[str, int]) -> Int32:
-        """Codes of strings in place of the numbers; ``strings`` gives a new one its code."""
+        """Codes of strings instead of the numbers; ``strings`` gives a new one its code."""
         return np.array([strings[text] for text in self._texts], np.int32)[numbers]
 
 
@@ -150,7 +150,7 @@ def _encoded(value: object) -> bytes:
 
 
 def _elements(sizes: object) -> int:
-    """Elements of a tensor, or of a list of tensors, of these sizes; an empty list stands for what is not recorded."""
+    """Elements of a tensor, or of a list of tensors, of these sizes; an empty list represents what is not recorded."""
     if not isinstance(sizes, list) or not sizes:
         return MISSING
     tensors = sizes if isinstance(sizes[0], list) else [sizes]

@@ -84,7 +84,7 @@ def _replace(text: memoryview, old: bytes, new: bytes) -> bytearray:
 
 
 def restore_times(microseconds: npt.NDArray[np.float64], shortened: ShortenedTimes) -> Int64 | None:
-    """Nanoseconds of the times of a shortened text; None where some time cannot be told exactly."""
+    """Nanoseconds of the times of a shortened text; None where some time cannot be known exactly."""
     marked = microseconds < 0
     size = np.abs(microseconds)
     smallest = shortened.smallest_us

@@ -22,7 +22,7 @@ STATES = ("inactive", "active_allocated", "active_pending_free")
 """Words of blocks; their places are the numbers in the columns."""
 
 UNKNOWN = -1
-"""A number that the snapshot does not tell."""
+"""A number that the snapshot does not show."""
 
 MOST_BYTES = 1 << 42
 """No block or segment is believed to be larger."""

@@ -17,7 +17,7 @@ _STOP = b"."
 
 @dataclass(frozen=True, slots=True)
 class FoundSnapshot:
-    """A snapshot beside traces; rank and iteration are None where its name does not tell."""
+    """A snapshot beside traces; rank and iteration are None where its name does not show."""
 
     path: Path
     rank: int | None

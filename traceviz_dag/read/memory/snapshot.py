@@ -114,7 +114,7 @@ class Snapshot:
 
     @property
     def ring(self) -> tuple[bool | None, int | None]:
-        """Whether older events were overwritten, and how many events are kept; None where the file does not tell."""
+        """Whether older events were overwritten, and how many events are kept; None where the file does not show."""
         overflowed = self.settings.get("trace_alloc_overflowed")
         most = self.settings.get("trace_alloc_max_entries")
         return (

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake.digests import digest_of, look_of
+from traceviz_dag.lake.digests import digest_of, stamp_of
 from traceviz_dag.read.nsys.profile import SCHEMAS, NsysFacts, NsysProfile
 from traceviz_dag.read.nsys.rows import Array, Rows, Runs, Words, array_of
 from traceviz_dag.read.nsys.store import is_text, runs_of, words_of
@@ -84,7 +84,7 @@ def open_profile(path: Path, home: Path | None) -> NsysProfile:
         return read_nsys(path)
     if not path.exists():
         raise BadInputError(path, "no such file or folder", "check the path")
-    look = look_of(path)
+    look = stamp_of(path)
     folder = tables_folder(path, home, look)
     kept = _kept(folder, look)
     if kept is None:
@@ -163,7 +163,7 @@ class KeptStore:
         return self._runs[name]
 
     def words(self, name: str, column: str) -> Words:
-        """What the codes of a text column stand for."""
+        """What the codes of a text column represent."""
         if name not in self._words:
             with self._compared(f"{name}.{_WORDS}") as path:
                 data = path.read_bytes()
@@ -195,7 +195,7 @@ class KeptStore:
         """
         path = self.folder / name
         try:
-            if _digest_in(path, *look_of(path)) != self._digests[name]:
+            if _digest_in(path, *stamp_of(path)) != self._digests[name]:
                 with suppress(OSError):
                     (self.folder / _FACTS).unlink()
                 raise BadInputError(path, "is damaged", "run the command again, which reads the export anew")
@@ -245,7 +245,7 @@ def _checksum(stated: bytes) -> bytes:
 def _looks(folder: Path, counts: Mapping[str, object]) -> dict[str, tuple[int, int]]:
     """File → how it looks, of each table and its words; a file that is not there is left out."""
     names = [f"{name}.{ending}" for name in counts for ending in ("parquet", _WORDS)]
-    return {name: look_of(folder / name) for name in names if (folder / name).is_file()}
+    return {name: stamp_of(folder / name) for name in names if (folder / name).is_file()}
 
 
 def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
@@ -275,7 +275,7 @@ def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
         _write(folder, name, table, _runs(counts[name]))
 
     facts = read_tables(export, keep)
-    if look_of(path) != look:
+    if stamp_of(path) != look:
         raise BadInputError(path, "changed while it was read", "run the command again once it is whole")
     looks = _looks(folder, counts)
     kept = _Kept(_FORMAT, look, facts, counts, looks, {name: digest_of(folder / name) for name in looks})

@@ -21,7 +21,7 @@ class NsysFiles:
     title = "Nsight Systems profiles"
     suffixes: tuple[str, ...] = (*EXPORT_SUFFIXES, *REPORT_SUFFIXES)
     folder_mark: str | None = FOLDER_MARK
-    told_before_its_end = False
+    detectable_while_writing = False
     remedy = "give a .sqlite file that nsys export wrote, a folder of its Parquet files, or a .nsys-rep"
 
     def recognises(self, path: Path) -> bool:

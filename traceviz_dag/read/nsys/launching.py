@@ -49,7 +49,7 @@ def join_launches(process: Int64, correlation: Int64, call_process: Int64, call_
 
 
 def _renamed(correlation: Int64, call_correlation: Int64) -> tuple[Int64, Int64]:
-    """Small numbers above zero in place of ids so large that a key of process and id would not fit; zero for none."""
+    """Small numbers above zero instead of ids so large that a key of process and id would not fit; zero for none."""
     distinct = np.unique(np.concatenate([correlation, call_correlation]))
     positive = distinct[distinct > 0]
     small = [np.where(ids > 0, np.searchsorted(positive, ids) + 1, 0) for ids in (correlation, call_correlation)]

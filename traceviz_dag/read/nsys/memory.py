@@ -50,7 +50,7 @@ def read_memory_events(schema: NsysSchema, calls: pa.Table, devices: Mapping[tup
     if not pc.all(known).as_py():
         schema.note(f"table {TABLE} has operations that are neither an allocation nor a release: they are left out")
         rows = rows.filter(known)
-    # Older exports do not tell the kind, and have memory of GPUs alone.
+    # Older exports do not show the kind, and have memory of GPUs alone.
     if "memKind" in schema.tables.get(schema.table(TABLE) or "", ()):
         rows = rows.filter(pc.is_in(rows["kind"], pa.array(_ON_DEVICE)))
     columns = {name: np.asarray(rows[name].to_numpy(), np.int64) for name in rows.column_names}

@@ -129,7 +129,7 @@ def read_operations(schema: NsysSchema, calls: pa.Table, devices: Mapping[tuple[
     Args:
         calls: as ``read_calls`` gives them.
         devices: (process id, the process's own number of a device) → the GPU's number in the report; numbers that are
-            not in it stand for themselves.
+            not in it represent themselves.
     """
     parts = [_kernels(schema), _graphs(schema), *_memory(schema)]
     there = [part for part in parts if part is not None]
@@ -169,7 +169,7 @@ def _graphs(schema: NsysSchema) -> pa.Table | None:
     rows = schema.select("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", _GRAPH)
     if rows is None or not rows.num_rows:
         return None
-    schema.note("CUDA graphs were traced as a whole: the kernels in them are not told apart")
+    schema.note("CUDA graphs were traced as a whole: the kernels in them are not distinguished")
     numbers = _numbers(rows, "graph_id")
     distinct, which = np.unique(numbers, return_inverse=True)
     texts = ["CUDA graph" if value == MISSING else f"CUDA graph {value}" for value in distinct.tolist()]

@@ -174,7 +174,7 @@ class Store(Protocol):
         """Where the keys of a table begin; a table without keys is one run."""
 
     def words(self, name: str, column: str) -> Words:
-        """What the codes of a text column stand for."""
+        """What the codes of a text column represent."""
 
     def row(self, name: str, columns: Sequence[str], row: int) -> dict[str, int]:
         """Some columns of one row; a text is its place in the column's words, NULL comes after the last."""
@@ -243,7 +243,7 @@ class NsysProfile:
         return self.store.runs(name).keys.tolist()
 
     def names(self, name: str, column: str) -> tuple[str, ...]:
-        """What the codes of a text column stand for; the last one stands for NULL: "(no name)"."""
+        """What the codes of a text column represent; the last one represents NULL: "(no name)"."""
         return (*(word if word is not None else NO_NAME for word in self.store.words(name, column)), NO_NAME)
 
     def texts(self, name: str, column: str, codes: Array) -> pa.DictionaryArray:

@@ -26,7 +26,7 @@ class Field:
 
     Attributes:
         names: what the column is called, the first that exists is taken.
-        default: SQL literal that stands for NULL and for a column that does not exist; None: the column must exist,
+        default: SQL literal that represents NULL and for a column that does not exist; None: the column must exist,
             and rows in which it is NULL or beyond all times are left out.
         loss: what cannot be said without it; empty where nothing is lost.
     """

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _ROWS_PER_BATCH = 1 << 16
 _LONGEST_DEFAULT = 1 << 10
 _BYTES_OF_A_ROW, _BYTES_OF_A_TABLE = 1 << 10, 1 << 28
-"""Texts of an answer may take so many bytes a row, and so many besides."""
+"""Texts of an answer may take so many bytes per row, and so many besides."""
 _SECRET_TABLES = frozenset({"PROCESSSTREAMS", "ANALYSIS_FILE", "PROCESSES", "DIAGNOSTIC_EVENT"})
 _SECRET_PREFIXES = ("META_DATA_",)
 _LENGTHS = {"varchar": "strlen", "blob": "octet_length"}
@@ -196,7 +196,7 @@ def _logs_ahead(path: Path) -> bool:
 
 
 class ParquetSource:
-    """A folder that ``nsys export --type parquetdir`` wrote: a Parquet file a table.
+    """A folder that ``nsys export --type parquetdir`` wrote: a Parquet file per table.
 
     Args:
         path: an existing folder.

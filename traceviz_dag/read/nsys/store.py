@@ -33,7 +33,7 @@ class MemoryStore:
         return runs_of(name, self.tables["operations" if name == "launch_ranges" else name])
 
     def words(self, name: str, column: str) -> Words:
-        """What the codes of a text column stand for."""
+        """What the codes of a text column represent."""
         return words_of(self.tables[name][column])
 
     def row(self, name: str, columns: Sequence[str], row: int) -> dict[str, int]:

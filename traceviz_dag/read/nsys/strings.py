@@ -143,7 +143,7 @@ def _plainly_parted(texts: pa.StringArray) -> tuple[pa.StringArray, pa.StringArr
 
 
 def _follows(letters: npt.NDArray[np.uint8], low: Int32, high: Int32, label: bytes) -> Bool:
-    """Whether a label stands at each ``low``, and ends before ``high``."""
+    """Whether a label is at each ``low``, and ends before ``high``."""
     found: Bool = low + len(label) < high
     for number, letter in enumerate(label):
         found &= letters[np.minimum(low + number, len(letters) - 1)] == letter

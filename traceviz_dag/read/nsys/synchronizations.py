@@ -65,10 +65,10 @@ def read_synchronizations(schema: NsysSchema, calls: pa.Table, contexts: Context
             "start_ns": required("start"),
             "end_ns": required("end"),
             "type": number("syncType"),
-            "sync_id": number("eventSyncId", loss="nothing tells which event a stream or host call waits for"),
+            "sync_id": number("eventSyncId", loss="nothing shows which event a stream or host call waits for"),
             **_PLACE,
         },
-        loss="nothing tells which stream waits for which",
+        loss="nothing shows which stream waits for which",
     )
     if rows is None or not rows.num_rows:
         return SCHEMAS["synchronizations"].empty_table()
@@ -103,11 +103,11 @@ def _records(
     rows = schema.select(
         "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
         {"sync_id": number("eventSyncId"), **_PLACE},
-        loss="nothing tells which event a stream or host call waits for",
+        loss="nothing shows which event a stream or host call waits for",
     )
     if rows is None or not rows.num_rows:
         if rows is not None and (sync_id > 0).any():
-            schema.note("table CUPTI_ACTIVITY_KIND_CUDA_EVENT is empty: nothing tells which record a stream waits for")
+            schema.note("table CUPTI_ACTIVITY_KIND_CUDA_EVENT is empty: nothing shows which record a stream waits for")
         nothing = np.empty(0, np.int64)
         return np.full(len(process), NONE, np.int64), dict.fromkeys(("stream", "device", "correlation"), nothing)
     owner, device = _owners(rows, calls, contexts)

@@ -1,4 +1,4 @@
-"""What two readers made of one trace, row by row: equal rows cancel out, and what is left is told and explained."""
+"""What two readers made of one trace, row by row: equal rows cancel out, and what is left is reported and explained."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Difference:
     Attributes:
         table: host, launches or device.
         own, other: rows of each reader.
-        only_own, only_other: rows that the other one does not have, alike in every column.
+        only_own, only_other: rows that the other one does not have, by all columns.
         on_odd_threads: of ``only_own``, rows whose thread has a negative id, which Perfetto puts on another thread.
         examples: names of some rows that differ.
     """
@@ -80,7 +80,7 @@ def compare(own: TraceEvents, other: TraceEvents) -> ReaderComparison:
 
 
 def rows_of(events: TraceEvents, table: str) -> pd.DataFrame:
-    """One table of a trace with its texts and thread ids in place of codes."""
+    """One table of a trace with its texts and thread ids instead of codes."""
     rows: Any = getattr(events, table)
     strings = np.array(events.strings, object)
     columns: dict[str, npt.NDArray[Any]] = {}
@@ -101,7 +101,7 @@ def rows_of(events: TraceEvents, table: str) -> pd.DataFrame:
 
 
 def _unmatched(left: pd.DataFrame, right: pd.DataFrame) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Places of rows on either side without a partner; of alike rows the first ones are paired."""
+    """Places of rows on either side without a partner; of equal rows the first ones are paired."""
     keys = [pd.util.hash_pandas_object(side, index=False).to_numpy() for side in (left, right)]
     turns = [pd.Series(key).groupby(key).cumcount().to_numpy() for key in keys]
     pairs = [pd.MultiIndex.from_arrays([key, turn]) for key, turn in zip(keys, turns, strict=True)]

@@ -219,7 +219,7 @@ def _sizes(path: Path) -> tuple[int, int, int]:
             if name in _SIZE_NAMES and _SIZE.fullmatch(text) and int(text) <= MOST_RANKS:
                 found[name] = int(text)
     except yaml.YAMLError as error:
-        raise BadInputError(path, f"no YAML ({' '.join(str(error).split())[:200]})", "mend the syntax") from error
+        raise BadInputError(path, f"no YAML ({' '.join(str(error).split())[:200]})", "fix the syntax") from error
     for name in _SIZE_NAMES:
         if name not in found:
             raise BadInputError(path, f"states no {name}", "add it: dp_size, pp_size and vpp_size of the job")

@@ -105,7 +105,7 @@ def _draw_offsets(page: Page, clocks: Sequence[RankClockRow]) -> None:
     middle = page.top + _HEIGHT + _BETWEEN + _HEIGHT / 2
     page.text(page.right, middle - 0.17, "offsets", LABEL, bold=True)
     page.text(page.right, middle, f"up to {duration(most)}" if known else "none", SMALL)
-    words = f"drift to {max(drifts):.1f} ppm" if drifts else "drift not told"
+    words = f"drift to {max(drifts):.1f} ppm" if drifts else "drift unknown"
     page.text(page.right, middle + 0.16, words, SMALL, palette.QUIET_INK)
 
 
@@ -150,7 +150,7 @@ def _caption(source: TableSource, clocks: Sequence[RankClockRow], facts: ClockFa
         title=statement[0].upper() + statement[1:].replace(" us ", " µs "),
         facts=[
             place(source),
-            f"{matches[len(matches) // 2]:,} matched communications a rank (median)",
+            f"{matches[len(matches) // 2]:,} matched communications per rank (median)",
             *([f"offsets against rank {', '.join(map(str, references))}"] if references else []),
         ],
         warnings=[*lost_ranks(source), *warnings],

@@ -73,7 +73,7 @@ def draw_critical_path(source: TableSource) -> Figure | None:
     with typography():
         page = open_page(caption, max(height * len(lanes), _PROFILE_ROW * (len(profile) + 1) - 0.2), _AXIS)
         axes = page.lanes(
-            scale, "time along the path, from the begin of the step", height * len(lanes), _PROFILE + _SHARES
+            scale, "time along the path, from the start of the step", height * len(lanes), _PROFILE + _SHARES
         )
         page.text(WIDTH - MARGIN - _PROFILE - _SHARES + 0.08, page.top - 0.08, "of step", SMALL, palette.QUIET_INK)
         for number, each in enumerate(lanes):

@@ -1,4 +1,4 @@
-"""Figures of several ranks on one axis, a row a rank: what pipeline and replica figures have in common."""
+"""Figures of several ranks on one axis, a row per rank: what pipeline and replica figures have in common."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def draw_row_groups(
     alignment: TimeAlignment,
     further: Spans = MappingProxyType({}),
 ) -> Figure:
-    """Draw a row a rank, under headings.
+    """Draw one row per rank, under headings.
 
     Args:
         groups: (heading, ranks); an empty heading writes none.

@@ -36,7 +36,7 @@ def draw_model_replica(
     alignment: TimeAlignment = TimeAlignment.GLOBAL,
     order: RowOrder = RowOrder.PIPELINE,
 ) -> Figure:
-    """Draw one replica; from ``MOST_ROWS`` ranks on, a row a stage that shows which share of its ranks does what.
+    """Draw one replica; from ``MOST_ROWS`` ranks on, a row per stage that shows which share of its ranks does what.
 
     Args:
         replica: its ordinal in the table topology; None draws all ranks of the job.

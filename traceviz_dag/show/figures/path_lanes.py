@@ -237,7 +237,7 @@ def profile_of(path: StepPath, most: int) -> Sequence[tuple[PathPart, int]]:
 
 
 def path_finding(path: StepPath, stage_of: Mapping[int, int], profile: Sequence[tuple[PathPart, int]]) -> str:
-    """What the step hangs on most, in a sentence.
+    """What limits the step most, in a sentence.
 
     Args:
         stage_of: stage of each rank, ``MISSING`` where unknown. profile: as ``profile_of`` gives it.
@@ -254,19 +254,19 @@ def path_finding(path: StepPath, stage_of: Mapping[int, int], profile: Sequence[
         who, own = _largest(path, path.stage if several else path.rank, ~path.transfers, "stage" if several else "rank")
         said = f"; of the rest most is on {who} ({share(own, path.step_ns)})" if own else ""
         mostly = f"mostly {_communication(path)}"
-        return f"{share(transferred, path.step_ns)} of the step's {whole} hang on communication, {mostly}{said}"
+        return f"{share(transferred, path.step_ns)} of the step's {whole} is limited by communication, {mostly}{said}"
     if several:
         who, of_stage = _largest(path, path.stage, None, "stage")
         inside = path.stage == next(iter(path.sums(path.stage)))
         rank, of_rank = next(iter(path.sums(path.rank, inside).items()))
         if 2 * of_rank > of_stage:
             who += f" ({'' if of_rank == of_stage else 'mostly '}rank {rank})"
-        return f"The step hangs on {who} for {share(of_stage, path.step_ns)} of its {whole}; {mostly}"
+        return f"The step is limited by {who} for {share(of_stage, path.step_ns)} of its {whole}; {mostly}"
     who, of_rank = _largest(path, path.rank, None, "rank")
     if of_rank < _SPREAD * path.step_ns:
         ranks, most = len(np.unique(path.rank)), share(of_rank, path.step_ns)
         return f"The critical path spreads over {ranks} ranks, none with more than {most} of the {whole}; {mostly}"
-    return f"The step hangs on {who} for {share(of_rank, path.step_ns)} of its {whole}; {mostly}"
+    return f"The step is limited by {who} for {share(of_rank, path.step_ns)} of its {whole}; {mostly}"
 
 
 def _largest(path: StepPath, keys: Int64, chosen: Bool | None, word: str) -> tuple[str, int]:

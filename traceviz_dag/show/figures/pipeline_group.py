@@ -21,7 +21,7 @@ def draw_pipeline_group(
     alignment: TimeAlignment = TimeAlignment.GLOBAL,
     further: Spans = MappingProxyType({}),
 ) -> Figure:
-    """Draw one pipeline, a row a stage.
+    """Draw one pipeline, a row per stage.
 
     Args:
         pipeline: its ordinal in the table topology.

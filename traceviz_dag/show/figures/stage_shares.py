@@ -1,4 +1,4 @@
-"""More ranks than a page has rows for: a row a stage, parted at each time by what its ranks do; outliers apart."""
+"""More ranks than a page has rows for: a row per stage, split at each time by what its ranks do; outliers apart."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class StageShares:
         blocks: (block states, columns) share of the ranks' time in each column of the axis.
         strip: (strip states, columns) the same of their communication.
         ranks: summaries of all its ranks.
-        apart: it is a rank that stands out from its stage.
+        apart: it is an outlier of its stage.
     """
 
     stage: int | None
@@ -82,7 +82,7 @@ class StageShares:
 
 
 def draw_stage_shares(source: TableSource, group: Group, words: Words, alignment: TimeAlignment) -> Figure:
-    """Draw a row a stage, and one each of the ranks that compute longest beside their stage or delay others."""
+    """Draw a row per stage, and one each of the ranks that compute longest beside their stage or delay others."""
     spans = _spans(source, set(group.ranks))
     clocks = read_clocks(source, spans, alignment)
     aligned = align(spans, clocks)
@@ -94,7 +94,7 @@ def draw_stage_shares(source: TableSource, group: Group, words: Words, alignment
     stages = [row for part in by_stage(group.members) for row in _rows(part, single, outliers)]
     scale = TimeScale.of(aligned.span_ns)
     shared = [stage for stage in stages if not stage.apart]
-    said = f"aggregated: {sum(len(stage.ranks) for stage in shared)} ranks in {len(shared)} rows, one a stage"
+    said = f"aggregated: {sum(len(stage.ranks) for stage in shared)} ranks in {len(shared)} rows, one per stage"
     said += f"; {ranks_named(outliers)} apart" if outliers else ""
     note = "height of a colour: share of the row's ranks"
     caption = make_caption(source, words, ranks, clocks, list(_legend(stages)), note, [said])
@@ -118,7 +118,7 @@ def _outliers(source: TableSource, ahead: Mapping[int, float], world: int) -> li
 
 
 def _rows(part: Group, single: Sequence[StageShares], outliers: Collection[int]) -> Iterator[StageShares]:
-    """A stage's rows: its ranks together, then those that stand out."""
+    """A stage's rows: its ranks together, then those that are outliers."""
     mine = {row.ranks[0].member.rank: row for row in single if row.ranks[0].member.rank in set(part.ranks)}
     together = [row for rank, row in mine.items() if rank not in outliers]
     if together:

@@ -1,4 +1,4 @@
-"""Micro-batch steps as numbered blocks, alike in all figures: forward blue, backward orange, chunks in two shades."""
+"""Micro-batch steps as numbered blocks, equal in all figures: forward blue, backward orange, chunks in two shades."""
 
 from __future__ import annotations
 

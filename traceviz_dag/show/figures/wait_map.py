@@ -59,10 +59,10 @@ _HEADING = 0.36
 
 
 def draw_wait_map(source: TableSource) -> Figure | None:
-    """Draw the iteration's waits, on solved clocks where these are known, else as durations tell them.
+    """Draw the iteration's waits, on solved clocks where these are known, else as durations show them.
 
     Returns:
-        The figure; None where no wait can be told.
+        The figure; None where no wait can be known.
     """
     collectives = source.table("collectives", JUDGED_COLUMNS)
     waits = judged_waits(collectives)
@@ -192,7 +192,7 @@ def _caption(
             place(source),
             f"{len(late)} ranks, {waits.num_rows:,} parts in matched communications",
             *([f"{share(total, time)} of their time is waiting", "a delay is not a saving"] if blamed else []),
-            *([f"rows of {folded} ranks are shared, those that wait alike in one"] if folded else []),
+            *([f"rows of {folded} ranks are shared, those with similar waits in one"] if folded else []),
             *([statement.replace(" us ", " µs ")] if facts["solved"] else []),
         ],
         warnings=[*lost_ranks(source), *warnings],
@@ -223,7 +223,7 @@ def _basis(collectives: pa.Table) -> list[str]:
     kernels = wait_basis(collectives)
     said = (
         (kernels["durations"], "waits of {:,} kernels come from durations, which need no clock"),
-        (kernels["untold"], "{:,} matched kernels are left out: nothing tells their waits"),
+        (kernels["untold"], "{:,} matched kernels are left out: nothing shows their waits"),
     )
     return [text.format(count) for count, text in said if count]
 

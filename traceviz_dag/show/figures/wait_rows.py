@@ -1,4 +1,4 @@
-"""Which ranks share a row of the wait map: of many ranks, those of a stage that wait alike are one row."""
+"""Which ranks share a row of the wait map: of many ranks, those of a stage with similar waits are one row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from traceviz_dag.analyze.matching.communications import labels, optional_intege
 from traceviz_dag.arrays import Float64, Int64
 
 MOST_ROWS = 64
-"""From so many ranks on, alike ranks share a row; the map never has many more rows than these."""
+"""From so many ranks on, similar ranks share a row; the map never has many more rows than these."""
 
 ALIKE = 0.05
 """Ranks of a stage wait alike where no dimension's sum is further from the stage's median than this share of how long
@@ -32,7 +32,7 @@ class MapRow:
 
     Attributes:
         ranks: whose mean it shows, ascending.
-        stage: of all of them where they are the alike ranks of a stage.
+        stage: of all of them where they are the similar ranks of a stage.
     """
 
     ranks: tuple[int, ...]
@@ -81,7 +81,7 @@ def _stage_of(row: MapRow, ranks: Int64, stages: Int64) -> int:
 
 
 def _shared(ranks: Int64, totals: Float64, stage: int, world: int) -> Iterator[MapRow]:
-    """One row of the ranks of a stage that wait alike; else neighbours share rows."""
+    """One row of the ranks of a stage with similar waits; else neighbours share rows."""
     if not len(ranks):
         return
     usual = float(np.median(totals.sum(axis=1)))
@@ -95,7 +95,7 @@ def _shared(ranks: Int64, totals: Float64, stage: int, world: int) -> Iterator[M
 
 
 def _outliers(totals: Float64, stages: Int64) -> Float64:
-    """By how much of its stage's usual wait each rank is further from it than others are; 0 for what is alike."""
+    """By how much of its stage's usual wait each rank is further from it than others are; 0 for what is similar."""
     further = np.zeros(len(stages))
     for stage in np.unique(stages).tolist():
         here = stages == stage

@@ -19,7 +19,7 @@ MOST_SITES = 40
 """Call sites of a category that have rectangles of their own; the smaller ones share one."""
 
 NO_STACK = "no call stack"
-"""What stands for the site of blocks without one."""
+"""What represents the site of blocks without one."""
 
 _MIB = 1 << 20
 _WIDTH, _HEIGHT = DATA_WIDTH + LABELS + MEASURES, 4.8
@@ -33,7 +33,7 @@ def draw_memory_peak(recording: Recording) -> Figure | None:
     """Draw who holds what when most is requested.
 
     Returns:
-        The figure; None where nothing is held, or without events, which alone tell of the peak.
+        The figure; None where nothing is held, or without events, which alone show the peak.
     """
     holders = recording.holders_at_peak()
     total = sum(size for _, _, size in holders)

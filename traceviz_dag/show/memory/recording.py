@@ -112,7 +112,7 @@ class Recording:
 def recording_of(
     source: TableSource, rank: int | None = None, *, place: str = "", warnings: Sequence[str] = ()
 ) -> Recording | None:
-    """What the tables hold of a rank's snapshot; None where it has none: traces alone do not tell who holds what.
+    """What the tables hold of a rank's snapshot; None where it has none: traces alone do not show who holds what.
 
     Args:
         rank: None for the tables of one file.

@@ -49,7 +49,7 @@ def draw_memory_timeline(
     """Draw requested memory by category over the recording.
 
     Each column of the picture shows the state in which most is requested within it. The lane above has the passes whose
-    code allocates; above it, where the trace tells them, the numbered micro-batches of the host.
+    code allocates; above it, where the trace shows them, the numbered micro-batches of the host.
 
     Args:
         spans: forward and backward steps of the host, on the clock of the recording.
@@ -152,7 +152,7 @@ def draw_memory_segments(recording: Recording) -> Figure | None:
             )
         ],
         "tables memory_segments, memory_blocks",
-        "dark: a segment begins",
+        "dark: a segment starts",
     )
     colours = np.array([*(to_rgb(COLOUR[category]) for category in CATEGORIES), to_rgb(FREE), to_rgb(palette.INK)])
     with typography():

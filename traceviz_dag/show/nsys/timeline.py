@@ -203,7 +203,7 @@ class _GpuRows:
         kept = np.ones(len(gpu), dtype=bool)
         threads = profile.table("threads")
         words = dict(zip(*(threads[name].to_pylist() for name in ("thread", "name")), strict=True))
-        # What a range launched is told as a whole, also where it runs outside the window.
+        # What a range launched is shown as a whole, also where it runs outside the window.
         ranges, too_deep = _ranges(profile, whole, window, words)
         return cls(gpu, kept, [*ranges, *_calls(profile, whole, window, words)], too_deep, window)
 

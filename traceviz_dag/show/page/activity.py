@@ -26,7 +26,7 @@ NOTHING = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Steps:
-    """Forward and backward steps of micro-batches, in the order of their first kernels; one entry a step.
+    """Forward and backward steps of micro-batches, in the order of their first kernels; one entry per step.
 
     Attributes:
         time: first start to last end of each step's kernels, ns.
@@ -73,7 +73,7 @@ class Activity:
         communication: (dimension, category) → union of its communication kernels.
         memory: union of the memory operations.
         outside_steps: category → union of the computation kernels that belong to no micro-batch.
-        steps: the micro-batches; none where the trace does not tell them.
+        steps: the micro-batches; none where the trace does not show them.
         status: read, partial or failed (no kernels then); unknown where the table ``traces`` does not say.
         kernels: kernels and memory operations.
         measures: the rank's row of the table ``overlap``; None where there is none.

@@ -14,10 +14,10 @@ from traceviz_dag.show.page import palette
 from traceviz_dag.tables.rows import PartedPipelineRow
 
 MOST_ROWS = 32
-"""Stages that a page can show; of more, alike pipelines fold, and then those with the longest span are drawn."""
+"""Stages that a page can show; of more, similar pipelines fold, and then those with the longest span are drawn."""
 
 ALIKE = 0.02
-"""Pipelines are alike where no part of a stage differs by more than this share of what the stage takes."""
+"""Pipelines are similar where no part of a stage differs by more than this share of what the stage takes."""
 
 _Part = Literal["fill_drain_ns", "imbalance_ns", "jitter_ns", "stall_ns"]
 _Length = Literal["ideal_ns", "fill_drain_ns", "imbalance_ns", "jitter_ns", "stall_ns"]
@@ -29,7 +29,7 @@ PARTS: tuple[tuple[_Part, str, str], ...] = (
     ("jitter_ns", "jitter", palette.JITTER),
     ("stall_ns", "stall and transfer", palette.STALL),
 )
-"""Column of each part, its name and its colour, in the order of the replays that tell them apart."""
+"""Column of each part, its name and its colour, in the order of the replays that distinguish them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class DrawnPipeline:
     def heading(self) -> str:
         """It and those like it, in words."""
         others = len(self.alike) - 1
-        return f"pipeline {self.number}" + (f" + {others} alike" if others else "")
+        return f"pipeline {self.number}" + (f" + {others} similar" if others else "")
 
     def is_like(self, stages: Sequence[PartedPipelineRow]) -> bool:
-        """Whether another pipeline's stages are alike, part by part."""
+        """Whether another pipeline's stages are similar, part by part."""
         return [row["stage"] for row in self.stages] == [row["stage"] for row in stages] and all(
             abs(own[part] - other[part]) <= ALIKE * own["span_ns"]
             for own, other in zip(self.stages, stages, strict=True)
@@ -79,7 +79,7 @@ class Waterfall:
 
 
 def chosen_pipelines(known: Sequence[PartedPipelineRow]) -> list[DrawnPipeline]:
-    """The pipelines to draw: of too many, the longest of those that are alike, and of too many such, the longest."""
+    """The pipelines to draw: of too many, the longest of those that are similar, and of too many such, the longest."""
     groups: dict[int, list[PartedPipelineRow]] = {}
     for row in sorted(known, key=lambda row: row["stage"]):
         groups.setdefault(row["pipeline"], []).append(row)

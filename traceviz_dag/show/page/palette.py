@@ -46,7 +46,7 @@ IDLE = STAGE_IDLE
 MEMORY_ONLY = CATEGORY[Category.MEMORY]
 
 WAITING = ("#B7C4D4", "#7D8FA8", "#51627C", "#2B374B", "#060A13")
-"""Waits from short to long, a class of lengths each; dark enough that a cell without a wait is told from the paper."""
+"""Waits from short to long, a class of lengths each; dark enough that a cell without a wait is not paper."""
 
 FILL_DRAIN = "#47515C"
 IMBALANCE = "#D9A21B"

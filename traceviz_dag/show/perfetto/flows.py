@@ -21,7 +21,7 @@ class RankFlows:
     """What is known of the communications of one rank, a value a kernel.
 
     Attributes:
-        wait_ns: last arrival minus own, on solved clocks or by durations; NULL where neither tells it.
+        wait_ns: last arrival minus own, on solved clocks or by durations; NULL where neither shows it.
         last_rank: the last to arrive.
         leaving, arriving: flows that leave or reach a kernel, 0 for none; an array for each that a kernel may have.
     """
@@ -38,7 +38,7 @@ class Flows:
 
     Attributes:
         rank, kernel_id: of each row.
-        wait_ns, last_rank: of each row, ``MISSING`` where they cannot be told.
+        wait_ns, last_rank: of each row, ``MISSING`` where they cannot be known.
         leaving, arriving: numbers of the flows that leave or reach each row, 0 for none; as many arrays as the row with
             the most of them has.
         arrows: how many there are.

@@ -36,7 +36,7 @@ class Messages:
         """Add an integer field (int64, uint64, bool or enum).
 
         Args:
-            values: one a message, or one for all; negative ones are encoded as protobuf's int64.
+            values: one per message, or one for all; negative ones are encoded as protobuf's int64.
             present: the messages that have the field; all where None.
         """
         self._tag(number, _VARINT, present)

@@ -61,7 +61,7 @@ def begin_end_order(starts: Int64, ends: Int64) -> tuple[Int64, Bool]:
     begins = np.arange(2 * count) < count
     times = np.concatenate((starts, ends))
     order = np.argsort(times, kind="stable")
-    # Few events share an instant: only those are told apart, by all that tells.
+    # Few events share an instant: only those are distinguished, by all that differs.
     ordered = times[order]
     same = np.flatnonzero(ordered[1:] == ordered[:-1])
     tied = np.union1d(same, same + 1)

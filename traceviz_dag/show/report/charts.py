@@ -1,7 +1,7 @@
 """Charts as inline SVG: rows of stacked bars, a line over iterations, a map of pairs. Colours never speak alone.
 
 Widths are in a unit of the chart's own and scale with the page; every piece has a title that a mouse and a screen
-reader find, and stands beside a table of the same numbers.
+reader find, and is shown beside a table of the same numbers.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def stacked_bars(
     """Rows of pieces that lie one behind the other, on one scale from 0.
 
     Args:
-        whole: what the full width stands for; by default the longest row.
+        whole: what the full width represents; by default the longest row.
         words: how a length is written.
     """
     longest = whole or max((sum(max(piece.ns, 0) for piece in bar.pieces) for bar in bars), default=0) or 1

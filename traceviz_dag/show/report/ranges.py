@@ -1,6 +1,6 @@
 """Charts of signed lengths as inline SVG: waterfalls, gains with their error bars, and ranges about zero.
 
-As in ``charts``, every piece has a title, no colour speaks alone, and a table of the same numbers stands beside.
+As in ``charts``, every piece has a title, no colour speaks alone, and a table of the same numbers is beside it.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from traceviz_dag.show.report import bundle
 
 @dataclass(frozen=True, slots=True)
 class Tab:
-    """A tab of a page: its name in the page's address, what stands on it, and what it shows."""
+    """A tab of a page: its name in the page's address, what is written on it, and what it shows."""
 
     name: str
     title: str

@@ -170,7 +170,7 @@ class AllWaits:
         solved, untold = pc.equal(clocks, "solved").fill_null(False), pc.is_null(clocks)
 
         def told(aligned: str, by_duration: str) -> Int64:
-            # What neither clocks nor durations tell stays unknown.
+            # What neither clocks nor durations show stays unknown.
             value = pc.if_else(solved, mine[aligned].cast(pa.int64()), mine[by_duration].cast(pa.int64()))
             value = pc.if_else(untold, pa.scalar(None, pa.int64()), value)
             return np.asarray(value.fill_null(NONE).to_numpy(zero_copy_only=False), np.int64)

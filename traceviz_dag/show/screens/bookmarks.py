@@ -101,9 +101,9 @@ class Bookmarks:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise BadInputError(self.path, f"cannot be read ({error.strerror})", "mend or remove it") from None
+            raise BadInputError(self.path, f"cannot be read ({error.strerror})", "fix or remove it") from None
         except msgspec.DecodeError as error:
-            raise BadInputError(self.path, f"no bookmarks ({error})", "mend or delete it") from None
+            raise BadInputError(self.path, f"no bookmarks ({error})", "fix or delete it") from None
 
 
 def _moved(model: ScreenModel, lane: str) -> int:

@@ -149,7 +149,7 @@ def _add_steps(bundle: Bundle, source: TableSource, rank: int, key: str) -> None
 def _add_gaps(bundle: Bundle, source: TableSource, rank: int, key: str) -> None:
     columns = ("window_name", "start_ns", "duration_ns", "blocked_ns", "starved_ns", "unexplained_ns")
     table = source.table("gpu_gaps", columns, rank)
-    # Of an iteration with training steps, their gaps; both windows would tell the same time twice.
+    # Of an iteration with training steps, their gaps; both windows would show the same time twice.
     names = set(table["window_name"].to_pylist())
     table = table.filter(pc.equal(table["window_name"], "step" if "step" in names else "kernels"))
     if not table.num_rows:

@@ -275,7 +275,7 @@ class IterationModel(LanesModel):
         return found
 
     def _place(self, rank: int, since_first_ns: int, duration_ns: int) -> tuple[str, Window]:
-        """The lane of a rank, and a window that is told from its first kernel."""
+        """The lane of a rank, and a window that is known from its first kernel."""
         lane = rank_key(rank)
         start = self._spans[rank][0] + since_first_ns - self._shift(lane)
         return lane, Window(start, start + duration_ns)

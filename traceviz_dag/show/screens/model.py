@@ -113,7 +113,7 @@ class Slices:
         kind: place in ``kinds``; of several, the kind that ran longest.
         name: place in ``names``; of several, that of the longest slice.
         row: row of the slice in the lane; of several, of the longest.
-        cell_ns: length of a cell, at most a pixel; 0 where every slice is drawn by itself.
+        cell_ns: length of a cell, at most a pixel; 0 where every slice is drawn separately.
         kinds: words of the kinds, see ``colours``.
         names: short names, made when they are asked for.
         left_out: slices that others cover wholly and that are not drawn, because they are too many.
@@ -316,8 +316,8 @@ class Filter:
 
     Attributes:
         kinds: words of ``Slices.kinds``. without: such words that are left out.
-        dimensions: of communication; for search alone, since every dimension has a lane. Profiles tell none.
-        lanes: keys; a lane stands for all lanes below it, too.
+        dimensions: of communication; for search alone, since every dimension has a lane. Profiles show none.
+        lanes: keys; a lane represents all lanes below it, too.
         least_ns: shortest slice. Boxes of several are left out where their longest is shorter.
     """
 

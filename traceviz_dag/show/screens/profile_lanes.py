@@ -26,7 +26,7 @@ from traceviz_dag.show.screens.rows import LaneRows
 from traceviz_dag.vocabulary import Category
 
 GAP_KINDS = ("starved", "not_started", "unexplained")
-"""Why a GPU does nothing: the operation that ends the gap was launched in the gap; before it; or nothing tells when."""
+"""Why a GPU does nothing: the operation that ends the gap was launched in the gap; before it; or nothing shows when."""
 
 RANGE_KINDS = ("range", "operator", "mark")
 CALL_KINDS = ("call", "launch call", "synchronization", "memory")

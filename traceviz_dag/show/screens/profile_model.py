@@ -126,7 +126,7 @@ class ProfileModel(LanesModel):
             return None
 
     def members(self, slice_id: SliceId) -> Sequence[SliceId]:
-        """As ``ScreenModel`` says: a profile does not tell which communications belong together."""
+        """As ``ScreenModel`` says: a profile does not show which communications belong together."""
         del slice_id
         return ()
 

@@ -87,7 +87,7 @@ class SideBySide:
     def __init__(self, first: ScreenModel, second: ScreenModel, number: int | None = None) -> None:
         one, other = _pair(first, second, number)
         self._sides = (_Side("A", first, 0), _Side("B", second, other.start_ns - one.start_ns))
-        self._note = f"{one.label} of A and {other.label} of B begin at one instant"
+        self._note = f"{one.label} of A and {other.label} of B start at the same instant"
 
     @property
     def title(self) -> str:

@@ -67,7 +67,7 @@ class TerminalApp(App[None]):
         return [*super().get_line_filters(), *self._look_filters]
 
     def walk(self) -> None:
-        """Draw until the user ends it; a process that is told to end (SIGTERM) gives the terminal back before.
+        """Draw until the user ends it; a process that is asked to stop (SIGTERM) gives the terminal back before.
 
         Raises:
             Exception: what went wrong, as it was raised.
@@ -79,7 +79,7 @@ class TerminalApp(App[None]):
 
     @contextmanager
     def _terminal_given_back(self) -> Iterator[None]:
-        """Leave the screen when the process is told to end, and let it end then."""
+        """Leave the screen when the process is asked to stop, and let it end then."""
         told = False
 
         def end(*_: object) -> None:
@@ -92,7 +92,7 @@ class TerminalApp(App[None]):
         try:
             yield
         finally:
-            # Some who start programs have them ignore it: one that is told to end ends nevertheless.
+            # Some who start programs have them ignore it: one that is asked to stop ends nevertheless.
             signal.signal(signal.SIGTERM, signal.SIG_DFL if told else former)
             if told:
                 signal.raise_signal(signal.SIGTERM)
@@ -104,7 +104,7 @@ class TerminalApp(App[None]):
         self._exit_renderables.clear()
 
     def say(self, text: str) -> None:
-        """Show a message in place of the keys, until the next one."""
+        """Show a message instead of the keys, until the next one."""
         self.query_one("#foot", Static).update(Text(cut(text or self.FOOT, self.size.width), no_wrap=True))
 
     def action_help(self) -> None:

@@ -42,7 +42,7 @@ def cut(text: str, width: int) -> str:
 
 
 def cut_inside(text: str, width: int) -> str:
-    """As ``cut``, but with the end of the text, which tells long names apart."""
+    """As ``cut``, but with the end of the text, which distinguishes long names."""
     if width < 8 or cell_len(text) <= width:
         return cut(text, width)
     tail = text[-(width * 2 // 3) :]

@@ -205,7 +205,7 @@ def _figures_in(root: Path, place: Path) -> Iterator[tuple[str, HeldFigure]]:
 
 
 def _title(name: str, place: Path) -> str:
-    """What a figure shows, and of which rank, pipeline or replica, as far as its place tells."""
+    """What a figure shows, and of which rank, pipeline or replica, as far as its path shows."""
     kind = _kind_of(name)
     if kind is None:
         return name
@@ -242,7 +242,7 @@ def _is_of_rank(place: Path) -> bool:
 
 
 def _changed_ns(home: Path, iteration: Partition) -> int:
-    """When something of an iteration was last written, as far as its folders tell."""
+    """When something of an iteration was last written, as far as its folders show."""
     place = Path(escape(iteration.run)) / str(iteration.iteration)
     paths = [home / folder / place for folder in (FIGURES_FOLDER, PERFETTO_FOLDER)]
     paths.append(home / REPORTS_FOLDER / place.with_name(f"{place.name}{REPORT_ENDING}"))

@@ -1,8 +1,8 @@
 """Keeps other web pages out of a server on loopback: what they can make a browser send is refused before it is read.
 
 A page from anywhere can have its visitor's browser send requests to 127.0.0.1. It cannot choose the headers Host and
-Origin, nor send JSON without being asked first, so these three tell our own page from a foreign one. Programs such as
-curl send no Origin and may talk to the server as before. Users are not told apart: a shared server needs a proxy in
+Origin, nor send JSON without being asked first, so these three separate our page from a foreign one. Programs such as
+curl send no Origin and may talk to the server as before. Users are not distinguished: a shared server needs a proxy in
 front that knows them.
 """
 
@@ -28,7 +28,7 @@ LONGEST_BODY = 16 << 20
 """Bytes of a request's body; the UI's own are some kilobytes, and a materialization that a job reports may be more."""
 
 HANDSHAKE = "WEBSOCKET"
-"""What stands for a method where a browser asks for a WebSocket."""
+"""What represents a method where a browser asks for a WebSocket."""
 
 _SENT_TWICE = ","
 _SCHEMES = ("http", "https")

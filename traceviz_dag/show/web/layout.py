@@ -1,4 +1,4 @@
-"""The frame of our own pages: title, style sheet, and text made safe to stand in HTML."""
+"""The frame of our own pages: title, style sheet, and text made safe for HTML."""
 
 from __future__ import annotations
 

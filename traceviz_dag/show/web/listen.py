@@ -1,4 +1,4 @@
-"""Listening on loopback, and answering there until the process is told to end."""
+"""Listening on loopback, and answering there until the process is asked to stop."""
 
 from __future__ import annotations
 

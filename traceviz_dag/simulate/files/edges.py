@@ -30,10 +30,10 @@ kind: the first that applies of
 - cuda_graph: either of these inside a CUDA graph, where the program makes no call;
 - communicator_order: the other is the collective before on the same communicator;
 - host_synchronisation: the host waited for the other's stream before it launched this one, the first on its own since.
-recorded: whether the file's ``cuda_sync`` rows tell it (a passed-on wait by two rows); false without such rows.
+recorded: whether the file's ``cuda_sync`` rows show it (a passed-on wait by two rows); false without such rows.
 
 In are also dependencies that another implies or that were met long before. Out are the order within a stream, which the
-streams tell, what crosses the files of two iterations, and kernels from before the first step."""
+streams show, what crosses the files of two iterations, and kernels from before the first step."""
 
 
 @dataclass

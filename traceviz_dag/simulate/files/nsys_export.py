@@ -366,7 +366,7 @@ def _range(export: _Export, start: int, end: int, text: str, process: int, event
 
 
 def _add_allocations(export: _Export, allocations: Sequence[DriverEvent], process_id: int, device: int) -> None:
-    """What the driver allocates and gets back; calls that are of no stream tell none."""
+    """What the driver allocates and gets back; calls that are of no stream show none."""
     export.connection.execute(f"CREATE TABLE IF NOT EXISTS {_ALLOCATIONS} ({_TABLES[_ALLOCATIONS]})")
     process = _process(process_id)
     for one in allocations:

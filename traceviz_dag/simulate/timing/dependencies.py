@@ -1,4 +1,4 @@
-"""What a rank's kernels wait for on other streams, and which of it the rows of one trace file tell.
+"""What a rank's kernels wait for on other streams, and which of it the rows of one trace file show.
 
 The two are followed apart: the first is what the model does, the second what the file's rows of synchronisation say by
 their own meaning (a wait covers what was on the stream when the event was recorded). So a row that says too little or
@@ -58,7 +58,7 @@ class Dependencies:
         """Note what a kernel waits for.
 
         Args:
-            waits: what its stream waits for. told_by_host: whether rows tell the synchronisations of the host.
+            waits: what its stream waits for. told_by_host: whether rows show the synchronisations of the host.
         """
         told: Collection[Event] = self._told.pop(done.stream, ())
         passed = self._passed.get(done.stream, 0)

@@ -217,7 +217,7 @@ class Host:
 
 
 def _reached(stream: Stream, ghost: bool) -> list[Dependency]:
-    """What an event recorded on a stream now stands for: its last work, and what its next work will wait for."""
+    """What an event recorded on a stream now represents: its last work, and what its next work will wait for."""
     passed_on = DependencyKind.CUDA_GRAPH if ghost else DependencyKind.PASSED_ON_WAIT
     return [Dependency(stream.last, _kind(ghost)), *(Dependency(wait.event, passed_on) for wait in stream.pending)]
 

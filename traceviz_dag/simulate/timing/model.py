@@ -67,7 +67,7 @@ class Model:
         while running:
             remaining = [process for process in running if _continues(process)]
             if len(remaining) == len(running) and self._is_stuck():
-                raise RuntimeError(f"the simulated job hangs in step {number}: ranks wait for each other")
+                raise RuntimeError(f"the simulated job deadlocks in step {number}: ranks wait for each other")
             running = remaining
         self._routes.forget()
         return [host.record.times() for host in self.hosts]

@@ -27,7 +27,7 @@ class StepTimes:
             (its own start for other kernels); match: name of that communication, several joined by ``|`` for a batch of
             messages, empty for other kernels.
         edges: rows of (waiting, waited for, ``DependencyKind``, told): which kernels wait for which of other streams,
-            numbered from the file's first, and whether a row of synchronisation tells it.
+            numbered from the file's first, and whether a row of synchronisation shows it.
         waits: rows of (record, event) for each row in which a stream waits for an event: which record of the file it
             waits for (-1: none) and the event's id.
     """

@@ -1,4 +1,4 @@
-"""What faults do to the kernels that a rank runs: others in place of its own, or the same ones that take longer.
+"""What faults do to the kernels that a rank runs: others instead of its own, or the same ones that take longer.
 
 Settings by which kernels of one name do different work are no faults, and act here, too, on every rank.
 
@@ -54,7 +54,7 @@ class Disturbance:
         return cls(settings, rank, dense_grid(settings).place(rank)["dp"])
 
     def apply(self, library: Library, template: Template, context: Context, step: int) -> Template:
-        """The template that the rank runs in place of one of a healthy job; the same kernels in the same order."""
+        """The template that the rank runs instead of one of a healthy job; the same kernels in the same order."""
         f = self.settings.faults
         changes: dict[str, Callable[[Template], Template]] = {}
         if f.slow_memory == self.rank:

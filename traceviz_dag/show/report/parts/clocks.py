@@ -1,4 +1,4 @@
-"""How far the clocks of ranks are apart, how sure that is, and where nothing tells."""
+"""How far the clocks of ranks are apart, how sure that is, and where nothing shows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _refusals(asked: Asked) -> Markup:
     if lines:
         lines.append(
             "Without solved clocks nothing compares instants of these ranks with those of others: their waits are "
-            "told by durations or not at all, and the timeline places them by their clocks as recorded."
+            "known from durations or not at all, and the timeline places them by their clocks as recorded."
         )
     early = sum(row["early_receives"] or 0 for row in asked.rows)
     if early:

@@ -97,7 +97,7 @@ FROM memory_recordings WHERE run = $run AND iteration = $iteration ORDER BY rank
 """
 
 _MATCHED = {"time": "rank and time", "name": "its name alone"}
-_OVERWRITTEN = {True: "overwritten", False: "all kept", None: "not told"}
+_OVERWRITTEN = {True: "overwritten", False: "all kept", None: "unknown"}
 
 _MODES = {
     "has_stacks": "call stacks",
@@ -127,7 +127,7 @@ def coverage(told: Told) -> Markup | None:
 
 
 def _unsaid(told: Told) -> Markup:
-    """What this iteration does not tell, and why."""
+    """What this iteration does not show, and why."""
     asked = told.book.ask("Rows of each table", ROWS_SQL)
     lacking = [row["table"] for row in asked.rows if not row["rows"]]
     if told.book.source.holds("findings"):
@@ -139,9 +139,9 @@ def _unsaid(told: Told) -> Markup:
         if row["severity"] == Severity.NOT_LOOKED_AT:
             lines.append(f"{row['rule'].replace('_', ' ')}: {printable(row['statement'])}")
     if not lines:
-        return section("What cannot be said", paragraph("Nothing that was looked for is lacking.", quiet=True))
+        return section("What is unknown", paragraph("Nothing that was looked for is lacking.", quiet=True))
     items = Markup("").join(Markup("<li>{}</li>").format(line) for line in lines)
-    return section("What cannot be said", Markup("<ul>{}</ul>").format(items))
+    return section("What is unknown", Markup("<ul>{}</ul>").format(items))
 
 
 def _capture(told: Told) -> Markup:
@@ -241,7 +241,7 @@ def _unknown(told: Told) -> Markup:
         shown, left = top(candidates.rows, "kinds", 12)
         rows = [
             [
-                printable(row["dimension_candidates"] or "nothing tells"),
+                printable(row["dimension_candidates"] or "nothing shows"),
                 shortened(row["collective"]),
                 shortened(row["group_description"] or "not described"),
                 candidates.fact(f"{row['kernels']:,}"),
@@ -299,7 +299,7 @@ def _snapshots(told: Told) -> Markup:
             f"{row['rank']}",
             f"{row['device']}",
             shortened(row["file"]),
-            _MATCHED.get(row["matched_by"], "not told"),
+            _MATCHED.get(row["matched_by"], "unknown"),
             asked.fact(f"{row['events']:,}"),
             _OVERWRITTEN[row["overwritten"]],
             _named(asked.fact(f"{row['unknown']:,}"), row["unknown_names"]),

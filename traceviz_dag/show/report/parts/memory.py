@@ -121,7 +121,7 @@ def _headroom(told: Told) -> Markup:
     return section(
         "Headroom, the least first",
         table(
-            ["of", "told by", "events", "most held", "most reserved", "memory of the GPU", "never reserved"],
+            ["of", "known from", "events", "most held", "most reserved", "memory of the GPU", "never reserved"],
             rows,
             "While allocations were recorded. Held: bytes requested, of traces bytes of live blocks. What CUDA and "
             "NCCL take beside PyTorch is in none of these.",

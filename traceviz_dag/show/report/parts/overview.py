@@ -136,7 +136,7 @@ def _unsaid(told: Told) -> Markup:
         lines.insert(0, Markup("{} of the kernel time has no category").format(part))
     if not lines:
         return Markup("")
-    whole = Markup('<a href="#part=coverage" class="chip" data-goto="coverage">what cannot be said</a>')
+    whole = Markup('<a href="#part=coverage" class="chip" data-goto="coverage">what is unknown</a>')
     return paragraph(Markup(". ").join(lines), ". ", whole, quiet=True)
 
 

@@ -44,8 +44,8 @@ class Part:
     Attributes:
         name: in the page's address. title: on its tab.
         tables: what it is made from.
-        markup: makes it; None where the tables tell nothing.
-        expected: where they tell nothing, its tab says so; else there is no tab.
+        markup: makes it; None where the tables show nothing.
+        expected: where they show nothing, its tab says so; else there is no tab.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What the step hangs on: its critical path in parts that add up, imbalance on it, and what edits would gain."""
+"""What limits the step: its critical path in parts that add up, imbalance on it, and what edits would gain."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ WHERE run = $run AND iteration = $iteration GROUP BY ALL ORDER BY edges DESC, ki
 _CAUSES = {
     "work": "kernels run",
     "transfer": "communication for which all have arrived",
-    "unmatched": "communication whose wait and transfer cannot be told apart",
+    "unmatched": "communication whose wait and transfer cannot be separated",
     "host": "the host's own time",
     "launch": "lag from launch to start",
     "synchronisation": "lag of the host after what it waited for",

@@ -124,7 +124,7 @@ def _bubbles(told: Told, asked: Asked, times: StageTimes) -> Markup:
     of_all = len(drawn) < len(of_step)
     left = (
         f"{len(drawn)} of {len(of_step)} stages of {pipelines_of_step} pipelines are shown: the longest pipelines, "
-        "and of those that are alike one. "
+        "and one of each set of similar ones. "
         if of_all
         else ""
     )
@@ -230,7 +230,7 @@ def _speeds(told: Told) -> Markup:
             ["stage", "of", "computes", "beyond the mean", "more work", "own work", "slower", "same kernels, ratio"],
             rows,
             "Kernels in the micro-batches of a step, mean of the stage's ranks without those that are slow among their "
-            "peers. Beyond the mean stage = more runs of kernels that all stages run + kernels of its own + the same "
+            "peers. Beyond the mean stage = more runs of kernels that all stages run + its own kernels + the same "
             "kernels taking longer.",
         ),
     )

@@ -117,7 +117,7 @@ def waits(told: Told) -> Markup | None:
     said = _said(told, late, matched)
     judged = judged_waits(collectives)
     if not judged.num_rows:
-        lacks = paragraph("No wait is told: neither solved clocks nor durations tell one.")
+        lacks = paragraph("No wait is known: neither solved clocks nor durations show one.")
         return Markup("").join([said, lacks, _matching(told)])
     ranks = np.unique(optional_integers(collectives, "rank"))
     rows = map_rows(judged, ranks, [row["rank"] for row in late.rows if row["blamed"]])
@@ -153,7 +153,7 @@ def _said(told: Told, late: Asked, matched: Asked) -> Markup:
     if facts["solved"] < facts["ranks"]:
         text = clock_statement(facts).replace(" us ", " µs ")
         notes.append(
-            f"{text[0].upper()}{text[1:]}. So waits that only clocks could tell are left out, and so is "
+            f"{text[0].upper()}{text[1:]}. So waits that only clocks could show are left out, and so is "
             "who came last in them."
         )
     if basis["durations"]:
@@ -163,8 +163,8 @@ def _said(told: Told, late: Asked, matched: Asked) -> Markup:
         )
     if basis["untold"]:
         notes.append(
-            f"Of {basis['untold']:,} matched communication kernels no wait is told: neither solved clocks nor "
-            "durations tell it."
+            f"Of {basis['untold']:,} matched communication kernels no wait is known: neither solved clocks nor "
+            "durations show it."
         )
     marked = Markup("").join(Markup('<p class="attention">{}</p>').format(matched.statement(note)) for note in notes)
     return Markup("<section><h2>{}</h2>{}{}</section>").format("Who is late", words, marked)
@@ -173,7 +173,7 @@ def _said(told: Told, late: Asked, matched: Asked) -> Markup:
 def _late(late: Asked) -> Markup:
     told = [row for row in late.rows if row["communications"]]
     if not told:
-        return paragraph("No wait among peers of one stage is told.", quiet=True)
+        return paragraph("No wait among peers of one stage is known.", quiet=True)
     shown, left = top(told, "ranks")
     bars = [
         Bar(
@@ -238,7 +238,7 @@ def _pairs(told: Told, rows: Sequence[MapRow]) -> Markup:
         ]
         of_cell = PAIRS_SQL.replace("ORDER BY", "    AND rank = {row} AND late_rank = {column}\nORDER BY")
     if not known:
-        return section("Who waited for whom", paragraph("No rank waited, as far as waits are told."))
+        return section("Who waited for whom", paragraph("No rank waited, as far as waits are known."))
     cells: dict[tuple[int, int], int] = {}
     for row in known:
         cells[row["at"]] = cells.get(row["at"], 0) + row["wait_ns"]
@@ -261,8 +261,8 @@ def _pairs(told: Told, rows: Sequence[MapRow]) -> Markup:
         ],
     }
     note = (
-        f"Of {MOST_ROWS} ranks and more, those of a stage that wait alike share a row and a column: sums over all "
-        "their pairs; ranks that stand out or are blamed have their own."
+        f"Of {MOST_ROWS} ranks and more, those of a stage with similar waits share a row and a column: sums over all "
+        "their pairs; outliers and blamed ranks have their own."
         if shared
         else ""
     )
@@ -335,7 +335,7 @@ def _by_dimension(told: Told) -> Markup:
         table(
             ["dimension", "kernels", *(word for _, word, _ in _WAITS)],
             rows,
-            "Sums over kernels of all ranks whose waits are told; kernels that run side by side each count.",
+            "Sums over kernels of all ranks whose waits are known; kernels that run side by side each count.",
         ),
     )
 
@@ -343,7 +343,7 @@ def _by_dimension(told: Told) -> Markup:
 def _links(told: Told) -> Markup:
     asked = told.book.ask("Links of each rank against the usual transfer", LINKS_SQL)
     if not asked.rows:
-        return section("Links", paragraph("No transfers could be compared, so nothing is said of links.", quiet=True))
+        return section("Links", paragraph("No transfers could be compared, so links are not judged.", quiet=True))
     suspected = [row for row in asked.rows if row["slow"] or row["or_of"]]
     if not suspected:
         worst = max(asked.rows, key=lambda row: row["best_ratio"] or 0)

@@ -1,4 +1,4 @@
-"""What would a mended fault win: edits to choose from, whose gain the page's script replays at once."""
+"""What would fixing a fault save: edits to choose from, whose gain the page's script replays at once."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _replayed(told: Told) -> list[dict[str, Any]]:
             "traceviz what-if takes any number"
         )
     steps = []
-    # All are made before any is kept: a step that tells nothing leaves none in the page.
+    # All are made before any is kept: a step that shows nothing leaves none in the page.
     replays = [(number, replay_data(predictions)) for number, predictions in told.book.source.replays()]
     for place, (number, data) in enumerate(replays):
         steps.append({"number": number, **data.facts, "columns": list(data.columns)})
@@ -88,7 +88,7 @@ def _single_edits(asked: Asked, *, live: bool) -> Markup:
         button = Markup(
             '<button type="button" data-edit="{}" aria-pressed="false" aria-label="choose {}" disabled>choose</button>'
         ).format(printable(_written(row)), words)
-        # The command mends the hosts of all ranks or of none.
+        # The command fixes the hosts of all ranks or of none.
         chooses = row["edit"] != "host_free" or row["rank"] is None
         gained = share(row["gain_ns"], row["step_ns"])
         rows.append([words, times[0], gained, *times[1:], then, *([button if chooses else ""] if live else [])])
@@ -107,7 +107,7 @@ def _written(row: Mapping[str, Any]) -> str:
 _MARKUP = """
 <section>
 <h2>What would the step take if …</h2>
-<p class="quiet">Choose what is mended; the page replays every kernel, message and launch of the step with it.{several}
+<p class="quiet">Choose what is fixed; the page replays every kernel, message and launch of the step with it.{several}
 Gains are ceilings: nothing else gets slower. They do not add up, so choose together what you would do together.</p>
 <div class="what-if">
 <form id="what-if-choices" aria-label="Edits"></form>

@@ -140,7 +140,7 @@ function kernel(model, rank, index, length) {
     const evidence = value(`${what}_evidence`);
     const rule = value(`${what}_rule`);
     if (evidence !== null)
-      entries.push([`${what} told by`, rule === null ? String(evidence) : `${evidence} (rule ${rule})`]);
+      entries.push([`${what} known from`, rule === null ? String(evidence) : `${evidence} (rule ${rule})`]);
   }
   /** @param {string} what */
   const sides = (what) => ["x", "y", "z"].map((axis) => value(`${what}_${axis}`)).filter((side) => side !== null);

@@ -30,7 +30,7 @@ export function spelledOut(text) {
   });
 }
 
-/** Why a step tells nothing of an edit. */
+/** Why a step shows nothing of an edit. */
 export class Refusal extends Error {}
 
 /** The integer nearest to a number; of two the even one. @param {number} value */
@@ -98,7 +98,7 @@ function fixedRanks(step, times, ranks) {
   const places = ranks.map((rank) => placeOf(step, rank));
   if (step.facts.ranks.length === places.length) {
     const every = ranks.length === 1 ? `rank ${ranks[0]} is the only one that was` : "they are all ranks that were";
-    throw new Refusal(`${every} read, so nothing tells what is usual`);
+    throw new Refusal(`${every} read, so nothing shows what is usual`);
   }
   const duration = times.duration.slice();
   for (const place of places) takeUsual(step, times, place, places, duration);
@@ -260,13 +260,13 @@ function fixedLinks(step, times, ranks) {
     duration[kernel] = Math.min(times.duration[kernel], taken);
   });
   if (!alike) {
-    const whose = ranks.length === 1 ? `rank ${ranks[0]} is like one of its own` : "these ranks is like one of theirs";
+    const whose = ranks.length === 1 ? `rank ${ranks[0]} is similar to its own` : "these ranks is similar to theirs";
     throw new Refusal(`no transfer without ${whose}`);
   }
   return { ...times, duration };
 }
 
-/** Like transfers of a rank that tell what is usual, how many times as long a congested one takes, and how much longer. */
+/** Like transfers of a rank that show what is usual, how many times as long a congested one takes, and how much longer. */
 const [FEWEST_ALIKE, CONGESTED_TIMES, LEAST_CONGESTED_NS] = [4, 1.5, 20_000];
 
 /** @param {Step} step @param {Times} times */

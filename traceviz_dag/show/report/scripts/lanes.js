@@ -17,7 +17,7 @@ import { Slices } from "./model.js";
  * @property {Rank[]} ranks of a group
  * @property {Lane | null} lane of a row of kernels
  * @property {Host | null} host of a row of ranges or calls
- * @property {string} key what tells it from other rows
+ * @property {string} key what distinguishes it from other rows
  */
 
 /** Some kernels of a rank, in the order of their starts. */

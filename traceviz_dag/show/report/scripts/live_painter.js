@@ -75,7 +75,7 @@ export function paintBoxes(raster, view, boxes, colours, top, bottom) {
   for (let i = 0; i < boxes.start.length; i++) {
     if (boxes.end[i] >= view.from && boxes.start[i] <= view.to) (boxes.count[i] > 1 ? cells : slices).push(i);
   }
-  // Slices lie above cells: what a cell tells is shorter than it, and may be beside a slice that reaches into it.
+  // Slices lie above cells: what a cell shows is shorter than it, and may be beside a slice that reaches into it.
   for (const i of [...cells, ...slices]) {
     const [from, to] = dots(view, boxes.start[i], boxes.end[i]);
     if (from >= right) continue;

@@ -42,7 +42,7 @@ export function chip(text, act) {
 
 /**
  * Everything known of a slice.
- * @param {any} found as the server tells it
+ * @param {any} found as the server shows it
  * @param {(place: Place) => unknown} go
  */
 export function detailParts(found, go) {
@@ -85,7 +85,7 @@ const MEASURED = /** @type {[string, string][]} */ ([
 
 /**
  * The exact measures of a window.
- * @param {any} found as the server tells it
+ * @param {any} found as the server shows it
  * @param {(name: string) => unknown} find leads to the first slice of a name
  */
 export function measureParts(found, find) {

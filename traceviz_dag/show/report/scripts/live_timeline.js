@@ -20,13 +20,13 @@ import { byId, copied, duration, element, facts } from "./words.js";
 
 const LABELS = 210;
 const FEW = 2;
-/** Signs at one place of the ruler that are told at once. */
+/** Signs at one place of the ruler that are shown at once. */
 const FEW_SIGNS = 6;
 
 export class LiveTimeline extends Stage {
   /**
    * @param {Source} source
-   * @param {any} about as the server tells it
+   * @param {any} about as the server shows it
    */
   constructor(source, about) {
     super(Math.max(Number(about.length), 1), LABELS);
@@ -89,7 +89,7 @@ export class LiveTimeline extends Stage {
     }
   }
 
-  /** Do what needs answers, after all that was asked for before; faults are told. @param {() => Promise<unknown>} act */
+  /** Do what needs answers, after all that was asked for before; faults are reported. @param {() => Promise<unknown>} act */
   soon(act) {
     this.queue = this.queue.then(act).then(
       () => this.draw(),

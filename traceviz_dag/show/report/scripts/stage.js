@@ -82,7 +82,7 @@ export class Stage {
     return { from: this.looking.from, to: this.looking.to, left, width: Math.max(this.canvas.width - left, 1), scale };
   }
 
-  /** What a pixel of the page stands for, ns. */
+  /** What a pixel of the page represents, ns. */
   get perPixel() {
     return (this.looking.to - this.looking.from) / (this.canvas.clientWidth - this.labels);
   }
@@ -147,7 +147,7 @@ export class Stage {
     return found;
   }
 
-  /** Lay what is told of something beside the mouse. @param {HTMLElement} tip @param {PointerEvent} event */
+  /** Show the text about something beside the mouse. @param {HTMLElement} tip @param {PointerEvent} event */
   placeTip(tip, event) {
     tip.style.left = `${Math.max(Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8), 0)}px`;
     tip.style.top = `${Math.max(Math.min(event.clientY + 16, innerHeight - tip.offsetHeight - 8), 0)}px`;

@@ -69,9 +69,9 @@ export class WhatIf {
     return kinds.indexOf(edit.name) * 1e9 + within;
   }
 
-  /** Why a step tells nothing of an edit; null where all do. @param {string} name */
+  /** Why a step shows nothing of an edit; null where all do. @param {string} name */
   refusal(name) {
-    if (name === "fix_rank" && this.ranks.length < 2) return "only one rank was read, so nothing tells what is usual";
+    if (name === "fix_rank" && this.ranks.length < 2) return "only one rank was read, so nothing shows what is usual";
     const found = this.steps.find((step) => step.facts.refusals[name] !== undefined);
     return found?.facts.refusals[name] ?? null;
   }
@@ -320,7 +320,7 @@ function tableButtons() {
   return [...document.querySelectorAll("button[data-edit]")].map((one) => /** @type {HTMLButtonElement} */ (one));
 }
 
-/** What tells an edit from others that can be chosen beside it. @param {Edit} edit */
+/** What distinguishes an edit from others that can be chosen beside it. @param {Edit} edit */
 function keyOf(edit) {
   return `${edit.name}:${edit.ranks ?? edit.rank ?? edit.dimension ?? ""}`;
 }

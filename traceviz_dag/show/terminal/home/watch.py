@@ -69,7 +69,7 @@ class Facts:
 
     Attributes:
         iterations: by run and number.
-        fault: why nothing can be told; empty where something can.
+        fault: why nothing can be known; empty where something can.
     """
 
     iterations: tuple[Iteration, ...] = ()

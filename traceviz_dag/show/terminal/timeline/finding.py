@@ -1,4 +1,4 @@
-"""The timeline's keys that tell and find: details, measures, searches, filters, findings, bookmarks."""
+"""The timeline's keys that show and find: details, measures, searches, filters, findings, bookmarks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from traceviz_dag.show.terminal.timeline.words import (
 
 
 class Finding(Moving):
-    """Tells of slices and windows, and goes to what is looked for."""
+    """Describes slices and windows, and goes to what is looked for."""
 
     def action_detail(self) -> None:
         """Everything known of the slice; without one, show or hide what is in the lane."""

@@ -234,7 +234,7 @@ class Moving(Asking):
         self._ask(found, go)
 
     def choose(self, one: SliceId, window: Window, row: int) -> None:
-        """Choose a slice: bring it into sight and tell what is known of it."""
+        """Choose a slice: bring it into sight and show what is known of it."""
         self._adopt()
         self.scene.chosen, self.scene.cursor = (one, window), row
         self.looking.selection = None
@@ -277,7 +277,7 @@ class Moving(Asking):
         before = self.looking.selection or self.looking.window
         start, end = (here.start_ns, before.end_ns) if side < 0 else (before.start_ns, here.end_ns)
         if end <= start:
-            self.say(" the selection would end before it begins")
+            self.say(" the selection would end before it starts")
             return
         self.looking.selection = Window(start, end)
         self.say(f" selected {exact(end - start)}; z zooms to it, m measures it")

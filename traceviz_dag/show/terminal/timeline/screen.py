@@ -81,7 +81,7 @@ class TimelineApp(Finding):
         ("x", "from a kernel to its launch, and back"),
         ("o", "the same communication on the next rank"),
         ("c", "the lane of the critical path; of the next rank, and so on"),
-        ("[ ]", "begin and end a selection at the slice, or at the edge of what is shown"),
+        ("[ ]", "start and end a selection at the slice, or at the edge of what is shown"),
         ("z", "zoom to the selection, or to the slice"),
         ("m M", "measure the selection, or what is shown: this rank or GPU, all"),
         (":", "show a window: START END in ns of the time above, or in s, ms, us"),

@@ -22,7 +22,7 @@ def duration(nanoseconds: int) -> str:
 
 
 def instant(nanoseconds: int, step: int) -> str:
-    """An instant beside others that are ``step`` apart, with as many decimals as tell them apart."""
+    """An instant beside others that are ``step`` apart, with as many decimals as distinguish them."""
     if not nanoseconds:
         return "0"
     unit, word = next(((unit, word) for unit, word in _UNITS if abs(nanoseconds) >= unit), _UNITS[-1])

@@ -109,7 +109,7 @@ class TreeApp(TerminalApp):
             self.say("")
 
     def on_lines_view_moved(self, event: LinesView.Moved) -> None:
-        """Tell of the line under the cursor."""
+        """Describe the line under the cursor."""
         self._detail()
 
     def on_lines_view_chosen(self, event: LinesView.Chosen) -> None:
@@ -154,9 +154,7 @@ class TreeApp(TerminalApp):
     def action_search(self) -> None:
         """Ask what to search for."""
         before = self.pattern.pattern if self.pattern else ""
-        self.push_screen(
-            Prompt("Search names of ranges; a regular expression, upper and lower case alike:", before), self._search
-        )
+        self.push_screen(Prompt("Search names of ranges; a regular expression, ignoring case:", before), self._search)
 
     def action_match(self, by: int) -> None:
         """Go to the next match or the one before."""

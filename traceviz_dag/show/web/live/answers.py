@@ -186,7 +186,7 @@ def change_bookmarks(walked: Walked, body: bytes) -> Any:
     model = walked.model
     largest = 1 << 62
     if not -largest < change.start < change.end < largest or len(change.note) > LONGEST_NOTE:
-        raise UsageError(f"a bookmark ends after it begins, and its note has {LONGEST_NOTE} letters at the most")
+        raise UsageError(f"a bookmark ends after it starts, and its note has {LONGEST_NOTE} letters at the most")
     if change.lane:
         model.lane(change.lane)
     origin = model.span.start_ns

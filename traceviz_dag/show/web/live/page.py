@@ -91,7 +91,7 @@ _PAGE = """<!doctype html>
 </div>
 <div class="stage">
 <canvas id="timeline-canvas" tabindex="0" role="img"
- aria-label="Timeline by lanes; the panel beside it tells what is chosen or measured. Keys: question mark."></canvas>
+ aria-label="Timeline by lanes; the panel beside it shows what is chosen or measured. Keys: question mark."></canvas>
 <aside id="details" aria-live="polite"><p class="quiet">Click a slice to see all that is known of it, a label to open
 or close its lanes. Drag moves, the wheel zooms, Shift and drag selects a window to measure.</p></aside>
 </div>

@@ -55,7 +55,7 @@ class Question:
         """``from`` and ``to`` on the axis of the model."""
         window = Window(self.time(model, "from"), self.time(model, "to"))
         if window.length_ns <= 0:
-            raise UsageError("a window ends after it begins")
+            raise UsageError("a window ends after it starts")
         return window
 
     def pixels(self) -> int:

@@ -60,7 +60,7 @@ class Source:
 
     Attributes:
         title: of its page.
-        digest: tells states of the source apart; quick.
+        digest: distinguishes states of the source; quick.
         open: reads it; slow the first time.
     """
 

@@ -25,7 +25,7 @@ MOST_SUMMED = 128
 """Ranks or GPUs that the strip above the lanes is the mean of: the first ones. Each has to be opened for it."""
 
 MOST_NAMES = 300
-"""Names that a lane's answer holds: those of its longest boxes. The others are told by their detail."""
+"""Names that a lane's answer holds: those of its longest boxes. The others are known from their detail."""
 
 _LONGEST_NAME = 160
 _UNNAMED = -1
