@@ -79,16 +79,18 @@ class RankedStep:
         number: of the ProfilerStep; ``MISSING`` without one.
         step: its graph. stages: stage of each of its ranks, ``MISSING`` where unknown.
         tight: its graph with all waits that may be where launches are not on record; None where they are.
+        loose: its graph without meetings of which several groups may be the members; None where there are none.
     """
 
     number: int
     step: StepWork
     stages: tuple[int, ...]
     tight: StepWork | None = None
+    loose: StepWork | None = None
 
     def what_if(self) -> WhatIf:
         """Predictions for it."""
-        return WhatIf(self.step, self.stages, self.tight)
+        return WhatIf(self.step, self.stages, self.tight, self.loose)
 
 
 def causes_tables(
@@ -155,28 +157,38 @@ def _ranked_step(
         raise NoEvidenceError("the traces have no GPU, so nothing shows what waited for what")
     placed = {rank: rank_kernels(table) for rank, table in found.items()}
     members = _members(list(placed), list(placed.values()), collectives, messages)
-    works, tight = [], []
+    fewer = _members(list(placed), list(placed.values()), collectives, messages, may_meet=False)
+    works, tight, loose = [], [], []
     done = _least_done(placed.values()) if any(map(lacks_launches, placed.values())) else {}
     for place, (rank, mine) in enumerate(placed.items()):
         waits = source.synchronizations(rank)
         calls = stream_waits(mine, waits, number)
-        joined = np.unique(members.kernel[members.rank == place])
+        joined, surely = (np.unique(each.kernel[each.rank == place]) for each in (members, fewer))
         held, window, pauses = host_waits(mine, waits, source.hidden_waits(rank)), windows[rank], source.pauses(rank)
-        of_rank = [(mine, kernel_edges(mine, calls))]
+        edges = kernel_edges(mine, calls)
+        of_rank = [(mine, edges, joined)]
         if lacks_launches(mine):
-            edges = kernel_edges(mine, calls, done[mine.program])
-            of_rank.append((as_launched(mine, edges), edges))
-        both = [
-            rank_work(kernels, edges, joined, with_wait_at_the_end(kernels, held, window), window, pauses)
-            for kernels, edges in of_rank
+            all_edges = kernel_edges(mine, calls, done[mine.program])
+            of_rank.append((as_launched(mine, all_edges), all_edges, joined))
+        of_rank.append((mine, edges, surely))
+        made = [
+            rank_work(kernels, those, met, with_wait_at_the_end(kernels, held, window), window, pauses)
+            for kernels, those, met in (of_rank if len(fewer.rank) < len(members.rank) else of_rank[:-1])
         ]
-        works.append(both[0])
-        tight.append(both[-1])
+        works.append(made[0])
+        tight.append(made[len(of_rank) - 2])
+        loose.append(made[-1])
     known = (source.topology.stage_of(rank)[0] for rank in placed)
     stages = tuple(MISSING if stage is None else stage for stage in known)
     step = step_work(list(placed), works, members)
     alike = all(one is other for one, other in zip(works, tight, strict=True))
-    return RankedStep(number, step, stages, None if alike else step_work(list(placed), tight, members))
+    return RankedStep(
+        number,
+        step,
+        stages,
+        None if alike else step_work(list(placed), tight, members),
+        step_work(list(placed), loose, fewer) if len(fewer.rank) < len(members.rank) else None,
+    )
 
 
 def _least_done(ranks: Iterable[RankKernels]) -> dict[bytes, Int64]:
@@ -202,25 +214,36 @@ def _steps(overlap: pa.Table) -> dict[int, dict[int, tuple[int, int]]]:
     return result
 
 
-def _members(ranks: Sequence[int], placed: Sequence[RankKernels], collectives: pa.Table, messages: pa.Table) -> Members:
-    """Who meets whom: members of matched collectives, and both ends of each message."""
+def _members(
+    ranks: Sequence[int],
+    placed: Sequence[RankKernels],
+    collectives: pa.Table,
+    messages: pa.Table,
+    *,
+    may_meet: bool = True,
+) -> Members:
+    """Who meets whom: members of matched collectives, and both ends of each message.
+
+    Args:
+        may_meet: also those that are not matched, and all that they may have met.
+    """
     sides = [
         np.stack([optional_integers(messages, f"{side}_rank"), optional_integers(messages, f"{side}_kernel_id")])
         for side in ("sender", "receiver")
     ]
-    rank, kernel, communication, may_meet, members, found = (
+    rank, kernel, communication, at_most, members, found = (
         optional_integers(collectives, name)
         for name in ("rank", "kernel_id", "communication", "may_meet", "members", "members_found")
     )
     # Where several groups explain its ends, it waits for all that it may have met: no gain is larger by that.
-    communication = np.where(communication == MISSING, may_meet, communication)
+    communication = np.where((communication == MISSING) & may_meet, at_most, communication)
     carrying = np.unique(np.concatenate(sides, axis=1), axis=1)
     width = int(max(kernel.max(initial=0), carrying[1].max(initial=0))) + 1
     alone = (communication != MISSING) & ~np.isin(rank * width + kernel, carrying[0] * width + carrying[1])
     meeting = np.concatenate([communication[alone], *(_MESSAGE + np.arange(messages.num_rows),) * 2])
     both = np.zeros(2 * messages.num_rows, dtype=bool)
     # Of a group whose members are not known, some may be missing.
-    lacks = np.concatenate([((found < members) | (members == MISSING) & (may_meet == MISSING))[alone], both])
+    lacks = np.concatenate([((found < members) | (members == MISSING) & (at_most == MISSING))[alone], both])
     of_one = np.concatenate([(members == 1)[alone], both])
     rank = np.concatenate([rank[alone], sides[0][0], sides[1][0]])
     kernel = np.concatenate([kernel[alone], sides[0][1], sides[1][1]])

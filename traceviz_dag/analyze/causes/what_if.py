@@ -118,15 +118,19 @@ class Suspects:
 class WhatIf:
     """Predictions for one step."""
 
-    def __init__(self, step: StepWork, stages: Sequence[int], tight: StepWork | None = None) -> None:
+    def __init__(
+        self, step: StepWork, stages: Sequence[int], tight: StepWork | None = None, loose: StepWork | None = None
+    ) -> None:
         """Take a step.
 
         Args:
             stages: stage of each rank; ``MISSING`` where unknown.
             tight: the same with all waits that may be, where launches are not on record; None where they are.
+            loose: the same without meetings of which several groups may be the members; None where there are none.
         """
         self.step = step
         self.tight = None if tight is None else WhatIf(tight, stages)
+        self.loose = None if loose is None else WhatIf(loose, stages)
         self.edits = StepEdits(step, tuple(stages))
         self.times = step.times()
 
@@ -144,7 +148,22 @@ class WhatIf:
             found = replace(found, gain_low_ns=low, gain_high_ns=high)
         if edits and self.edits.unmet[0].any():
             found = self._with_unmet(found, applied)
+        if edits and self.loose is not None:
+            found = self._with_fewer(found, applied, self.loose)
         return self._with_untied(found, applied) if edits and self.edits.untied else found
+
+    def _with_fewer(
+        self, found: Prediction, applied: Sequence[Callable[[AllTimes], AllTimes]], loose: WhatIf
+    ) -> Prediction:
+        """The same with what meetings leave open that may be those of several groups: each may end by itself."""
+        saved = self._saved(applied) if found.microbatches is None else self.step_ns
+        *first, last = applied
+        most = loose._predicted(found.edits, [*first, lambda times: loose.edits.without_unmet(last(times))])
+        high = max(found.gain_high_ns, min(most.gain_high_ns, max(saved, found.gain_ns)))
+        undecided = found.undecided
+        if not self._is_enough(found.gain_ns, found.gain_low_ns) and high >= LEAST_GAIN * self.step_ns:
+            undecided = undecided or loose._unmet_words
+        return replace(found, gain_high_ns=high, undecided=undecided)
 
     def _with_unmet(self, found: Prediction, applied: Sequence[Callable[[AllTimes], AllTimes]]) -> Prediction:
         """The same with what communications that are not matched with all their members leave open."""
@@ -178,7 +197,9 @@ class WhatIf:
     @property
     def open_question(self) -> str | None:
         """Why gains are ranges that only a replay with other waits shows; None where they are not."""
-        return self._untied_words if self.edits.untied else None
+        if self.edits.untied:
+            return self._untied_words
+        return None if self.loose is None else self.loose._unmet_words
 
     @property
     def _unmet_words(self) -> str:
