@@ -158,7 +158,7 @@ def by_category(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def confusion(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """A row per pair of true and told category: kernels and their time, the longest first."""
+    """A row per pair of true and reported category: kernels and their time, the longest first."""
     told = table.category.where(table.kernel_id.notna(), "not in the traces")
     groups = table.groupby([f"category{TRUE}", told])[f"duration_ns{TRUE}"].agg(["size", "sum"])
     rows = [

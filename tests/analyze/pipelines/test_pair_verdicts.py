@@ -49,7 +49,7 @@ def test_units_without_measures_say_nothing():
 
 
 def test_nothing_is_claimed_of_a_stage_too_short_to_show_in_the_period():
-    assert verdict(27_273, 27_078, 102) == "not told apart"
+    assert verdict(27_273, 27_078, 102) == "not distinguished"
 
 
 def test_the_sides_of_computation_and_a_dimension_are_no_stages():

@@ -57,7 +57,7 @@ def verdict(period_ns: float, stage0_ns: float, stage1_ns: float) -> str:
     as_max, as_sum = abs(period_ns - longer) <= ALIKE * longer, abs(period_ns - both) <= ALIKE * both
     if as_max and as_sum:
         # One stage is so short beside the other that the period does not show.
-        return "not told apart"
+        return "not distinguished"
     if as_max or as_sum:
         return "overlapped" if as_max else "serialized"
     if period_ns < longer:
@@ -117,7 +117,7 @@ def in_words(one: OverlapVerdict) -> str:
     against = {
         "overlapped": f"≈ max({first}, {second})",
         "serialized": f"≈ {first} + {second}",
-        "not told apart": f"≈ max and ≈ sum of {first} and {second}, too close to distinguish",
+        "not distinguished": f"≈ max and ≈ sum of {first} and {second}, too close to distinguish",
         "between": f"between max and sum ({both / 1e6:,.3f}) of {first} and {second}",
         "beyond the sum": f"beyond {first} + {second} = {both / 1e6:,.3f}",
         "below the longer stage": f"below max({first}, {second})",
