@@ -167,7 +167,8 @@ def _print(
             continue
         which = f" --run {shlex.quote(run)}" if len({one["run"] for one in summaries}) > 1 else ""
         which += f" --iteration {judged[-1]}" if len(judged) > 1 else ""
-        after = [f"Next: traceviz findings {home_option(home)}{which}"]
+        where = "" if home == DEFAULT_HOME else f" {home_option(home)}"
+        after = [f"Next: traceviz findings{where}{which}"]
         after += [f"Report: {path}" for path in [reports.get((run, judged[-1]))] if path is not None]
         print_verdict(mine, after)
 

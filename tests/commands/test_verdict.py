@@ -1,0 +1,79 @@
+"""The verdict that ``analyze`` ends with, over all kinds of jobs, held against SQL."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.commands.jobs import JOBS, analysed_at, home_of, traces_of
+from tests.commands.sentences.printed import Home
+from tests.damage import call
+from tests.sets import fast
+from tests.small_run import write_run
+from traceviz_dag.analyze.findings.verdict import Evidence, Judged, compared, verdict
+from traceviz_dag.commands.common.verdict import verdict_lines
+from traceviz_dag.pipeline.findings import stored_verdict
+
+SURE = Evidence(ranks=4, partial="", clocks=4, unknown_waits=None, uncertain=0.0, unclassified=0.0, open=0)
+
+
+@pytest.mark.parametrize("job", fast(JOBS, "slow_link", "healthy", "slow_rank", "without_topology", "one_rank"))
+def test_a_verdict_is_the_first_finding_fits_the_screen_and_is_sure_only_where_all_is_known(job):
+    home = Home(home_of(job))
+    for each in analysed_at(traces_of(job)):
+        found = stored_verdict(each.lake, each.run, each.iteration, "")
+        assert found is not None
+        place = {"run": each.run, "iteration": each.iteration}
+        faults = home.query(
+            "SELECT statement FROM findings WHERE run = $run AND iteration = $iteration AND severity = 'finding' "
+            "AND class = 'fault' AND rule <> 'environment' ORDER BY finding LIMIT 1",
+            place,
+        ).to_pylist()
+        assert not faults or found.limit == faults[0]["statement"]
+        saved = home.query(
+            "SELECT list(gain_after_ns) AS ns FROM findings WHERE run = $run AND iteration = $iteration", place
+        ).to_pylist()[0]["ns"]
+        for fix in found.then:
+            number = float(fix.split(": ")[1].split(" ")[0])
+            assert any(ns and abs(number - ns / unit) <= 0.005 * number for ns in saved for unit in (1e3, 1e6, 1e9))
+        (known,) = home.query(
+            "SELECT count(*) FILTER (refusal IS NULL) = count(*) AND count(*) > 1 AS solved FROM rank_clocks "
+            "WHERE run = $run AND iteration = $iteration",
+            place,
+        ).to_pylist()
+        assert found.doubts or known["solved"]
+        lines = verdict_lines(
+            each.run * 9, "iteration 1 · 8 ranks", found, "A rank's step: …", ["Next: …", "Report: …"]
+        )
+        assert len(lines) <= 8 and max(map(len, lines)) <= 80 and lines[0].endswith(" · iteration 1 · 8 ranks")
+
+
+def test_nothing_wrong_is_a_verdict_and_what_is_not_known_makes_it_less_sure():
+    found = verdict([], SURE)
+    assert found.limit.startswith("no fault found") and (found.then, found.doubts) == ((), ())
+    doubtful = Evidence(
+        ranks=4, partial="PARTIAL: rank 3", clocks=2, unknown_waits=None, uncertain=0.2, unclassified=0.1, open=1
+    )
+    assert verdict([], doubtful).doubts == (
+        *("PARTIAL: rank 3", "clocks are solved for 2 of 4 ranks"),
+        *("1 note may be a finding", "10 % of kernel time is unclassified"),
+    )
+
+
+def test_the_slowest_iteration_that_differs_is_named_beside_the_last():
+    calm = verdict([], SURE)
+    assert compared([Judged(5, 100, calm)]) == ("", "")
+    assert compared([Judged(4, 104, calm), Judged(5, 100, calm)]) == ("the same in both", "")
+    words, line = compared([Judged(3, 150_000_000, calm), Judged(4, 120_000_000, calm), Judged(5, 100_000_000, calm)])
+    assert words == "2 of 3 differ" and line.startswith("Iteration 3: step 150 ms; no fault found")
+
+
+def test_analyze_ends_with_it_and_writes_the_report_unless_it_is_asked_not_to(tmp_path):
+    run, home = write_run(tmp_path / "job", {7: 2}, world=2), tmp_path / "home"
+    answer = call("analyze", run, "--home", home, "--report")
+    (report,) = (home / "reports").rglob("*.html")
+    lines = answer.out.strip().splitlines()
+    assert len(lines) <= 8 and lines[-1] == f"Report: {report}" and lines[-2].startswith("Next: traceviz findings ")
+    assert lines[1].rstrip(".") in report.read_text()
+    report.unlink()
+    assert "Report: " not in call("analyze", run, "--home", home, "--no-report").out and not report.exists()
+    assert call("analyze", run, "--home", home, "--json").json[0]["verdict"]["limit"]
