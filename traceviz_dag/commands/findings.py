@@ -267,11 +267,12 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
     said = f"{STEP_KINDS[kind].split(';')[0]} · " if kind in STEP_KINDS else ""
     if kind == StepKind.INFERENCE:
         step = f"{milliseconds(rows[0]['step_ns'])} ms recorded" if rows and rows[0]["step_ns"] else "time unknown"
-    typer.echo(f"\n{heading(iteration, f'{said}{step} on {ranks}{mode}')}")
+    typer.echo()
+    print_wrapped(heading(iteration, f"{said}{step} on {ranks}{mode}"), 2)
     for cut in cut_statements(answer["cut_steps"]):
-        typer.echo(f"  {cut}")
+        print_wrapped(cut, 2, "  ")
     if losses := losses_in_words(largest_losses(rows)):
-        typer.echo(f"  {losses}")
+        print_wrapped(losses, 2, "  ")
     typer.echo(f"  {counted(rows)}; gains do not add up")
     if "perturbed_by" in answer:
         typer.echo(f"  {_said_of_log(answer)}")
@@ -279,7 +280,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
         row for row in rows if row["rule"] == environment.RULE.name and row["severity"] != Severity.NOT_LOOKED_AT
     ]
     for row in differing:
-        typer.echo(f"  {row['rule']}: {row['statement']}")
+        print_wrapped(f"{row['rule']}: {row['statement']}", 2, "  ")
         _print_remedy(row, told)
         _print_query(row, sql=sql)
     if line := _said_of_environment(answer["environment"]):

@@ -144,7 +144,7 @@ _LEADING = """
     ),
     numbered AS (
         SELECT *, severity = 'finding' AND class = 'fault' AS fault, coalesce(gain_after_ns, gain_ns,
-            CASE measure WHEN 'share of the time measured' THEN value * coalesce(measured_ns, step_ns, 1) ELSE 0 END
+            CASE measure WHEN 'share of the time measured' THEN value * coalesce(measured_ns, step_ns, 1) / 2 ELSE 0 END
         ) AS cost
         FROM told WHERE severity = 'finding' OR finding IN (FROM losses)
     )

@@ -47,11 +47,13 @@ def _is_fault(row: Row) -> bool:
 
 
 def _cost_ns(row: Row) -> float:
-    """What fixing a row would save after those before it; where nothing predicts that, the time that it takes."""
+    """What fixing a row would save after those before it; where nothing predicts that, half of the time that it takes:
+    its causes often have findings of their own.
+    """
     for known in ("gain_after_ns", "gain_ns"):
         if row[known] is not None:
             return float(row[known])
-    return row["value"] * (row["measured_ns"] or row["step_ns"] or 1) if row["measure"] == MEASURE else 0.0
+    return row["value"] * (row["measured_ns"] or row["step_ns"] or 1) / 2 if row["measure"] == MEASURE else 0.0
 
 
 def _largest(rows: Sequence[Row]) -> list[Row]:

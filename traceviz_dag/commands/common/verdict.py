@@ -37,13 +37,13 @@ def verdict_lines(run: str, title: str, verdict: Verdict, beside: str, after: Se
 
 
 def parts_in_words(computation: float | None, exposed: float | None, idle: float | None) -> str:
-    """What a rank's step is made of, by shares of it; empty where not known."""
+    """What a step is made of, by shares of it (mean of ranks); empty where not known."""
     known = {"computation": computation, "exposed communication": exposed, "idle": idle}
     words = [f"{share(value)} {name}" for name, value in known.items() if value is not None]
     if len(words) == len(known):
         copies = 1 - sum(value for value in known.values() if value is not None)
-        words += [f"{share(copies)} copies alone"] if copies >= LEAST_COPIES else []
-    return f"A rank's step: {', '.join(words)}." if words else ""
+        words += [f"{share(copies)} copies"] if copies >= LEAST_COPIES else []
+    return f"Step: {', '.join(words)}." if words else ""
 
 
 def _cut(text: str, most: int) -> list[str]:
