@@ -60,7 +60,7 @@ def test_a_host_that_pauses_without_a_name_for_it_is_named_against_the_others_al
     rule = rule_named("host_pause")
     (row,) = asked(rule, {0: 6_000_000, 1: 300, 2: 1_100_000})
     assert (row["rank"], row["starved_ns"], row["gaps"]) == (0, 6_000_000, 1)
-    assert "was idle for 6.00 ms" in rule.sentence(row) and "mostly in get_batch" in rule.detail(row)
+    assert "waited for computation for 6.00 ms" in rule.sentence(row) and "mostly in get_batch" in rule.detail(row)
     assert "nothing recorded shows what it did" in rule.detail({**row, "operation": None})
     # All hosts pause, or for less than a pause, or there is nobody to compare with.
     for starved_ns in ({0: 6_000_000, 1: 5_000_000, 2: 5_000_000}, {0: 900_000, 1: 300}, {0: 6_000_000}):
@@ -71,11 +71,11 @@ def test_a_line_of_code_that_waits_is_one_row_whoever_runs_it(monkeypatch):
     monkeypatch.setitem(GAP, "host_work", "synchronisation")
     rule = rule_named("hidden_sync")
     (alone,) = asked(rule, {3: 2_000})
-    assert rule.sentence(alone).startswith("rank 3 waits for its GPU in hooks.py(1): log, which leaves the GPU idle")
+    assert rule.sentence(alone).startswith("rank 3 waits for its GPU in hooks.py(1): log, which leaves the GPU without")
     (row,) = asked(rule, {0: 2_000, 1: 4_000})
     assert (row["rank"], row["ranks"], row["waits"], row["value"]) == (None, 2, 2, 0.003)
     assert rule.sentence(row) == (
-        "2 ranks wait for their GPUs in hooks.py(1): log, which leaves these idle for 6.00 µs in all"
+        "2 ranks wait for their GPUs in hooks.py(1): log, which leaves these without computation for 6.00 µs in all"
     )
     assert rule.detail(row).startswith("after 2 waits; 0.3 %")
 
@@ -117,7 +117,7 @@ def test_a_tail_is_of_the_class_of_what_the_hosts_of_its_stage_did_in_the_long_u
         home.execute(f"CREATE TABLE {name} AS SELECT unnest($rows, recursive := true)", {"rows": table})
     (row,) = home.sql(rule.sql, params=here).to_arrow_table().to_pylist()
     assert (row["work"], row["work_ns"], row["long_units"], row["beyond_ns"]) == ("allocation", 6_000, 1, 9_000)
-    assert "for 6.00 µs of that GPUs were idle while hosts allocated or freed GPU memory" in rule.detail(row)
+    assert "for 6.00 µs of that GPUs waited for computation while hosts allocated or freed GPU memory" in rule.detail(row)
     home.execute("UPDATE gpu_gaps SET starved_ns = starved_ns / 2")
     (row,) = home.sql(rule.sql, params=here).to_arrow_table().to_pylist()
     assert row["work"] is None and "no single activity of the hosts" in rule.detail(row)
