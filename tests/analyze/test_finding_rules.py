@@ -117,7 +117,9 @@ def test_a_tail_is_of_the_class_of_what_the_hosts_of_its_stage_did_in_the_long_u
         home.execute(f"CREATE TABLE {name} AS SELECT unnest($rows, recursive := true)", {"rows": table})
     (row,) = home.sql(rule.sql, params=here).to_arrow_table().to_pylist()
     assert (row["work"], row["work_ns"], row["long_units"], row["beyond_ns"]) == ("allocation", 6_000, 1, 9_000)
-    assert "for 6.00 µs of that GPUs waited for computation while hosts allocated or freed GPU memory" in rule.detail(row)
+    assert "for 6.00 µs of that GPUs waited for computation while hosts allocated or freed GPU memory" in rule.detail(
+        row
+    )
     home.execute("UPDATE gpu_gaps SET starved_ns = starved_ns / 2")
     (row,) = home.sql(rule.sql, params=here).to_arrow_table().to_pylist()
     assert row["work"] is None and "no single activity of the hosts" in rule.detail(row)

@@ -10,6 +10,7 @@ Of several, the widest is kept for the replay alone (``may_meet``): whoever met,
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -95,7 +96,10 @@ def with_matches_by_ends(
     number = int(matches.communication.max(initial=-1)) + 1
     for kind in range(int(kinds.max()) + 1):
         mine = np.flatnonzero(kinds == kind)
-        tried = [_tried(groups, rows.rank[chosen], start, end, mine, apart) for groups in possible]
+        mine = mine[np.lexsort((end[mine], rows.rank[chosen[mine]]))]
+        there, first = np.unique(rows.rank[chosen[mine]], return_index=True)
+        lists = dict(zip(there.tolist(), np.split(mine, first[1:]), strict=True))
+        tried = [_tried(groups, lists, start, end, apart) for groups in possible]
         left = _left([one for one in tried if one is not None], rows.rank[chosen], start, apart)
         for turn in (turn for turns in (left[-1].met if left else ()) for turn in turns):
             place = chosen[turn]
@@ -129,14 +133,18 @@ def _solved_together(clocks: SolvedClocks) -> Int64:
 
 
 def _tried(
-    groups: tuple[frozenset[int], ...], rank: Int64, start: Int64, end: Int64, mine: npt.NDArray[np.intp], apart: int
+    groups: tuple[frozenset[int], ...],
+    lists: Mapping[int, npt.NDArray[np.intp]],
+    start: Int64,
+    end: Int64,
+    apart: int,
 ) -> _Tried | None:
     """Rows of one kind under a division of the ranks; None where that is ruled out.
 
     Args:
-        rank, start, end: of all rows, on the common clock. mine: those of the kind. apart: how far ends of one may be.
+        lists: per rank its rows of the kind, in order. start, end: of all rows, on the common clock.
+        apart: how far ends of one collective may be.
     """
-    lists = {one: mine[rank[mine] == one][np.argsort(end[mine[rank[mine] == one]])] for one in set(rank[mine].tolist())}
     used = tuple(group for group in groups if not group.isdisjoint(lists))
     if set(lists) != {one for group in used for one in group}:
         return None
@@ -166,13 +174,15 @@ def _left(tried: list[_Tried], rank: Int64, start: Int64, apart: int) -> list[_T
 
 def _refines(fine: _Tried, coarse: _Tried) -> bool:
     """Whether each group is a part of one of another division."""
-    return all(any(part <= group for group in coarse.groups) for part in fine.groups)
+    around = {rank: group for group in coarse.groups for rank in group}
+    return all(part <= around.get(min(part), frozenset()) for part in fine.groups)
 
 
 def _came_apart(fine: _Tried, coarse: _Tried, start: Int64, rank: Int64, apart: int) -> bool:
     """Whether groups that are parts of one of another division, where all ended together, once came apart."""
+    part_of = {rank: part for part in fine.groups for rank in part}
     for group, turns in zip(coarse.groups, coarse.met, strict=True):
-        parts = [part for part in fine.groups if part < group]
+        parts = [part for part in {part_of.get(rank, frozenset()) for rank in group} if part < group]
         if len(parts) < 2 or frozenset().union(*parts) != group:
             continue
         of_part = [np.isin(rank[turns[0]], list(part)) for part in parts]
