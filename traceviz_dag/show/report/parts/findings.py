@@ -14,7 +14,7 @@ from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section
 from traceviz_dag.vocabulary import Severity
 
 _OTHERS = (
-    (Severity.NOTE, "Notes: gains of less than 1 % of the step, or perhaps of nothing, or not predicted"),
+    (Severity.NOTE, "Notes: savings of less than 1 % of the step, perhaps none, or not predicted"),
     (Severity.NOT_LOOKED_AT, "Not judged"),
 )
 
@@ -30,7 +30,8 @@ def findings(told: Told) -> Markup | None:
         cards = []
         for row in rows:
             number += 1
-            cards.append(finding_card(told, row, number, whole=True))
+            kind = label(row) if rows is first else "note" if row["severity"] == Severity.NOTE else ""
+            cards.append(finding_card(told, row, number, kind, whole=True))
         if cards:
             parts.append(section(title, Markup('<div class="cards">{}</div>').format(Markup("").join(cards))))
     if not parts:
@@ -41,11 +42,11 @@ def findings(told: Told) -> Markup | None:
     ) + Markup("").join(parts)
 
 
-def finding_card(told: Told, row: Mapping[str, Any], number: int, *, whole: bool = False) -> Markup:
+def finding_card(told: Told, row: Mapping[str, Any], number: int, kind: str, *, whole: bool = False) -> Markup:
     """One finding.
 
     Args:
-        number: its place among those that are shown.
+        number: its place among those that are shown. kind: what it is, in a word.
         whole: with what to do about it.
     """
     evidence = Markup("")
@@ -69,7 +70,7 @@ def finding_card(told: Told, row: Mapping[str, Any], number: int, *, whole: bool
         row["severity"],
         number,
         row["rule"].replace("_", " "),
-        label(row),
+        kind,
         _gain(row),
         printable(row["statement"]),
         Markup('<p class="quiet">{}</p>').format(printable(row["detail"])) if whole and row["detail"] else "",
@@ -83,14 +84,14 @@ def _gain(row: Mapping[str, Any]) -> str:
     if row["severity"] == Severity.NOT_LOOKED_AT:
         return ""
     if row["gain_ns"] is None:
-        return "gain not predicted"
+        return "saving not predicted"
     of_step = f", {share(row['gain_ns'], row['step_ns'])} of the step" if row["step_ns"] else ""
     bar = (
         f" ({duration(row['gain_low_ns'])} to {duration(row['gain_high_ns'])})"
         if row["gain_low_ns"] is not None
         else ""
     )
-    return f"gains {duration(row['gain_ns'])}{bar}{of_step}"
+    return f"saves {duration(row['gain_ns'])}{bar}{of_step}"
 
 
 PART = Part("findings", "Findings", ("findings",), findings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from traceviz_dag.analyze.findings.losses import leading
+from traceviz_dag.analyze.findings.losses import label, leading
 from traceviz_dag.analyze.findings.verdict import in_sentences
 from traceviz_dag.analyze.utilization import used_of_peak
 from traceviz_dag.analyze.wording import duration, share
@@ -186,7 +186,7 @@ def _findings(told: Told) -> Markup:
     if not first:
         left = f"; {notes} note{' is' if notes == 1 else 's are'} in the tab Findings" if notes else ", and no note"
         return section("Findings", paragraph(f"No finding{left}."))
-    cards = Markup("").join(finding_card(told, row, number) for number, row in enumerate(first[:FIRST], 1))
+    cards = Markup("").join(finding_card(told, row, number, label(row)) for number, row in enumerate(first[:FIRST], 1))
     left = f"; {len(first) - FIRST} more in the tab Findings" if len(first) > FIRST else ""
     counted = f"{len(graves)} finding{'' if len(graves) == 1 else 's'}, {notes} note{'' if notes == 1 else 's'}"
     count = f"{counted}, the largest losses among them{left}"
