@@ -160,6 +160,6 @@ def test_findings_of_a_served_model_say_so_in_their_first_line(tmp_path):
         CliRunner().invoke(app, [*words, "--home", str(tmp_path / "home")]).stdout
         for words in (["analyze", str(tmp_path / "serve")], ["findings"])
     ]
-    assert all("inference: no training step" in answer.strip().splitlines()[0] for answer in answers)
+    assert all(" · inference" in answer.strip().splitlines()[0] for answer in answers)
     assert "makes the step" not in answers[1] and "of the step wide" not in answers[1]
     assert "--cuda-graph-impl" not in answers[1] and "optimizer" not in answers[1]

@@ -249,8 +249,8 @@ def test_a_reader_that_has_seen_enough_makes_no_failure(own):
 def test_printed_hints_are_words_of_a_shell(own):
     run, home = own
     printed = traceviz("analyze", run, "--home", home, "--workers", "1").stdout
-    hint = next(line for line in printed.splitlines() if "traceviz dev" in line)
-    assert shlex.split(hint.partition("traceviz dev ")[2]) == ["--home", str(home)]
+    hint = next(line for line in printed.splitlines() if line.startswith("Next: "))
+    assert shlex.split(hint.partition("traceviz findings ")[2]) == ["--home", str(home)]
 
 
 @pytest.mark.long

@@ -167,6 +167,17 @@ def _by_category(kernels: pa.Table) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: -row["time_ns"])
 
 
+def _without_lists(table: pa.Table) -> pa.Table:
+    """The same with lists as texts, their values separated by spaces, as CSV has no lists."""
+    columns = [
+        pa.array([value and " ".join(map(str, value)) for value in column.to_pylist()], pa.string())
+        if pa.types.is_list(column.type)
+        else column
+        for column in table.columns
+    ]
+    return pa.table(columns, table.column_names)
+
+
 def _write(kernels: pa.Table, output: Path) -> None:
     plain = pa.table(
         {
@@ -180,7 +191,7 @@ def _write(kernels: pa.Table, output: Path) -> None:
         if output.suffix == ".parquet":
             pyarrow.parquet.write_table(kernels, file, compression="zstd")
         elif output.suffix == ".csv":
-            pyarrow.csv.write_csv(plain, file)
+            pyarrow.csv.write_csv(_without_lists(plain), file)
         else:
             import msgspec
 
