@@ -6,7 +6,6 @@ import shlex
 import time
 from contextlib import nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -46,11 +45,9 @@ def demo(
     with console.status("simulating 16 ranks, 3 iterations") if console.is_terminal else nullcontext():
         simulate(settings, folder)
     console.print(f"simulated in {time.monotonic() - started:.1f} s: {folder}")
-    analyze([folder], home=home, json=json)
+    analyze([folder], report=True, home=home, json=json)
     last_iteration = settings.first_iteration + settings.iterations - 1
-    page = _report(real_path(home), last_iteration)
     if not json:
-        typer.echo(f"\nThe report of the last iteration, a page to open in a browser: {page}")
         last = f"{home_option(home)} --iteration {last_iteration}"
         typer.echo("\nWhere to look next:")
         for command, question in _NEXT:
@@ -61,11 +58,3 @@ def demo(
             "how right all of this is, against the job's truth"
         )
     console.print(f"demo done in {time.monotonic() - started:.1f} s")
-
-
-def _report(home: Path, iteration: int) -> Path:
-    """Write the report of the demo's job."""
-    from traceviz_dag.lake.lake import open_lake
-    from traceviz_dag.pipeline.report import write_report
-
-    return write_report(open_lake(home), "demo", iteration)
