@@ -177,8 +177,8 @@ def test_the_demo_says_what_it_found(tmp_path):
         .query("SELECT rank FROM findings WHERE iteration = (SELECT max(iteration) FROM findings) AND finding = 0")
         .to_pylist()
     )
-    assert found == {"rank": slow} and f"rank {slow}" in shown.out
-    page = re.search(r"a page to open in a browser: (\S+)", shown.out)
+    assert found == {"rank": slow} and f"Rank {slow} " in shown.out
+    page = re.search(r"^Report: (\S+)$", shown.out, re.MULTILINE)
     assert page is not None and Path(page[1]).is_file()
     for line in re.findall(r"^  traceviz (findings|waits|pipelines|overlap) (.+?)  ", shown.out, re.MULTILINE):
         assert call(line[0], *shlex.split(line[1])).code == 0, line
