@@ -71,19 +71,18 @@ function ofStep(known, edits) {
 function withUnmet(known, edits, found) {
   const most = once(known, edits, { unmatched: true, drop: true });
   const least = once(known, edits, { unmatched: true, hold: true });
-  const all = saved(known, edits);
+  const all = taken(known, edits.reduce((times, edit) => edited(known.step, times, edit, true), known.step.times));
   const gain = Math.max(found.gain, Math.min(most.gain, all));
   const high = Math.max(found.high, Math.min(most.high, Math.max(all, gain)));
   return { ...found, low: Math.min(found.low, least.low), high };
 }
 
 /**
- * What edits take away from the work of all ranks together, of a meeting from one member.
- * @param {Known} known @param {Edit[]} edits
+ * What edited times lack of those of all ranks together, of a meeting from one member.
+ * @param {Known} known @param {Times} after
  */
-function saved({ step, length }, edits) {
+function taken({ step, length }, after) {
   const before = step.times;
-  const after = edits.reduce((times, edit) => edited(step, times, edit, true), before);
   if (after.waits !== before.waits) return length;
   let sum = 0;
   for (let rank = 0, kernel = 0; rank < step.facts.ranks.length; rank++) {
@@ -110,6 +109,24 @@ function saved({ step, length }, edits) {
 }
 
 /**
+ * Whether edited times may make a step longer: not where each is as long as it was, or shorter.
+ * @param {Times} before @param {Times} after
+ */
+function adds(before, after) {
+  /** @param {Float64Array} one @param {Float64Array} other */
+  const more = (one, other) => other.some((value, place) => value > one[place]);
+  return (
+    after.waits !== before.waits ||
+    after.launch !== before.launch ||
+    more(before.hostEnd, after.hostEnd) ||
+    more(before.duration, after.duration) ||
+    more(before.lag, after.lag) ||
+    more(before.section, after.section) ||
+    more(before.sectionLag, after.sectionLag)
+  );
+}
+
+/**
  * @typedef {object} How
  * @property {boolean} [unmatched] take communications that are not matched as transfers, too
  * @property {boolean} [drop] let those that are not matched with all their members take no time
@@ -117,7 +134,8 @@ function saved({ step, length }, edits) {
  */
 
 /** @param {Known} known @param {Edit[]} edits @param {How} how @returns {Gain} */
-function once({ step, length, free }, edits, { unmatched = false, drop = false, hold = false }) {
+function once(known, edits, { unmatched = false, drop = false, hold = false }) {
+  const { step, length, free } = known;
   let times = step.times;
   for (const edit of edits) times = edited(step, times, edit, unmatched);
   if (drop) {
@@ -136,13 +154,15 @@ function once({ step, length, free }, edits, { unmatched = false, drop = false, 
   if (host) freeGain += gain - (length - step.lengthOf({ ...step.times, duration: times.duration }));
   const error = length ? free / length - 1 : 0;
   const reach = rounded(Math.min(Math.abs(error), 1) * Math.max(Math.abs(gain), Math.abs(freeGain)));
+  // No step becomes shorter by more than itself, or than edits take away, nor longer where they add nothing.
+  const least = Math.min(gain, freeGain) - reach;
+  const most = Math.min(Math.max(gain, freeGain) + reach, length);
   return {
     step: length,
     predicted: length - gain,
     gain,
-    low: Math.min(gain, freeGain) - reach,
-    // No step becomes shorter by more than itself.
-    high: Math.min(Math.max(gain, freeGain) + reach, length),
+    low: Math.min(gain, adds(step.times, times) ? least : Math.max(least, 0)),
+    high: Math.max(gain, Math.min(most, taken(known, times))),
   };
 }
 
