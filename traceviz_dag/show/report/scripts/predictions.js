@@ -71,7 +71,10 @@ function ofStep(known, edits) {
 function withUnmet(known, edits, found) {
   const most = once(known, edits, { unmatched: true, drop: true });
   const least = once(known, edits, { unmatched: true, hold: true });
-  const all = taken(known, edits.reduce((times, edit) => edited(known.step, times, edit, true), known.step.times));
+  const all = taken(
+    known,
+    edits.reduce((times, edit) => edited(known.step, times, edit, true), known.step.times),
+  );
   const gain = Math.max(found.gain, Math.min(most.gain, all));
   const high = Math.max(found.high, Math.min(most.high, Math.max(all, gain)));
   return { ...found, low: Math.min(found.low, least.low), high };
