@@ -58,7 +58,7 @@ write_run(Path({str(run)!r}), world=2)
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
     result = subprocess.run(
-        [sys.executable, str(script), "analyze", str(run)],
+        [sys.executable, str(script), "analyze", str(run), "--tables"],
         cwd=foreign, env=environment, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr

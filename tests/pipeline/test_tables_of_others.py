@@ -31,7 +31,7 @@ told = [asset.descriptions_by_key[key], tables, columns]
 
 
 def analyze(job, home):
-    return ["analyze", job, "--home", home, "--workers", "1"]
+    return ["analyze", job, "--home", home, "--workers", "1", "--tables"]
 
 
 def sql(query, home):
