@@ -27,8 +27,13 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.tables import FINDINGS
 from traceviz_dag.vocabulary import StepKind, TrainingFramework
 
-_JUDGED = (FINDINGS.name, "iterations", "rank_clocks", "collectives")
-"""What a verdict rests on."""
+_JUDGED = {
+    FINDINGS.name: None,
+    "iterations": ("ranks", "unclassified_share"),
+    "rank_clocks": None,
+    "collectives": UNKNOWN_COLUMNS,
+}
+"""What a verdict rests on: tables, and the columns that it reads; None: all."""
 
 _WHAT_IF_SQL = "SELECT * FROM what_if WHERE run = $run AND iteration = $iteration"
 
@@ -126,22 +131,24 @@ def _saved_together(
     return [sum(saved) for saved in zip(*steps, strict=True)] if steps else None
 
 
-def stored_verdict(lake: Lake, run: str, iteration: int, partial: str) -> Verdict | None:
+def stored_verdict(lake: Lake, run: str, iteration: int, lacking: str) -> Verdict | None:
     """The verdict on an iteration, from its tables; None where nothing was judged.
 
     Args:
-        partial: what of it was not read; empty where all was.
+        lacking: what of it was not read; empty where all was.
     """
     if not all(lake.exists(name, run=run, iteration=iteration) for name in _JUDGED):
         return None
-    rows, measures, clocks, collectives = (lake.table(name, run, iteration).arrow() for name in _JUDGED)
+    rows, measures, clocks, collectives = (
+        lake.table(name, run, iteration).arrow(columns) for name, columns in _JUDGED.items()
+    )
     if not measures.num_rows:
         return None
-    (measured,) = measures.select(["ranks", "unclassified_share"]).to_pylist()
+    (measured,) = measures.to_pylist()
     found, unknown = rows.to_pylist(), unknown_waits(collectives)
     evidence = Evidence(
         ranks=measured["ranks"],
-        partial=partial,
+        partial=lacking,
         clocks=clock_facts(clocks)["solved"],
         unknown_waits=None if unknown is None else unknown.reason,
         uncertain=uncertain_waits(collectives) / max(collectives.num_rows, 1),

@@ -78,10 +78,7 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
         rows = rows_of(lake.table("iterations", result.run, result.iteration).arrow(), IterationRow)
         summary["measures"] = rows[0] if rows else None
     try:
-        summary |= _measured(lake, result.run, result.iteration)
-        from traceviz_dag.pipeline.findings import stored_verdict
-
-        return summary | {"verdict": stored_verdict(lake, result.run, result.iteration, completeness.mark)}
+        return summary | _measured(lake, result.run, result.iteration, completeness.mark)
     except BadInputError:
         if not result.failures:
             raise
@@ -95,11 +92,15 @@ _MEASURED = (
 )
 
 
-def _measured(lake: Lake, run: str, iteration: int) -> dict[str, Any]:
-    """What the tables of an iteration say, by the names of ``_MEASURED``."""
+def _measured(lake: Lake, run: str, iteration: int, lacking: str) -> dict[str, Any]:
+    """What the tables of an iteration say, by the names of ``_MEASURED``.
+
+    Args:
+        lacking: what of it was not read; empty where all was.
+    """
     from traceviz_dag.analyze.stage_times import slowest_statement
     from traceviz_dag.pipeline.across_ranks import stored_stage_times
-    from traceviz_dag.pipeline.findings import stored_unknown_waits
+    from traceviz_dag.pipeline.findings import stored_unknown_waits, stored_verdict
 
     (in_windows,) = rows_of(windows(lake, run, iteration), Windows)
     times = stored_stage_times(lake, run, iteration)
@@ -117,8 +118,9 @@ def _measured(lake: Lake, run: str, iteration: int) -> dict[str, Any]:
         _blamed(lake, run, iteration),
         None if unknown is None else asdict(unknown),
         cut_steps(lake, run, iteration),
+        stored_verdict(lake, run, iteration, lacking),
     )
-    return dict(zip(_MEASURED[:-1], values, strict=True))
+    return dict(zip(_MEASURED, values, strict=True))
 
 
 def print_verdict(summaries: Sequence[Mapping[str, Any]], after: Sequence[str]) -> None:
