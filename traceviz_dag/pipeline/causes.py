@@ -20,9 +20,9 @@ from traceviz_dag.analyze.causes.causes_tables import (
 from traceviz_dag.analyze.causes.critical_imbalance import critical_imbalance
 from traceviz_dag.analyze.causes.critical_path import critical_path
 from traceviz_dag.analyze.causes.inferred_waits import done_before, lacks_launches
-from traceviz_dag.analyze.causes.kernel_edges import as_launched, kernel_edges
+from traceviz_dag.analyze.causes.kernel_edges import KernelEdges, as_launched, kernel_edges
 from traceviz_dag.analyze.causes.rank_kernels import KERNEL_COLUMNS, RankKernels, kernels_of_step, rank_kernels
-from traceviz_dag.analyze.causes.rank_work import rank_work
+from traceviz_dag.analyze.causes.rank_work import HostWaits, RankWork, rank_work
 from traceviz_dag.analyze.causes.recorded_waits import host_waits, stream_waits, with_wait_at_the_end
 from traceviz_dag.analyze.causes.step_work import Members, StepWork, step_work
 from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
@@ -156,39 +156,47 @@ def _ranked_step(
     if all(CPU_DEVICE in pc.unique(table["device"].cast(pa.string())).to_pylist() for table in found.values()):
         raise NoEvidenceError("the traces have no GPU, so nothing shows what waited for what")
     placed = {rank: rank_kernels(table) for rank, table in found.items()}
-    members = _members(list(placed), list(placed.values()), collectives, messages)
-    fewer = _members(list(placed), list(placed.values()), collectives, messages, may_meet=False)
+    of = list(placed), list(placed.values())
+    members = _members(*of, collectives, messages)
+    open_ = pc.any(pc.and_(pc.is_null(collectives["communication"]), pc.is_valid(collectives["may_meet"]))).as_py()
+    fewer = _members(*of, collectives, messages, may_meet=False) if open_ else members
+    if len(fewer.rank) == len(members.rank):
+        fewer = members
     works, tight, loose = [], [], []
     done = _least_done(placed.values()) if any(map(lacks_launches, placed.values())) else {}
     for place, (rank, mine) in enumerate(placed.items()):
         waits = source.synchronizations(rank)
         calls = stream_waits(mine, waits, number)
         joined, surely = (np.unique(each.kernel[each.rank == place]) for each in (members, fewer))
-        held, window, pauses = host_waits(mine, waits, source.hidden_waits(rank)), windows[rank], source.pauses(rank)
+        of_host = host_waits(mine, waits, source.hidden_waits(rank)), windows[rank], source.pauses(rank)
         edges = kernel_edges(mine, calls)
-        of_rank = [(mine, edges, joined)]
+        works.append(_work(mine, edges, joined, *of_host))
+        loose.append(works[-1] if fewer is members else _work(mine, edges, surely, *of_host))
+        tight.append(works[-1])
         if lacks_launches(mine):
-            all_edges = kernel_edges(mine, calls, done[mine.program])
-            of_rank.append((as_launched(mine, all_edges), all_edges, joined))
-        of_rank.append((mine, edges, surely))
-        made = [
-            rank_work(kernels, those, met, with_wait_at_the_end(kernels, held, window), window, pauses)
-            for kernels, those, met in (of_rank if len(fewer.rank) < len(members.rank) else of_rank[:-1])
-        ]
-        works.append(made[0])
-        tight.append(made[len(of_rank) - 2])
-        loose.append(made[-1])
+            edges = kernel_edges(mine, calls, done[mine.program])
+            tight[-1] = _work(as_launched(mine, edges), edges, joined, *of_host)
     known = (source.topology.stage_of(rank)[0] for rank in placed)
     stages = tuple(MISSING if stage is None else stage for stage in known)
-    step = step_work(list(placed), works, members)
-    alike = all(one is other for one, other in zip(works, tight, strict=True))
     return RankedStep(
         number,
-        step,
+        step_work(list(placed), works, members),
         stages,
-        None if alike else step_work(list(placed), tight, members),
-        step_work(list(placed), loose, fewer) if len(fewer.rank) < len(members.rank) else None,
+        step_work(list(placed), tight, members) if done else None,
+        None if fewer is members else step_work(list(placed), loose, fewer),
     )
+
+
+def _work(
+    kernels: RankKernels,
+    edges: KernelEdges,
+    joined: Int64,
+    held: HostWaits,
+    window: tuple[int, int],
+    pauses: Mapping[int, int],
+) -> RankWork:
+    """The work of one rank, with the wait of its host at the end of the step where that is plain; see ``rank_work``."""
+    return rank_work(kernels, edges, joined, with_wait_at_the_end(kernels, held, window), window, pauses)
 
 
 def _least_done(ranks: Iterable[RankKernels]) -> dict[bytes, Int64]:
