@@ -9,7 +9,7 @@ from tests.commands.sentences.printed import Home
 from tests.damage import call
 from tests.sets import fast
 from tests.small_run import write_run
-from traceviz_dag.analyze.findings.verdict import Evidence, Judged, compared, verdict
+from traceviz_dag.analyze.findings.verdict import Evidence, JudgedIteration, compared, verdict
 from traceviz_dag.commands.common.verdict import verdict_lines
 from traceviz_dag.pipeline.findings import stored_verdict
 
@@ -61,9 +61,10 @@ def test_nothing_wrong_is_a_verdict_and_what_is_not_known_makes_it_less_sure():
 
 def test_the_slowest_iteration_that_differs_is_named_beside_the_last():
     calm = verdict([], SURE)
-    assert compared([Judged(5, 100, calm)]) == ("", "")
-    assert compared([Judged(4, 104, calm), Judged(5, 100, calm)]) == ("the same in both", "")
-    words, line = compared([Judged(3, 150_000_000, calm), Judged(4, 120_000_000, calm), Judged(5, 100_000_000, calm)])
+    assert compared([JudgedIteration(5, 100, calm)]) == ("", "")
+    assert compared([JudgedIteration(4, 104, calm), JudgedIteration(5, 100, calm)]) == ("the same in both", "")
+    steps = {3: 150_000_000, 4: 120_000_000, 5: 100_000_000}
+    words, line = compared([JudgedIteration(number, ns, calm) for number, ns in steps.items()])
     assert words == "2 of 3 differ" and line.startswith("Iteration 3: step 150 ms; no fault found")
 
 

@@ -63,6 +63,6 @@ def capitals(dimensions: str) -> str:
     return ", ".join(name.upper() if name in _ACRONYMS else name.replace("_", " ") for name in names)
 
 
-def sentence(text: str) -> str:
-    """A text with a capital."""
+def capitalised(text: str) -> str:
+    """A text with a capital letter, the rest as it is."""
     return text[:1].upper() + text[1:]

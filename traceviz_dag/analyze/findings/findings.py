@@ -25,7 +25,7 @@ from traceviz_dag.analyze.findings.rule import (
     fixing_edit,
 )
 from traceviz_dag.analyze.findings.rules import environment
-from traceviz_dag.analyze.wording import counted, duration, sentence, share
+from traceviz_dag.analyze.wording import capitalised, counted, duration, share
 from traceviz_dag.tables import FINDINGS
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
 from traceviz_dag.vocabulary import FindingClass, Severity, StepKind, TrainingFramework
@@ -179,7 +179,7 @@ def _finding(
         "confidence": "inferred" if row.get("inferred") else "measured",
         "refusal": why,
         "at_most_ns": at_most,
-        "statement": f"{sentence(rule.sentence(row))}{saves}",
+        "statement": f"{capitalised(rule.sentence(row))}{saves}",
         "detail": "; ".join(filter(None, details)),
         "remedy": rule.what_to_do(row, iteration.kind, iteration.framework),
         "evidence_sql": evidence_sql(rule, iteration.run, iteration.iteration, row),

@@ -9,7 +9,7 @@ from traceviz_dag.analyze.causes.gains import LEAST_GAIN, named_edit
 from traceviz_dag.analyze.findings.findings import WIDE
 from traceviz_dag.analyze.findings.losses import leading
 from traceviz_dag.analyze.findings.rule import Row
-from traceviz_dag.analyze.wording import counted, duration, sentence, share
+from traceviz_dag.analyze.wording import capitalised, counted, duration, share
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
 
 MOST_FIXES = 3
@@ -84,7 +84,7 @@ def in_sentences(found: Verdict) -> tuple[str, str, str]:
     """What limits the step, what the next fixes save (empty where none does), and how sure that is."""
     then = f"Then {', '.join(found.then)}." if found.then else ""
     doubts = f"Not surer: {'; '.join(found.doubts)}." if found.doubts else "Sure: all ranks read, clocks solved."
-    return f"{sentence(found.limit)}.", then, doubts
+    return f"{capitalised(found.limit)}.", then, doubts
 
 
 def _edit(row: Row) -> tuple[object, ...]:
@@ -109,7 +109,7 @@ def _doubts(evidence: Evidence) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedIteration:
     """The verdict on one iteration of a run.
 
     Attributes:
@@ -121,7 +121,7 @@ class Judged:
     verdict: Verdict
 
 
-def compared(judged: Sequence[Judged]) -> tuple[str, str]:
+def compared(judged: Sequence[JudgedIteration]) -> tuple[str, str]:
     """How the verdicts on a run's iterations agree with the last one.
 
     Returns:

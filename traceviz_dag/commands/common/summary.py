@@ -129,7 +129,7 @@ def print_verdict(summaries: Sequence[Mapping[str, Any]], after: Sequence[str]) 
     Args:
         summaries: of the run's iterations. after: lines that say how to go on.
     """
-    from traceviz_dag.analyze.findings.verdict import Judged, compared
+    from traceviz_dag.analyze.findings.verdict import JudgedIteration, compared
     from traceviz_dag.commands.common.verdict import parts_in_words, verdict_lines
 
     judged = [one for one in summaries if one["verdict"] is not None]
@@ -137,7 +137,9 @@ def print_verdict(summaries: Sequence[Mapping[str, Any]], after: Sequence[str]) 
         return
     last = judged[-1]
     measures, measured = last["measures"], last["windows"]
-    agree, differs = compared([Judged(one["iteration"], one["measures"]["step_ns"], one["verdict"]) for one in judged])
+    agree, differs = compared(
+        [JudgedIteration(one["iteration"], one["measures"]["step_ns"], one["verdict"]) for one in judged]
+    )
     kind = STEP_KINDS.get(measures["step_kind"] or "", "").split(";")[0].split(":")[0]
     what = "step" if measured["steps"] else "first to last kernel"
     rest = [f"iteration {last['iteration']}{f' ({agree})' if agree else ''}"]

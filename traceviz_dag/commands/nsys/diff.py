@@ -12,6 +12,7 @@ from traceviz_dag.analyze.nsys.diff import NameChange, ProfileComparison, compar
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap, gpu_overlap
 from traceviz_dag.analyze.nsys.summary import NameMeasures, by_name
 from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
+from traceviz_dag.analyze.wording import capitalised
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
 from traceviz_dag.commands.nsys.common import (
@@ -71,7 +72,7 @@ def diff(
                         for row in chosen[:limit]
                     ],
                 )
-    typer.echo(f"\n{found.comparable[0].upper()}{found.comparable[1:]}.\n{found.verdict}")
+    typer.echo(f"\n{capitalised(found.comparable)}.\n{found.verdict}")
 
 
 def _side(path: Path, home: Path, gpu: list[str], trim: tuple[float, float] | None, rules: Path | None) -> _Side:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from traceviz_dag.analyze.clocks.clock_summary import ClockFacts, clock_facts, clock_statement
-from traceviz_dag.analyze.wording import duration
+from traceviz_dag.analyze.wording import capitalised, duration
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import draw_bars
 from traceviz_dag.show.page.facts import lost_ranks, place
@@ -147,7 +147,7 @@ def _caption(source: TableSource, clocks: Sequence[RankClockRow], facts: ClockFa
     matches = sorted(row["matches"] for row in clocks)
     statement = clock_statement(facts)
     return Caption(
-        title=statement[0].upper() + statement[1:].replace(" us ", " µs "),
+        title=capitalised(statement).replace(" us ", " µs "),
         facts=[
             place(source),
             f"{matches[len(matches) // 2]:,} matched communications per rank (median)",

@@ -24,7 +24,7 @@ from traceviz_dag.analyze.waits.blame import (
     uncertain_waits,
     wait_basis,
 )
-from traceviz_dag.analyze.wording import duration, share
+from traceviz_dag.analyze.wording import capitalised, duration, share
 from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.show.figures.wait_panels import (
     CLASSES,
@@ -209,7 +209,7 @@ def _finding(late: Sequence[LateRank], collectives: pa.Table, waits: pa.Table, s
         uncertain = uncertain_waits(collectives)
         total, time = int(_waits(waits).sum()), int(optional_integers(waits, "duration_ns").sum())
         nobody = nobody_blamed(late, step_ns, uncertain, collectives.num_rows)
-        nobody = f"{nobody[0].upper()}{nobody[1:]}"
+        nobody = capitalised(nobody)
         if not time:
             return nobody
         of = "the time of communication whose wait is certain" if uncertain else "communication time"

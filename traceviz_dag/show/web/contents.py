@@ -9,7 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from traceviz_dag.analyze.findings.losses import leading
-from traceviz_dag.analyze.wording import numbered
+from traceviz_dag.analyze.wording import capitalised, numbered
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import Partition, checked_partition, escape, unescape
@@ -218,7 +218,7 @@ def _title(name: str, place: Path) -> str:
                 of_what.append(f"{kind.scope.value} {word}")
             elif word != TimeAlignment.GLOBAL:
                 of_what.append(f"time alignment {word}")
-    shows = f"{kind.shows[:1].upper()}{kind.shows[1:]}"
+    shows = capitalised(kind.shows)
     return f"{shows} ({', '.join(of_what)})" if of_what else shows
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
+from traceviz_dag.analyze.wording import capitalised
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.facts import ranks_named
@@ -37,7 +38,7 @@ def clocks(told: Told) -> Markup | None:
     text = clock_statement(facts).replace(" us ", " µs ")
     return section(
         "Clocks",
-        paragraph(asked.statement(f"{text[0].upper()}{printable(text[1:])}.")),
+        paragraph(asked.statement(f"{capitalised(printable(text))}.")),
         _refusals(asked),
         _residuals(asked),
         _offsets(asked),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from traceviz_dag.analyze.slow_ranks import slow_statement
-from traceviz_dag.analyze.wording import duration
+from traceviz_dag.analyze.wording import capitalised, duration
 from traceviz_dag.lake.summaries import CATEGORY_SHARES_SQL, COVERED
 from traceviz_dag.printable import printable
 from traceviz_dag.show.figures.path_lanes import part_named
@@ -168,7 +168,7 @@ def _speeds(told: Told) -> Markup:
 
 
 def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
+    return f"{capitalised(text)}."
 
 
 PART = Part("kernels", "Kernels", ("kernels",), kernels)

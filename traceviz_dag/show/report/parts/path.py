@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
 from traceviz_dag.analyze.matching.communications import optional_integers
-from traceviz_dag.analyze.wording import duration, share
+from traceviz_dag.analyze.wording import capitalised, duration, share
 from traceviz_dag.printable import printable
 from traceviz_dag.show.figures.path_lanes import (
     SEGMENT_COLUMNS,
@@ -82,7 +82,7 @@ def path(told: Told) -> Markup | None:
     """The part."""
     gain_rows = told.book.ask("What edits would gain", GAINS_SQL)
     step = longest_path(told.book.source.table("path_segments", SEGMENT_COLUMNS))
-    refused = [f"{text[0].upper()}{text[1:]}." for text in steps_left_out(gain_rows.rows)]
+    refused = [f"{capitalised(text)}." for text in steps_left_out(gain_rows.rows)]
     notes = Markup("").join(
         Markup('<p class="attention">{}</p>').format(gain_rows.statement(printable(line))) for line in refused
     )

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTimes, slowest_statement, stage_times
-from traceviz_dag.analyze.wording import duration, share
+from traceviz_dag.analyze.wording import capitalised, duration, share
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.bubbles import PARTS, bubble_finding, chosen_pipelines
@@ -135,7 +135,7 @@ def _bubbles(told: Told, asked: Asked, times: StageTimes) -> Markup:
         paragraph(asked.statement(found)),
         paragraph(
             told.book.ask("Computation of a micro-batch, lower median of each stage's ranks", TIMES_SQL).statement(
-                f"{slowest[0].upper()}{slowest[1:]}."
+                f"{capitalised(slowest)}."
             )
         )
         if slowest

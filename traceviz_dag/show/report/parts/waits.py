@@ -14,7 +14,7 @@ from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.blame import JUDGED_COLUMNS, judged_waits, nobody_blamed, uncertain_waits, wait_basis
 from traceviz_dag.analyze.waits.experts import UNEVEN
-from traceviz_dag.analyze.wording import duration, numbered, share
+from traceviz_dag.analyze.wording import capitalised, duration, numbered, share
 from traceviz_dag.printable import printable
 from traceviz_dag.show.figures.wait_rows import MOST_ROWS, MapRow, map_rows
 from traceviz_dag.show.page import palette
@@ -145,7 +145,7 @@ def _said(told: Told, late: Asked, matched: Asked) -> Markup:
         lines += [f"{len(blamed) - 3} more ranks are to blame."] if len(blamed) > 3 else []
     else:
         nobody = nobody_blamed(late.rows, step_ns, uncertain, collectives.num_rows)  # type: ignore[arg-type]
-        lines = [f"{nobody[0].upper()}{nobody[1:]}."]
+        lines = [f"{capitalised(nobody)}."]
     words = Markup("").join(paragraph(late.statement(line)) for line in lines)
     facts = clock_facts(source.table("rank_clocks", columns_of(RankClockRow)))
     basis = wait_basis(collectives)
@@ -153,8 +153,7 @@ def _said(told: Told, late: Asked, matched: Asked) -> Markup:
     if facts["solved"] < facts["ranks"]:
         text = clock_statement(facts).replace(" us ", " µs ")
         notes.append(
-            f"{text[0].upper()}{text[1:]}. So waits that only clocks could show are left out, and so is "
-            "who came last in them."
+            f"{capitalised(text)}. So waits that only clocks could show are left out, and so is who came last in them."
         )
     if basis["durations"]:
         notes.append(
