@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,7 +17,7 @@ import pytest
 
 from benchmarks import edges
 from benchmarks.what_if import cases, outcome
-from tests.commands.jobs import home_of
+from tests.commands.jobs import analysed_at, home_of, traces_of
 from tests.nsys_file import Export
 from tests.sets import fast
 from tests.show.home import fill_home
@@ -413,3 +413,20 @@ def test_hiding_communication_of_a_rank_gains_no_more_than_there_is_of_it(tmp_pa
         .to_pylist()
     )
     assert 0 <= row["gain_low_ns"] <= row["gain_ns"] <= row["gain_high_ns"] <= row["communication_ns"]
+
+
+def test_a_step_that_cannot_be_replayed_does_not_keep_others_from_saying_what_fixes_save_together():
+    """The first of two steps has lost its kernels."""
+
+    class Lost(StoredIteration):
+        def kernels(self, rank: int, columns: Sequence[str]) -> pa.Table:
+            table = super().kernels(rank, columns)
+            if "step" not in columns:
+                return table
+            return table.filter(pc.not_equal(table["step"], pc.min(table["step"])))
+
+    (whole,) = analysed_at(traces_of("two_steps"))
+    lost = Lost(whole.lake, whole.run, whole.iteration)
+    assert [len(list(each.what_ifs())) for each in (whole, lost)] == [2, 1]
+    with pytest.raises(NoEvidenceError, match="no rank has kernels in this step"):
+        steps_of(lost)

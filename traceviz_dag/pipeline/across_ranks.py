@@ -7,7 +7,7 @@ communication, and the kernels of one rank.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -51,12 +51,12 @@ from traceviz_dag.analyze.waits.waits import BESIDE_COLUMNS, charge_waits
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.classify.topology.unite import topology_tables
-from traceviz_dag.errors import BadInputError, NoEvidenceError
+from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.summaries import computation_by_kernel, stage_work
-from traceviz_dag.pipeline.causes import CAUSES_TABLES, causes_tables, ranked_steps
+from traceviz_dag.pipeline.causes import CAUSES_TABLES, causes_tables, replayable_steps
 from traceviz_dag.pipeline.completeness import Completeness, stored_completeness
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.findings import iteration_findings
@@ -219,13 +219,12 @@ class StoredIteration:
         return []
 
     def what_ifs(self) -> Iterator[WhatIf]:
-        """The replays of the training steps, one after the other; none where some work waits for itself."""
+        """The replays of the training steps that can be replayed, one after the other."""
         if self.kept:
             yield from self.kept
             return
-        with suppress(NoEvidenceError):
-            for ranked in ranked_steps(self, self.table("collectives"), self.table("messages")):
-                yield ranked.what_if()
+        for ranked in replayable_steps(self, self.table("collectives"), self.table("messages")):
+            yield ranked.what_if()
 
     def sets_of_ranks(self, name: str) -> list[tuple[int, ...]]:
         """The tensor-parallel groups (``fix_group``) or nodes (``fix_node``) of which all ranks were read."""

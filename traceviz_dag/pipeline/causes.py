@@ -112,11 +112,9 @@ def causes_tables(
     """
     parts: dict[str, list[pa.Table]] = {name: [] for name in CAUSES_TABLES}
     steps = _steps(source.windows())
-    for number, windows in steps.items():
-        try:
-            ranked = _ranked_step(source, windows, collectives, messages, number)
-        except NoEvidenceError as error:
-            parts["what_if"].append(refused_what_if(str(error), number))
+    for number, ranked in _each_step(source, steps, collectives, messages):
+        if isinstance(ranked, NoEvidenceError):
+            parts["what_if"].append(refused_what_if(str(ranked), number))
             continue
         step, stages = ranked.step, ranked.stages
         what_if = ranked.what_if()
@@ -141,8 +139,30 @@ def ranked_steps(source: Source, collectives: pa.Table, messages: pa.Table) -> I
     Raises:
         NoEvidenceError: no rank has kernels of a GPU in a step, or some work waits for itself.
     """
-    for number, windows in _steps(source.windows()).items():
-        yield _ranked_step(source, windows, collectives, messages, number)
+    for _, ranked in _each_step(source, _steps(source.windows()), collectives, messages):
+        if isinstance(ranked, NoEvidenceError):
+            raise ranked
+        yield ranked
+
+
+def replayable_steps(source: Source, collectives: pa.Table, messages: pa.Table) -> Iterator[RankedStep]:
+    """The same, without the steps that cannot be replayed."""
+    for _, ranked in _each_step(source, _steps(source.windows()), collectives, messages):
+        if not isinstance(ranked, NoEvidenceError):
+            yield ranked
+
+
+def _each_step(
+    source: Source, steps: Mapping[int, Mapping[int, tuple[int, int]]], collectives: pa.Table, messages: pa.Table
+) -> Iterator[tuple[int, RankedStep | NoEvidenceError]]:
+    """The number of each step, and the step or why it cannot be replayed."""
+    for number, windows in steps.items():
+        ranked: RankedStep | NoEvidenceError
+        try:
+            ranked = _ranked_step(source, windows, collectives, messages, number)
+        except NoEvidenceError as error:
+            ranked = error
+        yield number, ranked
 
 
 def _ranked_step(
