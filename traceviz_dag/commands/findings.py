@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceviz_dag.analyze.findings.notes import may_be_finding, notes_in_words
+from traceviz_dag.analyze import wording
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -163,11 +163,12 @@ def _read_snapshots(iteration: StoredIteration) -> list[str]:
 
 def counted(rows: list[dict[str, Any]]) -> str:
     """How many findings and notes there are, in words."""
+    from traceviz_dag.analyze.findings.notes import may_be_finding, notes_in_words
+
     graves = [row for row in rows if row["severity"] == Severity.FINDING]
-    parts = []
-    for kind, plural in _PLURALS.items():
-        count = sum(row["class"] == kind for row in graves)
-        parts.append(f"{count} {kind if count == 1 else plural}")
+    parts = [
+        wording.counted(sum(row["class"] == kind for row in graves), kind, more) for kind, more in _PLURALS.items()
+    ]
     notes = sum(row["severity"] == Severity.NOTE for row in rows)
     return f"{', '.join(parts)}, {notes_in_words(notes, sum(map(may_be_finding, rows)))}"
 
@@ -188,6 +189,7 @@ def open_questions(rows: list[dict[str, Any]], names: list[str] | tuple[()]) -> 
     Of a rule that is named all must be judged. Where any finding counts, too, a row whose gain is refused leaves it
     open whether it is one; unless what it can gain at most is too little for a finding.
     """
+    from traceviz_dag.analyze.findings.notes import may_be_finding
 
     def is_open(row: Mapping[str, Any]) -> bool:
         unjudged = row["severity"] == Severity.NOT_LOOKED_AT and row["rule"] in names
@@ -261,7 +263,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
 
     rows = answer["iteration_findings"]
     step = _step(rows[0]) if rows and rows[0]["step_ns"] is not None else "step unknown"
-    ranks = f"{len(iteration.ranks)} rank{'' if len(iteration.ranks) == 1 else 's'}"
+    ranks = wording.counted(len(iteration.ranks), "rank", "ranks")
     mode = f" · {rows[0]['capture_mode']}" if rows else ""
     kind = answer["step_kind"]
     said = f"{STEP_KINDS[kind].split(';')[0]} · " if kind in STEP_KINDS else ""

@@ -39,8 +39,6 @@ WIDE = 0.2
 APART = 0.02
 """Share of the step by which the time that its host measured differs from it before both are printed."""
 
-_GAINS = ("gain_ns", "gain_low_ns", "gain_high_ns", "gain_after_ns")
-
 _ORDER = (Severity.FINDING, Severity.NOTE, Severity.NOT_LOOKED_AT)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from traceviz_dag.analyze.findings.notes import may_be_finding, notes_in_words
 from traceviz_dag.analyze.utilization import used_of_peak
 from traceviz_dag.analyze.wording import counted, duration
 from traceviz_dag.commands.common.across import blame_statement, cut_statements, slow_statements
@@ -242,6 +241,7 @@ def _statements(summary: dict[str, Any]) -> list[str]:
 def first_findings(lake: Lake, run: str, iteration: int) -> dict[str, Any] | None:
     """The gravest findings of an iteration, and how many there are; None where they were not looked for."""
     from traceviz_dag.analyze.findings.losses import largest_losses, leading
+    from traceviz_dag.analyze.findings.notes import may_be_finding
     from traceviz_dag.vocabulary import Severity
 
     if not lake.exists("findings", run=run, iteration=iteration):
@@ -262,6 +262,7 @@ def first_findings(lake: Lake, run: str, iteration: int) -> dict[str, Any] | Non
 def _found(summary: dict[str, Any]) -> list[str]:
     """The largest losses and the gravest findings, a line each."""
     from traceviz_dag.analyze.findings.losses import label, losses_in_words
+    from traceviz_dag.analyze.findings.notes import notes_in_words
 
     found = summary["findings"]
     if found is None:
