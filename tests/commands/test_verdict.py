@@ -75,6 +75,11 @@ def test_analyze_ends_with_it_and_writes_the_report_unless_it_is_asked_not_to(tm
     lines = answer.out.strip().splitlines()
     assert len(lines) <= 8 and lines[-1] == f"Report: {report}" and lines[-2].startswith("Next: traceviz findings ")
     assert lines[1].rstrip(".") in report.read_text()
+    before = report.stat().st_mtime_ns
+    call("analyze", run, "--home", home, "--report")
+    assert report.stat().st_mtime_ns == before
+    call("analyze", run, "--home", home, "--report", "--force")
+    assert report.stat().st_mtime_ns > before
     report.unlink()
     assert "Report: " not in call("analyze", run, "--home", home, "--no-report").out and not report.exists()
     assert call("analyze", run, "--home", home, "--json").json[0]["verdict"]["limit"]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -25,9 +25,6 @@ from traceviz_dag.errors import IncompleteError, UsageError
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.system.paths import real_path
-
-if TYPE_CHECKING:
-    from traceviz_dag.pipeline.analysis import IterationResult
 
 RulesOption = Annotated[
     Path | None,
@@ -57,7 +54,7 @@ ReportOption = Annotated[
     typer.Option(
         "--report/--no-report",
         envvar="TRACEVIZ_REPORT",
-        help="Write the report (HTML) of each run's last iteration, where anything of it was computed.",
+        help="Write the report (HTML) of each run's last iteration, where it is older than the findings.",
     ),
 ]
 
@@ -116,7 +113,7 @@ def analyze(
     lake = open_lake(folder)
     found = [stored_completeness(lake, entry.run, entry.iteration, entry) for entry in inputs]
     summaries = [iteration_summary(folder, result, one) for result, one in zip(results, found, strict=True)]
-    reports = _write_reports(lake, results, summaries) if report else {}
+    reports = _write_reports(lake, summaries) if report else {}
     if json:
         print_json([{**each, "report": reports.get((each["run"], each["iteration"]))} for each in summaries])
     else:
@@ -133,23 +130,22 @@ def analyze(
     end_untold([untold_waits(summary["run"], summary["iteration"], summary["waits_unknown"]) for summary in summaries])
 
 
-def _write_reports(
-    lake: Lake, results: Sequence[IterationResult], summaries: Sequence[Mapping[str, Any]]
-) -> dict[tuple[str, int], str]:
-    """Write the report of each run's last iteration, unless it is there and nothing was computed.
+def _write_reports(lake: Lake, summaries: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], str]:
+    """Write the report of each run's last iteration, unless it is there and newer than the findings.
 
     Returns:
         Run and iteration → file.
     """
     from traceviz_dag.pipeline.report import report_path, write_report
 
-    last = {one["run"]: (result, one) for result, one in zip(results, summaries, strict=True) if one["verdict"]}
+    last = {one["run"]: one["iteration"] for one in summaries if one["verdict"]}
     reports = {}
-    for run, (result, one) in last.items():
-        path = report_path(lake.home, run, one["iteration"])
-        if result.computed or not path.exists():
-            write_report(lake, run, one["iteration"])
-        reports[run, one["iteration"]] = str(path)
+    for run, iteration in last.items():
+        path = report_path(lake.home, run, iteration)
+        made = lake.path("findings", run=run, iteration=iteration).stat().st_mtime_ns
+        if not path.exists() or path.stat().st_mtime_ns < made:
+            write_report(lake, run, iteration)
+        reports[run, iteration] = str(path)
     return reports
 
 
