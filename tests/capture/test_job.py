@@ -246,7 +246,7 @@ def profile(number):
 
 def test_a_profiler_of_the_jobs_on_another_thread_kills_nobody(job):
     said = job.loop("2-6", before=PROFILE_ON_A_THREAD, step="optimizer.step(); profile(number)")
-    assert any("has a profiler of its own: nothing more is recorded" in line for line in said)
+    assert any("has its own profiler: nothing more is recorded" in line for line in said)
     assert any("profiler on another thread records nothing: a window was open" in line for line in said)
     assert job.recorded() == [2, 3]
     assert job.printed.splitlines()[:2] == ["3 False", "5 True"]

@@ -298,7 +298,7 @@ def _changed(path: Path, out: Path, later_us: int | None = 0, device: int | None
 def _headroom(lake: Lake) -> str:
     """What the findings of an iteration say of unused memory: they are made anew with the tables of snapshots."""
     rows = lake.table("findings", "job", 11).arrow().to_pylist()
-    return next(row["statement"] for row in rows if row["rule"] == "memory_headroom")
+    return next(f"{row['statement']}; {row['detail']}" for row in rows if row["rule"] == "memory_headroom")
 
 
 def test_a_snapshot_is_of_the_iteration_whose_traces_lie_beside_it(run, tmp_path):
