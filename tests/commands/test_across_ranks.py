@@ -88,7 +88,7 @@ def test_waits_name_the_slow_rank_and_the_clocks_that_they_rest_on(home):
     assert {row["fault"] for row in said["matching"]} == {None}
     assert said["matrix"][0]["late_rank"] in (4, 5)
     code, text = call(waits, "--home", home, "--limit", 3)
-    assert code == 0 and "rank 5 delayed its peers by" in text and "the 3 longest of" in text
+    assert code == 0 and "rank 5 delayed its peers by" in text and "the longest waits first, ms: the first 3 of" in text
 
 
 def test_the_summary_of_the_main_job_names_who_is_to_blame(home, capsys):

@@ -51,8 +51,8 @@ def figures(
     """Draw rank timelines, overlap bars, pipelines, replicas, waits, bubbles, periods and clocks into HOME/figures.
 
     New or changed traces are analysed first. A small job is drawn whole. Of a large one, only some ranks are drawn,
-    with their pipelines: those that delay others most, and those with the longest computation, the most exposed
-    communication and the most idle time.
+    with their pipelines: those that the first findings name, those that delay others most, and those with the longest
+    computation, the most exposed communication and the most idle time.
     """
     wanted, endings = _kinds(kind), _formats(formats)
     with iterations_of(real_path(home), paths or [], run, iteration) as chosen:

@@ -85,7 +85,7 @@ def findings(
     logged = read_training_log(log) if log is not None else []
     with chosen_iterations(path, home, run, iteration, rules, rank) as iterations:
         unread = [line for each in iterations if path is not None for line in _read_snapshots(each)]
-        answers = [_answer(each, given=path is not None) for each in iterations]
+        answers = [_answer(each) for each in iterations]
         if logged:
             for each, told_of in zip(iterations, answers, strict=True):
                 told_of.update(_perturbation(each, told_of["iteration_findings"], logged))
@@ -117,36 +117,16 @@ def findings(
     end_untold(waits)
 
 
-def _answer(iteration: StoredIteration, *, given: bool) -> dict[str, Any]:
+def _answer(iteration: StoredIteration) -> dict[str, Any]:
     from traceviz_dag.lake.summaries import cut_steps
     from traceviz_dag.pipeline.findings import compared_environment, kind_of_steps
 
-    rows = stored_findings(iteration, given=given)
+    rows = iteration.findings()
     environment = compared_environment(iteration.lake, iteration.run, iteration.iteration)
     kind = kind_of_steps(iteration.lake, iteration.run, iteration.iteration)
     cut = cut_steps(iteration.lake, iteration.run, iteration.iteration)
     what = {"environment": environment, "step_kind": kind, "cut_steps": cut}
     return {**place(iteration), **what, "iteration_findings": rows}
-
-
-def stored_findings(iteration: StoredIteration, *, given: bool) -> list[dict[str, Any]]:
-    """Rows of table ``findings`` of an iteration; of traces that were given, computed.
-
-    Raises:
-        UsageError: the home was written by a version that had no findings.
-    """
-    from traceviz_dag.pipeline.across_ranks import analyse_across_ranks
-
-    lake = iteration.lake
-    if lake.partitions("findings", iteration.run, iteration.iteration):
-        return lake.table("findings", iteration.run, iteration.iteration).arrow().to_pylist()
-    if not given:
-        raise UsageError(
-            f"{lake.home} has no findings of {iteration.run} {iteration.iteration}; analyse its traces into it again"
-        )
-    for name, table in analyse_across_ranks(iteration).items():
-        lake.write(name, table, run=iteration.run, iteration=iteration.iteration)
-    return iteration.table("findings").to_pylist()
 
 
 def _read_snapshots(iteration: StoredIteration) -> list[str]:

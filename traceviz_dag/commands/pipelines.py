@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from traceviz_dag.analyze import wording
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -16,10 +17,11 @@ from traceviz_dag.commands.common.across import (
     end_untold,
     heading,
     place,
+    print_lead,
     slow_statements,
 )
-from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, LimitOption
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, print_wrapped
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.across_ranks import StoredIteration
@@ -33,6 +35,7 @@ def pipelines(
     path: PathArgument = None,
     run: RunOption = None,
     iteration: IterationOption = None,
+    limit: LimitOption = 20,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -49,7 +52,7 @@ def pipelines(
             answer = _answer(each)
             answers.append(answer)
             if not json:
-                _print(each, answer)
+                _print(each, answer, limit)
         if json:
             print_json(answers)
     end_untold(answers)
@@ -91,14 +94,19 @@ def _without_place(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in ("run", "iteration")}
 
 
-def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
+def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> None:
     rows = answer["pipelines"]
     if not rows:
         typer.echo(f"\n{heading(iteration, answer['reason'])}")
         return
     steps = len({row["step"] for row in rows}) > 1
+    first: dict[int | None, int] = {}
+    for row in rows:
+        at = iteration.lead.place(row["rank"])
+        first[row["pipeline"]] = min(at, first.get(row["pipeline"], at))
+    print_lead(iteration, wording.counted(len(first), "pipeline", "pipelines"))
     print_table(
-        heading(iteration, "bubble and idle time of each stage, in one training step, ms"),
+        "Bubble and idle time of each stage, in one training step, ms",
         [
             *(["step"] if steps else []),
             *("pipeline", "stage", "rank", "schedule", "m", "T", "bubble", "fill/drain", "imbalance", "jitter"),
@@ -116,11 +124,12 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
                 *(milliseconds(row["idle_ns"]), percent(row["idle_share"])),
                 *(milliseconds(row[f"{name}_ns"]) for name in ("warmup_idle", "steady_idle", "cooldown_idle")),
             ]
-            for row in rows
+            for row in sorted(rows, key=lambda row: first[row["pipeline"]])
         ],
+        limit,
     )
     for line in _statements(answer, steps):
-        typer.echo(f"  {line}")
+        print_wrapped(line, 4, "  ")
 
 
 def _statements(answer: dict[str, Any], steps: bool) -> list[str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import typer
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
 from traceviz_dag.analyze.wording import numbered
@@ -19,12 +18,12 @@ from traceviz_dag.commands.common.across import (
     chosen_iterations,
     cut_statements,
     end_untold,
-    heading,
     place,
+    print_lead,
     slow_statements,
 )
-from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, LimitOption
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, print_wrapped
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.across_ranks import StoredIteration
@@ -34,9 +33,7 @@ def waits(
     path: PathArgument = None,
     run: RunOption = None,
     iteration: IterationOption = None,
-    limit: Annotated[
-        int, typer.Option(min=0, help="Rows of the blame matrix to print; 0 = all. JSON has all of them.")
-    ] = 20,
+    limit: LimitOption = 20,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -124,11 +121,11 @@ def _nodes(iteration: StoredIteration) -> Mapping[int, int]:
 
 
 def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> None:
-    typer.echo(f"\n{heading(iteration, clock_statement(answer['clocks']))}")
+    print_lead(iteration, clock_statement(answer["clocks"]), "A delay below is no saving.")
     for line in _statements(answer):
-        typer.echo(f"  {line}")
+        print_wrapped(line, 4, "  ")
     print_table(
-        "Late ranks (among the peers of their stage; longest wait of each communication, summed: not a saving)",
+        "Late ranks, those at fault first (longest wait for each communication among peers of a stage, summed)",
         ["rank", "communications", "last in", "delay ms", "own ms", "own, of step", "doing", "blamed"],
         [
             [
@@ -143,8 +140,9 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
                     else [None] * 6
                 ),
             ]
-            for row in sorted(answer["ranks"], key=lambda row: -row["own_ns"])
+            for row in sorted(answer["ranks"], key=lambda row: (iteration.lead.place(row["rank"]), -row["own_ns"]))
         ],
+        limit,
     )
     print_table(
         "Communication by dimension, sums over the kernels whose waits are known, ms",
@@ -158,9 +156,8 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
             for row in answer["communication"]
         ],
     )
-    matrix = answer["matrix"][: limit or None]
     print_table(
-        f"Who waited for whom: the {len(matrix)} longest of {len(answer['matrix'])}, ms",
+        "Who waited for whom, the longest waits first, ms",
         ["rank", "late rank", "dimension", "waits", "wait", "compute", "communication", "memory", "host", "idle"],
         [
             [
@@ -168,8 +165,9 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
                 *(milliseconds(row[f"late_{part}_ns"]) for part in ("compute", "communication", "memory")),
                 *(milliseconds(row[f"late_{part}_ns"]) for part in ("host", "idle")),
             ]
-            for row in matrix
+            for row in answer["matrix"]
         ],
+        limit,
     )
 
 

@@ -20,6 +20,7 @@ from traceviz_dag.analyze.causes.causes_tables import messages_table
 from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
 from traceviz_dag.analyze.findings.fragments import HIDDEN_WAIT, PAUSES
 from traceviz_dag.analyze.findings.rules import host_pauses, launch_bound
+from traceviz_dag.analyze.findings.verdict import Lead, lead_of
 from traceviz_dag.analyze.matching.communications import (
     COMMUNICATION_COLUMNS,
     gather_communications,
@@ -51,7 +52,7 @@ from traceviz_dag.analyze.waits.waits import BESIDE_COLUMNS, charge_waits
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.classify.topology.unite import topology_tables
-from traceviz_dag.errors import BadInputError
+from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.partition_keys import iteration_key
@@ -212,6 +213,30 @@ class StoredIteration:
         if name == FINDINGS.name:
             return iteration_findings(self.lake, self.run, self.iteration, self.what_ifs)
         return self._computed[name]
+
+    def findings(self) -> list[dict[str, Any]]:
+        """Rows of table ``findings``; of traces that were given, computed.
+
+        Raises:
+            UsageError: the home was written by a version that had no findings.
+        """
+        if not self.has_findings:
+            if self.inputs is None:
+                place = f"{self.lake.home} has no findings of {self.run} {self.iteration}"
+                raise UsageError(f"{place}; analyse its traces into it again")
+            for name, table in self._computed.items():
+                self.lake.write(name, table, run=self.run, iteration=self.iteration)
+        return self.table(FINDINGS.name).to_pylist()
+
+    @property
+    def has_findings(self) -> bool:
+        """Whether the lake has the iteration's findings."""
+        return bool(self.lake.partitions(FINDINGS.name, self.run, self.iteration))
+
+    @cached_property
+    def lead(self) -> Lead:
+        """What is said first of the iteration; of a home whose version had no findings, nothing."""
+        return lead_of(self.findings() if self.inputs or self.has_findings else [])
 
     @cached_property
     def kept(self) -> list[WhatIf]:

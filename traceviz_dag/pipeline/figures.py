@@ -17,7 +17,7 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
 from traceviz_dag.pipeline.lake_source import LakeSource
 from traceviz_dag.show.page.alignment import TimeAlignment
-from traceviz_dag.show.page.facts import rank_measures
+from traceviz_dag.show.page.facts import lead_in, rank_measures
 from traceviz_dag.show.page.members import Group, Member, pipelines, read_members, replicas
 from traceviz_dag.show.page.rendering import FORMATS, preview, write_figure
 from traceviz_dag.show.registry import FigureKind, Scope, figure_kinds
@@ -200,8 +200,8 @@ def readable_ranks(source: TableSource) -> list[int]:
 
 
 def notable_ranks(source: TableSource, ranks: Sequence[int], most: int = MOST_DRAWN) -> list[int]:
-    """All of few ranks; of many, those that delay others most, and those with the longest computation, the most exposed
-    communication and most idle."""
+    """All of few ranks; of many, those that the first findings name, those that delay others most, and those with the
+    longest computation, the most exposed communication and most idle."""
     if len(ranks) <= most:
         return list(ranks)
     found = {rank: of_rank for rank in ranks if (of_rank := rank_measures(source, rank)) is not None}
@@ -210,9 +210,10 @@ def notable_ranks(source: TableSource, ranks: Sequence[int], most: int = MOST_DR
         lambda rank: found[rank].exposed_ns,
         lambda rank: found[rank].idle_ns,
     ]
-    blamed = [row for row in rows(source, "late_ranks", LateRank) if row["blamed"] and row["rank"] in ranks]
-    worst = sorted(blamed, key=lambda row: -row["own_ns"])[:_MOST_BLAMED]
-    return sorted({row["rank"] for row in worst} | {max(found, key=measure) for measure in measures if found})
+    blamed = [row for row in rows(source, "late_ranks", LateRank) if row["blamed"]]
+    worst = [row["rank"] for row in sorted(blamed, key=lambda row: -row["own_ns"])[:_MOST_BLAMED]]
+    chosen = [*lead_in(source).ranks[:_MOST_BLAMED], *worst]
+    return sorted({*(set(chosen) & set(ranks)), *(max(found, key=measure) for measure in measures if found)})
 
 
 def with_snapshot(source: TableSource) -> list[int]:

@@ -19,7 +19,7 @@ from traceviz_dag.tables import all_tables
 
 _OWN = "traceviz_dag."
 _OF_RANKS = ("kernels", "microbatches", "overlap")
-_OF_GROUPS = (*_OF_RANKS, "topology", "runs", "late_ranks")
+_OF_GROUPS = (*_OF_RANKS, "topology", "runs", "late_ranks", "findings")
 
 
 class Scope(StrEnum):
@@ -85,7 +85,7 @@ OWN_KINDS = (
         "rank_timeline",
         Scope.RANK,
         "a rank's kernels by stream and category, with its micro-batches",
-        (*_OF_RANKS, "late_ranks", "runs"),
+        (*_OF_RANKS, "late_ranks", "findings", "runs"),
         f"{_FIGURES}.rank_timeline:draw_rank_timeline",
     ),
     FigureKind(
@@ -120,7 +120,7 @@ OWN_KINDS = (
         "wait_map",
         Scope.ACROSS_RANKS,
         "who waits for whom",
-        ("collectives", "rank_clocks"),
+        ("collectives", "rank_clocks", "findings"),
         f"{_FIGURES}.wait_map:draw_wait_map",
     ),
     FigureKind(
@@ -141,14 +141,14 @@ OWN_KINDS = (
         "critical_path",
         Scope.ACROSS_RANKS,
         "what limits the step",
-        ("path_segments", "path_items", "what_if"),
+        ("path_segments", "path_items", "what_if", "findings"),
         f"{_FIGURES}.critical_path:draw_critical_path",
     ),
     FigureKind(
         "predicted_gains",
         Scope.ACROSS_RANKS,
         "what edits would gain",
-        ("what_if",),
+        ("what_if", "findings"),
         f"{_FIGURES}.predicted_gains:draw_predicted_gains",
     ),
     FigureKind(

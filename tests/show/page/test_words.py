@@ -15,7 +15,7 @@ from traceviz_dag.show.figures.model_replica import RowOrder, draw_model_replica
 from traceviz_dag.show.figures.overlap_bars import draw_overlap_bars
 from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
 from traceviz_dag.show.figures.rank_timeline import draw_rank_timeline
-from traceviz_dag.show.figures.stage_shares import BLOCK_STATES, STAGE_IDLE, block_states
+from traceviz_dag.show.figures.stage_shares import BLOCK_STATES, EXPOSED_STATES, STAGE_IDLE, block_states
 from traceviz_dag.show.page.activity import read_activity
 from traceviz_dag.show.page.alignment import SENTENCE, TimeAlignment, align, read_clocks
 from traceviz_dag.show.page.facts import ranks_named
@@ -204,7 +204,7 @@ def test_the_states_of_a_rank_are_disjoint_and_hold_its_steps():
         for other in names[:place]:
             assert measure(intersect(states[name], states[other])) == 0
     ((first, last),) = activity.pipeline_spans()
-    inside = sum(measure(states[name]) for name in ("fwd_computation", "bwd_computation", STAGE_IDLE))
+    inside = sum(measure(states[name]) for name in ("fwd_computation", "bwd_computation", *EXPOSED_STATES, STAGE_IDLE))
     inside += measure(states["bwd_computation_recompute"])
     assert inside == last - first
 

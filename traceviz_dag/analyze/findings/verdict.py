@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN, named_edit
 from traceviz_dag.analyze.findings.findings import WIDE
 from traceviz_dag.analyze.findings.losses import leading
 from traceviz_dag.analyze.findings.rule import Row
-from traceviz_dag.analyze.wording import capitalised, counted, duration, share
+from traceviz_dag.analyze.wording import capitalised, counted, duration, share, unspanned
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
 
 MOST_FIXES = 3
@@ -20,6 +20,57 @@ NOTABLE = 0.01
 
 LONGER = 1.1
 """An iteration differs whose step takes so many times as long."""
+
+
+NOTHING_WRONG = "no fault found, and no fix is predicted to save 1 % of the step"
+
+LEAD_COLUMNS = (
+    *("finding", "rule", "class", "severity", *CULPRIT_COLUMNS, "measure", "value", "step_ns", "measured_ns"),
+    *("edit", "gain_ns", "gain_after_ns", "statement"),
+)
+"""Columns of table ``findings`` that ``lead_of`` reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """What every view of an iteration says first, and whom it shows first.
+
+    Attributes:
+        limit: what limits the step, in a sentence; empty where nothing was judged.
+        faults: rank at fault → what is found of it, in a sentence; in the order of the findings.
+        edit: edit, rank, ranks and dimension of the first fix; None where nothing is wrong.
+    """
+
+    limit: str
+    faults: Mapping[int, str]
+    edit: tuple[object, ...] | None
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Those at fault, in the order of the findings."""
+        return tuple(self.faults)
+
+    def place(self, rank: int) -> int:
+        """Where a rank comes among those at fault; after them where it is not one of them."""
+        return self.ranks.index(rank) if rank in self.ranks else len(self.ranks)
+
+
+def lead_of(rows: Sequence[Row]) -> Lead:
+    """The lead that rows of table ``findings`` give."""
+    if not rows:
+        return Lead("", {}, None)
+    found, faults = leading(rows), dict[int, str]()
+    for row in found:
+        for rank in _ranks(row):
+            faults.setdefault(rank, capitalised(row["statement"]))
+    limit = capitalised(found[0]["statement"] if found else NOTHING_WRONG)
+    return Lead(limit, faults, _edit(found[0]) if found else None)
+
+
+def _ranks(row: Row) -> tuple[int, ...]:
+    if row["group_ranks"] is not None:
+        return unspanned(row["group_ranks"])
+    return () if row["rank"] is None else (row["rank"],)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +115,7 @@ def verdict(rows: Sequence[Row], evidence: Evidence) -> Verdict:
     doubts = _doubts(evidence)
     found = leading(rows)
     if not found:
-        return Verdict("no fault found, and no fix is predicted to save 1 % of the step", (), (), doubts)
+        return Verdict(NOTHING_WRONG, (), (), doubts)
     first = found[0]
     fixed, then = {_edit(first)}, []
     for row in found[1:]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traceviz_dag.commands.common.failures import end_half_renewed
-from traceviz_dag.commands.common.output import milliseconds
+from traceviz_dag.commands.common.output import milliseconds, print_wrapped
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.system.paths import real_path
@@ -155,6 +155,18 @@ def heading(iteration: StoredIteration, text: str) -> str:
     """A title that names run and iteration, and what of it was not read."""
     mark = iteration.completeness.mark
     return f"{iteration.run} · iteration {iteration.iteration} · {f'{mark} · ' if mark else ''}{text}"
+
+
+def print_lead(iteration: StoredIteration, text: str, relation: str = "") -> None:
+    """Print the title of an iteration, and below it what limits its step, as ``traceviz findings`` has it.
+
+    Args:
+        relation: how what follows differs from that, in a sentence.
+    """
+    typer.echo()
+    print_wrapped(heading(iteration, text), 2)
+    if iteration.lead.limit:
+        print_wrapped(f"Verdict: {iteration.lead.limit}. {relation}".rstrip(), 4, "  ")
 
 
 def microseconds(nanoseconds: int | None) -> str | None:

@@ -17,10 +17,11 @@ from traceviz_dag.commands.common.across import (
     end_untold,
     heading,
     place,
+    print_lead,
     refuse_both,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, LimitOption
-from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, print_wrapped
 from traceviz_dag.commands.critical_path.of_records import critical_path_of_records
 
 if TYPE_CHECKING:
@@ -160,10 +161,9 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
     if answer["step_ns"] is None:
         typer.echo(f"\n{heading(iteration, 'no critical path')}")
         return
-    typer.echo(f"\n{heading(iteration, _statement(answer))}")
-    typer.echo(f"  {_critical(answer)}\n  {_seen(answer)}")
-    if answer["unmatched"]:
-        typer.echo(f"  {_unmatched(answer)}")
+    print_lead(iteration, _statement(answer), "The path shows where time counts, not whose fault it is.")
+    for line in (_critical(answer), _seen(answer), *([_unmatched(answer)] if answer["unmatched"] else [])):
+        print_wrapped(line, 4, "  ")
     for name, title in _TITLES.items():
         if name == "stage" and all(row[name] is None for row in answer[name]):
             continue

@@ -11,19 +11,20 @@ from traceviz_dag.analyze.causes.gains import named_edit
 from traceviz_dag.commands.common.output import milliseconds, percent, print_table
 
 
-def print_gains(heading: Callable[[str], str], rows: Sequence[dict[str, Any]], limit: int) -> None:
+def print_gains(heading: Callable[[str], None], rows: Sequence[dict[str, Any]], limit: int) -> None:
     """Print edits, the largest gain first.
 
     Args:
-        heading: puts what is spoken of before a statement. rows: of ``over_steps``. limit: rows to print; 0 for all.
+        heading: prints a statement below what is spoken of. rows: of ``over_steps``. limit: rows to print; 0 for all.
     """
     if not rows:
-        typer.echo(f"\n{heading('nothing can be predicted')}")
+        heading("nothing can be predicted")
         return
     step_ns, steps = max((row["step_ns"], row["steps"]) for row in rows)
     length = f"step {milliseconds(step_ns)} ms" if steps == 1 else f"{steps} steps, {milliseconds(step_ns)} ms together"
+    heading(length)
     print_table(
-        heading(f"{length}; what edits gain, which do not add up"),
+        "What edits gain, each alone; gains do not add up",
         ["edit", "gain ms", "of the step", "at least ms", "at most ms", "step then ms", *(["steps"] * (steps > 1))],
         [
             [

@@ -50,7 +50,7 @@ def what_if_of_records(path: Path, json: bool, limit: int, wanted: Wanted) -> No
         if not wanted:
             _print(path, found, len(set(work.step.tolist())), faults, limit)
         mark = "PARTIAL · " if faults else ""
-        print_gains(lambda text: f"{path.name} · {mark}{text}", rows, limit)
+        print_gains(lambda text: typer.echo(f"\n{path.name} · {mark}{text}"), rows, limit)
     if reason is not None:
         raise NoEvidenceError(f"{path.name}: {reason}")
     if faults:

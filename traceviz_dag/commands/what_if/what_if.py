@@ -17,8 +17,8 @@ from traceviz_dag.commands.common.across import (
     RunOption,
     chosen_iterations,
     end_untold,
-    heading,
     place,
+    print_lead,
     refuse_both,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, LimitOption
@@ -132,7 +132,7 @@ def what_if(
             rows, reason = _predicted(each, wanted) if wanted else _stored(each)
             answers.append({**place(each), "certain": reason is None, "reason": reason, "rows": rows})
             if not json:
-                print_gains(partial(heading, each), rows, limit)
+                print_gains(partial(print_lead, each), rows, limit)
                 if wanted and reason is not None and answers[-1]["partial"]:
                     # The line at the end speaks of what was not read.
                     typer.echo(f"  {reason}")

@@ -34,7 +34,7 @@ from traceviz_dag.show.page.blocks import (
     inches_per_unit,
     number_size,
 )
-from traceviz_dag.show.page.facts import lost_ranks, place, step_name, steps_left_out
+from traceviz_dag.show.page.facts import lead_in, lost_ranks, place, step_name, steps_left_out
 from traceviz_dag.show.page.page import MARGIN, WIDTH, Caption, Page, Stretches, TimeScale, open_page
 from traceviz_dag.show.page.typography import LABEL, POINTS_PER_INCH, SMALL, TINY, typography, width
 from traceviz_dag.show.source import TableSource
@@ -44,7 +44,7 @@ MOST_PARTS = 14
 
 _ITEM_COLUMNS = ("rank", "stage")
 _GAIN_COLUMNS = (
-    *("step", "edit", "rank", "dimension", "factor", "step_ns", "predicted_step_ns"),
+    *("step", "edit", "rank", "ranks", "dimension", "factor", "step_ns", "predicted_step_ns"),
     *("gain_ns", "gain_low_ns", "gain_high_ns", "refusal"),
 )
 _COLUMNS = 520
@@ -180,7 +180,7 @@ def _adding_up(lengths: Sequence[int]) -> list[int]:
 def _caption(
     source: TableSource, path: StepPath, stage_of: Mapping[int, int], profile: Sequence[tuple[PathPart, int]]
 ) -> Caption:
-    gains = source.table("what_if", _GAIN_COLUMNS).to_pylist()
+    gains, lead = source.table("what_if", _GAIN_COLUMNS).to_pylist(), lead_in(source)
     moves = int(np.count_nonzero(path.rank[1:] != path.rank[:-1]))
     crossed = len(np.unique(path.rank))
     which = f", the longest of {path.steps}" if path.steps > 1 else ""
@@ -198,11 +198,15 @@ def _caption(
             f"{step_name(path.step)}{which}: {duration(path.step_ns)} in {len(path.rank):,} segments",
             on,
             "no clocks are compared",
-            *_largest_gain([row for row in gains if row["step"] == path.step and row["refusal"] is None]),
+            *(
+                [lead.limit]
+                if lead.edit
+                else _largest_gain([row for row in gains if row["step"] == path.step and row["refusal"] is None])
+            ),
         ],
         warnings=[*warnings, *steps_left_out(gains)],
         legend=[],
-        footer="tables path_segments, path_items, what_if",
+        footer="tables path_segments, path_items, what_if, findings",
         note="number: micro-batch; grey line: the path moves; being on the path is not yet a gain",
     )
 

@@ -8,18 +8,20 @@ from types import MappingProxyType
 
 from matplotlib.figure import Figure
 
+from traceviz_dag.analyze.findings.verdict import Lead
 from traceviz_dag.show.figures.rank_rows import Row, RowGroup, draw_rows, rows_height, rows_legend
 from traceviz_dag.show.figures.rank_summary import RankSummary, partial_mark, warnings
+from traceviz_dag.show.figures.step_blocks import PALE_NOTE
 from traceviz_dag.show.page.activity import Activity, read_activity, trace_status
 from traceviz_dag.show.page.alignment import Clocks, Spans, TimeAlignment, align, read_clocks
-from traceviz_dag.show.page.facts import place
+from traceviz_dag.show.page.facts import lead_in, place
 from traceviz_dag.show.page.members import Group, Member
 from traceviz_dag.show.page.page import Caption, LegendGroup, TimeScale, open_page
 from traceviz_dag.show.page.typography import typography
 from traceviz_dag.show.source import TableSource
 from traceviz_dag.vocabulary import TraceStatus
 
-_NOTE = "height in the strip below the blocks: share of the time that is covered"
+_NOTE = f"height in the strip: share of the time that is covered; {PALE_NOTE}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +60,12 @@ def draw_row_groups(
     aligned = align(spans, clocks, further)
     scale = TimeScale.of(aligned.span_ns)
     ranks = [row.summary for row in every]
-    caption = make_caption(source, words, ranks, clocks, list(rows_legend(drawn)), _NOTE)
+    lead = lead_in(source)
+    caption = make_caption(source, words, ranks, clocks, list(rows_legend(drawn)), _NOTE, lead)
     with typography():
         page = open_page(caption, rows_height(drawn))
         axes = page.lanes(scale, clocks.axis)
-        draw_rows(page, axes, drawn, aligned, scale)
+        draw_rows(page, axes, drawn, aligned, scale, lead.ranks)
     return page.figure
 
 
@@ -73,15 +76,19 @@ def make_caption(
     clocks: Clocks,
     legend: Sequence[LegendGroup],
     note: str,
+    lead: Lead,
     further: Sequence[str] = (),
 ) -> Caption:
-    """The caption of a figure of several ranks, with what is missing in its title."""
+    """The caption of a figure of several ranks, with what is missing in its title; a fault of one of them leads."""
+    shown = {rank.member.rank for rank in ranks}
+    faults = [fault for rank, fault in lead.faults.items() if rank in shown]
+    findings = [*faults[:1], words.finding(ranks)]
     return Caption(
-        title=f"{words.name}: {words.finding(ranks)}{partial_mark(ranks)}",
-        facts=[place(source), *words.facts(ranks), *further, clocks.sentence],
+        title=f"{words.name}: {findings[0]}{partial_mark(ranks)}",
+        facts=[place(source), *findings[1:], *words.facts(ranks), *further, clocks.sentence],
         warnings=[*([clocks.warning] if clocks.warning else []), *warnings(ranks)],
         legend=legend,
-        footer=f"tables kernels, microbatches, topology{', rank_clocks' if clocks.solved is not None else ''}",
+        footer=f"tables kernels, microbatches, topology, findings{'' if clocks.solved is None else ', rank_clocks'}",
         note=note,
     )
 

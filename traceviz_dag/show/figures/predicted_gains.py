@@ -14,8 +14,8 @@ from traceviz_dag.analyze.causes.gains import named_edit, over_steps
 from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import Band, draw_boxes
-from traceviz_dag.show.page.facts import lost_ranks, place, steps_left_out
-from traceviz_dag.show.page.gain_rows import MOST_ROWS, changes_step, gain_finding, is_gain, refused_edits
+from traceviz_dag.show.page.facts import lead_in, lost_ranks, place, steps_left_out
+from traceviz_dag.show.page.gain_rows import MOST_ROWS, changes_step, gain_findings, is_gain, refused_edits
 from traceviz_dag.show.page.page import (
     MARGIN,
     WIDTH,
@@ -30,7 +30,7 @@ from traceviz_dag.show.page.typography import LABEL, SMALL, typography, width
 from traceviz_dag.show.source import TableSource
 
 _COLUMNS = (
-    *("step", "edit", "rank", "dimension", "factor", "step_ns", "predicted_step_ns"),
+    *("step", "edit", "rank", "ranks", "dimension", "factor", "step_ns", "predicted_step_ns"),
     *("gain_ns", "gain_low_ns", "gain_high_ns", "replay_error", "refusal"),
 )
 _ROW, _NUMBERS, _CAP, _AXIS = 0.28, 2.35, 0.05, 0.66
@@ -134,10 +134,12 @@ def _caption(
     entries = [LegendEntry("gain", palette.HIDDEN)]
     if not all(is_gain(row) for row in told if changes_step(row)):
         entries.append(LegendEntry("its error bar is not above 0: it may be no gain", palette.COMPUTATION_ONLY))
+    title, *largest = gain_findings(told, lead_in(source))
     return Caption(
-        title=gain_finding(told),
+        title=title,
         facts=[
             place(source),
+            *largest,
             f"{steps} steps, {duration(step_ns)} together, gains are sums"
             if steps > 1
             else f"{named}, {duration(step_ns)}",
@@ -146,7 +148,7 @@ def _caption(
         ],
         warnings=[*lost_ranks(source), *steps_left_out(table)],
         legend=[LegendGroup("", entries)],
-        footer="table what_if",
+        footer="tables what_if, findings",
         note="error bar: host as it was and free, unmatched transfers in and out, widened by the replay's error "
         f"({error} of the step)",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -76,7 +76,14 @@ def row_height(groups: Sequence[RowGroup]) -> float:
     return min(max(_PAGE_HEIGHT / rows, _LOWEST_ROW), _HIGHEST_ROW)
 
 
-def draw_rows(page: Page, axes: Axes, groups: Sequence[RowGroup], aligned: Aligned, scale: TimeScale) -> int:
+def draw_rows(
+    page: Page,
+    axes: Axes,
+    groups: Sequence[RowGroup],
+    aligned: Aligned,
+    scale: TimeScale,
+    at_fault: Collection[int] = (),
+) -> int:
     """Draw all rows, their labels and measures; returns how many micro-batch numbers fitted."""
     height = row_height(groups)
     rows = [row for group in groups for row in group.rows]
@@ -94,7 +101,8 @@ def draw_rows(page: Page, axes: Axes, groups: Sequence[RowGroup], aligned: Align
             y += _HEADING
         for row in group.rows:
             band = Band(y, y + height)
-            page.row_label(band.part(*_BLOCKS).middle, row.label, size=size)
+            colour = palette.ATTENTION if row.member.rank in at_fault else palette.INK
+            page.row_label(band.part(*_BLOCKS).middle, row.label, colour=colour, size=size)
             stands_out = row.member.rank in longer
             page.row_measures(band.part(*_BLOCKS).middle, _measures(row), min(size, SMALL), stands_out)
             if row.activity is None or row.member.rank not in aligned.zero_ns:
@@ -130,7 +138,7 @@ def _draw_row(axes: Axes, activity: Activity, band: Band, style: StepStyle, scal
     idle = activity.stage_idle()
     if len(idle.starts):
         draw_boxes(axes, scale.on_axis(idle, zero_ns), blocks, palette.STAGE_IDLE, f"{name}/stage-idle", zorder=1.5)
-    fitted = draw_steps(axes, activity.steps, blocks, style, scale, zero_ns, name)
+    fitted = draw_steps(axes, activity.steps, blocks, style, scale, zero_ns, name, activity.exposed())
 
     def draw(intervals: Intervals, at: Band, category: str, word: str) -> None:
         merged = merge_for_page(intervals, resolution)

@@ -11,11 +11,11 @@ from matplotlib.figure import Figure
 from traceviz_dag.analyze.intervals import Intervals, intersect, measure, merge
 from traceviz_dag.analyze.waits.blame import LateRank
 from traceviz_dag.analyze.wording import duration, share
-from traceviz_dag.show.figures.step_blocks import StepStyle, draw_steps, entries, step_legend
+from traceviz_dag.show.figures.step_blocks import PALE_NOTE, StepStyle, draw_steps, entries, step_legend
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import Activity, is_partial, part_wall_clock, read_activity
 from traceviz_dag.show.page.blocks import Band, Part, Resolution, draw_blocks, draw_shares, merge_for_page
-from traceviz_dag.show.page.facts import RankMeasures, delay_finding, lost_ranks, place
+from traceviz_dag.show.page.facts import RankMeasures, delay_finding, lead_in, lost_ranks, place
 from traceviz_dag.show.page.page import DATA_WIDTH, Caption, LegendEntry, LegendGroup, Page, TimeScale, open_page
 from traceviz_dag.show.page.typography import typography
 from traceviz_dag.show.source import TableSource, rows
@@ -68,7 +68,7 @@ def draw_rank_timeline(source: TableSource, rank: int) -> Figure | None:
         if len(activity.steps):
             band = Band(0.0, _STEPS_HEIGHT)
             style = StepStyle.of(axes, [activity.steps], band.height, 0.0, scale)
-            draw_steps(axes, activity.steps, band, style, scale, start, f"rank-{rank}")
+            draw_steps(axes, activity.steps, band, style, scale, start, f"rank-{rank}", activity.exposed())
             page.row_label(band.middle, "micro-batches", _count(activity))
         for lane in lanes:
             _draw_lane(page, axes, lane, scale, start, rank)
@@ -152,19 +152,21 @@ def _caption(source: TableSource, activity: Activity) -> Caption:
             f"idle {duration(measures.idle_ns)}",
         ]
     warnings = [f"a part of rank {rank}'s trace could not be read: what is missing here may have run"] * partial
-    if delay is not None:
+    at_fault = lead_in(source).faults.get(rank)
+    if delay is not None or at_fault is not None:
         # What it does to others matters more than its own waiting, of which it has least.
-        title = delay_finding(delay)
+        delays = [] if delay is None else [delay_finding(delay), "a delay is not a saving"]
+        title, *others = delays if at_fault is None else [at_fault, *delays]
         facts += [_exposure(measures)] if measures is not None else []
-        facts.append("a delay is not a saving")
+        facts += others
         warnings += lost_ranks(source)
     return Caption(
         title=title + (" (PARTIAL trace)" if partial else ""),
         facts=facts,
         warnings=warnings,
         legend=list(_legend(activity)),
-        footer=f"tables kernels, microbatches, overlap{', late_ranks' if delay is not None else ''}",
-        note="height of a block: share of its time that is covered",
+        footer="tables kernels, microbatches, overlap, late_ranks, findings",
+        note=f"height of a block: share of its time that is covered; {PALE_NOTE}",
     )
 
 

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from traceviz_dag.analyze.intervals import Intervals, measure_within, merge, subtract
+from traceviz_dag.analyze.findings.verdict import Lead
+from traceviz_dag.analyze.intervals import Intervals, intersect, measure_within, merge, subtract
 from traceviz_dag.analyze.waits.blame import LateRank
 from traceviz_dag.analyze.wording import share
 from traceviz_dag.arrays import Float64, Int64
@@ -20,7 +21,7 @@ from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import NOTHING, Activity
 from traceviz_dag.show.page.alignment import TimeAlignment, align, read_clocks
 from traceviz_dag.show.page.blocks import Band, draw_stack
-from traceviz_dag.show.page.facts import ranks_named
+from traceviz_dag.show.page.facts import lead_in, ranks_named
 from traceviz_dag.show.page.members import Group, Member, by_stage
 from traceviz_dag.show.page.page import LegendEntry, LegendGroup, Page, TimeScale, open_page
 from traceviz_dag.show.page.typography import SMALL, typography
@@ -34,9 +35,17 @@ COLUMNS = 480
 STAGE_IDLE = "stage_idle"
 """The state in which a stage runs no micro-batch."""
 
+EXPOSED_STATES = {
+    "fwd_exposed": Category.FWD_COMPUTATION.value,
+    "bwd_exposed": Category.BWD_COMPUTATION.value,
+}
+"""States of a micro-batch whose communication is exposed → the category of its computation."""
+
 BLOCK_STATES = (
     Category.FWD_COMPUTATION.value,
+    "fwd_exposed",
     Category.BWD_COMPUTATION.value,
+    "bwd_exposed",
     Category.BWD_COMPUTATION_RECOMPUTE.value,
     Category.OPTIMIZER_COMPUTATION.value,
     Category.OTHER_COMPUTATION.value,
@@ -82,7 +91,7 @@ class StageShares:
 
 
 def draw_stage_shares(source: TableSource, group: Group, words: Words, alignment: TimeAlignment) -> Figure:
-    """Draw a row per stage, and one each of the ranks that compute longest beside their stage or delay others."""
+    """Draw a row per stage, and one each of the ranks at fault, then those that delay others or compute longest."""
     spans = _spans(source, set(group.ranks))
     clocks = read_clocks(source, spans, alignment)
     aligned = align(spans, clocks)
@@ -90,31 +99,33 @@ def draw_stage_shares(source: TableSource, group: Group, words: Words, alignment
     single = [_read_rank(source, member, aligned.zero_ns, edges) for member in group.members]
     ranks = [row.ranks[0] for row in single]
     ahead = computing_longer(ranks)
-    outliers = _outliers(source, ahead, len(ranks))
+    lead = lead_in(source)
+    outliers = _outliers(source, ahead, set(group.ranks), lead)
     stages = [row for part in by_stage(group.members) for row in _rows(part, single, outliers)]
     scale = TimeScale.of(aligned.span_ns)
     shared = [stage for stage in stages if not stage.apart]
     said = f"aggregated: {sum(len(stage.ranks) for stage in shared)} ranks in {len(shared)} rows, one per stage"
     said += f"; {ranks_named(outliers)} apart" if outliers else ""
     note = "height of a colour: share of the row's ranks"
-    caption = make_caption(source, words, ranks, clocks, list(_legend(stages)), note, [said])
+    caption = make_caption(source, words, ranks, clocks, list(_legend(stages)), note, lead, [said])
     with typography():
         page = open_page(caption, len(stages) * (_ROW + _GAP) - _GAP)
         axes = page.lanes(scale, clocks.axis)
         for place, stage in enumerate(stages):
             band = Band(place * (_ROW + _GAP), place * (_ROW + _GAP) + _ROW)
             _draw_stage(page, axes, stage, band, edges / scale.per_unit)
-            _label_stage(page, stage, band, ahead)
+            _label_stage(page, stage, band, ahead, lead)
     return page.figure
 
 
-def _outliers(source: TableSource, ahead: Mapping[int, float], world: int) -> list[int]:
+def _outliers(source: TableSource, ahead: Mapping[int, float], shown: Collection[int], lead: Lead) -> list[int]:
     """The ranks with a row of their own; none where every rank would have one."""
     blamed = [row for row in rows_of_table(source, "late_ranks", LateRank) if row["blamed"]]
     blamed.sort(key=lambda row: -row["own_ns"])
     slow = sorted(ahead, key=lambda rank: (-ahead[rank], rank))
-    chosen = list(dict.fromkeys([*(row["rank"] for row in blamed), *slow]))[:MOST_OUTLIERS]
-    return chosen if len(chosen) < world else []
+    notable = dict.fromkeys([*lead.ranks, *(row["rank"] for row in blamed), *slow])
+    chosen = [rank for rank in notable if rank in shown][:MOST_OUTLIERS]
+    return chosen if len(chosen) < len(shown) else []
 
 
 def _rows(part: Group, single: Sequence[StageShares], outliers: Collection[int]) -> Iterator[StageShares]:
@@ -140,7 +151,7 @@ def _draw_stage(page: Page, axes: Axes, stage: StageShares, band: Band, edges: F
         draw_stack(axes, shares, edges, band.part(*part), states, colours, f"{name}/{word}")
 
 
-def _label_stage(page: Page, stage: StageShares, band: Band, ahead: Mapping[int, float]) -> None:
+def _label_stage(page: Page, stage: StageShares, band: Band, ahead: Mapping[int, float], lead: Lead) -> None:
     usable = sum(rank.usable for rank in stage.ranks)
     of = f"{usable} of {len(stage.ranks)} ranks" if usable < len(stage.ranks) else f"{usable} ranks"
     known = [rank.idle_share for rank in stage.ranks if rank.pipeline_ns]
@@ -148,7 +159,8 @@ def _label_stage(page: Page, stage: StageShares, band: Band, ahead: Mapping[int,
     middle = band.part(*_BLOCKS).middle
     name = "no known stage" if stage.stage is None else f"stage {stage.stage}"
     name, of = (f"rank {stage.ranks[0].member.rank}", name) if stage.apart else (name, of)
-    page.row_label(middle - 0.08, name, idle)
+    at_fault = stage.apart and stage.ranks[0].member.rank in lead.ranks
+    page.row_label(middle - 0.08, name, idle, colour=palette.ATTENTION if at_fault else palette.INK)
     page.row_label(middle + 0.1, of, colour=palette.QUIET_INK, size=SMALL)
     late = [rank.member.rank for rank in stage.ranks if rank.member.rank in ahead]
     if late:
@@ -162,8 +174,11 @@ def block_states(activity: Activity) -> dict[str, Intervals]:
     """State → intervals in which a rank is in it, disjoint: recompute, steps, other computation, then idle."""
     steps, outside = activity.steps, activity.outside_steps
     forward, backward = (Intervals(*steps.take(side).time) for side in (~steps.backward, steps.backward))
+    exposed = activity.exposed()
     wanted = {
         Category.BWD_COMPUTATION_RECOMPUTE.value: activity.recompute(),
+        "bwd_exposed": intersect(backward, exposed),
+        "fwd_exposed": intersect(forward, exposed),
         Category.BWD_COMPUTATION.value: merge(backward, outside.get(Category.BWD_COMPUTATION, NOTHING)),
         Category.FWD_COMPUTATION.value: merge(forward, outside.get(Category.FWD_COMPUTATION, NOTHING)),
         STAGE_IDLE: activity.stage_idle(),
@@ -226,8 +241,12 @@ def _legend(stages: Sequence[StageShares]) -> Iterator[LegendGroup]:
 
 
 def _label(state: str) -> str:
+    if state in EXPOSED_STATES:
+        return f"{palette.LABEL[EXPOSED_STATES[state]]}, communication exposed"
     return palette.STAGE_IDLE_LABEL if state == STAGE_IDLE else palette.LABEL[state]
 
 
 def _colour(state: str) -> str:
+    if state in EXPOSED_STATES:
+        return palette.LATER_CHUNK[EXPOSED_STATES[state]]
     return palette.STAGE_IDLE if state == STAGE_IDLE else palette.CATEGORY[state]

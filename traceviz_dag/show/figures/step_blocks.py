@@ -8,13 +8,26 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 
-from traceviz_dag.analyze.intervals import Intervals
+from traceviz_dag.analyze.intervals import Intervals, intersect, union
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.activity import Steps
-from traceviz_dag.show.page.blocks import Band, Resolution, draw_boxes, draw_edges, draw_numbers, hairlines, number_size
+from traceviz_dag.show.page.activity import NOTHING, Steps
+from traceviz_dag.show.page.blocks import (
+    Band,
+    Part,
+    Resolution,
+    draw_boxes,
+    draw_edges,
+    draw_numbers,
+    draw_shares,
+    hairlines,
+    number_size,
+)
 from traceviz_dag.show.page.page import DATA_WIDTH, LegendEntry, TimeScale
 from traceviz_dag.vocabulary import Category
 
+PALE_NOTE = "pale: communication is exposed"
+_PALE = f"{palette.PAPER}A8"
+_COLUMNS = 960
 _SIDES = ((False, Category.FWD_COMPUTATION, "forward"), (True, Category.BWD_COMPUTATION, "backward"))
 
 
@@ -44,12 +57,20 @@ class StepStyle:
 
 
 def draw_steps(
-    axes: Axes, steps: Steps, band: Band, style: StepStyle, scale: TimeScale, zero_ns: int, name: str
+    axes: Axes,
+    steps: Steps,
+    band: Band,
+    style: StepStyle,
+    scale: TimeScale,
+    zero_ns: int,
+    name: str,
+    exposed: Intervals = NOTHING,
 ) -> int:
     """Draw each step as a block from its first start to its last end; returns how many numbers fitted.
 
     Where forward and backward steps run side by side, forward takes the upper half of the band and backward the lower.
-    Chunks with an odd number are lighter.
+    Chunks with an odd number are lighter. A block is pale as high as the share of its time in which communication is
+    exposed: there it waits or transfers, and works on no micro-batch.
     """
     side_by_side = steps.overlap()
     fitted = 0
@@ -64,6 +85,11 @@ def draw_steps(
             widest = Resolution.of(scale.span_ns, DATA_WIDTH).width_ns
             time = scale.on_axis(hairlines(chosen.time, widest), zero_ns)
             draw_boxes(axes, time, part, colour, f"{name}/{word}-{int(odd)}")
+            pale = intersect(union(*chosen.time), exposed)
+            if len(pale.starts):
+                window = (zero_ns, zero_ns + scale.span_ns)
+                shown = [Part("exposed", pale, _PALE)]
+                draw_shares(axes, shown, window, part, scale, _COLUMNS, f"{name}/{word}-{int(odd)}")
             draw_edges(axes, time, part)
             if style.size is not None:
                 ink = palette.text_on(colour)

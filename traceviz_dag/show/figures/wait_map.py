@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
+from traceviz_dag.analyze.findings.verdict import Lead
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.blame import (
@@ -38,7 +39,7 @@ from traceviz_dag.show.figures.wait_panels import (
 from traceviz_dag.show.figures.wait_rows import MapRow, map_rows
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import draw_bars
-from traceviz_dag.show.page.facts import delay_finding, lost_ranks, place
+from traceviz_dag.show.page.facts import delay_finding, lead_in, lost_ranks, place
 from traceviz_dag.show.page.page import (
     DATA_WIDTH,
     LABELS,
@@ -71,13 +72,14 @@ def draw_wait_map(source: TableSource) -> Figure | None:
     ranks = np.unique(optional_integers(collectives, "rank"))
     step_ns = step_time(source.table("overlap", WINDOW_COLUMNS))
     late = {row["rank"]: row for row in rows_of(late_ranks(collectives, step_ns), LateRank)}
-    rows = map_rows(waits, ranks, [rank for rank, row in late.items() if row["blamed"]])
+    lead = lead_in(source)
+    rows = map_rows(waits, ranks, [*lead.ranks, *(rank for rank, row in late.items() if row["blamed"])])
     panels = wait_panels(waits, rows)
     edges = class_edges(panels)
     height = min(max(_MAP_HEIGHT / len(rows), _LOWEST_ROW), _HIGHEST_ROW)
     with typography():
         page = open_page(
-            _caption(source, collectives, waits, step_ns, late, rows, panels, edges),
+            _caption(source, collectives, waits, step_ns, late, rows, panels, edges, lead),
             _HEADING + len(rows) * height,
             axis_height=0.36,
         )
@@ -85,7 +87,7 @@ def draw_wait_map(source: TableSource) -> Figure | None:
         for panel, across in zip(panels, panel_widths([panel.total_ns for panel in panels]), strict=True):
             _draw_panel(page, panel, edges, (left, across), height)
             left += across + GAP
-        _label_rows(page, waits, rows, late, height)
+        _label_rows(page, waits, rows, late, height, lead)
     return page.figure
 
 
@@ -148,7 +150,7 @@ def _runs(mask: npt.NDArray[np.bool_]) -> tuple[Float64, Float64, Float64]:
 
 
 def _label_rows(
-    page: Page, waits: pa.Table, rows: Sequence[MapRow], late: Mapping[int, LateRank], height: float
+    page: Page, waits: pa.Table, rows: Sequence[MapRow], late: Mapping[int, LateRank], height: float, lead: Lead
 ) -> None:
     size = max(min(LABEL, 0.8 * height * POINTS_PER_INCH), 4.5)
     waited: Counter[int] = Counter()
@@ -156,7 +158,7 @@ def _label_rows(
         waited[rank] += wait
     page.text(page.right, page.top + 0.25, "waits · makes wait", SMALL, palette.QUIET_INK)
     for number, row in enumerate(rows):
-        blamed = any(late[rank]["blamed"] for rank in row.ranks)
+        blamed = any(late[rank]["blamed"] or rank in lead.ranks for rank in row.ranks)
         y = _HEADING + (number + 0.5) * height
         own = max(late[rank]["own_ns"] for rank in row.ranks)
         mean = sum(waited[rank] for rank in row.ranks) // len(row.ranks)
@@ -177,6 +179,7 @@ def _caption(
     rows: Sequence[MapRow],
     panels: Sequence[WaitPanel],
     edges: Sequence[int],
+    lead: Lead,
 ) -> Caption:
     facts = clock_facts(source.table("rank_clocks", columns_of(RankClockRow)))
     statement = clock_statement(facts)
@@ -186,10 +189,12 @@ def _caption(
     blamed = any(row["blamed"] for row in late.values())
     folded = sum(len(row.ranks) for row in rows if len(row.ranks) > 1)
     several = any(panel.together > 1 for panel in panels) or folded
+    finding = _finding(list(late.values()), collectives, waits, step_ns)
     return Caption(
-        title=_finding(list(late.values()), collectives, waits, step_ns),
+        title=lead.limit if lead.ranks else finding,
         facts=[
             place(source),
+            *([finding] if lead.ranks else []),
             f"{len(late)} ranks, {waits.num_rows:,} parts in matched communications",
             *([f"{share(total, time)} of their time is waiting", "a delay is not a saving"] if blamed else []),
             *([f"rows of {folded} ranks are shared, those with similar waits in one"] if folded else []),
@@ -197,7 +202,7 @@ def _caption(
         ],
         warnings=[*lost_ranks(source), *warnings],
         legend=[LegendGroup("wait", list(_legend(panels, edges)))],
-        footer="tables collectives, rank_clocks",
+        footer="tables collectives, rank_clocks, findings",
         note="a column: one communication of the rank, by its number in the dimension"
         + ("; mean where several share a cell" if several else ""),
     )

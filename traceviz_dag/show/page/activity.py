@@ -124,6 +124,10 @@ class Activity:
         """Union of all communication kernels."""
         return merge(*self.communication.values())
 
+    def exposed(self) -> Intervals:
+        """Where communication runs and no computation."""
+        return subtract(self.all_communication(), self.all_computation())
+
     def communication_by_category(self) -> dict[str, Intervals]:
         """Category → union of its communication kernels, over all dimensions."""
         merged: dict[str, Intervals] = {}

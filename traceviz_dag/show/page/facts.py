@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from traceviz_dag.analyze.findings.verdict import LEAD_COLUMNS, Lead, lead_of
 from traceviz_dag.analyze.waits.blame import LateRank
 from traceviz_dag.analyze.wording import duration
 from traceviz_dag.show.source import TableSource, rows
@@ -103,6 +104,11 @@ def delay_finding(row: LateRank) -> str:
         f"Rank {row['rank']} delayed its peers by {duration(row['own_ns'])} of its own ({doing}), "
         f"last in {row['last']} of {row['communications']} communications"
     )
+
+
+def lead_in(source: TableSource) -> Lead:
+    """What is said first of the iteration, and whom views show first; from the table ``findings``."""
+    return lead_of(source.table("findings", LEAD_COLUMNS).to_pylist())
 
 
 def place(source: TableSource) -> str:

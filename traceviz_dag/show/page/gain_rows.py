@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traceviz_dag.analyze.causes.gains import named_edit
+from traceviz_dag.analyze.findings.verdict import Lead
 from traceviz_dag.analyze.wording import duration, share
 
 MOST_ROWS = 20
@@ -31,7 +32,13 @@ def refused_edits(table: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return list(found.values())[: MOST_ROWS // 2]
 
 
-def gain_finding(told: Sequence[Mapping[str, Any]]) -> str:
+def gain_findings(told: Sequence[Mapping[str, Any]], lead: Lead) -> list[str]:
+    """What a title of gains says: what limits the step, where a fix of it is among them, and the largest gain."""
+    fixes = {(row["edit"], row["rank"], row["ranks"], row["dimension"]) for row in told}
+    return [*([lead.limit] if lead.edit in fixes else []), _largest(told)]
+
+
+def _largest(told: Sequence[Mapping[str, Any]]) -> str:
     """The largest gain that is one for sure, in a sentence, from rows of ``over_steps``."""
     certain = [row for row in told if is_gain(row)]
     if not certain:

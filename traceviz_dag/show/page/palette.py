@@ -13,7 +13,7 @@ INK = "#22262B"
 QUIET_INK = "#68707A"
 RULE = "#D5D9DE"
 ATTENTION = "#C2185B"
-"""Exposed communication, and sentences that a reader must not miss; no category has this colour."""
+"""Who is at fault, and sentences that a reader must not miss; no category has this colour."""
 
 STAGE_IDLE = "#ECEAE6"
 STAGE_IDLE_LABEL = "stage idle: no micro-batch runs"
@@ -41,7 +41,11 @@ LATER_CHUNK: dict[str, str] = {Category.FWD_COMPUTATION: "#B8D5FA", Category.BWD
 
 COMPUTATION_ONLY = "#B4C4DA"
 HIDDEN = "#57AF88"
-EXPOSED = ATTENTION
+EXPOSED = "#BF4095"
+EXPOSED_WAIT, EXPOSED_TRANSFER, EXPOSED_UNTOLD = "#F1B1B6", "#DA0B95", "#B58AA0"
+"""Exposed communication as a whole, and where waits are known: what waits is pale, so that the rank that all wait for,
+which works, meets the eye first."""
+
 IDLE = STAGE_IDLE
 MEMORY_ONLY = CATEGORY[Category.MEMORY]
 

@@ -234,9 +234,9 @@ def _path(
 
 def _part_words() -> list[tuple[str, str, str]]:
     words = {
-        bins.EXPOSED_WAIT: ("exposed wait", palette.ATTENTION),
-        bins.EXPOSED_TRANSFER: ("exposed transfer", "#E58BB0"),
-        bins.EXPOSED_UNTOLD: ("exposed, wait or transfer unknown", "#B58AA0"),
+        bins.EXPOSED_WAIT: ("exposed wait", palette.EXPOSED_WAIT),
+        bins.EXPOSED_TRANSFER: ("exposed transfer", palette.EXPOSED_TRANSFER),
+        bins.EXPOSED_UNTOLD: ("exposed, wait or transfer unknown", palette.EXPOSED_UNTOLD),
         bins.MEMORY_ALONE: ("memory operations alone", palette.MEMORY_ONLY),
         bins.HIDDEN: ("hidden communication", palette.HIDDEN),
     }

@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 
 from traceviz_dag.analyze.findings.losses import leading
+from traceviz_dag.analyze.findings.verdict import LEAD_COLUMNS, lead_of
 from traceviz_dag.analyze.wording import capitalised, numbered
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import Lake
@@ -98,6 +99,18 @@ def measures_of(home: Path, iteration: Partition) -> Measures:
     except BadInputError as error:
         return Measures(fault=str(error))
     return Measures(**rows[0], stale=stale) if rows else Measures()
+
+
+def limit_of(home: Path, iteration: Partition) -> str:
+    """What limits the step, as its findings have it; empty where there are none, or they cannot be read."""
+    lake = Lake(home)
+    try:
+        if not lake.partitions("findings", iteration.run, iteration.iteration):
+            return ""
+        rows = lake.table("findings", iteration.run, iteration.iteration).arrow(LEAD_COLUMNS).to_pylist()
+    except BadInputError:
+        return ""
+    return lead_of(rows).limit
 
 
 def statements_of(home: Path, iteration: Partition) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
+from traceviz_dag.analyze.findings.verdict import lead_of
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.wording import capitalised, duration, share
 from traceviz_dag.printable import printable
@@ -21,7 +22,7 @@ from traceviz_dag.show.figures.path_lanes import (
 )
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.facts import step_name, steps_left_out
-from traceviz_dag.show.page.gain_rows import MOST_ROWS, changes_step, gain_finding, is_gain, refused_edits
+from traceviz_dag.show.page.gain_rows import MOST_ROWS, changes_step, gain_findings, is_gain, refused_edits
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, table, top
@@ -236,11 +237,13 @@ def _gains(told: Told, by_step: Asked) -> Markup:
         for row in shown
     ]
     idle = [named_edit(row) for row in known if not changes_step(row)]
+    *limits, largest = gain_findings(known, lead_of(told.findings))
     errors = [row["replay_error"] for row in by_step.rows if row["refusal"] is None and row["replay_error"] is not None]
     worst = max(errors, key=abs, default=None)
     return section(
         "Predicted gains",
-        paragraph(asked.fact(f"{gain_finding(known)}.")),
+        *(paragraph(f"{printable(line)}.") for line in limits),
+        paragraph(asked.fact(f"{largest}.")),
         gains("What each edit alone would gain, with its error bar", ranges),
         legend({"gain": palette.HIDDEN, "its error bar is not above 0: it may be no gain": palette.COMPUTATION_ONLY}),
         table(

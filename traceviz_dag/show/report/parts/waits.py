@@ -10,6 +10,7 @@ import numpy as np
 from markupsafe import Markup
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
+from traceviz_dag.analyze.findings.verdict import Lead, lead_of
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.blame import JUDGED_COLUMNS, judged_waits, nobody_blamed, uncertain_waits, wait_basis
@@ -100,8 +101,8 @@ _DID_WORDS = (
 )
 _LEAST_PART = 0.01
 _WAITS = (
-    ("exposed_wait_ns", "exposed wait", palette.EXPOSED),
-    ("exposed_transfer_ns", "exposed transfer", palette.STALL),
+    ("exposed_wait_ns", "exposed wait", palette.EXPOSED_WAIT),
+    ("exposed_transfer_ns", "exposed transfer", palette.EXPOSED_TRANSFER),
     ("hidden_wait_ns", "hidden wait", palette.COMPUTATION_ONLY),
     ("hidden_transfer_ns", "hidden transfer", palette.HIDDEN),
 )
@@ -120,10 +121,11 @@ def waits(told: Told) -> Markup | None:
         lacks = paragraph("No wait is known: neither solved clocks nor durations show one.")
         return Markup("").join([said, lacks, _matching(told)])
     ranks = np.unique(optional_integers(collectives, "rank"))
-    rows = map_rows(judged, ranks, [row["rank"] for row in late.rows if row["blamed"]])
+    lead = lead_of(told.findings)
+    rows = map_rows(judged, ranks, [*lead.ranks, *(row["rank"] for row in late.rows if row["blamed"])])
     parts = [
         said,
-        _late(late),
+        _late(late, lead),
         _pairs(told, rows),
         _by_dimension(told),
         _links(told),
@@ -146,7 +148,10 @@ def _said(told: Told, late: Asked, matched: Asked) -> Markup:
     else:
         nobody = nobody_blamed(late.rows, step_ns, uncertain, collectives.num_rows)  # type: ignore[arg-type]
         lines = [f"{capitalised(nobody)}."]
-    words = Markup("").join(paragraph(late.statement(line)) for line in lines)
+    verdict = (
+        paragraph(printable(f"{limit}. A delay below is no saving.")) if (limit := lead_of(told.findings).limit) else ""
+    )
+    words = Markup("").join([verdict, *(paragraph(late.statement(line)) for line in lines)])
     facts = clock_facts(source.table("rank_clocks", columns_of(RankClockRow)))
     basis = wait_basis(collectives)
     notes = []
@@ -169,16 +174,18 @@ def _said(told: Told, late: Asked, matched: Asked) -> Markup:
     return Markup("<section><h2>{}</h2>{}{}</section>").format("Who is late", words, marked)
 
 
-def _late(late: Asked) -> Markup:
+def _late(late: Asked, lead: Lead) -> Markup:
     told = [row for row in late.rows if row["communications"]]
+    told.sort(key=lambda row: lead.place(row["rank"]))
     if not told:
         return paragraph("No wait among peers of one stage is known.", quiet=True)
     shown, left = top(told, "ranks")
     bars = [
         Bar(
-            f"rank {row['rank']}" + (" · blamed" if row["blamed"] else ""),
+            f"rank {row['rank']}"
+            + (" · at fault" if row["rank"] in lead.ranks else " · blamed" if row["blamed"] else ""),
             [
-                Piece("its own doing", row["own_ns"], palette.EXPOSED if row["blamed"] else palette.COMPUTATION_ONLY),
+                Piece("its own doing", row["own_ns"], palette.ATTENTION if row["blamed"] else palette.COMPUTATION_ONLY),
                 Piece("handed on by others", max(row["delay_ns"] - row["own_ns"], 0), palette.IDLE),
             ],
             str(row["late_category"] or "").replace("_", " "),
@@ -198,11 +205,11 @@ def _late(late: Asked) -> Markup:
         for row in shown
     ]
     return section(
-        "Late ranks, the blamed ones first",
+        "Late ranks, those at fault first",
         stacked_bars("How long each rank delayed the peers of its stage", bars),
         legend(
             {
-                "its own doing, blamed": palette.EXPOSED,
+                "its own doing, blamed": palette.ATTENTION,
                 "its own doing": palette.COMPUTATION_ONLY,
                 "handed on: it was in other communication": palette.IDLE,
             }

@@ -14,7 +14,15 @@ from starlette.routing import BaseRoute, Route
 from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.lake.partitions import Partition, escape
 from traceviz_dag.show.web.addresses import iteration_path, report_path, run_path, timeline_path
-from traceviz_dag.show.web.contents import figures_of, has_kernels, measures_of, report_of, runs_by_age, traces_of
+from traceviz_dag.show.web.contents import (
+    figures_of,
+    has_kernels,
+    limit_of,
+    measures_of,
+    report_of,
+    runs_by_age,
+    traces_of,
+)
 from traceviz_dag.show.web.layout import link, markup, page, table
 from traceviz_dag.show.web.pages.figures import gallery
 
@@ -23,7 +31,17 @@ _MOST_ITERATIONS = 5
 _MOST_FIGURES = 6
 _MOST_OF_A_RUN = 200
 """Iterations of a run with their measures; each costs some reading."""
-_HEAD = ("iteration", "step", "exposed communication", "ranks", "figures", "timeline", "report", "Perfetto")
+_HEAD = (
+    "iteration",
+    "step",
+    "what limits it",
+    "exposed communication",
+    "ranks",
+    "figures",
+    "timeline",
+    "report",
+    "Perfetto",
+)
 
 
 def routes(home: Path, timelines: bool = False) -> Sequence[BaseRoute]:
@@ -99,6 +117,7 @@ def _row(home: Path, iteration: Partition, timelines: bool) -> list[str]:
     return [
         number,
         f'<span class="warn">{markup(measures.fault)}</span>' if measures.fault else step,
+        markup(limit_of(home, iteration)),
         exposed,
         ranks,
         str(len(figures_of(home, iteration)) or ""),
