@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.commands.jobs import JOBS, analysed_at, home_of, traces_of
@@ -83,3 +85,39 @@ def test_analyze_ends_with_it_and_writes_the_report_unless_it_is_asked_not_to(tm
     report.unlink()
     assert "Report: " not in call("analyze", run, "--home", home, "--no-report").out and not report.exists()
     assert call("analyze", run, "--home", home, "--json").json[0]["verdict"]["limit"]
+
+
+def test_every_view_says_the_verdict_first_and_shows_the_rank_at_fault_before_the_one_that_delays_most(tmp_path):
+    job, home = tmp_path / "job", tmp_path / "home"
+    shape = ("--pp", "2", "--dp", "4", "--layers", "4", "--microbatches", "4", "--node-size", "2")
+    call(
+        "simulate",
+        job,
+        *shape,
+        "--slow-gpu",
+        "6",
+        "--slow-link",
+        "1",
+        "--seed",
+        "11",
+        "--iterations",
+        "1",
+    )
+    call("analyze", job, "--home", home)
+    (found,) = Home(home).query("FROM findings WHERE finding = 0", {}).to_pylist()
+    assert (found["rule"], found["rank"]) == ("slow_link", 1)
+    for command in ("waits", "critical-path", "what-if", "pipelines"):
+        title, verdict_line = call(command, "--home", home).out.splitlines()[1:3]
+        assert title.startswith("job · iteration 10 · ")
+        assert verdict_line.startswith(f"  Verdict: {found['statement']}."), command
+    answer = call("waits", "--home", home, "--json")
+    (late,) = json.loads(answer.out)
+    assert [row["rank"] for row in late["ranks"] if row["blamed"]] == [6], "the delays blame another rank"
+    rows = call("waits", "--home", home).out.split(" blamed \n")[1].splitlines()[1:]
+    assert [int(row.split()[0]) for row in rows[:2]] == [1, 6]
+    drawn = json.loads(call("figures", "--home", home, "--formats", "svg", "--json").out)
+    titles = {(one["kind"], one["number"]): one["title"] for one in drawn}
+    for kind in (("wait_map", None), ("predicted_gains", None), ("rank_timeline", 1)):
+        assert titles[kind] == found["statement"], kind
+    assert titles["pipeline_group", 1] == f"Pipeline 1: {found['statement']}"
+    assert titles["rank_timeline", 6].startswith("Rank 6 ")
