@@ -25,6 +25,7 @@ from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY
 from traceviz_dag.analyze.matching.communications import Communications, labels
 from traceviz_dag.analyze.matching.matches import Matches, match_communications
 from traceviz_dag.analyze.waits.arrivals import WIDEST_RING_NS, ends_limit
+from traceviz_dag.analyze.waits.contradicted_groups import contradicts, mark_contradicted, stated_by_traces
 from traceviz_dag.arrays import Int64
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.read.events import MISSING
@@ -55,6 +56,8 @@ def match_and_solve(
 ) -> tuple[Matches, pa.Table]:
     """Match the communications of all ranks: by names and order, which give the clocks, and then by ends.
 
+    Groups of a topology file that the traces contradict match nothing.
+
     Args:
         topology: the job's groups and pipelines. microbatches: the table of that name of all ranks, with ``rank``.
         ranks: all that were read.
@@ -63,6 +66,10 @@ def match_and_solve(
         The matches, and the table ``rank_clocks``.
     """
     matches = match_communications(rows, topology, microbatches)
+    if contradicts(matches, topology):
+        # Another job's groups: how this one divides its ranks is not known, so ends have nothing to choose from.
+        known = match_communications(rows, stated_by_traces(topology), microbatches)
+        return mark_contradicted(matches, known), solve_clocks(known, ranks)
     clocks = solve_clocks(matches, ranks)
     return with_matches_by_ends(matches, clocks, topology, ranks), clocks
 
