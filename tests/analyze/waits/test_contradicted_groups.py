@@ -7,9 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.analyze.across_ranks import communications, no_microbatches, part, topology
+from tests.analyze.across_ranks import communications, matched, no_microbatches, part, simulated, topology
+from tests.simulate.conftest import small
+from traceviz_dag.analyze.matching.matches import match_communications
 from traceviz_dag.analyze.waits.by_ends import match_and_solve
 from traceviz_dag.analyze.waits.collectives import collectives_table
+from traceviz_dag.analyze.waits.contradicted_groups import contradicts
 from traceviz_dag.analyze.waits.unknown_waits import unknown_waits
 from traceviz_dag.vocabulary import Dimension, TopologySource
 
@@ -56,3 +59,12 @@ def test_groups_of_another_job_match_nothing_and_the_reason_is_told():
 def test_groups_of_this_job_are_believed_whatever_its_clocks_and_rings(lost):
     rules, faults, _ = told(PAIRS, lost)
     assert "order_in_dimension" in rules and "groups_contradicted" not in faults
+
+
+@pytest.mark.parametrize(("pipelines", "expected"), [(((0, 2), (1, 3)), False), (((0, 1), (2, 3)), True)])
+def test_pipelines_of_another_job_in_which_messages_arrive_before_they_are_sent_are_not_believed(pipelines, expected):
+    iteration, _ = simulated(small(pp=2, dp=2))
+    groups = tuple(replace(one, source=TopologySource.TEXT_FILE) for one in iteration.topology.groups)
+    known = replace(iteration.topology, groups=groups, pipelines=pipelines)
+    matches = match_communications(matched(iteration).rows, known, iteration.microbatches())
+    assert contradicts(matches, known) == expected
