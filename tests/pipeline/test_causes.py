@@ -415,6 +415,21 @@ def test_hiding_communication_of_a_rank_gains_no_more_than_there_is_of_it(tmp_pa
     assert 0 <= row["gain_low_ns"] <= row["gain_ns"] <= row["gain_high_ns"] <= row["communication_ns"]
 
 
+def test_no_step_is_predicted_shorter_than_the_kernels_of_a_stream_take(tmp_path, shared_data):
+    fill_home(tmp_path, [shared_data / "kineto/hta/nccl_parser_config.json.gz"])
+    rows = (
+        open_lake(tmp_path)
+        .query(
+            "SELECT step_ns - gain_high_ns AS least_ns, busy_ns FROM what_if JOIN (SELECT iteration, max(busy_ns) AS "
+            "busy_ns FROM (SELECT iteration, stream, sum(duration_ns) AS busy_ns FROM kernels WHERE step IS NOT NULL "
+            "GROUP BY ALL) GROUP BY iteration) USING (iteration) WHERE edit = 'host_free'"
+        )
+        .to_pylist()
+    )
+    assert len(rows) >= 3
+    assert all(row["least_ns"] >= row["busy_ns"] for row in rows)
+
+
 def test_a_step_that_cannot_be_replayed_does_not_keep_others_from_saying_what_fixes_save_together():
     """The first of two steps has lost its kernels."""
 

@@ -170,6 +170,7 @@ def _ranked_step(
 ) -> RankedStep:
     ranks = [rank for rank in source.ranks if rank in windows]
     tables = {rank: kernels_of_step(source.kernels(rank, KERNEL_COLUMNS), number) for rank in ranks}
+    tables = {rank: _with_dimensions(table, collectives, rank) for rank, table in tables.items()}
     found = {rank: table for rank, table in tables.items() if table.num_rows}
     if not found:
         raise NoEvidenceError("no rank has kernels in this step")
@@ -205,6 +206,19 @@ def _ranked_step(
         step_work(list(placed), tight, members) if done else None,
         None if fewer is members else step_work(list(placed), loose, fewer),
     )
+
+
+def _with_dimensions(kernels: pa.Table, collectives: pa.Table, rank: int) -> pa.Table:
+    """One rank's kernels, each communication with the dimension that its members show together."""
+    mine = collectives.filter(pc.equal(collectives["rank"], rank))
+    place = pc.index_in(kernels["kernel_id"], value_set=mine["kernel_id"].cast(kernels["kernel_id"].type))
+    known = mine["dimension"].cast(pa.string()).take(place)
+    own = kernels["dimension"].cast(pa.string())
+    told = pc.coalesce(known, own)
+    if told.equals(own):
+        return kernels
+    at = kernels.column_names.index("dimension")
+    return kernels.set_column(at, "dimension", told.dictionary_encode())
 
 
 def _work(

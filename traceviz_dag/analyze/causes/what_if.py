@@ -244,6 +244,14 @@ class WhatIf:
             total += max(mine.host_end_ns - other.host_end_ns, 0)
         return min(total + int(of_meeting.sum()), self.step_ns)
 
+    def _busiest(self, times: AllTimes) -> int:
+        """How long the kernels of the fullest stream of any rank take, which run one after the other."""
+        taken = (
+            np.bincount(work.kernels.stream, weights=mine.duration_ns)
+            for work, mine in zip(self.step.works, times, strict=True)
+        )
+        return max(round(float(each.max(initial=0.0))) for each in taken)
+
     def _adds(self, edited: AllTimes) -> bool:
         """Whether edited times may make a step longer: not where each is as long as it was, or shorter."""
         return any(
@@ -277,8 +285,9 @@ class WhatIf:
             free -= self._reordered(free_times, change)[0]
             error = max(error, order_error, key=abs)
         low, high = error_bar(gain, free, error)
-        # No step becomes shorter by more than itself, or than edits take away, nor longer where they add nothing.
-        most = self._taken(times) if change == Change() else self.step_ns
+        # No step becomes shorter than the work that is left on a stream, nor by more than edits take away, nor longer
+        # where they add nothing.
+        most = min(self._taken(times), self.step_ns - self._busiest(times)) if change == Change() else self.step_ns
         least = low if change != Change() or self._adds(times) else 0
         bar = min(gain, max(low, least)), max(gain, min(high, most))
         return Prediction(edits, self.step_ns, gain, *bar, error, microbatches)

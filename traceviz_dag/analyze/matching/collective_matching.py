@@ -75,6 +75,7 @@ class Fault(StrEnum):
     """Why a communication is not matched, or not wholly."""
 
     NO_GROUP = "no_group"
+    GROUPS_CONTRADICTED = "groups_contradicted"
     ORDER_DIFFERS = "order_differs"
     OPERATIONS_DIFFER = "operations_differ"
     MEMBERS_MISSING = "members_missing"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -19,11 +19,15 @@ from traceviz_dag.analyze.matching.collective_matching import (
     match_collectives,
 )
 from traceviz_dag.analyze.matching.communication_groups import BY_SIZE, GroupedRows, group_communications
-from traceviz_dag.analyze.matching.communications import Communications
+from traceviz_dag.analyze.matching.communications import Communications, labels, word_column
 from traceviz_dag.analyze.matching.message_matching import MessageMatches, is_message, kernel_neighbours, match_messages
 from traceviz_dag.arrays import Int64
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.vocabulary import Dimension
+
+_VAGUE = (Dimension.WORLD, Dimension.UNKNOWN, None)
+"""Dimensions that show no more than that nothing more is known of a communication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,26 @@ def match_communications(rows: Communications, topology: Topology, microbatches:
     result["found"][exchanges] = 1 + peers[exchanges]
     fine = result["fault"][exchanges] == FAULTS.index(Fault.NONE)
     result["members"][exchanges[fine]] = 1 + peers[exchanges[fine]]
+    rows = _with_one_dimension(rows, communication)
     return Matches(rows, grouped, messaging, communication, **result, messages=exchanged, end=end, other=other)
+
+
+def _with_one_dimension(rows: Communications, communication: Int64) -> Communications:
+    """The rows, those of one communication with the dimension that most members show: where one lacks the rows of its
+    host, for example, that member's kernel shows no more than its group."""
+    code, words = labels(rows.table, "dimension")
+    vague = np.array([word in _VAGUE for word in words])
+    matched = np.flatnonzero(communication >= 0)
+    first, which = number_groups(communication[matched], code[matched]) if len(matched) else (matched, matched)
+    first, votes = matched[first], np.bincount(which)
+    order = np.lexsort((-code[first], votes, ~vague[code[first]], communication[first]))
+    best = np.full(int(communication.max(initial=-1)) + 1, -1)
+    best[communication[first[order]]] = code[first[order]]
+    told = np.where(communication >= 0, best[communication] if len(best) else code, code)
+    if np.array_equal(told, code):
+        return rows
+    place = rows.table.column_names.index("dimension")
+    return replace(rows, table=rows.table.set_column(place, "dimension", word_column(told, words)))
 
 
 def connected(ends: Int64, others: Int64, count: int) -> Int64:

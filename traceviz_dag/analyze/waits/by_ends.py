@@ -17,12 +17,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from traceviz_dag.analyze.clocks.clock_evidence import clock_evidence
 from traceviz_dag.analyze.clocks.clocks import SolvedClocks, solve_clocks, solved_clocks
+from traceviz_dag.analyze.clocks.robust import grouped_quantile
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY, Fault, MatchedBy, signatures
-from traceviz_dag.analyze.matching.communications import Communications, labels, optional_integers
+from traceviz_dag.analyze.matching.communications import Communications, labels
 from traceviz_dag.analyze.matching.matches import Matches, match_communications
 from traceviz_dag.analyze.waits.arrivals import WIDEST_RING_NS, ends_limit
+from traceviz_dag.analyze.waits.contradicted_groups import contradicts, mark_contradicted, stated_by_traces
 from traceviz_dag.arrays import Int64
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.read.events import MISSING
@@ -53,6 +56,8 @@ def match_and_solve(
 ) -> tuple[Matches, pa.Table]:
     """Match the communications of all ranks: by names and order, which give the clocks, and then by ends.
 
+    Groups of a topology file that the traces contradict match nothing.
+
     Args:
         topology: the job's groups and pipelines. microbatches: the table of that name of all ranks, with ``rank``.
         ranks: all that were read.
@@ -61,6 +66,10 @@ def match_and_solve(
         The matches, and the table ``rank_clocks``.
     """
     matches = match_communications(rows, topology, microbatches)
+    if contradicts(matches, topology):
+        # Another job's groups: how this one divides its ranks is not known, so ends have nothing to choose from.
+        known = match_communications(rows, stated_by_traces(topology), microbatches)
+        return mark_contradicted(matches, known), solve_clocks(known, ranks)
     clocks = solve_clocks(matches, ranks)
     return with_matches_by_ends(matches, clocks, topology, ranks), clocks
 
@@ -74,9 +83,8 @@ def with_matches_by_ends(
         rank_clocks: the table of that name. ranks: all that were read.
     """
     rows, clocks = matches.rows, solved_clocks(rank_clocks)
-    low, high = (optional_integers(rank_clocks, name) for name in ("residual_p05_ns", "residual_p95_ns"))
     # Where ends of what is matched differ so far, those of others may differ as far.
-    apart = max(WIDEST_RING_NS, CLEARER * int(np.where(low == MISSING, 0, high - low).max(initial=0)))
+    apart = max(WIDEST_RING_NS, CLEARER * _widest(matches, clocks))
     if topology.world_size != len(ranks):
         # Where a rank was not read, divisions of which it is a part cannot be tried.
         return matches
@@ -111,6 +119,20 @@ def with_matches_by_ends(
                 found["members"][place] = found["found"][place] = len(place)
             number += 1
     return replace(matches, **found)
+
+
+def _widest(matches: Matches, clocks: SolvedClocks) -> int:
+    """How far ends lie apart in the group whose ends agree worst: ranks of one host do, whatever the hosts' clocks."""
+    evidence = clock_evidence(matches, np.array(sorted(matches.rows.ranks), dtype=np.int64))
+    evidence = evidence.select(evidence.sure_entries())
+    ends = clocks.align(matches.rows.rank[evidence.row], matches.rows.end_ns[evidence.row])
+    known = ends != MISSING
+    low, high = np.full(evidence.units, np.iinfo(np.int64).max), np.full(evidence.units, MISSING)
+    np.minimum.at(low, evidence.unit[known], ends[known])
+    np.maximum.at(high, evidence.unit[known], ends[known])
+    told = high != MISSING
+    spread, group = (high - low)[told].astype(np.float64), evidence.group[told]
+    return int(np.nanmax(grouped_quantile(spread, group, int(group.max(initial=0)) + 1, 0.9), initial=0))
 
 
 def _divisions(topology: Topology, ranks: tuple[int, ...]) -> set[tuple[frozenset[int], ...]]:

@@ -24,6 +24,7 @@ CONTRADICTS = frozenset({Fault.ORDER_DIFFERS, Fault.OPERATIONS_DIFFER})
 
 _WHY = {
     Fault.NO_GROUP: "nothing shows their process groups",
+    Fault.GROUPS_CONTRADICTED: "the traces contradict the groups in unique_parallel_groups_*; replace or remove it",
     Fault.MEMBERS_UNKNOWN: "nothing shows who takes part in them",
     Fault.NO_SCHEDULE: "the pipeline's steps, which show what each message carries, are not known",
     Fault.NOT_IN_SCHEDULE: "the pipeline's steps have no messages for them",
@@ -55,9 +56,12 @@ def unknown_waits(collectives: pa.Table) -> UnknownWaits | None:
     rows = collectives.select(list(UNKNOWN_COLUMNS)).to_pylist()
     uncertain, ranks = uncertain_waits(collectives), {row["rank"] for row in rows}
     contradicting = [row for row in rows if row["fault"] in CONTRADICTS]
-    if len(ranks) < 2 or not (contradicting or uncertain == len(rows)):
+    foreign = any(row["fault"] == Fault.GROUPS_CONTRADICTED for row in rows)
+    if len(ranks) < 2 or not (foreign or contradicting or uncertain == len(rows)):
         return None
     about = f"{uncertain} of {len(rows)} communication kernels have no certain wait"
+    if foreign:
+        return UnknownWaits(f"{about}: {_WHY[Fault.GROUPS_CONTRADICTED]}", unread=False)
     if contradicting:
         return UnknownWaits(f"{about}: {_contradiction(rows, contradicting)}", unread=False)
     causes = Counter(row["fault"] or row["aligned_refusal"] for row in rows)

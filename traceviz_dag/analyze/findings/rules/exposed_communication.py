@@ -16,20 +16,30 @@ WITH measured AS (
     WHERE run = $run AND iteration = $iteration AND dimension <> 'all' AND window_name IN ('step', 'kernels')
     QUALIFY (window_name = 'step')
         = (count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) > 0)
+),
+matched AS (SELECT DISTINCT rank, dimension FROM collectives WHERE run = $run AND iteration = $iteration),
+-- A rank without rows of its host knows no more of a communication than its group; the other members know the rest.
+renamed AS (
+    SELECT rank, own.dimension AS alone, together.dimension FROM
+    (SELECT rank, min(dimension) AS dimension FROM (SELECT DISTINCT rank, dimension FROM measured)
+        ANTI JOIN matched USING (rank, dimension) GROUP BY rank HAVING count(*) = 1) AS own
+    JOIN (SELECT rank, min(dimension) AS dimension FROM matched
+        ANTI JOIN measured USING (rank, dimension) GROUP BY rank HAVING count(*) = 1) AS together USING (rank)
 )
 SELECT
-    dimension,
+    coalesce(renamed.dimension, measured.dimension) AS dimension,
     sum(exposed_ns) / sum(window_end_ns - window_start_ns) AS value,
-    CAST(round(sum(exposed_ns) / count(DISTINCT rank)) AS BIGINT) AS exposed_ns,
-    CAST(round(sum(communication_ns) / count(DISTINCT rank)) AS BIGINT) AS communication_ns,
-    count(DISTINCT rank) AS ranks
-FROM measured GROUP BY dimension HAVING sum(exposed_ns) >= {LEAST_SHARE} * sum(window_end_ns - window_start_ns)
+    CAST(round(sum(exposed_ns) / count(DISTINCT measured.rank)) AS BIGINT) AS exposed_ns,
+    CAST(round(sum(communication_ns) / count(DISTINCT measured.rank)) AS BIGINT) AS communication_ns,
+    count(DISTINCT measured.rank) AS ranks
+FROM measured LEFT JOIN renamed ON renamed.rank = measured.rank AND renamed.alone = measured.dimension
+GROUP BY ALL HAVING sum(exposed_ns) >= {LEAST_SHARE} * sum(window_end_ns - window_start_ns)
 """
 
 
 _PLACES = """
-SELECT kernels.rank, kernels.dimension, kernels.start_ns, kernels.duration_ns,
-    coalesce(exposed_wait_ns + exposed_transfer_ns, kernels.duration_ns) AS weight
+SELECT kernels.rank, coalesce(collectives.dimension, kernels.dimension) AS dimension, kernels.start_ns,
+    kernels.duration_ns, coalesce(exposed_wait_ns + exposed_transfer_ns, kernels.duration_ns) AS weight
 FROM (FROM kernels WHERE run = $run AND iteration = $iteration AND kind = 'communication') AS kernels
 LEFT JOIN (FROM collectives WHERE run = $run AND iteration = $iteration) AS collectives USING (rank, kernel_id)
 """

@@ -112,6 +112,21 @@ function taken({ step, length }, after) {
 }
 
 /**
+ * How long the kernels of the fullest stream of any rank take, which run one after the other.
+ * @param {Step} step @param {Times} times
+ */
+function busiest(step, times) {
+  let most = 0;
+  let sum = 0;
+  step.columns.follows.forEach((follows, segment) => {
+    if (!follows) sum = 0;
+    for (let kernel = step.firsts[segment]; kernel < step.firsts[segment + 1]; kernel++) sum += times.duration[kernel];
+    most = Math.max(most, sum);
+  });
+  return most;
+}
+
+/**
  * Whether edited times may make a step longer: not where each is as long as it was, or shorter.
  * @param {Times} before @param {Times} after
  */
@@ -157,9 +172,10 @@ function once(known, edits, { unmatched = false, drop = false, hold = false }) {
   if (host) freeGain += gain - (length - step.lengthOf({ ...step.times, duration: times.duration }));
   const error = length ? free / length - 1 : 0;
   const reach = rounded(Math.min(Math.abs(error), 1) * Math.max(Math.abs(gain), Math.abs(freeGain)));
-  // No step becomes shorter by more than itself, or than edits take away, nor longer where they add nothing.
+  // No step becomes shorter than the work that is left on a stream, nor by more than edits take away, nor longer where
+  // they add nothing.
   const least = Math.min(gain, freeGain) - reach;
-  const most = Math.min(Math.max(gain, freeGain) + reach, length);
+  const most = Math.min(Math.max(gain, freeGain) + reach, length - busiest(step, times));
   return {
     step: length,
     predicted: length - gain,
