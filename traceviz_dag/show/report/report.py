@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from traceviz_dag.analyze.findings.verdict import Verdict
+from traceviz_dag.analyze.findings.verdict import Verdict, lead_of
 from traceviz_dag.show.report.evidence import Book, ReportSource
 from traceviz_dag.show.report.limits import MOST_KERNELS
 from traceviz_dag.show.report.parts.part import Told, paragraph
@@ -42,6 +42,7 @@ def report_page(
         "iteration": source.iteration,
         "whole": timeline.kept == timeline.kernels,
         "member": "rank",
+        "faults": list(lead_of(findings).ranks),
         "overlap_options": "--rank {rank} --start-ns {start_ns} --end-ns {end_ns}",
         "overlap_command": f"traceviz overlap --run {shlex.quote(source.run)} --iteration {source.iteration}",
         "findings": [

@@ -13,6 +13,7 @@ from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.nsys.launches import queue_depth
 from traceviz_dag.arrays import NONE, Int64, distinct
 from traceviz_dag.show.page.activity import read_steps
+from traceviz_dag.show.page.facts import lead_in
 from traceviz_dag.show.report.tracks import OF_A_WAIT, AllWaits, integers_of, parted
 from traceviz_dag.show.screens.bundles import PARTS, Bundle, part_rows
 from traceviz_dag.show.screens.counters import Changes
@@ -54,11 +55,12 @@ def spans_of(source: TableSource) -> dict[int, tuple[int, int]]:
 
 
 def root_bundle(source: TableSource, spans: Spans) -> Bundle:
-    """The lanes of the ranks alone; each says its stage where the topology is known."""
+    """The lanes of the ranks alone, those at fault first; each says its stage where the topology is known."""
     topology = source.table("topology", ("rank", "stage"))
     stages = dict(zip(topology["rank"].to_pylist(), topology["stage"].to_pylist(), strict=True))
     bundle = Bundle()
-    for rank in spans:
+    lead = lead_in(source)
+    for rank in sorted(spans, key=lambda rank: (lead.place(rank), rank)):
         stage = stages.get(rank)
         label = f"rank {rank}" + (f" stage {stage}" if stage is not None else "")
         bundle.lanes.append(Lane(rank_key(rank), label, None, LaneKind.RANK, holds_lanes=True))

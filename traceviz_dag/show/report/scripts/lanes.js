@@ -46,11 +46,21 @@ export class Lane {
 
 /** @typedef {{top: string, label: string}} LaneName */
 
+/**
+ * @typedef {object} Group
+ * @property {string} key
+ * @property {string} label
+ * @property {Rank[]} ranks
+ * @property {boolean} [holds] whether folding it folds away the groups that are held
+ * @property {boolean} [held]
+ */
+
 const HEADER = 18;
 const LANE = 15;
 const SMALLEST = 11;
 const LARGEST = 56;
 const MOST_UNFOLDED = 256;
+const HOLDER = "others";
 
 /** What the gaps of a rank are called; those of a GPU of a profile are times without any operation. @param {Rank} rank */
 function gapsName(rank) {
@@ -79,9 +89,15 @@ export class Rows {
     this.folded = this.usuallyFolded();
   }
 
-  /** @returns {Set<string>} the pipelines that a page folds by itself: all of them, of very many ranks */
+  /** @returns {Set<string>} the pipelines that a page folds by itself: of very many ranks, those without a fault */
   usuallyFolded() {
-    return new Set(this.model.ranks.length > MOST_UNFOLDED ? this.groups.map((group) => group.key) : []);
+    if (this.model.ranks.length <= MOST_UNFOLDED) return new Set();
+    return new Set(this.groups.filter((group) => !this.faulty(group.ranks)).map((group) => group.key));
+  }
+
+  /** Whether one of some ranks is at fault. @param {Rank[]} ranks */
+  faulty(ranks) {
+    return ranks.some((rank) => this.model.document.faults?.includes(rank.rank));
   }
 
   /** @returns {Set<number>} the ranks that a page opens by itself */
@@ -89,18 +105,25 @@ export class Rows {
     return new Set(this.model.document.ranks.filter((each) => each.open).map((each) => each.rank));
   }
 
-  /** @returns {{key: string, label: string, ranks: Rank[]}[]} */
+  /** Pipelines, those of ranks at fault first; of very many ranks, one row holds the others. @returns {Group[]} */
   grouped() {
     const numbers = new Set(this.model.ranks.map((rank) => rank.pipeline));
     if (numbers.size <= 1 && !(numbers.size === 1 && this.model.ranks.length > 1 && !numbers.has(null))) {
       return [{ key: "", label: "", ranks: this.model.ranks }];
     }
     const sorted = [...numbers].sort((a, b) => (a ?? Infinity) - (b ?? Infinity));
-    return sorted.map((number) => {
+    /** @type {Group[]} */
+    const groups = sorted.map((number) => {
       const ranks = this.model.ranks.filter((rank) => rank.pipeline === number);
       ranks.sort((a, b) => (a.stage ?? 0) - (b.stage ?? 0) || a.rank - b.rank);
       return { key: `p${number}`, label: number === null ? "no pipeline known" : `pipeline ${number}`, ranks };
     });
+    const first = groups.filter((group) => this.faulty(group.ranks));
+    const others = groups.filter((group) => !first.includes(group));
+    if (this.model.ranks.length <= MOST_UNFOLDED || others.length < 2) return [...first, ...others];
+    const held = others.flatMap((group) => group.ranks);
+    const label = `${others.length} ${first.length ? "other " : ""}pipelines, mean of ${held.length} ranks`;
+    return [...first, { key: HOLDER, label, ranks: held, holds: true }, ...others.map((each) => ({ ...each, held: true }))];
   }
 
   /**
@@ -108,8 +131,10 @@ export class Rows {
    * @param {number} room pixels; ranks share what is there
    */
   layOut(room) {
-    const headers = this.groups.filter((group) => group.key).length;
-    const shown = this.groups.filter((group) => !this.folded.has(group.key)).flatMap((group) => group.ranks);
+    const there = this.groups.filter((group) => !group.held || !this.folded.has(HOLDER));
+    const headers = there.filter((group) => group.key).length;
+    const unfolded = there.filter((group) => !group.holds && !this.folded.has(group.key));
+    const shown = unfolded.flatMap((group) => group.ranks);
     const lanes = shown.reduce(
       (sum, rank) => sum + (this.open.has(rank.rank) ? this.lanesOf(rank).length + rank.hosts.length + 2 : 0),
       0,
@@ -124,10 +149,10 @@ export class Rows {
       this.rows.push({ rank: null, ranks: [], lane: null, host: null, ...row, top });
       top += row.height;
     };
-    for (const group of this.groups) {
+    for (const group of there) {
       if (group.key) {
         add({ kind: "group", label: group.label, height: HEADER, ranks: group.ranks, key: group.key });
-        if (this.folded.has(group.key)) continue;
+        if (group.holds || this.folded.has(group.key)) continue;
       }
       for (const rank of group.ranks) {
         const name = rank.label;
