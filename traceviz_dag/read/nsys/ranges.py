@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.arrays import Int32, Int64
+from traceviz_dag.arrays import Int32, Int64, distinct
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.read.nsys.nesting import NestingColumns
-from traceviz_dag.read.nsys.payload import NUMBERS, payload_columns, payload_layouts
+from traceviz_dag.read.nsys.payload import payload_columns, payload_layouts
 from traceviz_dag.read.nsys.profile import MARK, PROCESS_BITS, PUSH_POP, SCHEMAS, START_END
 from traceviz_dag.read.nsys.rows import array_of, order_by_key
 from traceviz_dag.read.nsys.schema import Field, NsysSchema, number, required, text
@@ -128,15 +128,12 @@ def _table(schema: NsysSchema, read: _Read, last_ns: int) -> pa.Table:
     del kind, start, end, lost
     domain = read.column("domain")
     columns["domain_name"] = _domain_names(schema, domain, read.count).take(pa.array(order))
-    columns |= {
-        name: column.take(pa.array(order))
-        for name, column in _payload(schema, read, of_nccl=_of_nccl(read.names)).items()
-    }
+    columns |= _payload(schema, read, order)
     numbers = {"thread": thread, "domain": domain, "end_thread": read.column("end_thread")}
+    nothing = _constant(MISSING, read.count)
     for name, values in (*numbers.items(), *((name, read.column(name)) for name in ("sequence", "flops"))):
-        columns[name] = _constant(MISSING, read.count) if values is None else pa.array(values[order])
-    for name in ("parent", "path"):
-        columns[name] = _constant(-1, read.count)
+        columns[name] = nothing if values is None else pa.array(values[order])
+    columns |= dict.fromkeys(("parent", "path"), nothing)
     schema_of = SCHEMAS["ranges"]
     return pa.Table.from_arrays([columns[one.name] for one in schema_of], schema=schema_of)
 
@@ -154,17 +151,18 @@ def _codes(schema: NsysSchema, own: list[Int32], texts: TextCodes, ids: Int64 | 
     named = np.flatnonzero(ids != MISSING) if ids is not None else np.empty(0, dtype=np.int64)
     if ids is None or not len(named):
         return codes
-    distinct = np.unique(ids[named])
-    found = strings_of(schema, [distinct]).named(distinct).dictionary_decode().fill_null("")
+    known = distinct(ids[named])
+    found = strings_of(schema, [known]).named(known).dictionary_decode().fill_null("")
     words = range_names(found).name if parted else found
-    codes[named] = texts.codes(words)[np.searchsorted(distinct, ids[named])]
+    codes[named] = texts.codes(words)[np.searchsorted(known, ids[named])]
     return codes
 
 
-def _payload(schema: NsysSchema, read: _Read, *, of_nccl: bool) -> dict[str, pa.Array]:
+def _payload(schema: NsysSchema, read: _Read, order: Int64) -> dict[str, pa.Array]:
     codes = _codes(schema, read.json, read.jsons, read.column("json_id"), parted=False)
     none = read.jsons.codes(pa.array([""], pa.string()))[0]
-    texts = read.jsons.column(np.where(codes < 0, none, codes) if len(codes) else np.full(read.count, none, np.int32))
+    codes = np.where(codes < 0, none, codes)[order] if len(codes) else np.full(read.count, none, np.int32)
+    texts = read.jsons.column(codes)
     layouts = payload_layouts(schema)
     table = schema.table(_TABLE)
     hexes = pa.array([""], pa.string()).dictionary_encode().take(_constant(0, read.count))
@@ -172,15 +170,15 @@ def _payload(schema: NsysSchema, read: _Read, *, of_nccl: bool) -> dict[str, pa.
         answer = schema.source.query(
             f"SELECT coalesce(hex(binaryData), '') AS data FROM \"{table}\" WHERE eventType IN ({_LISTED})"
         )
-        hexes = answer["data"].filter(pa.array(np.concatenate(read.kept))).combine_chunks().dictionary_encode()
+        kept = answer["data"].filter(pa.array(np.concatenate(read.kept))).combine_chunks()
+        hexes = kept.dictionary_encode().take(pa.array(order))
     columns = payload_columns(texts, hexes, layouts)
-    nccl = columns["communicator"].null_count < read.count
-    if not nccl and layouts:
+    if layouts and columns["communicator"].null_count == read.count and _of_nccl(read.names):
         schema.note(
             "NCCL's ranges bear no payload, so communicators and message sizes are unknown: "
             "export with --include-blobs=true"
         )
-    return {name: columns[name] for name in ("communicator", *NUMBERS)}
+    return columns
 
 
 def _of_nccl(names: TextCodes) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -20,7 +22,7 @@ from traceviz_dag.read.nsys.memory import read_memory_events
 from traceviz_dag.read.nsys.nesting import DEEPEST, Launches, nest
 from traceviz_dag.read.nsys.open import open_nsys
 from traceviz_dag.read.nsys.operations import read_calls, read_operations, read_system_calls
-from traceviz_dag.read.nsys.profile import PROCESS_BITS, SCHEMAS, Gpu, NsysFacts, NsysProfile
+from traceviz_dag.read.nsys.profile import PROCESS_BITS, SCHEMAS, Gpu, NsysFacts, NsysProfile, Store
 from traceviz_dag.read.nsys.ranges import nesting_columns, read_ranges
 from traceviz_dag.read.nsys.rows import Runs
 from traceviz_dag.read.nsys.schema import NsysSchema, number, required, text
@@ -50,11 +52,12 @@ def read_nsys(path: Path) -> NsysProfile:
     """
     tables: dict[str, pa.Table] = {}
     facts = read_tables(path, tables.__setitem__)
-    return NsysProfile(path, facts, MemoryStore(tables))
+    facts = read_range_tables(path, facts, MemoryStore(tables, facts), tables.__setitem__)
+    return NsysProfile(path, MemoryStore(tables, facts))
 
 
 def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
-    """Read an export table by table, so that not all of them need to be in memory at once.
+    """Read an export but for its NVTX ranges, table by table, so that not all need to be in memory at once.
 
     Args:
         keep: takes each table of a profile, by name, as soon as it is read.
@@ -62,8 +65,7 @@ def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
     Raises:
         BadInputError: as ``read_nsys``.
     """
-    source = open_nsys(path)
-    try:
+    with closing(open_nsys(path)) as source:
         schema = NsysSchema.of(source)
         own_numbers, gpus = _gpus(schema)
         span = _Span()
@@ -72,7 +74,6 @@ def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
         devices = set(_numbers(operations, "device").tolist())
         for table in (operations, calls):
             span.add(_numbers(table, "start_ns"), _numbers(table, "start_ns") + _numbers(table, "duration_ns"))
-        launches = _launches(operations, calls)
         contexts = contexts_of(operations)
         keep("operations", operations)
         del operations
@@ -81,23 +82,40 @@ def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
         keep("calls", calls)
         del calls
         keep("system_calls", read_system_calls(schema))
-        ranges = read_ranges(schema, span.last_ns or 0)
-        span.add(_numbers(ranges, "start_ns"), _numbers(ranges, "end_ns"))
         span.check(schema)
-        too_deep = _keep_ranges(ranges, launches, keep)
-        del ranges
-        if too_deep:
-            schema.note(f"{too_deep} NVTX ranges nest more than {DEEPEST} levels deep: they hold nothing")
         keep("threads", _threads(schema))
         keep("samples", _samples(schema))
         keep("metrics", _metrics(schema))
         return _facts(schema, devices, gpus, span)
-    finally:
-        source.close()
 
 
-def _launches(operations: pa.Table, calls: pa.Table) -> Launches:
-    launch = _numbers(operations, "launch")
+def read_range_tables(path: Path, facts: NsysFacts, store: Store, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
+    """Read the NVTX ranges of an export: ``RANGE_TABLES``, which most commands do without.
+
+    Args:
+        facts: what is known of the rest, as ``read_tables`` gives it; the answer knows the ranges too.
+        store: the tables of the rest.
+        keep: takes each table by name.
+
+    Raises:
+        BadInputError: as ``read_nsys``.
+    """
+    with closing(open_nsys(path)) as source:
+        schema = NsysSchema.of(source)
+        span = _Span(facts.first_ns, facts.last_ns)
+        ranges = read_ranges(schema, span.last_ns or 0)
+        span.add(_numbers(ranges, "start_ns"), _numbers(ranges, "end_ns"))
+        span.check(schema)
+        too_deep = _keep_ranges(ranges, _launches(store), keep)
+        if too_deep:
+            schema.note(f"{too_deep} NVTX ranges nest more than {DEEPEST} levels deep: they hold nothing")
+        missing = tuple(dict.fromkeys((*facts.missing, *schema.missing)))
+        return msgspec.structs.replace(facts, first_ns=span.first_ns, last_ns=span.last_ns, missing=missing)
+
+
+def _launches(store: Store) -> Launches:
+    launch = _numbers(store.table("operations", ["launch"]), "launch")
+    calls = store.table("calls", ["thread", "start_ns"])
     known = launch >= 0
     of_launch = {}
     for name in ("thread", "start_ns"):

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.arrays import NONE, Int64, distinct
 from traceviz_dag.read.host_tree import nesting_order
 
 Array: TypeAlias = npt.NDArray[np.integer] | npt.NDArray[np.bool_]
@@ -104,11 +104,11 @@ def order_by_key(keys: Int64, start_ns: Int64, length_ns: Int64 | None = None) -
 
     Exports hold the rows of a process nearly in order, so each key is sorted by itself.
     """
-    distinct = np.unique(keys)
-    code = np.searchsorted(distinct, keys)
+    values = distinct(keys)
+    code = np.searchsorted(values, keys)
     # Stable sorts of 16-bit integers are radix sorts.
-    order = np.argsort(code.astype(np.uint16) if len(distinct) < 2**16 else code, kind="stable")
-    bounds = np.cumsum([0, *np.bincount(code, minlength=len(distinct)).tolist()])
+    order = np.argsort(code.astype(np.uint16) if len(values) < 2**16 else code, kind="stable")
+    bounds = np.cumsum([0, *np.bincount(code, minlength=len(values)).tolist()])
     for first, end in pairwise(bounds.tolist()):
         rows = order[first:end]
         start = start_ns[rows]

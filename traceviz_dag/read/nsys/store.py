@@ -9,15 +9,16 @@ import numpy as np
 import pyarrow as pa
 
 from traceviz_dag.arrays import Int64
-from traceviz_dag.read.nsys.profile import KEYS, PROCESS_BITS, SCHEMAS
+from traceviz_dag.read.nsys.profile import KEYS, PROCESS_BITS, SCHEMAS, NsysFacts
 from traceviz_dag.read.nsys.rows import Array, Rows, Runs, Words, array_of
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryStore:
-    """All tables of a profile, as ``read_tables`` gives them."""
+    """All tables of a profile, as ``read_tables`` and ``read_range_tables`` give them."""
 
     tables: Mapping[str, pa.Table]
+    facts: NsysFacts
 
     def table(self, name: str, columns: Sequence[str]) -> pa.Table:
         """Some columns of a table."""
