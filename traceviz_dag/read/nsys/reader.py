@@ -24,7 +24,7 @@ from traceviz_dag.read.nsys.open import open_nsys
 from traceviz_dag.read.nsys.operations import read_calls, read_operations, read_system_calls
 from traceviz_dag.read.nsys.profile import PROCESS_BITS, SCHEMAS, Gpu, NsysFacts, NsysProfile, Store
 from traceviz_dag.read.nsys.ranges import nesting_columns, read_ranges
-from traceviz_dag.read.nsys.rows import Runs
+from traceviz_dag.read.nsys.rows import Runs, numbers
 from traceviz_dag.read.nsys.schema import NsysSchema, number, required, text
 from traceviz_dag.read.nsys.source import EXPORT_FACTS, SYSTEM_FACTS
 from traceviz_dag.read.nsys.store import MemoryStore
@@ -71,9 +71,9 @@ def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
         span = _Span()
         calls = read_calls(schema)
         operations = read_operations(schema, calls, own_numbers)
-        devices = set(_numbers(operations, "device").tolist())
+        devices = set(numbers(operations, "device").tolist())
         for table in (operations, calls):
-            span.add(_numbers(table, "start_ns"), _numbers(table, "start_ns") + _numbers(table, "duration_ns"))
+            span.add(numbers(table, "start_ns"), numbers(table, "start_ns") + numbers(table, "duration_ns"))
         contexts = contexts_of(operations)
         keep("operations", operations)
         del operations
@@ -104,7 +104,7 @@ def read_range_tables(path: Path, facts: NsysFacts, store: Store, keep: Callable
         schema = NsysSchema.of(source)
         span = _Span(facts.first_ns, facts.last_ns)
         ranges = read_ranges(schema, span.last_ns or 0)
-        span.add(_numbers(ranges, "start_ns"), _numbers(ranges, "end_ns"))
+        span.add(numbers(ranges, "start_ns"), numbers(ranges, "end_ns"))
         span.check(schema)
         too_deep = _keep_ranges(ranges, _launches(store), keep)
         if too_deep:
@@ -114,13 +114,13 @@ def read_range_tables(path: Path, facts: NsysFacts, store: Store, keep: Callable
 
 
 def _launches(store: Store) -> Launches:
-    launch = _numbers(store.table("operations", ["launch"]), "launch")
+    launch = numbers(store.table("operations", ["launch"]), "launch")
     calls = store.table("calls", ["thread", "start_ns"])
     known = launch >= 0
     of_launch = {}
     for name in ("thread", "start_ns"):
         values = np.full(len(launch), MISSING, dtype=np.int64)
-        values[known] = _numbers(calls, name)[launch[known]]
+        values[known] = numbers(calls, name)[launch[known]]
         of_launch[name] = values
     return Launches(of_launch["thread"] >> PROCESS_BITS, **of_launch)
 
@@ -209,7 +209,7 @@ def _threads(schema: NsysSchema) -> pa.Table:
     rows = schema.select("ThreadNames", {"thread": required("globalTid"), "name_id": number("nameId")})
     if rows is None:
         return SCHEMAS["threads"].empty_table()
-    ids = _numbers(rows, "name_id")
+    ids = numbers(rows, "name_id")
     names = strings_of(schema, [ids]).named(ids)
     return pa.Table.from_arrays([rows["thread"].combine_chunks(), names], schema=SCHEMAS["threads"])
 
@@ -233,7 +233,7 @@ def _metrics(schema: NsysSchema) -> pa.Table:
         loss="GPU metrics have no names",
     )
     names = {(row["type"], row["metric"]): row["name"] for row in (named.to_pylist() if named is not None else ())}
-    types, metrics = _numbers(samples, "type"), _numbers(samples, "metric")
+    types, metrics = numbers(samples, "type"), numbers(samples, "metric")
     keys, which = np.unique(np.stack([types, metrics]), axis=1, return_inverse=True)
     texts = [names.get((kind, metric)) or f"metric {metric}" for kind, metric in keys.T.tolist()]
     codes = pa.array(texts, pa.string()).take(pa.array(which.reshape(-1))).dictionary_encode()
@@ -305,7 +305,3 @@ def _first(rows: pa.Table | None, column: str) -> int | None:
         return None
     value = rows[column][0].as_py()
     return None if value == MISSING else int(value)
-
-
-def _numbers(table: pa.Table, name: str) -> Int64:
-    return np.asarray(table[name].to_numpy(), dtype=np.int64)

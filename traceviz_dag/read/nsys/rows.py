@@ -132,6 +132,16 @@ def array_of(column: pa.ChunkedArray | pa.Array) -> Array:
     return np.concatenate([np.empty(0, dtype=kind), *parts])
 
 
+def integers_of(column: pa.ChunkedArray | pa.Array) -> Int64:
+    """``array_of`` as int64."""
+    return array_of(column).astype(np.int64, copy=False)
+
+
+def numbers(table: pa.Table, name: str) -> Int64:
+    """A column of integers without NULLs as int64."""
+    return integers_of(table[name])
+
+
 def _array_of(chunk: pa.Array) -> Array:
     data = chunk.buffers()[1]
     if pa.types.is_boolean(chunk.type):
