@@ -144,7 +144,8 @@ def ours_of(export: Path, home: Path, rounds: int) -> dict[str, Run]:
     imports = [sys.executable, "-c", "import numpy, pyarrow, pyarrow.parquet, typer"]
     found = {IMPORTS: run(imports, {**environment, "OPENBLAS_NUM_THREADS": "1"}, 2 * rounds)}
     found[HELP] = run([*ours[:-1], HELP], environment, rounds)
-    found |= {"first read (overlap --gpu 0)": run([*ours, "overlap", str(export), *ONE_GPU], environment, 1)}
+    for command, what in (("overlap", "first read"), ("tree", "first read of the ranges")):
+        found[f"{what} ({command} --gpu 0)"] = run([*ours, command, str(export), *ONE_GPU], environment, 1)
     for name, more in COMMANDS.items():
         command = [*ours, name.split()[0], str(export), *more]
         found[name] = run(command, environment, rounds)

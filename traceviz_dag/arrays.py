@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 import numpy.typing as npt
 
@@ -11,6 +13,8 @@ Int8 = npt.NDArray[np.int8]
 UInt64 = npt.NDArray[np.uint64]
 Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
+
+_Integer = TypeVar("_Integer", bound=np.integer)
 
 NONE = -1
 """A code, position or number that is not there."""
@@ -23,13 +27,14 @@ def lookup(table: Int64, codes: Int64, absent: int = NONE) -> Int64:
     return np.where(codes >= 0, table[codes], absent)
 
 
-def distinct(values: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
+def distinct(values: npt.NDArray[_Integer]) -> npt.NDArray[_Integer]:
     """The distinct values, ascending; numpy's own way imports another package first, which takes longer than most."""
     if len(values) and int(values.min()) >= 0 and int(values.max()) < len(values):
         there = np.zeros(len(values), dtype=bool)
         there[values] = True
         return np.flatnonzero(there).astype(values.dtype)
-    ordered = np.sort(values)
+    # Equal ones often follow one another, and few are left to sort.
+    ordered = np.sort(values[np.append(True, values[1:] != values[:-1])] if len(values) else values)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 

@@ -7,6 +7,7 @@ import sys
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 from typer.testing import CliRunner
 
 from traceviz_dag.commands.common import output
@@ -27,6 +28,25 @@ def test_a_plain_table_is_that_of_rich(data, columns, rows, width):
         result = CliRunner().invoke(_app(title, names, cells), env=environment, catch_exceptions=False)
         printed[way] = result.stdout
     assert printed["plain"] == printed["rich"]
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), columns=st.integers(1, 4), rows=st.integers(0, 4))
+def test_markdown_shows_each_text_as_it_is(data, columns, rows):
+    texts = st.text("ab \\_*`<>|[]&~#!-1", min_size=1, max_size=9).map(lambda text: " ".join(text.split()) or "x")
+    names = data.draw(st.lists(texts, min_size=columns, max_size=columns))
+    cells = data.draw(st.lists(st.lists(texts, min_size=columns, max_size=columns), min_size=rows, max_size=rows))
+    app = _app("kernels of <b>", names, cells)
+    result = CliRunner().invoke(app, env={output.MARKDOWN: "1"}, catch_exceptions=False)
+    tokens = MarkdownIt().enable(["table", "strikethrough"]).parse(result.stdout)
+    shown = ["".join(part.content for part in token.children) for token in tokens if token.type == "inline"]
+    assert {part.type for token in tokens for part in token.children or ()} <= {"text", "text_special"}
+    assert shown == ["kernels of <b>", *names, *(cell for row in cells for cell in row)]
+
+
+def test_markdown_keeps_the_indentation_of_trees():
+    result = CliRunner().invoke(_app("t", ["range"], [["step"], ["  layer"]]), env={output.MARKDOWN: "1"})
+    assert result.stdout.endswith("| step |\n| \u00a0\u00a0layer |\n")
 
 
 def _app(title, names, cells):

@@ -105,7 +105,8 @@ def test_paragraphs_of_help_break_at_the_width_of_the_terminal_alone():
 
 def test_a_profile_that_was_read_before_is_shown_without_drivers_and_without_pandas(tmp_path):
     export, home = small_export().write(tmp_path / "small.sqlite"), tmp_path / "home"
-    CliRunner().invoke(app, ["nsys", "overlap", str(export), "--home", str(home)], catch_exceptions=False)
+    for command in ("overlap", "tree"):  # the second one reads the ranges too
+        CliRunner().invoke(app, ["nsys", command, str(export), "--home", str(home)], catch_exceptions=False)
     program = (
         "import sys; from traceviz_dag.commands.main import app; app(sys.argv[1:], standalone_mode=False);"
         "print([name for name in ('pandas', 'duckdb', 'adbc_driver_manager', 'dagster', 'starlette', 'uvicorn')"

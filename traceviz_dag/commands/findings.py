@@ -280,7 +280,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
         if mine:
             typer.echo(f"\n{title}")
         for row in mine:
-            _print_row("     ", row, told, sql=sql)
+            _print_row("   - ", row, told, sql=sql)
     rows = [row for row in rows if row not in first]
     slight = 0 if sql else sum(map(_is_slight, rows))
     if slight:

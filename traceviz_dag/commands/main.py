@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 from traceviz_dag.commands.common.lazy import LazyGroup
+from traceviz_dag.commands.common.output import MARKDOWN
 from traceviz_dag.commands.common.pipes import nothing_printed, outlive_readers
 from traceviz_dag.errors import BadInputError, StoppedError, TracevizError, file_system_line
 from traceviz_dag.printable import printable
@@ -135,6 +136,16 @@ def _options(
             show_default=f"{ROWS.default:,}",
             callback=_handed_to(ROWS.variable),
             help="Read at most this many events of a trace, or rows of a table of an export; a row takes up to 1 kB.",
+        ),
+    ] = None,
+    markdown: Annotated[
+        bool | None,
+        typer.Option(
+            "--markdown",
+            envvar=MARKDOWN,
+            show_default=False,
+            callback=_handed_to(MARKDOWN),
+            help="Print tables as Markdown, for a page or a ticket.",
         ),
     ] = None,
 ) -> None:

@@ -61,8 +61,13 @@ def adapt() -> None:
 def keep_freed_memory() -> None:
     """Have glibc keep up to 256 MiB of freed memory for the next array, in processes that end soon.
 
-    By default it returns arrays to the system, and getting their pages anew takes longer than filling them.
+    By default it returns arrays to the system, and getting their pages anew takes longer than filling them. Arrow's
+    arrays come from there too.
     """
+    # Imported here because most processes have no use for it.
+    import pyarrow as pa
+
+    pa.set_memory_pool(pa.system_memory_pool())
     if sys.platform == "linux":
         library = ctypes.CDLL(None)
         if hasattr(library, "mallopt"):  # musl has none

@@ -75,7 +75,6 @@ def test_ranges_nested_20_000_deep_are_followed_to_a_bound_and_said(tmp_path, cl
     ("change", "words"),
     [
         ("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET deviceId = 'zero'", "deviceId of table CUPTI_ACTIVITY_KIND_KERNEL"),
-        ("UPDATE NVTX_EVENTS SET end = 0.5", "end of table NVTX_EVENTS"),
         ("UPDATE StringIds SET id = zeroblob(8)", ""),
         (
             "PRAGMA writable_schema = 1; UPDATE sqlite_master SET sql = 'CREATE TABLE x(' WHERE name = 'StringIds'",
@@ -94,6 +93,21 @@ def test_columns_of_another_type_and_damaged_schemas_are_one_line(tmp_path, chan
         assert "\n" not in str(result.exception)
     else:
         assert result.exit_code == 0
+
+
+def test_ranges_that_cannot_be_read_cost_only_the_commands_that_need_them(tmp_path):
+    path = small_export().write(tmp_path / "export.sqlite")
+    summary, tree = (["nsys", name, str(path), "--home", str(tmp_path / "home")] for name in ("summary", "tree"))
+    whole = CliRunner().invoke(app, [*summary[:-1], str(tmp_path / "other")])
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE NVTX_EVENTS SET end = 0.5")
+    for _ in range(2):
+        result = CliRunner().invoke(app, summary)
+        assert (result.exit_code, result.output) == (0, whole.output)
+        refused = CliRunner().invoke(app, tree)
+        assert isinstance(refused.exception, BadInputError)
+        assert "end of table NVTX_EVENTS" in str(refused.exception)
+        assert "\n" not in str(refused.exception)
 
 
 def test_a_view_that_never_ends_is_not_read(tmp_path):

@@ -207,6 +207,25 @@ def test_instructions_are_joined_to_kernels_of_the_same_bare_name_alone(tmp_path
     assert "LDG 90.0%" in run("instructions", path, counts)
 
 
+def test_what_cutracer_itself_writes_is_joined_by_mangled_names(tmp_path):
+    export = Export()
+    export.kernel(0, 100, "void flash::flash_fwd_kernel<Traits<(int)128>>(Params)")
+    export.kernel(100, 110, "add_kernel")
+    path = export.write(tmp_path / "traced.sqlite")
+    counts = tmp_path / "counts"
+    counts.mkdir()
+    head = "warp_id,region_id,instruction,count\n"
+    launches = ("7fa21c3_iter0__ZN5flash16flash_fwd_kernelI6TraitsILi128EEEEv6Params", "add_iter0_add_kernel")
+    for name in (*launches, launches[0].replace("iter0", "iter1")):
+        (counts / f"kernel_{name}_hist.csv").write_text(head + '0,0,"HMMA.16816.F32",30\n0,0,"LDG.E",70\n')
+    flash, add = answer("instructions", path, counts)
+    assert (len(flash["names"]), flash["total_ns"], flash["issued"], flash["tensor_share"]) == (1, 100, 200, 0.3)
+    assert (add["kernel"], add["names"], add["cycles"]) == ("add_kernel", ["add_kernel"], {})
+    printed = run("instructions", path, counts)
+    assert "most issued" in printed
+    assert "LDG.E 70.0%, HMMA.16816.F32 30.0%" in printed
+
+
 def test_one_iteration_in_order_shows_kernels_where_they_were_launched(tmp_path):
     path = small_export().write(tmp_path / "order.sqlite")
     (gpu,) = answer("tree", path, "--in-order")

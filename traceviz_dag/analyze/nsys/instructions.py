@@ -13,6 +13,8 @@ from traceviz_dag.vocabulary import Kind
 
 _TENSOR = re.compile(r"(?:H|I|B|D|Q|O)(?:G?MMA)|UTC\w*MMA")
 _BRACKETS = re.compile(r"<[^<>]*>|\([^()]*\)")
+_MANGLED = re.compile(r"_ZN?(?=L?\d)")
+_LENGTH = re.compile(r"L?(\d{1,3})")
 _QUALIFIERS = re.compile(r"^(?:void|static|__global__)\s+|\w+::")
 
 
@@ -23,7 +25,7 @@ class KernelInstructions:
     Attributes:
         names: of the profile; several where they differ in template arguments alone, none where no name is the same.
         total_ns, launches: of these kernels on one GPU in a window; None where there is none.
-        instructions: issued by warps, by opcode, the most first. cycles: the same, in cycles.
+        instructions: issued by warps, by opcode, the most first. cycles: the same, in cycles; empty where not counted.
         tensor_share: of tensor-core products among all instructions.
     """
 
@@ -70,7 +72,16 @@ def kernel_instructions(
 
 
 def bare_name(kernel: str) -> str:
-    """A kernel's name without namespaces, template and call arguments, in lower case."""
+    """A kernel's name without namespaces, template and call arguments, in lower case; of a mangled one, too.
+
+    The Itanium C++ ABI writes namespaces and name one after another, each behind its length, and then the arguments.
+    """
+    if mangled := _MANGLED.match(kernel):
+        at = mangled.end()
+        while length := _LENGTH.match(kernel, at):
+            at = length.end() + int(length[1])
+            name = kernel[length.end() : at]
+        return name.lower()
     shorter = _BRACKETS.sub("", kernel)
     while shorter != kernel:
         kernel, shorter = shorter, _BRACKETS.sub("", shorter)

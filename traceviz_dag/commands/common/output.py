@@ -22,7 +22,7 @@ import msgspec
 import typer
 
 from traceviz_dag.commands.common.columns import least_width, stacked, widths
-from traceviz_dag.commands.common.plain_table import plain_line, plain_table, plain_width
+from traceviz_dag.commands.common.plain_table import markdown_table, plain_line, plain_table, plain_width
 from traceviz_dag.printable import printable, without_surrogates
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 200
 """Rows that a printed table shows at the most; JSON shows all."""
+
+MARKDOWN = "TRACEVIZ_MARKDOWN"
+"""The variable that has tables printed as Markdown."""
 
 ABSENT = "–"
 _WIDTH = 200
@@ -103,6 +106,9 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
         [ABSENT if value is None else printable(str(value), lines=True) for value in row] for row in every[:MOST_ROWS]
     ]
     more = f"{len(every) - MOST_ROWS} more rows; --json prints all" if len(every) > MOST_ROWS else ""
+    if os.environ.get(MARKDOWN):
+        sys.stdout.write(markdown_table(title, columns, cells, numeric) + (f"\n{more}\n" if more else ""))
+        return
     width = plain_width(_WIDTH)
     text = None if width is None else _plain_text(title, columns, cells, numeric, more, width)
     if text is not None:

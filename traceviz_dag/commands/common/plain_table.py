@@ -1,8 +1,9 @@
-"""Tables for files and pipes, where nothing has a colour: the text that rich makes, without its imports."""
+"""Tables for files and pipes, where nothing has a colour: the text that rich makes, without importing it; Markdown."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 
@@ -52,6 +53,26 @@ def plain_table(names: Sequence[str], rows: Sequence[Sequence[str]], numeric: Se
 
     blank, rule = f"{' ' * (whole + EDGES)}\n", f" {'─' * whole} \n"
     return "".join([blank, line(names), rule, *map(line, rows), blank])
+
+
+_MEANT = re.compile(r"[\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w)")
+"""Letters that mean something in Markdown, where they do."""
+
+
+def markdown_table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
+    """A heading and the table in GitHub's Markdown; texts in it are no markup."""
+
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(map(_in_markdown, cells))} |\n"
+
+    rule = f"| {' | '.join('---:' if number else '---' for number in numeric)} |\n"
+    return "".join([f"\n### {_in_markdown(title)}\n\n", line(names), rule, *map(line, rows)])
+
+
+def _in_markdown(text: str) -> str:
+    # Trees are indented; Markdown drops other spaces.
+    indent = "\u00a0" * (len(text) - len(text.lstrip(" ")))
+    return indent + _MEANT.sub(r"\\\g<0>", " ".join(text.split()))
 
 
 def _is_plain(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +26,7 @@ from traceviz_dag.read.nsys.instructions import read_instructions
 
 def instructions(
     path: ProfileArgument,
-    counts: Annotated[Path, typer.Argument(help="Folder of CUTracer's kernel_NAME_HASH_hist.csv files.")],
+    counts: Annotated[Path, typer.Argument(help="Folder of CUTracer's kernel_HASH_iterN_NAME_hist.csv files.")],
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
     limit: LimitOption = 15,
@@ -43,20 +44,23 @@ def instructions(
     if json:
         print_json([{"device": device, **asdict(row)} for device, rows in found.items() for row in rows])
         return
+    most = "most cycles in" if any(one.cycles for one in counted) else "most issued"
     for device, rows in found.items():
         print_table(
             f"GPU {device}: instructions by kernel",
-            ["kernel", "names", "launches", "total ms", "instructions", "tensor cores", "most cycles in"],
+            ["kernel", "names", "launches", "total ms", "instructions", "tensor cores", most],
             [
                 [
                     *(shortened(row.kernel), len(row.names), row.launches, milliseconds(row.total_ns), row.issued),
                     percent(row.tensor_share),
-                    ", ".join(
-                        f"{opcode} {percent(cycles / sum(row.cycles.values()))}"
-                        for opcode, cycles in list(row.cycles.items())[:3]
-                        if cycles
-                    ),
+                    _most(row.cycles or row.instructions),
                 ]
                 for row in rows[:limit]
             ],
         )
+
+
+def _most(counts: Mapping[str, int]) -> str:
+    """The first three opcodes, by their share."""
+    total = sum(counts.values())
+    return ", ".join(f"{opcode} {percent(count / total)}" for opcode, count in list(counts.items())[:3] if count)

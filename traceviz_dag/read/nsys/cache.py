@@ -3,14 +3,15 @@
 HOME/nsys/NAME-DIGEST holds one export; in it a folder for its look (size, time of change) holds its tables, the words
 of their text columns, and ``facts.json``, which is written last. An export that looks different is read again, into a
 folder of its own, and the former one goes, but for files of others in it. Deleting the folder is always safe. The rows
-of a process or GPU are row groups of their own, to be read alone. A process compares a file with its digest before it
+of a process or GPU are row groups of their own, to be read alone. NVTX ranges, the longest table, are read when they
+are first asked for. A process compares a file with its digest before it
 first reads it: damage gives no other values, and the next command reads the export anew.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -23,7 +24,7 @@ import xxhash
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.digests import digest_of, stamp_of
-from traceviz_dag.read.nsys.profile import SCHEMAS, NsysFacts, NsysProfile
+from traceviz_dag.read.nsys.profile import RANGE_TABLES, SCHEMAS, NsysFacts, NsysProfile
 from traceviz_dag.read.nsys.rows import Array, Rows, Runs, Words, array_of
 from traceviz_dag.read.nsys.store import is_text, runs_of, words_of
 from traceviz_dag.system.json_bytes import decoded
@@ -64,6 +65,11 @@ class _Kept(msgspec.Struct, frozen=True):
     files: dict[str, tuple[int, int]]
     digests: dict[str, str]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the NVTX ranges are kept too."""
+        return self.runs.keys() >= set(RANGE_TABLES)
+
 
 def open_profile(path: Path, home: Path | None) -> NsysProfile:
     """Open a profile: from the home where it was read before and has not changed since, else by reading it.
@@ -90,7 +96,7 @@ def open_profile(path: Path, home: Path | None) -> NsysProfile:
     if kept is None:
         with exclusive_lock(folder.parent / ".lock"):
             kept = _kept(folder, look) or _fill(path, folder, look)
-    return NsysProfile(path, kept.facts, KeptStore(folder, kept.runs, kept.digests))
+    return NsysProfile(path, KeptStore(path, folder, kept))
 
 
 def cache_folder(path: Path, home: Path) -> Path:
@@ -112,26 +118,27 @@ def made_of_kept(profile: NsysProfile) -> tuple[Path, str] | None:
     store = profile.store
     if not isinstance(store, KeptStore):
         return None
-    try:
-        facts = (store.folder / _FACTS).read_bytes()
-    except FileNotFoundError:
-        return None
-    return store.folder / _MADE, xxhash.xxh3_64_hexdigest(facts)
+    return store.folder / _MADE, xxhash.xxh3_64_hexdigest(msgspec.json.encode(store.whole()))
 
 
 class KeptStore:
     """The tables of one kept export; it can travel to a worker process.
 
     Args:
-        runs: table → its keys in order and how many rows each has.
-        digests: name of a file → its digest.
+        path: the export.
+        kept: what is kept of it by now.
     """
 
-    def __init__(self, folder: Path, runs: Mapping[str, Sequence[tuple[int, int]]], digests: Mapping[str, str]) -> None:
+    def __init__(self, path: Path, folder: Path, kept: _Kept) -> None:
         self.folder = folder
-        self._digests = digests
-        self._runs = {name: _runs(own) for name, own in runs.items()}
+        self._path = path
+        self._kept = kept
         self._words: dict[str, dict[str, Words]] = {}
+
+    @property
+    def facts(self) -> NsysFacts:
+        """What is known of the profile as a whole."""
+        return self.whole().facts
 
     def table(self, name: str, columns: Sequence[str]) -> pa.Table:
         """Some columns of a table."""
@@ -160,7 +167,7 @@ class KeptStore:
 
     def runs(self, name: str) -> Runs:
         """Where the keys of a table begin; a table without keys is one run."""
-        return self._runs[name]
+        return _runs((self.whole() if name in RANGE_TABLES else self._kept).runs[name])
 
     def words(self, name: str, column: str) -> Words:
         """What the codes of a text column represent."""
@@ -182,6 +189,13 @@ class KeptStore:
             for column, value in found.items()
         }
 
+    def whole(self) -> _Kept:
+        """What is kept once the NVTX ranges are, which are read from the export where they are not."""
+        if not self._kept.is_whole:
+            with exclusive_lock(self.folder.parent / ".lock"):
+                self._kept = _fill_ranges(self._path, self.folder, self._kept.look)
+        return self._kept
+
     def _file(self, name: str) -> pq.ParquetFile:
         with self._compared(f"{name}.parquet") as path:
             return pq.ParquetFile(path)
@@ -194,8 +208,9 @@ class KeptStore:
             BadInputError: it is not, or is gone; the next command reads the export anew.
         """
         path = self.folder / name
+        kept = self.whole() if name.partition(".")[0] in RANGE_TABLES else self._kept
         try:
-            if _digest_in(path, *stamp_of(path)) != self._digests[name]:
+            if _digest_in(path, *stamp_of(path)) != kept.digests[name]:
                 with suppress(OSError):
                     (self.folder / _FACTS).unlink()
                 raise BadInputError(path, "is damaged", "run the command again, which reads the export anew")
@@ -258,13 +273,31 @@ def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
         if other.is_dir() and not other.is_symlink() and other != folder and _LOOK.fullmatch(other.name):
             _forget(other)
     (folder / _FACTS).unlink(missing_ok=True)
-    export = path
-    if is_report(path):
-        export = folder / _EXPORT
-        if not export.is_file():
-            export_report(path, export)
+    if is_report(path) and not (folder / _EXPORT).is_file():
+        export_report(path, folder / _EXPORT)
+    return _keep(path, folder, _Kept(_FORMAT, look, NsysFacts(), {}, {}, {}), read_tables)
 
-    counts: dict[str, list[tuple[int, int]]] = {}
+
+def _fill_ranges(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
+    """Read the NVTX ranges of an export into its folder too, under its lock."""
+    from traceviz_dag.read.nsys.reader import read_range_tables
+
+    kept = _kept(folder, look) or _fill(path, folder, look)
+    if kept.is_whole:
+        return kept
+    store = KeptStore(path, folder, kept)
+    return _keep(path, folder, kept, lambda export, keep: read_range_tables(export, kept.facts, store, keep))
+
+
+def _keep(
+    path: Path, folder: Path, kept: _Kept, read: Callable[[Path, Callable[[str, pa.Table], None]], NsysFacts]
+) -> _Kept:
+    """Keep tables that are read from an export, beside those that are kept.
+
+    Args:
+        read: reads the export and hands over each table by name; gives what is known of the profile by then.
+    """
+    counts = dict(kept.runs)
 
     def keep(name: str, table: pa.Table) -> None:
         if name == "launch_ranges":
@@ -274,11 +307,13 @@ def _fill(path: Path, folder: Path, look: tuple[int, int]) -> _Kept:
             counts[name] = list(zip(runs.keys.tolist(), runs.count.tolist(), strict=True))
         _write(folder, name, table, _runs(counts[name]))
 
-    facts = read_tables(export, keep)
-    if stamp_of(path) != look:
+    exported = folder / _EXPORT
+    facts = read(exported if exported.is_file() else path, keep)
+    if not path.exists() or stamp_of(path) != kept.look:
         raise BadInputError(path, "changed while it was read", "run the command again once it is whole")
     looks = _looks(folder, counts)
-    kept = _Kept(_FORMAT, look, facts, counts, looks, {name: digest_of(folder / name) for name in looks})
+    digests = {name: kept.digests.get(name) or digest_of(folder / name) for name in looks}
+    kept = _Kept(_FORMAT, kept.look, facts, counts, looks, digests)
     stated = msgspec.json.encode(kept)
     write_atomically(folder / _FACTS, stated + b"\n" + _checksum(stated))
     return kept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, distinct
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.nsys.profile import PROCESS_BITS
 
@@ -15,7 +15,7 @@ NOT_LAUNCHED = -1
 
 def known_processes(process: Int64, call_thread: Int64) -> Int64:
     """The processes of operations; where only one process was profiled, operations without one are of that."""
-    known = np.unique(processes_of_ids(call_thread))
+    known = distinct(processes_of_ids(call_thread))
     return np.where(process == MISSING, known[0], process) if len(known) == 1 else process
 
 
@@ -32,7 +32,7 @@ def join_launches(process: Int64, correlation: Int64, call_process: Int64, call_
     nothing = np.full(len(correlation), NOT_LAUNCHED, dtype=np.int64)
     if not len(correlation) or not len(call_correlation):
         return nothing
-    known = np.unique(call_process)
+    known = distinct(call_process)
     if len(known) == 1:
         process = np.where(process == MISSING, known[0], process)
     place = np.searchsorted(known, process)
@@ -50,8 +50,8 @@ def join_launches(process: Int64, correlation: Int64, call_process: Int64, call_
 
 def _renamed(correlation: Int64, call_correlation: Int64) -> tuple[Int64, Int64]:
     """Small numbers above zero instead of ids so large that a key of process and id would not fit; zero for none."""
-    distinct = np.unique(np.concatenate([correlation, call_correlation]))
-    positive = distinct[distinct > 0]
+    every = np.concatenate([correlation, call_correlation])
+    positive = distinct(every[every > 0])
     small = [np.where(ids > 0, np.searchsorted(positive, ids) + 1, 0) for ids in (correlation, call_correlation)]
     return small[0], small[1]
 

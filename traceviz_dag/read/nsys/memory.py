@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.read.nsys.launching import known_processes, processes_of_ids
 from traceviz_dag.read.nsys.operations import renumbered
 from traceviz_dag.read.nsys.profile import SCHEMAS
-from traceviz_dag.read.nsys.rows import order_by_key
+from traceviz_dag.read.nsys.rows import numbers, order_by_key
 from traceviz_dag.read.nsys.schema import NsysSchema, number, required
 
 TABLE = "CUDA_GPU_MEMORY_USAGE_EVENTS"
@@ -53,8 +52,8 @@ def read_memory_events(schema: NsysSchema, calls: pa.Table, devices: Mapping[tup
     # Older exports do not show the kind, and have memory of GPUs alone.
     if "memKind" in schema.tables.get(schema.table(TABLE) or "", ()):
         rows = rows.filter(pc.is_in(rows["kind"], pa.array(_ON_DEVICE)))
-    columns = {name: np.asarray(rows[name].to_numpy(), np.int64) for name in rows.column_names}
-    process = known_processes(processes_of_ids(columns["process"]), np.asarray(calls["thread"].to_numpy(), np.int64))
+    columns = {name: numbers(rows, name) for name in rows.column_names}
+    process = known_processes(processes_of_ids(columns["process"]), numbers(calls, "thread"))
     columns["process"] = process
     columns["device"] = renumbered(columns["device"], process, devices)
     columns["released"] = columns["released"] == _RELEASED

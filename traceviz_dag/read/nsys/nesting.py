@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.arrays import NONE, Int64, distinct
 from traceviz_dag.read.host_tree import HostTree, build_tree, innermost
 from traceviz_dag.read.nsys.rows import Runs, array_of
 
@@ -102,7 +102,7 @@ def nest(ranges: NestingColumns, runs: Runs, launches: Launches) -> Nesting:
 def _tree(ranges: NestingColumns, part: slice) -> tuple[Int64, HostTree]:
     """The threads of one process and its tree; the tree's threads are places among them."""
     thread, start = ranges.thread[part], ranges.start_ns[part]
-    threads = np.unique(thread)
+    threads = distinct(thread)
     number = np.searchsorted(threads, thread).astype(np.int32)
     length = ranges.end_ns[part] - start
     tree = build_tree(np.flatnonzero(ranges.holds[part]), number, start, length)
@@ -142,11 +142,11 @@ def _paths(tree: HostTree, name: npt.NDArray[np.int32]) -> tuple[_Paths, Int64]:
 def _numbered(keys: Int64) -> tuple[Int64, Int64]:
     """The distinct keys, ascending, and the place of each key among them; hashed, because few are distinct."""
     found = pa.array(keys).dictionary_encode()
-    distinct = array_of(found.dictionary).astype(np.int64)
-    order = np.argsort(distinct)
+    values = array_of(found.dictionary).astype(np.int64)
+    order = np.argsort(values)
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
-    return distinct[order], place[array_of(found.indices)]
+    return values[order], place[array_of(found.indices)]
 
 
 def _merged(parts: list[_Paths]) -> tuple[_Paths, list[Int64]]:
@@ -161,11 +161,11 @@ def _merged(parts: list[_Paths]) -> tuple[_Paths, list[Int64]]:
             (np.append(number, NONE)[part.parent[rows]] + 1) * width + part.name[rows]
             for part, number, rows in zip(parts, numbers, here, strict=True)
         ]
-        distinct = np.unique(np.concatenate(keys))
+        values = distinct(np.concatenate(keys))
         for number, rows, key in zip(numbers, here, keys, strict=True):
-            number[rows] = count + np.searchsorted(distinct, key)
-        names.append(distinct % width)
-        parents.append(distinct // width - 1)
-        depths.append(np.full(len(distinct), depth, dtype=np.int64))
-        count += len(distinct)
+            number[rows] = count + np.searchsorted(values, key)
+        names.append(values % width)
+        parents.append(values // width - 1)
+        depths.append(np.full(len(values), depth, dtype=np.int64))
+        count += len(values)
     return _Paths(np.concatenate(names), np.concatenate(parents), np.concatenate(depths)), numbers

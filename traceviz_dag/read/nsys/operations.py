@@ -11,7 +11,7 @@ from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import KERNEL, MEMORY_COPY, MEMORY_SET, MISSING
 from traceviz_dag.read.nsys.launching import NOT_LAUNCHED, join_launches, known_processes, processes_of_ids
 from traceviz_dag.read.nsys.profile import PROCESS_BITS, SCHEMAS
-from traceviz_dag.read.nsys.rows import order_by_key
+from traceviz_dag.read.nsys.rows import numbers, order_by_key
 from traceviz_dag.read.nsys.schema import NsysSchema, number, required
 from traceviz_dag.read.nsys.strings import Strings, strings_of
 
@@ -82,17 +82,17 @@ def read_calls(schema: NsysSchema) -> pa.Table:
     )
     if rows is None:
         return SCHEMAS["calls"].empty_table()
-    ids, thread = _numbers(rows, "name_id"), _numbers(rows, "thread")
+    ids, thread = numbers(rows, "name_id"), numbers(rows, "thread")
     names = _without_version(strings_of(schema, [ids]), ids)
-    start = _numbers(rows, "start_ns")
+    start = numbers(rows, "start_ns")
     order = order_by_key(thread >> PROCESS_BITS, start)
     return pa.Table.from_arrays(
         [
             names.take(pa.array(order)),
             pa.array(start[order]),
-            pa.array(np.maximum(_numbers(rows, "end_ns") - start, 0)[order]),
+            pa.array(np.maximum(numbers(rows, "end_ns") - start, 0)[order]),
             pa.array(thread[order]),
-            pa.array(_numbers(rows, "correlation")[order]),
+            pa.array(numbers(rows, "correlation")[order]),
         ],
         schema=SCHEMAS["calls"],
     )
@@ -111,9 +111,9 @@ def read_system_calls(schema: NsysSchema) -> pa.Table:
     )
     if rows is None or not rows.num_rows:
         return SCHEMAS["system_calls"].empty_table()
-    ids, thread, start = (_numbers(rows, name) for name in ("name_id", "thread", "start_ns"))
+    ids, thread, start = (numbers(rows, name) for name in ("name_id", "thread", "start_ns"))
     order = order_by_key(thread >> PROCESS_BITS, start)
-    duration = np.maximum(_numbers(rows, "end_ns") - start, 0)
+    duration = np.maximum(numbers(rows, "end_ns") - start, 0)
     return pa.Table.from_arrays(
         [
             strings_of(schema, [ids]).named(ids[order]),
@@ -134,18 +134,18 @@ def read_operations(schema: NsysSchema, calls: pa.Table, devices: Mapping[tuple[
     parts = [_kernels(schema), _graphs(schema), *_memory(schema)]
     there = [part for part in parts if part is not None]
     table = pa.concat_tables([SCHEMAS["operations"].empty_table(), *there]).unify_dictionaries()
-    process = known_processes(_numbers(table, "process"), _numbers(calls, "thread"))
-    device = renumbered(_numbers(table, "device"), process, devices)
+    process = known_processes(numbers(table, "process"), numbers(calls, "thread"))
+    device = renumbered(numbers(table, "device"), process, devices)
     launch = join_launches(
         process,
-        _numbers(table, "correlation"),
-        processes_of_ids(_numbers(calls, "thread")),
-        _numbers(calls, "correlation"),
+        numbers(table, "correlation"),
+        processes_of_ids(numbers(calls, "thread")),
+        numbers(calls, "correlation"),
     )
     table = _with(table, "process", process)
     table = _with(table, "device", device)
     table = _with(table, "launch", launch)
-    order = pa.array(order_by_key(device, _numbers(table, "start_ns")))
+    order = pa.array(order_by_key(device, numbers(table, "start_ns")))
     # Column by column, so that the table is in memory once and not twice.
     for place, name in enumerate(table.column_names):
         table = table.set_column(place, name, table[name].combine_chunks().take(order))
@@ -156,10 +156,10 @@ def _kernels(schema: NsysSchema) -> pa.Table | None:
     rows = schema.select("CUPTI_ACTIVITY_KIND_KERNEL", _KERNEL, loss="no kernels")
     if rows is None:
         return None
-    long_id, short_id, mangled_id = (_numbers(rows, name) for name in ("long_id", "short_id", "mangled_id"))
+    long_id, short_id, mangled_id = (numbers(rows, name) for name in ("long_id", "short_id", "mangled_id"))
     names = strings_of(schema, [long_id, short_id, mangled_id])
     shown = np.where(long_id != MISSING, long_id, np.where(short_id != MISSING, short_id, mangled_id))
-    static, dynamic = _numbers(rows, "static_bytes"), _numbers(rows, "dynamic_bytes")
+    static, dynamic = numbers(rows, "static_bytes"), numbers(rows, "dynamic_bytes")
     both = np.where(static == MISSING, dynamic, static + np.where(dynamic == MISSING, 0, dynamic))
     short = names.named(np.where(short_id == MISSING, shown, short_id))
     return _operations(rows, KERNEL, names.named(shown), short, {"shared_memory_bytes": both})
@@ -170,8 +170,8 @@ def _graphs(schema: NsysSchema) -> pa.Table | None:
     if rows is None or not rows.num_rows:
         return None
     schema.note("CUDA graphs were traced as a whole: the kernels in them are not distinguished")
-    numbers = _numbers(rows, "graph_id")
-    distinct, which = np.unique(numbers, return_inverse=True)
+    graphs = numbers(rows, "graph_id")
+    distinct, which = np.unique(graphs, return_inverse=True)
     texts = ["CUDA graph" if value == MISSING else f"CUDA graph {value}" for value in distinct.tolist()]
     names = pa.DictionaryArray.from_arrays(pa.array(which.astype(np.int32)), pa.array(texts, pa.string()))
     return _operations(rows, KERNEL, names, names, {})
@@ -182,7 +182,7 @@ def _memory(schema: NsysSchema) -> list[pa.Table | None]:
     sets = schema.select("CUPTI_ACTIVITY_KIND_MEMSET", _SET)
     found: list[pa.Table | None] = []
     if copies is not None:
-        kinds, which = np.unique(_numbers(copies, "copy_kind"), return_inverse=True)
+        kinds, which = np.unique(numbers(copies, "copy_kind"), return_inverse=True)
         labels = [f"Memcpy {_COPY_KINDS[kind]}" if kind in _COPY_KINDS else "Memcpy" for kind in kinds.tolist()]
         names = pa.array(labels, pa.string()).take(pa.array(which)).dictionary_encode()
         found.append(_operations(copies, MEMORY_COPY, names, names, {}))
@@ -195,7 +195,7 @@ def _memory(schema: NsysSchema) -> list[pa.Table | None]:
 def _operations(
     rows: pa.Table, category: int, name: pa.DictionaryArray, short: pa.DictionaryArray, own: Mapping[str, Int64]
 ) -> pa.Table:
-    start, end = _numbers(rows, "start_ns"), _numbers(rows, "end_ns")
+    start, end = numbers(rows, "start_ns"), numbers(rows, "end_ns")
     count = rows.num_rows
     columns: dict[str, object] = {
         "name": name,
@@ -203,14 +203,14 @@ def _operations(
         "category": np.full(count, category, dtype=np.int8),
         "start_ns": start,
         "duration_ns": np.maximum(end - start, 0),
-        "process": processes_of_ids(_numbers(rows, "process_id")),
+        "process": processes_of_ids(numbers(rows, "process_id")),
         "launch": np.full(count, NOT_LAUNCHED, dtype=np.int64),
         **own,
     }
     for field in SCHEMAS["operations"]:
         if field.name not in columns:
             there = field.name in rows.column_names
-            columns[field.name] = _numbers(rows, field.name) if there else np.full(count, MISSING, dtype=np.int64)
+            columns[field.name] = numbers(rows, field.name) if there else np.full(count, MISSING, dtype=np.int64)
     # Zero is how exports say that a kernel belongs to no graph.
     for field_name in ("graph_id", "graph_node_id"):
         values = columns[field_name]
@@ -242,8 +242,3 @@ def _without_version(names: Strings, ids: Int64) -> pa.DictionaryArray:
 
 def _with(table: pa.Table, name: str, values: Int64) -> pa.Table:
     return table.set_column(table.column_names.index(name), name, pa.array(values))
-
-
-def _numbers(table: pa.Table, name: str) -> Int64:
-    column = table[name]
-    return np.asarray(column.to_numpy(), dtype=np.int64)

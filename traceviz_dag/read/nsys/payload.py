@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, distinct
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.nsys.schema import NsysSchema, number, required, text
 
@@ -25,7 +25,6 @@ _COLUMNS = {
     "No. of ranks": "communicator_size",
     "Rank": "communicator_rank",
 }
-NUMBERS = ("message_bytes", "peer", "communicator_size", "communicator_rank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ def payload_layouts(schema: NsysSchema) -> Layouts:
 
 
 def payload_columns(texts: pa.DictionaryArray, hexes: pa.DictionaryArray, layouts: Layouts) -> dict[str, pa.Array]:
-    """Columns ``communicator`` and NUMBERS of the ranges; a text of JSON goes before a binary payload.
+    """The columns that a payload gives of the ranges, by name; a text of JSON goes before a binary payload.
 
     Args:
         texts, hexes: texts of JSON and binary payloads as hexadecimal digits, one entry a range, empty where it has
@@ -78,20 +77,17 @@ def payload_columns(texts: pa.DictionaryArray, hexes: pa.DictionaryArray, layout
     for label, name in _COLUMNS.items():
         from_text = np.array([facts.get(label, MISSING) for facts in of_text], dtype=np.int64)
         from_hex = np.array([facts.get(label, MISSING) for facts in of_hex], dtype=np.int64)
-        values: Int64 = np.full(len(texts), MISSING, dtype=np.int64)
-        if len(from_hex):
-            values = from_hex[hex_codes]
-        if len(from_text):
-            told = from_text[text_codes]
-            values = np.where(told != MISSING, told, values)
+        values = from_text[text_codes]
+        if any(of_hex):
+            values = np.where(values != MISSING, values, from_hex[hex_codes])
         columns[name] = _communicators(values) if name == "communicator" else pa.array(values)
     return columns
 
 
 def _communicators(values: Int64) -> pa.Array:
-    distinct = np.unique(values)
-    which = np.searchsorted(distinct, values)
-    names = [None if value == MISSING else f"0x{value & 0xFFFF_FFFF_FFFF_FFFF:016x}" for value in distinct.tolist()]
+    known = distinct(values)
+    which = np.searchsorted(known, values)
+    names = [None if value == MISSING else f"0x{value & 0xFFFF_FFFF_FFFF_FFFF:016x}" for value in known.tolist()]
     return pa.array(names, pa.string()).dictionary_encode().take(pa.array(which))
 
 

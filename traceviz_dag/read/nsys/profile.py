@@ -103,6 +103,9 @@ innermost range's name among the words of ``ranges.name``. ``metrics``: GPU metr
 
 ``samples``: of processors, with the thread that ran and its cycles since the sample before."""
 
+RANGE_TABLES = ("ranges", "paths", "launch_ranges")
+"""The tables of NVTX ranges, which take longest to read and are read when one of them is asked for."""
+
 KEYS = {
     "operations": "device",
     "launch_ranges": "device",
@@ -164,6 +167,10 @@ class NsysFacts(msgspec.Struct, frozen=True):
 class Store(Protocol):
     """Where the tables of a profile are."""
 
+    @property
+    def facts(self) -> NsysFacts:
+        """What is known of the profile as a whole."""
+
     def table(self, name: str, columns: Sequence[str]) -> pa.Table:
         """Some columns of a table."""
 
@@ -186,15 +193,18 @@ class NsysProfile:
 
     Args:
         path: the export, for messages.
-        facts: what is known of it as a whole.
         store: where its tables are.
     """
 
     path: Path
-    facts: NsysFacts
     store: Store
     _tables: dict[tuple[str, ...], pa.Table] = field(default_factory=dict)
     _rows: dict[tuple[object, ...], Rows] = field(default_factory=dict)
+
+    @property
+    def facts(self) -> NsysFacts:
+        """What is known of it as a whole."""
+        return self.store.facts
 
     def table(self, name: str, *columns: str) -> pa.Table:
         """One of ``SCHEMAS``, or some of its columns."""

@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.arrays import Int32, Int64
+from traceviz_dag.arrays import Int32, Int64, distinct
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.read.nsys.nesting import NestingColumns
-from traceviz_dag.read.nsys.payload import NUMBERS, payload_columns, payload_layouts
+from traceviz_dag.read.nsys.payload import payload_columns, payload_layouts
 from traceviz_dag.read.nsys.profile import MARK, PROCESS_BITS, PUSH_POP, SCHEMAS, START_END
-from traceviz_dag.read.nsys.rows import array_of, order_by_key
+from traceviz_dag.read.nsys.rows import integers_of, order_by_key
 from traceviz_dag.read.nsys.schema import Field, NsysSchema, number, required, text
 from traceviz_dag.read.nsys.strings import TextCodes, range_names, strings_of
 
@@ -42,14 +42,14 @@ class _Read:
 
     def add(self, columns: Mapping[str, pa.Array], kept: npt.NDArray[np.bool_] | None) -> None:
         """Take one piece, made of the rows of the table that ``kept`` says; None: of all."""
-        start = _integers(columns["start_ns"])
+        start = integers_of(columns["start_ns"])
         count = len(start)
         self.kept.append(np.ones(count, dtype=bool) if kept is None else kept)
         self.count += count
-        self.kind.append(_kinds(_integers(columns["type"])))
+        self.kind.append(_kinds(integers_of(columns["type"])))
         for name in (*_NUMBERS, "text_id", "json_id"):
             if name in columns:
-                self.numbers.setdefault(name, []).append(_integers(columns[name]))
+                self.numbers.setdefault(name, []).append(integers_of(columns[name]))
         parts = range_names(columns["text"] if "text" in columns else pa.array([""] * count, pa.string()))
         self.name.append(self.names.codes(parts.name))
         self.operator.append(parts.operator)
@@ -96,11 +96,11 @@ def nesting_columns(ranges: pa.Table) -> NestingColumns:
     if not ranges.num_rows:
         nothing = np.empty(0, dtype=np.int64)
         return NestingColumns(nothing.astype(np.int32), nothing, nothing, nothing, nothing.astype(bool))
-    thread, ended, kind = (_integers(ranges[name]) for name in ("thread", "end_thread", "kind"))
+    thread, ended, kind = (integers_of(ranges[name]) for name in ("thread", "end_thread", "kind"))
     holds = (kind != MARK) & ((ended < 0) | (ended == thread) | (ended == 0))
     name = ranges["name"].combine_chunks()
     codes = np.asarray(name.indices.fill_null(len(name.dictionary)), dtype=np.int32)
-    return NestingColumns(codes, thread, _integers(ranges["start_ns"]), _integers(ranges["end_ns"]), holds)
+    return NestingColumns(codes, thread, integers_of(ranges["start_ns"]), integers_of(ranges["end_ns"]), holds)
 
 
 def _table(schema: NsysSchema, read: _Read, last_ns: int) -> pa.Table:
@@ -128,15 +128,12 @@ def _table(schema: NsysSchema, read: _Read, last_ns: int) -> pa.Table:
     del kind, start, end, lost
     domain = read.column("domain")
     columns["domain_name"] = _domain_names(schema, domain, read.count).take(pa.array(order))
-    columns |= {
-        name: column.take(pa.array(order))
-        for name, column in _payload(schema, read, of_nccl=_of_nccl(read.names)).items()
-    }
+    columns |= _payload(schema, read, order)
     numbers = {"thread": thread, "domain": domain, "end_thread": read.column("end_thread")}
+    nothing = _constant(MISSING, read.count)
     for name, values in (*numbers.items(), *((name, read.column(name)) for name in ("sequence", "flops"))):
-        columns[name] = _constant(MISSING, read.count) if values is None else pa.array(values[order])
-    for name in ("parent", "path"):
-        columns[name] = _constant(-1, read.count)
+        columns[name] = nothing if values is None else pa.array(values[order])
+    columns |= dict.fromkeys(("parent", "path"), nothing)
     schema_of = SCHEMAS["ranges"]
     return pa.Table.from_arrays([columns[one.name] for one in schema_of], schema=schema_of)
 
@@ -154,17 +151,18 @@ def _codes(schema: NsysSchema, own: list[Int32], texts: TextCodes, ids: Int64 | 
     named = np.flatnonzero(ids != MISSING) if ids is not None else np.empty(0, dtype=np.int64)
     if ids is None or not len(named):
         return codes
-    distinct = np.unique(ids[named])
-    found = strings_of(schema, [distinct]).named(distinct).dictionary_decode().fill_null("")
+    known = distinct(ids[named])
+    found = strings_of(schema, [known]).named(known).dictionary_decode().fill_null("")
     words = range_names(found).name if parted else found
-    codes[named] = texts.codes(words)[np.searchsorted(distinct, ids[named])]
+    codes[named] = texts.codes(words)[np.searchsorted(known, ids[named])]
     return codes
 
 
-def _payload(schema: NsysSchema, read: _Read, *, of_nccl: bool) -> dict[str, pa.Array]:
+def _payload(schema: NsysSchema, read: _Read, order: Int64) -> dict[str, pa.Array]:
     codes = _codes(schema, read.json, read.jsons, read.column("json_id"), parted=False)
     none = read.jsons.codes(pa.array([""], pa.string()))[0]
-    texts = read.jsons.column(np.where(codes < 0, none, codes) if len(codes) else np.full(read.count, none, np.int32))
+    codes = np.where(codes < 0, none, codes)[order] if len(codes) else np.full(read.count, none, np.int32)
+    texts = read.jsons.column(codes)
     layouts = payload_layouts(schema)
     table = schema.table(_TABLE)
     hexes = pa.array([""], pa.string()).dictionary_encode().take(_constant(0, read.count))
@@ -172,15 +170,15 @@ def _payload(schema: NsysSchema, read: _Read, *, of_nccl: bool) -> dict[str, pa.
         answer = schema.source.query(
             f"SELECT coalesce(hex(binaryData), '') AS data FROM \"{table}\" WHERE eventType IN ({_LISTED})"
         )
-        hexes = answer["data"].filter(pa.array(np.concatenate(read.kept))).combine_chunks().dictionary_encode()
+        kept = answer["data"].filter(pa.array(np.concatenate(read.kept))).combine_chunks()
+        hexes = kept.dictionary_encode().take(pa.array(order))
     columns = payload_columns(texts, hexes, layouts)
-    nccl = columns["communicator"].null_count < read.count
-    if not nccl and layouts:
+    if layouts and columns["communicator"].null_count == read.count and _of_nccl(read.names):
         schema.note(
             "NCCL's ranges bear no payload, so communicators and message sizes are unknown: "
             "export with --include-blobs=true"
         )
-    return {name: columns[name] for name in ("communicator", *NUMBERS)}
+    return columns
 
 
 def _of_nccl(names: TextCodes) -> bool:
@@ -195,10 +193,10 @@ def _domain_names(schema: NsysSchema, domains: Int64 | None, count: int) -> pa.D
     )
     names: dict[int, str] = {}
     if rows is not None and rows.num_rows:
-        ids, own = _integers(rows["text_id"]), rows["text"].to_pylist()
+        ids, own = integers_of(rows["text_id"]), rows["text"].to_pylist()
         registered = strings_of(schema, [ids]).named(ids).to_pylist()
         texts = [other or "" if id_ != MISSING else one for one, other, id_ in zip(own, registered, ids, strict=True)]
-        names = dict(zip(_integers(rows["domain"]).tolist(), texts, strict=True))
+        names = dict(zip(integers_of(rows["domain"]).tolist(), texts, strict=True))
     distinct = np.unique(domains) if domains is not None else np.array([MISSING])
     which = np.searchsorted(distinct, domains) if domains is not None else np.zeros(count, dtype=np.int64)
     words = pa.array([names.get(domain) or None for domain in distinct.tolist()], pa.string()).dictionary_encode()
@@ -207,7 +205,3 @@ def _domain_names(schema: NsysSchema, domains: Int64 | None, count: int) -> pa.D
 
 def _constant(value: int, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, pa.int64()), count)
-
-
-def _integers(column: pa.Array | pa.ChunkedArray) -> Int64:
-    return array_of(column.cast(pa.int64()))  # type: ignore[return-value]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -20,9 +22,9 @@ from traceviz_dag.read.nsys.memory import read_memory_events
 from traceviz_dag.read.nsys.nesting import DEEPEST, Launches, nest
 from traceviz_dag.read.nsys.open import open_nsys
 from traceviz_dag.read.nsys.operations import read_calls, read_operations, read_system_calls
-from traceviz_dag.read.nsys.profile import PROCESS_BITS, SCHEMAS, Gpu, NsysFacts, NsysProfile
+from traceviz_dag.read.nsys.profile import PROCESS_BITS, SCHEMAS, Gpu, NsysFacts, NsysProfile, Store
 from traceviz_dag.read.nsys.ranges import nesting_columns, read_ranges
-from traceviz_dag.read.nsys.rows import Runs
+from traceviz_dag.read.nsys.rows import Runs, numbers
 from traceviz_dag.read.nsys.schema import NsysSchema, number, required, text
 from traceviz_dag.read.nsys.source import EXPORT_FACTS, SYSTEM_FACTS
 from traceviz_dag.read.nsys.store import MemoryStore
@@ -50,11 +52,12 @@ def read_nsys(path: Path) -> NsysProfile:
     """
     tables: dict[str, pa.Table] = {}
     facts = read_tables(path, tables.__setitem__)
-    return NsysProfile(path, facts, MemoryStore(tables))
+    facts = read_range_tables(path, facts, MemoryStore(tables, facts), tables.__setitem__)
+    return NsysProfile(path, MemoryStore(tables, facts))
 
 
 def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
-    """Read an export table by table, so that not all of them need to be in memory at once.
+    """Read an export but for its NVTX ranges, table by table, so that not all need to be in memory at once.
 
     Args:
         keep: takes each table of a profile, by name, as soon as it is read.
@@ -62,17 +65,15 @@ def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
     Raises:
         BadInputError: as ``read_nsys``.
     """
-    source = open_nsys(path)
-    try:
+    with closing(open_nsys(path)) as source:
         schema = NsysSchema.of(source)
         own_numbers, gpus = _gpus(schema)
         span = _Span()
         calls = read_calls(schema)
         operations = read_operations(schema, calls, own_numbers)
-        devices = set(_numbers(operations, "device").tolist())
+        devices = set(numbers(operations, "device").tolist())
         for table in (operations, calls):
-            span.add(_numbers(table, "start_ns"), _numbers(table, "start_ns") + _numbers(table, "duration_ns"))
-        launches = _launches(operations, calls)
+            span.add(numbers(table, "start_ns"), numbers(table, "start_ns") + numbers(table, "duration_ns"))
         contexts = contexts_of(operations)
         keep("operations", operations)
         del operations
@@ -81,28 +82,45 @@ def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
         keep("calls", calls)
         del calls
         keep("system_calls", read_system_calls(schema))
-        ranges = read_ranges(schema, span.last_ns or 0)
-        span.add(_numbers(ranges, "start_ns"), _numbers(ranges, "end_ns"))
         span.check(schema)
-        too_deep = _keep_ranges(ranges, launches, keep)
-        del ranges
-        if too_deep:
-            schema.note(f"{too_deep} NVTX ranges nest more than {DEEPEST} levels deep: they hold nothing")
         keep("threads", _threads(schema))
         keep("samples", _samples(schema))
         keep("metrics", _metrics(schema))
         return _facts(schema, devices, gpus, span)
-    finally:
-        source.close()
 
 
-def _launches(operations: pa.Table, calls: pa.Table) -> Launches:
-    launch = _numbers(operations, "launch")
+def read_range_tables(path: Path, facts: NsysFacts, store: Store, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
+    """Read the NVTX ranges of an export: ``RANGE_TABLES``, which most commands do without.
+
+    Args:
+        facts: what is known of the rest, as ``read_tables`` gives it; the answer knows the ranges too.
+        store: the tables of the rest.
+        keep: takes each table by name.
+
+    Raises:
+        BadInputError: as ``read_nsys``.
+    """
+    with closing(open_nsys(path)) as source:
+        schema = NsysSchema.of(source)
+        span = _Span(facts.first_ns, facts.last_ns)
+        ranges = read_ranges(schema, span.last_ns or 0)
+        span.add(numbers(ranges, "start_ns"), numbers(ranges, "end_ns"))
+        span.check(schema)
+        too_deep = _keep_ranges(ranges, _launches(store), keep)
+        if too_deep:
+            schema.note(f"{too_deep} NVTX ranges nest more than {DEEPEST} levels deep: they hold nothing")
+        missing = tuple(dict.fromkeys((*facts.missing, *schema.missing)))
+        return msgspec.structs.replace(facts, first_ns=span.first_ns, last_ns=span.last_ns, missing=missing)
+
+
+def _launches(store: Store) -> Launches:
+    launch = numbers(store.table("operations", ["launch"]), "launch")
+    calls = store.table("calls", ["thread", "start_ns"])
     known = launch >= 0
     of_launch = {}
     for name in ("thread", "start_ns"):
         values = np.full(len(launch), MISSING, dtype=np.int64)
-        values[known] = _numbers(calls, name)[launch[known]]
+        values[known] = numbers(calls, name)[launch[known]]
         of_launch[name] = values
     return Launches(of_launch["thread"] >> PROCESS_BITS, **of_launch)
 
@@ -191,7 +209,7 @@ def _threads(schema: NsysSchema) -> pa.Table:
     rows = schema.select("ThreadNames", {"thread": required("globalTid"), "name_id": number("nameId")})
     if rows is None:
         return SCHEMAS["threads"].empty_table()
-    ids = _numbers(rows, "name_id")
+    ids = numbers(rows, "name_id")
     names = strings_of(schema, [ids]).named(ids)
     return pa.Table.from_arrays([rows["thread"].combine_chunks(), names], schema=SCHEMAS["threads"])
 
@@ -215,7 +233,7 @@ def _metrics(schema: NsysSchema) -> pa.Table:
         loss="GPU metrics have no names",
     )
     names = {(row["type"], row["metric"]): row["name"] for row in (named.to_pylist() if named is not None else ())}
-    types, metrics = _numbers(samples, "type"), _numbers(samples, "metric")
+    types, metrics = numbers(samples, "type"), numbers(samples, "metric")
     keys, which = np.unique(np.stack([types, metrics]), axis=1, return_inverse=True)
     texts = [names.get((kind, metric)) or f"metric {metric}" for kind, metric in keys.T.tolist()]
     codes = pa.array(texts, pa.string()).take(pa.array(which.reshape(-1))).dictionary_encode()
@@ -287,7 +305,3 @@ def _first(rows: pa.Table | None, column: str) -> int | None:
         return None
     value = rows[column][0].as_py()
     return None if value == MISSING else int(value)
-
-
-def _numbers(table: pa.Table, name: str) -> Int64:
-    return np.asarray(table[name].to_numpy(), dtype=np.int64)

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.arrays import NONE, Int64, distinct
 from traceviz_dag.read.host_tree import nesting_order
 
 Array: TypeAlias = npt.NDArray[np.integer] | npt.NDArray[np.bool_]
@@ -104,11 +104,11 @@ def order_by_key(keys: Int64, start_ns: Int64, length_ns: Int64 | None = None) -
 
     Exports hold the rows of a process nearly in order, so each key is sorted by itself.
     """
-    distinct = np.unique(keys)
-    code = np.searchsorted(distinct, keys)
+    values = distinct(keys)
+    code = np.searchsorted(values, keys)
     # Stable sorts of 16-bit integers are radix sorts.
-    order = np.argsort(code.astype(np.uint16) if len(distinct) < 2**16 else code, kind="stable")
-    bounds = np.cumsum([0, *np.bincount(code, minlength=len(distinct)).tolist()])
+    order = np.argsort(code.astype(np.uint16) if len(values) < 2**16 else code, kind="stable")
+    bounds = np.cumsum([0, *np.bincount(code, minlength=len(values)).tolist()])
     for first, end in pairwise(bounds.tolist()):
         rows = order[first:end]
         start = start_ns[rows]
@@ -130,6 +130,16 @@ def array_of(column: pa.ChunkedArray | pa.Array) -> Array:
         return parts[0]
     kind = bool if pa.types.is_boolean(column.type) else _TYPES[column.type]
     return np.concatenate([np.empty(0, dtype=kind), *parts])
+
+
+def integers_of(column: pa.ChunkedArray | pa.Array) -> Int64:
+    """``array_of`` as int64."""
+    return array_of(column).astype(np.int64, copy=False)
+
+
+def numbers(table: pa.Table, name: str) -> Int64:
+    """A column of integers without NULLs as int64."""
+    return integers_of(table[name])
 
 
 def _array_of(chunk: pa.Array) -> Array:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.arrays import Int64
-from traceviz_dag.read.nsys.profile import KEYS, PROCESS_BITS, SCHEMAS
-from traceviz_dag.read.nsys.rows import Array, Rows, Runs, Words, array_of
+from traceviz_dag.read.nsys.profile import KEYS, PROCESS_BITS, SCHEMAS, NsysFacts
+from traceviz_dag.read.nsys.rows import Array, Rows, Runs, Words, array_of, integers_of
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryStore:
-    """All tables of a profile, as ``read_tables`` gives them."""
+    """All tables of a profile, as ``read_tables`` and ``read_range_tables`` give them."""
 
     tables: Mapping[str, pa.Table]
+    facts: NsysFacts
 
     def table(self, name: str, columns: Sequence[str]) -> pa.Table:
         """Some columns of a table."""
@@ -46,8 +45,9 @@ def runs_of(name: str, table: pa.Table) -> Runs:
     """Where the keys of a table begin; of ``launch_ranges``, whose rows are those of ``operations``, of that table."""
     if name not in KEYS:
         return Runs.of_counts([0], [table.num_rows])
-    key = KEYS[name]
-    return Runs.of(_integers(table[key]) if key in table.column_names else _integers(table["thread"]) >> PROCESS_BITS)
+    if KEYS[name] in table.column_names:
+        return Runs.of(integers_of(table[KEYS[name]]))
+    return Runs.of(integers_of(table["thread"]) >> PROCESS_BITS)
 
 
 def is_text(name: str, column: str) -> bool:
@@ -68,7 +68,3 @@ def codes_of(column: pa.ChunkedArray) -> Array:
     values = column.unify_dictionaries()
     none = len(values.chunk(0).dictionary) if values.num_chunks else 0
     return array_of(pa.chunked_array([chunk.indices.fill_null(none) for chunk in values.chunks], pa.int32()))
-
-
-def _integers(column: pa.ChunkedArray) -> Int64:
-    return array_of(column).astype(np.int64, copy=False)

@@ -18,7 +18,7 @@ from traceviz_dag.read.events import (
 )
 from traceviz_dag.read.nsys.launching import known_processes, processes_of_ids
 from traceviz_dag.read.nsys.profile import SCHEMAS
-from traceviz_dag.read.nsys.rows import order_by_key
+from traceviz_dag.read.nsys.rows import numbers, order_by_key
 from traceviz_dag.read.nsys.schema import NsysSchema, number, required
 
 _NONE_32 = 2**32 - 1
@@ -73,16 +73,16 @@ def read_synchronizations(schema: NsysSchema, calls: pa.Table, contexts: Context
     if rows is None or not rows.num_rows:
         return SCHEMAS["synchronizations"].empty_table()
     process, device = _owners(rows, calls, contexts)
-    record, events = _records(schema, calls, contexts, process, _numbers(rows, "sync_id"))
-    kind, start, stream = _numbers(rows, "type"), _numbers(rows, "start_ns"), _numbers(rows, "stream")
+    record, events = _records(schema, calls, contexts, process, numbers(rows, "sync_id"))
+    kind, start, stream = numbers(rows, "type"), numbers(rows, "start_ns"), numbers(rows, "stream")
     columns = {
         "kind": np.array([_KINDS.get(one, OTHER_SYNCHRONIZATION) for one in kind.tolist()], np.int8),
         "start_ns": start,
-        "duration_ns": np.maximum(_numbers(rows, "end_ns") - start, 0),
+        "duration_ns": np.maximum(numbers(rows, "end_ns") - start, 0),
         "process": process,
         "device": device,
         "stream": np.where((stream == _NONE_32) | (stream < 0), MISSING, stream),
-        "correlation": _numbers(rows, "correlation"),
+        "correlation": numbers(rows, "correlation"),
         "wait_on_stream": lookup(events["stream"], record, MISSING),
         "wait_on_device": lookup(events["device"], record, MISSING),
         "record_correlation": lookup(events["correlation"], record, MISSING),
@@ -111,7 +111,7 @@ def _records(
         nothing = np.empty(0, np.int64)
         return np.full(len(process), NONE, np.int64), dict.fromkeys(("stream", "device", "correlation"), nothing)
     owner, device = _owners(rows, calls, contexts)
-    ids = _numbers(rows, "sync_id")
+    ids = numbers(rows, "sync_id")
     keys = np.stack([np.concatenate([owner, process]), np.concatenate([ids, sync_id])])
     _, group = np.unique(keys, axis=1, return_inverse=True)
     group = group.reshape(-1)
@@ -122,19 +122,15 @@ def _records(
     found[np.bincount(of_record, minlength=len(found)) > 1] = NONE
     record = np.where(sync_id > 0, found[wanted], NONE)
     return record, {
-        "stream": _numbers(rows, "stream"),
+        "stream": numbers(rows, "stream"),
         "device": device,
-        "correlation": _numbers(rows, "correlation"),
+        "correlation": numbers(rows, "correlation"),
     }
 
 
 def _owners(rows: pa.Table, calls: pa.Table, contexts: Contexts) -> tuple[Int64, Int64]:
     """Process and GPU of each row; MISSING where nothing ran in its context."""
-    process = known_processes(processes_of_ids(_numbers(rows, "process_id")), _numbers(calls, "thread"))
-    pairs, which = np.unique(np.stack([process, _numbers(rows, "context")]), axis=1, return_inverse=True)
+    process = known_processes(processes_of_ids(numbers(rows, "process_id")), numbers(calls, "thread"))
+    pairs, which = np.unique(np.stack([process, numbers(rows, "context")]), axis=1, return_inverse=True)
     gpus = np.array([contexts.get((owner, context), MISSING) for owner, context in pairs.T.tolist()], np.int64)
     return process, gpus[which.reshape(-1)]
-
-
-def _numbers(table: pa.Table, name: str) -> Int64:
-    return np.asarray(table[name].to_numpy(), dtype=np.int64)

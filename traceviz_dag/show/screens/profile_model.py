@@ -200,7 +200,7 @@ class ProfileModel(LanesModel):
     def _make(self, group: str) -> Bundle:
         kind, _, number = group.partition(":")
         # A profile keeps the columns that were asked of it; those that lanes are made of are not needed again.
-        once = NsysProfile(self._profile.path, self._profile.facts, self._profile.store)
+        once = NsysProfile(self._profile.path, self._profile.store)
         if kind == "gpu":
             return gpu_bundle(once, self._rules, int(number))
         return process_bundle(once, int(number))
