@@ -71,6 +71,25 @@ class Job(BaseModel):
         return -(-self.world_size // self.node_size)
 
 
+STARTER = """\
+use_pytorch_profiler = true       # or use_nsys_profiler; never both
+profile_step_start = 120          # the first iteration to record
+profile_step_end = 122            # the first one after it
+profile_ranks = "replica"
+output_folder = "traces"
+
+[job]
+world_size = 8
+tp = 2
+pp = 2
+layers = 32
+microbatches = 8
+save_interval = 500
+command = "pretrain_gpt.py --tensor-model-parallel-size 2 --pipeline-model-parallel-size 2"
+"""
+"""A configuration to begin with, as TOML."""
+
+
 class ProfilingConfig(BaseModel):
     """What to record, on which ranks, in which iterations; names as in Megatron Bridge.
 

@@ -20,7 +20,13 @@ capture = typer.Typer(no_args_is_help=True, help="Plan a capture, explain one, a
 
 @capture.command()
 def plan(
-    config: Annotated[Path, typer.Argument(help="Profiling configuration, TOML or JSON; docs/capture.md shows one.")],
+    config: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Profiling configuration, TOML or JSON; default: capture.toml here, written to begin with where there "
+            "is none."
+        ),
+    ] = None,
     target: Annotated[
         list[str] | None,
         typer.Option(help="Print only this text, ready to paste: plugin, megatron, nsys-slurm …; repeat it for more."),
@@ -32,9 +38,13 @@ def plan(
     By default the ranks of one complete model are recorded (profile_ranks = "replica"). Megatron Bridge's own default
     is rank 0; that of today's Megatron-LM is all ranks.
     """
-    from traceviz_dag.capture.configuration import read_configuration
+    from traceviz_dag.capture.configuration import STARTER, read_configuration
     from traceviz_dag.capture.plan import consequences, plan
+    from traceviz_dag.system.whole_files import write_atomically
 
+    if config is None and not (config := Path("capture.toml")).exists():
+        write_atomically(config, STARTER.encode())
+        typer.echo(f"traceviz: wrote {config}: set iterations and [job] to yours, and run this again", err=True)
     settings = read_configuration(config)
     renderings = plan(settings)
     unknown = set(target or ()) - {rendering.target for rendering in renderings}

@@ -89,8 +89,8 @@ def _fall(fall: Fall, top: float, height: float, reach: float, room: float) -> M
             parts.append(_words(signed(piece.ns), last + 4, at + _STEP - 3, "label small"))
     line = Markup('<line x1="{0:.1f}" x2="{0:.1f}" y1="{1:.1f}" y2="{2:.1f}" class="whisker"/>')
     parts.append(line.format(edges[-1], top, top + height))
-    # The words of the last pieces may reach this far.
-    beside = max(edges[-1] + 6, *(edge + _BESIDE for edge in edges[-2:]))
+    # The words of the pieces may reach this far.
+    beside = max(edge + _BESIDE for edge in edges[1:])
     parts.append(_words(fall.end, min(beside, WIDTH - _END + 60), top + height / 2 + 4))
     return Markup("").join(parts)
 

@@ -62,6 +62,13 @@ WHERE run = $run AND iteration = $iteration AND mfu IS NOT NULL
 
 TREND_SQL = "SELECT iteration, step_ns, exposed_ns, ranks, partial FROM iterations WHERE run = $run ORDER BY iteration"
 
+EXPOSED_SQL = """
+SELECT sum(exposed_wait_ns)::BIGINT AS wait_ns, sum(exposed_transfer_ns)::BIGINT AS transfer_ns,
+    (sum(exposed_wait_ns) + sum(exposed_transfer_ns))::BIGINT AS both_ns
+FROM collectives
+WHERE run = $run AND iteration = $iteration AND exposed_wait_ns IS NOT NULL AND fault IS NULL
+"""
+
 STEP_PARTS = {
     "computation_alone_ns": ("computation alone", palette.COMPUTATION_ONLY),
     "hidden_ns": ("computation that hides communication", palette.HIDDEN),
@@ -160,8 +167,20 @@ def _step(told: Told) -> Markup:
         longest,
         bar,
         legend(dict(STEP_PARTS.values())),
-        Markup(" · ").join(filter(None, (shares, _utilization(told)))),
+        Markup(" · ").join(filter(None, (shares, _exposed(told), _utilization(told)))),
     )
+
+
+def _exposed(told: Told) -> Markup:
+    """Which share of exposed communication waits, and which transfers; nothing where no wait is known."""
+    if not told.book.source.holds("collectives"):
+        return Markup("")
+    asked = told.book.ask("Exposed communication that waits, and that transfers, sums over kernels", EXPOSED_SQL)
+    (row,) = asked.rows or [{"both_ns": None}]
+    if not row["both_ns"]:
+        return Markup("")
+    waits, transfers = (asked.fact(share(row[name], row["both_ns"])) for name in ("wait_ns", "transfer_ns"))
+    return Markup("of exposed communication {} waits for other ranks and {} transfers").format(waits, transfers)
 
 
 def _utilization(told: Told) -> Markup:

@@ -97,12 +97,14 @@ def _bubbles(told: Told, asked: Asked, times: StageTimes) -> Markup:
     pipelines_of_step = len({row["pipeline"] for row in of_step})
     falls = [
         Fall(
-            f"{group.heading} · stage {row['stage']}"
+            f"stage {row['stage']} · {group.heading}"
             if len(groups) > 1
             else f"stage {row['stage']} · rank {row['rank']}",
             Piece(_IDEAL, row["ideal_ns"], palette.COMPUTATION_ONLY),
             [Piece(word, row[name], colour) for name, word, colour in PARTS],
-            f"bubble {share(row['bubble_ns'], row['span_ns'])}",
+            f"bubble {share(row['bubble_ns'], row['span_ns'])}"
+            if row["bubble_ns"] >= 0
+            else f"no bubble: {share(-row['bubble_ns'], row['ideal_ns'])} below ideal",
         )
         for group, row in drawn
     ]
@@ -143,6 +145,13 @@ def _bubbles(told: Told, asked: Asked, times: StageTimes) -> Markup:
         notes,
         waterfall("From the ideal time of each stage, part by part of its bubble, to the time that it took", falls),
         legend({_IDEAL: palette.COMPUTATION_ONLY, **{word: colour for _, word, colour in PARTS}}),
+        paragraph(
+            "The black line is the time that the stage took. A part that points back is negative: there the stage took "
+            "less than a pipeline of mean stages does, as one with less work or one that makes up for a wait.",
+            quiet=True,
+        )
+        if any(row["bubble_ns"] < 0 or any(row[part] < 0 for part, _, _ in PARTS) for _, row in drawn)
+        else "",
         table(
             [
                 "pipeline",
