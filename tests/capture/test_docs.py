@@ -24,15 +24,15 @@ def test_every_command_of_the_handbook_exists_with_its_options(name):
     lines = [*text.splitlines(), *re.findall(r"`(traceviz [^`]*)`", text)]
     calls = [shlex.split(re.split(r" [|>] ", line)[0], comments=True) for line in lines if line.startswith("traceviz ")]
     assert len(calls) > 8
-    for call in calls:
+    for line in calls:
         command = get_command(app)
-        words = call[1:]
+        words = line[1:]
         while words and hasattr(command, "commands"):
-            assert words[0] in command.commands, call
+            assert words[0] in command.commands, line
             command = command.commands[words.pop(0)]
         options = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
         end = words.index("--") if "--" in words else len(words)
-        assert {word for word in words[:end] if word.startswith("--")} <= options, call
+        assert {word for word in words[:end] if word.startswith("--")} <= options, line
 
 
 def test_a_plan_without_a_configuration_writes_one_to_begin_with_and_keeps_it(tmp_path, monkeypatch):

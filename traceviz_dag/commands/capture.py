@@ -42,10 +42,11 @@ def plan(
     from traceviz_dag.capture.plan import consequences, plan
     from traceviz_dag.system.whole_files import write_atomically
 
-    if config is None and not (config := Path("capture.toml")).exists():
-        write_atomically(config, STARTER.encode())
-        typer.echo(f"traceviz: wrote {config}: set iterations and [job] to yours, and run this again", err=True)
-    settings = read_configuration(config)
+    file = config or Path("capture.toml")
+    if config is None and not file.exists():
+        write_atomically(file, STARTER.encode())
+        typer.echo(f"traceviz: wrote {file}: set iterations and [job] to yours, and run this again", err=True)
+    settings = read_configuration(file)
     renderings = plan(settings)
     unknown = set(target or ()) - {rendering.target for rendering in renderings}
     if unknown:
