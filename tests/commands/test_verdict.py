@@ -44,7 +44,7 @@ def test_a_verdict_is_the_first_finding_fits_the_screen_and_is_sure_only_where_a
         ).to_pylist()
         assert found.doubts or known["solved"]
         lines = verdict_lines(
-            each.run * 9, "iteration 1 · 8 ranks", found, "A rank's step: …", ["Next: …", "Report: …"]
+            each.run * 9, "iteration 1 · 8 ranks", found, "", "A rank's step: …", ["Next: …", "Report: …"]
         )
         assert len(lines) <= 8 and max(map(len, lines)) <= 80 and lines[0].endswith(" · iteration 1 · 8 ranks")
 

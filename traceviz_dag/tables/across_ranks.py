@@ -253,6 +253,7 @@ LINK_GROUPS = Table(
         Column("members", RANKS, "The same as a list."),
         Column("rank", BIGINT, "That rank, where it is one alone; else NULL."),
         Column("of_ranks", BIGINT, "How many ranks the group has."),
+        Column("transfers", BIGINT, "How many transfers of each of its ranks were compared."),
         Column("ratio", DOUBLE, "Its median transfer to that of like groups."),
     ),
 )

@@ -31,7 +31,7 @@ from traceviz_dag.analyze.waits.links import link_groups, link_speeds
 from traceviz_dag.analyze.waits.waits import charge_waits
 from traceviz_dag.pipeline.across_ranks import StoredIteration, expert_exchanges
 from traceviz_dag.simulate import JobSettings
-from traceviz_dag.simulate.settings import Faults, Recompute
+from traceviz_dag.simulate.settings import Era, Faults, Recompute
 from traceviz_dag.tables import COLLECTIVES, KERNELS
 
 JOB = {
@@ -130,6 +130,21 @@ def test_a_slow_card_that_one_dimension_uses_is_its_groups_unless_others_are_fas
     assert slow_link_groups(job(Faults(slow_nic=5), **alone)) == [("1, 3, 5, 7", "dp", None)]
     assert slow_link_groups(job(Faults(), **alone)) == []
     assert slow_link_groups(job(Faults(slow_link=3))) == []
+
+
+def test_a_slow_card_that_a_single_transfer_uses_is_its_groups():
+    """Between nodes of four, pipelines of four stages: the embedding's one all-reduce is all of rank 0 that crosses."""
+    crossed = {"tp": 1, "pp": 4, "dp": 2, "node_size": 4}
+    assert slow_link_groups(job(Faults(slow_nic=0), **crossed)) == [("0, 6", "embedding", None)]
+    assert slow_link_groups(job(Faults(), **crossed)) == []
+
+
+@pytest.mark.parametrize("faults", [Faults(), Faults(slow_nic=1)], ids=["healthy", "slow_nic"])
+def test_a_rank_whose_neighbours_are_near_and_far_is_not_congested(faults):
+    """Older PyTorch has one group for all messages of a pipeline; stage 1 sends to stage 2 over the network."""
+    crossed = job(faults, tp=1, pp=4, dp=1, node_size=2, hidden=4096, sequence=4096, era=Era.TORCH_2_4, stacks=False)
+    found = crossed.findings()
+    assert [row for row in found if row["rule"] == "congestion" and row["severity"] != "not_looked_at"] == []
 
 
 def test_uneven_experts_show_in_the_load_and_as_late_ranks():

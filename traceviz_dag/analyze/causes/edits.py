@@ -189,13 +189,23 @@ class StepEdits:
     def _congested(self) -> list[tuple[Int64, Int64]]:
         """Per rank, the transfers that took far longer than like ones, and what these usually take, ns.
 
-        Similar are transfers of one rank, operation, dimension, phase and size; the usual time is their lower median.
+        Similar are transfers of one rank, operation, dimension, phase and size with the same others, told apart by the
+        lowest and the highest of them; the usual time is their lower median.
         """
         members, found = self.step.members, []
+        meetings = int(members.meeting.max(initial=-1)) + 1
+        lowest, highest = np.full(meetings, len(self.step.ranks)), np.zeros(meetings, np.int64)
+        np.minimum.at(lowest, members.meeting, members.rank)
+        np.maximum.at(highest, members.meeting, members.rank)
         for number, (work, mine) in enumerate(self._parts(self.step.times())):
-            own = np.unique(members.kernel[members.rank == number])
+            here = members.rank == number
+            own, place = np.unique(members.kernel[here], return_inverse=True)
             transfer = mine.duration_ns[own]
-            known, kind = np.unique(work.kernels.signature[own], return_inverse=True)
+            low, high = np.full(len(own), len(self.step.ranks)), np.zeros(len(own), np.int64)
+            np.minimum.at(low, place, lowest[members.meeting[here]])
+            np.maximum.at(high, place, highest[members.meeting[here]])
+            signatures = np.stack((work.kernels.signature[own], low, high), axis=1)
+            known, kind = np.unique(signatures, axis=0, return_inverse=True)
             usual = lower_medians(kind.astype(np.int64), transfer, len(known)).astype(np.int64)[kind]
             late = np.bincount(kind, minlength=len(known))[kind] >= FEWEST_ALIKE
             late &= (transfer >= CONGESTED_TIMES * usual) & (transfer - usual >= LEAST_CONGESTED_NS)

@@ -99,7 +99,7 @@ class Verdict:
 
     Attributes:
         limit: what limits the step, in a sentence.
-        then: what the next fixes save, each once those before it are made.
+        then: what the largest of the next fixes save, each once those before it in the findings are made.
         culprit: rule and culprit of ``limit``, by which verdicts are compared; empty where nothing is wrong.
         doubts: why it is not surer; none: it rests on all ranks, solved clocks and classified kernels.
     """
@@ -117,18 +117,21 @@ def verdict(rows: Sequence[Row], evidence: Evidence) -> Verdict:
     if not found:
         return Verdict(NOTHING_WRONG, (), (), doubts)
     first = found[0]
-    fixed, then = {_edit(first)}, []
+    fixed, then = {_edit(first)}, list[tuple[int, str]]()
     for row in found[1:]:
         saved, step_ns = row["gain_after_ns"], row["step_ns"]
         if saved is not None and saved >= LEAST_GAIN * step_ns and _edit(row) not in fixed:
             edit = named_edit({**row, "factor": None, "ranks": row["group_ranks"]})
-            then.append(f"{edit}: {duration(saved)} ({share(saved, step_ns)})")
+            then.append((saved, f"{edit}: {duration(saved)} ({share(saved, step_ns)})"))
             fixed.add(_edit(row))
     low, high = first["gain_low_ns"], first["gain_high_ns"]
     if low is not None and high - low > WIDE * first["step_ns"]:
         doubts = (f"the first saving is between {duration(max(low, 0))} and {duration(high)}", *doubts)
     named = (first["rule"], *(first[name] for name in CULPRIT_COLUMNS))
-    return Verdict(first["statement"], tuple(then[: MOST_FIXES - 1]), named, doubts)
+    largest = sorted(then, reverse=True)[: MOST_FIXES - 1]
+    return Verdict(
+        first["statement"], tuple(words for saved, words in then if (saved, words) in largest), named, doubts
+    )
 
 
 def in_sentences(found: Verdict) -> tuple[str, str, str]:

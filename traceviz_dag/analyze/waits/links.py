@@ -22,6 +22,9 @@ from traceviz_dag.tables import LINK_GROUPS
 SLOW_TIMES = 1.5
 """A rank's links are slow if its communications take this multiple of those of others, whomever it talks to."""
 
+SINGLE_TIMES = 2.0
+"""The same of a group of which a single transfer could be compared."""
+
 LATENCY_BYTES = 65_536
 """Messages below this size take as long on a slow link as on a fast one."""
 
@@ -113,7 +116,8 @@ def _compared(collectives: pa.Table) -> _Compared:
 def link_groups(collectives: pa.Table, speeds: pa.Table) -> pa.Table:
     """Groups whose transfers are slow though no rank's links are said to be: in one dimension, or with all its ranks.
 
-    A group is slow where nearly all of its transfers take ``SLOW_TIMES`` those of like groups. The slow link is of one
+    A group is slow where nearly all of its transfers take ``SLOW_TIMES`` those of like groups, a single one twice that
+    of like groups. The slow link is of one
     of its ranks that no other group shows to be fast; where that is one rank alone, it is named.
 
     Args:
@@ -137,8 +141,9 @@ def link_groups(collectives: pa.Table, speeds: pa.Table) -> pa.Table:
     for group in range(len(first)):
         scope = scopes[group]
         explained = not told.isdisjoint(members[group])
-        # Of two transfers of each member one may be a chance.
-        if low[group] < SLOW_TIMES or count[group] < 2 * len(members[group]) or explained:
+        # Of two transfers of each member one may be a chance, and one alone where it is not far slower.
+        transfers = int(count[group]) // len(members[group])
+        if low[group] < (SLOW_TIMES if transfers > 1 else SINGLE_TIMES) or explained:
             continue
         suspects = [rank for rank in members[group] if (rank, scope) not in fast] or members[group]
         rows.append(
@@ -149,6 +154,7 @@ def link_groups(collectives: pa.Table, speeds: pa.Table) -> pa.Table:
                 "members": suspects,
                 "rank": suspects[0] if len(suspects) == 1 else None,
                 "of_ranks": len(members[group]),
+                "transfers": transfers,
                 "ratio": float(middle[group]),
             }
         )

@@ -145,7 +145,7 @@ def print_verdict(summaries: Sequence[Mapping[str, Any]], after: Sequence[str]) 
     rest += [counted(measures["ranks"], "rank", "ranks"), f"{what} {duration(measures['step_ns'])}", kind]
     parts = parts_in_words(measured["computation_share"], measured["exposed_share"], measured["idle_share"])
     typer.echo()
-    for line in verdict_lines(last["run"], " · ".join(filter(None, rest)), last["verdict"], differs or parts, after):
+    for line in verdict_lines(last["run"], " · ".join(filter(None, rest)), last["verdict"], differs, parts, after):
         typer.echo(line)
 
 

@@ -16,24 +16,24 @@ LEAST_COPIES = 0.005
 """Share of copies without a kernel beside them from which they are a part of the step."""
 
 
-def verdict_lines(run: str, title: str, verdict: Verdict, beside: str, after: Sequence[str]) -> list[str]:
-    """The lines.
+def verdict_lines(run: str, title: str, verdict: Verdict, differs: str, parts: str, after: Sequence[str]) -> list[str]:
+    """The lines; what limits the step is whole before anything else is.
 
     Args:
-        title: iteration, ranks and step: after the run's name, of which it leaves as much as fits. beside: what else
-            there is to say in a line, or nothing.
+        title: iteration, ranks and step: after the run's name, of which it leaves as much as fits. differs: how another
+            iteration differs, or nothing. parts: what the step is made of; left out where there is no room.
         after: the next command and the report, a line each; these are whole, however long.
     """
     limit, fixes, doubts = in_sentences(verdict)
-    if len(fixes) > WIDTH:
-        _, fixes, _ = in_sentences(replace(verdict, then=verdict.then[:1]))
-    rest = [part for part in (fixes, beside) if part]
-    room = MOST_LINES - 1 - len(after) - len(rest)
-    sure = _cut(doubts, 1 if room < 4 else 2)
-    told = _cut(limit, room - len(sure))
+    _, fewer, _ = in_sentences(replace(verdict, then=verdict.then[:1]))
+    said = [_cut(limit, 3), _cut(fixes, 2), _cut(differs, 1), _cut(parts, 1), _cut(doubts, 2)]
+    # What is given up first, until all of it fits.
+    for place, shorter in ((4, _cut(doubts, 1)), (3, []), (1, _cut(fewer, 1)), (1, [])):
+        if sum(map(len, said)) + 1 + len(after) > MOST_LINES:
+            said[place] = shorter
     named = max(WIDTH - len(title) - 3, 8)
     name = run if len(run) <= named else f"{run[: named - 1]}…"
-    return [f"{name} · {title}", *told, *(_cut(part, 1)[0] for part in rest), *sure, *after]
+    return [f"{name} · {title}", *(line for lines in said for line in lines), *after]
 
 
 def parts_in_words(computation: float | None, exposed: float | None, idle: float | None) -> str:
@@ -48,7 +48,7 @@ def parts_in_words(computation: float | None, exposed: float | None, idle: float
 
 def _cut(text: str, most: int) -> list[str]:
     """A text on so many lines at the most."""
-    lines = wrapped(text, WIDTH) or [""]
+    lines = wrapped(text, WIDTH)
     if len(lines) > most:
         lines = [*lines[: most - 1], f"{lines[most - 1][: WIDTH - 2]} …"]
     return lines

@@ -12,13 +12,18 @@ LEAST_SHARE = 0.002
 """Share of the time measured that slow transfers take beyond usual ones at least."""
 
 _ALIKE = f"""
+met AS (
+    -- A rank in the middle of a pipeline may reach one neighbour inside its node and the other over the network.
+    SELECT *, min(rank) OVER meeting AS lowest, max(rank) OVER meeting AS highest
+    FROM collectives WHERE run = $run AND iteration = $iteration AND fault IS NULL
+    WINDOW meeting AS (PARTITION BY step, communication)
+),
 alike AS (
     SELECT rank, kernel_id, dimension, group_name, last_transfer_ns AS ns,
         quantile_disc(last_transfer_ns, 0.5) OVER same AS usual_ns,
         count(*) OVER same AS many
-    FROM collectives
-    WHERE run = $run AND iteration = $iteration AND fault IS NULL AND last_transfer_ns > 0
-    WINDOW same AS (PARTITION BY rank, group_name, dimension, operation, bytes)
+    FROM met WHERE last_transfer_ns > 0
+    WINDOW same AS (PARTITION BY rank, lowest, highest, group_name, dimension, operation, bytes)
 ),
 judged AS (
     SELECT *, ns >= {CONGESTED_TIMES} * usual_ns AND ns - usual_ns >= {LEAST_CONGESTED_NS} AS slow
@@ -60,9 +65,9 @@ def _sentence(row: Row) -> str:
 def _detail(row: Row) -> str:
     where = f"{capitals(row['dimensions'])}, on {row['slow_ranks']} of {row['ranks']} ranks"
     return (
-        f"{share(row['share'])} of transfers ({where}); median, against similar ones of the same rank, waits excluded; "
-        f"{duration(row['more_ns'])} more per rank; transfers with fewer than {row['fewest']} similar ones are not "
-        "judged"
+        f"{share(row['share'])} of transfers ({where}); median, against similar ones among the same ranks, waits "
+        f"excluded; {duration(row['more_ns'])} more per rank; transfers with fewer than {row['fewest']} similar "
+        "ones are not judged"
     )
 
 

@@ -8,11 +8,11 @@ from traceviz_dag.vocabulary import FindingClass
 
 _SQL = """
 SELECT rank, NULL AS group_ranks, NULL AS dimension, best_ratio AS value, worst_ratio, dimensions, scope, or_of,
-    NULL AS of_ranks
+    NULL AS of_ranks, NULL AS transfers
 FROM links WHERE run = $run AND iteration = $iteration AND coalesce(slow, true)
     AND rank = coalesce(list_min(list_append(or_of, CAST(rank AS INTEGER))), rank)
 UNION ALL
-SELECT rank, CASE WHEN rank IS NULL THEN ranks END, dimension, ratio, ratio, 1, scope, NULL, of_ranks
+SELECT rank, CASE WHEN rank IS NULL THEN ranks END, dimension, ratio, ratio, 1, scope, NULL, of_ranks, transfers
 FROM link_groups WHERE run = $run AND iteration = $iteration
 """
 
@@ -34,9 +34,10 @@ def _detail(row: Row) -> str:
     if row["of_ranks"] is None:
         times = f"{row['value']:.2f} to {row['worst_ratio']:.2f} times"
         return f"{times} in {counted(row['dimensions'], 'dimension', 'dimensions')}, waits excluded"
+    judged = f"{counted(row['transfers'], 'transfer', 'transfers')} of each rank, waits excluded"
     if row["rank"] is not None:
-        return "waits excluded; the other ranks of the group are fast elsewhere"
-    return "waits excluded; which of these ranks has the slow link is not known"
+        return f"{judged}; the other ranks of the group are fast elsewhere"
+    return f"{judged}; which of these ranks has the slow link is not known"
 
 
 RULE = Rule(

@@ -266,22 +266,49 @@ function fixedLinks(step, times, ranks) {
   return { ...times, duration };
 }
 
-/** Like transfers of a rank that show what is usual, how many times as long a congested one takes, and how much longer. */
+/** Like transfers of a rank that show what is usual, how many times as long a congested one takes, how much longer. */
 const [FEWEST_ALIKE, CONGESTED_TIMES, LEAST_CONGESTED_NS] = [4, 1.5, 20_000];
+
+/**
+ * Kernel → the lowest and the highest rank that it meets, by place, as one text.
+ * @param {Step} step @returns {Map<number, string>}
+ */
+function lowestAndHighest(step) {
+  const { member_kernel: kernels, member_meeting: meetings } = step.columns;
+  const rankOf = new Int32Array(step.columns.duration_ns.length);
+  step.facts.ranks.forEach((_, rank) => rankOf.fill(rank, step.kernelBegins[rank], step.kernelBegins[rank + 1]));
+  const ranks = Array.from(kernels, (kernel) => rankOf[kernel]);
+  /** @param {ArrayLike<number>} keys @param {(member: number) => [number, number]} ends */
+  const widest = (keys, ends) => {
+    /** @type {Map<number, [number, number]>} */
+    const found = new Map();
+    for (let member = 0; member < keys.length; member++) {
+      const [low, high] = ends(member);
+      const known = found.get(keys[member]) ?? [low, high];
+      found.set(keys[member], [Math.min(known[0], low), Math.max(known[1], high)]);
+    }
+    return found;
+  };
+  const met = widest(meetings, (member) => [ranks[member], ranks[member]]);
+  const of = widest(kernels, (member) => met.get(meetings[member]) ?? [ranks[member], ranks[member]]);
+  return new Map([...of].map(([kernel, ends]) => [kernel, ends.join(" ")]));
+}
 
 /** @param {Step} step @param {Times} times */
 function withoutCongestion(step, times) {
   const { member_kernel: kernels, kind, duration_ns: taken } = step.columns;
   const duration = times.duration.slice();
+  const others = lowestAndHighest(step);
   for (let rank = 0; rank < step.facts.ranks.length; rank++) {
     const [low, high] = [step.kernelBegins[rank], step.kernelBegins[rank + 1]];
-    /** @type {Map<number, number[]>} */
+    /** @type {Map<string, number[]>} */
     const alike = new Map();
     for (const kernel of new Set(kernels)) {
       if (kernel < low || kernel >= high) continue;
-      const known = alike.get(kind[kernel]);
+      const like = `${kind[kernel]} ${others.get(kernel)}`;
+      const known = alike.get(like);
       if (known) known.push(kernel);
-      else alike.set(kind[kernel], [kernel]);
+      else alike.set(like, [kernel]);
     }
     for (const group of alike.values()) {
       if (group.length < FEWEST_ALIKE) continue;
