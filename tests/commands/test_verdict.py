@@ -67,7 +67,7 @@ def test_the_slowest_iteration_that_differs_is_named_beside_the_last():
     assert compared([JudgedIteration(4, 104, calm), JudgedIteration(5, 100, calm)]) == ("the same in both", "")
     steps = {3: 150_000_000, 4: 120_000_000, 5: 100_000_000}
     words, line = compared([JudgedIteration(number, ns, calm) for number, ns in steps.items()])
-    assert words == "2 of 3 differ" and line.startswith("Iteration 3: step 150 ms; no fault found")
+    assert words == "2 of 3 differ" and line.startswith("Iteration 3: step 150 ms. No fault found")
 
 
 def test_analyze_ends_with_it_and_writes_the_report_unless_it_is_asked_not_to(tmp_path):

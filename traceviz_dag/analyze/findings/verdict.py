@@ -190,7 +190,7 @@ def compared(judged: Sequence[JudgedIteration]) -> tuple[str, str]:
     if not differing:
         return "the same in both" if len(judged) == 2 else f"the same in all {len(judged)}", ""
     worst = max(differing, key=lambda one: one.step_ns)
-    what = f"step {duration(worst.step_ns)}; {worst.verdict.limit}"
+    what = f"step {duration(worst.step_ns)}. {capitalised(worst.verdict.limit)}"
     return (
         f"{len(differing)} of {len(judged)} differ{'s' if len(differing) == 1 else ''}",
         f"Iteration {worst.iteration}: {what}.",
