@@ -11,6 +11,7 @@ from traceviz_dag.analyze.findings.losses import leading
 from traceviz_dag.analyze.findings.rule import Row
 from traceviz_dag.analyze.wording import capitalised, counted, duration, share, unspanned
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
+from traceviz_dag.vocabulary import FindingClass, Severity
 
 MOST_FIXES = 3
 """Fixes that a verdict names."""
@@ -37,7 +38,7 @@ class Lead:
 
     Attributes:
         limit: what limits the step, in a sentence; empty where nothing was judged.
-        faults: rank at fault → what is found of it, in a sentence; in the order of the findings.
+        faults: rank at fault, or named in a note → what is found of it, in a sentence; in the order of the findings.
         edit: edit, rank, ranks and dimension of the first fix; None where nothing is wrong.
     """
 
@@ -60,8 +61,9 @@ def lead_of(rows: Sequence[Row]) -> Lead:
     if not rows:
         return Lead("", {}, None)
     found, faults = leading(rows), dict[int, str]()
-    for row in found:
-        for rank in _ranks(row):
+    # A fault whose saving is small or unknown is still where to look first.
+    for row in [*found, *(row for row in rows if row["class"] == FindingClass.FAULT and row not in found)]:
+        for rank in _ranks(row) if row["severity"] != Severity.NOT_LOOKED_AT else ():
             faults.setdefault(rank, capitalised(row["statement"]))
     limit = capitalised(found[0]["statement"] if found else NOTHING_WRONG)
     return Lead(limit, faults, _edit(found[0]) if found else None)

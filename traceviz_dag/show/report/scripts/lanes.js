@@ -92,7 +92,7 @@ export class Rows {
   /** @returns {Set<string>} the pipelines that a page folds by itself: of very many ranks, those without a fault */
   usuallyFolded() {
     if (this.model.ranks.length <= MOST_UNFOLDED) return new Set();
-    return new Set(this.groups.filter((group) => !this.faulty(group.ranks)).map((group) => group.key));
+    return new Set(this.groups.filter((group) => group.holds || group.held).map((group) => group.key));
   }
 
   /** Whether one of some ranks is at fault. @param {Rank[]} ranks */
@@ -118,11 +118,13 @@ export class Rows {
       ranks.sort((a, b) => (a.stage ?? 0) - (b.stage ?? 0) || a.rank - b.rank);
       return { key: `p${number}`, label: number === null ? "no pipeline known" : `pipeline ${number}`, ranks };
     });
-    const first = groups.filter((group) => this.faulty(group.ranks));
+    const faulty = groups.filter((group) => this.faulty(group.ranks));
+    if (this.model.ranks.length <= MOST_UNFOLDED) return [...faulty, ...groups.filter((one) => !faulty.includes(one))];
+    const first = faulty.length ? faulty : groups.slice(0, 1);
     const others = groups.filter((group) => !first.includes(group));
-    if (this.model.ranks.length <= MOST_UNFOLDED || others.length < 2) return [...first, ...others];
+    if (others.length < 2) return [...first, ...others];
     const held = others.flatMap((group) => group.ranks);
-    const label = `${others.length} ${first.length ? "other " : ""}pipelines, mean of ${held.length} ranks`;
+    const label = `${others.length} other pipelines`;
     return [...first, { key: HOLDER, label, ranks: held, holds: true }, ...others.map((each) => ({ ...each, held: true }))];
   }
 
