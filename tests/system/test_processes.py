@@ -220,3 +220,21 @@ def test_children_and_grandchildren_of_a_killed_server_end_also_in_sessions_of_t
     while processes_with(mark) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not processes_with(mark)
+
+
+def test_workers_run_no_file_of_the_folder_that_they_start_in(tmp_path: Path):
+    """A folder of downloads may hold a module that Python's own would import."""
+    for name in ("nt", "random", "signal", "selectors", "struct", "socket", "tempfile"):
+        (tmp_path / f"{name}.py").write_text(
+            f"open({str(tmp_path / 'run.txt')!r}, 'a').write('{name}'); raise SystemExit"
+        )
+    code = (
+        "from traceviz_dag.system.processes import spread\n"
+        "if __name__ == '__main__':\n"
+        "    print(sorted(result for _, result in spread(abs, [-3, 4], 2)))\n"
+    )
+    script = tmp_path / "job" / "script.py"
+    script.parent.mkdir()
+    script.write_text(code)
+    ended = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.stdout, (tmp_path / "run.txt").exists()) == ("[3, 4]\n", False), ended.stderr

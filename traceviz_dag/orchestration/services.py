@@ -43,6 +43,7 @@ def run_services(packages: Path, port: int, host: str, environment: Mapping[str,
         ServiceError: one of them ended by itself.
     """
     _check_free(host, port)
+    environment = {**environment, "PYTHONSAFEPATH": "1"}
     with scratch_folder() as folder, _temporary_files_in(folder):
         workspace, listening = folder / "workspace.yaml", folder / "code"
         server = {"socket": str(listening), "location_name": DEFINITIONS}
