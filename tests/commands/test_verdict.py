@@ -11,7 +11,8 @@ from tests.commands.sentences.printed import Home
 from tests.damage import call
 from tests.sets import fast
 from tests.small_run import write_run
-from traceviz_dag.analyze.findings.verdict import Evidence, JudgedIteration, compared, verdict
+from traceviz_dag.analyze.findings.losses import label, leading
+from traceviz_dag.analyze.findings.verdict import LEAD_COLUMNS, Evidence, JudgedIteration, compared, verdict
 from traceviz_dag.commands.common.verdict import verdict_lines
 from traceviz_dag.pipeline.findings import stored_verdict
 
@@ -59,6 +60,21 @@ def test_nothing_wrong_is_a_verdict_and_what_is_not_known_makes_it_less_sure():
         *("PARTIAL: rank 3", "clocks are solved for 2 of 4 ranks"),
         *("1 note may be a finding", "10 % of kernel time is unclassified"),
     )
+
+
+def test_a_fault_whose_saving_is_unknown_leads_where_no_other_fault_is_known():
+    row = dict.fromkeys((*LEAD_COLUMNS, "gain_low_ns", "gain_high_ns")) | {"step_ns": 100, "measured_ns": 100, "value": 0.5}
+    note = row | {"rule": "slow_rank", "class": "fault", "severity": "note", "rank": 5, "statement": "rank 5 is slow"}
+    loss = row | {"rule": "exposed_communication", "class": "opportunity", "severity": "note", "gain_ns": 0}
+    loss |= {"measure": "share of the time measured", "statement": "PP communication is exposed"}
+    found = verdict([loss, note], SURE)
+    assert found.limit == "rank 5 is slow" and found.doubts == ("what fixing it saves is unknown",)
+    assert [label(one) for one in leading([loss, note])] == ["fault, saving unknown", "loss"]
+    # What can be too little to matter, or is nobody's, does not lead.
+    assert verdict([loss, note | {"at_most_ns": 0}], SURE).limit == loss["statement"]
+    assert verdict([loss, note | {"rank": None}], SURE).limit == loss["statement"]
+    fault = note | {"rank": 3, "severity": "finding", "gain_ns": 2, "gain_low_ns": 2, "gain_high_ns": 2}
+    assert verdict([loss, note, fault | {"statement": "rank 3 is slow"}], SURE).limit == "rank 3 is slow"
 
 
 def test_the_slowest_iteration_that_differs_is_named_beside_the_last():

@@ -65,6 +65,12 @@ def test_the_command_names_both_late_ranks_though_one_of_them_alone_saves_little
     answer = call("findings", "--home", iteration.lake.home)
     assert answer.code == 0
     assert {rank for rank in RANKS if f"host_pause: The host of rank {rank} paused" in answer.out} == LATE
+    rows = call("findings", "--home", iteration.lake.home, "--json").json
+    (hosts,) = [row for row in rows if row["rule"] == "host_path"]
+    # All hosts pause alike: what limits the step is in no rank's finding.
+    assert hosts["severity"] == "finding" and hosts["edit"] == "no_pauses" and hosts["gain_ns"] > hosts["step_ns"] / 2
+    again = [row["gain_after_ns"] for row in rows if row["edit"] == "fix_rank" and row["culprit"].get("rank") == 6]
+    assert sum((ns or 0) > 0 for ns in again) == 1, "one fix saves once"
 
 
 def test_half_of_the_ranks_show_no_wait_no_transfer_and_not_what_a_pause_of_one_costs(shared_data, tmp_path):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -97,31 +98,42 @@ def findings_table(iteration: Iteration, judged: Sequence[Judged], saved: SavedT
         step_ns = iteration.step_ns
     places = {one.rule.name: place for place, one in enumerate(judged)}
     after = _gains_after(judged, gains, step_ns, saved)
-    found = []
-    for one in judged:
-        edits = [fixing_edit(one.rule, row, gains) for row in one.rows]
-        alike = Counter(edits)
-        found += [
-            _finding(iteration, one.rule, row, gains, step_ns, refusals, after, edit=edit, others=alike[edit] - 1)
-            for row, edit in zip(one.rows, edits, strict=True)
-        ]
-        found += [
-            _unable(iteration, one.rule, reason, step_ns) for reason in (one.unable, one.partly) if reason is not None
-        ]
-    found.sort(
-        key=lambda each: (
+
+    def order(each: Mapping[str, Any]) -> tuple[object, ...]:
+        return (
             each["rule"] != environment.RULE.name or each["severity"] == Severity.NOT_LOOKED_AT,
             _ORDER.index(each["severity"]),
             each["class"] != FindingClass.FAULT,
             each["class"] != FindingClass.FAULT and -(each["gain_after_ns"] or 0),
             -(each["gain_ns"] if each["gain_ns"] is not None else -1),
-            -(each["at_most_ns"] or 0) if each["gain_ns"] is None else 0,
+            -(each["at_most_ns"] or 0),
             places[each["rule"]],
             *(str(each[name] or "") for name in CULPRIT_COLUMNS),
         )
-    )
+
+    found, made = [], list[tuple[dict[str, Any], EditKey, Callable[..., dict[str, Any]]]]()
+    for one in judged:
+        edits = [fixing_edit(one.rule, row, gains) for row in one.rows]
+        alike = Counter(edits)
+        for row, edit in zip(one.rows, edits, strict=True):
+            make: Callable[..., dict[str, Any]] = partial(
+                _finding, iteration, one.rule, row, gains, step_ns, refusals, edit=edit, others=alike[edit] - 1
+            )
+            told = make(after=after)
+            if told["gain_after_ns"] is None or edit is None:
+                found.append(told)
+            else:
+                made.append((told, edit, make))
+        found += [
+            _unable(iteration, one.rule, reason, step_ns) for reason in (one.unable, one.partly) if reason is not None
+        ]
+    fixed: set[EditKey] = set()
+    for told, edit, make in sorted(made, key=lambda each: order(each[0])):
+        # What an edit of a row above fixes already saves nothing once more.
+        found.append(make(after={edit: 0}) if edit in fixed else told)
+        fixed.add(edit)
     names = [column.name for column in FINDINGS.columns]
-    rows = [{**each, "finding": place} for place, each in enumerate(found)]
+    rows = [{**each, "finding": place} for place, each in enumerate(sorted(found, key=order))]
     return FINDINGS.from_columns({name: [row[name] for row in rows] for name in names})
 
 
@@ -132,8 +144,8 @@ def _finding(
     gains: Mapping[EditKey, Mapping[str, Any]],
     step_ns: int | None,
     refusals: Mapping[EditKey | None, str],
-    after: Mapping[EditKey, int],
     *,
+    after: Mapping[EditKey, int],
     edit: EditKey | None,
     others: int,
 ) -> dict[str, Any]:

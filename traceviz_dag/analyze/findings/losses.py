@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from traceviz_dag.analyze.findings.rule import Row
+from traceviz_dag.analyze.findings.notes import may_be_finding
+from traceviz_dag.analyze.findings.rule import MEASURE, Row
 from traceviz_dag.analyze.wording import share
 from traceviz_dag.vocabulary import FindingClass, Severity
-
-MEASURE = "share of the time measured"
-"""Rules with this measure can be compared: their values are parts of the same time."""
 
 LEAST_SHARE = 0.01
 """Smaller losses are not named."""
@@ -30,16 +28,26 @@ def largest_losses(rows: Sequence[Row]) -> list[dict[str, Any]]:
 def leading(rows: Sequence[Row]) -> list[Row]:
     """Rows of table ``findings`` to number: findings, and notes among the largest losses.
 
-    Faults come first, as the table has them; then what costs most, in the order of ``largest_losses``.
+    Faults come first, as the table has them; where there is none, those that name somebody and may be findings, if only
+    the gain were known. Then what costs most, in the order of ``largest_losses``.
     """
-    losses = _largest(rows)
-    found = [row for row in rows if row["severity"] == Severity.FINDING or row in losses]
-    return sorted(found, key=lambda row: (0, 0) if _is_fault(row) else (1, -_cost_ns(row)))
+    losses, faults = _largest(rows), [row for row in rows if _is_fault(row)]
+    faults = faults or [row for row in rows if _is_likely(row)]
+    found = [row for row in rows if row["severity"] == Severity.FINDING or row in losses or row in faults]
+    return sorted(found, key=lambda row: (0, 0) if row in faults else (1, -_cost_ns(row)))
 
 
 def label(row: Row) -> str:
     """What a numbered row is: its class, or a loss where no gain of it is a finding."""
+    if _is_likely(row):
+        return "fault, saving unknown"
     return str(row["class"]) if row["severity"] == Severity.FINDING else "loss"
+
+
+def _is_likely(row: Row) -> bool:
+    """Whether it is a fault that names somebody, and may be a finding."""
+    named = row["rank"] is not None or row["group_ranks"] is not None
+    return bool(row["class"] == FindingClass.FAULT and named and may_be_finding(row))
 
 
 def _is_fault(row: Row) -> bool:

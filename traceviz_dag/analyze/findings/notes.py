@@ -8,13 +8,14 @@ from typing import Any
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN
 from traceviz_dag.analyze.findings.findings import MORE
 from traceviz_dag.analyze.findings.rule import nothing_fixes
-from traceviz_dag.analyze.findings.rules.registry import rule_named
+from traceviz_dag.analyze.findings.rules.registry import rule_if_known
 from traceviz_dag.vocabulary import Severity
 
 
 def may_be_finding(row: Mapping[str, Any]) -> bool:
     """Whether a note has a gain that is not known, but may be enough for a finding."""
-    if row["severity"] != Severity.NOTE or row["gain_ns"] is not None or rule_named(row["rule"]).edit is nothing_fixes:
+    rule = rule_if_known(row["rule"]) if row["severity"] == Severity.NOTE and row["gain_ns"] is None else None
+    if rule is None or rule.edit is nothing_fixes:
         return False
     known = row["at_most_ns"] is not None and row["step_ns"] is not None
     return not known or MORE * row["at_most_ns"] >= LEAST_GAIN * row["step_ns"]

@@ -29,6 +29,10 @@ def nothing_fixes(_: Row) -> EditKey | None:
     return None
 
 
+MEASURE = "share of the time measured"
+"""Rules with this measure can be compared: their values are parts of the same time."""
+
+
 @dataclass(frozen=True, slots=True)
 class Places:
     """Where findings of a rule show in time.

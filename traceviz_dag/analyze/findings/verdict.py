@@ -27,7 +27,7 @@ NOTHING_WRONG = "no fault found, and no fix is predicted to save 1 % of the step
 
 LEAD_COLUMNS = (
     *("finding", "rule", "class", "severity", *CULPRIT_COLUMNS, "measure", "value", "step_ns", "measured_ns"),
-    *("edit", "gain_ns", "gain_after_ns", "statement"),
+    *("edit", "gain_ns", "gain_after_ns", "at_most_ns", "statement"),
 )
 """Columns of table ``findings`` that ``lead_of`` reads."""
 
@@ -129,6 +129,8 @@ def verdict(rows: Sequence[Row], evidence: Evidence) -> Verdict:
     low, high = first["gain_low_ns"], first["gain_high_ns"]
     if low is not None and high - low > WIDE * first["step_ns"]:
         doubts = (f"the first saving is between {duration(max(low, 0))} and {duration(high)}", *doubts)
+    if first["gain_ns"] is None and first["class"] == FindingClass.FAULT:
+        doubts = ("what fixing it saves is unknown", *doubts)
     named = (first["rule"], *(first[name] for name in CULPRIT_COLUMNS))
     largest = sorted(then, reverse=True)[: MOST_FIXES - 1]
     return Verdict(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.losses import MEASURE
-from traceviz_dag.analyze.findings.rule import Places, Row, Rule
+from traceviz_dag.analyze.findings.rule import MEASURE, Places, Row, Rule
 from traceviz_dag.analyze.findings.windows import LEAST_SHARE, UNMEASURED, WINDOWS, over_ranks
 from traceviz_dag.analyze.wording import counted, duration, share
 from traceviz_dag.vocabulary import FindingClass
