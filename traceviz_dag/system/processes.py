@@ -143,7 +143,7 @@ def end_children_with_me() -> None:
     os.set_inheritable(mine, True)
     environment = {name: value for name, value in os.environ.items() if name != _FAMILY_VARIABLE}
     subprocess.Popen(
-        [sys.executable, "-c", _WATCHER, family],
+        [sys.executable, "-P", "-c", _WATCHER, family],
         stdin=end,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -208,9 +208,18 @@ def _die_with_parent() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def take_nothing_from_the_current_folder() -> None:
+    """Let Python processes that start from now on import nothing from the folder that they start in.
+
+    That folder may hold anybody's files: beside traces that somebody downloaded, a ``random.py`` would be run.
+    """
+    os.environ["PYTHONSAFEPATH"] = "1"
+
+
 def _context(preload: Sequence[str]) -> multiprocessing.context.BaseContext:
     """Workers that fork from a server which has done the imports, where the system has that; never from this process,
     whose threads would not survive it."""
+    take_nothing_from_the_current_folder()
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
