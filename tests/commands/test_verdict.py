@@ -63,7 +63,11 @@ def test_nothing_wrong_is_a_verdict_and_what_is_not_known_makes_it_less_sure():
 
 
 def test_a_fault_whose_saving_is_unknown_leads_where_no_other_fault_is_known():
-    row = dict.fromkeys((*LEAD_COLUMNS, "gain_low_ns", "gain_high_ns")) | {"step_ns": 100, "measured_ns": 100, "value": 0.5}
+    row = dict.fromkeys((*LEAD_COLUMNS, "gain_low_ns", "gain_high_ns")) | {
+        "step_ns": 100,
+        "measured_ns": 100,
+        "value": 0.5,
+    }
     note = row | {"rule": "slow_rank", "class": "fault", "severity": "note", "rank": 5, "statement": "rank 5 is slow"}
     loss = row | {"rule": "exposed_communication", "class": "opportunity", "severity": "note", "gain_ns": 0}
     loss |= {"measure": "share of the time measured", "statement": "PP communication is exposed"}
