@@ -72,23 +72,29 @@ def critical_path(
 
 def _answer(iteration: StoredIteration) -> dict[str, Any]:
     from traceviz_dag.analyze.causes.path_legs import path_legs
+    from traceviz_dag.analyze.findings.verdict import NOTABLE
     from traceviz_dag.lake.across_ranks_views import PROFILED_BY
 
     segments = iteration.table("path_segments")
     steps = iteration.table("what_if").to_pylist()
     refusals = sorted({row["refusal"] for row in steps if row["refusal"] is not None and row["edit"] is None})
     known = segments.num_rows > 0
-    items = iteration.table("path_items")
+    items, matched = iteration.table("path_items"), _matched(iteration.table("collectives"))
+    reasons = [*refusals, *([] if known else ["no training step is known"])]
+    count = sum(row["kernels"] for row in matched["unmatched"])
+    if len(iteration.ranks) > 1 and count >= NOTABLE * matched["communication_kernels"] > 0:
+        of = f"{count} of {matched['communication_kernels']} communication kernels"
+        reasons.append(f"{of} are not matched with all their members, so the path may run on other ranks")
     return {
         **place(iteration),
-        "certain": known and not refusals,
-        "reason": next(iter(refusals), None if known else "no training step is known"),
+        "certain": not reasons,
+        "reason": next(iter(reasons), None),
         "steps": len(segments["step"].unique()),
         "step_ns": sum(segments["duration_ns"].to_pylist()) if known else None,
         "items": items.num_rows,
         "critical_items": sum(items["critical"].to_pylist()),
         "edges": _edges(iteration),
-        **_matched(iteration.table("collectives")),
+        **matched,
         **_profiles(iteration, segments, PROFILED_BY),
         "critical_imbalance": _imbalance(iteration.table("critical_imbalance")),
         "legs": path_legs(segments),
