@@ -240,7 +240,7 @@ def _statements(summary: dict[str, Any]) -> list[str]:
 
 def first_findings(lake: Lake, run: str, iteration: int) -> dict[str, Any] | None:
     """The gravest findings of an iteration, and how many there are; None where they were not looked for."""
-    from traceviz_dag.analyze.findings.losses import largest_losses, leading
+    from traceviz_dag.analyze.findings.losses import label, largest_losses, leading
     from traceviz_dag.analyze.findings.notes import may_be_finding
     from traceviz_dag.vocabulary import Severity
 
@@ -255,13 +255,13 @@ def first_findings(lake: Lake, run: str, iteration: int) -> dict[str, Any] | Non
         "notes": sum(row["severity"] == Severity.NOTE for row in rows),
         "notes_of_unknown_gain": sum(map(may_be_finding, rows)),
         "losses": largest_losses(rows),
-        "first": [{name: row[name] for name in columns} for row in first[:MOST_FINDINGS]],
+        "first": [{"label": label(row)} | {name: row[name] for name in columns} for row in first[:MOST_FINDINGS]],
     }
 
 
 def _found(summary: dict[str, Any]) -> list[str]:
     """The largest losses and the gravest findings, a line each."""
-    from traceviz_dag.analyze.findings.losses import label, losses_in_words
+    from traceviz_dag.analyze.findings.losses import losses_in_words
     from traceviz_dag.analyze.findings.notes import notes_in_words
 
     found = summary["findings"]
@@ -279,7 +279,7 @@ def _found(summary: dict[str, Any]) -> list[str]:
         losses
         + lines
         + [
-            f"{number}. {label(row)} · {row['rule']}: {row['statement']}"
+            f"{number}. {row['label']} · {row['rule']}: {row['statement']}"
             for number, row in enumerate(found["first"], 1)
         ]
     )
