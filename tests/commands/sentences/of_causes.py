@@ -128,6 +128,24 @@ TITLES_OF_CAUSES = (
 
 CAUSES = (
     Sentence(
+        r"Verdict: (?P<k_limit>.+?)\.( A delay below is no saving\.| The path shows where time counts, not whose fault "
+        r"it is\.)?",
+        f"""SELECT true FROM (
+            SELECT list(statement) AS statements, count(*) FILTER (severity = 'finding' AND rule <> 'environment')
+                AS found
+            FROM findings {_HERE}
+        ) WHERE list_contains(statements, $limit)
+            OR found = 0 AND $limit = 'No fault found, and no fix is predicted to save 1 % of the step'""",
+    ),
+    Sentence(
+        rf"{_PLACE} · (step|(?P<v_steps>\d+) steps,) (?P<v_step>{_MS})( together)?",
+        f"{_WHAT_IF} SELECT max(step) AS step, max(steps) AS steps FROM edits",
+    ),
+    Sentence(
+        rf"{_PLACE} · (?P<v_pipelines>\d+) pipelines?",
+        f"SELECT count(DISTINCT pipeline) AS pipelines FROM pipelines {_HERE}",
+    ),
+    Sentence(
         rf"{_PLACE} · (step|(?P<v_steps>\d+) steps,) (?P<v_step>{_MS})(; its| together; their) critical path runs on "
         rf"rank (?P<v_rank>\d+) for (?P<v_ns>{_MS}) \((?P<v_share>{_PERCENT})\)"
         r"(, on (?P<v_ranks>\d+) ranks in all| and on no other)",
@@ -215,8 +233,7 @@ CAUSES_TABLES = (
         "FROM uneven",
     ),
     PrintedTable(
-        rf"{_PLACE} · (step|(?P<v_steps>\d+) steps,) (?P<v_step>{_MS})( together)?; what edits gain, which do not add "
-        rf"up{_FIRST}",
+        rf"What edits gain, each alone; gains do not add up{_FIRST}",
         f"""{_WHAT_IF}
         SELECT *, gain / 1e6 AS gain_ms, gain / step AS share, low / 1e6 AS low_ms, high / 1e6 AS high_ms,
             (step - gain) / 1e6 AS then_ms,
@@ -228,7 +245,7 @@ CAUSES_TABLES = (
             **{"at most ms": "high_ms", "step then ms": "then_ms", "steps": "steps"},
         },
         ["edit"],
-        said=f"{_WHAT_IF} SELECT max(step) AS step, max(steps) AS steps, count(*) AS all, "
+        said=f"{_WHAT_IF} SELECT count(*) AS all, "
         f"least(count(*), {_SHOWN}) AS shown, count(*) > {_SHOWN} AS more FROM edits",
     ),
 )

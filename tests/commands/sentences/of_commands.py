@@ -518,7 +518,7 @@ TABLES = (
         ["dimension"],
     ),
     PrintedTable(
-        rf"{PLACE} · bubble and idle time of each stage, in one training step, ms",
+        r"Bubble and idle time of each stage, in one training step, ms",
         """
         SELECT step, pipeline, stage, rank, schedule, microbatches, (span_ns - ideal_ns) / span_ns AS bubble_share,
             idle_ns / span_ns AS idle_share, ideal_share,

@@ -282,7 +282,7 @@ WAIT_MAP = (
 
 WAIT_TABLES = (
     PrintedTable(
-        r"Late ranks \(among the peers of their stage; longest wait of each communication, summed: not a saving\)",
+        r"Late ranks, those at fault first \(longest wait for each communication among peers of a stage, summed\)",
         f"""{_WITHIN}
         SELECT rank, coalesce(communications, 0) AS communications, if(communications > 0, last, NULL) AS last,
             if(communications > 0, delay / 1e6, NULL) AS delay, if(communications > 0, own / 1e6, NULL) AS own,
@@ -310,13 +310,13 @@ WAIT_TABLES = (
         ["dimension"],
     ),
     PrintedTable(
-        r"Who waited for whom: the (?P<v_shown>\d+) longest of (?P<v_all>\d+), ms",
+        r"Who waited for whom, the longest waits first, ms(?P<b_more>: the first (?P<v_shown>\d+) of (?P<v_all>\d+))?",
         f"{_MATRIX} FROM matrix ORDER BY wait DESC, rank, late LIMIT 20",
         {
             **{name: name for name in ("rank", "dimension", "waits", "wait", "compute", "communication", "memory")},
             **{"late rank": "late", "host": "host", "idle": "idle"},
         },
         ["rank", "late rank", "dimension"],
-        said=f"{_MATRIX} SELECT count(*) AS all, least(20, count(*)) AS shown FROM matrix",
+        said=f"{_MATRIX} SELECT count(*) AS all, least(20, count(*)) AS shown, count(*) > 20 AS more FROM matrix",
     ),
 )
