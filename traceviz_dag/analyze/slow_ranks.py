@@ -289,19 +289,30 @@ def _other_kernels(work: pa.Table, place: npt.NDArray[np.int64], of_stage: npt.N
             if len(of_phase) != of_stage[who] or not peers:
                 continue
             own = [each for each in ran if counts[each] == 1]
-            lacking = [each for each in of_phase[peers[0]] if each not in ran and counts[each] == len(peers)]
-            theirs = sorted(sum(of_phase[peer][each][1] for each in lacking) for peer in peers)
-            instead = sum(ran[each][0] for each in own) == sum(of_phase[peers[0]][each][0] for each in lacking)
-            besides = all(each in ran for peer in peers for each in of_phase[peer])
-            if own and (instead or besides):
+            fewer = {each for peer in peers for each, (count, _) in of_phase[peer].items() if count > _count(ran, each)}
+            # What it runs less often than its peers it may have in common with them: of one name with other shapes.
+            mine = [*own, *(each for each in fewer if each in ran)]
+            theirs = sorted(sum(of_phase[peer].get(each, _NEVER)[1] for each in fewer) for peer in peers)
+            instead = all(
+                sum(ran[each][0] for each in mine) == sum(_count(of_phase[peer], each) for each in fewer)
+                for peer in peers
+            )
+            if own and (instead or not fewer):
                 longest = max(own, key=lambda each: ran[each][1])
                 usual = theirs[(len(theirs) - 1) // 2]
-                found.setdefault(who, []).append((sum(ran[each][1] for each in own), usual, names[longest]))
+                found.setdefault(who, []).append((sum(ran[each][1] for each in mine), usual, names[longest]))
     result = {}
     for who, parts in found.items():
         total = sum(own for own, _, _ in parts), sum(usual for _, usual, _ in parts)
         result[who] = _Others(*total, max(parts)[2], not total[1])
     return result
+
+
+_NEVER = (0, 0)
+
+
+def _count(ran: dict[int, tuple[int, int]], name: int) -> int:
+    return ran.get(name, _NEVER)[0]
 
 
 def _median_of_others(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -341,7 +352,9 @@ def _table(
     }
     slow = np.logical_or.reduce([slow, *of_step.values()])
     of_memory = (memory.share >= LEAST_ITEMS) & (memory.ratio >= MEMORY_SLOWER) & (arithmetic.items > 0)
-    of_memory &= ~slow & (arithmetic.ratio < least) & (more_work < 1 + SLOWER)
+    of_memory &= (arithmetic.ratio < least) & (more_work < 1 + SLOWER)
+    # What is memory-bound may be slow enough to make all together slow, though nothing else is.
+    slow &= ~of_memory
     rows = []
     for place, rank in enumerate(ranks.tolist()):
         known = bool(every.items[place])

@@ -147,6 +147,19 @@ def test_a_rank_whose_neighbours_are_near_and_far_is_not_congested(faults):
     assert [row for row in found if row["rule"] == "congestion" and row["severity"] != "not_looked_at"] == []
 
 
+@pytest.mark.parametrize(
+    ("faults", "more", "slow_in"),
+    [
+        (Faults(slow_memory=1, slow_memory_factor=1.6), {"stacks": False, "hidden": 4096}, "memory"),
+        (Faults(other_algorithm=1, other_algorithm_factor=1.4), {"persistent": True, "hidden": 4096}, "algorithm"),
+    ],
+    ids=["so slow that all together is", "of kernels whose name it shares with others"],
+)
+def test_what_is_slow_of_a_rank_is_named_by_its_kind(faults, more, slow_in):
+    rows = job(faults, tp=1, pp=1, dp=4, **more).table("rank_speeds").to_pylist()
+    assert {row["rank"]: row["slow_in"] for row in rows if row["slow_in"]} == {1: slow_in}
+
+
 def test_uneven_experts_show_in_the_load_and_as_late_ranks():
     moe = {"tp": 1, "ep": 2, "dp": 4, "layers": 2}
     even, uneven = (job(Faults(expert_imbalance=share), **moe) for share in (0.0, 0.75))
