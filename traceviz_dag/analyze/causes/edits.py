@@ -20,6 +20,7 @@ from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import Instances, Usual, launch_gaps, own_work, pauses
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.medians import lower_medians
+from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.arrays import NONE, Bool, Float64, Int64
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
@@ -268,9 +269,9 @@ class StepEdits:
         """Remove the pauses of all hosts.
 
         Raises:
-            NoEvidenceError: no launches are known.
+            NoEvidenceError: no launches are known, or not those of communication.
         """
-        self._check_launches()
+        self._check_launches(self.step.ranks)
         return tuple(_without_pauses(*each) for each in zip(self.step.works, times, self.pauses, strict=True))
 
     def no_hidden_waits(self, times: AllTimes) -> AllTimes:
@@ -378,9 +379,9 @@ class StepEdits:
             rank: whose host; None: all.
 
         Raises:
-            NoEvidenceError: no launches are known.
+            NoEvidenceError: no launches are known, or not those of communication.
         """
-        self._check_launches()
+        self._check_launches(self.step.ranks if rank is None else [rank])
         result = []
         for place, mine in enumerate(times):
             if rank is not None and self.step.ranks[place] != rank:
@@ -406,9 +407,11 @@ class StepEdits:
         if len(read) == 1:
             raise NoEvidenceError("only one pipeline stage was read, so there are none to even out")
 
-    def _check_launches(self) -> None:
+    def _check_launches(self, ranks: Sequence[int]) -> None:
         if all((work.launch_ns == MISSING).all() for work in self.step.works):
             raise NoEvidenceError("the traces hold no launches")
+        if lacking := sorted(set(ranks).intersection(self.untied)):
+            raise NoEvidenceError(untied_words(lacking))
 
     def _shortest(self, times: AllTimes) -> int:
         """The shortest transfer of the step."""
@@ -443,6 +446,14 @@ class StepEdits:
             result.append(_scaled(mine, np.where(own_work(work), of_kernel, 1.0)))
             low += len(first)
         return tuple(result)
+
+
+def untied_words(ranks: Sequence[int]) -> str:
+    """Why what communication and hosts of some ranks held up is not known, see ``StepEdits.untied``."""
+    return (
+        f"{numbered('rank', ranks)} recorded no launches of communication, or not of all, so what waits for it is not "
+        "known; also record the host, from before the step on (ProfilerActivity.CPU)"
+    )
 
 
 def _layers(work: RankWork) -> int:
