@@ -22,7 +22,7 @@ from traceviz_dag.analyze.findings.rules.environment import KNOWN_SQL
 from traceviz_dag.analyze.findings.rules.registry import RULES
 from traceviz_dag.analyze.findings.verdict import NOTABLE, Evidence, Verdict, verdict
 from traceviz_dag.analyze.waits.blame import uncertain_waits
-from traceviz_dag.analyze.waits.unknown_waits import UNKNOWN_COLUMNS, UnknownWaits, unknown_waits
+from traceviz_dag.analyze.waits.unknown_waits import UNKNOWN_COLUMNS, UnknownWaits, lost_kernels, unknown_waits
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.tables import FINDINGS
 from traceviz_dag.vocabulary import StepKind, TrainingFramework
@@ -171,6 +171,13 @@ def stored_unknown_waits(lake: Lake, run: str, iteration: int) -> UnknownWaits |
     if not lake.exists("collectives", run=run, iteration=iteration):
         return None
     return unknown_waits(lake.table("collectives", run, iteration).arrow(UNKNOWN_COLUMNS))
+
+
+def stored_lost_kernels(lake: Lake, run: str, iteration: int) -> UnknownWaits | None:
+    """What of an iteration's communication the traces lost, from its table ``collectives``; see ``lost_kernels``."""
+    if not lake.exists("collectives", run=run, iteration=iteration):
+        return None
+    return lost_kernels(lake.table("collectives", run, iteration).arrow(UNKNOWN_COLUMNS))
 
 
 def compared_environment(lake: Lake, run: str, iteration: int) -> dict[str, list[str]]:
