@@ -128,9 +128,12 @@ def analyze(
         tell_partial(meant)
     end_failed(results)
     end_partial(meant)
-    places = [(summary["run"], summary["iteration"], summary["waits_unknown"]) for summary in summaries]
-    lost = [stored_lost_kernels(lake, run, iteration) for run, iteration, _ in places]
-    end_untold([untold_waits(*at, why or (one and asdict(one))) for (*at, why), one in zip(places, lost, strict=True)])
+    untold = []
+    for one in summaries:
+        lost = stored_lost_kernels(lake, one["run"], one["iteration"])
+        why = one["waits_unknown"] or (lost and asdict(lost))
+        untold.append(untold_waits(one["run"], one["iteration"], why))
+    end_untold(untold)
 
 
 def _write_reports(lake: Lake, summaries: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], str]:
