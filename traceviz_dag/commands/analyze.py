@@ -131,7 +131,7 @@ def analyze(
     untold = []
     for one in summaries:
         lost = stored_lost_kernels(lake, one["run"], one["iteration"])
-        why = one["waits_unknown"] or (lost and asdict(lost))
+        why = one["waits_unknown"] or (None if lost is None else asdict(lost))
         untold.append(untold_waits(one["run"], one["iteration"], why))
     end_untold(untold)
 

@@ -169,26 +169,33 @@ class StepEdits:
             result[number] = replace(mine, duration_ns=duration)
         return tuple(result)
 
-    def no_congestion(self, times: AllTimes) -> AllTimes:
+    def no_congestion(self, times: AllTimes, unjudged: bool = False) -> AllTimes:
         """Let transfers that took far longer than like ones of their rank take as long as these usually do.
+
+        Args:
+            unjudged: let transfers with too few like ones to be judged take no longer than the shortest of the step:
+                all beyond that may be congestion.
 
         Raises:
             NoEvidenceError: none took so much longer.
         """
-        if not any(len(kernel) for kernel, _ in self._congested):
+        if not any(len(kernel) for kernel, _, _ in self._congested):
             raise NoEvidenceError(
                 f"no transfer takes {CONGESTED_TIMES:g} times what {FEWEST_ALIKE} or more like it usually take"
             )
-        result = []
-        for mine, (kernel, usual) in zip(times, self._congested, strict=True):
+        result, shortest = [], self._shortest(times)
+        for mine, (kernel, usual, few) in zip(times, self._congested, strict=True):
             duration = mine.duration_ns.copy()
             duration[kernel] = np.minimum(duration[kernel], usual)
+            if unjudged:
+                duration[few] = np.minimum(duration[few], shortest)
             result.append(replace(mine, duration_ns=duration))
         return tuple(result)
 
     @cached_property
-    def _congested(self) -> list[tuple[Int64, Int64]]:
-        """Per rank, the transfers that took far longer than like ones, and what these usually take, ns.
+    def _congested(self) -> list[tuple[Int64, Int64, Int64]]:
+        """Per rank, the transfers that took far longer than like ones, what these usually take, ns, and the transfers
+        that have too few like ones.
 
         Similar are transfers of one rank, operation, dimension, phase and size with the same others, told apart by the
         lowest and the highest of them; the usual time is their lower median.
@@ -208,9 +215,9 @@ class StepEdits:
             signatures = np.stack((work.kernels.signature[own], low, high), axis=1)
             known, kind = np.unique(signatures, axis=0, return_inverse=True)
             usual = lower_medians(kind.astype(np.int64), transfer, len(known)).astype(np.int64)[kind]
-            late = np.bincount(kind, minlength=len(known))[kind] >= FEWEST_ALIKE
-            late &= (transfer >= CONGESTED_TIMES * usual) & (transfer - usual >= LEAST_CONGESTED_NS)
-            found.append((own[late], usual[late]))
+            judged = np.bincount(kind, minlength=len(known))[kind] >= FEWEST_ALIKE
+            late = judged & (transfer >= CONGESTED_TIMES * usual) & (transfer - usual >= LEAST_CONGESTED_NS)
+            found.append((own[late], usual[late], own[~judged]))
         return found
 
     def even_layers(self, times: AllTimes) -> AllTimes:

@@ -372,8 +372,9 @@ class WhatIf:
     def general(self) -> Iterator[Edit]:
         """The edits that name neither a rank nor a dimension."""
         hosts = ("no_pauses", "no_hidden_waits", "host_free")
-        for name in ("even_layers", "equal_stages", "no_jitter", *hosts, "balanced_experts", "no_congestion"):
+        for name in ("even_layers", "equal_stages", "no_jitter", *hosts, "balanced_experts"):
             yield Edit(name, getattr(self.edits, name))
+        yield Edit("no_congestion", self.edits.no_congestion, partial(self.edits.no_congestion, unjudged=True))
 
     def host_free(self, rank: int) -> Edit:
         """See ``StepEdits.host_free``."""
