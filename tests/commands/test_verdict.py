@@ -54,10 +54,18 @@ def test_nothing_wrong_is_a_verdict_and_what_is_not_known_makes_it_less_sure():
     found = verdict([], SURE)
     assert found.limit.startswith("no fault found") and (found.then, found.doubts) == ((), ())
     doubtful = Evidence(
-        ranks=4, partial="PARTIAL: rank 3", clocks=2, unknown_waits=None, uncertain=0.2, unclassified=0.1, open=1
+        ranks=4,
+        partial="PARTIAL: rank 3",
+        clocks=2,
+        unknown_waits=None,
+        uncertain=0.2,
+        unclassified=0.1,
+        open=1,
+        launchless=1,
     )
     assert verdict([], doubtful).doubts == (
         *("PARTIAL: rank 3", "clocks are solved for 2 of 4 ranks"),
+        "launches of some kernels are not recorded on 1 of 4 ranks",
         *("1 note may be a finding", "10 % of kernel time is unclassified"),
     )
 

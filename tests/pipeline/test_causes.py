@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ import pytest
 from benchmarks import edges
 from benchmarks.what_if import cases, outcome
 from tests.commands.jobs import analysed_at, home_of, traces_of
+from tests.damage import call
 from tests.nsys_file import Export
 from tests.sets import fast
 from tests.show.home import fill_home
@@ -29,6 +31,7 @@ from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
 from traceviz_dag.pipeline.causes import RankedStep, causes_tables, ranked_steps
+from traceviz_dag.pipeline.findings import stored_verdict
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import ContextExchange, Edges, Era, Graphs, Recompute
@@ -229,6 +232,50 @@ def test_a_gain_that_depends_on_unmatched_communication_is_not_predicted_and_its
     assert not known.standard_and_refused(suspects)[1] or 2 not in {
         edit.rank for edit, _ in known.standard_and_refused(suspects)[1] if edit.name == "fix_rank"
     }
+
+
+@pytest.mark.parametrize("blind", [(3,), (0, 1, 2, 3)])
+def test_a_gain_that_depends_on_launches_that_are_not_recorded_is_not_predicted_and_the_verdict_says_so(
+    blind, tmp_path
+):
+    """Operators still stand for the launches of most kernels, but for those of no message between stages."""
+    simulate(small(pp=2, dp=2, layers=4, faults=replace(small().faults, slow_gpu=3)), tmp_path / "job", workers=1)
+    for rank in blind:
+        (path,) = (tmp_path / "job").rglob(f"rank_{rank:04}_*.gz")
+        content = json.loads(gzip.decompress(path.read_bytes()))
+        lost = ("cuda_runtime", "cuda_driver", "ac2g")
+        kept = [row for row in content["traceEvents"] if row.get("cat") not in lost]
+        path.write_bytes(gzip.compress(json.dumps({**content, "traceEvents": kept}).encode()))
+    fill_home(tmp_path / "home", [tmp_path / "job"])
+    lake = open_lake(tmp_path / "home")
+    (place,) = lake.partitions("topology")
+    found = stored_verdict(lake, place.run, place.iteration, "")
+    told = {row["edit"]: row for row in lake.query("FROM what_if WHERE rank IS NULL OR rank = 3").to_pylist()}
+    for edit in ("fix_rank", "host_free", "no_pauses"):
+        assert told[edit]["gain_ns"] is None and "recorded no launches of communication" in told[edit]["refusal"], edit
+    assert found is not None
+    assert f"launches of some kernels are not recorded on {len(blind)} of 4 ranks" in found.doubts
+
+
+def test_lost_kernels_of_communication_blame_no_innocent_peer_and_no_answer_is_sure(tmp_path):
+    faults = replace(small().faults, slow_gpu=5, slow_gpu_factor=1.3)
+    settings = JobSettings(tp=2, pp=2, dp=2, layers=4, microbatches=4, seed=31001, faults=faults)
+    simulate(settings, tmp_path / "job", workers=1)
+    for path in sorted((tmp_path / "job").rglob("rank_*.gz")):
+        draw = random.Random(100 + int(path.name[5:9]))
+        content = json.loads(gzip.decompress(path.read_bytes()))
+        kept = [
+            row
+            for row in content["traceEvents"]
+            if not (row.get("cat") == "kernel" and "nccl" in row["name"] and draw.random() < 0.1)
+        ]
+        path.write_bytes(gzip.compress(json.dumps({**content, "traceEvents": kept}).encode()))
+    answer = call("analyze", tmp_path / "job", "--home", tmp_path / "home", "--no-report")
+    assert answer.code == 2 and "their traces lost rows" in answer.err
+    lake = open_lake(tmp_path / "home")
+    assert {row["rank"] for row in lake.query("FROM findings WHERE rule = 'slow_rank'").to_pylist()} == {5}
+    late = {row["rank"]: row["own_ns"] for row in lake.query("FROM late_ranks").to_pylist()}
+    assert late[4] < 0.25 * late[5], "what it hands on would be its own"
 
 
 def test_what_a_missing_rank_was_waited_for_is_no_transfer_and_no_sure_gain(tmp_path):

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,12 +85,13 @@ def analyze(
     A file that cannot be read, or only in part, is reported; the other ranks are analysed, and the exit code is 2.
     Measures across ranks leave out ranks read in part, unless --allow-partial counts them. Missing ranks make the
     result partial as well, unless you chose the ranks by naming files, by --pattern, or accept them by --allow-partial.
-    The exit code is also 2 where it is not known who waited for whom among ranks that were read, or where they
-    contradict each other in what they communicate.
+    The exit code is also 2 where it is not known who waited for whom among ranks that were read, as where traces lost
+    kernels of communication, or where they contradict each other in what they communicate.
     """
     from traceviz_dag.pipeline.analysis import BUILT_IN_RULES, AnalysisSettings, analyse
     from traceviz_dag.pipeline.completeness import ranks_chosen_by_name, stored_completeness
     from traceviz_dag.pipeline.discovery import inputs_below
+    from traceviz_dag.pipeline.findings import stored_lost_kernels
 
     inputs = inputs_below(paths, pattern=pattern, rank=rank, home=real_path(home), with_known=True)
     folder = real_path(home)
@@ -127,7 +128,12 @@ def analyze(
         tell_partial(meant)
     end_failed(results)
     end_partial(meant)
-    end_untold([untold_waits(summary["run"], summary["iteration"], summary["waits_unknown"]) for summary in summaries])
+    untold = []
+    for one in summaries:
+        lost = stored_lost_kernels(lake, one["run"], one["iteration"])
+        why = one["waits_unknown"] or (None if lost is None else asdict(lost))
+        untold.append(untold_waits(one["run"], one["iteration"], why))
+    end_untold(untold)
 
 
 def _write_reports(lake: Lake, summaries: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], str]:

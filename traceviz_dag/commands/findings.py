@@ -76,7 +76,7 @@ def findings(
     that were read who waited for whom, so that a late one is not found.
     """
     from traceviz_dag.analyze.findings.rules.registry import RULE_NAMES
-    from traceviz_dag.pipeline.findings import stored_unknown_waits
+    from traceviz_dag.pipeline.findings import stored_lost_kernels, stored_unknown_waits
     from traceviz_dag.read.training_log import read_training_log
 
     for name in fail_on or ():
@@ -103,7 +103,8 @@ def findings(
         waits = [
             untold_waits(each.run, each.iteration, None if unknown is None else asdict(unknown))
             for each in iterations
-            for unknown in [stored_unknown_waits(each.lake, each.run, each.iteration)]
+            for place in [(each.lake, each.run, each.iteration)]
+            for unknown in [stored_unknown_waits(*place) or stored_lost_kernels(*place)]
         ]
         for line in unread:
             typer.echo(f"traceviz: {line}", err=True)

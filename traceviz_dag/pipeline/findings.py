@@ -20,9 +20,9 @@ from traceviz_dag.analyze.findings.rule import EditKey
 from traceviz_dag.analyze.findings.rules import slow_rank
 from traceviz_dag.analyze.findings.rules.environment import KNOWN_SQL
 from traceviz_dag.analyze.findings.rules.registry import RULES
-from traceviz_dag.analyze.findings.verdict import Evidence, Verdict, verdict
+from traceviz_dag.analyze.findings.verdict import NOTABLE, Evidence, Verdict, verdict
 from traceviz_dag.analyze.waits.blame import uncertain_waits
-from traceviz_dag.analyze.waits.unknown_waits import UNKNOWN_COLUMNS, UnknownWaits, unknown_waits
+from traceviz_dag.analyze.waits.unknown_waits import UNKNOWN_COLUMNS, UnknownWaits, lost_kernels, unknown_waits
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.tables import FINDINGS
 from traceviz_dag.vocabulary import StepKind, TrainingFramework
@@ -55,6 +55,12 @@ FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
 _FRAMEWORK_SQL = """
 SELECT CASE WHEN count(DISTINCT framework) = 1 THEN any_value(framework)::VARCHAR END AS framework
 FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
+"""
+
+_LAUNCHLESS_SQL = f"""
+SELECT count(*) AS ranks FROM traces
+WHERE run = $run AND iteration = $iteration AND status <> 'failed' AND launched_kernels <= (1 - {NOTABLE}) * kernels
+    AND kernels > 0
 """
 
 _STEPS_SQL = """
@@ -145,6 +151,7 @@ def stored_verdict(lake: Lake, run: str, iteration: int, lacking: str) -> Verdic
     if not measures.num_rows:
         return None
     (measured,) = measures.to_pylist()
+    (launchless,) = lake.query_iteration(_LAUNCHLESS_SQL, run=run, iteration=iteration).to_pylist()
     found, unknown = rows.to_pylist(), unknown_waits(collectives)
     evidence = Evidence(
         ranks=measured["ranks"],
@@ -154,6 +161,7 @@ def stored_verdict(lake: Lake, run: str, iteration: int, lacking: str) -> Verdic
         uncertain=uncertain_waits(collectives) / max(collectives.num_rows, 1),
         unclassified=measured["unclassified_share"] or 0.0,
         open=sum(map(may_be_finding, found)),
+        launchless=launchless["ranks"],
     )
     return verdict(found, evidence)
 
@@ -163,6 +171,13 @@ def stored_unknown_waits(lake: Lake, run: str, iteration: int) -> UnknownWaits |
     if not lake.exists("collectives", run=run, iteration=iteration):
         return None
     return unknown_waits(lake.table("collectives", run, iteration).arrow(UNKNOWN_COLUMNS))
+
+
+def stored_lost_kernels(lake: Lake, run: str, iteration: int) -> UnknownWaits | None:
+    """What of an iteration's communication the traces lost, from its table ``collectives``; see ``lost_kernels``."""
+    if not lake.exists("collectives", run=run, iteration=iteration):
+        return None
+    return lost_kernels(lake.table("collectives", run, iteration).arrow(UNKNOWN_COLUMNS))
 
 
 def compared_environment(lake: Lake, run: str, iteration: int) -> dict[str, list[str]]:

@@ -20,6 +20,7 @@ from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import Instances, Usual, launch_gaps, own_work, pauses
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.medians import lower_medians
+from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.arrays import NONE, Bool, Float64, Int64
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
@@ -168,26 +169,33 @@ class StepEdits:
             result[number] = replace(mine, duration_ns=duration)
         return tuple(result)
 
-    def no_congestion(self, times: AllTimes) -> AllTimes:
+    def no_congestion(self, times: AllTimes, unjudged: bool = False) -> AllTimes:
         """Let transfers that took far longer than like ones of their rank take as long as these usually do.
+
+        Args:
+            unjudged: let transfers with too few like ones to be judged take no longer than the shortest of the step:
+                all beyond that may be congestion.
 
         Raises:
             NoEvidenceError: none took so much longer.
         """
-        if not any(len(kernel) for kernel, _ in self._congested):
+        if not any(len(kernel) for kernel, _, _ in self._congested):
             raise NoEvidenceError(
                 f"no transfer takes {CONGESTED_TIMES:g} times what {FEWEST_ALIKE} or more like it usually take"
             )
-        result = []
-        for mine, (kernel, usual) in zip(times, self._congested, strict=True):
+        result, shortest = [], self._shortest(times)
+        for mine, (kernel, usual, few) in zip(times, self._congested, strict=True):
             duration = mine.duration_ns.copy()
             duration[kernel] = np.minimum(duration[kernel], usual)
+            if unjudged:
+                duration[few] = np.minimum(duration[few], shortest)
             result.append(replace(mine, duration_ns=duration))
         return tuple(result)
 
     @cached_property
-    def _congested(self) -> list[tuple[Int64, Int64]]:
-        """Per rank, the transfers that took far longer than like ones, and what these usually take, ns.
+    def _congested(self) -> list[tuple[Int64, Int64, Int64]]:
+        """Per rank, the transfers that took far longer than like ones, what these usually take, ns, and the transfers
+        that have too few like ones.
 
         Similar are transfers of one rank, operation, dimension, phase and size with the same others, told apart by the
         lowest and the highest of them; the usual time is their lower median.
@@ -207,9 +215,9 @@ class StepEdits:
             signatures = np.stack((work.kernels.signature[own], low, high), axis=1)
             known, kind = np.unique(signatures, axis=0, return_inverse=True)
             usual = lower_medians(kind.astype(np.int64), transfer, len(known)).astype(np.int64)[kind]
-            late = np.bincount(kind, minlength=len(known))[kind] >= FEWEST_ALIKE
-            late &= (transfer >= CONGESTED_TIMES * usual) & (transfer - usual >= LEAST_CONGESTED_NS)
-            found.append((own[late], usual[late]))
+            judged = np.bincount(kind, minlength=len(known))[kind] >= FEWEST_ALIKE
+            late = judged & (transfer >= CONGESTED_TIMES * usual) & (transfer - usual >= LEAST_CONGESTED_NS)
+            found.append((own[late], usual[late], own[~judged]))
         return found
 
     def even_layers(self, times: AllTimes) -> AllTimes:
@@ -268,9 +276,9 @@ class StepEdits:
         """Remove the pauses of all hosts.
 
         Raises:
-            NoEvidenceError: no launches are known.
+            NoEvidenceError: no launches are known, or not those of communication.
         """
-        self._check_launches()
+        self._check_launches(self.step.ranks)
         return tuple(_without_pauses(*each) for each in zip(self.step.works, times, self.pauses, strict=True))
 
     def no_hidden_waits(self, times: AllTimes) -> AllTimes:
@@ -378,9 +386,9 @@ class StepEdits:
             rank: whose host; None: all.
 
         Raises:
-            NoEvidenceError: no launches are known.
+            NoEvidenceError: no launches are known, or not those of communication.
         """
-        self._check_launches()
+        self._check_launches(self.step.ranks if rank is None else [rank])
         result = []
         for place, mine in enumerate(times):
             if rank is not None and self.step.ranks[place] != rank:
@@ -406,9 +414,11 @@ class StepEdits:
         if len(read) == 1:
             raise NoEvidenceError("only one pipeline stage was read, so there are none to even out")
 
-    def _check_launches(self) -> None:
+    def _check_launches(self, ranks: Sequence[int]) -> None:
         if all((work.launch_ns == MISSING).all() for work in self.step.works):
             raise NoEvidenceError("the traces hold no launches")
+        if lacking := sorted(set(ranks).intersection(self.untied)):
+            raise NoEvidenceError(untied_words(lacking))
 
     def _shortest(self, times: AllTimes) -> int:
         """The shortest transfer of the step."""
@@ -443,6 +453,14 @@ class StepEdits:
             result.append(_scaled(mine, np.where(own_work(work), of_kernel, 1.0)))
             low += len(first)
         return tuple(result)
+
+
+def untied_words(ranks: Sequence[int]) -> str:
+    """Why what communication and hosts of some ranks held up is not known, see ``StepEdits.untied``."""
+    return (
+        f"{numbered('rank', ranks)} recorded no launches of communication, or not of all, so what waits for it is not "
+        "known; also record the host, from before the step on (ProfilerActivity.CPU)"
+    )
 
 
 def _layers(work: RankWork) -> int:

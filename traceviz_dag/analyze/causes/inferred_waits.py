@@ -193,9 +193,14 @@ def in_graphs(kernels: RankKernels, apart: Bool, members: Int64) -> Waits:
 
 
 def lacks_launches(kernels: RankKernels) -> bool:
-    """Whether of communications on streams of their own, or most of them, no launch is known, so no wait."""
-    launches = kernels.launch_ns[on_streams_of_their_own(kernels)]
-    return 2 * int((launches == MISSING).sum()) > len(launches)
+    """Whether of most communications on a stream of their own no launch is known, so no wait.
+
+    Each stream counts: where the calls that launch are not on record, the operators around them stand for the launches
+    of collectives, and nothing does for those of messages.
+    """
+    apart = on_streams_of_their_own(kernels)
+    lost = np.bincount(kernels.stream[apart], weights=kernels.launch_ns[apart] == MISSING)
+    return bool((2 * lost > np.bincount(kernels.stream[apart])).any())
 
 
 def done_before(kernels: RankKernels) -> Int64:

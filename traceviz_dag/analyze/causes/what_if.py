@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits
+from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits, untied_words
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN, error_bar, gain_row
 from traceviz_dag.analyze.causes.reordered import Change, items_of
 from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
-from traceviz_dag.analyze.wording import numbered, spanned, unspanned
+from traceviz_dag.analyze.wording import spanned, unspanned
 from traceviz_dag.arrays import Int64
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
@@ -211,10 +211,7 @@ class WhatIf:
 
     @property
     def _untied_words(self) -> str:
-        return (
-            f"{numbered('rank', self.edits.untied)} recorded no launches of communication, so what waits for it is "
-            "not known; also record the host, from before the step on (ProfilerActivity.CPU)"
-        )
+        return untied_words(self.edits.untied)
 
     def _is_enough(self, gain: int, low: int) -> bool:
         return gain >= LEAST_GAIN * self.step_ns and low > 0
@@ -375,8 +372,9 @@ class WhatIf:
     def general(self) -> Iterator[Edit]:
         """The edits that name neither a rank nor a dimension."""
         hosts = ("no_pauses", "no_hidden_waits", "host_free")
-        for name in ("even_layers", "equal_stages", "no_jitter", *hosts, "balanced_experts", "no_congestion"):
+        for name in ("even_layers", "equal_stages", "no_jitter", *hosts, "balanced_experts"):
             yield Edit(name, getattr(self.edits, name))
+        yield Edit("no_congestion", self.edits.no_congestion, partial(self.edits.no_congestion, unjudged=True))
 
     def host_free(self, rank: int) -> Edit:
         """See ``StepEdits.host_free``."""

@@ -17,7 +17,8 @@ MOST_FIXES = 3
 """Fixes that a verdict names."""
 
 NOTABLE = 0.01
-"""Share of kernel time without a category, or of communication without a certain wait, from which it is a doubt."""
+"""Share of kernel time without a category, of communication without a certain wait, or of a rank's kernels without a
+launch, from which it is a doubt."""
 
 LONGER = 1.1
 """An iteration differs whose step takes so many times as long."""
@@ -83,7 +84,8 @@ class Evidence:
         ranks: that were read. partial: what of the iteration was not read; empty where all was.
         clocks: ranks whose clocks are solved. unknown_waits: why no wait is certain; None where some are.
         uncertain: share of communication kernels without a certain wait. unclassified: share of kernel time without a
-            category. open: notes that may be findings.
+            category. open: notes that may be findings. launchless: ranks that lack the launches of ``NOTABLE`` of their
+            kernels or more.
     """
 
     ranks: int
@@ -93,6 +95,7 @@ class Evidence:
     uncertain: float
     unclassified: float
     open: int
+    launchless: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,8 @@ def _doubts(evidence: Evidence) -> tuple[str, ...]:
         doubts.append(f"{share(evidence.uncertain)} of communication kernels have no certain wait")
     if evidence.ranks == 1:
         doubts.append("one rank shows neither who is slow nor who is late")
+    if evidence.launchless:
+        doubts.append(f"launches of some kernels are not recorded on {evidence.launchless} of {evidence.ranks} ranks")
     if evidence.open:
         doubts.append(counted(evidence.open, "note may be a finding", "notes may be findings"))
     if evidence.unclassified >= NOTABLE:

@@ -14,10 +14,13 @@ from traceviz_dag.analyze.waits.blame import uncertain_waits
 from traceviz_dag.analyze.wording import numbered, spanned
 
 UNKNOWN_COLUMNS = (
-    *("rank", "dimension", "group_name", "members", "matched_by", "fault", "aligned_refusal"),
+    *("rank", "dimension", "group_name", "members", "members_found", "matched_by", "fault", "aligned_refusal"),
     *("wait_aligned_ns", "wait_by_duration_ns"),
 )
 """Columns of ``collectives`` that are read here."""
+
+NOTABLE_LOSS = 0.01
+"""Share of communication kernels whose other members' kernels are lost, from which an answer is not certain."""
 
 CONTRADICTS = frozenset({Fault.ORDER_DIFFERS, Fault.OPERATIONS_DIFFER})
 """What a communication is that contradicts those of other ranks."""
@@ -72,6 +75,26 @@ def unknown_waits(collectives: pa.Table) -> UnknownWaits | None:
         read = f"only {len(ranks)} of the {largest} ranks that take part were read"
         return UnknownWaits(f"{about}: {read if unread else 'members have no kernel for them'}", unread)
     return UnknownWaits(f"{about}: {_WHY.get(cause, 'neither solved clocks nor durations show it')}", unread=False)
+
+
+def lost_kernels(collectives: pa.Table) -> UnknownWaits | None:
+    """Of what share of communication kernels the traces lost those of other members; None where it is no doubt.
+
+    A group of which no communication is whole tells nothing: ranks of it may not have been read.
+
+    Args:
+        collectives: that table, or its ``UNKNOWN_COLUMNS``.
+    """
+    rows = collectives.select(list(UNKNOWN_COLUMNS)).to_pylist()
+    whole = {_group(row) for row in rows if row["members"] is not None and row["members_found"] == row["members"]}
+    lost = sum(row["fault"] == Fault.MEMBERS_MISSING and _group(row) in whole for row in rows)
+    if not lost or lost < NOTABLE_LOSS * len(rows):
+        return None
+    reason = (
+        f"{lost} of {len(rows)} communication kernels have no certain wait: members have no kernel for them, though "
+        "they have for others of the same groups; their traces lost rows, or end elsewhere"
+    )
+    return UnknownWaits(reason, unread=False)
 
 
 def _contradiction(rows: list[dict[str, object]], contradicting: list[dict[str, object]]) -> str:

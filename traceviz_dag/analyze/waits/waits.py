@@ -22,7 +22,7 @@ from traceviz_dag.analyze.kernel_intervals import codes, kernel_intervals
 from traceviz_dag.analyze.matching.communications import labels, nullable, optional_integers
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.waits.arrivals import Arrivals, judge_arrivals
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import NONE, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import COLLECTIVES
 from traceviz_dag.vocabulary import Dimension
@@ -207,9 +207,12 @@ def _fill_own(filled: dict[str, Int64], mine: Int64, activity: _Activity, matche
 def _previous_meetings(matches: Matches) -> tuple[Int64, npt.NDArray[np.bool_]]:
     """Where the members of a collective within one stage last met.
 
+    A collective of which a rank's trace lost the kernel is not counted: the others' windows would begin there, its own
+    before, and what it did since would look as if it had more to do.
+
     Returns:
-        Per row its rank's row of the group's collective before, else ``MISSING``; and whether it is the first one of
-        the group, in a training step that is known.
+        Per row its rank's row of the last collective before of which as many members are known as of any of the group,
+        else ``MISSING``; and whether there is none, in a training step that is known.
     """
     before, first = np.full(len(matches.rows), MISSING), np.zeros(len(matches.rows), dtype=bool)
     rows = matches.collective_rows
@@ -218,8 +221,13 @@ def _previous_meetings(matches: Matches) -> tuple[Int64, npt.NDArray[np.bool_]]:
         return before, first
     _, queue = number_groups(matches.grouped.group[rows], matches.rows.rank[rows])
     order = matches.rows.order(rows, queue.astype(np.int64))
-    follows = queue[order][1:] == queue[order][:-1]
-    before[rows[order[1:][follows]]] = rows[order[:-1][follows]]
+    group, found = matches.grouped.group[rows], matches.found[rows]
+    most = np.zeros(int(group.max()) + 1, np.int64)
+    np.maximum.at(most, group, found)
+    met = (found == most[group])[order]
+    last = np.append(NONE, np.maximum.accumulate(np.where(met, np.arange(len(order)), NONE))[:-1])
+    follows = (last != NONE) & (queue[order] == queue[order][last])
+    before[rows[order[follows]]] = rows[order[last[follows]]]
     first[rows] = (before[rows] == MISSING) & (matches.rows.integers("step")[rows] != MISSING)
     return before, first
 

@@ -67,7 +67,7 @@ def _detail(row: Row) -> str:
     return (
         f"{share(row['share'])} of transfers ({where}); median, against similar ones among the same ranks, waits "
         f"excluded; {duration(row['more_ns'])} more per rank; transfers with fewer than {row['fewest']} similar "
-        "ones are not judged"
+        "ones are not judged: the highest gain takes all but the shortest transfer's time of theirs for congestion"
     )
 
 

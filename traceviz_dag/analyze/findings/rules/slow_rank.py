@@ -7,7 +7,7 @@ from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule
 from traceviz_dag.analyze.findings.rules import launch_bound
 from traceviz_dag.analyze.findings.rules.host_pauses import UNNAMED_SQL
 from traceviz_dag.analyze.findings.rules.slow_group import SLOW
-from traceviz_dag.analyze.slow_ranks import MAY_BE_WORK, in_steps
+from traceviz_dag.analyze.slow_ranks import MAY_BE_WORK, SLOWER, in_steps
 from traceviz_dag.analyze.waits.blame import share_of_step
 from traceviz_dag.analyze.wording import counted, duration
 from traceviz_dag.vocabulary import FindingClass
@@ -43,6 +43,14 @@ named AS (
 -- And who computes late for the tokens that its experts take is a finding of another rule.
 crowded AS (
     SELECT rank FROM expert_loads WHERE run = $run AND iteration = $iteration AND load >= {MORE_TOKENS}
+),
+-- Who computes as fast as its peers and waits longer for slow ones than others wait for it hands their lateness on.
+fast AS (
+    SELECT rank FROM rank_speeds WHERE run = $run AND iteration = $iteration AND ratio < {1 + SLOWER}
+),
+handed_on AS (
+    SELECT rank, sum(wait_ns) AS handed_on_ns FROM blame
+    WHERE run = $run AND iteration = $iteration AND late_rank IN (SELECT rank FROM slow) GROUP BY rank
 )
 SELECT
     rank, stage, value, more_ns, peers, against, against LIKE '%stages' AS inferred, 'fault' AS class, kernel,
@@ -54,12 +62,14 @@ SELECT rank, late.stage, own_share, own_ns, NULL, 'late', false,
     CASE WHEN work >= {MORE_WORK} AND late_category LIKE '%_computation' THEN 'opportunity' ELSE 'fault' END, NULL,
     late_category, last, communications, work, work_by, NULL, steps
 FROM (FROM late_ranks LEFT JOIN named USING (rank) LEFT JOIN {STAGES} USING (rank)
-    WHERE run = $run AND iteration = $iteration) AS late
+    LEFT JOIN handed_on USING (rank) WHERE run = $run AND iteration = $iteration) AS late
 LEFT JOIN (SELECT rank, work, work_by FROM rank_speeds WHERE run = $run AND iteration = $iteration) USING (rank)
 WHERE blamed AND rank NOT IN ({SLOW})
     AND rank NOT IN (SELECT rank FROM slow) AND coalesce(starved_ns, 0) < own_ns / 2
     AND NOT (late_category = 'host' AND rank IN (SELECT rank FROM ({launch_bound.SQL}) WHERE rank IS NOT NULL))
     AND NOT (rank IN (SELECT rank FROM crowded) AND late_category LIKE '%_computation')
+    AND NOT (late_category LIKE '%_computation' AND coalesce(work, 1) < {MORE_WORK} AND rank IN (SELECT rank FROM fast)
+        AND own_ns < coalesce(handed_on_ns, 0))
 """
 
 

@@ -44,7 +44,8 @@ export function rounded(value) {
  * @param {Step} step
  * @param {Times} times
  * @param {Edit} edit
- * @param {boolean} unmatched take communications that are not matched as transfers, too
+ * @param {boolean} unmatched take communications that are not matched as transfers, and let congestion be what it may
+ *   be where too few transfers are alike
  * @returns {Times}
  */
 export function edited(step, times, edit, unmatched = false) {
@@ -77,7 +78,7 @@ export function edited(step, times, edit, unmatched = false) {
     case "balanced_experts":
       return balancedExperts(step, times);
     case "no_congestion":
-      return withoutCongestion(step, times);
+      return withoutCongestion(step, times, unmatched);
     case "hide":
       return hidden(step, times, dimension, unmatched);
     case "faster":
@@ -85,6 +86,11 @@ export function edited(step, times, edit, unmatched = false) {
     default:
       throw new Error(`no edit ${edit.name}`);
   }
+}
+
+/** Whether an edit may do more than it does for sure. @param {Step} step @param {Edit} edit */
+export function mayDoMore(step, { name, dimension }) {
+  return name === "no_congestion" || (dimension !== undefined && hasUnmatched(step, dimension));
 }
 
 /** Whether communications of a dimension are not matched. @param {Step} step @param {string} dimension */
@@ -294,8 +300,9 @@ function lowestAndHighest(step) {
   return new Map([...of].map(([kernel, ends]) => [kernel, ends.join(" ")]));
 }
 
-/** @param {Step} step @param {Times} times */
-function withoutCongestion(step, times) {
+/** @param {Step} step @param {Times} times @param {boolean} unjudged take what may be congestion, too */
+function withoutCongestion(step, times, unjudged) {
+  const shortest = shortestTransfer(step, times);
   const { member_kernel: kernels, kind, duration_ns: taken } = step.columns;
   const duration = times.duration.slice();
   const others = lowestAndHighest(step);
@@ -311,7 +318,11 @@ function withoutCongestion(step, times) {
       else alike.set(like, [kernel]);
     }
     for (const group of alike.values()) {
-      if (group.length < FEWEST_ALIKE) continue;
+      if (group.length < FEWEST_ALIKE) {
+        // All beyond the shortest transfer may be congestion.
+        if (unjudged) for (const kernel of group) duration[kernel] = Math.min(duration[kernel], shortest);
+        continue;
+      }
       const usual = middle(group.map((kernel) => taken[kernel]));
       for (const kernel of group) {
         const late = taken[kernel] >= CONGESTED_TIMES * usual && taken[kernel] - usual >= LEAST_CONGESTED_NS;

@@ -1,6 +1,6 @@
 /** What edits gain: predictions and their error bars as in analyze/causes/what_if.py and gains.py. */
 
-import { edited, hasUnmatched, rounded } from "./edits.js";
+import { edited, mayDoMore, rounded } from "./edits.js";
 import { withoutLags } from "./replay.js";
 
 /** @typedef {import("./edits.js").Edit} Edit */
@@ -56,7 +56,7 @@ export class Predictions {
 /** @param {Known} known @param {Edit[]} edits */
 function ofStep(known, edits) {
   let found = once(known, edits, {});
-  if (edits.some((edit) => edit.dimension !== undefined && hasUnmatched(known.step, edit.dimension))) {
+  if (edits.some((edit) => mayDoMore(known.step, edit))) {
     const most = once(known, edits, { unmatched: true });
     found = { ...found, low: Math.min(found.low, most.low), high: Math.max(found.high, most.high) };
   }
