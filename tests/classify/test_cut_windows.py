@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.accuracy import SMALL
 from tests.classify.test_kernels import run
+from tests.damage import events_of, write_events
 from tests.kineto_file import KinetoFile
 from tests.sets import fast
 from traceviz_dag.analyze.accuracy import compared, shares
@@ -109,6 +110,25 @@ def test_two_whole_steps_stay_as_they_are(tmp_path, stacks):
     for one, wrong in classified(replace(INTERLEAVED, **TWO, stacks=stacks, seed=7), tmp_path / "run"):
         assert wrong == 0 and not one.steps.cuts
         assert set(one.steps.microbatch.tolist()) == set(range(8)) and set(one.steps.chunk.tolist()) == {0, 1}
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_a_whole_step_that_lost_its_mark_is_not_called_cut(tmp_path, within):
+    """The frame around the training step outlasts it; without one, nothing shows what the window holds."""
+    simulate(replace(PIPELINED, seed=7), tmp_path / "run", workers=1)
+    (inputs,) = inputs_below([tmp_path / "run"])
+    said = []
+    for entry in inputs.ranks:
+        trace = events_of(Path(entry.path))
+        lost = ("ProfilerStep#",) if within else ("ProfilerStep#", "train_step")
+        of = [event for event in trace["traceEvents"] if not any(name in event.get("name", "") for name in lost)]
+        write_events(Path(entry.path), trace | {"traceEvents": of})
+        events = read_kineto(Path(entry.path))
+        one = classify_trace(events, entry.rank, read_topology(inputs), load_rules())
+        said.append(window_fault(one.steps.cuts, None) or "")
+    assert "the window st" not in "".join(said)
+    assert any("no ProfilerStep mark, and nothing else, shows where it ends" in each for each in said) is not within
+    assert within or "not known to be recorded whole" in "".join(said)
 
 
 def test_numbers_go_on_after_a_step_whose_beginning_is_lost(tmp_path):

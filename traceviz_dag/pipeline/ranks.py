@@ -19,6 +19,7 @@ from traceviz_dag.analyze.waits.beside import with_beside
 from traceviz_dag.classify.dimensions.communication import job_groups
 from traceviz_dag.classify.framework import framework_of
 from traceviz_dag.classify.kernels import Classification, classify
+from traceviz_dag.classify.phases.passes import BEGINS_UNMARKED, ENDS_UNMARKED
 from traceviz_dag.classify.phases.schedule_order import BACKWARD, FORWARD
 from traceviz_dag.classify.phases.steps import MicrobatchSteps
 from traceviz_dag.classify.phases.training_windows import BEGINS_UNSEEN, ENDS_UNSEEN
@@ -36,6 +37,9 @@ from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, StepEviden
 
 RANK_TABLES = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "overlap")
 """The tables that every rank's trace becomes, in the order in which they are written."""
+
+_UNSEEN = (BEGINS_UNSEEN, BEGINS_UNMARKED, ENDS_UNSEEN, ENDS_UNMARKED)
+"""Reasons for which a training step may be recorded whole all the same."""
 
 _READINGS = 2
 """So often is a file read that changes meanwhile."""
@@ -111,7 +115,7 @@ def window_fault(cuts: Iterable[tuple[int, str]], step: int | None) -> str | Non
         return None
     named = []
     for number, words in sorted(reasons.items()):
-        seen = any(why not in (BEGINS_UNSEEN, ENDS_UNSEEN) for why in words)
+        seen = any(why not in _UNSEEN for why in words)
         step_in_words = f"training step {number}" if number != MISSING else "a training step"
         named.append(f"{step_in_words} is not {'' if seen else 'known to be '}recorded whole: {', '.join(words)}")
     return f"{'; '.join(named)}; start and stop the profiler between training steps"

@@ -6,7 +6,7 @@ nanoseconds on the rank's clock. An integer that an event does not carry is ``MI
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 
 import numpy as np
 
@@ -272,3 +272,12 @@ class TraceEvents:
     operator_facts: CollectiveFacts
     report: ReadReport
     synchronizations: SynchronizationRows = field(default_factory=no_synchronizations)
+
+
+def same_events(one: object, other: object) -> bool:
+    """Whether two traces, or parts of traces, hold the same."""
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other)  # type: ignore[arg-type]
+    if is_dataclass(one) and type(one) is type(other):
+        return all(same_events(getattr(one, each.name), getattr(other, each.name)) for each in fields(one))
+    return one == other

@@ -20,3 +20,10 @@ def rank_of(file: Path) -> int | None:
     """The rank that the name of a file shows; None where it does not."""
     match = _RANK_IN_NAME.search(file.name)
     return None if match is None else int(match[1])
+
+
+def without_iteration(file: Path) -> Path:
+    """A file's path without the iteration in its name, so that a rank's files of several iterations have one."""
+    return file.with_name(
+        re.sub(rf"[_.-]?{_ITERATION_IN_NAME.pattern}", "", file.name, flags=re.IGNORECASE) or file.name
+    )

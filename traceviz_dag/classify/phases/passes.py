@@ -22,6 +22,8 @@ from traceviz_dag.read.host_tree import HostTree
 
 STARTS_AMID = "the window starts in the middle of it"
 STOPS_AMID = "the window stops in the middle of it"
+BEGINS_UNMARKED = "no ProfilerStep mark, and nothing else, shows where it begins"
+ENDS_UNMARKED = "no ProfilerStep mark, and nothing else, shows where it ends"
 SEVERAL = "its mark holds parts of several training steps"
 
 _ROUNDED_NS = 1_000
@@ -150,22 +152,24 @@ def passes_of_frames(
     ended = {each: _is_followed(tree, profiler, each) for each in frames.tolist()}
     split = {int(each) for each in frames if len(np.unique(mark[frame == each])) > 1}
     optimizer_ns = tree.start_ns[optimizer]
+    unbegun, unended = (STARTS_AMID, STOPS_AMID) if len(profiler) else (BEGINS_UNMARKED, ENDS_UNMARKED)
     cuts: dict[tuple[int, str], None] = {}
     for each in frames.tolist():
         marks = np.unique(mark[frame == each]).tolist()
         first, last = marks[0], marks[-1]
         if not begun[each]:
-            cuts[(first, STARTS_AMID)] = None
+            cuts[(first, unbegun)] = None
         if each in split:
             cuts |= {(number, SEVERAL): None for number in marks}
         backward_ns = steps.end_ns[(frame == each) & (steps.direction == BACKWARD)]
-        if not ended[each] or (len(backward_ns) and not (optimizer_ns >= backward_ns.max()).any()):
-            cuts[(last, STOPS_AMID)] = None
+        stops = bool(len(backward_ns)) and not (optimizer_ns >= backward_ns.max()).any()
+        if stops or not ended[each]:
+            cuts[(last, STOPS_AMID if stops else unended)] = None
     if len(frames) and len(optimizer):
         last = int(optimizer[tree.end_ns[optimizer].argmax()])
         number = int(step_at(profiler, tree.start_ns[[last]])[0])
         if not _is_followed(tree, profiler, last) and number in mark:
-            cuts[(number, STOPS_AMID)] = None
+            cuts[(number, unended)] = None
     for number in np.unique(mark).tolist() if len(frames) else ():
         first = int(steps.start_ns[mark == number].min())
         if (step_at(profiler, optimizer_ns[optimizer_ns < first]) == number).any() and number != MISSING:
@@ -214,19 +218,21 @@ def _outermost(tree: HostTree, marked: Int64, position: Int64) -> Int64:
 
 
 def _follows_something(tree: HostTree, profiler: ProfilerSteps, position: int) -> bool:
-    """Whether the thread of a row did something that ended before it, or a mark was open: else the row itself was open
-    as the profiler started, which opens the first mark after that."""
+    """Whether the thread of a row did something that ended before it, or something began earlier, a mark or a row
+    around it: else the row itself was open as the profiler started, which opens the first mark after that."""
     first = int(np.searchsorted(tree.thread, tree.thread[position]))
     start = tree.start_ns[position]
-    return bool((tree.end_ns[first:position] <= start).any() or (profiler.start_ns < start).any())
+    around = (tree.start_ns[first:position] < start - _ROUNDED_NS).any()
+    return bool((tree.end_ns[first:position] <= start).any() or around or (profiler.start_ns < start).any())
 
 
 def _is_followed(tree: HostTree, profiler: ProfilerSteps, position: int) -> bool:
-    """Whether the thread of a row did something after it, or a mark was open: else the row itself was open as the
-    profiler stopped, which closes the last mark before that."""
-    last = int(np.searchsorted(tree.thread, tree.thread[position], side="right"))
+    """Whether the thread of a row did something after it, or something outlasted it, a mark or a row around it: else
+    the row itself was open as the profiler stopped, which closes the last mark before that, and all rows together."""
+    first, last = (int(np.searchsorted(tree.thread, tree.thread[position], side)) for side in ("left", "right"))
     end = tree.end_ns[position]
-    return bool((tree.start_ns[position + 1 : last] >= end).any() or (profiler.end_ns > end + _ROUNDED_NS).any())
+    outlasting = np.append(tree.end_ns[first:last], profiler.end_ns) > end + _ROUNDED_NS
+    return bool((tree.start_ns[position + 1 : last] >= end).any() or outlasting.any())
 
 
 def _starts_of_marks(profiler: ProfilerSteps, mark: Int64) -> Int64:

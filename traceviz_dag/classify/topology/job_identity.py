@@ -135,6 +135,21 @@ def _of_groups(ranks: Mapping[int, TraceIdentity]) -> list[_Conflict]:
     return found
 
 
+def other_groups(one: TraceHeader, other: TraceHeader, rank: int) -> tuple[str, str] | None:
+    """Two headers of one rank that list other members of its group of some kind: the kind and who is in it, and who is
+    in that of the other; None where both may be of one job, which may have made more groups meanwhile."""
+    lists: tuple[defaultdict[str, set[tuple[int, ...]]], ...] = (defaultdict(set), defaultdict(set))
+    for header, listed in zip((one, other), lists, strict=True):
+        for group in header.process_groups:
+            if _is_telling(group, rank):
+                listed[group.description or ""].add(tuple(sorted(group.ranks)))
+    for kind in sorted(lists[0].keys() & lists[1].keys()):
+        mine, its = lists[0][kind] - lists[1][kind], lists[1][kind] - lists[0][kind]
+        if mine and its:
+            return f"its {kind} is {_members(min(mine))}", _members(min(its))
+    return None
+
+
 def _is_telling(group: ProcessGroup, rank: int) -> bool:
     """Whether a group has a kind and lists all of its members, the rank itself among them."""
     return bool(group.description) and rank in group.ranks and len(group.ranks) == group.size

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from filecmp import cmp
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from traceviz_dag.pipeline.captures.capture import Capture, Examination
 from traceviz_dag.pipeline.captures.traces import judge_traces
 from traceviz_dag.pipeline.formats.jobs_apart import jobs_apart
 from traceviz_dag.pipeline.formats.trace_format import Headers, PlaceRequest, RankTrace, Windows
-from traceviz_dag.read.events import TraceEvents, TraceHeader, TracePeek
+from traceviz_dag.read.events import TraceEvents, TraceHeader, TracePeek, same_events
 from traceviz_dag.read.kineto.memory import MEMORY
 from traceviz_dag.read.layouts import TraceFile
 from traceviz_dag.read.placement import Identity, Placement, resolve
@@ -95,7 +96,8 @@ class OneRankAFile(ABC):
         return peeked.fault
 
     def place(self, request: PlaceRequest) -> Placement:
-        """Place files by their paths and headers; unrelated jobs in one folder are runs of their own.
+        """Place files by their paths and headers; unrelated jobs in one folder are runs of their own,
+        and a copy of a rank's file beside it is left out.
 
         Beside files that a home knows none is split off here: `named_files` decides which run a named file joins.
         """
@@ -106,8 +108,15 @@ class OneRankAFile(ABC):
             ranks=request.ranks,
             look=self.identity,
             rank_field=self.rank_field,
-            apart=None if request.ranks else lambda traces: jobs_apart(traces, flat),
+            apart=None if request.ranks else lambda traces: jobs_apart(traces, flat, self._is_copy),
         )
+
+    def _is_copy(self, one: Path, other: Path) -> bool:
+        """Whether two files hold the same events, byte by byte or once they are read."""
+        try:
+            return cmp(one, other, shallow=False) or same_events(self.read(one), self.read(other))
+        except (OSError, BadInputError):
+            return False
 
     def headers(self, entries: Sequence[RankInput], home: Path | None) -> Headers:
         """The header of each file."""
