@@ -34,7 +34,7 @@ from traceviz_dag.pipeline.causes import RankedStep, causes_tables, ranked_steps
 from traceviz_dag.pipeline.findings import stored_verdict
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.simulate import JobSettings, simulate
-from traceviz_dag.simulate.settings import ContextExchange, Edges, Era, Graphs, Recompute
+from traceviz_dag.simulate.settings import ContextExchange, Edges, Era, Faults, Graphs, Recompute
 
 JOBS = {
     "1f1b": small(pp=2, dp=2, layers=4),
@@ -276,6 +276,22 @@ def test_lost_kernels_of_communication_blame_no_innocent_peer_and_no_answer_is_s
     assert {row["rank"] for row in lake.query("FROM findings WHERE rule = 'slow_rank'").to_pylist()} == {5}
     late = {row["rank"]: row["own_ns"] for row in lake.query("FROM late_ranks").to_pylist()}
     assert late[4] < 0.25 * late[5], "what it hands on would be its own"
+
+
+def test_the_bar_of_congestion_holds_what_transfers_lost_that_have_too_few_like_them_to_be_judged(tmp_path):
+    """A burst hits the only all-reduce of the embedding, which no like one shows to be slow."""
+    found = {}
+    for bursts in (0.3, 0.0):
+        settings = JobSettings(tp=4, pp=2, layers=4, microbatches=2, seed=89254, stacks=False, node_size=4)
+        settings = replace(
+            settings, overlap_grad_reduce=False, overlap_param_gather=False, faults=Faults(bursts=bursts)
+        )
+        with analysed(settings, tmp_path / f"{bursts}") as iteration:
+            (ranked,) = steps_of(iteration)
+        found[bursts] = ranked.what_if()
+    (edit,) = (edit for edit in found[0.3].general() if edit.name == "no_congestion")
+    told, true = found[0.3].predict(edit), found[0.3].step_ns - found[0.0].step_ns
+    assert told.gain_low_ns <= told.gain_ns < true <= told.gain_high_ns
 
 
 def test_what_a_missing_rank_was_waited_for_is_no_transfer_and_no_sure_gain(tmp_path):
