@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.accuracy import SMALL
-from tests.damage import call
+from tests.damage import call, events_of, write_events
 from traceviz_dag.simulate import simulate
 from traceviz_dag.simulate.settings import Edges
 
@@ -43,3 +43,23 @@ def test_one_file_is_classified_in_part(run):
     said = call("classify", file, "--json")
     assert said.code == 2 and said.json["partial"] is True and WHY in said.json["fault"]
     assert call("overlap", file, "--json").code == 2
+
+
+def test_ranks_that_lost_their_marks_are_replayed_with_the_others(tmp_path):
+    job = replace(SMALL, pp=2, dp=2, microbatches=4, seed=7)
+    folder = simulate(job, tmp_path / "job", workers=1)
+    answers = []
+    for lost in ((), (1, 2)):
+        for rank in lost:
+            (path,) = folder.glob(f"iteration_10/rank_{rank:04d}*")
+            trace = events_of(path)
+            rows = [row for row in trace["traceEvents"] if "ProfilerStep#" not in row.get("name", "")]
+            write_events(path, trace | {"traceEvents": rows})
+        home = tmp_path / f"home{len(lost)}"
+        said = call("analyze", folder, "--home", home, "--json")
+        assert said.code == 0 and said.json[0]["partial_ranks"] == []
+        query = "SELECT dimension, gain_ns FROM what_if WHERE edit = 'hide' ORDER BY ALL"
+        answers.append(call("sql", query, "--home", home, "--json").json)
+    whole, without = ({row["dimension"]: row["gain_ns"] for row in rows} for rows in answers)
+    assert whole["pp"] and whole["dp"]
+    assert without == pytest.approx(whole, rel=0.05, abs=20_000)

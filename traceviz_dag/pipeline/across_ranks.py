@@ -56,6 +56,7 @@ from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.partition_keys import iteration_key
+from traceviz_dag.lake.queries import trace_files
 from traceviz_dag.lake.summaries import computation_by_kernel, stage_work
 from traceviz_dag.pipeline.causes import CAUSES_TABLES, causes_tables, replayable_steps
 from traceviz_dag.pipeline.completeness import Completeness, stored_completeness
@@ -64,6 +65,7 @@ from traceviz_dag.pipeline.findings import iteration_findings
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology, stored_topology
 from traceviz_dag.pipeline.ranks import read_events
 from traceviz_dag.pipeline.workers import IterationTask, analyse_ranks
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.pairs_file import NamedPair, StageSelector, Stamp, read_stamps
 from traceviz_dag.system.whole_files import scratch_folder
 from traceviz_dag.tables import (
@@ -147,8 +149,10 @@ class StoredIteration:
         return stored_topology(self.lake, self.run, self.iteration)[0]
 
     def kernels(self, rank: int, columns: Sequence[str]) -> pa.Table:
-        """Some columns of one rank's kernels."""
-        return self.lake.table("kernels", self.run, self.iteration, rank).arrow(columns)
+        """Some columns of one rank's kernels; of a rank without a mark, the step is that of the others."""
+        table = self.lake.table("kernels", self.run, self.iteration, rank).arrow(columns)
+        unmarked, number = self._unmarked
+        return _with_step(table, number) if rank in unmarked and "step" in columns else table
 
     def device(self, rank: int) -> str | None:
         """The one device of a rank; None where it has several, or none."""
@@ -158,6 +162,10 @@ class StoredIteration:
     def microbatches(self) -> pa.Table:
         """The forward and backward steps of the ranks that are counted."""
         table = self.lake.table("microbatches", self.run, self.iteration).arrow(_STEP_COLUMNS)
+        unmarked, number = self._unmarked
+        if unmarked:
+            mine = pc.is_in(table["rank"], pa.array(sorted(unmarked), table["rank"].type))
+            table = pa.concat_tables([table.filter(pc.invert(mine)), _with_step(table.filter(mine), number)])
         if not self.completeness.in_part or self.with_partial:
             return table
         return table.filter(pc.is_in(table["rank"], pa.array(self.ranks, table["rank"].type)))
@@ -166,7 +174,9 @@ class StoredIteration:
         """One rank's synchronisations; no rows where its trace has none."""
         if not self.lake.exists("synchronizations", run=self.run, iteration=self.iteration, rank=rank):
             return SYNCHRONIZATIONS.schema.empty_table()
-        return self.lake.table("synchronizations", self.run, self.iteration, rank).arrow()
+        table = self.lake.table("synchronizations", self.run, self.iteration, rank).arrow()
+        unmarked, number = self._unmarked
+        return _with_step(table, number) if rank in unmarked else table
 
     def hidden_waits(self, rank: int) -> list[int]:
         """``synchronization_id`` of a rank's waits that need not be, and after which its GPU starved."""
@@ -197,7 +207,21 @@ class StoredIteration:
             none = OVERLAP.schema.empty_table().select(WINDOW_COLUMNS)
             return none.add_column(0, "rank", pa.array([], pa.int64()))
         table = self.lake.table("overlap", self.run, self.iteration).arrow(["rank", *WINDOW_COLUMNS])
-        return table.filter(pc.is_in(table["rank"], pa.array(self.ranks, table["rank"].type)))
+        table = table.filter(pc.is_in(table["rank"], pa.array(self.ranks, table["rank"].type)))
+        unmarked, number = self._unmarked
+        if not unmarked:
+            return table
+        # The host of some ranks shows no step: all are measured alike, from the first kernel to the last.
+        return _with_step(table.filter(pc.equal(table["window_name"].cast(pa.string()), "kernels")), number)
+
+    @cached_property
+    def _unmarked(self) -> tuple[frozenset[int], int]:
+        """Ranks whose files have no ProfilerStep mark, and the one step that the others' have: it is theirs, too. None
+        where the others have several."""
+        files = trace_files(self.lake, self.run, self.iteration).rows
+        numbers = {number for row in files for number in row["taken_steps"] or ()}
+        unmarked = frozenset(row["rank"] for row in files if not row["steps"]) if len(numbers) == 1 else frozenset()
+        return unmarked, next(iter(numbers), MISSING)
 
     @property
     def step_ns(self) -> int | None:
@@ -264,6 +288,12 @@ class StoredIteration:
     @cached_property
     def _computed(self) -> Mapping[str, pa.Table]:
         return analyse_across_ranks(self)
+
+
+def _with_step(table: pa.Table, number: int) -> pa.Table:
+    """The table with a number for the step where it has none."""
+    place = table.column_names.index("step")
+    return table.set_column(place, "step", pc.fill_null(table["step"], pa.scalar(number, table["step"].type)))
 
 
 def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
