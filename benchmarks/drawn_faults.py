@@ -24,7 +24,6 @@ import numpy as np
 
 from benchmarks.accuracy import take_groups_out
 from traceviz_dag.analyze.wording import unspanned
-from traceviz_dag.commands.findings import stored_findings
 from traceviz_dag.errors import UsageError
 from traceviz_dag.pipeline.across_ranks import iterations_at
 from traceviz_dag.simulate import JobSettings, simulate
@@ -225,7 +224,7 @@ def one_job(seed: int) -> Outcome:
         if not job.groups:
             take_groups_out(folder)
         with iterations_at(folder, Path(name) / "home") as (iteration,):
-            rows = stored_findings(iteration, given=True)
+            rows = iteration.findings()
     cost = 0.0
     if job.fault:
         healthy = replace(job.settings, faults=Faults(), balanced_router=True)

@@ -17,7 +17,6 @@ from typing import Any
 from benchmarks.accuracy_page import write_findings
 from benchmarks.matrix import run_matrix
 from benchmarks.what_if import GAIN_SHARE, STEP_SHARE
-from traceviz_dag.commands.findings import stored_findings
 from traceviz_dag.pipeline.across_ranks import iterations_at
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Faults
@@ -175,7 +174,7 @@ def outcome(case: Case, folder: Path) -> Outcome:
 def _found(settings: JobSettings, folder: Path) -> tuple[list[dict[str, Any]], int]:
     simulate(settings, folder, workers=1)
     with iterations_at(folder, folder.parent / "home") as (iteration,):
-        rows = stored_findings(iteration, given=True)
+        rows = iteration.findings()
         return rows, int(iteration.table("what_if")["step_ns"][0].as_py())
 
 
