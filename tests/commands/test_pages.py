@@ -28,6 +28,8 @@ LEFT_OUT = {
     "traceviz demo": "takes a job of 16 ranks the whole way",
     # tests/read/hub and tests/assets/test_nsys_download.py download from a server of their own.
     "traceviz nsys download": "needs internet",
+    # tests/commands/nsys reads files as CUTracer writes them.
+    "traceviz nsys instructions": "needs what CUTracer counted on a GPU",
     # tests/commands/test_causes_handbook.py runs it where the records are.
     "traceviz what-if --records": "needs the records of a real job",
     # tests/show/perfetto/test_ui.py and tests/end_to_end/test_perfetto_ui.py run it.
