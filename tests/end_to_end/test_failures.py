@@ -255,7 +255,7 @@ def test_printed_hints_are_words_of_a_shell(own):
 
 @pytest.mark.long
 def test_ctrl_c_says_what_is_done_and_how_to_go_on(tmp_path):
-    run, home = write_run(tmp_path / "job", world=12), tmp_path / "home"
+    run, home = write_run(tmp_path / "job", world=24), tmp_path / "home"
     command = [*PROGRAM, "analyze", str(run), "--home", str(home), "--workers", "2"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -266,7 +266,7 @@ def test_ctrl_c_says_what_is_done_and_how_to_go_on(tmp_path):
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=200)
     assert process.returncode == 130, err
-    assert "of 12 ranks of job@7 are done and kept; run the same command again" in err
+    assert "of 24 ranks of job@7 are done and kept; run the same command again" in err
     assert "Traceback" not in err
 
 

@@ -32,6 +32,7 @@ Result = TypeVar("Result")
 
 _PR_SET_PDEATHSIG = 1
 _FAMILY_VARIABLE = "TRACEVIZ_FAMILY"
+_SAFE_PATH = "PYTHONSAFEPATH"
 _GRACE_SECONDS = 2.0
 _SERVER_ENDS_SECONDS = 0.2
 """So long multiprocessing may take a server that was killed for one that runs."""
@@ -208,18 +209,26 @@ def _die_with_parent() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def take_nothing_from_the_current_folder() -> None:
-    """Let Python processes that start from now on import nothing from the folder that they start in.
+@contextmanager
+def nothing_from_the_current_folder() -> Iterator[None]:
+    """Let Python processes that start meanwhile import nothing from the folder that they start in.
 
     That folder may hold anybody's files: beside traces that somebody downloaded, a ``random.py`` would be run.
     """
-    os.environ["PYTHONSAFEPATH"] = "1"
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
 
 
 def _context(preload: Sequence[str]) -> multiprocessing.context.BaseContext:
     """Workers that fork from a server which has done the imports, where the system has that; never from this process,
     whose threads would not survive it."""
-    take_nothing_from_the_current_folder()
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -244,11 +253,14 @@ def _pool(
     count = min(workers, len(items))
     if not count:
         return
-    name_semaphores()
     keep_sockets_in_scratch_folder()
-    with _executor(count, context, start, arguments) as pool, _ended_on_interrupt():
+    with nothing_from_the_current_folder():
+        name_semaphores()
+        executor = _executor(count, context, start, arguments)
+    with executor as pool, _ended_on_interrupt():
         try:
-            futures: dict[Future[Result], int] = {pool.submit(work, item): number for number, item in items.items()}
+            with nothing_from_the_current_folder():
+                futures: dict[Future[Result], int] = {pool.submit(work, item): number for number, item in items.items()}
         except (EOFError, ConnectionError):
             # The server that workers fork from was killed: the next pool starts another one.
             _terminate(pool)
