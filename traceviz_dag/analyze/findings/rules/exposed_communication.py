@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule
+from traceviz_dag.analyze.findings.rule import MEASURE, EditKey, Places, Row, Rule
 from traceviz_dag.analyze.findings.windows import over_ranks
 from traceviz_dag.analyze.wording import capitals, duration, share
 from traceviz_dag.vocabulary import FindingClass, TrainingFramework
@@ -116,7 +116,7 @@ RULE = Rule(
     forward=_forward,
     elsewhere=_elsewhere,
     sql=_SQL,
-    measure="share of the time measured",
+    measure=MEASURE,
     sentence=_sentence,
     detail=_detail,
     edit=lambda row: EditKey("hide", dimension=row["dimension"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import HIDDEN_WAIT, MEASURED, STAGES, lacking
-from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule
+from traceviz_dag.analyze.findings.rule import MEASURE, EditKey, Places, Row, Rule
 from traceviz_dag.analyze.wording import counted, duration, share
 from traceviz_dag.vocabulary import FindingClass
 
@@ -63,7 +63,7 @@ RULE = Rule(
     remedy="Keep the value on the GPU and read it every so many steps, copy from pinned memory with non_blocking=True, "
     "and find others with torch.cuda.set_sync_debug_mode('warn').",
     sql=_SQL,
-    measure="share of the time measured",
+    measure=MEASURE,
     sentence=_sentence,
     detail=_detail,
     edit=lambda _: EditKey("no_hidden_waits"),

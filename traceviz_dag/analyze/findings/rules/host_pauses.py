@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from traceviz_dag.analyze.findings.fragments import MEASURED, STAGES, WITHOUT_GAPS, lacking
-from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule
+from traceviz_dag.analyze.findings.rule import MEASURE, EditKey, Places, Row, Rule
 from traceviz_dag.analyze.wording import counted, duration, share
 from traceviz_dag.vocabulary import FindingClass, HostWork
 
@@ -168,7 +168,7 @@ def _rule(pause: _Pause) -> Rule:
         question=pause.question,
         remedy=pause.remedy,
         sql=_SQL.format(work=f"host_work = '{pause.work.value}'"),
-        measure="share of the time measured",
+        measure=MEASURE,
         sentence=sentence,
         detail=detail,
         edit=lambda row: EditKey("no_pauses") if row["rank"] is None else EditKey("fix_rank", rank=row["rank"]),
@@ -196,7 +196,7 @@ _PAUSED = Rule(
     remedy="Capture with call stacks (traceviz capture plan), which name loading, garbage collection, compilation and "
     "your own code; look for other processes on that host's cores, and where it is pinned (numactl, taskset).",
     sql=UNNAMED_SQL,
-    measure="share of the time measured",
+    measure=MEASURE,
     sentence=_unnamed,
     detail=_unnamed_detail,
     edit=lambda row: EditKey("fix_rank", rank=row["rank"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import MEASURED, PAUSES, STAGES, lacking
-from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule
+from traceviz_dag.analyze.findings.rule import MEASURE, EditKey, Places, Row, Rule
 from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.tables.ranks import NOT_CUT
 from traceviz_dag.vocabulary import FindingClass
@@ -114,7 +114,7 @@ RULE = Rule(
     "larger batches. The profiler itself slows launches, most with call stacks: take a trace without them first.",
     sql=SQL,
     places=Places(_PLACES),
-    measure="share of the time measured",
+    measure=MEASURE,
     sentence=_sentence,
     detail=_detail,
     edit=lambda row: EditKey("host_free", rank=row["rank"]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import MEASURED, WITHOUT_GAPS
-from traceviz_dag.analyze.findings.rule import Places, Row, Rule
+from traceviz_dag.analyze.findings.rule import MEASURE, Places, Row, Rule
 from traceviz_dag.analyze.wording import counted, duration, share
 from traceviz_dag.vocabulary import FindingClass
 
@@ -48,7 +48,7 @@ RULE = Rule(
     remedy="Capture with cuda_sync rows (traceviz capture), which show what streams wait for, and look for other "
     "processes on the GPU.",
     sql=_SQL,
-    measure="share of the time measured",
+    measure=MEASURE,
     sentence=_sentence,
     detail=_detail,
     places=Places(_PLACES),
