@@ -17,6 +17,7 @@ from tests.asked import asked
 from tests.commands.jobs import home_of
 from tests.show.report.pages import text_of
 from traceviz_dag.analyze.findings.rules.registry import rule_named
+from traceviz_dag.analyze.findings.verdict import lead_of
 from traceviz_dag.analyze.step_parts import step_parts
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import IncompleteError, UsageError
@@ -39,7 +40,7 @@ def source_of(lake: Lake, iteration: int | None = None) -> StoredReportSource:
 
 
 def told_of(source: StoredReportSource, other: StoredReportSource | None = None) -> Told:
-    return Told(Book(source), Timeline(), "", [], other)
+    return Told(Book(source), Timeline(), "", [], lead_of([]), other)
 
 
 def pairs_of(page: str) -> dict[str, Any]:

@@ -39,35 +39,38 @@ class Lead:
 
     Attributes:
         limit: what limits the step, in a sentence; empty where nothing was judged.
-        faults: rank at fault, or named in a note → what is found of it, in a sentence; in the order of the findings.
+        faults: rank that leads the findings → what is found of it, in a sentence; in their order.
+        noted: ranks that notes of faults name, whose saving is small or unknown: still where to look next.
         edit: edit, rank, ranks and dimension of the first fix; None where nothing is wrong.
     """
 
     limit: str
     faults: Mapping[int, str]
+    noted: tuple[int, ...]
     edit: tuple[object, ...] | None
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Those at fault, in the order of the findings."""
-        return tuple(self.faults)
+        """Whom to show first: those at fault, then those noted."""
+        return (*self.faults, *self.noted)
 
     def place(self, rank: int) -> int:
-        """Where a rank comes among those at fault; after them where it is not one of them."""
+        """Where a rank comes among those to show first; after them where it is not one of them."""
         return self.ranks.index(rank) if rank in self.ranks else len(self.ranks)
 
 
 def lead_of(rows: Sequence[Row]) -> Lead:
     """The lead that rows of table ``findings`` give."""
     if not rows:
-        return Lead("", {}, None)
+        return Lead("", {}, (), None)
     found, faults = leading(rows), dict[int, str]()
-    # A fault whose saving is small or unknown is still where to look first.
-    for row in [*found, *(row for row in rows if row["class"] == FindingClass.FAULT and row not in found)]:
-        for rank in _ranks(row) if row["severity"] != Severity.NOT_LOOKED_AT else ():
-            faults.setdefault(rank, capitalised(row["statement"]))
+    for row in found:
+        for rank in _ranks(row):
+            faults.setdefault(rank, row["statement"])
+    notes = [row for row in rows if row["class"] == FindingClass.FAULT and row["severity"] == Severity.NOTE]
+    noted = dict.fromkeys(rank for row in notes for rank in _ranks(row) if rank not in faults)
     limit = capitalised(found[0]["statement"] if found else NOTHING_WRONG)
-    return Lead(limit, faults, _edit(found[0]) if found else None)
+    return Lead(limit, faults, tuple(noted), _edit(found[0]) if found else None)
 
 
 def _ranks(row: Row) -> tuple[int, ...]:

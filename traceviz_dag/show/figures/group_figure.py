@@ -65,7 +65,7 @@ def draw_row_groups(
     with typography():
         page = open_page(caption, rows_height(drawn))
         axes = page.lanes(scale, clocks.axis)
-        draw_rows(page, axes, drawn, aligned, scale, lead.ranks)
+        draw_rows(page, axes, drawn, aligned, scale, lead.faults)
     return page.figure
 
 

@@ -35,17 +35,15 @@ COLUMNS = 480
 STAGE_IDLE = "stage_idle"
 """The state in which a stage runs no micro-batch."""
 
-EXPOSED_STATES = {
-    "fwd_exposed": Category.FWD_COMPUTATION.value,
-    "bwd_exposed": Category.BWD_COMPUTATION.value,
-}
+_FWD_EXPOSED, _BWD_EXPOSED = "fwd_exposed", "bwd_exposed"
+EXPOSED_STATES = {_FWD_EXPOSED: Category.FWD_COMPUTATION.value, _BWD_EXPOSED: Category.BWD_COMPUTATION.value}
 """States of a micro-batch whose communication is exposed → the category of its computation."""
 
 BLOCK_STATES = (
     Category.FWD_COMPUTATION.value,
-    "fwd_exposed",
+    _FWD_EXPOSED,
     Category.BWD_COMPUTATION.value,
-    "bwd_exposed",
+    _BWD_EXPOSED,
     Category.BWD_COMPUTATION_RECOMPUTE.value,
     Category.OPTIMIZER_COMPUTATION.value,
     Category.OTHER_COMPUTATION.value,
@@ -159,7 +157,7 @@ def _label_stage(page: Page, stage: StageShares, band: Band, ahead: Mapping[int,
     middle = band.part(*_BLOCKS).middle
     name = "no known stage" if stage.stage is None else f"stage {stage.stage}"
     name, of = (f"rank {stage.ranks[0].member.rank}", name) if stage.apart else (name, of)
-    at_fault = stage.apart and stage.ranks[0].member.rank in lead.ranks
+    at_fault = stage.apart and stage.ranks[0].member.rank in lead.faults
     page.row_label(middle - 0.08, name, idle, colour=palette.ATTENTION if at_fault else palette.INK)
     page.row_label(middle + 0.1, of, colour=palette.QUIET_INK, size=SMALL)
     late = [rank.member.rank for rank in stage.ranks if rank.member.rank in ahead]
@@ -177,8 +175,8 @@ def block_states(activity: Activity) -> dict[str, Intervals]:
     exposed = activity.exposed()
     wanted = {
         Category.BWD_COMPUTATION_RECOMPUTE.value: activity.recompute(),
-        "bwd_exposed": intersect(backward, exposed),
-        "fwd_exposed": intersect(forward, exposed),
+        _BWD_EXPOSED: intersect(backward, exposed),
+        _FWD_EXPOSED: intersect(forward, exposed),
         Category.BWD_COMPUTATION.value: merge(backward, outside.get(Category.BWD_COMPUTATION, NOTHING)),
         Category.FWD_COMPUTATION.value: merge(forward, outside.get(Category.FWD_COMPUTATION, NOTHING)),
         STAGE_IDLE: activity.stage_idle(),

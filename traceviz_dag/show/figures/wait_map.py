@@ -158,7 +158,7 @@ def _label_rows(
         waited[rank] += wait
     page.text(page.right, page.top + 0.25, "waits · makes wait", SMALL, palette.QUIET_INK)
     for number, row in enumerate(rows):
-        blamed = any(late[rank]["blamed"] or rank in lead.ranks for rank in row.ranks)
+        blamed = any(late[rank]["blamed"] or rank in lead.faults for rank in row.ranks)
         y = _HEADING + (number + 0.5) * height
         own = max(late[rank]["own_ns"] for rank in row.ranks)
         mean = sum(waited[rank] for rank in row.ranks) // len(row.ranks)
@@ -191,10 +191,10 @@ def _caption(
     several = any(panel.together > 1 for panel in panels) or folded
     finding = _finding(list(late.values()), collectives, waits, step_ns)
     return Caption(
-        title=lead.limit if lead.ranks else finding,
+        title=lead.limit if lead.faults else finding,
         facts=[
             place(source),
-            *([finding] if lead.ranks else []),
+            *([finding] if lead.faults else []),
             f"{len(late)} ranks, {waits.num_rows:,} parts in matched communications",
             *([f"{share(total, time)} of their time is waiting", "a delay is not a saving"] if blamed else []),
             *([f"rows of {folded} ranks are shared, those with similar waits in one"] if folded else []),

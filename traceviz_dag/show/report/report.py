@@ -37,12 +37,13 @@ def report_page(
     timeline = read_timeline(source, most_kernels)
     findings = source.table("findings", [column.name for column in all_tables()["findings"].columns]).to_pylist()
     findings.sort(key=lambda row: row["finding"])
+    lead = lead_of(findings)
     timeline.document |= {
         "run": source.run,
         "iteration": source.iteration,
         "whole": timeline.kept == timeline.kernels,
         "member": "rank",
-        "faults": list(lead_of(findings).ranks),
+        "first": lead.ranks,
         "overlap_options": "--rank {rank} --start-ns {start_ns} --end-ns {end_ns}",
         "overlap_command": f"traceviz overlap --run {shlex.quote(source.run)} --iteration {source.iteration}",
         "findings": [
@@ -54,7 +55,7 @@ def report_page(
             for row in findings
         ],
     }
-    told = Told(book, timeline, mark, findings, against, against_mark, verdict)
+    told = Told(book, timeline, mark, findings, lead, against, against_mark, verdict)
     tabs = []
     for part in PARTS:
         markup = part.markup(told)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from traceviz_dag.analyze.findings.losses import leading
 from traceviz_dag.analyze.findings.verdict import LEAD_COLUMNS, lead_of
@@ -103,14 +104,10 @@ def measures_of(home: Path, iteration: Partition) -> Measures:
 
 def limit_of(home: Path, iteration: Partition) -> str:
     """What limits the step, as its findings have it; empty where there are none, or they cannot be read."""
-    lake = Lake(home)
     try:
-        if not lake.partitions("findings", iteration.run, iteration.iteration):
-            return ""
-        rows = lake.table("findings", iteration.run, iteration.iteration).arrow(LEAD_COLUMNS).to_pylist()
+        return lead_of(_findings(home, iteration)).limit
     except BadInputError:
         return ""
-    return lead_of(rows).limit
 
 
 def statements_of(home: Path, iteration: Partition) -> list[str]:
@@ -119,11 +116,15 @@ def statements_of(home: Path, iteration: Partition) -> list[str]:
     Raises:
         BadInputError: the table cannot be read.
     """
+    return [row["statement"] for row in leading(_findings(home, iteration))[:MOST_FINDINGS]]
+
+
+def _findings(home: Path, iteration: Partition) -> list[dict[str, Any]]:
+    """The rows of table ``findings``, as far as what leads them needs; none where it was not written."""
     lake = Lake(home)
     if not lake.partitions("findings", iteration.run, iteration.iteration):
         return []
-    found = lake.table("findings", iteration.run, iteration.iteration).arrow().to_pylist()
-    return [row["statement"] for row in leading(found)[:MOST_FINDINGS]]
+    return lake.table("findings", iteration.run, iteration.iteration).arrow(LEAD_COLUMNS).to_pylist()
 
 
 def deleted_tables(home: Path, iteration: Partition) -> list[str]:

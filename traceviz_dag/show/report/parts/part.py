@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from markupsafe import Markup
 
-from traceviz_dag.analyze.findings.verdict import Verdict
+from traceviz_dag.analyze.findings.verdict import Lead, Verdict
 from traceviz_dag.analyze.wording import share
 from traceviz_dag.printable import printable
 from traceviz_dag.show.report.evidence import Book, ReportSource
@@ -23,7 +23,7 @@ class Told:
         book: asks queries, and keeps them as evidence.
         timeline: what the timeline shows and leaves out.
         mark: what of the iteration was not read, in words; empty where all of it was.
-        findings: rows of table ``findings``.
+        findings: rows of table ``findings``. lead: what they say first.
         against: another iteration to compare with, and what of it was not read; None without one.
         verdict: on the iteration; None where nothing was judged.
     """
@@ -32,6 +32,7 @@ class Told:
     timeline: Timeline
     mark: str
     findings: Sequence[Mapping[str, Any]]
+    lead: Lead
     against: ReportSource | None = None
     against_mark: str = ""
     verdict: Verdict | None = None

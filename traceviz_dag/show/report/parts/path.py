@@ -8,7 +8,6 @@ from typing import Any
 from markupsafe import Markup
 
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
-from traceviz_dag.analyze.findings.verdict import lead_of
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.wording import capitalised, duration, share
 from traceviz_dag.printable import printable
@@ -237,7 +236,7 @@ def _gains(told: Told, by_step: Asked) -> Markup:
         for row in shown
     ]
     idle = [named_edit(row) for row in known if not changes_step(row)]
-    *limits, largest = gain_findings(known, lead_of(told.findings))
+    *limits, largest = gain_findings(known, told.lead)
     errors = [row["replay_error"] for row in by_step.rows if row["refusal"] is None and row["replay_error"] is not None]
     worst = max(errors, key=abs, default=None)
     return section(

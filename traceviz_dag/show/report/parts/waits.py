@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
-from traceviz_dag.analyze.findings.verdict import Lead, lead_of
+from traceviz_dag.analyze.findings.verdict import Lead
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.blame import JUDGED_COLUMNS, judged_waits, nobody_blamed, uncertain_waits, wait_basis
@@ -121,7 +121,7 @@ def waits(told: Told) -> Markup | None:
         lacks = paragraph("No wait is known: neither solved clocks nor durations show one.")
         return Markup("").join([said, lacks, _matching(told)])
     ranks = np.unique(optional_integers(collectives, "rank"))
-    lead = lead_of(told.findings)
+    lead = told.lead
     rows = map_rows(judged, ranks, [*lead.ranks, *(row["rank"] for row in late.rows if row["blamed"])])
     parts = [
         said,
@@ -148,9 +148,7 @@ def _said(told: Told, late: Asked, matched: Asked) -> Markup:
     else:
         nobody = nobody_blamed(late.rows, step_ns, uncertain, collectives.num_rows)  # type: ignore[arg-type]
         lines = [f"{capitalised(nobody)}."]
-    verdict = (
-        paragraph(printable(f"{limit}. A delay below is no saving.")) if (limit := lead_of(told.findings).limit) else ""
-    )
+    verdict = paragraph(printable(f"{limit}. A delay below is no saving.")) if (limit := told.lead.limit) else ""
     words = Markup("").join([verdict, *(paragraph(late.statement(line)) for line in lines)])
     facts = clock_facts(source.table("rank_clocks", columns_of(RankClockRow)))
     basis = wait_basis(collectives)
@@ -183,7 +181,7 @@ def _late(late: Asked, lead: Lead) -> Markup:
     bars = [
         Bar(
             f"rank {row['rank']}"
-            + (" · at fault" if row["rank"] in lead.ranks else " · blamed" if row["blamed"] else ""),
+            + (" · at fault" if row["rank"] in lead.faults else " · blamed" if row["blamed"] else ""),
             [
                 Piece("its own doing", row["own_ns"], palette.ATTENTION if row["blamed"] else palette.COMPUTATION_ONLY),
                 Piece("handed on by others", max(row["delay_ns"] - row["own_ns"], 0), palette.IDLE),

@@ -95,9 +95,9 @@ export class Rows {
     return new Set(this.groups.filter((group) => group.holds || group.held).map((group) => group.key));
   }
 
-  /** Whether one of some ranks is at fault. @param {Rank[]} ranks */
-  faulty(ranks) {
-    return ranks.some((rank) => this.model.document.faults?.includes(rank.rank));
+  /** Whether one of some ranks is at fault, or named in a note. @param {Rank[]} ranks */
+  comesFirst(ranks) {
+    return ranks.some((rank) => this.model.document.first?.includes(rank.rank));
   }
 
   /** @returns {Set<number>} the ranks that a page opens by itself */
@@ -118,11 +118,11 @@ export class Rows {
       ranks.sort((a, b) => (a.stage ?? 0) - (b.stage ?? 0) || a.rank - b.rank);
       return { key: `p${number}`, label: number === null ? "no pipeline known" : `pipeline ${number}`, ranks };
     });
-    const faulty = groups.filter((group) => this.faulty(group.ranks));
-    if (this.model.ranks.length <= MOST_UNFOLDED) return [...faulty, ...groups.filter((one) => !faulty.includes(one))];
-    const first = faulty.length ? faulty : groups.slice(0, 1);
+    const named = groups.filter((group) => this.comesFirst(group.ranks));
+    const many = this.model.ranks.length > MOST_UNFOLDED;
+    const first = named.length || !many ? named : groups.slice(0, 1);
     const others = groups.filter((group) => !first.includes(group));
-    if (others.length < 2) return [...first, ...others];
+    if (!many || others.length < 2) return [...first, ...others];
     const held = others.flatMap((group) => group.ranks);
     const label = `${others.length} other pipelines`;
     return [...first, { key: HOLDER, label, ranks: held, holds: true }, ...others.map((each) => ({ ...each, held: true }))];

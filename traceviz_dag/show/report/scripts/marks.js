@@ -16,7 +16,6 @@ export class Marks {
   /** @param {Model} model */
   constructor(model) {
     this.findings = model.document.findings;
-    this.faults = model.document.faults ?? [];
     /** @type {Finding | null} the finding whose places alone are marked; null marks those of all that are no notes */
     this.chosen = null;
     /** @type {Map<number, Place[]>} rank → places */
@@ -40,7 +39,7 @@ export class Marks {
 
   /** Whether a finding names a rank. @param {Rank} rank */
   blames(rank) {
-    return this.faults.includes(rank.rank);
+    return this.findings.some((finding) => finding.rank === rank.rank && finding.severity === "finding");
   }
 
   /**

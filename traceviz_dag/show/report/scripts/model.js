@@ -78,7 +78,7 @@
  * @property {{causes: (string | null)[], count: number}} path
  * @property {boolean} launches
  * @property {Finding[]} findings
- * @property {number[]} [faults] ranks at fault, in the order of the findings
+ * @property {number[]} [first] ranks to show first: those at fault, then those that notes name
  * @property {string} run
  * @property {number} iteration
  * @property {boolean} whole whether the page carries every kernel
