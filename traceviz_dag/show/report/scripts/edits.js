@@ -282,7 +282,9 @@ const [FEWEST_ALIKE, CONGESTED_TIMES, LEAST_CONGESTED_NS] = [4, 1.5, 20_000];
 function lowestAndHighest(step) {
   const { member_kernel: kernels, member_meeting: meetings } = step.columns;
   const rankOf = new Int32Array(step.columns.duration_ns.length);
-  step.facts.ranks.forEach((_, rank) => rankOf.fill(rank, step.kernelBegins[rank], step.kernelBegins[rank + 1]));
+  for (let rank = 0; rank < step.facts.ranks.length; rank++) {
+    rankOf.fill(rank, step.kernelBegins[rank], step.kernelBegins[rank + 1]);
+  }
   const ranks = Array.from(kernels, (kernel) => rankOf[kernel]);
   /** @param {ArrayLike<number>} keys @param {(member: number) => [number, number]} ends */
   const widest = (keys, ends) => {

@@ -125,7 +125,11 @@ export class Rows {
     if (!many || others.length < 2) return [...first, ...others];
     const held = others.flatMap((group) => group.ranks);
     const label = `${others.length} other pipelines`;
-    return [...first, { key: HOLDER, label, ranks: held, holds: true }, ...others.map((each) => ({ ...each, held: true }))];
+    return [
+      ...first,
+      { key: HOLDER, label, ranks: held, holds: true },
+      ...others.map((each) => ({ ...each, held: true })),
+    ];
   }
 
   /**
