@@ -3,8 +3,12 @@
 Run: ``python -m benchmarks.drawn_faults --jobs 100 --first-seed 9000``. A quarter of the jobs is healthy. What a fault
 really costs is the model's step with it less that without. A fault counts where that is 1 % of the step or more; the
 first fault of ``traceviz findings`` must then be a finding that names the ranks which have it. *Precision* is of all
-findings of class fault, healthy jobs included. The same seed draws the same job. The exit code is 1 where less than
-95 % of the culprits are named, precision is under 99 %, or a healthy job has a fault.
+findings of class fault, healthy jobs included. The gain that the finding predicts is held against the cost: it is
+right within 10 % of that or .2 % of the step, its bar where it holds the cost. The same seed draws the same job.
+
+The exit code is 1 where less than 95 % of the culprits are named, precision is under 99 %, a healthy job has a fault,
+more than 15 % of gains are refused, less than 90 % of gains or bars are right, or a gain is off by over 5 % of the step
+and its bar does not say so.
 """
 
 from __future__ import annotations
@@ -34,6 +38,12 @@ from traceviz_dag.simulate.work.faults import culprits, refuse_idle_faults
 
 LEAST_COST = 0.01
 """Share of the step from which a fault must be named."""
+
+NEAR, NEAR_STEP, FAR_STEP = 0.1, 0.002, 0.05
+"""A gain is right within the first share of what it truly is or the second of the step, far off beyond the third."""
+
+MOST_REFUSED, LEAST_RIGHT = 0.15, 0.9
+"""Shares of the gains of faults that are named."""
 
 _SMALL = JobSettings(iterations=1, layers=4, microbatches=4)
 LAYOUTS = {
@@ -133,6 +143,7 @@ class Outcome:
     Attributes:
         cost: of the step, truly. first: the first fault. named: it is a finding and names the ranks that have it;
             by_rule: by a rule for it. said, wrong: findings of class fault, and those that name others.
+        gain: what it predicts that a fix saves, and the least and most; shares of the step, None where it refuses.
     """
 
     job: Job
@@ -142,6 +153,22 @@ class Outcome:
     by_rule: bool
     said: int
     wrong: tuple[str, ...]
+    gain: tuple[float, float, float] | None = None
+
+    @property
+    def right(self) -> bool:
+        """Whether the gain is near enough."""
+        return self.gain is not None and abs(self.gain[0] - self.cost) <= max(NEAR * self.cost, NEAR_STEP)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the bar holds what the fault costs."""
+        return self.gain is not None and self.gain[1] <= self.cost <= self.gain[2]
+
+    @property
+    def far(self) -> bool:
+        """Whether the gain is far off, and the bar does not say so."""
+        return self.gain is not None and not self.holds and abs(self.gain[0] - self.cost) > FAR_STEP
 
     @property
     def counts(self) -> bool:
@@ -225,15 +252,15 @@ def one_job(seed: int) -> Outcome:
             take_groups_out(folder)
         with iterations_at(folder, Path(name) / "home") as (iteration,):
             rows = iteration.findings()
-    cost = 0.0
+    cost, with_fault = 0.0, step_ns(job.settings)
     if job.fault:
         healthy = replace(job.settings, faults=Faults(), balanced_router=True)
-        with_fault = step_ns(job.settings)
         cost = (with_fault - step_ns(healthy)) / with_fault
     faults = [row for row in rows if row["class"] == "fault" and row["severity"] in ("finding", "note")]
     said = [row for row in faults if row["severity"] == "finding"]
     first = said[0] if said else None
     rules = FAULTS[job.fault][1] if job.fault else ()
+    gains = [first[name] for name in ("gain_ns", "gain_low_ns", "gain_high_ns")] if first else [None]
     return Outcome(
         job,
         cost,
@@ -242,7 +269,19 @@ def one_job(seed: int) -> Outcome:
         first is not None and first["rule"] in rules,
         len(said),
         tuple(f"{row['rule']}: {row['statement']}" for row in said if not names(row, job)),
+        None if None in gains else (gains[0] / with_fault, gains[1] / with_fault, gains[2] / with_fault),
     )
+
+
+def _gain(one: Outcome) -> str:
+    """What was predicted, of a fault that was named."""
+    if not (one.counts and one.named):
+        return ""
+    if one.gain is None:
+        return " · gain refused"
+    gain, low, high = one.gain
+    marks = {"OFF": not one.right, "OUTSIDE": not one.holds, "FAR": one.far}
+    return " ".join([f" · gain {gain:.2%} ({low:.2%} to {high:.2%})", *(mark for mark, so in marks.items() if so)])
 
 
 def _told(found: list[Outcome]) -> Iterator[str]:
@@ -256,6 +295,17 @@ def _told(found: list[Outcome]) -> Iterator[str]:
         yield f"first finding names the culprit in {named} ({named / len(counted):.1%}), by its own rule in {by_rule}"
     yield f"findings of class fault: {said}, {wrong} of them name others ({1 - wrong / max(said, 1):.1%} precision)"
     yield f"{sum(not one.said for one in healthy)} of {len(healthy)} jobs in which nobody is at fault are quiet"
+    known = [one for one in counted if one.named]
+    said_gains = [one for one in known if one.gain]
+    if said_gains:
+        yield f"gains: {len(known) - len(said_gains)} of {len(known)} refused; of {len(said_gains)} right " + ", ".join(
+            f"{what} {sum(which)} ({sum(which) / len(said_gains):.1%})"
+            for what, which in (
+                ("in the number", [one.right for one in said_gains]),
+                ("in the bar", [one.holds for one in said_gains]),
+                ("neither and far off", [one.far for one in said_gains]),
+            )
+        )
     for fault in FAULTS:
         of = [one for one in counted if one.job.fault == fault]
         if of:
@@ -276,7 +326,7 @@ def main() -> int:
             found.append(one)
             missed = one.counts and not (one.named and one.by_rule)
             mark = "MISSED" if one.counts and not one.named else "WRONG" if one.wrong else "RULE" if missed else "ok"
-            print(f"{mark} {one.job.name} · costs {one.cost:.1%}", flush=True)
+            print(f"{mark} {one.job.name} · costs {one.cost:.2%}{_gain(one)}", flush=True)
             if mark != "ok" or given.seed:
                 print(f"    first: {one.first}", flush=True)
                 for wrong in one.wrong:
@@ -285,8 +335,12 @@ def main() -> int:
     counted = [one for one in found if one.counts]
     said, wrong = sum(one.said for one in found), sum(len(one.wrong) for one in found)
     quiet = all(not one.said for one in found if not one.job.fault)
-    enough = sum(one.named for one in counted) >= 0.95 * len(counted)
-    return int(not (enough and wrong <= 0.01 * said and quiet))
+    named = [one for one in counted if one.named]
+    enough = len(named) >= 0.95 * len(counted)
+    gains = [one for one in named if one.gain]
+    true = len(gains) >= (1 - MOST_REFUSED) * len(named) and not any(one.far for one in gains)
+    true &= min(sum(one.right for one in gains), sum(one.holds for one in gains)) >= LEAST_RIGHT * len(gains)
+    return int(not (enough and wrong <= 0.01 * said and quiet and true))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from traceviz_dag.analyze.causes.what_if import Edit, WhatIf
 from traceviz_dag.pipeline.across_ranks import iterations_at
 from traceviz_dag.pipeline.causes import ranked_steps
 from traceviz_dag.simulate import JobSettings, simulate
-from traceviz_dag.simulate.settings import Faults
+from traceviz_dag.simulate.settings import Era, Faults
 
 COMMAND = "python benchmarks/what_if.py"
 
@@ -117,6 +117,10 @@ def _faults() -> Iterator[Case]:
     yield _fixed("tp2 dp2 pp2 slow gpu 6", _GRID, Faults(slow_gpu=6), _fix(6), "fix rank 6")
     yield _fixed("tp2 dp2 pp2 slow link 1", _GRID, Faults(slow_link=1), _link(1), "fix link of rank 1")
     yield _fixed("tp2 dp2 pp2 collection 5", _GRID, Faults(garbage_collection=5), _fix(5), "fix rank 5")
+    # Nothing but when it starts shows what a kernel of torch 2.3 waited for.
+    old = replace(_PLAIN, tp=2, pp=2, microbatches=2, layers=4, era=Era.TORCH_2_3, seed=61489)
+    old = replace(old, overlap_grad_reduce=False, overlap_param_gather=False)
+    yield _fixed("tp2 pp2 torch 2.3 collection 1", old, Faults(garbage_collection=1), _fix(1), "fix rank 1")
     data = replace(_PLAIN, dp=4, microbatches=2, layers=4)
     yield _fixed("dp4 slow gpu 1", data, Faults(slow_gpu=1), _fix(1), "fix rank 1")
     yield _fixed("dp4 stall 2", data, Faults(data_stall=2), _fix(2), "fix rank 2")

@@ -26,6 +26,9 @@ SLACK_NS = 1_000
 AT_ONCE_NS = 5_000
 """A kernel that starts so soon after another one's end, having waited for nothing else, waited for it."""
 
+LATE_NS = 20_000
+"""A kernel that starts so long after all that it is known to wait for waited for something else, too."""
+
 _MESSAGES = tuple(OPERATIONS.index(each) for each in (Operation.SEND, Operation.RECEIVE, Operation.SEND_RECEIVE))
 
 
@@ -211,24 +214,41 @@ def done_before(kernels: RankKernels) -> Int64:
     return np.stack(counts, axis=1).astype(np.int64) if counts else np.empty((0, 0), np.int64)
 
 
-def by_starts(kernels: RankKernels, apart: Bool, done: Int64 | None = None) -> Waits:
-    """Waits between communications and work whose launches have no rows, known from when they start.
+def start_late(kernels: RankKernels, known: Waits) -> Bool:
+    """Mark kernels that start long after they were launched, their stream was free and what they wait for had ended."""
+    ready = np.maximum(_free(kernels), kernels.launch_ns)
+    np.maximum.at(ready, known.waiting, kernels.end_ns[known.waited_for])
+    return np.asarray((kernels.launch_ns != MISSING) & ~kernels.in_graph & (kernels.start_ns - ready > LATE_NS))
+
+
+def _free(kernels: RankKernels) -> Int64:
+    """Per kernel, when the one before it on its stream ended."""
+    ended = np.append(0, kernels.end_ns[:-1])[: len(kernels)]
+    return np.where(np.diff(kernels.stream, prepend=-1) == 0, ended, np.iinfo(np.int64).min)
+
+
+def by_starts(kernels: RankKernels, apart: Bool, which: Bool, done: Int64 | None = None) -> Waits:
+    """Waits between communications and work that no launch or call shows, known from when they start.
 
     What starts at once after what ended last before it on another stream, and whose own stream was free before, waited
     for it.
 
     Args:
+        which: the kernels whose waits are wanted.
         done: ``done_before``, the least of all ranks that run the same: then all waits that may be, seen or not.
     """
     start, end = kernels.start_ns, kernels.end_ns
-    free = np.where(np.diff(kernels.stream, prepend=-1) == 0, np.append(0, end[:-1]), np.iinfo(np.int64).min)
+    free, launch = _free(kernels), kernels.launch_ns
     before, parts = done_before(kernels) if done is None else done, [NO_WAITS]
     for stream in np.unique(kernels.stream[kernels.communicates | kernels.computes]).tolist():
         own = np.flatnonzero(kernels.stream == stream)
         # Communications wait for work and work for them: two streams that compute hand nothing over here.
-        waiting = np.flatnonzero((kernels.launch_ns == MISSING) & (apart != apart[own[0]]))
+        waiting = np.flatnonzero(which & (apart != apart[own[0]]))
         waits = across(kernels, waiting, lookup(own, before[waiting, stream] - 1), start[waiting])
         waits = waits.only(start[waits.waited_for] < start[waits.waiting])
+        # An event can be waited for once it is recorded.
+        later = (launch[waits.waiting] != MISSING) & (launch[waits.waited_for] > launch[waits.waiting])
+        waits = waits.only(~later)
         ended = end[waits.waited_for]
         seen = (start[waits.waiting] - ended <= AT_ONCE_NS) & (ended > free[waits.waiting])
         parts.append(waits.only(seen) if done is None else waits)

@@ -29,6 +29,7 @@ from traceviz_dag.analyze.causes.inferred_waits import (
     on_streams_of_their_own,
     passed_on,
     side_by_side,
+    start_late,
     together,
     within_items,
 )
@@ -121,9 +122,11 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits, done: Int64 | None = 
     further = passed_on(kernels, together(entries, handed, _of(recorded, apart)), together(between, at_once, later))
     inferred = together(entries, between, at_once, later, graphs, further, in_communicator_order(kernels))
     if lacks_launches(kernels):
-        parts = [by_starts(kernels, apart), *([by_starts(kernels, apart, done)] if done is not None else [])]
+        unseen = kernels.launch_ns == MISSING
+        parts = [by_starts(kernels, apart, unseen, each) for each in (None, done) if each is None or done is not None]
         inferred = together(inferred, *parts)
     inferred = inferred.only(held(kernels, inferred.waiting, inferred.waited_for))
+    inferred = together(inferred, by_starts(kernels, apart, start_late(kernels, together(recorded, inferred))))
     untold = _untold(rest, explained, apart, together(recorded, inferred))
     return _edges(kernels, recorded, inferred, communications, untold)
 
