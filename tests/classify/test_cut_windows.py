@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.accuracy import SMALL
+from benchmarks.cut_windows import SCHEDULES, one_job
 from tests.classify.test_kernels import run
 from tests.damage import events_of, write_events
 from tests.kineto_file import KinetoFile
@@ -58,6 +59,17 @@ CASES: dict[str, tuple[JobSettings, Edges, str]] = {
         SEVERAL,
     ),
     "without stacks: lost rows": (INTERLEAVED, Edges(lost_rows_from=0.6, lost_rows_to=0.7), LOST),
+    "lost rows around a mark": (
+        replace(SCHEDULES["combined 1F1B"], microbatches=8, **TWO),
+        Edges(lost_rows_from=0.4, lost_rows_to=0.58),
+        LOST,
+    ),
+    "without stacks: lost rows around a mark": (
+        replace(PIPELINED, **TWO),
+        Edges(lost_rows_from=0.456, lost_rows_to=0.689),
+        LOST,
+    ),
+    "without stacks: stops before a backward step": (replace(PIPELINED, pp=4), Edges(window_to=0.15), STOPS),
 }
 
 
@@ -90,6 +102,9 @@ def classified(settings: JobSettings, folder: Path) -> list[tuple[Classification
             "without stacks: shifted marks, and the loss is reported",
             "without stacks: marks begin before the optimizer",
             "without stacks: stops in the optimizer",
+            "lost rows around a mark",
+            "without stacks: lost rows around a mark",
+            "without stacks: stops before a backward step",
         ),
     ),
 )
@@ -103,6 +118,13 @@ def test_a_cut_window_gets_no_wrong_micro_batch_and_says_why(tmp_path, name):
         assert wrong < 0.001
         assert fault is not None and fault.endswith("; start and stop the profiler between training steps")
     assert any(why in (window_fault(one.steps.cuts, None) or "") for one, _ in files)
+
+
+@pytest.mark.parametrize(("variant", "seed"), [("stops in a step", 41063), ("starts and stops in a step", 41014)])
+def test_few_steps_without_stacks_and_group_names_are_no_training_or_evaluation_of_their_own(variant, seed):
+    """One forward and backward step of an interleaved job, and the end of one's backward with the next one's begin."""
+    one = one_job(variant, seed)
+    assert one.wrong == 0 and one.marked == one.files
 
 
 @pytest.mark.parametrize("stacks", [True, False])

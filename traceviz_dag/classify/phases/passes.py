@@ -15,7 +15,7 @@ import numpy as np
 from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes, numbered_nodes
 from traceviz_dag.classify.launches import Launches
-from traceviz_dag.classify.phases.marks import ProfilerSteps, step_at
+from traceviz_dag.classify.phases.marks import PROFILER_STEP, ProfilerSteps, step_at
 from traceviz_dag.classify.phases.schedule_order import BACKWARD, FORWARD
 from traceviz_dag.read.events import MISSING, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
@@ -91,7 +91,9 @@ def lost_host_rows(trace: TraceEvents, launches: Launches) -> Int64:
         return np.empty((0, 2), dtype=np.int64)
     launched_names = np.zeros(len(trace.strings), dtype=bool)
     launched_names[device.name[known]] = True
-    starts = np.sort(np.concatenate([host.start_ns, trace.launches.start_ns]))
+    # A mark can outlive the rows around it, and is no work of the host.
+    is_mark = np.array([PROFILER_STEP.match(name) is not None for name in trace.strings], dtype=bool)
+    starts = np.sort(np.concatenate([host.start_ns[~is_mark[host.name]], trace.launches.start_ns]))
     order = np.lexsort((device.start_ns, device.stream, device.device))
     lane = np.cumsum(np.append(True, (np.diff(device.stream[order]) != 0) | (np.diff(device.device[order]) != 0)))
     usual = len(starts) / int(known.sum())
@@ -106,8 +108,9 @@ def lost_host_rows(trace: TraceEvents, launches: Launches) -> Int64:
         between = order[before + 1 : after]
         if len(inside) < 2 or len(inside) > count * usual / 2 or not launched_names[device.name[between]].mean() > 0.5:
             continue
-        quiet = int(np.diff(inside).argmax())
-        found.append((int(inside[quiet]), int(inside[quiet + 1])))
+        pauses = np.diff(inside)
+        quiet = np.flatnonzero(2 * pauses >= pauses.max())
+        found.append((int(inside[quiet[0]]), int(inside[quiet[-1] + 1])))
     return np.array(sorted(set(found)), dtype=np.int64).reshape(-1, 2)
 
 
@@ -188,7 +191,7 @@ def passes_of_frames(
             cuts[(number, STARTS_AMID)] = None
             counted[mine & ~_after_gap(gaps, start, steps.end_ns)] = False
     counted &= ~_after_gap(gaps, start, steps.start_ns)
-    cuts |= dict.fromkeys(cut_by_gaps(gaps, steps, mark))
+    cuts |= dict.fromkeys(cut_by_gaps(gaps, steps, mark, profiler))
     cuts |= dict.fromkeys(cut_by_number(expected.microbatches, steps, of_step, mark))
     return Passes(of_step, counted, tuple(cuts))
 
@@ -250,11 +253,12 @@ def _after_gap(gaps: Int64, begin_ns: Int64, time_ns: Int64) -> Bool:
     return found
 
 
-def cut_by_gaps(gaps: Int64, steps: OrderedSteps, mark: Int64) -> Iterator[tuple[int, str]]:
-    """Marks from whose first step to whose last the host's rows are lost for a part."""
+def cut_by_gaps(gaps: Int64, steps: OrderedSteps, mark: Int64, profiler: ProfilerSteps) -> Iterator[tuple[int, str]]:
+    """Marks with steps in which the host's rows are lost for a part; without one, from the first step to the last."""
     for number in np.unique(mark).tolist():
-        mine = mark == number
-        first, last = int(steps.start_ns[mine].min()), int(steps.end_ns[mine].max())
+        of_mark, mine = profiler.number == number, mark == number
+        first = min([int(steps.start_ns[mine].min()), *profiler.start_ns[of_mark].tolist()])
+        last = max([int(steps.end_ns[mine].max()), *profiler.end_ns[of_mark].tolist()])
         lost = sum(max(0, min(end, last) - max(start, first)) for start, end in gaps.tolist())
         if lost:
             yield number, f"what its host did for {lost / 1e6:,.3g} ms is missing"

@@ -130,7 +130,8 @@ def infer_steps(
             place = np.where(_forward_only(trace, tree, main, profiler, told, forward_signs), _FORWARD_ONLY, NONE)
             between = _as_beside(tree, main, place, nothing, launched.between_ns)
             orphans = _orphans(trace, tree, main, backward)
-            cuts = cuts_without_steps(trace, tree, training, marks, orphans)
+            zeroed, stopped = opens_by_zeroing(trace, tree, main), stopped_in_a_call(trace, tree, main, marks)
+            cuts = cuts_without_steps(trace, tree, training, marks, orphans, zeroed, stopped)
             return InferredSteps(replace(_no_steps(), cuts=cuts), nothing, place, between)
         surroundings = around_steps(trace, tree, main, profiler, graphs, graphs + 1, told)
         place = np.where(surroundings.zeroed, _ZEROED, NONE)
@@ -167,7 +168,7 @@ def infer_steps(
         zeroed_ns=tree.start_ns[zeroing],
         zeroed_first=opens_by_zeroing(trace, tree, main),
         orphans_ns=_orphans(trace, tree, main, backward),
-        counts=bool(counted.any())
+        counts=bool(counted.any() or len(exchanges))
         or any(_MODEL_PARALLEL in (group.description or "") for group in trace.header.process_groups),
         busy=busy_at_start(trace, launched.all, lookup(of_step.astype(np.int64), launched.all.position, 0) == 1),
         stopped=stopped_in_a_call(trace, tree, main, marks),

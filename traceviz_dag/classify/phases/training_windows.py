@@ -117,7 +117,8 @@ class Edges:
     Attributes:
         zeroed_ns: when gradients were set to zero before a window's first forward step. zeroed_first: the trace begins
             with that, though its first mark may not. orphans_ns: backward steps whose forward step is not in the trace.
-        counts: whether the job adds up the tokens of micro-batches, or has process groups of model parallelism.
+        counts: whether the job adds up the tokens of micro-batches, sends to other stages between them, or has process
+            groups of model parallelism.
         busy: whether the GPU was running kernels of forward and backward steps as the profiler started.
         stopped: numbers of marks in which the main thread was still in a call as the profiler stopped.
     """
@@ -177,22 +178,36 @@ def passes_of_windows(
             cuts[(number, SEVERAL)] = None
     cuts |= {(number, STOPS_AMID): None for number in edges.stopped}
     cuts |= {(number, STARTS_AMID): None for number in step_at(profiler, edges.orphans_ns).tolist()}
-    cuts |= dict.fromkeys(cut_by_gaps(edges.expected.gaps, steps, mark))
+    cuts |= dict.fromkeys(cut_by_gaps(edges.expected.gaps, steps, mark, profiler))
     few = dict(cut_by_number(edges.expected.microbatches, steps, window, mark))
     counted &= ~np.isin(mark, list(few))
     return Passes(window, counted, (*cuts, *few.items()))
 
 
 def cuts_without_steps(
-    trace: TraceEvents, tree: HostTree, found: TrainingWindows, profiler: ProfilerSteps, orphans_ns: Int64
+    trace: TraceEvents,
+    tree: HostTree,
+    found: TrainingWindows,
+    profiler: ProfilerSteps,
+    orphans_ns: Int64,
+    zeroed: bool,
+    stopped: tuple[int, ...],
 ) -> tuple[tuple[int, str], ...]:
-    """What ``Passes`` calls cuts, of a trace in which no forward step has a backward step: there is an optimizer, or a
-    backward pass without its forward pass, although operators are recorded and no graph runs them."""
+    """What ``Passes`` calls cuts, of a trace in which no forward step has a backward step: there is an optimizer, a
+    backward pass without its forward pass or one still to come, although operators are recorded and no graph runs.
+
+    Args:
+        zeroed: whether the trace begins with setting gradients to zero, which only training does.
+        stopped: as ``Edges`` has it.
+    """
     node, _ = autograd_nodes(trace, tree)
     if not (trace.host.category[tree.rows] == CPU_OP).any() or (trace.device.graph_node_id != MISSING).any():
         return ()
     late = np.concatenate([orphans_ns, found.optimizer_ns if not node.any() else orphans_ns])
-    return tuple((number, STARTS_AMID) for number in np.unique(step_at(profiler, late)).tolist())
+    cuts = [(number, STARTS_AMID) for number in np.unique(step_at(profiler, late)).tolist()]
+    if zeroed and not node.any() and not len(found.optimizer_ns):
+        cuts.append((int(profiler.number[profiler.start_ns.argmin()]) if len(profiler) else MISSING, STOPS_AMID))
+    return (*cuts, *((number, STOPS_AMID) for number in stopped))
 
 
 def stopped_in_a_call(trace: TraceEvents, tree: HostTree, main: int, profiler: ProfilerSteps) -> tuple[int, ...]:
