@@ -2,9 +2,9 @@
 
 Run: ``python -m benchmarks.drawn_faults --jobs 100 --first-seed 9000``. A quarter of the jobs is healthy. What a fault
 really costs is the model's step with it less that without. A fault counts where that is 1 % of the step or more; the
-first fault of ``traceviz findings`` must then be a finding that names the ranks which have it. *Precision* is of all
-findings of class fault, healthy jobs included. The gain that the finding predicts is held against the cost: it is
-right within 10 % of that or .2 % of the step, its bar where it holds the cost. The same seed draws the same job.
+first fault that leads ``traceviz findings`` must then name the ranks which have it. *Precision* is of all faults that
+lead, healthy jobs included. The gain that it predicts is held against the cost: it is right within 10 % of that or .2 %
+of the step, its bar where it holds the cost. The same seed draws the same job.
 
 The exit code is 1 where less than 95 % of the culprits are named, precision is under 99 %, a healthy job has a fault,
 more than 15 % of gains are refused, less than 90 % of gains or bars are right, or a gain is off by over 5 % of the step
@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.accuracy import take_groups_out
+from traceviz_dag.analyze.findings.losses import leading
 from traceviz_dag.analyze.wording import unspanned
 from traceviz_dag.errors import UsageError
 from traceviz_dag.pipeline.across_ranks import iterations_at
@@ -141,8 +142,8 @@ class Outcome:
     """What was said of a job.
 
     Attributes:
-        cost: of the step, truly. first: the first fault. named: it is a finding and names the ranks that have it;
-            by_rule: by a rule for it. said, wrong: findings of class fault, and those that name others.
+        cost: of the step, truly. first: the first fault. named: it leads and names the ranks that have it;
+            by_rule: by a rule for it. said, wrong: faults that lead, and those that name others.
         gain: what it predicts that a fix saves, and the least and most; shares of the step, None where it refuses.
     """
 
@@ -257,7 +258,7 @@ def one_job(seed: int) -> Outcome:
         healthy = replace(job.settings, faults=Faults(), balanced_router=True)
         cost = (with_fault - step_ns(healthy)) / with_fault
     faults = [row for row in rows if row["class"] == "fault" and row["severity"] in ("finding", "note")]
-    said = [row for row in faults if row["severity"] == "finding"]
+    said = [row for row in leading(rows) if row["class"] == "fault"]
     first = said[0] if said else None
     rules = FAULTS[job.fault][1] if job.fault else ()
     gains = [first[name] for name in ("gain_ns", "gain_low_ns", "gain_high_ns")] if first else [None]
@@ -293,7 +294,7 @@ def _told(found: list[Outcome]) -> Iterator[str]:
     if counted:
         by_rule = sum(one.named and one.by_rule for one in counted)
         yield f"first finding names the culprit in {named} ({named / len(counted):.1%}), by its own rule in {by_rule}"
-    yield f"findings of class fault: {said}, {wrong} of them name others ({1 - wrong / max(said, 1):.1%} precision)"
+    yield f"faults that lead: {said}, {wrong} of them name others ({1 - wrong / max(said, 1):.1%} precision)"
     yield f"{sum(not one.said for one in healthy)} of {len(healthy)} jobs in which nobody is at fault are quiet"
     known = [one for one in counted if one.named]
     said_gains = [one for one in known if one.gain]
