@@ -127,6 +127,7 @@ def _faults() -> Iterator[Case]:
     # Slow in 3 of 8 micro-batches, in one kind of work, and by another kernel.
     throttled = Faults(throttle=1, throttle_from_ms=20.0, throttle_to_ms=50.0, throttle_factor=1.8)
     parts = {"throttled gpu": throttled, "slow memory": Faults(slow_memory=1), "algorithm": Faults(other_algorithm=1)}
+    parts["tiny kernels"] = Faults(tiny_kernels=1, tiny_kernels_count=1000)
     several = replace(data, microbatches=8, layers=2, dp=3)
     for name, faults in parts.items():
         yield _fixed(f"dp3 {name} 1", several, faults, _fix(1), "fix rank 1")

@@ -190,7 +190,13 @@ DEAR_GAINS = (
 @pytest.mark.parametrize(
     "name",
     [
-        *("dp2 small hidden wait", "pp2 split", "dp3 throttled gpu 1", "tp2 pp2 torch 2.3 collection 1"),
+        *(
+            "dp2 small hidden wait",
+            "pp2 split",
+            "dp3 throttled gpu 1",
+            "tp2 pp2 torch 2.3 collection 1",
+            "dp3 tiny kernels 1",
+        ),
         *(pytest.param(dear, marks=pytest.mark.long) for dear in DEAR_GAINS),
     ],
 )

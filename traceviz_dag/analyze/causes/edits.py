@@ -115,10 +115,11 @@ class StepEdits:
         usual = self.usual(times)
         result = list(times)
         for place in places:
-            mine = replace(times[place], duration_ns=usual.durations(place, places))
-            result[place] = _without_pauses(
-                self.step.works[place], mine, np.maximum(self.pauses[place], self.extra_launches[place])
-            )
+            duration, extra = usual.durations(place, places), self.extra_launches[place]
+            # Work that is gone starts no later than what is before it ends.
+            lag = np.where((extra > 0) & (duration == 0), np.minimum(times[place].lag_ns, 0), times[place].lag_ns)
+            mine = replace(times[place], duration_ns=duration, lag_ns=lag)
+            result[place] = _without_pauses(self.step.works[place], mine, np.maximum(self.pauses[place], extra))
             late = self.late_begin(place)
             if late:
                 section = result[place].section_ns.copy()

@@ -108,8 +108,13 @@ function fixedRanks(step, times, ranks) {
   }
   const duration = times.duration.slice();
   for (const place of places) takeUsual(step, times, place, places, duration);
+  const lag = times.lag.slice();
+  // Work that is gone starts no later than what is before it ends.
+  for (const kernel of step.columns.extra_kernel) {
+    if (places.includes(step.rankOf[kernel]) && duration[kernel] === 0) lag[kernel] = Math.min(lag[kernel], 0);
+  }
   /** @type {Times} */
-  let result = { ...times, duration };
+  let result = { ...times, duration, lag };
   for (const place of places) {
     result = withoutPauses(step, result, place, true);
     const late = step.facts.late_begin_ns[place];
@@ -244,7 +249,7 @@ function fixedLinks(step, times, ranks) {
   /** How many of the ranks' kernels each meeting has. @type {Map<number, number>} */
   const counts = new Map();
   kernels.forEach((kernel, member) => {
-    if (!places.some((place) => kernel >= step.kernelBegins[place] && kernel < step.kernelBegins[place + 1])) return;
+    if (!places.includes(step.rankOf[kernel])) return;
     counts.set(meetings[member], (counts.get(meetings[member]) ?? 0) + 1);
   });
   const withIt = new Set([...counts].flatMap(([meeting, count]) => (count === places.length ? [meeting] : [])));
@@ -281,11 +286,7 @@ const [FEWEST_ALIKE, CONGESTED_TIMES, LEAST_CONGESTED_NS] = [4, 1.5, 20_000];
  */
 function lowestAndHighest(step) {
   const { member_kernel: kernels, member_meeting: meetings } = step.columns;
-  const rankOf = new Int32Array(step.columns.duration_ns.length);
-  for (let rank = 0; rank < step.facts.ranks.length; rank++) {
-    rankOf.fill(rank, step.kernelBegins[rank], step.kernelBegins[rank + 1]);
-  }
-  const ranks = Array.from(kernels, (kernel) => rankOf[kernel]);
+  const ranks = Array.from(kernels, (kernel) => step.rankOf[kernel]);
   /** @param {ArrayLike<number>} keys @param {(member: number) => [number, number]} ends */
   const widest = (keys, ends) => {
     /** @type {Map<number, [number, number]>} */

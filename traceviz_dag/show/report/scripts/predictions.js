@@ -144,6 +144,9 @@ function adds(before, after) {
   );
 }
 
+/** No bar is narrower than this share of its gain; see gains.py. */
+const REPLAY_ERROR = 0.05;
+
 /**
  * @typedef {object} How
  * @property {boolean} [unmatched] take communications that are not matched as transfers, too
@@ -170,8 +173,8 @@ function once(known, edits, { unmatched = false, drop = false, hold = false }) {
   const host = times.launch !== launch || times.section !== section || times.lag !== lag || times.waits !== waits;
   // What of the gain is there because the host does something else: a free host would not show it.
   if (host) freeGain += gain - (length - step.lengthOf({ ...step.times, duration: times.duration }));
-  const error = length ? free / length - 1 : 0;
-  const reach = rounded(Math.min(Math.abs(error), 1) * Math.max(Math.abs(gain), Math.abs(freeGain)));
+  const error = length ? Math.abs(free / length - 1) : 0;
+  const reach = rounded(Math.max(Math.min(error, 1), REPLAY_ERROR) * Math.max(Math.abs(gain), Math.abs(freeGain)));
   // No step becomes shorter than the work that is left on a stream, nor by more than edits take away, nor longer where
   // they add nothing.
   const least = Math.min(gain, freeGain) - reach;

@@ -62,6 +62,11 @@ export class Step {
     this.kernelBegins = sums(facts.kernels);
     this.sectionBegins = sums(facts.sections);
     const kernels = columns.duration_ns.length;
+    /** Place of each kernel's rank. */
+    this.rankOf = new Int32Array(kernels);
+    for (let rank = 0; rank < facts.ranks.length; rank++) {
+      this.rankOf.fill(rank, this.kernelBegins[rank], this.kernelBegins[rank + 1]);
+    }
     this.joined = new Uint8Array(kernels);
     for (const kernel of columns.member_kernel) this.joined[kernel] = 1;
     /** Kernels whose time is the rank's own. */
