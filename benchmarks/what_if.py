@@ -108,6 +108,8 @@ def _faults() -> Iterator[Case]:
         name = f"pp4 slow gpu {stage}"
         yield _fixed(name, _PIPELINE, Faults(slow_gpu=stage), _fix(stage), f"fix rank {stage}")
     yield _fixed("pp4 split", _PIPELINE, Faults(bad_stage_split=1), _general("even_layers"), "even layers")
+    unseen = replace(_PIPELINE, stacks=False)
+    yield _fixed("pp4 split, no stacks", unseen, Faults(bad_stage_split=3), _general("even_layers"), "even layers")
     two_stages = replace(_PLAIN, pp=2, microbatches=6, layers=8)
     yield _fixed("pp2 split", two_stages, Faults(bad_stage_split=1), _general("even_layers"), "even layers")
     yield _fixed("pp4 stall 0", _PIPELINE, Faults(data_stall=0), _fix(0), "fix rank 0")

@@ -196,6 +196,7 @@ DEAR_GAINS = (
             "dp3 throttled gpu 1",
             "tp2 pp2 torch 2.3 collection 1",
             "dp3 tiny kernels 1",
+            "pp4 split, no stacks",
         ),
         *(pytest.param(dear, marks=pytest.mark.long) for dear in DEAR_GAINS),
     ],
@@ -334,7 +335,6 @@ def test_what_a_missing_rank_was_waited_for_is_no_transfer_and_no_sure_gain(tmp_
             "data alone",
             {"even_layers": "only one pipeline stage was read", "fix_link": "no transfer without rank 0"},
         ),
-        ("without stacks", {"even_layers": "layers are not known of every stage"}),
     ],
 )
 def test_edits_that_a_step_shows_nothing_of_are_refused_and_not_ranked(job, name, untold):

@@ -19,6 +19,7 @@ from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import Instances, Usual, launch_gaps, own_work, pauses
 from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.analyze.matching.message_schedule import BACKWARD, FORWARD
 from traceviz_dag.analyze.medians import lower_medians
 from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.arrays import NONE, Bool, Float64, Int64
@@ -36,6 +37,9 @@ CONGESTED_TIMES = 1.5
 
 LEAST_CONGESTED_NS = 20_000
 """What congestion costs a transfer at least; less is latency."""
+
+_IN_PROPORTION = 0.8
+"""Share of the time of kernels of all stages that runs in one proportion where that is the proportion of layers."""
 
 _WITHIN_LAYERS = (Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP)
 """Dimensions whose communication layers run."""
@@ -224,11 +228,11 @@ class StepEdits:
     def even_layers(self, times: AllTimes) -> AllTimes:
         """Give every stage the same number of layers: what layers and their parameters take grows with their number.
 
-        Forward kernels name their layer. Of the others in backward steps see ``_run_by_layer``, of the rest
-        ``_of_a_layer``.
+        Forward kernels name their layer, or the numbers of their kinds show how many there are (``_layers_by_kinds``).
+        Of the others in steps of micro-batches see ``_run_by_layer``, of the rest ``_of_a_layer``.
 
         Raises:
-            NoEvidenceError: the traces show no layers (call stacks are needed), or there are not several stages.
+            NoEvidenceError: the traces show no layers, or there are not several stages.
         """
         layers = self.layers
         group = layers.group
@@ -254,13 +258,17 @@ class StepEdits:
         counts = np.array([_layers(work) for work in works], np.float64)
         stages, group = np.unique(self.stages, return_inverse=True)
         of_stage = np.array([counts[group == number].max() for number in range(len(stages))])
+        if not of_stage.any():
+            of_stage = _layers_by_kinds(works, self.step.times(), np.asarray(group, np.int64))
         if (of_stage == 0).any():
             raise NoEvidenceError("layers are not known of every stage; capture call stacks, which show them")
         named = [work.kernels.layer != MISSING for work in works]
-        backward = [
-            (_runs_backward(work) | _exchanges_backward(work)) & ~told for work, told in zip(works, named, strict=True)
+        ways = (BACKWARD,) if any(told.any() for told in named) else (FORWARD, BACKWARD)
+        inside = [
+            np.logical_or.reduce([_runs(work, way) | _exchanges(work, way) for way in ways]) & ~told
+            for work, told in zip(works, named, strict=True)
         ]
-        by_layer = _run_by_layer(works, backward, of_stage[group])
+        by_layer = _run_by_layer(works, inside, of_stage[group])
         found = any(each.any() for each in by_layer)
         others = [
             [chosen(work) & ~told for work, told in zip(works, named, strict=True)]
@@ -474,6 +482,40 @@ def _layers(work: RankWork) -> int:
     return len(np.unique(np.stack([kernels.chunk[there], kernels.layer[there]]), axis=1).T) if there.any() else 0
 
 
+def _layers_by_kinds(works: Sequence[RankWork], times: AllTimes, stage: Int64) -> Float64:
+    """How many layers each stage runs for each of the stage that has fewest, where no call stack names layers.
+
+    Layers run the same kinds of kernels, each as often. So most of the time of forward steps, of kinds that all ranks
+    run, is that of kinds of which the stages run numbers in one proportion: that of their layers. Where less than
+    ``_IN_PROPORTION`` of it is, nothing shows the layers.
+
+    Returns:
+        Of each stage; zeros where nothing shows them.
+    """
+    masks = [_runs(work, FORWARD) for work in works]
+    signature = np.concatenate([work.kernels.signature[mask] for work, mask in zip(works, masks, strict=True)])
+    known, kind = np.unique(signature, return_inverse=True)
+    owner = np.repeat(np.arange(len(works)), [int(mask.sum()) for mask in masks])
+    counts = np.zeros((len(works), len(known)), np.int64)
+    np.add.at(counts, (owner, kind), 1)
+    taken = np.bincount(
+        kind,
+        weights=np.concatenate([mine.duration_ns[mask] for mine, mask in zip(times, masks, strict=True)]),
+        minlength=len(known),
+    )
+    stages = np.unique(stage)
+    of_stage = np.stack([counts[stage == number].max(axis=0) for number in stages])
+    shared = np.flatnonzero((counts > 0).all(axis=0))
+    if not len(shared):
+        return np.zeros(len(stages))
+    proportions = of_stage[:, shared] // np.gcd.reduce(of_stage[:, shared], axis=0)
+    different, which = np.unique(proportions, axis=1, return_inverse=True)
+    time = np.bincount(which.reshape(-1), weights=taken[shared], minlength=different.shape[1])
+    if time.max() < _IN_PROPORTION * time.sum():
+        return np.zeros(len(stages))
+    return np.asarray(different[:, int(time.argmax())], np.float64)
+
+
 def _of_a_layer(total: Int64, layers: Float64, stage: Int64) -> float:
     """What one layer takes of work that grows with the layers of a stage.
 
@@ -517,14 +559,19 @@ def _run_by_layer(works: Sequence[RankWork], masks: Sequence[Bool], layers: Floa
     return result
 
 
+def _runs(work: RankWork, way: int) -> Bool:
+    """Mark a rank's own work in forward or backward steps."""
+    return np.asarray((direction(work) == way) & (work.kernels.microbatch != MISSING) & own_work(work))
+
+
 def _runs_backward(work: RankWork) -> Bool:
-    return np.asarray((direction(work) == 1) & (work.kernels.microbatch != MISSING) & own_work(work))
+    return _runs(work, BACKWARD)
 
 
-def _exchanges_backward(work: RankWork) -> Bool:
-    """Mark communication within layers in backward steps."""
+def _exchanges(work: RankWork, way: int) -> Bool:
+    """Mark communication within layers in forward or backward steps."""
     inside = np.logical_or.reduce([_of_dimension(work, dimension.value) for dimension in _WITHIN_LAYERS])
-    return np.asarray((direction(work) == 1) & (work.kernels.microbatch != MISSING) & inside)
+    return np.asarray((direction(work) == way) & (work.kernels.microbatch != MISSING) & inside)
 
 
 def _optimizes(work: RankWork) -> Bool:

@@ -97,7 +97,7 @@ RULE = Rule(
     sentence=_sentence,
     detail=_detail,
     edit=_edit,
-    # Without call stacks layers are not known; where they make the difference, equal stages come near.
+    # Where nothing shows the layers, and they make the difference, equal stages come near.
     otherwise=lambda row: EditKey("equal_stages") if (row["because"], row["class"]) == ("more", "fault") else None,
     unable_sql="""
 SELECT 'no micro-batches of two or more pipeline stages are known' AS reason
