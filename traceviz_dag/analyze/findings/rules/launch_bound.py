@@ -67,15 +67,20 @@ SELECT
     CASE WHEN count(*) = 1 THEN min(stage) END AS stage,
     mode(operation) AS operation,
     CAST(round(avg(starved_ns)) AS BIGINT) AS starved_ns,
-    CAST(sum(lost_ns) AS BIGINT) AS at_most_ns,
+    -- What its peers do not run costs a rank's GPU time as well.
+    CASE WHEN count(*) > 1 OR min(extra) IS NULL THEN CAST(sum(lost_ns) AS BIGINT) END AS at_most_ns,
     max(median_ns) AS median_ns,
     max(kernels / window_ns * 1e6) AS launches_per_ms,
     count(*) AS ranks,
     (SELECT count(*) FROM measured) AS of_ranks,
     -- Where most hosts are so, none deviates from its peers.
     CASE WHEN 2 * count(*) > (SELECT count(*) FROM measured) THEN 'opportunity' ELSE 'fault' END AS class,
-    sum(starved_ns) / sum(window_ns) AS value
-FROM bound LEFT JOIN {STAGES} USING (rank)
+    sum(starved_ns) / sum(window_ns) AS value,
+    CASE WHEN count(*) = 1 THEN min(extra) END AS extra
+FROM bound LEFT JOIN {STAGES} USING (rank) LEFT JOIN (
+    SELECT rank, kernel AS extra FROM rank_speeds
+    WHERE run = $run AND iteration = $iteration AND slow_in = 'extra'
+) USING (rank)
 HAVING count(*) > 0
 """
 
@@ -97,19 +102,34 @@ def _sentence(row: Row) -> str:
 def _detail(row: Row) -> str:
     where = "" if row["operation"] is None else f", most often in {row['operation']}"
     mean = "in the mean, " if row["ranks"] > 1 else ""
+    extra = (
+        "" if row["extra"] is None else f"; it runs all kernels of its peers and others as well, mostly {row['extra']}"
+    )
     return (
         f"{mean}{share(row['value'])} of the time measured{where}; half of the computation kernels take "
-        f"{duration(row['median_ns'])} or less"
+        f"{duration(row['median_ns'])} or less{extra}"
     )
+
+
+_REMEDY = (
+    "Capture the step in CUDA graphs (Megatron-LM: --cuda-graph-impl, --enable-cuda-graph), fuse small kernels "
+    "(torch.compile, fused optimizers), and make micro-batches larger. The profiler itself slows launches, most with "
+    "call stacks: take a trace without them before you act."
+)
+
+EXTRA = (
+    "See what launches these kernels on that rank alone (table kernels: module, operator; capture with call stacks), "
+    "such as logging, checks, hooks or debugging code. Run it more rarely, or fuse it."
+)
+"""What to do about kernels that no peer runs."""
 
 
 RULE = Rule(
     name="launch_bound",
     of_class=FindingClass.FAULT,
     question="Does a GPU wait for launches?",
-    remedy="Capture the step in CUDA graphs (Megatron-LM: --cuda-graph-impl, --enable-cuda-graph), fuse small kernels "
-    "(torch.compile, fused optimizers), and make micro-batches larger. The profiler itself slows launches, most with "
-    "call stacks: take a trace without them before you act.",
+    remedy=_REMEDY,
+    remedy_of=lambda row: _REMEDY if row["extra"] is None else EXTRA,
     serving="Replay CUDA graphs where the server runs eagerly (without --enforce-eager), compile the model, and serve "
     "larger batches. The profiler itself slows launches, most with call stacks: take a trace without them first.",
     sql=SQL,
@@ -117,7 +137,7 @@ RULE = Rule(
     measure=MEASURE,
     sentence=_sentence,
     detail=_detail,
-    edit=lambda row: EditKey("host_free", rank=row["rank"]),
+    edit=lambda row: EditKey("host_free" if row["extra"] is None else "fix_rank", rank=row["rank"]),
     unable_sql="""
 SELECT 'the traces have no rows of launches of kernels' AS reason
 WHERE (SELECT coalesce(sum(launched_kernels), 0) FROM traces WHERE run = $run AND iteration = $iteration) = 0

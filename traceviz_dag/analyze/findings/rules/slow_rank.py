@@ -172,8 +172,7 @@ _OF_LATE = {
 _OF_KINDS = {
     "memory": "Test that GPU's memory (nvidia-smi -q -d ECC,CLOCK: memory clock, remapped rows; dcgmi diag -r 3), and "
     "look for another process that uses it.",
-    "extra": "See what launches these kernels on that rank alone (table kernels: module, operator; capture with call "
-    "stacks), such as logging, checks, hooks or debugging code. Run it more rarely, or fuse it.",
+    "extra": launch_bound.EXTRA,
     "algorithm": "Compare that rank's libraries and settings with its peers' (cuBLAS, Transformer Engine, "
     "CUBLAS_WORKSPACE_CONFIG, NVTE_ variables, autotuning caches, free memory for workspaces): rule environment lists "
     "differences that the traces record.",
