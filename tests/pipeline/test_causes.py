@@ -197,6 +197,7 @@ DEAR_GAINS = (
             "tp2 pp2 torch 2.3 collection 1",
             "dp3 tiny kernels 1",
             "pp4 split, no stacks",
+            "dp2 pp2 slow link 1",
         ),
         *(pytest.param(dear, marks=pytest.mark.long) for dear in DEAR_GAINS),
     ],

@@ -139,11 +139,15 @@ class StepEdits:
         )
         return max(begins[place] - others[(len(others) - 1) // 2], 0) if others else 0
 
-    def fix_links(self, times: AllTimes, ranks: Sequence[int]) -> AllTimes:
+    def fix_links(self, times: AllTimes, ranks: Sequence[int], most: bool = False) -> AllTimes:
         """Give what some ranks transfer the time that like transfers without them take, where that is shorter.
 
-        Similar are transfers of the same operation, dimension, phase and size; those of which none is without the ranks
-        stay as they are. Of several ranks, those are meant that all of them are members of: the group's own.
+        Similar are transfers of the same operation, dimension, phase and size. Where none is without the ranks, a
+        transfer becomes as much shorter as the others of its dimension do together; of other dimensions it stays as it
+        is. Of several ranks, those are meant that all of them are members of: the group's own.
+
+        Args:
+            most: let what would stay as it is become as much shorter as all others do together, too.
 
         Raises:
             NoEvidenceError: no transfer is similar.
@@ -153,24 +157,31 @@ class StepEdits:
         _, meeting = np.unique(members.meeting, return_inverse=True)
         count = np.bincount(meeting[np.isin(members.rank, places)], minlength=int(meeting.max(initial=-1)) + 1)
         with_it = count[meeting] == len(places)
-        signature, transfer = (np.empty(len(members.rank), np.int64) for _ in range(2))
+        signature, transfer, dimension = (np.empty(len(members.rank), np.int64) for _ in range(3))
         for number, (work, mine) in enumerate(self._parts(times)):
             own = np.flatnonzero(members.rank == number)
             signature[own] = work.kernels.signature[members.kernel[own]]
+            dimension[own] = work.kernels.dimension[members.kernel[own]]
             transfer[own] = mine.duration_ns[members.kernel[own]]
         known, group = np.unique(signature[~with_it], return_inverse=True)
-        usual = lower_medians(group.astype(np.int64), transfer[~with_it], len(known))
-        if not np.isin(signature[with_it], known).any():
+        usual = np.append(lower_medians(group.astype(np.int64), transfer[~with_it], len(known)), 0).astype(np.int64)
+        where = np.searchsorted(known, signature)
+        alike = with_it & (np.append(known, NONE)[where] == signature)
+        if not alike.any():
             whose = f"rank {ranks[0]} is similar to its own" if len(ranks) == 1 else "these ranks is similar to theirs"
             raise NoEvidenceError(f"no transfer without {whose}")
+        fixed = np.where(alike, np.minimum(transfer, usual[where]), transfer)
+        for one in np.unique(dimension[with_it & ~alike]).tolist():
+            of_it = alike & (dimension == one)
+            basis = of_it if of_it.any() or not most else alike
+            share = fixed[basis].sum() / max(int(transfer[basis].sum()), 1) if basis.any() else 1.0
+            left = with_it & ~alike & (dimension == one)
+            fixed[left] = np.rint(transfer[left] * share).astype(np.int64)
         result = list(times)
         for number, mine in enumerate(times):
             own = np.flatnonzero((members.rank == number) & with_it)
-            where = np.minimum(np.searchsorted(known, signature[own]), max(len(known) - 1, 0))
-            alike = known[where] == signature[own] if len(known) else np.zeros(len(own), dtype=bool)
-            own, where = own[alike], where[alike]
             duration = mine.duration_ns.copy()
-            duration[members.kernel[own]] = np.minimum(transfer[own], usual[where].astype(np.int64))
+            duration[members.kernel[own]] = fixed[own]
             result[number] = replace(mine, duration_ns=duration)
         return tuple(result)
 

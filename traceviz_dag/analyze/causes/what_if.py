@@ -323,11 +323,12 @@ class WhatIf:
 
     def fix_link(self, rank: int) -> Edit:
         """See ``StepEdits.fix_links``."""
-        return Edit("fix_link", lambda times: self.edits.fix_links(times, [rank]), rank=rank)
+        return replace(self.fix_links([rank]), name="fix_link", rank=rank, ranks=None)
 
     def fix_links(self, ranks: Sequence[int]) -> Edit:
         """See ``StepEdits.fix_links``, of ranks of which one has the slow link."""
-        return Edit("fix_links", lambda times: self.edits.fix_links(times, ranks), ranks=spanned(ranks))
+        most = partial(self.edits.fix_links, ranks=ranks, most=True)
+        return Edit("fix_links", lambda times: self.edits.fix_links(times, ranks), most, ranks=spanned(ranks))
 
     def hide(self, dimension: str) -> Edit:
         """See ``StepEdits.hidden``."""

@@ -44,8 +44,8 @@ export function rounded(value) {
  * @param {Step} step
  * @param {Times} times
  * @param {Edit} edit
- * @param {boolean} unmatched take communications that are not matched as transfers, and let congestion be what it may
- *   be where too few transfers are alike
+ * @param {boolean} unmatched take communications that are not matched as transfers, and let congestion and slow links be
+ *   what they may be where too few transfers are alike
  * @returns {Times}
  */
 export function edited(step, times, edit, unmatched = false) {
@@ -60,9 +60,9 @@ export function edited(step, times, edit, unmatched = false) {
     case "fix_node":
       return fixedRanks(step, times, spelledOut(edit.ranks ?? ""));
     case "fix_links":
-      return fixedLinks(step, times, spelledOut(edit.ranks ?? ""));
+      return fixedLinks(step, times, spelledOut(edit.ranks ?? ""), unmatched);
     case "fix_link":
-      return fixedLinks(step, times, [edit.rank ?? -1]);
+      return fixedLinks(step, times, [edit.rank ?? -1], unmatched);
     case "even_layers":
       return evenLayers(step, times);
     case "equal_stages":
@@ -90,7 +90,10 @@ export function edited(step, times, edit, unmatched = false) {
 
 /** Whether an edit may do more than it does for sure. @param {Step} step @param {Edit} edit */
 export function mayDoMore(step, { name, dimension }) {
-  return name === "no_congestion" || (dimension !== undefined && hasUnmatched(step, dimension));
+  return (
+    ["fix_link", "fix_links", "no_congestion"].includes(name) ||
+    (dimension !== undefined && hasUnmatched(step, dimension))
+  );
 }
 
 /** Whether communications of a dimension are not matched. @param {Step} step @param {string} dimension */
@@ -242,10 +245,15 @@ function withoutPauses(step, times, place, extra = false) {
   return { ...times, launch, section, hostEnd, launched: times.launched.map((one, rank) => one && rank !== place) };
 }
 
-/** @param {Step} step @param {Times} times @param {number[]} ranks of which all are members */
-function fixedLinks(step, times, ranks) {
+const ALL = -Infinity;
+
+/**
+ * @param {Step} step @param {Times} times @param {number[]} ranks of which all are members
+ * @param {boolean} most let dimensions without a similar transfer become as much shorter as the others do
+ */
+function fixedLinks(step, times, ranks, most) {
   const places = ranks.map((rank) => placeOf(step, rank));
-  const { member_kernel: kernels, member_meeting: meetings, kind } = step.columns;
+  const { member_kernel: kernels, member_meeting: meetings, kind, dimension } = step.columns;
   /** How many of the ranks' kernels each meeting has. @type {Map<number, number>} */
   const counts = new Map();
   kernels.forEach((kernel, member) => {
@@ -263,16 +271,30 @@ function fixedLinks(step, times, ranks) {
   });
   const usual = new Map([...others].map(([one, values]) => [one, middle(values)]));
   const duration = times.duration.slice();
-  let alike = false;
+  /** What transfers take together before and after, of each dimension and of all. @type {Map<number, number[]>} */
+  const sums = new Map();
+  /** @type {number[]} */
+  const left = [];
   kernels.forEach((kernel, member) => {
+    if (!withIt.has(meetings[member])) return;
     const taken = usual.get(kind[kernel]);
-    if (taken === undefined || !withIt.has(meetings[member])) return;
-    alike = true;
+    if (taken === undefined) {
+      left.push(kernel);
+      return;
+    }
     duration[kernel] = Math.min(times.duration[kernel], taken);
+    for (const key of [dimension[kernel], ALL]) {
+      const [before, after] = sums.get(key) ?? [0, 0];
+      sums.set(key, [before + times.duration[kernel], after + duration[kernel]]);
+    }
   });
-  if (!alike) {
+  if (!sums.size) {
     const whose = ranks.length === 1 ? `rank ${ranks[0]} is similar to its own` : "these ranks is similar to theirs";
     throw new Refusal(`no transfer without ${whose}`);
+  }
+  for (const kernel of left) {
+    const [before, after] = sums.get(dimension[kernel]) ?? ((most && sums.get(ALL)) || [1, 1]);
+    duration[kernel] = rounded(times.duration[kernel] * (after / Math.max(before, 1)));
   }
   return { ...times, duration };
 }
