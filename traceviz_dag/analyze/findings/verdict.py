@@ -110,12 +110,14 @@ class Verdict:
         then: what the largest of the next fixes save, each once those before it in the findings are made.
         culprit: rule and culprit of ``limit``, by which verdicts are compared; empty where nothing is wrong.
         doubts: why it is not surer; none: it rests on all ranks, solved clocks and classified kernels.
+        step_ns: the step of which savings are; None where nothing was judged.
     """
 
     limit: str
     then: tuple[str, ...]
     culprit: tuple[object, ...]
     doubts: tuple[str, ...]
+    step_ns: int | None = None
 
 
 def verdict(rows: Sequence[Row], evidence: Evidence) -> Verdict:
@@ -123,7 +125,7 @@ def verdict(rows: Sequence[Row], evidence: Evidence) -> Verdict:
     doubts = _doubts(evidence)
     found = leading(rows)
     if not found:
-        return Verdict(NOTHING_WRONG, (), (), doubts)
+        return Verdict(NOTHING_WRONG, (), (), doubts, rows[0]["step_ns"] if rows else None)
     first = found[0]
     fixed, then = {_edit(first)}, list[tuple[int, str]]()
     for row in found[1:]:
@@ -139,9 +141,8 @@ def verdict(rows: Sequence[Row], evidence: Evidence) -> Verdict:
         doubts = ("what fixing it saves is unknown", *doubts)
     named = (first["rule"], *(first[name] for name in CULPRIT_COLUMNS))
     largest = sorted(then, reverse=True)[: MOST_FIXES - 1]
-    return Verdict(
-        first["statement"], tuple(words for saved, words in then if (saved, words) in largest), named, doubts
-    )
+    fixes = tuple(words for saved, words in then if (saved, words) in largest)
+    return Verdict(first["statement"], fixes, named, doubts, first["step_ns"])
 
 
 def in_sentences(found: Verdict) -> tuple[str, str, str]:

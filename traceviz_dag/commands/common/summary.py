@@ -128,6 +128,7 @@ def print_verdict(summaries: Sequence[Mapping[str, Any]], after: Sequence[str]) 
     Args:
         summaries: of the run's iterations. after: lines that say how to go on.
     """
+    from traceviz_dag.analyze.findings.findings import are_apart
     from traceviz_dag.analyze.findings.verdict import JudgedIteration, compared
     from traceviz_dag.commands.common.verdict import parts_in_words, verdict_lines
 
@@ -142,8 +143,13 @@ def print_verdict(summaries: Sequence[Mapping[str, Any]], after: Sequence[str]) 
     kind = STEP_KINDS.get(measures["step_kind"] or "", "").split(";")[0].split(":")[0]
     what = "step" if measured["steps"] else "first to last kernel"
     rest = [f"iteration {last['iteration']}{f' ({agree})' if agree else ''}"]
-    rest += [counted(measures["ranks"], "rank", "ranks"), f"{what} {duration(measures['step_ns'])}", kind]
-    parts = parts_in_words(measured["computation_share"], measured["exposed_share"], measured["idle_share"])
+    # Where GPUs go on long after their hosts, the step is that of which savings are, and its parts are of the hosts'.
+    whole_ns = last["verdict"].step_ns
+    apart = whole_ns is not None and are_apart(whole_ns, measures["step_ns"])
+    length = f"{what} {duration(whole_ns if apart else measures['step_ns'])}"
+    rest += [counted(measures["ranks"], "rank", "ranks"), length, kind]
+    of = f"Of the hosts' {duration(measures['step_ns'])}" if apart else "Step"
+    parts = parts_in_words(of, measured["computation_share"], measured["exposed_share"], measured["idle_share"])
     typer.echo()
     for line in verdict_lines(last["run"], " · ".join(filter(None, rest)), last["verdict"], differs, parts, after):
         typer.echo(line)

@@ -36,14 +36,18 @@ def verdict_lines(run: str, title: str, verdict: Verdict, differs: str, parts: s
     return [f"{name} · {title}", *(line for lines in said for line in lines), *after]
 
 
-def parts_in_words(computation: float | None, exposed: float | None, idle: float | None) -> str:
-    """What a step is made of, by shares of it (mean of ranks); empty where not known."""
+def parts_in_words(of: str, computation: float | None, exposed: float | None, idle: float | None) -> str:
+    """What a step is made of, by shares of it (mean of ranks); empty where not known.
+
+    Args:
+        of: what has these parts.
+    """
     known = {"computation": computation, "exposed communication": exposed, "idle": idle}
     words = [f"{share(value)} {name}" for name, value in known.items() if value is not None]
     if len(words) == len(known):
         copies = 1 - sum(value for value in known.values() if value is not None)
         words += [f"{share(copies)} copies"] if copies >= LEAST_COPIES else []
-    return f"Step: {', '.join(words)}." if words else ""
+    return f"{of}: {', '.join(words)}." if words else ""
 
 
 def _cut(text: str, most: int) -> list[str]:

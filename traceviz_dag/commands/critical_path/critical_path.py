@@ -208,7 +208,9 @@ def _statement(answer: dict[str, Any]) -> str:
     first = ranks[0]
     length = milliseconds(answer["step_ns"])
     steps = (
-        f"step {length} ms; its" if answer["steps"] == 1 else f"{answer['steps']} steps, {length} ms together; their"
+        f"step {length} ms to its last kernel; its"
+        if answer["steps"] == 1
+        else f"{answer['steps']} steps, {length} ms together, each to its last kernel; their"
     )
     others = f", on {len(ranks)} ranks in all" if len(ranks) > 1 else " and on no other"
     return (

@@ -21,8 +21,8 @@ def print_gains(heading: Callable[[str], None], rows: Sequence[dict[str, Any]], 
         heading("nothing can be predicted")
         return
     step_ns, steps = max((row["step_ns"], row["steps"]) for row in rows)
-    length = f"step {milliseconds(step_ns)} ms" if steps == 1 else f"{steps} steps, {milliseconds(step_ns)} ms together"
-    heading(length)
+    several = f"{steps} steps, {milliseconds(step_ns)} ms together, each"
+    heading(f"{f'step {milliseconds(step_ns)} ms' if steps == 1 else several} to its last kernel")
     print_table(
         "What edits gain, each alone; gains do not add up",
         ["edit", "gain ms", "of the step", "at least ms", "at most ms", "step then ms", *(["steps"] * (steps > 1))],
