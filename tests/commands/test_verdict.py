@@ -74,6 +74,7 @@ def test_a_fault_whose_saving_is_unknown_leads_where_no_other_fault_is_known():
     row = dict.fromkeys((*LEAD_COLUMNS, "gain_low_ns", "gain_high_ns")) | {
         "step_ns": 100,
         "measured_ns": 100,
+        "steps": 1,
         "value": 0.5,
     }
     note = row | {"rule": "slow_rank", "class": "fault", "severity": "note", "rank": 5, "statement": "rank 5 is slow"}

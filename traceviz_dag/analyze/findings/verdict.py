@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN, named_edit
-from traceviz_dag.analyze.findings.findings import WIDE
+from traceviz_dag.analyze.findings.findings import WIDE, are_apart
 from traceviz_dag.analyze.findings.losses import leading
 from traceviz_dag.analyze.findings.rule import Row
 from traceviz_dag.analyze.wording import capitalised, counted, duration, share, unspanned
@@ -110,14 +110,14 @@ class Verdict:
         then: what the largest of the next fixes save, each once those before it in the findings are made.
         culprit: rule and culprit of ``limit``, by which verdicts are compared; empty where nothing is wrong.
         doubts: why it is not surer; none: it rests on all ranks, solved clocks and classified kernels.
-        step_ns: the step of which savings are; None where nothing was judged.
+        to_last_kernel_ns: the step of which savings are, where its GPUs go on long after the hosts; else None.
     """
 
     limit: str
     then: tuple[str, ...]
     culprit: tuple[object, ...]
     doubts: tuple[str, ...]
-    step_ns: int | None = None
+    to_last_kernel_ns: int | None = None
 
 
 def verdict(rows: Sequence[Row], evidence: Evidence) -> Verdict:
@@ -125,7 +125,7 @@ def verdict(rows: Sequence[Row], evidence: Evidence) -> Verdict:
     doubts = _doubts(evidence)
     found = leading(rows)
     if not found:
-        return Verdict(NOTHING_WRONG, (), (), doubts, rows[0]["step_ns"] if rows else None)
+        return Verdict(NOTHING_WRONG, (), (), doubts, _to_last_kernel_ns(rows))
     first = found[0]
     fixed, then = {_edit(first)}, list[tuple[int, str]]()
     for row in found[1:]:
@@ -142,7 +142,15 @@ def verdict(rows: Sequence[Row], evidence: Evidence) -> Verdict:
     named = (first["rule"], *(first[name] for name in CULPRIT_COLUMNS))
     largest = sorted(then, reverse=True)[: MOST_FIXES - 1]
     fixes = tuple(words for saved, words in then if (saved, words) in largest)
-    return Verdict(first["statement"], fixes, named, doubts, first["step_ns"])
+    return Verdict(first["statement"], fixes, named, doubts, _to_last_kernel_ns(rows))
+
+
+def _to_last_kernel_ns(rows: Sequence[Row]) -> int | None:
+    """Of one step; several have each their own."""
+    row = rows[0] if rows else None
+    if row is None or row["step_ns"] is None or row["steps"] > 1 or not are_apart(row["step_ns"], row["measured_ns"]):
+        return None
+    return int(row["step_ns"])
 
 
 def in_sentences(found: Verdict) -> tuple[str, str, str]:

@@ -128,7 +128,6 @@ def print_verdict(summaries: Sequence[Mapping[str, Any]], after: Sequence[str]) 
     Args:
         summaries: of the run's iterations. after: lines that say how to go on.
     """
-    from traceviz_dag.analyze.findings.findings import are_apart
     from traceviz_dag.analyze.findings.verdict import JudgedIteration, compared
     from traceviz_dag.commands.common.verdict import parts_in_words, verdict_lines
 
@@ -144,11 +143,10 @@ def print_verdict(summaries: Sequence[Mapping[str, Any]], after: Sequence[str]) 
     what = "step" if measured["steps"] else "first to last kernel"
     rest = [f"iteration {last['iteration']}{f' ({agree})' if agree else ''}"]
     # Where GPUs go on long after their hosts, the step is that of which savings are, and its parts are of the hosts'.
-    whole_ns = last["verdict"].step_ns
-    apart = whole_ns is not None and are_apart(whole_ns, measures["step_ns"])
-    length = f"{what} {duration(whole_ns if apart else measures['step_ns'])}"
+    longer_ns = last["verdict"].to_last_kernel_ns
+    length = f"{what} {duration(longer_ns or measures['step_ns'])}"
     rest += [counted(measures["ranks"], "rank", "ranks"), length, kind]
-    of = f"Of the hosts' {duration(measures['step_ns'])}" if apart else "Step"
+    of = f"Of the hosts' {duration(measures['step_ns'])}" if longer_ns else "Step"
     parts = parts_in_words(of, measured["computation_share"], measured["exposed_share"], measured["idle_share"])
     typer.echo()
     for line in verdict_lines(last["run"], " · ".join(filter(None, rest)), last["verdict"], differs, parts, after):

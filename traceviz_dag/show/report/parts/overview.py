@@ -162,9 +162,12 @@ def _step(told: Told) -> Markup:
     )
     ranks = f"{row['ranks']} rank{'' if row['ranks'] == 1 else 's'}"
     bar = stacked_bars(f"What the {what} was spent on", [Bar(f"mean of {ranks}", pieces)])
-    return Markup('<section class="step"><h2>{} {}</h2>{}{}<p class="shares">{}</p></section>').format(
+    whole_ns = told.verdict.to_last_kernel_ns if told.verdict else None
+    of_hosts = f" on the hosts, {duration(whole_ns)} to its last kernel" if whole_ns else ""
+    return Markup('<section class="step"><h2>{} {}{}</h2>{}{}<p class="shares">{}</p></section>').format(
         "Longest step" if row["has_steps"] else "Longest time from first to last kernel",
         longest,
+        of_hosts,
         bar,
         legend(dict(STEP_PARTS.values())),
         Markup(" · ").join(filter(None, (shares, _exposed(told), _utilization(told)))),
