@@ -153,6 +153,9 @@ def _faults() -> Iterator[Case]:
     yield _fixed("dp4 graph break 1", data, Faults(graph_break=1), _fix(1), "fix rank 1")
     two = Faults(slow_gpu=1, garbage_collection=2)
     yield _fixed("pp4 slow gpu 1, collection 2", _PIPELINE, two, _both(_fix(1), _general("no_pauses")), "both")
+    stalls = replace(_GRID, stacks=False, era=Era.TORCH_2_3, faults=Faults(data_stall=0))
+    slow = replace(stalls, faults=Faults(data_stall=0, slow_group=1))
+    yield Case("tp2 dp2 pp2 slow group, stall", slow, stalls, lambda one: [one.fix_ranks("fix_group", [0, 1])], "group")
     two = Faults(slow_gpu=3, slow_link=4)
     yield _fixed("tp2 dp2 pp2 slow gpu 3, link 4", _GRID, two, _both(_fix(3), _link(4)), "both")
     for name, job in (("ep4 dp4 uneven", experts), ("combined ep2 pp2 uneven", _COMBINED)):

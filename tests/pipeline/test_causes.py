@@ -198,6 +198,7 @@ DEAR_GAINS = (
             "dp3 tiny kernels 1",
             "pp4 split, no stacks",
             "dp2 pp2 slow link 1",
+            "tp2 dp2 pp2 slow group, stall",
         ),
         *(pytest.param(dear, marks=pytest.mark.long) for dear in DEAR_GAINS),
     ],
@@ -300,6 +301,18 @@ def test_the_bar_of_congestion_holds_what_transfers_lost_that_have_too_few_like_
     (edit,) = (edit for edit in found[0.3].general() if edit.name == "no_congestion")
     told, true = found[0.3].predict(edit), found[0.3].step_ns - found[0.0].step_ns
     assert told.gain_low_ns <= told.gain_ns < true <= told.gain_high_ns
+
+
+def test_a_slow_rank_that_a_slower_stage_hides_is_a_finding_with_what_it_saves_after_that(tmp_path):
+    """Ranks 0 and 1 are slow stages of one pipeline: alone rank 1 costs next to nothing, both cost 14 % together."""
+    settings = JobSettings(
+        pp=4, vpp=2, layers=8, microbatches=8, sequence=1024, persistent=True, seed=71010, iterations=1
+    )
+    settings = settings.with_faults(slow_stage=1, slow_group=0)
+    with analysed(settings, tmp_path) as iteration:
+        found = [row for row in iteration.findings() if row["class"] == "fault" and row["severity"] == "finding"]
+    assert [row["rank"] for row in found] == [0, 1]
+    assert found[1]["gain_ns"] < 0.01 * found[1]["step_ns"] < found[1]["gain_after_ns"]
 
 
 def test_what_a_missing_rank_was_waited_for_is_no_transfer_and_no_sure_gain(tmp_path):

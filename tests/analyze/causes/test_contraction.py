@@ -34,7 +34,7 @@ def test_no_edit_and_no_time_shows_the_contracted_step_from_the_whole_one(step: 
     if any(work.section_hidden.any() for work in step.works):
         made.append(what_if.edits.no_hidden_waits(made[-1]))
     if len(step.ranks) > 1:
-        made.append(what_if.edits.fix_ranks(made[-1], [1]))
+        made.append(what_if.edits.fix_rank(made[-1], 1))
         with suppress(NoEvidenceError):
             made.append(what_if.edits.fix_links(times, [1]))
     with suppress(NoEvidenceError):
@@ -104,7 +104,7 @@ def test_a_pause_is_taken_away_once_whatever_edits_name_it():
     ]
     edits = WhatIf(step_work([0, 1], works, Members(nothing, nothing, nothing)), [0, 0]).edits
     times = edits.step.times()
-    both = edits.no_pauses(edits.fix_ranks(times, [0]))
-    for place, alone in enumerate((edits.fix_ranks(times, [0])[0], edits.no_pauses(times)[1])):
+    both = edits.no_pauses(edits.fix_rank(times, 0))
+    for place, alone in enumerate((edits.fix_rank(times, 0)[0], edits.no_pauses(times)[1])):
         assert both[place].launch_ns.tolist() == alone.launch_ns.tolist() != times[place].launch_ns.tolist()
         assert both[place].host_end_ns == alone.host_end_ns

@@ -103,10 +103,30 @@ class StepEdits:
         """What kernels take on other ranks."""
         return Usual(self.step.works, times, self.stages, self.instances)
 
-    def fix_ranks(self, times: AllTimes, ranks: Sequence[int]) -> AllTimes:
+    def fix_rank(self, times: AllTimes, rank: int) -> AllTimes:
+        """Give a rank's kernels the times that ``fix_gpus`` gives them; take its host's pauses and extra launches away,
+        and let it begin its step when the others usually do.
+
+        Raises:
+            ValueError: no such rank.
+            NoEvidenceError: there is no other rank.
+        """
+        place, result = self.step.ranks.index(rank), list(self.fix_gpus(times, [rank]))
+        mine, extra = result[place], self.extra_launches[place]
+        # Work that is gone starts no later than what is before it ends.
+        lag = np.where((extra > 0) & (mine.duration_ns == 0), np.minimum(mine.lag_ns, 0), mine.lag_ns)
+        mine = _without_pauses(self.step.works[place], replace(mine, lag_ns=lag), np.maximum(self.pauses[place], extra))
+        late = self.late_begin(place)
+        if late:
+            section = mine.section_ns.copy()
+            section[0] -= late
+            mine = replace(mine, section_ns=section)
+        result[place] = mine
+        return tuple(result)
+
+    def fix_gpus(self, times: AllTimes, ranks: Sequence[int]) -> AllTimes:
         """Give the kernels of some ranks the times that the same ones take on the others of their stage, else of other
-        stages; take their hosts' pauses and extra launches away, and let them begin their step when the others
-        usually do.
+        stages; what their hosts do stays.
 
         Raises:
             ValueError: no such rank.
@@ -116,19 +136,9 @@ class StepEdits:
         if len(self.step.ranks) == len(places):
             every = f"rank {ranks[0]} is the only one that was" if len(ranks) == 1 else "they are all ranks that were"
             raise NoEvidenceError(f"{every} read, so nothing shows what is usual")
-        usual = self.usual(times)
-        result = list(times)
+        usual, result = self.usual(times), list(times)
         for place in places:
-            duration, extra = usual.durations(place, places), self.extra_launches[place]
-            # Work that is gone starts no later than what is before it ends.
-            lag = np.where((extra > 0) & (duration == 0), np.minimum(times[place].lag_ns, 0), times[place].lag_ns)
-            mine = replace(times[place], duration_ns=duration, lag_ns=lag)
-            result[place] = _without_pauses(self.step.works[place], mine, np.maximum(self.pauses[place], extra))
-            late = self.late_begin(place)
-            if late:
-                section = result[place].section_ns.copy()
-                section[0] -= late
-                result[place] = replace(result[place], section_ns=section)
+            result[place] = replace(times[place], duration_ns=usual.durations(place, places))
         return tuple(result)
 
     def late_begin(self, place: int) -> int:

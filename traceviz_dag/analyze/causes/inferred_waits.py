@@ -242,8 +242,10 @@ def by_starts(kernels: RankKernels, apart: Bool, which: Bool, done: Int64 | None
     before, parts = done_before(kernels) if done is None else done, [NO_WAITS]
     for stream in np.unique(kernels.stream[kernels.communicates | kernels.computes]).tolist():
         own = np.flatnonzero(kernels.stream == stream)
-        # Communications wait for work and work for them: two streams that compute hand nothing over here.
-        waiting = np.flatnonzero(which & (apart != apart[own[0]]))
+        # Communications wait for work and work for them: two streams that compute hand nothing over here. What a stream
+        # that computes waits for may pass on to the next communication, which its launch shows to be later.
+        passes_on = apart & (launch != MISSING)
+        waiting = np.flatnonzero(which & ((apart != apart[own[0]]) | passes_on))
         waits = across(kernels, waiting, lookup(own, before[waiting, stream] - 1), start[waiting])
         waits = waits.only(start[waits.waited_for] < start[waits.waiting])
         # An event can be waited for once it is recorded.

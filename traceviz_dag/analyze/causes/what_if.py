@@ -314,12 +314,12 @@ class WhatIf:
         return items.changed(change, lambda: items_of(self.step, without_lags(times), self.edits.stages))
 
     def fix_rank(self, rank: int) -> Edit:
-        """See ``StepEdits.fix_ranks``."""
-        return Edit("fix_rank", lambda times: self.edits.fix_ranks(times, [rank]), rank=rank)
+        """See ``StepEdits.fix_rank``."""
+        return Edit("fix_rank", lambda times: self.edits.fix_rank(times, rank), rank=rank)
 
     def fix_ranks(self, name: str, ranks: Sequence[int]) -> Edit:
-        """See ``StepEdits.fix_ranks``; ``name`` says what they are: fix_ranks, fix_group or fix_node."""
-        return Edit(name, lambda times: self.edits.fix_ranks(times, ranks), ranks=spanned(ranks))
+        """See ``StepEdits.fix_gpus``; ``name`` says what they are: fix_ranks, fix_group or fix_node."""
+        return Edit(name, lambda times: self.edits.fix_gpus(times, ranks), ranks=spanned(ranks))
 
     def fix_link(self, rank: int) -> Edit:
         """See ``StepEdits.fix_links``."""

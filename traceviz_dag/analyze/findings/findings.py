@@ -197,9 +197,17 @@ def _finding(
 
 
 def _gain_of(row: Row, edit: EditKey | None, gains: Mapping[EditKey, Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The row of ``what_if`` that says what fixing a row saves; None where none does, or where it fixes more."""
+    """The row of ``what_if`` that says what fixing a row saves; None where none does, or where it changes more: what
+    cannot cost time would."""
     gain, at_most = gains.get(edit) if edit is not None else None, row.get("at_most_ns")
-    return None if gain is None or (at_most is not None and gain["gain_ns"] > MORE * at_most) else gain
+    if gain is None or at_most is None:
+        return gain
+    return gain if -LEAST_GAIN * gain["step_ns"] < gain["gain_ns"] <= MORE * at_most else None
+
+
+def _may_save(row: Row, gain: Mapping[str, Any]) -> int:
+    """What fixing a row may save at the most, also where another fault hides it now, ns."""
+    return max(gain["gain_high_ns"], *(row.get(name) or 0 for name in ("more_ns", "excess_ns", "at_most_ns")))
 
 
 def _gains_after(
@@ -224,8 +232,8 @@ def _gains_after(
             is_fault = row.get("class", one.rule.of_class) == FindingClass.FAULT
             if _severity(gain, step_ns) == Severity.FINDING:
                 of_class[is_fault][edit] = gain["gain_ns"]
-            elif is_fault and gain["gain_high_ns"] >= LEAST_GAIN * step_ns:
-                hidden[edit] = gain["gain_high_ns"]
+            elif is_fault and _may_save(row, gain) >= LEAST_GAIN * step_ns:
+                hidden[edit] = _may_save(row, gain)
     faults = sorted(of_class[True], key=lambda edit: -of_class[True][edit])
     for edit in sorted(hidden.keys() - of_class[True].keys(), key=lambda edit: -hidden[edit]) if faults else ():
         both = saved([faults, [*faults, edit]])

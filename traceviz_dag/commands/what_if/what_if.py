@@ -43,16 +43,16 @@ def what_if(
     ] = None,
     fix_ranks: Annotated[
         list[str] | None,
-        typer.Option(help="Fix these ranks together, such as 0-3,6: none is another's peer. Repeatable."),
+        typer.Option(help="Fix the GPUs of these ranks together, such as 0-3,6. Repeatable."),
     ] = None,
     fix_links: Annotated[
         list[str] | None,
         typer.Option(help="Fix the links that these ranks share, where one group's transfers are slow. Repeatable."),
     ] = None,
     fix_group: Annotated[
-        list[int] | None, typer.Option(help="Fix this rank's tensor-parallel group together. Repeatable.")
+        list[int] | None, typer.Option(help="Fix the GPUs of this rank's tensor-parallel group. Repeatable.")
     ] = None,
-    fix_node: Annotated[list[int] | None, typer.Option(help="Fix all ranks of this rank's node. Repeatable.")] = None,
+    fix_node: Annotated[list[int] | None, typer.Option(help="Fix all GPUs of this rank's node. Repeatable.")] = None,
     hide: Annotated[
         list[str] | None, typer.Option(help="Let transfers of a dimension (tp, dp, ... all) take no time. Repeatable.")
     ] = None,

@@ -54,11 +54,11 @@ export function edited(step, times, edit, unmatched = false) {
   const dimension = edit.dimension ?? "";
   switch (edit.name) {
     case "fix_rank":
-      return fixedRanks(step, times, [edit.rank ?? -1]);
+      return fixedRank(step, times, edit.rank ?? -1);
     case "fix_ranks":
     case "fix_group":
     case "fix_node":
-      return fixedRanks(step, times, spelledOut(edit.ranks ?? ""));
+      return fixedGpus(step, times, spelledOut(edit.ranks ?? ""));
     case "fix_links":
       return fixedLinks(step, times, spelledOut(edit.ranks ?? ""), unmatched);
     case "fix_link":
@@ -102,8 +102,26 @@ export function hasUnmatched(step, dimension) {
   return chosen.some((one, kernel) => one === 1 && !step.joined[kernel]);
 }
 
-/** @param {Step} step @param {Times} times @param {number[]} ranks */
-function fixedRanks(step, times, ranks) {
+/** @param {Step} step @param {Times} times @param {number} rank */
+function fixedRank(step, times, rank) {
+  const place = placeOf(step, rank);
+  /** @type {Times} */
+  let result = fixedGpus(step, times, [rank]);
+  const lag = result.lag.slice();
+  // Work that is gone starts no later than what is before it ends.
+  for (const kernel of step.columns.extra_kernel) {
+    if (step.rankOf[kernel] === place && result.duration[kernel] === 0) lag[kernel] = Math.min(lag[kernel], 0);
+  }
+  result = withoutPauses(step, { ...result, lag }, place, true);
+  const late = step.facts.late_begin_ns[place];
+  if (!late) return result;
+  const section = result.section.slice();
+  section[step.sectionBegins[place]] -= late;
+  return { ...result, section };
+}
+
+/** @param {Step} step @param {Times} times @param {number[]} ranks @returns {Times} */
+function fixedGpus(step, times, ranks) {
   const places = ranks.map((rank) => placeOf(step, rank));
   if (step.facts.ranks.length === places.length) {
     const every = ranks.length === 1 ? `rank ${ranks[0]} is the only one that was` : "they are all ranks that were";
@@ -111,22 +129,7 @@ function fixedRanks(step, times, ranks) {
   }
   const duration = times.duration.slice();
   for (const place of places) takeUsual(step, times, place, places, duration);
-  const lag = times.lag.slice();
-  // Work that is gone starts no later than what is before it ends.
-  for (const kernel of step.columns.extra_kernel) {
-    if (places.includes(step.rankOf[kernel]) && duration[kernel] === 0) lag[kernel] = Math.min(lag[kernel], 0);
-  }
-  /** @type {Times} */
-  let result = { ...times, duration, lag };
-  for (const place of places) {
-    result = withoutPauses(step, result, place, true);
-    const late = step.facts.late_begin_ns[place];
-    if (!late) continue;
-    const section = result.section.slice();
-    section[step.sectionBegins[place]] -= late;
-    result = { ...result, section };
-  }
-  return result;
+  return { ...times, duration };
 }
 
 /**

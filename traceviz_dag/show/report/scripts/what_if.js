@@ -348,9 +348,9 @@ export function named(edit) {
   /** @type {Record<string, string>} */
   const words = {
     fix_rank: `fix ${rank}`,
-    fix_ranks: `fix ranks ${edit.ranks} together`,
-    fix_group: `fix the tensor-parallel group of ranks ${edit.ranks}`,
-    fix_node: `fix the node of ranks ${edit.ranks}`,
+    fix_ranks: `fix the GPUs of ranks ${edit.ranks} together`,
+    fix_group: `fix the GPUs of the tensor-parallel group of ranks ${edit.ranks}`,
+    fix_node: `fix the GPUs of the node of ranks ${edit.ranks}`,
     fix_links: `fix the links that ranks ${edit.ranks} share`,
     fix_link: `fix the links of ${rank}`,
     hide: `hide ${communication}`,
