@@ -137,6 +137,9 @@ def _faults() -> Iterator[Case]:
     several = replace(data, microbatches=8, layers=2, dp=3)
     for name, faults in parts.items():
         yield _fixed(f"dp3 {name} 1", several, faults, _fix(1), "fix rank 1")
+    varying = replace(data, hidden=2048, sequence=1024, faults=Faults(varying_sequences=0.22))
+    tiny = replace(varying, faults=replace(varying.faults, tiny_kernels=1))
+    yield Case("dp4 varying sequences, tiny kernels 1", tiny, varying, _fix(1), "fix rank 1")
     tensor = replace(_PLAIN, tp=4, microbatches=2, layers=4)
     yield _fixed("tp4 slow gpu 2", tensor, Faults(slow_gpu=2), _fix(2), "fix rank 2")
     context = replace(_PLAIN, cp=2, dp=2, microbatches=2, layers=4)

@@ -195,7 +195,7 @@ DEAR_GAINS = (
             "pp2 split",
             "dp3 throttled gpu 1",
             "tp2 pp2 torch 2.3 collection 1",
-            "dp3 tiny kernels 1",
+            "dp4 varying sequences, tiny kernels 1",
             "pp4 split, no stacks",
             "dp2 pp2 slow link 1",
             "tp2 dp2 pp2 slow group, stall",

@@ -17,7 +17,7 @@ from traceviz_dag.analyze.causes.inferred_waits import lacks_launches
 from traceviz_dag.analyze.causes.measured_items import direction
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
-from traceviz_dag.analyze.causes.usual_times import Instances, Usual, launch_gaps, own_work, pauses
+from traceviz_dag.analyze.causes.usual_times import Instances, Usual, extra_work, launch_gaps, own_work, pauses
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.message_schedule import BACKWARD, FORWARD
 from traceviz_dag.analyze.medians import lower_medians
@@ -79,14 +79,19 @@ class StepEdits:
         return pauses(self.step.works, self.stages)
 
     @cached_property
+    def extra(self) -> Sequence[Bool]:
+        """Per rank and kernel, whether it is work that no peer runs."""
+        return extra_work(self.step.works, self.stages, self.instances)
+
+    @cached_property
     def extra_launches(self) -> Sequence[Int64]:
         """Per rank and kernel, what the host took to launch it where it is extra work; 0 elsewhere."""
-        usual, result = self.usual(self.step.times()), []
-        for place, work in enumerate(self.step.works):
+        result = []
+        for work, extra in zip(self.step.works, self.extra, strict=True):
             there, _, gap = launch_gaps(work)
             taken = np.zeros(len(work.kernels), np.int64)
             taken[there] = gap
-            result.append(np.where(usual.extra(place, [place]), taken, 0))
+            result.append(np.where(extra, taken, 0))
         return result
 
     @cached_property
@@ -104,7 +109,7 @@ class StepEdits:
         return Usual(self.step.works, times, self.stages, self.instances)
 
     def fix_rank(self, times: AllTimes, rank: int) -> AllTimes:
-        """Give a rank's kernels the times that ``fix_gpus`` gives them; take its host's pauses and extra launches away,
+        """Give a rank's kernels the times that ``fix_gpus`` gives them; take its extra work and its host's pauses away,
         and let it begin its step when the others usually do.
 
         Raises:
@@ -112,16 +117,15 @@ class StepEdits:
             NoEvidenceError: there is no other rank.
         """
         place, result = self.step.ranks.index(rank), list(self.fix_gpus(times, [rank]))
-        mine, extra = result[place], self.extra_launches[place]
+        mine, extra = result[place], self.extra[place]
+        duration = np.where(extra, 0, mine.duration_ns)
         # Work that is gone starts no later than what is before it ends.
-        lag = np.where((extra > 0) & (mine.duration_ns == 0), np.minimum(mine.lag_ns, 0), mine.lag_ns)
-        mine = _without_pauses(self.step.works[place], replace(mine, lag_ns=lag), np.maximum(self.pauses[place], extra))
-        late = self.late_begin(place)
-        if late:
-            section = mine.section_ns.copy()
-            section[0] -= late
-            mine = replace(mine, section_ns=section)
-        result[place] = mine
+        mine = replace(mine, duration_ns=duration, lag_ns=np.where(extra, np.minimum(mine.lag_ns, 0), mine.lag_ns))
+        late = np.maximum(self.pauses[place], self.extra_launches[place])
+        mine = _without_pauses(self.step.works[place], mine, late)
+        section = mine.section_ns.copy()
+        section[:1] -= self.late_begin(place)
+        result[place] = replace(mine, section_ns=section)
         return tuple(result)
 
     def fix_gpus(self, times: AllTimes, ranks: Sequence[int]) -> AllTimes:

@@ -58,9 +58,9 @@ class ReplayData:
             Per segment ``length`` (kernels), ``section`` (in its rank; -1: none), ``follows``.
             Per section ``section_ns``, ``section_lag_ns``, ``section_hidden`` (the call before it is a hidden wait).
             Per item ``chunk``, ``direction``. Per member ``member_kernel``, ``member_meeting``.
-            ``expert_member``: places of members. ``pause_kernel``, ``pause_ns``; alike
-            ``extra_kernel``, ``extra_ns`` of launches of extra work. ``unmet_kernel``: communications that are not
-            matched with all their members. ``waiting``, ``waited_for``: nodes.
+            ``expert_member``: places of members. ``pause_kernel``, ``pause_ns``. ``extra_kernel``, ``extra_ns``: extra
+            work, and what its launches took. ``unmet_kernel``: communications that are not matched with all their
+            members. ``waiting``, ``waited_for``: nodes.
     """
 
     facts: dict[str, Any]
@@ -105,10 +105,11 @@ def replay_data(what_if: WhatIf) -> ReplayData:
             np.concatenate([work.kernels.communicates & ~step.is_met(place) for place, work in enumerate(works)])
         ),
     }
-    for name, each in (("pause", edits.pauses), ("extra", edits.extra_launches)):
-        late = np.concatenate(list(each))
-        columns[f"{name}_kernel"] = np.flatnonzero(late)
-        columns[f"{name}_ns"] = late[columns[f"{name}_kernel"]]
+    paused, launches = (np.concatenate(list(each)) for each in (edits.pauses, edits.extra_launches))
+    columns["pause_kernel"] = np.flatnonzero(paused)
+    columns["pause_ns"] = paused[columns["pause_kernel"]]
+    columns["extra_kernel"] = np.flatnonzero(np.concatenate(list(edits.extra)))
+    columns["extra_ns"] = launches[columns["extra_kernel"]]
     columns["waiting"], columns["waited_for"] = _other_edges(step)
     layers: dict[str, Any] | None = None
     if "even_layers" not in refusals:

@@ -141,9 +141,8 @@ class Usual:
     def durations(self, place: int, without: Sequence[int]) -> Int64:
         """Per kernel of a rank, what the same instance takes on its peers; communication as it was.
 
-        A kernel without a counterpart takes what its kind takes there. One of a kind that no peer runs takes no time
-        where the rank runs all that peers of its stage do, since it is extra; else as much more or less than now as
-        the others of the rank do.
+        A kernel without a counterpart takes what its kind takes there, and one of a kind that no peer runs as much more
+        or less than now as the others of the rank do.
 
         Args:
             without: places of ranks that are no peers, the rank itself among them.
@@ -163,21 +162,9 @@ class Usual:
         result[rest] = np.rint(duration[rest] * (usual / np.maximum(now, 1))).astype(np.int64)
         left[rest[found]] = False
         rest, known = rest[~found], own & ~left
-        if self.extra(place, without).any():
-            result[rest] = 0
-            return result
         share = int(result[known].sum()) / max(int(duration[known].sum()), 1) if known.any() else 1.0
         result[rest] = np.rint(duration[rest] * share).astype(np.int64)
         return result
-
-    def extra(self, place: int, without: Sequence[int]) -> Bool:
-        """Mark kernels of kinds that no peer of a rank's stage runs, where it runs all kinds that they do."""
-        peers, own, kinds = self._peers(place, without), self._own[place], self._instances.kind
-        if not peers or self._stage[peers[0]] != self._stage[place]:
-            return np.zeros(len(own), dtype=bool)
-        theirs = np.concatenate([kinds[peer][self._own[peer]] for peer in peers])
-        besides = own & ~np.isin(kinds[place], theirs)
-        return besides if np.isin(theirs, kinds[place][own]).all() else np.zeros(len(own), dtype=bool)
 
     def _middles(self, numbers: Sequence[Int64], ranks: Sequence[int], wanted: Int64) -> tuple[Int64, Bool]:
         """Of each number that is wanted, the median over all kernels of some ranks that have it; whether any has it."""
@@ -231,6 +218,43 @@ class Usual:
 def own_work(work: RankWork) -> Bool:
     """Mark kernels whose time is the rank's own: all that wait for no other rank."""
     return np.asarray(~work.is_joined() & ~work.kernels.communicates)
+
+
+def extra_work(works: Sequence[RankWork], stages: Sequence[int], instances: Instances) -> list[Bool]:
+    """Per rank, mark kernels that it runs besides all that its peers of the same stage run.
+
+    Those are of kinds that no peer runs, and of names of which the rank runs as many more than its median peer. What
+    runs fewer of a name than that does other work instead, and nothing extra. (Of varying sequences all kinds differ,
+    but not how many there are of a name.)
+
+    Args:
+        stages: stage of each rank; ``MISSING`` where unknown, which counts as one stage of its own.
+    """
+    own = [own_work(work) for work in works]
+    names = [work.kernels.name[mine] for work, mine in zip(works, own, strict=True)]
+    kinds = [kind[mine] for kind, mine in zip(instances.kind, own, strict=True)]
+    result = [np.zeros(len(mine), dtype=bool) for mine in own]
+    known = np.unique(np.concatenate(names))
+    counts = np.stack([np.bincount(np.searchsorted(known, each), minlength=len(known)) for each in names])
+    for place, stage in enumerate(stages):
+        peers = [peer for peer, of in enumerate(stages) if of == stage and peer != place]
+        if not peers:
+            continue
+        ordered = np.sort(counts[peers], axis=0)
+        surplus = counts[place] - ordered[(len(peers) - 1) // 2]
+        if (surplus < 0).any() or not surplus.any():
+            continue
+        besides = ~np.isin(kinds[place], np.concatenate([kinds[peer] for peer in peers]))
+        besides &= surplus[np.searchsorted(known, names[place])] > 0
+        kind, first, runs = np.unique(kinds[place][besides], return_index=True, return_counts=True)
+        of_name = np.searchsorted(known, names[place][besides][first])
+        found = []
+        for number in np.argsort(-runs, kind="stable").tolist():
+            if runs[number] <= surplus[of_name[number]]:
+                surplus[of_name[number]] -= runs[number]
+                found.append(kind[number])
+        result[place][np.flatnonzero(own[place])] = besides & np.isin(kinds[place], found)
+    return result
 
 
 def pauses(works: Sequence[RankWork], stages: Sequence[int]) -> list[Int64]:

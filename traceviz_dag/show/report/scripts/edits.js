@@ -107,12 +107,14 @@ function fixedRank(step, times, rank) {
   const place = placeOf(step, rank);
   /** @type {Times} */
   let result = fixedGpus(step, times, [rank]);
-  const lag = result.lag.slice();
-  // Work that is gone starts no later than what is before it ends.
+  const [duration, lag] = [result.duration.slice(), result.lag.slice()];
   for (const kernel of step.columns.extra_kernel) {
-    if (step.rankOf[kernel] === place && result.duration[kernel] === 0) lag[kernel] = Math.min(lag[kernel], 0);
+    if (step.rankOf[kernel] !== place) continue;
+    duration[kernel] = 0;
+    // Work that is gone starts no later than what is before it ends.
+    lag[kernel] = Math.min(lag[kernel], 0);
   }
-  result = withoutPauses(step, { ...result, lag }, place, true);
+  result = withoutPauses(step, { ...result, duration, lag }, place, true);
   const late = step.facts.late_begin_ns[place];
   if (!late) return result;
   const section = result.section.slice();
@@ -158,12 +160,6 @@ function takeUsual(step, times, place, without, duration) {
     duration[kernel] = rounded(times.duration[kernel] * (taken / Math.max(now.get(kind[kernel]) ?? 0, 1)));
   }
   left = left.filter((kernel) => !usual.has(kind[kernel]));
-  const kinds = new Set(own.map((kernel) => kind[kernel]));
-  if (ofStage.length && ownKernels(step, peers).every((kernel) => kinds.has(kind[kernel]))) {
-    // The rank runs all that its peers do, and these besides.
-    for (const kernel of left) duration[kernel] = 0;
-    return;
-  }
   const unknown = new Set(left);
   const known = own.filter((kernel) => !unknown.has(kernel));
   const sum = (/** @type {Float64Array} */ values) => known.reduce((total, kernel) => total + values[kernel], 0);
