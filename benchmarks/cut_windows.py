@@ -80,6 +80,8 @@ VARIANTS: dict[str, tuple[int, _Draw]] = {
     "one shifted mark": (2, _one_mark),
     "lost rows": (1, _lost),
     "lost rows of two steps": (2, _lost),
+    "first rows lost": (1, lambda draw: Edges(lost_rows_to=draw.uniform(0.05, 0.3))),
+    "last rows lost": (1, lambda draw: Edges(lost_rows_from=draw.uniform(0.6, 0.95), lost_rows_to=1.0)),
 }
 """What is cut: training steps in a file, and what is drawn."""
 

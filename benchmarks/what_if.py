@@ -95,12 +95,14 @@ _PLAIN = JobSettings(seed=3, iterations=1)
 _PIPELINE = replace(_PLAIN, pp=4, microbatches=8, layers=8)
 _GRID = replace(_PLAIN, tp=2, dp=2, pp=2, microbatches=4, layers=4)
 _REPLICAS = replace(_PLAIN, pp=2, dp=2, microbatches=4, layers=8)
+_EXPERTS = replace(_PLAIN, ep=4, dp=4, microbatches=2, layers=4)
 _COMBINED = replace(_PLAIN, ep=2, dp=2, pp=2, vpp=2, microbatches=4, layers=4, overlap_expert=True)
 
 
 def cases() -> Iterator[Case]:
     """The matrix: every parallel dimension and schedule; one fault, two at once, and other orders of work."""
     yield from _faults()
+    yield from _several_faults()
     yield from _orders()
 
 
@@ -144,8 +146,7 @@ def _faults() -> Iterator[Case]:
     yield _fixed("tp4 slow gpu 2", tensor, Faults(slow_gpu=2), _fix(2), "fix rank 2")
     context = replace(_PLAIN, cp=2, dp=2, microbatches=2, layers=4)
     yield _fixed("cp2 dp2 slow gpu 1", context, Faults(slow_gpu=1), _fix(1), "fix rank 1")
-    experts = replace(_PLAIN, ep=4, dp=4, microbatches=2, layers=4)
-    yield _fixed("ep4 dp4 slow gpu 3", experts, Faults(slow_gpu=3), _fix(3), "fix rank 3")
+    yield _fixed("ep4 dp4 slow gpu 3", _EXPERTS, Faults(slow_gpu=3), _fix(3), "fix rank 3")
     yield _fixed("pp4 vpp2 slow gpu 1", replace(_PIPELINE, vpp=2), Faults(slow_gpu=1), _fix(1), "fix rank 1")
     yield _fixed("combined ep2 pp2 slow gpu 1", _COMBINED, Faults(slow_gpu=1), _fix(1), "fix rank 1")
     # A small model, whose host is hardly ahead of the GPU.
@@ -154,6 +155,9 @@ def _faults() -> Iterator[Case]:
         edit = _general("no_hidden_waits")
         yield _fixed(f"dp2 small hidden {name}", small, waits, edit, "no hidden waits")
     yield _fixed("dp4 graph break 1", data, Faults(graph_break=1), _fix(1), "fix rank 1")
+
+
+def _several_faults() -> Iterator[Case]:
     two = Faults(slow_gpu=1, garbage_collection=2)
     yield _fixed("pp4 slow gpu 1, collection 2", _PIPELINE, two, _both(_fix(1), _general("no_pauses")), "both")
     stalls = replace(_GRID, stacks=False, era=Era.TORCH_2_3, faults=Faults(data_stall=0))
@@ -161,7 +165,7 @@ def _faults() -> Iterator[Case]:
     yield Case("tp2 dp2 pp2 slow group, stall", slow, stalls, lambda one: [one.fix_ranks("fix_group", [0, 1])], "group")
     two = Faults(slow_gpu=3, slow_link=4)
     yield _fixed("tp2 dp2 pp2 slow gpu 3, link 4", _GRID, two, _both(_fix(3), _link(4)), "both")
-    for name, job in (("ep4 dp4 uneven", experts), ("combined ep2 pp2 uneven", _COMBINED)):
+    for name, job in (("ep4 dp4 uneven", _EXPERTS), ("combined ep2 pp2 uneven", _COMBINED)):
         uneven, even = replace(job, faults=Faults(expert_imbalance=0.3)), replace(job, balanced_router=True)
         yield Case(name, uneven, even, _general("balanced_experts"), "balanced experts")
 

@@ -28,6 +28,12 @@ def test_doctor_says_why_micro_batches_are_unknown(run):
     assert answer["answer"] == "no" and WHY in answer["why"]
 
 
+def test_doctor_says_that_the_first_rows_of_hosts_are_lost(tmp_path):
+    job = replace(SMALL, cp=2, pp=2, node_size=4, microbatches=4, edges=Edges(lost_rows_to=0.17), seed=73201)
+    said = call("doctor", simulate(job, tmp_path / "job", workers=1))
+    assert said.code == 2 and "what its host did for" in said.err
+
+
 def test_the_iteration_is_partial_and_has_no_mfu(run, tmp_path):
     said = call("analyze", run, "--home", tmp_path, "--allow-partial", "--json")
     assert said.code == 2 and said.json[0]["partial_ranks"] == [0, 1] and WHY in said.err

@@ -41,7 +41,7 @@ def call_tree(trace: TraceEvents) -> HostTree:
     host = trace.host
     asynchronous = np.array([name.startswith(_ASYNCHRONOUS) for name in trace.strings], dtype=bool)
     rows = np.flatnonzero(~((host.category == USER_ANNOTATION) & asynchronous[host.name]))
-    tree = build_tree(rows, host.thread, host.start_ns, host.duration_ns)
+    tree = build_tree(rows, host.thread, host.start_ns, host.duration_ns, host.python_id)
     main = main_thread(trace)
     if main == NONE:
         return tree

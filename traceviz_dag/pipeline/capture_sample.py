@@ -194,7 +194,7 @@ def _sample(rank: int, kernels: pa.Table, communications: pa.Table, topology: To
         communications=communication.num_rows,
         grouped=pc.sum(grouped).as_py() or 0,
         sized=int((communication_bytes(rows) != MISSING).sum()),
-        ordered=int((by_order & ~grouped.to_numpy()).sum()),
+        ordered=int((by_order & ~np.isin(rows.table["kernel_id"], communication["kernel_id"].filter(grouped))).sum()),
         module_known=_share(duration, everything, pc.is_valid(kernels["module"])),
     )
 

@@ -85,36 +85,43 @@ class HostTree:
         return _Levels(order, lookup(place, self.parent[order]), bounds.tolist())
 
 
-def build_tree(rows: Int64, thread: Int32, start_ns: Int64, duration_ns: Int64) -> HostTree:
+def build_tree(
+    rows: Int64, thread: Int32, start_ns: Int64, duration_ns: Int64, ordinal: Int64 | None = None
+) -> HostTree:
     """Nest rows by time within their threads.
 
     Args:
         rows: the rows that take part; rows that outlive their callers (asynchronous communication) must not.
         thread, start_ns, duration_ns: columns of all host rows.
+        ordinal: see ``nesting_order``.
     """
     thread_of, start_of, duration_of = thread[rows], start_ns[rows], duration_ns[rows]
-    order = nesting_order(thread_of, start_of, duration_of)
+    order = nesting_order(thread_of, start_of, duration_of, None if ordinal is None else ordinal[rows])
     thread_of, start_of = thread_of[order], start_of[order]
     end_of = start_of + duration_of[order]
     return HostTree(rows[order], thread_of, start_of, end_of, _parents(thread_of, start_of, end_of))
 
 
-def nesting_order(thread: Int32, start_ns: Int64, duration_ns: Int64) -> Int64:
-    """By thread, start, and the longer first: one sort by thread and start, and a second among equal starts alone."""
+def nesting_order(thread: Int32, start_ns: Int64, duration_ns: Int64, ordinal: Int64 | None = None) -> Int64:
+    """By thread, start, and the longer first: one sort by thread and start, and a second among equal starts alone.
+
+    Args:
+        ordinal: orders rows that start and end together, such as frames that are open as a profiler starts and stops.
+    """
     if not len(thread):
         return np.zeros(0, dtype=np.int64)
     first = int(start_ns.min())
     span = int(start_ns.max()) - first + 1
     number = thread.astype(np.int64) - int(thread.min())
     if (int(number.max()) + 1) * span > np.iinfo(np.int64).max:
-        return np.lexsort((-duration_ns, start_ns, thread))
+        return np.lexsort((*(() if ordinal is None else (ordinal,)), -duration_ns, start_ns, thread))
     key = number * span + (start_ns - first)
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     same = np.flatnonzero(ordered[1:] == ordered[:-1])
     tied = np.union1d(same, same + 1)
     rows = order[tied]
-    order[tied] = rows[np.lexsort((-duration_ns[rows], key[rows]))]
+    order[tied] = rows[np.lexsort((*(() if ordinal is None else (ordinal[rows],)), -duration_ns[rows], key[rows]))]
     return order
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -97,20 +98,31 @@ def lost_host_rows(trace: TraceEvents, launches: Launches) -> Int64:
     order = np.lexsort((device.start_ns, device.stream, device.device))
     lane = np.cumsum(np.append(True, (np.diff(device.stream[order]) != 0) | (np.diff(device.device[order]) != 0)))
     usual = len(starts) / int(known.sum())
+    each_ns = float(np.median(np.diff(np.sort(launches.time_ns[known])))) if known.sum() > 1 else 0.0
+    first_ns, last_ns = int(host.start_ns.min(initial=starts[0])), int(starts[-1])
+    last_ns = max(last_ns, int((host.start_ns + host.duration_ns).max(initial=last_ns)))
     found: list[tuple[int, int]] = []
-    at = np.flatnonzero(known[order])
-    for before, after in zip(at[:-1].tolist(), at[1:].tolist(), strict=True):
-        count = after - before - 1
-        if count < _FEWEST_LOST or lane[before] != lane[after]:
+    for mine in np.split(np.arange(len(order)), np.flatnonzero(np.diff(lane)) + 1):
+        at = mine[known[order[mine]]]
+        if not len(at):
             continue
-        begin, end = int(launches.time_ns[order[before]]), int(launches.time_ns[order[after]])
-        inside = starts[np.searchsorted(starts, begin) : np.searchsorted(starts, end, side="right")]
-        between = order[before + 1 : after]
-        if len(inside) < 2 or len(inside) > count * usual / 2 or not launched_names[device.name[between]].mean() > 0.5:
-            continue
-        pauses = np.diff(inside)
-        quiet = np.flatnonzero(2 * pauses >= pauses.max())
-        found.append((int(inside[quiet[0]]), int(inside[quiet[-1] + 1])))
+        for before, after in pairwise([int(mine[0]) - 1, *at.tolist(), int(mine[-1]) + 1]):
+            count = after - before - 1
+            if count < _FEWEST_LOST:
+                continue
+            begin = int(launches.time_ns[order[before]]) if before >= mine[0] else first_ns
+            end = int(launches.time_ns[order[after]]) if after <= mine[-1] else last_ns
+            inside = starts[np.searchsorted(starts, begin) : np.searchsorted(starts, end, side="right")]
+            between = order[before + 1 : after]
+            if len(inside) > count * usual / 2 or not launched_names[device.name[between]].mean() > 0.5:
+                continue
+            times = np.unique(np.concatenate([[begin], inside, [end]]))
+            pauses = np.diff(times)
+            # What was launched before the profiler started took its host no time since.
+            if not len(pauses) or (before < mine[0] and 2 * pauses.max() < count * each_ns):
+                continue
+            quiet = np.flatnonzero(2 * pauses >= pauses.max())
+            found.append((int(times[quiet[0]]), int(times[quiet[-1] + 1])))
     return np.array(sorted(set(found)), dtype=np.int64).reshape(-1, 2)
 
 
