@@ -163,6 +163,10 @@ def _several_faults() -> Iterator[Case]:
     stalls = replace(_GRID, stacks=False, era=Era.TORCH_2_3, faults=Faults(data_stall=0))
     slow = replace(stalls, faults=Faults(data_stall=0, slow_group=1))
     yield Case("tp2 dp2 pp2 slow group, stall", slow, stalls, lambda one: [one.fix_ranks("fix_group", [0, 1])], "group")
+    one = replace(_GRID, stacks=False, seed=75006, faults=Faults(slow_gpu=3, garbage_collection=3))
+    pauses, slow = (replace(one, faults=each) for each in (Faults(garbage_collection=3), Faults(slow_gpu=3)))
+    yield Case("tp2 dp2 pp2 slow gpu 3 beside its pause", one, pauses, lambda it: [it.fix_gpu(3)], "GPU of rank 3")
+    yield Case("tp2 dp2 pp2 pause 3 beside its slow gpu", one, slow, lambda it: [it.no_pauses(3)], "host of rank 3")
     two = Faults(slow_gpu=3, slow_link=4)
     yield _fixed("tp2 dp2 pp2 slow gpu 3, link 4", _GRID, two, _both(_fix(3), _link(4)), "both")
     for name, job in (("ep4 dp4 uneven", _EXPERTS), ("combined ep2 pp2 uneven", _COMBINED)):

@@ -199,6 +199,8 @@ DEAR_GAINS = (
             "pp4 split, no stacks",
             "dp2 pp2 slow link 1",
             "tp2 dp2 pp2 slow group, stall",
+            "tp2 dp2 pp2 slow gpu 3 beside its pause",
+            "tp2 dp2 pp2 pause 3 beside its slow gpu",
         ),
         *(pytest.param(dear, marks=pytest.mark.long) for dear in DEAR_GAINS),
     ],

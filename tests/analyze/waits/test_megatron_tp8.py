@@ -69,7 +69,7 @@ def test_the_command_names_both_late_ranks_though_one_of_them_alone_saves_little
     (hosts,) = [row for row in rows if row["rule"] == "host_path"]
     # All hosts pause alike: what limits the step is in no rank's finding.
     assert hosts["severity"] == "finding" and hosts["edit"] == "no_pauses" and hosts["gain_ns"] > hosts["step_ns"] / 2
-    again = [row["gain_after_ns"] for row in rows if row["edit"] == "fix_rank" and row["culprit"].get("rank") == 6]
+    again = [row["gain_after_ns"] for row in rows if row["class"] == "fault" and row["culprit"].get("rank") == 6]
     assert sum((ns or 0) > 0 for ns in again) == 1, "one fix saves once"
 
 

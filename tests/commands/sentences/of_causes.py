@@ -42,7 +42,8 @@ _EDIT_WORDS = """
         WHEN 'even_layers' THEN 'as many layers in every stage'
         WHEN 'equal_stages' THEN 'equal pipeline stages'
         WHEN 'no_jitter' THEN 'no jitter between micro-batches'
-        WHEN 'no_pauses' THEN 'no pauses of hosts'
+        WHEN 'fix_gpu' THEN 'fix the GPU of rank ' || rank
+        WHEN 'no_pauses' THEN 'no pauses of ' || coalesce('the host of rank ' || rank, 'hosts')
         WHEN 'no_hidden_waits' THEN 'no hidden waits of hosts'
         WHEN 'host_free' THEN 'a host' || coalesce(' of rank ' || rank, '') || ' that takes no time'
         WHEN 'balanced_experts' THEN 'evenly loaded experts'

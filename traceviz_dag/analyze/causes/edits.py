@@ -122,11 +122,16 @@ class StepEdits:
         # Work that is gone starts no later than what is before it ends.
         mine = replace(mine, duration_ns=duration, lag_ns=np.where(extra, np.minimum(mine.lag_ns, 0), mine.lag_ns))
         late = np.maximum(self.pauses[place], self.extra_launches[place])
-        mine = _without_pauses(self.step.works[place], mine, late)
-        section = mine.section_ns.copy()
-        section[:1] -= self.late_begin(place)
-        result[place] = replace(mine, section_ns=section)
+        result[place] = self._on_time(place, _without_pauses(self.step.works[place], mine, late))
         return tuple(result)
+
+    def _on_time(self, place: int, mine: Times) -> Times:
+        """Let a rank begin its step when the others usually do; once, whatever edits name it."""
+        if mine.section_ns[0] != self._begins[place]:
+            return mine
+        section = mine.section_ns.copy()
+        section[0] -= self.late_begin(place)
+        return replace(mine, section_ns=section)
 
     def fix_gpus(self, times: AllTimes, ranks: Sequence[int]) -> AllTimes:
         """Give the kernels of some ranks the times that the same ones take on the others of their stage, else of other
@@ -306,14 +311,18 @@ class StepEdits:
         ]
         return Layers(of_stage, np.asarray(group, np.int64), factor, others)
 
-    def no_pauses(self, times: AllTimes) -> AllTimes:
-        """Remove the pauses of all hosts.
+    def no_pauses(self, times: AllTimes, rank: int | None = None) -> AllTimes:
+        """Remove the pauses of all hosts; or those of one rank's, which then begins its step when others usually do.
 
         Raises:
             NoEvidenceError: no launches are known, or not those of communication.
         """
-        self._check_launches(self.step.ranks)
-        return tuple(_without_pauses(*each) for each in zip(self.step.works, times, self.pauses, strict=True))
+        self._check_launches(self.step.ranks if rank is None else (rank,))
+        result = [_without_pauses(*each) for each in zip(self.step.works, times, self.pauses, strict=True)]
+        if rank is None:
+            return tuple(result)
+        place = self.step.ranks.index(rank)
+        return (*times[:place], self._on_time(place, result[place]), *times[place + 1 :])
 
     def no_hidden_waits(self, times: AllTimes) -> AllTimes:
         """Let no host wait for its GPU where neither Megatron nor its data loader does.

@@ -26,6 +26,7 @@ from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits, untied_words
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN, error_bar, gain_row
 from traceviz_dag.analyze.causes.reordered import Change, items_of
 from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
+from traceviz_dag.analyze.causes.usual_times import Usual
 from traceviz_dag.analyze.wording import spanned, unspanned
 from traceviz_dag.arrays import Int64
 from traceviz_dag.errors import NoEvidenceError
@@ -317,6 +318,14 @@ class WhatIf:
         """See ``StepEdits.fix_rank``."""
         return Edit("fix_rank", lambda times: self.edits.fix_rank(times, rank), rank=rank)
 
+    def fix_gpu(self, rank: int) -> Edit:
+        """See ``StepEdits.fix_gpus``."""
+        return Edit("fix_gpu", lambda times: self.edits.fix_gpus(times, [rank]), rank=rank)
+
+    def no_pauses(self, rank: int) -> Edit:
+        """See ``StepEdits.no_pauses``."""
+        return Edit("no_pauses", lambda times: self.edits.no_pauses(times, rank), rank=rank)
+
     def fix_ranks(self, name: str, ranks: Sequence[int]) -> Edit:
         """See ``StepEdits.fix_gpus``; ``name`` says what they are: fix_ranks, fix_group or fix_node."""
         return Edit(name, lambda times: self.edits.fix_gpus(times, ranks), ranks=spanned(ranks))
@@ -359,7 +368,8 @@ class WhatIf:
         if dimension is not None:
             return self.hide(dimension)
         if rank is not None:
-            return {"fix_rank": self.fix_rank, "fix_link": self.fix_link, "host_free": self.host_free}[name](rank)
+            edits = self.fix_rank, self.fix_gpu, self.fix_link, self.host_free, self.no_pauses
+            return next(edit for each in edits if (edit := each(rank)).name == name)
         return next(edit for edit in self.general() if edit.name == name)
 
     def saved_by(self, edits: Sequence[Edit]) -> int:
@@ -390,7 +400,11 @@ class WhatIf:
         known = suspects or Suspects()
         dimensions = self.dimensions()
         named = [rank for rank in known.ranks if rank in self.step.ranks][:MOST_RANKS]
-        edits = [*map(self.fix_rank, dict.fromkeys([*self._suspects(), *named])), *self.general()]
+        ranks = list(dict.fromkeys([*self._suspects(), *named]))
+        edits = [*map(self.fix_rank, ranks), *self.general()]
+        # What a slow GPU and a host that pauses cost is apart where a rank has both.
+        both = [rank for rank in ranks if min(self._lost_ns(self.step.ranks.index(rank))) >= WORTH * self.step_ns]
+        edits += [edit for rank in both for edit in (self.fix_gpu(rank), self.no_pauses(rank))]
         edits += [self.fix_link(rank) for rank in known.links if rank in self.step.ranks]
         edits += [self.host_free(rank) for rank in known.hosts if rank in self.step.ranks]
         there = set(self.step.ranks)
@@ -449,12 +463,17 @@ class WhatIf:
         earliest = None if held is None else self.step.unmet_ends(held[1], held[0], times)
         return self.step.step_ns(self.step.replay(times, earliest))
 
+    def _lost_ns(self, place: int) -> tuple[int, int]:
+        """What a rank's work takes longer than that of its peers; how long its host pauses and begins late."""
+        late = self.edits.late_begin(place) + int(self.edits.pauses[place].sum())
+        return self._usual.excess_ns(place), late
+
+    @cached_property
+    def _usual(self) -> Usual:
+        return self.edits.usual(self.times)
+
     def _suspects(self) -> list[int]:
         """Ranks whose work takes longer than that of their peers, whose host pauses or that begin late; worst first."""
-        usual = self.edits.usual(self.times)
-        excess = []
-        for place in range(len(self.step.works)):
-            late = self.edits.late_begin(place) + int(self.edits.pauses[place].sum())
-            excess.append(usual.excess_ns(place) + late)
+        excess = [sum(self._lost_ns(place)) for place in range(len(self.step.works))]
         order = sorted(range(len(excess)), key=lambda place: -excess[place])
         return [self.step.ranks[place] for place in order[:MOST_RANKS] if excess[place] >= WORTH * self.step_ns]

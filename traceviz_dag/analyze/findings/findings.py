@@ -113,7 +113,7 @@ def findings_table(iteration: Iteration, judged: Sequence[Judged], saved: SavedT
 
     found, made = [], list[tuple[dict[str, Any], EditKey, Callable[..., dict[str, Any]]]]()
     for one in judged:
-        edits = [fixing_edit(one.rule, row, gains) for row in one.rows]
+        edits = [fixing_edit(one.rule, row, gains, refusals) for row in one.rows]
         alike = Counter(edits)
         for row, edit in zip(one.rows, edits, strict=True):
             make: Callable[..., dict[str, Any]] = partial(

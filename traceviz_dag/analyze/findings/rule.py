@@ -113,10 +113,14 @@ class Rule:
 _OF_MEGATRON = re.compile(r" \(Megatron-LM: [^)]*\)")
 
 
-def fixing_edit(rule: Rule, row: Row, predicted: Collection[EditKey]) -> EditKey | None:
-    """The edit that fixes what a row says: the first predicted one of those that do, else the first."""
-    own, other = rule.edit(row), rule.otherwise(row)
-    return other if own not in predicted and other in predicted else own
+def fixing_edit(
+    rule: Rule, row: Row, predicted: Collection[EditKey], refused: Collection[EditKey | None] = ()
+) -> EditKey | None:
+    """The edit that fixes what a row says: of those that do the first predicted one, else the first refused one, else
+    the last."""
+    edits = [edit for edit in (rule.edit(row), rule.otherwise(row)) if edit is not None]
+    known = (edit for some in (predicted, refused) for edit in edits if edit in some)
+    return next(known, edits[-1] if edits else None)
 
 
 def culprit(row: Row) -> dict[str, Any]:

@@ -171,7 +171,8 @@ def _rule(pause: _Pause) -> Rule:
         measure=MEASURE,
         sentence=sentence,
         detail=detail,
-        edit=lambda row: EditKey("no_pauses") if row["rank"] is None else EditKey("fix_rank", rank=row["rank"]),
+        edit=lambda row: EditKey("no_pauses", rank=row["rank"]),
+        otherwise=lambda row: None if row["rank"] is None else EditKey("fix_rank", rank=row["rank"]),
         places=Places(_PLACES.format(work=f"host_work = '{pause.work.value}'")),
         unable_sql=f"{needs} UNION ALL {WITHOUT_GAPS} LIMIT 1",
         partly_sql=lacking("has_host_rows", "rows of the host")
@@ -199,7 +200,8 @@ _PAUSED = Rule(
     measure=MEASURE,
     sentence=_unnamed,
     detail=_unnamed_detail,
-    edit=lambda row: EditKey("fix_rank", rank=row["rank"]),
+    edit=lambda row: EditKey("no_pauses", rank=row["rank"]),
+    otherwise=lambda row: EditKey("fix_rank", rank=row["rank"]),
     places=Places(_PLACES.format(work=UNNAMED)),
     unable_sql=f"""
 {_WITHOUT_HOST} UNION ALL {WITHOUT_GAPS} UNION ALL

@@ -103,7 +103,7 @@ def _detail(row: Row) -> str:
     where = "" if row["operation"] is None else f", most often in {row['operation']}"
     mean = "in the mean, " if row["ranks"] > 1 else ""
     extra = (
-        "" if row["extra"] is None else f"; it runs all kernels of its peers and others as well, mostly {row['extra']}"
+        "" if row.get("extra") is None else f"; it runs all kernels of its peers and others as well, mostly {row['extra']}"
     )
     return (
         f"{mean}{share(row['value'])} of the time measured{where}; half of the computation kernels take "
@@ -129,7 +129,7 @@ RULE = Rule(
     of_class=FindingClass.FAULT,
     question="Does a GPU wait for launches?",
     remedy=_REMEDY,
-    remedy_of=lambda row: _REMEDY if row["extra"] is None else EXTRA,
+    remedy_of=lambda row: _REMEDY if row.get("extra") is None else EXTRA,
     serving="Replay CUDA graphs where the server runs eagerly (without --enforce-eager), compile the model, and serve "
     "larger batches. The profiler itself slows launches, most with call stacks: take a trace without them first.",
     sql=SQL,
@@ -137,7 +137,7 @@ RULE = Rule(
     measure=MEASURE,
     sentence=_sentence,
     detail=_detail,
-    edit=lambda row: EditKey("host_free" if row["extra"] is None else "fix_rank", rank=row["rank"]),
+    edit=lambda row: EditKey("host_free" if row.get("extra") is None else "fix_rank", rank=row["rank"]),
     unable_sql="""
 SELECT 'the traces have no rows of launches of kernels' AS reason
 WHERE (SELECT coalesce(sum(launched_kernels), 0) FROM traces WHERE run = $run AND iteration = $iteration) = 0

@@ -193,6 +193,12 @@ def _remedy(row: Row) -> str:
     return _OF_LATE[kinds[0]]
 
 
+def _edit(row: Row) -> EditKey | None:
+    if row["work_by"] == "sizes" and row["class"] == "opportunity":
+        return None
+    return EditKey("fix_rank" if row["against"] in ("late", "extra") else "fix_gpu", rank=row["rank"])
+
+
 RULE = Rule(
     name="slow_rank",
     of_class=FindingClass.FAULT,
@@ -203,9 +209,9 @@ RULE = Rule(
     measure="times as long; of a late rank, share of the step",
     sentence=_sentence,
     detail=_detail,
-    edit=lambda row: (
-        None if row["work_by"] == "sizes" and row["class"] == "opportunity" else EditKey("fix_rank", rank=row["rank"])
-    ),
+    edit=_edit,
+    # Where its host does not pause, fixing the GPU is all that fixing the rank does.
+    otherwise=lambda row: None if _edit(row) is None else EditKey("fix_rank", rank=row["rank"]),
     unpredicted="fixing the rank would leave it the work, and no edit spreads sequences anew",
     places=Places(_PLACES),
     unable_sql="""
