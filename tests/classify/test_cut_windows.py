@@ -60,6 +60,7 @@ CASES: dict[str, tuple[JobSettings, Edges, str]] = {
     ),
     "without stacks: lost rows": (INTERLEAVED, Edges(lost_rows_from=0.6, lost_rows_to=0.7), LOST),
     "first rows lost": (replace(PIPELINED, cp=2, microbatches=4), Edges(lost_rows_to=0.17), LOST),
+    "first rows lost, interleaved": (replace(INTERLEAVED, microbatches=4), Edges(lost_rows_to=0.4), LOST),
     "within a forward step": (replace(SMALL, dp=2, microbatches=2), Edges(window_from=0.093, window_to=0.136), STARTS),
     "lost rows around a mark": (
         replace(SCHEDULES["combined 1F1B"], microbatches=8, **TWO),
@@ -105,6 +106,7 @@ def classified(settings: JobSettings, folder: Path) -> list[tuple[Classification
             "without stacks: marks begin before the optimizer",
             "without stacks: stops in the optimizer",
             "first rows lost",
+            "first rows lost, interleaved",
             "within a forward step",
             "lost rows around a mark",
             "without stacks: lost rows around a mark",

@@ -17,11 +17,16 @@ MEASURED = """(
 )"""
 """A table: rank, device, window_name, window_ns: the time of which gaps are known."""
 
+LEAST_IN_MEMORY = 0.01
+"""Share of a stage's computation in micro-batches that slow memory costs from which it counts; the optimizer, which is
+bound by memory, is not among it."""
+
 SLOW_ALONE = f"""CASE
-    WHEN rank IS NULL OR slower_ns < {SLOWER_THAN_FEW} * mean_ns THEN NULL
-    WHEN ratio >= {1 + SLOWER_THAN_FEW} AND slower_items >= {LEAST_ITEMS} THEN 'all'
-    WHEN memory_ratio >= {MEMORY_SLOWER} AND memory_slower_items >= {LEAST_ITEMS}
-        AND arithmetic_ratio < {1 + SLOWER_THAN_FEW} THEN 'memory' END"""
+    WHEN rank IS NULL THEN NULL
+    WHEN slower_ns >= {SLOWER_THAN_FEW} * mean_ns AND ratio >= {1 + SLOWER_THAN_FEW} AND slower_items >= {LEAST_ITEMS}
+        THEN 'all'
+    WHEN slower_ns >= {LEAST_IN_MEMORY} * mean_ns AND memory_ratio >= {MEMORY_SLOWER}
+        AND memory_slower_items >= {LEAST_ITEMS} AND arithmetic_ratio < {1 + SLOWER_THAN_FEW} THEN 'memory' END"""
 """Of table ``stage_speeds``, in what a rank that is alone in its stage is slow; NULL where it is not."""
 
 PAUSES = "('data_loading', 'garbage_collection', 'compilation', 'graph_break', 'allocation')"

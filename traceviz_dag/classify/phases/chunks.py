@@ -11,6 +11,9 @@ from traceviz_dag.arrays import NONE, Bool, Int64
 from traceviz_dag.read.events import MISSING, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 
+_ONE_CHUNK = ("no_pipelining", "without_interleaving")
+"""In the names of schedules that run one chunk."""
+
 _MODULE = re.compile(r"nn\.Module: (.+)_([0-9]{1,18})$")
 
 
@@ -30,7 +33,10 @@ def chunks_of_forward_steps(trace: TraceEvents, tree: HostTree, member: Int64, f
     class_of, instance_of, classes = _instances(trace.strings)
     names = trace.host.name[tree.rows]
     rows = np.flatnonzero((class_of[names] != NONE) & np.isin(member, forward))
-    single = not any("interleaving" in name and "without" not in name for name in trace.strings)
+    # Where rows of the host are lost, the name of an interleaved schedule may be, too.
+    single = not any("interleav" in name and "without" not in name for name in trace.strings) and (
+        bool(counted.all()) or any(each in name for name in trace.strings for each in _ONE_CHUNK)
+    )
     if not len(rows):
         return np.full(len(forward), 0 if single else MISSING, dtype=np.int64)
     step = np.searchsorted(forward, member[rows])

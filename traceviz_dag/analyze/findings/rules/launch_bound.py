@@ -103,7 +103,9 @@ def _detail(row: Row) -> str:
     where = "" if row["operation"] is None else f", most often in {row['operation']}"
     mean = "in the mean, " if row["ranks"] > 1 else ""
     extra = (
-        "" if row.get("extra") is None else f"; it runs all kernels of its peers and others as well, mostly {row['extra']}"
+        ""
+        if row.get("extra") is None
+        else f"; it runs all kernels of its peers and others as well, mostly {row['extra']}"
     )
     return (
         f"{mean}{share(row['value'])} of the time measured{where}; half of the computation kernels take "
