@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import MEASURED, PAUSES, STAGES, lacking
 from traceviz_dag.analyze.findings.rule import MEASURE, EditKey, Places, Row, Rule
+from traceviz_dag.analyze.findings.rules.host_pauses import UNNAMED, UNNAMED_SQL
 from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.tables.ranks import NOT_CUT
 from traceviz_dag.vocabulary import FindingClass
@@ -23,7 +24,9 @@ SHORT_NS = 20_000
 MANY_A_MILLISECOND = 20
 """Launches a millisecond from which they can be as well."""
 
-_OF_LAUNCHES = f"synchronization_id IS NULL AND coalesce(host_work NOT IN {PAUSES}, true)"
+_OF_LAUNCHES = f"""synchronization_id IS NULL AND coalesce(host_work NOT IN {PAUSES}, true)
+    -- A pause of one host that nothing names is a finding of its own.
+    AND NOT ({UNNAMED} AND rank IN (SELECT rank FROM ({UNNAMED_SQL})))"""
 
 _BOUND = f"""
 WITH starved AS (
