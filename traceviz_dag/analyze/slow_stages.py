@@ -125,13 +125,18 @@ def _as_nearly_all(factor: Float64, of: Bool) -> Bool:
 
 
 def _ratios(kernels: Float64, time: Float64) -> list[float | None]:
-    """Per stage, what its kernels take to what as many of the same take on the other stages."""
+    """Per stage, what its kernels take to what as many of the same take on the median of the other stages."""
     result: list[float | None] = []
+    each = time / np.maximum(kernels, 1e-9)
     for stage in range(len(kernels)):
-        others = np.arange(len(kernels)) != stage
-        usual = (time[others].sum(axis=0) / np.maximum(kernels[others].sum(axis=0), 1e-9) * kernels[stage]).sum()
+        usual = (_of_others(each, stage) * kernels[stage]).sum()
         result.append(float(time[stage].sum() / usual) if usual else None)
     return result
+
+
+def _of_others(each: Float64, stage: int) -> Float64:
+    """What each kernel takes on the lower median of the other stages: another slow one does not hide how slow it is."""
+    return np.asarray(np.sort(np.delete(each, stage, axis=0), axis=0)[(len(each) - 2) // 2])
 
 
 def _slower_items(kernels: Float64, time: Float64) -> list[float | None]:
@@ -139,7 +144,7 @@ def _slower_items(kernels: Float64, time: Float64) -> list[float | None]:
     result: list[float | None] = []
     each = time / np.maximum(kernels, 1e-9)
     for stage in range(len(kernels)):
-        usual = np.sort(np.delete(each, stage, axis=0), axis=0)[(len(kernels) - 2) // 2]
+        usual = _of_others(each, stage)
         heavy = time[stage] >= _LEAST_WEIGHT * time[stage].sum()
         slower = each[stage] > (1 + SLOWER_THAN_FEW) * usual
         result.append(float(slower[heavy].mean()) if heavy.any() else None)

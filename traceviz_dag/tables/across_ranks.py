@@ -389,7 +389,9 @@ STAGE_SPEEDS = Table(
         ),
         Column("slower_ns", BIGINT, "Of it: its kernels take longer than the same of other stages, ns."),
         Column(
-            "ratio", DOUBLE, "Time of kernels that all stages run, to what they take on the other stages; NULL without."
+            "ratio",
+            DOUBLE,
+            "Time of kernels that all stages run, to what they take on the median of the other stages; NULL without.",
         ),
         Column("slower_items", DOUBLE, "Share of these kernels in which it is slower; NULL without."),
         Column("memory_ratio", DOUBLE, "As ratio, of those that memory bounds; NULL without."),
