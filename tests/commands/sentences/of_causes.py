@@ -139,7 +139,7 @@ CAUSES = (
             OR found = 0 AND $limit = 'No fault found, and no fix is predicted to save 1 % of the step'""",
     ),
     Sentence(
-        rf"{_PLACE} · (step|(?P<v_steps>\d+) steps,) (?P<v_step>{_MS})( together)?",
+        rf"{_PLACE} · (step|(?P<v_steps>\d+) steps,) (?P<v_step>{_MS})( together, each)? to its last kernel",
         f"{_WHAT_IF} SELECT max(step) AS step, max(steps) AS steps FROM edits",
     ),
     Sentence(
@@ -147,7 +147,8 @@ CAUSES = (
         f"SELECT count(DISTINCT pipeline) AS pipelines FROM pipelines {_HERE}",
     ),
     Sentence(
-        rf"{_PLACE} · (step|(?P<v_steps>\d+) steps,) (?P<v_step>{_MS})(; its| together; their) critical path runs on "
+        rf"{_PLACE} · (step|(?P<v_steps>\d+) steps,) (?P<v_step>{_MS})( to its last kernel; its|"
+        r" together, each to its last kernel; their) critical path runs on "
         rf"rank (?P<v_rank>\d+) for (?P<v_ns>{_MS}) \((?P<v_share>{_PERCENT})\)"
         r"(, on (?P<v_ranks>\d+) ranks in all| and on no other)",
         _PATH,
