@@ -54,5 +54,6 @@ def _cut(text: str, most: int) -> list[str]:
     """A text on so many lines at the most."""
     lines = wrapped(text, WIDTH)
     if len(lines) > most:
-        lines = [*lines[: most - 1], f"{lines[most - 1][: WIDTH - 2]} …"]
+        kept = f"{lines[most - 1]} {lines[most]}"[: WIDTH - 1]
+        lines = [*lines[: most - 1], f"{kept[: kept.rindex(' ')]} …"]
     return lines
