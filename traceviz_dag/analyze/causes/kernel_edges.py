@@ -123,8 +123,8 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits, done: Int64 | None = 
     inferred = together(entries, between, at_once, later, graphs, further, in_communicator_order(kernels))
     if lacks_launches(kernels):
         unseen = kernels.launch_ns == MISSING
-        parts = [by_starts(kernels, apart, unseen, each) for each in (None, done) if each is None or done is not None]
-        inferred = together(inferred, *parts)
+        ways = [None] if done is None else [None, done]
+        inferred = together(inferred, *(by_starts(kernels, apart, unseen, each) for each in ways))
     inferred = inferred.only(held(kernels, inferred.waiting, inferred.waited_for))
     inferred = together(inferred, by_starts(kernels, apart, start_late(kernels, together(recorded, inferred))))
     untold = _untold(rest, explained, apart, together(recorded, inferred))

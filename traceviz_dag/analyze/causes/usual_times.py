@@ -236,25 +236,41 @@ def extra_work(works: Sequence[RankWork], stages: Sequence[int], instances: Inst
     result = [np.zeros(len(mine), dtype=bool) for mine in own]
     known = np.unique(np.concatenate(names))
     counts = np.stack([np.bincount(np.searchsorted(known, each), minlength=len(known)) for each in names])
-    for place, stage in enumerate(stages):
-        peers = [peer for peer, of in enumerate(stages) if of == stage and peer != place]
-        if not peers:
+    for stage in np.unique(stages).tolist():
+        mine = np.flatnonzero(np.array(stages) == stage)
+        if len(mine) < 2:
             continue
-        ordered = np.sort(counts[peers], axis=0)
-        surplus = counts[place] - ordered[(len(peers) - 1) // 2]
-        if (surplus < 0).any() or not surplus.any():
+        # Of each rank the lower median of the others.
+        ordered, middle = np.sort(counts[mine], axis=0), (len(mine) - 2) // 2
+        others = np.where(counts[mine] > ordered[middle], ordered[middle], ordered[middle + 1])
+        surplus = counts[mine] - others
+        more = np.flatnonzero((surplus >= 0).all(axis=1) & surplus.any(axis=1))
+        if not len(more):
             continue
-        besides = ~np.isin(kinds[place], np.concatenate([kinds[peer] for peer in peers]))
-        besides &= surplus[np.searchsorted(known, names[place])] > 0
-        kind, first, runs = np.unique(kinds[place][besides], return_index=True, return_counts=True)
-        of_name = np.searchsorted(known, names[place][besides][first])
-        found = []
-        for number in np.argsort(-runs, kind="stable").tolist():
-            if runs[number] <= surplus[of_name[number]]:
-                surplus[of_name[number]] -= runs[number]
-                found.append(kind[number])
-        result[place][np.flatnonzero(own[place])] = besides & np.isin(kinds[place], found)
+        known_kinds, runners = np.unique(
+            np.concatenate([np.unique(kinds[place]) for place in mine]), return_counts=True
+        )
+        for place, left in zip(mine[more].tolist(), surplus[more], strict=True):
+            besides = np.isin(kinds[place], known_kinds[runners == 1]) & (
+                left[np.searchsorted(known, names[place])] > 0
+            )
+            result[place][np.flatnonzero(own[place])] = _within(kinds[place], names[place], known, besides, left)
     return result
+
+
+def _within(kind: Int64, name: Int64, known: Int64, chosen: Bool, surplus: Int64) -> Bool:
+    """Of some kernels the kinds that fit into the surplus of their name, those of which most run first.
+
+    Args:
+        kind, name: of each kernel. known: names, ascending. surplus: kernels of each of these names.
+    """
+    kinds, first, runs = np.unique(kind[chosen], return_index=True, return_counts=True)
+    of_name, left, found = np.searchsorted(known, name[chosen][first]), surplus.copy(), []
+    for number in np.argsort(-runs, kind="stable").tolist():
+        if runs[number] <= left[of_name[number]]:
+            left[of_name[number]] -= runs[number]
+            found.append(kinds[number])
+    return np.asarray(chosen & np.isin(kind, found))
 
 
 def pauses(works: Sequence[RankWork], stages: Sequence[int]) -> list[Int64]:
