@@ -98,6 +98,15 @@ def test_doctor_says_what_a_capture_can_answer(run, tmp_path):
     assert answers["Who waits for whom across ranks?"] == "no"
 
 
+def test_doctor_answers_once_for_the_iterations_of_a_run_that_are_alike(tmp_path):
+    run = write_run(tmp_path / "job", {7: 4, 8: 4, 9: 4})
+    said = traceviz("doctor", run).stdout
+    assert said.count("· questions") == 1 and "job · 3 iterations" in said and "as iteration 7 answers them" in said
+    next((run / "iteration_9").glob("*0003*")).unlink()
+    said = traceviz("doctor", run, code=2).stdout
+    assert said.count("· questions") == 2 and "job · 2 iterations" in said and "job · iteration 9" in said
+
+
 def test_doctor_without_a_path_shows_versions_and_the_home(home):
     state = json.loads(traceviz("doctor", "--home", home, "--json").stdout)
     assert state["packages"]["dagster"].startswith("1.13")

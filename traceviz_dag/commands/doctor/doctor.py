@@ -129,18 +129,20 @@ def _as_json(capture: Capture) -> dict[str, Any]:
 
 
 def _print_captures(captures: Sequence[Capture]) -> None:
-    """One after the other; iterations of the same exports, which hold the same, at once."""
-    left = list(captures)
-    while left:
-        capture = left[0]
-        same = [one for one in left if one.exports and (one.run, one.exports) == (capture.run, capture.exports)]
-        _print_capture(capture, [one.iteration for one in same] or [capture.iteration])
-        left = [one for one in left[1:] if one not in same]
+    """One after the other; a run's iterations at once that are of the same exports, or that answer alike."""
+    by_answers: dict[tuple[object, ...], list[Capture]] = {}
+    for capture in captures:
+        answers = tuple((each.question, each.answer) for each in capture.answers)
+        alike = capture.ranks, capture.summary, capture.notes, capture.problems, capture.warnings, answers
+        by_answers.setdefault((capture.run, capture.exports, *(() if capture.exports else alike)), []).append(capture)
+    for same in by_answers.values():
+        _print_capture(same[0], [one.iteration for one in same])
 
 
 def _print_capture(capture: Capture, iterations: Sequence[int]) -> None:
     world = capture.world_size if capture.world_size is not None else "unknown"
     which = f"iteration {iterations[0]}" if len(iterations) == 1 else f"{len(iterations)} iterations"
+    which_shown = f", as iteration {iterations[0]} answers them" if len(iterations) > 1 and not capture.exports else ""
     source = f", from {capture.source}" if capture.source else ""
     typer.echo(f"\n{capture.run} · {which}{source}: {capture.ranks} ranks of a world of {world}{capture.summary}")
     for listing in capture.listings:
@@ -149,7 +151,7 @@ def _print_capture(capture: Capture, iterations: Sequence[int]) -> None:
     for line in (*capture.notes, *capture.problems, *missing, *capture.warnings):
         typer.echo(f"  {line}")
     print_table(
-        f"{capture.run} · {which} · questions",
+        f"{capture.run} · {which} · questions{which_shown}",
         ["question", "answer", "because"],
         [[a.question, a.answer, a.why] for a in capture.answers],
     )
