@@ -69,9 +69,16 @@ ORDER BY exposed_ns DESC, dimension
 WINDOWS_SQL = f"""
 {MEASURED_SQL},
 by_rank AS (
-    SELECT rank, avg(exposed_ns / nullif(window_ns, 0)) AS exposed_share,
-        avg(compute_ns / nullif(window_ns, 0)) AS computation_share, avg(idle_ns / nullif(window_ns, 0)) AS idle_share
+    SELECT rank, avg(exposed_ns) AS exposed_ns, avg(compute_ns) AS compute_ns, avg(idle_ns) AS idle_ns,
+        avg(window_ns) AS window_ns
     FROM measured WHERE dimension = 'all' GROUP BY rank
+),
+-- Shares of means, which add up as the means do, and not means of shares.
+shares AS (
+    SELECT avg(exposed_ns) / nullif(avg(window_ns), 0) AS exposed_share,
+        avg(compute_ns) / nullif(avg(window_ns), 0) AS computation_share,
+        avg(idle_ns) / nullif(avg(window_ns), 0) AS idle_share
+    FROM by_rank
 ),
 steps AS (
     SELECT DISTINCT rank, device, window_start_ns, window_end_ns FROM measured WHERE has_steps AND dimension = 'all'
@@ -91,9 +98,9 @@ SELECT
     (SELECT list(DISTINCT step ORDER BY step) FROM measured WHERE has_steps) AS steps,
     (SELECT list(DISTINCT window_from ORDER BY window_from) FROM measured WHERE has_steps) AS windows_from,
     (SELECT count(DISTINCT rank) FROM measured WHERE NOT has_steps) AS ranks_without_step,
-    (SELECT avg(exposed_share) FROM by_rank) AS exposed_share,
-    (SELECT avg(computation_share) FROM by_rank) AS computation_share,
-    (SELECT avg(idle_share) FROM by_rank) AS idle_share,
+    (SELECT exposed_share FROM shares) AS exposed_share,
+    (SELECT computation_share FROM shares) AS computation_share,
+    (SELECT idle_share FROM shares) AS idle_share,
     (SELECT 1 - inside.ns / nullif(whole.ns, 0) FROM inside, whole) AS outside_share
 """
 
@@ -247,9 +254,8 @@ def windows(lake: Lake, run: str, iteration: int) -> pa.Table:
 
     Columns: steps (numbers of the training steps that were measured), windows_from (what their windows are),
     ranks_without_step (ranks measured from first to last kernel instead), exposed_share, computation_share, idle_share
-    (exposed communication, computation and idle time of the window, mean over steps and devices, then ranks),
-    outside_share (of the kernel time of ranks with a step, the part
-    that no step window of the rank holds: work before the first step, after the last one or between them; NULL without
-    steps).
+    (exposed communication, computation and idle time over the window, each the mean over steps and devices, then
+    ranks), outside_share (of the kernel time of ranks with a step, the part that no step window of the rank holds: work
+    before the first step, after the last one or between them; NULL without steps).
     """
     return lake.query_iteration(WINDOWS_SQL, run=run, iteration=iteration)

@@ -64,15 +64,15 @@ SUMMARY = (
         FROM measured""",
     ),
     Sentence(
-        rf"exposed communication (?P<v_ns>{MS}) a rank and step, (?P<v_share>{PERCENT}) of the rank's own step; "
+        rf"exposed communication (?P<v_ns>{MS}) a rank and step, (?P<v_share>{PERCENT}) of the mean step; "
         rf"(?P<v_hidden>{PERCENT}) of communication is hidden \(table overlap\)",
         f"""{_STEPS},
         by_rank AS (
-            SELECT rank, avg(exposed_ns) AS exposed, avg(exposed_ns / window_ns) AS share,
+            SELECT rank, avg(exposed_ns) AS exposed, avg(window_ns) AS step,
                 sum(hidden_ns) AS hidden, sum(communication_ns) AS whole
             FROM measured WHERE dimension = 'all' GROUP BY rank
         )
-        SELECT avg(exposed) AS ns, avg(share) AS share, sum(hidden) / sum(whole) AS hidden FROM by_rank""",
+        SELECT avg(exposed) AS ns, ns / avg(step) AS share, sum(hidden) / sum(whole) AS hidden FROM by_rank""",
     ),
     Sentence(r"no communication ran in it \(table overlap\)"),
     Sentence(

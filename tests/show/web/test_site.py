@@ -145,13 +145,10 @@ def reached(guest) -> dict[str, str]:
 def test_every_link_leads_somewhere_and_the_pages_say_what_the_tables_do(guest, tmp_path):
     pages = reached(guest)
     shown = {path: " ".join(re.sub("<[^>]+>", " ", text_of(text)).split()) for path, text in pages.items()}
-    assert "7 379 ms Rank 9 slow 155 ms (41 %) 16 (partial) 3 report 1" in shown["/"], "with what limits its step"
-    assert "6 379 ms 155 ms (41 %) 16 (partial)" in shown["/runs/job"]
+    assert "7 379 ms Rank 9 slow 155 ms 16 (partial) 3 report 1" in shown["/"], "with what limits its step"
+    assert "6 379 ms 155 ms 16 (partial)" in shown["/runs/job"]
     one = shown["/runs/job/7"]
-    assert (
-        "Step 379 ms, the longest of 16 ranks; exposed communication 155 ms, mean over the ranks, 41 % of it. Partial"
-        in one
-    )
+    assert "Step 379 ms, the longest of 16 ranks; exposed communication 155 ms, mean over the ranks. Partial" in one
     assert "rank 9 &lt;is&gt; slow" in pages["/runs/job/7"]
     assert "How much of a rank's communication computation hides, by dimension (rank 3)" in one
     assert "communication (pipeline 0)" in one

@@ -319,7 +319,7 @@ def _step(measures: IterationRow, measured: Windows) -> list[str]:
     if measured["ranks_without_step"] and steps:
         count = measured["ranks_without_step"]
         lines.append(f"no training step is marked on {count} of the ranks: measured from first to last kernel")
-    a_rank, of_it = ("a rank and step", "the rank's own step") if steps else ("a rank", "that time")
+    a_rank, of_it = ("a rank and step", "the mean step") if steps else ("a rank", "that time")
     if measures["hidden_share"] is None:
         lines.append("no communication ran in it (table overlap)")
     else:

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from traceviz_dag.analyze.wording import duration, share
+from traceviz_dag.analyze.wording import duration
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN, Partition, escape
 from traceviz_dag.show.web.addresses import report_path, run_path, timeline_path
@@ -90,8 +90,7 @@ def _measures_line(home: Path, iteration: Partition) -> str:
         return "The table iterations has no step of this iteration."
     said = [f"Step {duration(measures.step_ns)}, the longest of {measures.ranks} ranks"]
     if measures.exposed_ns is not None:
-        part = share(measures.exposed_ns, measures.step_ns)
-        said.append(f"exposed communication {duration(measures.exposed_ns)}, mean over the ranks, {part} of it")
+        said.append(f"exposed communication {duration(measures.exposed_ns)}, mean over the ranks")
     line = markup("; ".join(said)) + "."
     if measures.stale:
         line += ' <span class="warn">Stale: its ranks are others by now; analyse it again.</span>'

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from traceviz_dag.analyze.wording import duration, share
+from traceviz_dag.analyze.wording import duration
 from traceviz_dag.lake.partitions import Partition, escape
 from traceviz_dag.show.web.addresses import iteration_path, report_path, run_path, timeline_path
 from traceviz_dag.show.web.contents import (
@@ -108,9 +108,7 @@ def _row(home: Path, iteration: Partition, timelines: bool) -> list[str]:
     measures = measures_of(home, iteration)
     number = link(iteration_path(iteration.run, iteration.iteration), str(iteration.iteration))
     step = "" if measures.step_ns is None else duration(measures.step_ns)
-    exposed = ""
-    if measures.exposed_ns is not None and measures.step_ns:
-        exposed = f"{duration(measures.exposed_ns)} ({share(measures.exposed_ns, measures.step_ns)})"
+    exposed = "" if measures.exposed_ns is None else duration(measures.exposed_ns)
     mark = " (stale)" if measures.stale else " (partial)" if measures.partial else ""
     ranks = "" if measures.ranks is None else f"{measures.ranks}{mark}"
     report, shown = report_of(home, iteration), has_kernels(home, iteration)

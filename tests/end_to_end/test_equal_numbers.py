@@ -1,0 +1,90 @@
+"""One number, one name: whatever a surface says of a step under a measure's name is what all others say of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from html import unescape
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.commands.jobs import home_of, traces_of
+from tests.end_to_end.conftest import traceviz
+from traceviz_dag.analyze.wording import duration, share
+from traceviz_dag.commands.common.output import milliseconds
+from traceviz_dag.show.web.site import site
+
+TOKEN = "t" * 32
+PARTS = ("computation", "exposed communication", "idle")
+
+
+def text_of(page: str) -> str:
+    """What a reader sees of a page, in one line."""
+    page = re.sub(r"<(script|style).*?</\1>", " ", page, flags=re.DOTALL)
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", " ", page)))
+
+
+def answer(home: Path, *command: str) -> list[dict]:
+    return json.loads(traceviz(*command, "--home", home, "--json", code=None).stdout)
+
+
+@pytest.mark.parametrize("job", ["slow_rank", "bad_split", "slow_link", "two_steps", "without_stacks", "dp_only"])
+def test_every_surface_says_the_same_of_a_step(job, tmp_path):
+    home = home_of(job)
+    (measures,) = answer(home, "iterations")
+    rows = [row for row in answer(home, "overlap") if row["dimension"] == "all"]
+    ranks = sorted({row["rank"] for row in rows})
+
+    def mean(name: str) -> float:
+        each = [[row[name] for row in rows if row["rank"] == rank] for rank in ranks]
+        return sum(sum(one) / len(one) for one in each) / len(each)
+
+    for row in rows:
+        row["window_ns"] = row["window_end_ns"] - row["window_start_ns"]
+    # The tables: means over ranks, and the longest step.
+    assert measures["step_ns"] == max(row["window_ns"] for row in rows)
+    for name in ("compute_ns", "exposed_ns", "idle_ns"):
+        assert measures[name] == pytest.approx(mean(name), abs=1)
+    findings = [row for row in answer(home, "findings") if row["severity"] != "not_looked_at"]
+    gains, (path,) = answer(home, "what-if"), answer(home, "critical-path")
+    replayed = {path["step_ns"], *(row["step_ns"] for row in gains if row["gain_ns"] is not None and row["steps"] > 0)}
+    assert max(replayed) == path["step_ns"] and len({row["step_ns"] for row in findings}) == 1
+    whole, measured = findings[0]["step_ns"], findings[0]["measured_ns"]
+    apart = whole != measured
+    assert whole in (path["step_ns"], measured) and (job == "two_steps" or measured == measures["step_ns"])
+
+    # The verdict: the step of which savings are, and shares of the mean step.
+    said = " ".join(traceviz("analyze", traces_of(job), "--home", home, code=None).stdout.split())
+    step = duration(whole if apart and job != "two_steps" else measures["step_ns"])
+    assert f"ranks · step {step}" in said
+    (analysed,) = answer(home, "analyze", str(traces_of(job)))
+    exact = [mean(name) / mean("window_ns") for name in ("compute_ns", "exposed_ns", "idle_ns")]
+    known = [analysed["windows"][f"{name}_share"] for name in ("computation", "exposed", "idle")]
+    assert known == pytest.approx(exact, rel=1e-9), "shares of means, which add up, not means of shares"
+    shares = [share(part) for part in exact]
+    lead = f"Of the hosts' {duration(measured)}: " if apart and job != "two_steps" else "Step: "
+    words = [f"{part} {name}" for part, name in zip(shares, PARTS, strict=True)]
+    assert f"{lead}{words[0]}, {words[1]}" in said
+
+    # The page.
+    traceviz("report", "--home", home, "--out", tmp_path / "page.html", code=None)
+    page = text_of((tmp_path / "page.html").read_text())
+    assert f"Longest step {duration(measures['step_ns'])}" in page
+    assert (
+        f"exposed communication {shares[1]} · " in page
+        and f"exposed communication: {duration(round(mean('exposed_ns')))} " in page
+    )
+    if measures["idle_ns"]:
+        assert f"idle {shares[2]} · " in page
+
+    # The site.
+    client = TestClient(site(home, TOKEN, 80), base_url="http://127.0.0.1:80")
+    client.get(f"/?token={TOKEN}")
+    index = text_of(client.get("/").text)
+    assert f" {duration(measures['step_ns'])} " in index and f" {duration(measures['exposed_ns'])} " in index
+
+    # Headings of the commands that replay the step.
+    for command in ("what-if", "critical-path"):
+        assert f"{milliseconds(path['step_ns'])} ms" in traceviz(command, "--home", home, code=None).stdout
