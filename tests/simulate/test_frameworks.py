@@ -188,7 +188,7 @@ def test_one_rank_without_rows_of_its_host_does_not_hide_who_is_slow(tmp_path):
     lake = open_lake(tmp_path / "home")
     (told,) = lake.query("SELECT * FROM findings WHERE iteration = 2 AND rule = 'slow_rank'").to_pylist()
     assert told["rank"] == 1 and "computes slowly: the same kernels take 1.49 times as long" in told["statement"]
-    assert told["class"] == "fault" and "replay (fix rank 1): saves" in told["detail"]
+    assert told["class"] == "fault" and "replay (fix the GPU of rank 1): saves" in told["detail"]
     # One communication has one dimension, though the rank without its host shows no more of it than its group.
     assert lake.query("SELECT DISTINCT dimension FROM collectives").to_pylist() == [{"dimension": "dp"}]
     exposed = "SELECT dimension, detail FROM findings WHERE iteration = 2 AND rule = 'exposed_communication'"

@@ -101,6 +101,7 @@ def lost_host_rows(trace: TraceEvents, launches: Launches) -> Int64:
     each_ns = float(np.median(np.diff(np.sort(launches.time_ns[known])))) if known.sum() > 1 else 0.0
     first_ns, last_ns = int(host.start_ns.min(initial=starts[0])), int(starts[-1])
     last_ns = max(last_ns, int((host.start_ns + host.duration_ns).max(initial=last_ns)))
+    running = bool((device.start_ns[~known] < first_ns).any())
     found: list[tuple[int, int]] = []
     for mine in np.split(np.arange(len(order)), np.flatnonzero(np.diff(lane)) + 1):
         at = mine[known[order[mine]]]
@@ -118,9 +119,13 @@ def lost_host_rows(trace: TraceEvents, launches: Launches) -> Int64:
                 continue
             times = np.unique(np.concatenate([[begin], inside, [end]]))
             pauses = np.diff(times)
-            # What was launched before the profiler started took its host no time since.
-            if not len(pauses) or (before < mine[0] and 2 * pauses.max() < count * each_ns):
+            if not len(pauses):
                 continue
+            if before < mine[0]:
+                # What was launched before the profiler started took its host no time since, and may be running by then.
+                pauses = pauses[:1]
+                if running or 2 * pauses.sum() < count * each_ns:
+                    continue
             quiet = np.flatnonzero(2 * pauses >= pauses.max())
             found.append((int(times[quiet[0]]), int(times[quiet[-1] + 1])))
     return np.array(sorted(set(found)), dtype=np.int64).reshape(-1, 2)
