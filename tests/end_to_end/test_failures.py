@@ -257,9 +257,12 @@ def test_printed_hints_are_words_of_a_shell(own):
 def test_ctrl_c_says_what_is_done_and_how_to_go_on(tmp_path):
     run, home = write_run(tmp_path / "job", world=24), tmp_path / "home"
     command = [*PROGRAM, "analyze", str(run), "--home", str(home), "--workers", "2"]
+    # Shells let what they start in the background ignore it, and so would the program.
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
+    signal.signal(signal.SIGINT, before)
     end = time.monotonic() + 200
     while len(list((home / "lake").glob("overlap/*/*/*/part.parquet"))) < 1 and time.monotonic() < end:
         time.sleep(0.01)
