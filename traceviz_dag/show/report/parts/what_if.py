@@ -88,12 +88,15 @@ def _single_edits(asked: Asked, *, live: bool) -> Markup:
         button = Markup(
             '<button type="button" data-edit="{}" aria-pressed="false" aria-label="choose {}" disabled>choose</button>'
         ).format(printable(_written(row)), words)
-        # The tab fixes the hosts of all ranks or of none, and a rank as a whole.
-        chooses = row["edit"] not in ("fix_gpu", "host_free", "no_pauses") or row["rank"] is None
         gained = share(row["gain_ns"], row["step_ns"])
-        rows.append([words, times[0], gained, *times[1:], then, *([button if chooses else ""] if live else [])])
+        rows.append([words, times[0], gained, *times[1:], then, *([button if offers(row) else ""] if live else [])])
     columns = ["edit", "gain", "of the step", "at least", "at most", "step then", *(["choose"] if live else [])]
     return section("Single edits, the largest gain first", table(columns, rows))
+
+
+def offers(row: Mapping[str, Any]) -> bool:
+    """Whether the tab offers an edit: it fixes the hosts of all ranks or of none, and a rank as a whole."""
+    return row["edit"] not in ("fix_gpu", "host_free", "no_pauses") or row["rank"] is None
 
 
 def _written(row: Mapping[str, Any]) -> str:
