@@ -124,7 +124,7 @@ def _late_rank_fixed_rank_and_a_new_folder_while_everything_is_killed(daemon: Da
     before = read_ledger(daemon.home)[touched]
     with open_instance(daemon.home) as instance:
         since = position(instance)
-    write(root, "new", 0, 1, microbatches=2000)
+    write(root, "new", 0, 1, microbatches=5000)
 
     daemon.wait("it is computed", lambda _: any(one.key == "new@7" for one in analyses(daemon.home)))
     daemon.kill()
