@@ -183,7 +183,14 @@ def test_steps_that_run_into_each_other_on_two_streams_keep_their_waits_apart_wi
 
 DEAR_GAINS = (
     *("tp2 dp2 pp2 slow gpu 3", "combined ep2 pp2 slow gpu 1", "pp4 stall 0", "tp2 dp2 pp2 slow gpu 3, link 4"),
-    *("dp4 graph break 1", "combined ep2 pp2 uneven", "dp3 algorithm 1", "dp2 pp2 vpp2 to 1f1b"),
+    *("pp4 split, no stacks", "dp2 pp2 slow link 1", "tp2 dp2 pp2 slow group, stall"),
+    *(
+        "tp2 dp2 pp2 slow gpu 3 beside its pause",
+        "dp4 graph break 1",
+        "combined ep2 pp2 uneven",
+        "dp3 algorithm 1",
+        "dp2 pp2 vpp2 to 1f1b",
+    ),
 )
 
 
@@ -196,10 +203,6 @@ DEAR_GAINS = (
             "dp3 throttled gpu 1",
             "tp2 pp2 torch 2.3 collection 1",
             "dp4 varying sequences, tiny kernels 1",
-            "pp4 split, no stacks",
-            "dp2 pp2 slow link 1",
-            "tp2 dp2 pp2 slow group, stall",
-            "tp2 dp2 pp2 slow gpu 3 beside its pause",
             "tp2 dp2 pp2 pause 3 beside its slow gpu",
         ),
         *(pytest.param(dear, marks=pytest.mark.long) for dear in DEAR_GAINS),
