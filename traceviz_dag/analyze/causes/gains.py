@@ -55,8 +55,8 @@ class NamedEdit(Protocol):
 
 
 REPLAY_ERROR = 0.05
-"""Share of a gain by which replays of complete steps miss what is truly gained, at the most in 95 % of jobs that
-``benchmarks/drawn_faults.py`` draws: no bar is narrower."""
+"""Share of its gain by which a bar reaches beyond it at least: with it, 97 % of the bars of jobs that
+``benchmarks/drawn_faults.py`` draws hold what is truly gained."""
 
 
 def error_bar(gain_ns: int, free_ns: int, error: float) -> tuple[int, int]:
