@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import numpy as np
 
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Float64, Int64
+
+Values = TypeVar("Values", Int64, Float64)
 
 
 def lower_medians(group: Int64, values: Int64, groups: int) -> Int64:
@@ -26,3 +30,9 @@ def middles(group: Int64, values: Int64, groups: int) -> Int64:
     begin = np.cumsum(count) - count
     ordered = values[order]
     return (ordered[begin + (count - 1) // 2] + ordered[begin + count // 2]) // 2 if groups else values[:0]
+
+
+def lower_medians_of_others(values: Values) -> Values:
+    """Of each row, per column, the lower median of all other rows; there are two rows or more."""
+    ordered, middle = np.sort(values, axis=0), (len(values) - 2) // 2
+    return np.where(values > ordered[middle], ordered[middle], ordered[middle + 1])

@@ -22,6 +22,7 @@ import pyarrow as pa
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.medians import lower_medians_of_others
 from traceviz_dag.analyze.slow_ranks import LEAST_ITEMS, SLOWER_THAN_FEW
 from traceviz_dag.analyze.work_evidence import bound_by_memory, plain_codes, sizes_of, work_by_grid
 from traceviz_dag.arrays import Bool, Float64, Int64
@@ -125,29 +126,20 @@ def _as_nearly_all(factor: Float64, of: Bool) -> Bool:
 
 
 def _ratios(kernels: Float64, time: Float64) -> list[float | None]:
-    """Per stage, what its kernels take to what as many of the same take on the median of the other stages."""
-    result: list[float | None] = []
-    each = time / np.maximum(kernels, 1e-9)
-    for stage in range(len(kernels)):
-        usual = (_of_others(each, stage) * kernels[stage]).sum()
-        result.append(float(time[stage].sum() / usual) if usual else None)
-    return result
-
-
-def _of_others(each: Float64, stage: int) -> Float64:
-    """What each kernel takes on the lower median of the other stages: another slow one does not hide how slow it is."""
-    return np.asarray(np.sort(np.delete(each, stage, axis=0), axis=0)[(len(each) - 2) // 2])
+    """Per stage, what its kernels take to what as many of the same take on the median of the other stages: another slow
+    one does not hide how slow it is."""
+    usual = (lower_medians_of_others(time / np.maximum(kernels, 1e-9)) * kernels).sum(axis=1)
+    return [float(own / other) if other else None for own, other in zip(time.sum(axis=1), usual, strict=True)]
 
 
 def _slower_items(kernels: Float64, time: Float64) -> list[float | None]:
     """Per stage, the share of its kernels that take longer than on the median of the other stages, small ones aside."""
     result: list[float | None] = []
     each = time / np.maximum(kernels, 1e-9)
+    slower = each > (1 + SLOWER_THAN_FEW) * lower_medians_of_others(each)
     for stage in range(len(kernels)):
-        usual = _of_others(each, stage)
         heavy = time[stage] >= _LEAST_WEIGHT * time[stage].sum()
-        slower = each[stage] > (1 + SLOWER_THAN_FEW) * usual
-        result.append(float(slower[heavy].mean()) if heavy.any() else None)
+        result.append(float(slower[stage][heavy].mean()) if heavy.any() else None)
     return result
 
 

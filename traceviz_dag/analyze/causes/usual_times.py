@@ -17,7 +17,7 @@ from traceviz_dag.analyze.causes.rank_kernels import PHASES
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import Times
 from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.analyze.medians import lower_medians, middles
+from traceviz_dag.analyze.medians import lower_medians, lower_medians_of_others, middles
 from traceviz_dag.analyze.slow_stages import same_work
 from traceviz_dag.arrays import NONE, Bool, Float64, Int64
 from traceviz_dag.read.events import MISSING
@@ -240,10 +240,7 @@ def extra_work(works: Sequence[RankWork], stages: Sequence[int], instances: Inst
         mine = np.flatnonzero(np.array(stages) == stage)
         if len(mine) < 2:
             continue
-        # Of each rank the lower median of the others.
-        ordered, middle = np.sort(counts[mine], axis=0), (len(mine) - 2) // 2
-        others = np.where(counts[mine] > ordered[middle], ordered[middle], ordered[middle + 1])
-        surplus = counts[mine] - others
+        surplus = counts[mine] - lower_medians_of_others(counts[mine])
         more = np.flatnonzero((surplus >= 0).all(axis=1) & surplus.any(axis=1))
         if not len(more):
             continue
