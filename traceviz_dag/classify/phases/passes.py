@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -96,21 +95,18 @@ def lost_host_rows(trace: TraceEvents, launches: Launches) -> Int64:
     is_mark = np.array([PROFILER_STEP.match(name) is not None for name in trace.strings], dtype=bool)
     starts = np.sort(np.concatenate([host.start_ns[~is_mark[host.name]], trace.launches.start_ns]))
     order = np.lexsort((device.start_ns, device.stream, device.device))
-    lane = np.cumsum(np.append(True, (np.diff(device.stream[order]) != 0) | (np.diff(device.device[order]) != 0)))
+    lanes = np.flatnonzero((np.diff(device.stream[order]) != 0) | (np.diff(device.device[order]) != 0)) + 1
     usual = len(starts) / int(known.sum())
     each_ns = float(np.median(np.diff(np.sort(launches.time_ns[known])))) if known.sum() > 1 else 0.0
-    first_ns, last_ns = int(host.start_ns.min(initial=starts[0])), int(starts[-1])
-    last_ns = max(last_ns, int((host.start_ns + host.duration_ns).max(initial=last_ns)))
+    first_ns = int(host.start_ns.min(initial=starts[0]))
+    last_ns = int((host.start_ns + host.duration_ns).max(initial=starts[-1]))
     running = bool((device.start_ns[~known] < first_ns).any())
     found: list[tuple[int, int]] = []
-    for mine in np.split(np.arange(len(order)), np.flatnonzero(np.diff(lane)) + 1):
-        at = mine[known[order[mine]]]
-        if not len(at):
-            continue
-        for before, after in pairwise([int(mine[0]) - 1, *at.tolist(), int(mine[-1]) + 1]):
+    for mine in np.split(np.arange(len(order)), lanes):
+        at = np.concatenate([mine[:1] - 1, mine[known[order[mine]]], mine[-1:] + 1])
+        for place in np.flatnonzero(np.diff(at) > _FEWEST_LOST).tolist() if len(at) > 2 else ():
+            before, after = at[place : place + 2].tolist()
             count = after - before - 1
-            if count < _FEWEST_LOST:
-                continue
             begin = int(launches.time_ns[order[before]]) if before >= mine[0] else first_ns
             end = int(launches.time_ns[order[after]]) if after <= mine[-1] else last_ns
             inside = starts[np.searchsorted(starts, begin) : np.searchsorted(starts, end, side="right")]
