@@ -66,13 +66,19 @@ GROUP BY dimension
 ORDER BY exposed_ns DESC, dimension
 """
 
-WINDOWS_SQL = f"""
+BY_RANK_SQL = f"""
 {MEASURED_SQL},
 by_rank AS (
-    SELECT rank, avg(exposed_ns) AS exposed_ns, avg(compute_ns) AS compute_ns, avg(idle_ns) AS idle_ns,
-        avg(window_ns) AS window_ns
+    SELECT rank, any_value(has_steps) AS has_steps, max(window_ns) AS longest_ns, avg(window_ns) AS window_ns,
+        avg(compute_ns) AS compute_ns, avg(hidden_ns) AS hidden_ns, avg(exposed_ns) AS exposed_ns,
+        avg(busy_ns) AS busy_ns, avg(idle_ns) AS idle_ns
     FROM measured WHERE dimension = 'all' GROUP BY rank
-),
+)
+"""
+"""Each rank's means over its steps and devices: means over ranks, and shares of the step, are made of these."""
+
+WINDOWS_SQL = f"""
+{BY_RANK_SQL},
 -- Shares of means, which add up as the means do, and not means of shares.
 shares AS (
     SELECT avg(exposed_ns) / nullif(avg(window_ns), 0) AS exposed_share,

@@ -8,7 +8,7 @@ from traceviz_dag.analyze.findings.losses import label, leading
 from traceviz_dag.analyze.findings.verdict import in_sentences
 from traceviz_dag.analyze.utilization import used_of_peak
 from traceviz_dag.analyze.wording import duration, share
-from traceviz_dag.lake.summaries import MEASURED_SQL
+from traceviz_dag.lake.summaries import BY_RANK_SQL
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.facts import ranks_named
@@ -39,20 +39,13 @@ FROM traces WHERE run = $run AND iteration = $iteration
 """
 
 STEP_SQL = f"""
-{MEASURED_SQL},
-each AS (
-    SELECT rank, any_value(has_steps) AS has_steps, max(window_ns) AS longest_ns, avg(window_ns) AS window_ns,
-        avg(compute_ns - hidden_ns) AS computation_alone_ns, avg(hidden_ns) AS hidden_ns,
-        avg(exposed_ns) AS exposed_ns,
-        avg(busy_ns - compute_ns - exposed_ns) AS memory_alone_ns, avg(idle_ns) AS idle_ns
-    FROM measured WHERE dimension = 'all' GROUP BY rank
-)
+{BY_RANK_SQL}
 SELECT count(*) AS ranks, bool_and(has_steps) AS has_steps, max(longest_ns) AS longest_ns,
     round(avg(window_ns))::BIGINT AS window_ns,
-    round(avg(computation_alone_ns))::BIGINT AS computation_alone_ns, round(avg(hidden_ns))::BIGINT AS hidden_ns,
-    round(avg(exposed_ns))::BIGINT AS exposed_ns, round(avg(memory_alone_ns))::BIGINT AS memory_alone_ns,
-    round(avg(idle_ns))::BIGINT AS idle_ns
-FROM each
+    round(avg(compute_ns - hidden_ns))::BIGINT AS computation_alone_ns, round(avg(hidden_ns))::BIGINT AS hidden_ns,
+    round(avg(exposed_ns))::BIGINT AS exposed_ns,
+    round(avg(busy_ns - compute_ns - exposed_ns))::BIGINT AS memory_alone_ns, round(avg(idle_ns))::BIGINT AS idle_ns
+FROM by_rank
 """
 
 MFU_SQL = """
