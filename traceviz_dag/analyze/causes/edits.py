@@ -218,7 +218,7 @@ class StepEdits:
             raise NoEvidenceError(
                 f"no transfer takes {CONGESTED_TIMES:g} times what {FEWEST_ALIKE} or more like it usually take"
             )
-        result, shortest = [], self._shortest(times)
+        result, shortest = [], self._shortest(times) if unjudged else 0
         for mine, (kernel, usual, few) in zip(times, self._congested, strict=True):
             duration = mine.duration_ns.copy()
             duration[kernel] = np.minimum(duration[kernel], usual)

@@ -368,8 +368,8 @@ class WhatIf:
         if dimension is not None:
             return self.hide(dimension)
         if rank is not None:
-            edits = self.fix_rank, self.fix_gpu, self.fix_link, self.host_free, self.no_pauses
-            return next(edit for each in edits if (edit := each(rank)).name == name)
+            edits = {"fix_rank": self.fix_rank, "fix_gpu": self.fix_gpu, "fix_link": self.fix_link}
+            return {**edits, "host_free": self.host_free, "no_pauses": self.no_pauses}[name](rank)
         return next(edit for edit in self.general() if edit.name == name)
 
     def saved_by(self, edits: Sequence[Edit]) -> int:

@@ -326,7 +326,7 @@ function lowestAndHighest(step) {
 
 /** @param {Step} step @param {Times} times @param {boolean} unjudged take what may be congestion, too */
 function withoutCongestion(step, times, unjudged) {
-  const shortest = shortestTransfer(step, times);
+  const shortest = unjudged ? shortestTransfer(step, times) : 0;
   const { member_kernel: kernels, kind, duration_ns: taken } = step.columns;
   const duration = times.duration.slice();
   const others = lowestAndHighest(step);
