@@ -232,8 +232,8 @@ class StepEdits:
         """Per rank, the transfers that took far longer than like ones, what these usually take, ns, and the transfers
         that have too few like ones.
 
-        Similar are transfers of one rank, operation, dimension, phase and size with the same others, told apart by the
-        lowest and the highest of them; the usual time is their lower median.
+        Similar are transfers of one rank, operation, dimension, phase and size with the same others, known by the lowest
+        and the highest of them; the usual time is their lower median.
         """
         members, found = self.step.members, []
         meetings = int(members.meeting.max(initial=-1)) + 1
@@ -293,21 +293,21 @@ class StepEdits:
         if (of_stage == 0).any():
             raise NoEvidenceError("layers are not known of every stage; capture call stacks, which show them")
         named = [work.kernels.layer != MISSING for work in works]
-        ways = (BACKWARD,) if any(told.any() for told in named) else (FORWARD, BACKWARD)
+        ways = (BACKWARD,) if any(mask.any() for mask in named) else (FORWARD, BACKWARD)
         inside = [
-            np.logical_or.reduce([_runs(work, way) | _exchanges(work, way) for way in ways]) & ~told
-            for work, told in zip(works, named, strict=True)
+            np.logical_or.reduce([_runs(work, way) | _exchanges(work, way) for way in ways]) & ~mask
+            for work, mask in zip(works, named, strict=True)
         ]
         by_layer = _run_by_layer(works, inside, of_stage[group])
         found = any(each.any() for each in by_layer)
         others = [
-            [chosen(work) & ~told for work, told in zip(works, named, strict=True)]
+            [chosen(work) & ~mask for work, mask in zip(works, named, strict=True)]
             for chosen in (*([] if found else [_runs_backward]), _optimizes, _synchronises, _runs_outside)
         ]
         share = of_stage.mean() / of_stage[group]
         factor = [
-            np.where(told, share[place], 1 + each * (share[place] - 1))
-            for place, (told, each) in enumerate(zip(named, by_layer, strict=True))
+            np.where(mask, share[place], 1 + each * (share[place] - 1))
+            for place, (mask, each) in enumerate(zip(named, by_layer, strict=True))
         ]
         return Layers(of_stage, np.asarray(group, np.int64), factor, others)
 

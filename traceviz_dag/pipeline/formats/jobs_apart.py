@@ -215,9 +215,9 @@ def _why_apart(mine: Sequence[PlacedTrace], other: Sequence[PlacedTrace], *, one
     found = ranks_of_other_jobs({number: here, first.rank: there})
     if found:
         return found[number].replace(f"rank {first.rank}", first.path.name)
-    told = other_groups(one.header, first.header, one.rank) if same else None
-    if told:
-        return f"{told[0]}, {first.path.name} has {told[1]}"
+    apart = other_groups(one.header, first.header, one.rank) if same else None
+    if apart:
+        return f"{apart[0]}, {first.path.name} has {apart[1]}"
     steps = [{trace.iteration for trace in each} for each in (mine, other)]
     if same and one_rank and steps[0] == steps[1]:
         return f"it has the rank and the steps of {first.path.name}"
