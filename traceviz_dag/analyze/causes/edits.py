@@ -232,8 +232,8 @@ class StepEdits:
         """Per rank, the transfers that took far longer than like ones, what these usually take, ns, and the transfers
         that have too few like ones.
 
-        Similar are transfers of one rank, operation, dimension, phase and size with the same others, known by the lowest
-        and the highest of them; the usual time is their lower median.
+        Similar are transfers of one rank, operation, dimension, phase and size with the same others, known by the
+        lowest and the highest of them; the usual time is their lower median.
         """
         members, found = self.step.members, []
         meetings = int(members.meeting.max(initial=-1)) + 1
