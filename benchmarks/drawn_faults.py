@@ -6,6 +6,10 @@ first fault that leads ``traceviz findings`` must then name the ranks which have
 lead, healthy jobs included. The gain that it predicts is held against the cost: it is right within 10 % of that or .2 %
 of the step, its bar where it holds the cost. The same seed draws the same job.
 
+``--thin`` draws on: an older PyTorch, CUDA graphs, a model so small that the host decides, communication that does not
+overlap, other layers, rows of synchronisation, and a second fault in 2 of 5 jobs that have one. Of two faults either
+may lead; each must lead somewhere.
+
 The exit code is 1 where less than 95 % of the culprits are named, precision is under 99 %, a healthy job has a fault,
 more than 15 % of gains are refused, less than 90 % of gains or bars are right, or a gain is off by over 5 % of the step
 and its bar does not say so.
@@ -18,7 +22,7 @@ import math
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +37,7 @@ from traceviz_dag.errors import UsageError
 from traceviz_dag.pipeline.across_ranks import iterations_at
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.rank_grids import dense_grid
-from traceviz_dag.simulate.settings import Faults
+from traceviz_dag.simulate.settings import Dispatcher, Era, Faults, Graphs, Transformer
 from traceviz_dag.simulate.timing.model import Model
 from traceviz_dag.simulate.work.faults import culprits, refuse_idle_faults
 
@@ -116,45 +120,62 @@ FAULTS: dict[str, tuple[_Draw, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A drawn job; ``fault`` is empty where it is healthy."""
+    """A drawn job; ``faults`` has the settings of each fault that it has, none where it is healthy."""
 
     seed: int
     layout: str
-    fault: str
+    faults: Mapping[str, Mapping[str, Any]]
     settings: JobSettings
     groups: bool
 
     @property
     def name(self) -> str:
         """It in a line."""
-        drawn = {
-            name: round(value, 2)
-            for name in Faults.__dataclass_fields__
-            if (value := getattr(self.settings.faults, name)) != getattr(Faults(), name)
-        }
-        shown = ", ".join(f"{name} {value}" for name, value in drawn.items()) or "healthy"
-        how = "stacks" if self.settings.stacks else "no stacks"
-        return f"seed {self.seed} · {self.layout} · {shown} · {how}{'' if self.groups else ', no groups'}"
+        shown = ", ".join(f"{name} {_short(value)}" for fault in self.faults.values() for name, value in fault.items())
+        usual = LAYOUTS[self.layout]
+        values = {name: getattr(self.settings, name) for name in _THIN}
+        thin = [f"{name} {_short(value)}" for name, value in values.items() if value != getattr(usual, name)]
+        how = ["stacks" if self.settings.stacks else "no stacks", *([] if self.groups else ["no groups"]), *thin]
+        return f"seed {self.seed} · {self.layout} · {shown or 'healthy'} · {', '.join(how)}"
+
+    def of(self, *faults: str) -> JobSettings:
+        """The job with these of its faults alone."""
+        return _with(self.settings, {fault: self.faults[fault] for fault in faults})
+
+    def without(self, fault: str) -> JobSettings:
+        """The job without one of its faults."""
+        return self.of(*(name for name in self.faults if name != fault))
+
+
+def _with(settings: JobSettings, faults: Mapping[str, Mapping[str, Any]]) -> JobSettings:
+    values = {name: value for drawn in faults.values() for name, value in drawn.items()}
+    return replace(settings, faults=Faults(**values), balanced_router="expert_imbalance" not in faults)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What was said of a job.
+class Verdict:
+    """What was said of one fault of a job.
 
     Attributes:
-        cost: of the step, truly. first: the first fault. named: it leads and names the ranks that have it;
-            by_rule: by a rule for it. said, wrong: faults that lead, and those that name others.
-        gain: what it predicts that a fix saves, and the least and most; shares of the step, None where it refuses.
+        fault: which. cost: of the step, truly.
+        place: of the first of the faults that lead which names it; None: none does. by_rule: by a rule for it.
+        gain: what that predicts that a fix saves, and the least and most; shares of the step, None where it refuses.
     """
 
-    job: Job
+    fault: str
     cost: float
-    first: str
-    named: bool
+    place: int | None
     by_rule: bool
-    said: int
-    wrong: tuple[str, ...]
-    gain: tuple[float, float, float] | None = None
+    gain: tuple[float, float, float] | None
+
+    @property
+    def counts(self) -> bool:
+        """Whether the fault must be named."""
+        return bool(FAULTS[self.fault][1]) and self.cost >= LEAST_COST
 
     @property
     def right(self) -> bool:
@@ -171,10 +192,50 @@ class Outcome:
         """Whether the gain is far off, and the bar does not say so."""
         return self.gain is not None and not self.holds and abs(self.gain[0] - self.cost) > FAR_STEP
 
+    def __str__(self) -> str:
+        costs = f"{self.fault} costs {self.cost:.2%}"
+        if not self.counts or self.place is None:
+            return costs
+        if self.gain is None:
+            return f"{costs}, gain refused"
+        gain, low, high = self.gain
+        marks = {"OFF": not self.right, "OUTSIDE": not self.holds, "FAR": self.far}
+        shown = [mark for mark, so in marks.items() if so]
+        return " ".join([f"{costs}, gain {gain:.2%} ({low:.2%} to {high:.2%})", *shown])
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was said of a job.
+
+    Attributes:
+        verdicts: of each of its faults. first: the first fault that is said.
+        said, wrong: faults that lead, and those that name others.
+    """
+
+    job: Job
+    verdicts: tuple[Verdict, ...]
+    first: str
+    said: int
+    wrong: tuple[str, ...]
+
     @property
-    def counts(self) -> bool:
-        """Whether the fault must be named."""
-        return bool(self.job.fault and FAULTS[self.job.fault][1]) and self.cost >= LEAST_COST
+    def counted(self) -> list[Verdict]:
+        """Of the faults that must be named."""
+        return [one for one in self.verdicts if one.counts]
+
+    @property
+    def named(self) -> list[Verdict]:
+        """Of those that are; where one must be named, none is unless one leads."""
+        named = [one for one in self.counted if one.place is not None]
+        return named if any(one.place == 0 for one in self.verdicts) else []
+
+    @property
+    def mark(self) -> str:
+        """It in a word."""
+        if len(self.named) < len(self.counted):
+            return "MISSED"
+        return "WRONG" if self.wrong else "ok" if all(one.by_rule for one in self.named) else "RULE"
 
 
 def drawn_job(seed: int) -> Job:
@@ -186,22 +247,65 @@ def drawn_job(seed: int) -> Job:
         settings = replace(LAYOUTS[layout], seed=seed, stacks=draw.random() < 0.6, balanced_router=True)
         groups = draw.random() < 0.8
         if not fault:
-            return Job(seed, layout, fault, settings, groups)
-        of = {"slow_node": -(-settings.world // settings.node_size), "slow_stage": settings.pp}
-        faulty = settings.with_faults(**FAULTS[fault][0](draw, of.get(fault, settings.world)))
-        faulty = replace(faulty, balanced_router=fault != "expert_imbalance")
-        # A group of one rank is that rank; all nodes or stages are the job; and a link of the job's only group is held
-        # against nothing.
-        if (fault, settings.tp) == ("slow_group", 1) or of.get(fault) == 1:
-            continue
-        if fault == "slow_link" and settings.dp == settings.world:
-            continue
-        try:
-            faulty.validate()
-            refuse_idle_faults(faulty)
-        except UsageError:
-            continue
-        return Job(seed, layout, fault, faulty, groups)
+            return Job(seed, layout, {}, settings, groups)
+        drawn = _drawn(draw, fault, settings)
+        if drawn is not None and _possible(_with(settings, {fault: drawn})):
+            return Job(seed, layout, {fault: drawn}, _with(settings, {fault: drawn}), groups)
+
+
+def _drawn(draw: random.Random, fault: str, settings: JobSettings) -> Mapping[str, Any] | None:
+    """A fault of a job; None where nobody could tell that it is one."""
+    of = {"slow_node": -(-settings.world // settings.node_size), "slow_stage": settings.pp}
+    drawn = FAULTS[fault][0](draw, of.get(fault, settings.world))
+    # A group of one rank is that rank; all nodes or stages are the job; and a link of the job's only group is held
+    # against nothing.
+    alone = (fault, settings.tp) == ("slow_group", 1) or of.get(fault) == 1
+    return None if alone or (fault == "slow_link" and settings.dp == settings.world) else drawn
+
+
+def _possible(settings: JobSettings) -> bool:
+    try:
+        settings.validate()
+        refuse_idle_faults(settings)
+    except UsageError:
+        return False
+    return True
+
+
+_THIN: dict[str, tuple[Any, ...]] = {
+    "era": (Era.TORCH_2_7, Era.TORCH_2_7, Era.TORCH_2_4, Era.TORCH_2_3),
+    "cuda_graphs": (Graphs.NONE, Graphs.NONE, Graphs.NONE, Graphs.LAYER, Graphs.ITERATION),
+    "hidden": (4096, 4096, 1024),
+    "overlap_p2p": (False, True),
+    "overlap_grad_reduce": (True, True, False),
+    "overlap_param_gather": (True, True, False),
+    "transformer": (Transformer.TRANSFORMER_ENGINE, Transformer.LOCAL),
+    "dispatcher": (Dispatcher.ALL_TO_ALL, Dispatcher.DEEPEP),
+    "cuda_sync": (False, False, True),
+    "persistent": (False, False, False, True),
+}
+"""What a thin job is drawn from."""
+
+
+def thin_job(seed: int) -> Job:
+    """The job of a seed with less, or other, evidence, and perhaps a second fault."""
+    job = drawn_job(seed)
+    draw = random.Random(-1 - seed)
+    while True:
+        faults = dict(job.faults)
+        settings = replace(job.settings, **{name: draw.choice(values) for name, values in _THIN.items()})
+        if settings.hidden != LAYOUTS[job.layout].hidden:
+            settings = replace(settings, heads=8, feed_forward=4 * settings.hidden)
+        if faults and draw.random() < 0.4:
+            second = draw.choice([name for name in FAULTS if name not in faults])
+            drawn = _drawn(draw, second, settings)
+            if drawn is None:
+                continue
+            faults[second] = drawn
+        settings = _with(settings, faults)
+        # Each must be possible alone, too: else what the other costs could not be told.
+        if _possible(settings) and all(_possible(_with(settings, {fault: faults[fault]})) for fault in faults):
+            return Job(seed, job.layout, faults, settings, job.groups)
 
 
 def step_ns(settings: JobSettings) -> int:
@@ -212,7 +316,7 @@ def step_ns(settings: JobSettings) -> int:
 
 
 def culprit_ranks(settings: JobSettings) -> frozenset[int]:
-    """The ranks that have the fault."""
+    """The ranks that have the job's only fault."""
     grid = dense_grid(settings)
     stage_of = {rank: grid.place(rank)["pp"] for rank in range(settings.world)}
     (culprit,) = culprits(settings, stage_of)
@@ -221,15 +325,15 @@ def culprit_ranks(settings: JobSettings) -> frozenset[int]:
     return frozenset(culprit.ranks)
 
 
-def names(row: Mapping[str, Any], job: Job) -> bool:
+def names(row: Mapping[str, Any], job: Job, fault: str) -> bool:
     """Whether a finding names the culprit: its ranks; of a link, also a group of ranks that has it."""
-    if job.fault in ("", "varying_sequences"):
+    if fault == "varying_sequences":
         return False
-    if job.fault == "bursts":
+    if fault == "bursts":
         return bool(row["rule"] == "congestion")
-    if job.fault == "expert_imbalance":
+    if fault == "expert_imbalance":
         return bool(row["rule"] == "expert_load")
-    ranks, grid = culprit_ranks(job.settings), dense_grid(job.settings)
+    ranks, grid = culprit_ranks(job.of(fault)), dense_grid(job.settings)
     if row["rank"] is not None:
         mine = {row["rank"]}
         mine |= {rank for rank in ranks if f"or of rank {rank}" in row["statement"]}
@@ -239,78 +343,74 @@ def names(row: Mapping[str, Any], job: Job) -> bool:
         mine = {rank for rank in range(job.settings.world) if grid.place(rank)["pp"] == row["stage"]}
     else:
         return False
-    if job.fault in ("slow_link", "slow_nic"):
+    if fault in ("slow_link", "slow_nic"):
         return ranks <= mine and row["rule"] == "slow_link"
     return mine == ranks
 
 
-def one_job(seed: int) -> Outcome:
+def one_job(job: Job) -> Outcome:
     """Simulate a job, and ask what is wrong with it."""
-    job = drawn_job(seed)
     with tempfile.TemporaryDirectory() as name:
         folder = simulate(job.settings, Path(name) / "run", workers=1)
         if not job.groups:
             take_groups_out(folder)
         with iterations_at(folder, Path(name) / "home") as (iteration,):
             rows = iteration.findings()
-    cost, with_fault = 0.0, step_ns(job.settings)
-    if job.fault:
-        healthy = replace(job.settings, faults=Faults(), balanced_router=True)
-        cost = (with_fault - step_ns(healthy)) / with_fault
     faults = [row for row in rows if row["class"] == "fault" and row["severity"] in ("finding", "note")]
     said = [row for row in leading(rows) if row["class"] == "fault"]
-    first = said[0] if said else None
-    rules = FAULTS[job.fault][1] if job.fault else ()
-    gains = [first[name] for name in ("gain_ns", "gain_low_ns", "gain_high_ns")] if first else [None]
+    with_faults = step_ns(job.settings)
     return Outcome(
         job,
-        cost,
+        tuple(_verdict(job, fault, with_faults, said) for fault in job.faults),
         (faults[0]["severity"] + ": " + faults[0]["statement"]) if faults else "none",
-        first is not None and names(first, job),
-        first is not None and first["rule"] in rules,
         len(said),
-        tuple(f"{row['rule']}: {row['statement']}" for row in said if not names(row, job)),
-        None if None in gains else (gains[0] / with_fault, gains[1] / with_fault, gains[2] / with_fault),
+        tuple(
+            f"{row['rule']}: {row['statement']}"
+            for row in said
+            if not any(names(row, job, fault) for fault in job.faults)
+        ),
     )
 
 
-def _gain(one: Outcome) -> str:
-    """What was predicted, of a fault that was named."""
-    if not (one.counts and one.named):
-        return ""
-    if one.gain is None:
-        return " · gain refused"
-    gain, low, high = one.gain
-    marks = {"OFF": not one.right, "OUTSIDE": not one.holds, "FAR": one.far}
-    return " ".join([f" · gain {gain:.2%} ({low:.2%} to {high:.2%})", *(mark for mark, so in marks.items() if so)])
+def _verdict(job: Job, fault: str, with_faults: int, said: Sequence[Mapping[str, Any]]) -> Verdict:
+    """Of the faults that lead, what names this one: by a rule for it, before any other, where two have one culprit."""
+    named = [place for place, row in enumerate(said) if names(row, job, fault)]
+    by_rule = [place for place in named if said[place]["rule"] in FAULTS[fault][1]]
+    gain = None
+    if named:
+        row = said[(by_rule or named)[0]]
+        gains = [row[name] for name in ("gain_ns", "gain_low_ns", "gain_high_ns")]
+        gain = None if None in gains else (gains[0] / with_faults, gains[1] / with_faults, gains[2] / with_faults)
+    cost = (with_faults - step_ns(job.without(fault))) / with_faults
+    return Verdict(fault, cost, named[0] if named else None, bool(by_rule), gain)
 
 
 def _told(found: list[Outcome]) -> Iterator[str]:
-    counted = [one for one in found if one.counts]
-    healthy = [one for one in found if not one.job.fault or not FAULTS[one.job.fault][1]]
+    counted = [one for job in found for one in job.counted]
+    named = [one for job in found for one in job.named]
+    healthy = [one for one in found if not any(FAULTS[fault][1] for fault in one.job.faults)]
     said, wrong = sum(one.said for one in found), sum(len(one.wrong) for one in found)
-    named = sum(one.named for one in counted)
-    yield f"{len(found)} jobs; {len(counted)} with a fault that costs {LEAST_COST:.0%} of the step or more"
+    yield f"{len(found)} jobs; {len(counted)} faults that cost {LEAST_COST:.0%} of the step or more"
     if counted:
-        by_rule = sum(one.named and one.by_rule for one in counted)
-        yield f"first finding names the culprit in {named} ({named / len(counted):.1%}), by its own rule in {by_rule}"
+        by_rule = sum(one.by_rule for one in named)
+        share = len(named) / len(counted)
+        yield f"findings, the first of them of a culprit, name {len(named)} ({share:.1%}), by their own rule {by_rule}"
     yield f"faults that lead: {said}, {wrong} of them name others ({1 - wrong / max(said, 1):.1%} precision)"
     yield f"{sum(not one.said for one in healthy)} of {len(healthy)} jobs in which nobody is at fault are quiet"
-    known = [one for one in counted if one.named]
-    said_gains = [one for one in known if one.gain]
-    if said_gains:
-        yield f"gains: {len(known) - len(said_gains)} of {len(known)} refused; of {len(said_gains)} right " + ", ".join(
-            f"{what} {sum(which)} ({sum(which) / len(said_gains):.1%})"
+    gains = [one for one in named if one.gain]
+    if gains:
+        yield f"gains: {len(named) - len(gains)} of {len(named)} refused; of {len(gains)} right " + ", ".join(
+            f"{what} {sum(which)} ({sum(which) / len(gains):.1%})"
             for what, which in (
-                ("in the number", [one.right for one in said_gains]),
-                ("in the bar", [one.holds for one in said_gains]),
-                ("neither and far off", [one.far for one in said_gains]),
+                ("in the number", [one.right for one in gains]),
+                ("in the bar", [one.holds for one in gains]),
+                ("neither and far off", [one.far for one in gains]),
             )
         )
     for fault in FAULTS:
-        of = [one for one in counted if one.job.fault == fault]
+        of = [one for one in counted if one.fault == fault]
         if of:
-            yield f"  {fault}: {sum(one.named for one in of)} of {len(of)}"
+            yield f"  {fault}: {sum(one.fault == fault for one in named)} of {len(of)}"
 
 
 def main() -> int:
@@ -318,30 +418,28 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=100)
     parser.add_argument("--first-seed", type=int, default=9000)
     parser.add_argument("--seed", type=int, action="append", help="this job alone; may be repeated")
+    parser.add_argument("--thin", action="store_true", help="with less or other evidence, and two faults")
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
     seeds = given.seed or list(range(given.first_seed, given.first_seed + given.jobs))
     found: list[Outcome] = []
     with ProcessPoolExecutor(given.workers) as pool:
-        for one in pool.map(one_job, seeds):
+        for one in pool.map(one_job, map(thin_job if given.thin else drawn_job, seeds)):
             found.append(one)
-            missed = one.counts and not (one.named and one.by_rule)
-            mark = "MISSED" if one.counts and not one.named else "WRONG" if one.wrong else "RULE" if missed else "ok"
-            print(f"{mark} {one.job.name} · costs {one.cost:.2%}{_gain(one)}", flush=True)
-            if mark != "ok" or given.seed:
+            print(" · ".join([f"{one.mark} {one.job.name}", *map(str, one.verdicts)]), flush=True)
+            if one.mark != "ok" or given.seed:
                 print(f"    first: {one.first}", flush=True)
-                for wrong in one.wrong:
-                    print(f"    wrong: {wrong}", flush=True)
+                for other in one.wrong:
+                    print(f"    wrong: {other}", flush=True)
     print("\n".join(_told(found)))
-    counted = [one for one in found if one.counts]
+    counted = [one for job in found for one in job.counted]
+    named = [one for job in found for one in job.named]
     said, wrong = sum(one.said for one in found), sum(len(one.wrong) for one in found)
-    quiet = all(not one.said for one in found if not one.job.fault)
-    named = [one for one in counted if one.named]
-    enough = len(named) >= 0.95 * len(counted)
+    quiet = all(not one.said for one in found if not one.job.faults)
     gains = [one for one in named if one.gain]
     true = len(gains) >= (1 - MOST_REFUSED) * len(named) and not any(one.far for one in gains)
     true &= min(sum(one.right for one in gains), sum(one.holds for one in gains)) >= LEAST_RIGHT * len(gains)
-    return int(not (enough and wrong <= 0.01 * said and quiet and true))
+    return int(not (len(named) >= 0.95 * len(counted) and wrong <= 0.01 * said and quiet and true))
 
 
 if __name__ == "__main__":

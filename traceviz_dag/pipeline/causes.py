@@ -20,7 +20,7 @@ from traceviz_dag.analyze.causes.causes_tables import (
 from traceviz_dag.analyze.causes.critical_imbalance import critical_imbalance
 from traceviz_dag.analyze.causes.critical_path import critical_path
 from traceviz_dag.analyze.causes.inferred_waits import done_before, lacks_launches
-from traceviz_dag.analyze.causes.kernel_edges import KernelEdges, as_launched, kernel_edges
+from traceviz_dag.analyze.causes.kernel_edges import KernelEdges, as_launched, kernel_edges, of_all_replays
 from traceviz_dag.analyze.causes.rank_kernels import KERNEL_COLUMNS, RankKernels, kernels_of_step, rank_kernels
 from traceviz_dag.analyze.causes.rank_work import HostWaits, RankWork, rank_work
 from traceviz_dag.analyze.causes.recorded_waits import host_waits, stream_waits, with_wait_at_the_end
@@ -185,18 +185,19 @@ def _ranked_step(
         fewer = members
     works, tight, loose = [], [], []
     done = _least_done(placed.values()) if any(map(lacks_launches, placed.values())) else {}
-    for place, (rank, mine) in enumerate(placed.items()):
-        waits = source.synchronizations(rank)
-        calls = stream_waits(mine, waits, number)
+    synchronizations = {rank: source.synchronizations(rank) for rank in placed}
+    called = {rank: stream_waits(mine, synchronizations[rank], number) for rank, mine in placed.items()}
+    shown = of_all_replays(of[1], [kernel_edges(mine, called[rank]) for rank, mine in placed.items()])
+    for place, ((rank, mine), edges) in enumerate(zip(placed.items(), shown, strict=True)):
         joined, surely = (np.unique(each.kernel[each.rank == place]) for each in (members, fewer))
-        of_host = host_waits(mine, waits, source.hidden_waits(rank)), windows[rank], source.pauses(rank)
-        edges = kernel_edges(mine, calls)
+        hidden = source.hidden_waits(rank)
+        of_host = host_waits(mine, synchronizations[rank], hidden), windows[rank], source.pauses(rank)
         works.append(_work(mine, edges, joined, *of_host))
         loose.append(works[-1] if fewer is members else _work(mine, edges, surely, *of_host))
         tight.append(works[-1])
         if lacks_launches(mine):
-            edges = kernel_edges(mine, calls, done[mine.program])
-            tight[-1] = _work(as_launched(mine, edges), edges, joined, *of_host)
+            tied = kernel_edges(mine, called[rank], done[mine.program])
+            tight[-1] = _work(as_launched(mine, tied), tied, joined, *of_host)
     known = (source.topology.stage_of(rank)[0] for rank in placed)
     stages = tuple(MISSING if stage is None else stage for stage in known)
     return RankedStep(

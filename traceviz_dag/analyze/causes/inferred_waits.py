@@ -218,7 +218,7 @@ def start_late(kernels: RankKernels, known: Waits) -> Bool:
     """Mark kernels that start long after they were launched, their stream was free and what they wait for had ended."""
     ready = np.maximum(_free(kernels), kernels.launch_ns)
     np.maximum.at(ready, known.waiting, kernels.end_ns[known.waited_for])
-    return np.asarray((kernels.launch_ns != MISSING) & ~kernels.in_graph & (kernels.start_ns - ready > LATE_NS))
+    return np.asarray((kernels.launch_ns != MISSING) & (kernels.start_ns - ready > LATE_NS))
 
 
 def _free(kernels: RankKernels) -> Int64:

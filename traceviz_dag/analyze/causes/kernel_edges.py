@@ -8,6 +8,7 @@ whole class of communications (``inferred_waits``). What neither shows is unknow
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -80,8 +81,7 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits, done: Int64 | None = 
         waits: what is recorded of them, and the calls of which nothing shows for what a stream waits.
         done: see ``by_starts``.
     """
-    order, apart = in_order_of_launch(kernels), on_streams_of_their_own(kernels)
-    communications = order[apart[order]]
+    apart, communications = on_streams_of_their_own(kernels), _launched_apart(kernels)
     klass = _classes(kernels, communications)
     calls = wait_calls(kernels, apart, waits)
     launched = communications[~kernels.in_graph[communications]]
@@ -128,7 +128,38 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits, done: Int64 | None = 
     inferred = inferred.only(held(kernels, inferred.waiting, inferred.waited_for))
     inferred = together(inferred, by_starts(kernels, apart, start_late(kernels, together(recorded, inferred))))
     untold = _untold(rest, explained, apart, together(recorded, inferred))
-    return _edges(kernels, recorded, inferred, communications, untold)
+    return _edges(kernels, recorded, inferred, untold)
+
+
+def of_all_replays(ranks: Sequence[RankKernels], edges: Sequence[KernelEdges]) -> list[KernelEdges]:
+    """The edges of several ranks, with what any of them shows of a CUDA graph: all that run a program replay one graph.
+
+    Who comes first hides what its communications wait for, and who comes last shows it. What did not hold on each of
+    the ranks is no edge of the graph.
+    """
+    result = list(edges)
+    programs = [kernels.program if kernels.in_graph.any() else b"" for kernels in ranks]
+    for program in {program for program in programs if program and programs.count(program) > 1}:
+        places = [place for place, each in enumerate(programs) if each == program]
+        inside = ranks[places[0]].in_graph
+        parts = [np.stack([result[place].waiting, result[place].waited_for]) for place in places]
+        seen = np.unique(np.concatenate([part[:, inside[part[0]]] for part in parts], axis=1), axis=1)
+        holds = np.logical_and.reduce([held(ranks[place], *seen) for place in places])
+        for place in places:
+            mine, kernels = result[place], ranks[place]
+            recorded = mine.evidence == RECORDED
+            stays = ~recorded & ~inside[mine.waiting]
+            waiting, source = (
+                np.concatenate([own[stays], theirs[holds]])
+                for own, theirs in zip((mine.waiting, mine.waited_for), seen, strict=True)
+            )
+            result[place] = _edges(
+                kernels,
+                Waits(mine.waiting[recorded], mine.waited_for[recorded], kernels.launch_ns[mine.waited_for[recorded]]),
+                Waits(waiting, source, kernels.launch_ns[source]),
+                mine.untold,
+            )
+    return result
 
 
 def as_launched(kernels: RankKernels, edges: KernelEdges) -> RankKernels:
@@ -239,7 +270,13 @@ def _untold(rest: WaitCalls, explained: Int64, apart: Bool, known: Waits) -> Int
     return rest.waiter[left]
 
 
-def _edges(kernels: RankKernels, recorded: Waits, inferred: Waits, communications: Int64, untold: Int64) -> KernelEdges:
+def _launched_apart(kernels: RankKernels) -> Int64:
+    """The communications on streams of their own, in the order of launch."""
+    order = in_order_of_launch(kernels)
+    return order[on_streams_of_their_own(kernels)[order]]
+
+
+def _edges(kernels: RankKernels, recorded: Waits, inferred: Waits, untold: Int64) -> KernelEdges:
     evidence = np.repeat([RECORDED, INFERRED], [len(recorded.waiting), len(inferred.waiting)])
     both = together(recorded, inferred)
     order = np.lexsort((evidence, both.waited_for, both.waiting))
@@ -247,5 +284,6 @@ def _edges(kernels: RankKernels, recorded: Waits, inferred: Waits, communication
     new = np.ones(len(order), dtype=bool)
     new[1:] = (np.diff(waiting) != 0) | (np.diff(waited_for) != 0)
     waiting, waited_for, evidence = waiting[new], waited_for[new], evidence[new]
+    communications = _launched_apart(kernels)
     unknown = communications[~np.isin(communications, waited_for)]
     return KernelEdges(waiting, waited_for, evidence.astype(np.int64), unknown, untold)
