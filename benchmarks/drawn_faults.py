@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.accuracy import take_groups_out
-from traceviz_dag.analyze.findings.losses import leading
+from traceviz_dag.analyze.findings.losses import label, leading
 from traceviz_dag.analyze.wording import unspanned
 from traceviz_dag.errors import UsageError
 from traceviz_dag.pipeline.across_ranks import iterations_at
@@ -357,7 +357,7 @@ def one_job(job: Job) -> Outcome:
         with iterations_at(folder, Path(name) / "home") as (iteration,):
             rows = iteration.findings()
     faults = [row for row in rows if row["class"] == "fault" and row["severity"] in ("finding", "note")]
-    said = [row for row in leading(rows) if row["class"] == "fault"]
+    said = [row for row in leading(rows) if label(row).startswith("fault")]
     with_faults = step_ns(job.settings)
     return Outcome(
         job,

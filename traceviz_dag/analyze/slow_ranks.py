@@ -17,7 +17,7 @@ all that its peers run, and other kernels besides, does extra work.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -53,7 +53,7 @@ _HALF = 0.5
 _FEW_PEERS = 3
 
 _EXTRA = 0.005
-"""Time of kernels that no peer runs, to that of the same kernels, from which a rank does extra work."""
+"""Time of kernels that no peer runs so often, to that of the same kernels, from which a rank does extra work."""
 
 MEMORY_SLOWER = 1.1
 """How much longer kernels bound by memory take at least where memory alone is slow."""
@@ -256,11 +256,11 @@ def _optional(work: pa.Table, name: str) -> Int64:
 
 @dataclass(frozen=True, slots=True)
 class _Others:
-    """Kernels that a rank runs and no peer: instead of as many that all its peers run, or besides all of these.
+    """Kernels that a rank runs and no peer, or less often: instead of as many of its peers', or besides all of these.
 
     Attributes:
-        own: their time. usual: that of the peers' in their place. kernel: name of the longest. extra: whether all are
-            besides.
+        own: their time. usual: that of the peers' in their place, or of the same names. kernel: name of the longest.
+        extra: whether all are besides.
     """
 
     own: float
@@ -278,34 +278,43 @@ def _other_kernels(work: pa.Table, place: npt.NDArray[np.int64], of_stage: npt.N
         ran = runs[int(stage[row]), int(step[row]), int(phase[row])].setdefault(who, {})
         count, taken = ran.get(int(name[row]), (0, 0))
         ran[int(name[row])] = count + int(kernels[row]), taken + int(time[row])
-    found: dict[int, list[tuple[float, float, str]]] = {}
+    found: defaultdict[int, list[tuple[int, int, str, bool]]] = defaultdict(list)
     for of_phase in runs.values():
-        counts: defaultdict[int, int] = defaultdict(int)
-        for ran in of_phase.values():
-            for each in ran:
-                counts[each] += 1
         for who, ran in of_phase.items():
-            peers = [other for other in of_phase if other != who]
-            if len(of_phase) != of_stage[who] or not peers:
+            peers = [other for place, other in of_phase.items() if place != who]
+            if not peers or len(of_phase) != of_stage[who]:
                 continue
-            own = [each for each in ran if counts[each] == 1]
-            fewer = {each for peer in peers for each, (count, _) in of_phase[peer].items() if count > _count(ran, each)}
-            # What it runs less often than its peers it may have in common with them: of one name with other shapes.
-            mine = [*own, *(each for each in fewer if each in ran)]
-            theirs = sorted(sum(of_phase[peer].get(each, _NEVER)[1] for each in fewer) for peer in peers)
-            instead = all(
-                sum(ran[each][0] for each in mine) == sum(_count(of_phase[peer], each) for each in fewer)
-                for peer in peers
-            )
-            if own and (instead or not fewer):
+            # Nobody's kernel may be lost; that of one name with other shapes may be what is run instead.
+            fewer = {each for peer in peers for each in peer if _count(peer, each) > _count(ran, each)}
+            if fewer:
+                own = [each for each in ran if not any(_count(peer, each) for peer in peers)]
+                mine, theirs = {*own, *fewer}, fewer
+                alike = {_counted(peer, theirs) for peer in peers} == {_counted(ran, mine)}
+            else:
+                own = [each for each in ran if all(_count(peer, each) < _count(ran, each) for peer in peers)]
+                mine = theirs = set(own)
+                alike = True
+            if own and alike:
+                usual = sorted(_taken(peer, theirs) for peer in peers)[(len(peers) - 1) // 2]
                 longest = max(own, key=lambda each: ran[each][1])
-                usual = theirs[(len(theirs) - 1) // 2]
-                found.setdefault(who, []).append((sum(ran[each][1] for each in mine), usual, names[longest]))
-    result = {}
-    for who, parts in found.items():
-        total = sum(own for own, _, _ in parts), sum(usual for _, usual, _ in parts)
-        result[who] = _Others(*total, max(parts)[2], not total[1])
-    return result
+                found[who].append((_taken(ran, mine), usual, names[longest], not fewer))
+    return {
+        who: _Others(
+            sum(own for own, *_ in parts),
+            sum(usual for _, usual, *_ in parts),
+            max(parts)[2],
+            all(extra for *_, extra in parts),
+        )
+        for who, parts in found.items()
+    }
+
+
+def _counted(ran: dict[int, tuple[int, int]], names: Iterable[int]) -> int:
+    return sum(_count(ran, name) for name in names)
+
+
+def _taken(ran: dict[int, tuple[int, int]], names: Iterable[int]) -> int:
+    return sum(ran.get(name, _NEVER)[1] for name in names)
 
 
 _NEVER = (0, 0)
@@ -377,8 +386,8 @@ def _table(
             counted = [by_step[number] for number in steps] or [every]
             chosen = "all", sum(each.own[place] for each in counted), sum(each.usual[place] for each in counted)
             row["slow_steps"] = steps or None
-        elif other is not None and other.extra and other.own >= _EXTRA * every.usual[place] > 0:
-            chosen = "extra", every.own[place] + other.own, every.usual[place]
+        elif other is not None and other.extra and other.own - other.usual >= _EXTRA * every.usual[place] > 0:
+            chosen = "extra", every.own[place] + other.own - other.usual, every.usual[place]
             row["kernel"] = other.kernel
         elif other is not None and not other.extra and other.own >= least[place] * max(other.usual, 1.0):
             chosen = "algorithm", other.own, other.usual

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from traceviz_dag.analyze.causes.gains import LEAST_GAIN
 from traceviz_dag.analyze.findings.notes import may_be_finding
 from traceviz_dag.analyze.findings.rule import MEASURE, Row
 from traceviz_dag.analyze.wording import share
@@ -12,6 +13,9 @@ from traceviz_dag.vocabulary import FindingClass, Severity
 
 LEAST_SHARE = 0.01
 """Smaller losses are not named."""
+
+LARGE_SHARE = 0.1
+"""What takes so much is named though it is known to cost nothing."""
 
 MOST = 3
 
@@ -66,12 +70,18 @@ def _cost_ns(row: Row) -> float:
 
 def _largest(rows: Sequence[Row]) -> list[Row]:
     told = [row for row in rows if row["measure"] == MEASURE and row["severity"] != Severity.NOT_LOOKED_AT]
-    told = [row for row in told if row["rule"] not in _ANOTHER_TIME]
+    told = [row for row in told if row["rule"] not in _ANOTHER_TIME and not _costs_nothing(row)]
     found: dict[str, Row] = {}
     for row in sorted(told, key=lambda row: -row["value"]):
         if row["value"] >= LEAST_SHARE:
             found.setdefault(row["rule"], row)
     return list(found.values())[:MOST]
+
+
+def _costs_nothing(row: Row) -> bool:
+    """Whether a smaller loss is known to be none of the step: fixing it saves nothing worth a finding."""
+    high = row["gain_high_ns"]
+    return bool(high is not None and row["value"] < LARGE_SHARE and high < LEAST_GAIN * (row["step_ns"] or 0))
 
 
 def losses_in_words(losses: Sequence[Row]) -> str:
