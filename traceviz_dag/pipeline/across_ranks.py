@@ -327,7 +327,7 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
         _suspected_links(links, of_groups),
         iteration.slow_hosts(),
         _slow_together(together),
-        [tuple(row["members"]) for row in of_groups.to_pylist() if row["rank"] is None],
+        _suspected_sets(links, of_groups),
     )
     return {
         "collectives": collectives,
@@ -361,10 +361,16 @@ def _suspected_ranks(iteration: StoredIteration, speeds: pa.Table, stages: pa.Ta
 
 
 def _suspected_links(links: pa.Table, groups: pa.Table) -> list[int]:
-    """Ranks whose links are slow, or may be."""
-    told = pc.fill_null(links["slow"], True)
+    """Ranks whose links are slow."""
     alone = {rank for rank in groups["rank"].to_pylist() if rank is not None}
-    return sorted({*links.filter(told)["rank"].to_pylist(), *alone})
+    return sorted({*links.filter(pc.fill_null(links["slow"], False))["rank"].to_pylist(), *alone})
+
+
+def _suspected_sets(links: pa.Table, groups: pa.Table) -> list[tuple[int, ...]]:
+    """Ranks of which one has slow links, and nothing shows which."""
+    found = [tuple(row["members"]) for row in groups.to_pylist() if row["rank"] is None]
+    tied = [tuple(sorted((row["rank"], *row["or_of"]))) for row in links.to_pylist() if row["or_of"]]
+    return list(dict.fromkeys([*found, *tied]))
 
 
 def _sets_of_ranks(iteration: StoredIteration, devices: Mapping[int, str | None]) -> list[tuple[str, tuple[int, ...]]]:

@@ -32,7 +32,7 @@ from traceviz_dag.analyze.waits.links import link_groups, link_speeds
 from traceviz_dag.analyze.waits.waits import charge_waits
 from traceviz_dag.pipeline.across_ranks import StoredIteration, expert_exchanges
 from traceviz_dag.simulate import JobSettings
-from traceviz_dag.simulate.settings import Era, Faults, Recompute
+from traceviz_dag.simulate.settings import Era, Faults, Recompute, Transformer
 from traceviz_dag.tables import COLLECTIVES, KERNELS
 
 JOB = {
@@ -119,16 +119,27 @@ def test_a_slow_link_is_distinguished_from_a_late_peer():
 
 def test_links_of_two_ranks_that_meet_nobody_else_are_not_distinguished():
     # Four ranks a node: beyond its node each rank meets only its neighbour in the pipeline.
-    rows = link_speeds(charged_collectives(job(Faults(slow_link=3), node_size=4))).to_pylist()
-    told = {(row["rank"], row["scope"]): (row["slow"], row["or_of"]) for row in rows}
+    told = links_of(job(Faults(slow_nic=3), node_size=4))
     assert told[3, "inter_node"] == (None, [7]) and told[7, "inter_node"] == (None, [3])
-    assert [look for look, (slow, _) in told.items() if slow] == [(3, "intra_node")]
+    assert not any(slow for slow, _ in told.values())
+    # One that is slow inside its node, too, explains all that is slow of both.
+    told = links_of(job(Faults(slow_link=3), node_size=4))
+    assert {look for look, (slow, _) in told.items() if slow} == {(3, "intra_node"), (3, "inter_node")}
+    assert told[7, "inter_node"] == (False, [])
+
+
+def links_of(iteration: StoredIteration) -> dict[tuple[int, str], tuple[bool | None, list[int]]]:
+    rows = link_speeds(charged_collectives(iteration)).to_pylist()
+    return {(row["rank"], row["scope"]): (row["slow"], row["or_of"]) for row in rows}
 
 
 def test_a_slow_card_that_one_dimension_uses_is_its_groups_unless_others_are_fast_elsewhere():
     """Between nodes of four, tp 2 and dp 4 use data parallelism alone; between nodes of one, a pipeline joins ranks."""
     alone = {"tp": 2, "pp": 1, "dp": 4, "node_size": 4}
     assert slow_link_groups(job(Faults(slow_nic=5), **alone)) == [("1, 3, 5, 7", "dp", None)]
+    # Of the ranks of two slow groups, inside a node and out of it, one is in both.
+    both = job(Faults(slow_link=5, slow_link_factor=8.0), **alone, layers=2)
+    assert {(ranks, rank) for ranks, _, rank in slow_link_groups(both)} == {("5", 5)}
     assert slow_link_groups(job(Faults(), **alone)) == []
     assert slow_link_groups(job(Faults(slow_link=3))) == []
 
@@ -153,8 +164,9 @@ def test_a_rank_whose_neighbours_are_near_and_far_is_not_congested(faults):
     [
         (Faults(slow_memory=1, slow_memory_factor=1.6), {"stacks": False, "hidden": 4096}, "memory"),
         (Faults(other_algorithm=1, other_algorithm_factor=1.4), {"persistent": True, "hidden": 4096}, "algorithm"),
+        (Faults(tiny_kernels=1, tiny_kernels_count=200), {"transformer": Transformer.LOCAL, "stacks": False}, "extra"),
     ],
-    ids=["so slow that all together is", "of kernels whose name it shares with others"],
+    ids=["so slow that all together is", "of kernels whose name it shares with others", "more of what all run"],
 )
 def test_what_is_slow_of_a_rank_is_named_by_its_kind(faults, more, slow_in):
     rows = job(faults, tp=1, pp=1, dp=4, **more).table("rank_speeds").to_pylist()

@@ -35,7 +35,8 @@ def link_speeds(collectives: pa.Table) -> pa.Table:
     Transfers are compared among communications of one dimension, operation, size and scope, small ones left out. A
     group is as slow as its slowest link; so a rank's links (inside its node, or out of it) are slow where each of two
     or more dimensions that use them is. Where another such rank is in all groups that could be compared, it may be the
-    slow one: it is, where it is slow in groups without this rank, too; else nothing shows which of them is.
+    slow one: it is, where it is slow in groups without this rank, too, or in the other scope, where this rank is fast;
+    else nothing shows which of them is.
 
     Returns:
         A row per rank × scope: ``dimensions`` that could be compared, ``best_ratio`` and ``worst_ratio`` of its
@@ -57,10 +58,12 @@ def link_speeds(collectives: pa.Table) -> pa.Table:
     looks = list(zip(rank[first][place].tolist(), scope[first][place].tolist(), strict=True))
     slow = {look for look, each in zip(looks, (counted > 1) & (best >= SLOW_TIMES), strict=True) if each}
     others = _always_together(rank, scope.astype(np.int64), group, slow)
+    elsewhere = {look for look, each in zip(looks, best, strict=True) if each >= SLOW_TIMES}
+    is_slow = {look: _is_slow(look, slow, others, elsewhere) for look in looks}
     columns = (
         *(rank[first][place], [scopes[code] for code in scope[first][place]], counted, best, worst),
-        [_is_slow(look, slow, others) for look in looks],
-        [others.get(look, []) if _is_slow(look, slow, others) is None else [] for look in looks],
+        [is_slow[look] for look in looks],
+        [others[look] if is_slow[look] is None else [] for look in looks],
     )
     arrays = (pa.array(values, each) for values, each in zip(columns, _SPEED_COLUMNS.values(), strict=True))
     table = pa.table(dict(zip(_SPEED_COLUMNS, arrays, strict=True)))
@@ -117,8 +120,8 @@ def link_groups(collectives: pa.Table, speeds: pa.Table) -> pa.Table:
     """Groups whose transfers are slow though no rank's links are said to be: in one dimension, or with all its ranks.
 
     A group is slow where nearly all of its transfers take ``SLOW_TIMES`` those of like groups, a single one twice that
-    of like groups. The slow link is of one
-    of its ranks that no other group shows to be fast; where that is one rank alone, it is named.
+    of like groups. The slow link is of one of its ranks that no other group shows to be fast, and that is in all slow
+    groups of the other scope; where that is one rank alone, it is named.
 
     Args:
         speeds: as ``link_speeds`` gives it; what its ranks explain is no group's.
@@ -137,24 +140,27 @@ def link_groups(collectives: pa.Table, speeds: pa.Table) -> pa.Table:
     fast = {
         (rank, scopes[group]) for group in range(len(first)) if middle[group] < SLOW_TIMES for rank in members[group]
     }
-    rows = []
+    slow: dict[int, list[int]] = {}
     for group in range(len(first)):
-        scope = scopes[group]
-        explained = not told.isdisjoint(members[group])
         # Of two transfers of each member one may be a chance, and one alone where it is not far slower.
-        transfers = int(count[group]) // len(members[group])
-        if low[group] < (SLOW_TIMES if transfers > 1 else SINGLE_TIMES) or explained:
-            continue
-        suspects = [rank for rank in members[group] if (rank, scope) not in fast] or members[group]
+        least = SLOW_TIMES if count[group] // len(members[group]) > 1 else SINGLE_TIMES
+        if low[group] >= least and told.isdisjoint(members[group]):
+            slow[group] = [rank for rank in members[group] if (rank, scopes[group]) not in fast] or members[group]
+    rows = []
+    for group, own in slow.items():
+        # One fault explains slow groups inside and outside of a node where one rank is in both.
+        others = [each for other, each in slow.items() if scopes[other] != scopes[group]]
+        both = sorted(set(own).intersection(*others)) if others else []
+        suspects = both if len(both) == 1 else own
         rows.append(
             {
                 "dimension": compared.dimensions[compared.dimension[first[group]]],
-                "scope": scope,
+                "scope": scopes[group],
                 "ranks": spanned(suspects),
                 "members": suspects,
                 "rank": suspects[0] if len(suspects) == 1 else None,
                 "of_ranks": len(members[group]),
-                "transfers": transfers,
+                "transfers": int(count[group]) // len(members[group]),
                 "ratio": float(middle[group]),
             }
         )
@@ -195,14 +201,22 @@ def _always_together(
     }
 
 
-def _is_slow(look: Look, slow: set[Look], others: dict[Look, list[int]]) -> bool | None:
-    """Whether the links are slow; None where they cannot be separated from those of the others."""
+def _is_slow(look: Look, slow: set[Look], others: dict[Look, list[int]], high: set[Look]) -> bool | None:
+    """Whether the links are slow; None where they cannot be separated from those of the others.
+
+    Args:
+        slow: whose links look slow. others: see ``_always_together``. high: whose transfers take long, of all scopes.
+    """
     if look not in slow:
         return False
-    if not others[look]:
-        return True
+    rank, scope = look
     # Another that is slow in groups without this one, too, explains all that is slow of it.
-    return False if any(look[0] not in others[other, look[1]] for other in others[look]) else None
+    if any(rank not in others[other, scope] for other in others[look]):
+        return False
+    both = {one for one, of_scope in high if of_scope != scope} & {rank, *others[look]}
+    if not others[look] or both == {rank}:
+        return True
+    return False if both and rank not in both else None
 
 
 def _group_numbers(rows: pa.Table) -> npt.NDArray[np.int64]:

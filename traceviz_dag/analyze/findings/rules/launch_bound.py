@@ -18,6 +18,9 @@ LEAST_SHARE_ALONE = 0.01
 BEYOND_OTHERS = 4
 """So many times as much as the median rank."""
 
+FAR_BEYOND = 2
+"""So many times as much as the median rank each host that is at fault starves its GPU at least."""
+
 SHORT_NS = 20_000
 """Median kernel below which launches can be the bound."""
 
@@ -76,8 +79,12 @@ SELECT
     max(kernels / window_ns * 1e6) AS launches_per_ms,
     count(*) AS ranks,
     (SELECT count(*) FROM measured) AS of_ranks,
-    -- Where most hosts are so, none deviates from its peers.
-    CASE WHEN 2 * count(*) > (SELECT count(*) FROM measured) THEN 'opportunity' ELSE 'fault' END AS class,
+    -- Where most hosts are so, or the others are nearly so, none deviates from its peers.
+    CASE
+        WHEN 2 * count(*) > (SELECT count(*) FROM measured)
+            OR min(starved_ns) < {FAR_BEYOND} * (SELECT quantile_disc(starved_ns, 0.5) FROM starved)
+        THEN 'opportunity' ELSE 'fault'
+    END AS class,
     sum(starved_ns) / sum(window_ns) AS value,
     CASE WHEN count(*) = 1 THEN min(extra) END AS extra
 FROM bound LEFT JOIN {STAGES} USING (rank) LEFT JOIN (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule
-from traceviz_dag.analyze.wording import capitals, counted, numbered, unspanned
+from traceviz_dag.analyze.wording import capitals, counted, numbered, spanned, unspanned
 from traceviz_dag.vocabulary import FindingClass
 
 _SQL = """
@@ -40,6 +40,15 @@ def _detail(row: Row) -> str:
     return f"{judged}; which of these ranks has the slow link is not known"
 
 
+def _edit(row: Row) -> EditKey:
+    """Where several may have the slow links, those of all of them are fixed: of the healthy ones nothing changes."""
+    if row["rank"] is None:
+        return EditKey("fix_links", ranks=row["group_ranks"])
+    if row["or_of"]:
+        return EditKey("fix_links", ranks=spanned([row["rank"], *row["or_of"]]))
+    return EditKey("fix_link", rank=row["rank"])
+
+
 RULE = Rule(
     name="slow_link",
     of_class=FindingClass.FAULT,
@@ -51,9 +60,7 @@ RULE = Rule(
     sentence=_sentence,
     detail=_detail,
     key=("scope",),
-    edit=lambda row: (
-        EditKey("fix_links", ranks=row["group_ranks"]) if row["rank"] is None else EditKey("fix_link", rank=row["rank"])
-    ),
+    edit=_edit,
     unable_sql="""
 SELECT 'no transfers could be compared: no dimension has two groups' AS reason
 WHERE NOT EXISTS (FROM links WHERE run = $run AND iteration = $iteration)
