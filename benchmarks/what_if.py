@@ -20,7 +20,7 @@ from traceviz_dag.analyze.causes.what_if import Edit, WhatIf
 from traceviz_dag.pipeline.across_ranks import iterations_at
 from traceviz_dag.pipeline.causes import ranked_steps
 from traceviz_dag.simulate import JobSettings, simulate
-from traceviz_dag.simulate.settings import Era, Faults, Graphs
+from traceviz_dag.simulate.settings import Era, Faults, Graphs, Transformer
 
 COMMAND = "python benchmarks/what_if.py"
 
@@ -144,8 +144,9 @@ def _faults() -> Iterator[Case]:
     yield Case("dp4 varying sequences, tiny kernels 1", tiny, varying, _fix(1), "fix rank 1")
     # One launch runs the pass: no call shows what a communication waits for, and on three ranks none waits for it.
     graph = replace(data, hidden=1024, heads=8, feed_forward=4096, microbatches=4, stacks=False)
-    graph = replace(graph, cuda_graphs=Graphs.ITERATION)
-    yield _fixed("dp4 whole graph slow gpu 1", graph, Faults(slow_gpu=1), _fix(1), "fix rank 1")
+    graph = replace(graph, cuda_graphs=Graphs.ITERATION, transformer=Transformer.LOCAL)
+    throttled = Faults(throttle=0, throttle_from_ms=33.0, throttle_to_ms=99.0, throttle_factor=1.64)
+    yield _fixed("dp4 whole graph throttled gpu 0", graph, throttled, _fix(0), "fix rank 0")
     tensor = replace(_PLAIN, tp=4, microbatches=2, layers=4)
     yield _fixed("tp4 slow gpu 2", tensor, Faults(slow_gpu=2), _fix(2), "fix rank 2")
     context = replace(_PLAIN, cp=2, dp=2, microbatches=2, layers=4)

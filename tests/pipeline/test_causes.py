@@ -201,6 +201,7 @@ DEAR_GAINS = (
             "dp2 small hidden wait",
             "pp2 split",
             "dp3 throttled gpu 1",
+            "dp4 whole graph throttled gpu 0",
             "tp2 pp2 torch 2.3 collection 1",
             "dp4 varying sequences, tiny kernels 1",
             "tp2 dp2 pp2 pause 3 beside its slow gpu",
