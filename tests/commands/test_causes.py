@@ -111,6 +111,26 @@ def test_the_view_of_profiles_is_what_is_printed_and_each_adds_up_to_its_step():
         assert [row["path_ns"] for row in answer[profile]] == sorted(shown.values(), reverse=True)
 
 
+@pytest.mark.parametrize("job", ["two_steps", "dp_only"])
+def test_what_hosts_do_on_the_path_adds_up_and_is_named_by_what_launches(job):
+    lake = open_lake(home_of(job))
+    told = lake.query(
+        "SELECT step, rank, sum(path_ns)::BIGINT AS ns, sum(launches)::BIGINT AS launches FROM path_hosts GROUP BY ALL"
+    ).to_pylist()
+    on_host = lake.query(
+        "SELECT step, rank, sum(duration_ns)::BIGINT AS ns FROM path_segments WHERE cause = 'host' GROUP BY ALL"
+    ).to_pylist()
+    assert {(row["step"], row["rank"]): row["ns"] for row in told} == {
+        (row["step"], row["rank"]): row["ns"] for row in on_host
+    }
+    (answer,) = rows("critical-path", "--home", home_of(job))
+    assert sum(row["path_ns"] for row in answer["hosts"]) == sum(row["ns"] for row in on_host) > 0
+    assert sum(row["launches"] for row in answer["hosts"]) == sum(row["launches"] for row in told)
+    operations = set(lake.query("SELECT DISTINCT coalesce(operator, launch_name) AS o FROM kernels")["o"].to_pylist())
+    pauses = set(lake.query("SELECT DISTINCT doing FROM gpu_gaps WHERE host_work IS NOT NULL")["doing"].to_pylist())
+    assert {row["operation"] for row in answer["hosts"]} <= operations | pauses | {None}
+
+
 def test_critical_imbalance_is_the_paths_time_less_the_mean_ranks():
     home = home_of("bad_split")
     (answer,) = rows("critical-path", "--home", home)

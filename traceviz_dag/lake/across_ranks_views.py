@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from traceviz_dag.system.duckdb_memory import scratch_database
 from traceviz_dag.tables import KERNELS, PARTITION_COLUMNS
+from traceviz_dag.tables.causes import PATH_HOSTS_SQL
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,27 @@ FROM path_segments GROUP BY run, iteration, step, {by}
     ),
 )
 
-VIEWS = (KERNELS_ALIGNED, PATH_PROFILES)
+PATH_HOSTS = View(
+    "path_hosts",
+    "What hosts do where the critical path runs on them: time until each launch, by what launches.",
+    PATH_HOSTS_SQL,
+    (
+        *((name, PARTITION_COLUMNS[name].comment) for name in ("run", "iteration")),
+        ("step", "Number of the ProfilerStep; NULL where the file has none."),
+        ("rank", "The global rank whose host it is."),
+        ("caller", "The Python function, none of torch's, that a gap of the GPU shows before the launch; else NULL."),
+        ("module", "Innermost nn.Module around the launch; NULL where there is none or unknown."),
+        (
+            "operation",
+            "What a pause before the launch was spent in, else the innermost CPU operator around the launch, else its "
+            "call; NULL for what comes after the last launch.",
+        ),
+        ("path_ns", "Time on the path, ns, each piece from the launch before, of any thread, to the next one."),
+        ("launches", "Launches that end these pieces."),
+    ),
+)
+
+VIEWS = (KERNELS_ALIGNED, PATH_PROFILES, PATH_HOSTS)
 
 
 def rows_of_view(view: View, **tables: pa.Table) -> pa.Table:

@@ -136,3 +136,40 @@ WHAT_IF = Table(
         Column("refusal", TEXT, "Why nothing can be predicted; NULL where it is."),
     ),
 )
+
+
+PATH_HOSTS_SQL = """
+WITH launched AS (
+    SELECT run, iteration, rank, kernel_id, launch_start_ns AS until_ns, coalesce(operator, launch_name) AS operation,
+        module
+    FROM kernels WHERE launch_start_ns IS NOT NULL
+),
+gaps AS (
+    SELECT run, iteration, rank, kernel_id, arg_max(caller, doing_ns) AS caller,
+        arg_max(doing, doing_ns) FILTER (host_work IS NOT NULL) AS pause
+    FROM gpu_gaps WHERE kernel_id IS NOT NULL GROUP BY ALL
+),
+on_host AS (
+    SELECT run, iteration, step, rank, start_ns, start_ns + duration_ns AS end_ns, row_number() OVER () AS host
+    FROM path_segments WHERE cause = 'host'
+),
+pieces AS (
+    SELECT on_host.*, kernel_id, operation, module, until_ns,
+        until_ns - lag(until_ns, 1, start_ns) OVER (PARTITION BY host ORDER BY until_ns, kernel_id) AS piece_ns
+    FROM on_host JOIN launched USING (run, iteration, rank)
+    WHERE until_ns > start_ns AND until_ns <= end_ns
+),
+rest AS (
+    SELECT run, iteration, step, rank, end_ns - coalesce(last_ns, start_ns) AS piece_ns
+    FROM on_host LEFT JOIN (SELECT host, max(until_ns) AS last_ns FROM pieces GROUP BY host) USING (host)
+)
+SELECT run, iteration, step, rank, caller, module, coalesce(pause, operation) AS operation,
+    CAST(sum(piece_ns) AS BIGINT) AS path_ns, count(kernel_id) AS launches
+FROM (
+    SELECT run, iteration, step, rank, kernel_id, operation, module, piece_ns FROM pieces
+    UNION ALL BY NAME SELECT * FROM rest
+) LEFT JOIN gaps USING (run, iteration, rank, kernel_id)
+WHERE piece_ns > 0 GROUP BY ALL
+"""
+"""Rows of the view ``path_hosts``, from ``path_segments``, ``kernels`` and ``gpu_gaps``: a host's time is cut at its
+launches, of all threads, and each piece is of the launch that ends it."""

@@ -36,6 +36,13 @@ _TITLES = {
     "category": "What runs on the path, by category",
 }
 
+_LAUNCHES = ("rank", "kernel_id", "launch_start_ns", "operator", "launch_name", "module")
+
+_GAPS_SQL = """
+SELECT rank, kernel_id, caller, doing, doing_ns, host_work FROM gpu_gaps
+WHERE run = $run AND iteration = $iteration
+"""
+
 _NUMBERS = ("rank", "stage")
 """Profiles whose parts are numbers; in the view all are texts."""
 
@@ -96,6 +103,7 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
         "edges": _edges(iteration),
         **matched,
         **_profiles(iteration, segments, PROFILED_BY),
+        "hosts": _hosts(iteration, segments),
         "critical_imbalance": _imbalance(iteration.table("critical_imbalance")),
         "legs": path_legs(segments),
     }
@@ -105,13 +113,9 @@ def _profiles(
     iteration: StoredIteration, segments: pa.Table, profiled_by: Sequence[str]
 ) -> dict[str, list[dict[str, Any]]]:
     """The rows of the view ``path_profiles``, summed over the steps; of each profile the longest first."""
-    import pyarrow as pa
-
     from traceviz_dag.lake.across_ranks_views import PATH_PROFILES, rows_of_view
 
-    for name, value in (("iteration", pa.scalar(iteration.iteration, pa.int64())), ("run", pa.scalar(iteration.run))):
-        segments = segments.add_column(0, name, pa.repeat(value, segments.num_rows))
-    rows = rows_of_view(PATH_PROFILES, path_segments=segments)
+    rows = rows_of_view(PATH_PROFILES, path_segments=_placed(iteration, segments))
     summed = rows.group_by(["profile", "name"]).aggregate([("path_ns", "sum")]).to_pylist()
     profiles: dict[str, list[dict[str, Any]]] = {}
     for by in profiled_by:
@@ -122,6 +126,36 @@ def _profiles(
             for name, length in sorted(mine, key=lambda part: (-part[1], str(part[0])))
         ]
     return profiles
+
+
+def _hosts(iteration: StoredIteration, segments: pa.Table) -> list[dict[str, Any]]:
+    """The rows of the view ``path_hosts``, summed over steps and ranks; the longest first."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from traceviz_dag.lake.across_ranks_views import PATH_HOSTS, rows_of_view
+
+    segments = segments.filter(pc.equal(segments["cause"].cast(pa.string()), "host"))
+    ranks = pc.unique(segments["rank"]).to_pylist()
+    if not ranks:
+        return []
+    kernels = pa.concat_tables([iteration.kernels(rank, _LAUNCHES) for rank in ranks], promote_options="permissive")
+    gaps = iteration.lake.query_iteration(_GAPS_SQL, run=iteration.run, iteration=iteration.iteration)
+    tables = {"path_segments": segments, "kernels": kernels, "gpu_gaps": gaps}
+    rows = rows_of_view(PATH_HOSTS, **{name: _placed(iteration, table) for name, table in tables.items()})
+    summed = rows.group_by(["caller", "module", "operation"]).aggregate([("path_ns", "sum"), ("launches", "sum")])
+    found = summed.rename_columns(["caller", "module", "operation", "path_ns", "launches"]).to_pylist()
+    return sorted(found, key=lambda row: (-row["path_ns"], str(row["operation"]), str(row["caller"] or row["module"])))
+
+
+def _placed(iteration: StoredIteration, table: pa.Table) -> pa.Table:
+    """The table with the partition columns of its iteration."""
+    import pyarrow as pa
+
+    for name, value in (("iteration", pa.scalar(iteration.iteration, pa.int64())), ("run", pa.scalar(iteration.run))):
+        if name not in table.column_names:
+            table = table.add_column(0, name, pa.repeat(value, table.num_rows))
+    return table
 
 
 def _imbalance(table: pa.Table) -> list[dict[str, Any]]:
@@ -179,7 +213,31 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
             [[_word(row, name), milliseconds(row["path_ns"]), percent(row["share"])] for row in answer[name]],
             limit,
         )
+        if name == "cause":
+            _print_hosts(answer, limit)
     _print_imbalance(answer["critical_imbalance"], limit)
+
+
+def _print_hosts(answer: dict[str, Any], limit: int) -> None:
+    from traceviz_dag.analyze.findings.verdict import NOTABLE
+
+    rows = answer["hosts"]
+    if sum(row["path_ns"] for row in rows) < NOTABLE * answer["step_ns"]:
+        return
+    print_table(
+        "What hosts do on the path, from each launch to the next one",
+        ["operation", "in", "ms", "of the step"],
+        [
+            [
+                row["operation"] or "after the last launch",
+                row["caller"] or row["module"],
+                milliseconds(row["path_ns"]),
+                percent(row["path_ns"] / answer["step_ns"]),
+            ]
+            for row in rows
+        ],
+        limit,
+    )
 
 
 def _print_imbalance(rows: Sequence[dict[str, Any]], limit: int) -> None:

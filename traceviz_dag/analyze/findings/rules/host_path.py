@@ -5,6 +5,7 @@ from __future__ import annotations
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule
 from traceviz_dag.analyze.findings.rules import launch_bound
 from traceviz_dag.analyze.wording import counted, duration, share
+from traceviz_dag.tables.causes import PATH_HOSTS_SQL
 from traceviz_dag.vocabulary import FindingClass
 
 LEAST_SHARE = 0.1
@@ -22,9 +23,15 @@ gains AS (
 ),
 ranks AS (
     SELECT count(DISTINCT rank) AS ranks FROM kernels WHERE run = $run AND iteration = $iteration
+),
+hosts AS (
+    SELECT coalesce(caller, module) AS place, operation, sum(path_ns) AS place_ns FROM ({PATH_HOSTS_SQL})
+    WHERE run = $run AND iteration = $iteration AND operation IS NOT NULL
+    GROUP BY ALL ORDER BY place_ns DESC, operation, place LIMIT 1
 )
-SELECT host_ns, host_ns / path_ns AS value, ranks, coalesce(2 * pauses_ns >= host_free_ns, false) AS pauses
-FROM path, gains, ranks
+SELECT host_ns, host_ns / path_ns AS value, ranks, coalesce(2 * pauses_ns >= host_free_ns, false) AS pauses,
+    operation, place, place_ns
+FROM path CROSS JOIN gains CROSS JOIN ranks LEFT JOIN hosts ON true
 WHERE host_ns >= {LEAST_SHARE} * path_ns AND NOT EXISTS (
     -- Where most GPUs wait for launches one after the other, a finding says so.
     FROM ({launch_bound.SQL}) AS bound WHERE 2 * bound.ranks > ranks.ranks
@@ -40,7 +47,11 @@ def _sentence(row: Row) -> str:
 
 def _detail(row: Row) -> str:
     what = "pauses" if row["pauses"] else "launches and what lies between them"
-    return f"{share(row['value'])} of the path, {counted(row['ranks'], 'rank', 'ranks')}; mostly {what}"
+    told = f"{share(row['value'])} of the path, {counted(row['ranks'], 'rank', 'ranks')}; mostly {what}"
+    if row["operation"] is None:
+        return told
+    where = "" if row["place"] in (None, row["operation"]) else f" in {row['place']}"
+    return f"{told}; longest before {row['operation']}{where}, for {duration(row['place_ns'])}"
 
 
 RULE = Rule(

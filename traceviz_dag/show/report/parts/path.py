@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
+from traceviz_dag.analyze.findings.verdict import NOTABLE
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.wording import capitalised, duration, share
 from traceviz_dag.printable import printable
@@ -27,6 +28,7 @@ from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, table, top
 from traceviz_dag.show.report.parts.what_if import USUAL_SQL
 from traceviz_dag.show.report.ranges import Range, gains, signed
+from traceviz_dag.tables.causes import PATH_HOSTS_SQL
 from traceviz_dag.vocabulary import Category
 
 SEGMENTS_SQL = """
@@ -66,6 +68,13 @@ SELECT kind, edge_evidence, count(*) AS edges FROM path_edges
 WHERE run = $run AND iteration = $iteration GROUP BY ALL ORDER BY edges DESC, kind, edge_evidence
 """
 
+HOSTS_SQL = f"""
+SELECT operation, coalesce(caller, module) AS place, sum(path_ns)::BIGINT AS path_ns, sum(launches)::BIGINT AS launches,
+    (SELECT sum(duration_ns)::BIGINT FROM path_segments WHERE run = $run AND iteration = $iteration) AS steps_ns
+FROM ({PATH_HOSTS_SQL}) WHERE run = $run AND iteration = $iteration
+GROUP BY ALL ORDER BY path_ns DESC, operation, place
+"""
+
 _CAUSES = {
     "work": "kernels run",
     "transfer": "communication for which all have arrived",
@@ -88,7 +97,8 @@ def path(told: Told) -> Markup | None:
     )
     if step is None:
         return section("Critical path", notes) if notes else None
-    return Markup("").join([_path(told, step, notes), _imbalance(told), _gains(told, gain_rows), _known(told)])
+    parts = [_path(told, step, notes), _hosts(told), _imbalance(told), _gains(told, gain_rows), _known(told)]
+    return Markup("").join(parts)
 
 
 def _path(told: Told, step: StepPath, notes: Markup) -> Markup:
@@ -170,6 +180,34 @@ def _sum(asked: Asked) -> list[Markup | str]:
     total = sum(row["path_ns"] for row in asked.rows)
     exact = Markup("<b>{}</b> ({:,} ns)").format(duration(total), total)
     return [Markup("<b>the step</b>"), exact, "100 %", f"{sum(row['segments'] for row in asked.rows):,}"]
+
+
+def _hosts(told: Told) -> Markup:
+    """What hosts do where the path runs on them, where that is more than a little."""
+    asked = told.book.ask("What hosts do on the critical path", HOSTS_SQL)
+    steps_ns = asked.rows[0]["steps_ns"] if asked.rows else 0
+    if sum(row["path_ns"] for row in asked.rows) <= NOTABLE * steps_ns:
+        return Markup("")
+    shown, left = top(asked.rows, "operations", 20)
+    rows = [
+        [
+            row["operation"] or "after the last launch",
+            row["place"] or "–",
+            asked.fact(duration(row["path_ns"])),
+            asked.fact(share(row["path_ns"], steps_ns)),
+            asked.fact(f"{row['launches']:,}"),
+        ]
+        for row in shown
+    ]
+    return section(
+        "What hosts do on the critical path",
+        table(
+            ["operation", "in", "on the path", "of all steps", "launches"],
+            rows,
+            "From each launch of a host, of any thread, to the next one, by what launches.",
+        ),
+        left,
+    )
 
 
 def _imbalance(told: Told) -> Markup:
