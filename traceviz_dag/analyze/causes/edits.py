@@ -298,7 +298,7 @@ class StepEdits:
             np.logical_or.reduce([_runs(work, way) | _exchanges(work, way) for way in ways]) & ~mask
             for work, mask in zip(works, named, strict=True)
         ]
-        by_layer = _run_by_layer(works, inside, of_stage[group])
+        by_layer = _run_by_layer(works, self.step.times(), inside, of_stage[group])
         found = any(each.any() for each in by_layer)
         others = [
             [chosen(work) & ~mask for work, mask in zip(works, named, strict=True)]
@@ -567,15 +567,17 @@ def _of_a_layer(total: Int64, layers: Float64, stage: Int64) -> float:
     return slope if 0 < slope < least else least
 
 
-def _run_by_layer(works: Sequence[RankWork], masks: Sequence[Bool], layers: Float64) -> list[Float64]:
+def _run_by_layer(works: Sequence[RankWork], times: AllTimes, masks: Sequence[Bool], layers: Float64) -> list[Float64]:
     """Of some kernels the share that layers run: of a kind, each layer runs as many in each micro-batch.
 
-    What a stage runs beyond that, such as the output layer's product of the same shape, no layer does.
+    What a stage runs beyond that, such as the output layer's product by a kernel of the same name and grid, no layer
+    does: those that take the least like what the kind takes where layers run all of it.
 
     Args:
         masks: which kernels of each rank are asked about. layers: how many each rank has.
     """
     signature = np.concatenate([work.kernels.signature[mask] for work, mask in zip(works, masks, strict=True)])
+    duration = np.concatenate([mine.duration_ns[mask] for mine, mask in zip(times, masks, strict=True)])
     known, kind = np.unique(signature, return_inverse=True)
     owner = np.repeat(np.arange(len(works)), [int(mask.sum()) for mask in masks])
     counts = np.zeros((len(works), len(known)))
@@ -585,10 +587,20 @@ def _run_by_layer(works: Sequence[RankWork], masks: Sequence[Bool], layers: Floa
     )
     each = counts / (layers[:, None] * max(batches, 1))
     of_layers = np.floor(each.min(axis=0, initial=np.inf)) / np.maximum(each, 1e-9)
+    share = of_layers[owner, kind]
+    whole = share == 1
+    usual = lower_medians(kind[whole].astype(np.int64), duration[whole], len(known))
+    there = np.bincount(kind[whole], minlength=len(known)) > 0
+    for one in np.unique(kind[(share > 0) & (share < 1) & there[kind]]).tolist():
+        for rank in np.unique(owner[(kind == one) & (share < 1)]).tolist():
+            mine = np.flatnonzero((kind == one) & (owner == rank))
+            nearest = np.argsort(np.abs(duration[mine] - usual[one]), kind="stable")
+            share[mine] = 0
+            share[mine[nearest[: round(of_layers[rank, one] * len(mine))]]] = 1
     result = []
     for place, mask in enumerate(masks):
         found = np.zeros(len(mask))
-        found[mask] = of_layers[place, kind[owner == place]]
+        found[mask] = share[owner == place]
         result.append(found)
     return result
 
