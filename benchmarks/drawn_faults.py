@@ -298,6 +298,9 @@ def thin_job(seed: int) -> Job:
             settings = replace(settings, heads=8, feed_forward=4 * settings.hidden)
         if faults and draw.random() < 0.4:
             second = draw.choice([name for name in FAULTS if name not in faults])
+            # Bursts come by the clock: what another fault costs depends on which transfers they then meet.
+            if "bursts" in (second, *faults):
+                continue
             drawn = _drawn(draw, second, settings)
             if drawn is None:
                 continue

@@ -136,7 +136,9 @@ STAGE_WORK_SQL = f"""
 WITH counted AS (
     -- Operators on a CPU take what its other threads leave them, whatever their sizes.
     SELECT * REPLACE (CASE WHEN device <> 'cpu' THEN input_sizes END AS input_sizes) FROM kernels
-    WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND microbatch IS NOT NULL
+    WHERE run = $run AND iteration = $iteration AND kind = 'computation'
+        -- A CUDA graph of a whole pass shows no micro-batches and no phases.
+        AND (microbatch IS NOT NULL OR graph_node_id IS NOT NULL AND phase = 'unknown')
         AND stage IS NOT NULL AND {{covered}} AND {NOT_CUT}
 ),
 size AS (SELECT stage, count(DISTINCT (rank, step)) AS steps FROM counted GROUP BY stage),
@@ -193,7 +195,7 @@ def cut_steps(lake: Lake, run: str, iteration: int) -> list[CutStep]:
 
 
 def stage_work(lake: Lake, run: str, iteration: int, ranks: Sequence[int]) -> pa.Table:
-    """The computation of micro-batches by stage and by what shows a kernel's work: what stages have in common.
+    """The computation of micro-batches, and of passes that are a CUDA graph, by stage and by what shows the work.
 
     Args:
         ranks: those that are counted.

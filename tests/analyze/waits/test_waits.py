@@ -32,7 +32,7 @@ from traceviz_dag.analyze.waits.links import link_groups, link_speeds
 from traceviz_dag.analyze.waits.waits import charge_waits
 from traceviz_dag.pipeline.across_ranks import StoredIteration, expert_exchanges
 from traceviz_dag.simulate import JobSettings
-from traceviz_dag.simulate.settings import Era, Faults, Recompute, Transformer
+from traceviz_dag.simulate.settings import Era, Faults, Graphs, Recompute, Transformer
 from traceviz_dag.tables import COLLECTIVES, KERNELS
 
 JOB = {
@@ -171,6 +171,16 @@ def test_a_rank_whose_neighbours_are_near_and_far_is_not_congested(faults):
 def test_what_is_slow_of_a_rank_is_named_by_its_kind(faults, more, slow_in):
     rows = job(faults, tp=1, pp=1, dp=4, **more).table("rank_speeds").to_pylist()
     assert {row["rank"]: row["slow_in"] for row in rows if row["slow_in"]} == {1: slow_in}
+
+
+def test_a_slow_stage_is_known_though_its_pass_is_one_cuda_graph_that_shows_no_micro_batches():
+    whole = job(Faults(slow_stage=1), tp=1, pp=2, dp=2, hidden=4096, cuda_graphs=Graphs.ITERATION)
+    rows = whole.table("group_speeds").to_pylist()
+    assert [(row["stage"], round(row["ratio"], 2)) for row in rows if row["slow"]] == [
+        (1, pytest.approx(1.35, abs=0.02))
+    ]
+    healthy = job(Faults(), tp=1, pp=2, dp=2, hidden=4096, cuda_graphs=Graphs.ITERATION)
+    assert not any(row["slow"] for row in healthy.table("group_speeds").to_pylist())
 
 
 def test_sequences_of_varying_length_are_no_fault_of_a_rank_that_comes_late_out_of_messages():
