@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +13,28 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from tests.analyze.across_ranks import analysed_all
+from tests.analyze.across_ranks import analysed_all, charged_collectives
 from tests.damage import call
+from tests.made_once import made_once
 from tests.show.home import fill_home
 from traceviz_dag.analyze.causes.replay_data import replay_data
 from traceviz_dag.errors import NoEvidenceError
-from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.pipeline.report import StoredReportSource
 from traceviz_dag.simulate import frameworks
 from traceviz_dag.simulate.frameworks import Framework, FrameworkSettings, simulate_framework
+
+_SLOW = FrameworkSettings(Framework.DDP, ranks=3, layers=6, steps=2, slow_rank=1)
+
+
+def _analysed(settings: FrameworkSettings, iteration: int = 2) -> Lake:
+    """A lake with one iteration of a job, made once a run of the tests."""
+
+    def make(folder: Path) -> None:
+        fill_home(folder / "home", [simulate_framework(folder / "job", settings)], iteration)
+
+    name = "_".join(str(getattr(settings, field)) for field in settings.__slots__)
+    return open_lake(made_once(f"framework_{name}_{iteration}", make) / "home")
 
 
 @pytest.mark.parametrize("framework", list(Framework))
@@ -67,13 +82,10 @@ def test_phases_dimensions_and_matches_are_those_of_the_truth(tmp_path, framewor
 
 
 @pytest.mark.parametrize("framework", [Framework.DDP, Framework.FSDP, Framework.FSDP2, Framework.ZERO])
-def test_a_slow_rank_is_the_fault_and_its_gain_is_what_the_job_without_it_takes_less(tmp_path, framework):
+def test_a_slow_rank_is_the_fault_and_its_gain_is_what_the_job_without_it_takes_less(framework):
     took = {}
     for slow in (None, 1):
-        settings = FrameworkSettings(framework, ranks=3, layers=6, steps=2, slow_rank=slow)
-        job = simulate_framework(tmp_path / f"slow_{slow}", settings)
-        fill_home(tmp_path / f"home_{slow}", [job])
-        lake = open_lake(tmp_path / f"home_{slow}")
+        lake = _analysed(replace(_SLOW, framework=framework, slow_rank=slow))
         took[slow] = lake.query("SELECT step_ns FROM iterations WHERE iteration = 2").to_pylist()[0]["step_ns"]
         faults = lake.query(
             "SELECT rule, rank, gain_ns FROM findings WHERE iteration = 2 AND severity = 'finding' AND class = 'fault'"
@@ -87,12 +99,13 @@ def test_a_slow_rank_is_the_fault_and_its_gain_is_what_the_job_without_it_takes_
 def test_communication_beside_the_step_before_is_hidden_for_waits_as_for_overlap(tmp_path, monkeypatch):
     monkeypatch.setattr(frameworks._Job, "read_the_loss", lambda _job: None)
     job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=2, layers=6, steps=3))
-    fill_home(tmp_path / "home", [job])
-    lake = open_lake(tmp_path / "home")
-    told = lake.query(
-        "SELECT iteration, sum(exposed_wait_ns + exposed_transfer_ns)::BIGINT AS ns FROM collectives "
-        "GROUP BY ALL ORDER BY ALL"
-    ).to_pylist()
+    iterations = analysed_all(job)
+    lake = iterations[0].lake
+    told = [
+        {"iteration": each.iteration, "ns": int((waits.exposed_wait_ns + waits.exposed_transfer_ns).sum())}
+        for each in iterations
+        for waits in [charged_collectives(each).to_pandas()]
+    ]
     measured = lake.query(
         "SELECT iteration, sum(exposed_ns)::BIGINT AS ns FROM overlap WHERE window_name = 'step' AND dimension = 'all' "
         "GROUP BY ALL ORDER BY ALL"
@@ -104,45 +117,38 @@ def test_communication_beside_the_step_before_is_hidden_for_waits_as_for_overlap
 
 def test_shares_of_an_iteration_of_several_steps_are_of_one_step(tmp_path):
     """Rank 1 is slow in all steps, of which the delay is summed."""
-    told = {}
-    for folder in ("job", "job/iteration_7"):
-        job = simulate_framework(tmp_path / folder, FrameworkSettings(Framework.DDP, 3, layers=6, steps=3, slow_rank=1))
-        home = tmp_path / f"home_{len(told)}"
-        fill_home(home, [job])
-        columns = "own_ns, own_share, steps, step_ns"
-        query = f"SELECT {columns} FROM late_ranks JOIN iterations USING (iteration) WHERE rank = 1"
-        told[folder] = open_lake(home).query(query).to_pylist()
-    (together,), alone = told["job/iteration_7"], told["job"]
-    assert len(alone) == 3 and together["steps"] == 3
+    query = "SELECT own_ns, own_share, steps, step_ns FROM late_ranks JOIN iterations USING (iteration) WHERE rank = 1"
+    alone = [row for iteration in (1, 2) for row in _analysed(_SLOW, iteration).query(query).to_pylist()]
+    home = tmp_path / "home"
+    fill_home(home, [simulate_framework(tmp_path / "job/iteration_7", _SLOW)])
+    (together,) = open_lake(home).query(query).to_pylist()
+    assert len(alone) == 2 and together["steps"] == 2
     # What came before its first communication counts from another instant.
     assert together["own_ns"] == pytest.approx(sum(row["own_ns"] for row in alone), rel=0.01)
     assert together["step_ns"] == max(row["step_ns"] for row in alone)
     assert together["own_share"] == pytest.approx(max(row["own_share"] for row in alone), rel=0.01)
-    assert " · 3 steps of " in call("findings", "--home", home).out
+    assert " · 2 steps of " in call("findings", "--home", home).out
 
 
 def test_a_host_that_ends_its_step_with_its_gpu_waited_for_it_though_no_row_shows_that(tmp_path):
-    gains = {}
-    for rows in (True, False):
-        settings = FrameworkSettings(Framework.DDP, ranks=3, layers=6, steps=2, slow_rank=1)
-        job = simulate_framework(tmp_path / f"job_{rows}", settings)
-        for path in job.glob("*.gz"):
-            content = json.loads(gzip.decompress(path.read_bytes()))
-            kept = [row for row in content["traceEvents"] if rows or row["name"] != "cudaStreamSynchronize"]
-            path.write_bytes(gzip.compress(json.dumps({**content, "traceEvents": kept}).encode()))
-        fill_home(tmp_path / f"home_{rows}", [job])
-        lake = open_lake(tmp_path / f"home_{rows}")
-        (found,) = lake.query("SELECT * FROM findings WHERE iteration = 2 AND rule = 'slow_rank'").to_pylist()
-        gains[rows] = found["gain_ns"]
-    assert gains[False] == pytest.approx(gains[True], rel=0.02) and found["severity"] == "finding"
+    job = simulate_framework(tmp_path / "job", _SLOW)
+    for path in job.glob("*.gz"):
+        content = json.loads(gzip.decompress(path.read_bytes()))
+        kept = [row for row in content["traceEvents"] if row["name"] != "cudaStreamSynchronize"]
+        assert len(kept) < len(content["traceEvents"])
+        path.write_bytes(gzip.compress(json.dumps({**content, "traceEvents": kept}).encode()))
+    fill_home(tmp_path / "home", [job], 2)
+    query = "SELECT * FROM findings WHERE iteration = 2 AND rule = 'slow_rank'"
+    (shown,), (found,) = (lake.query(query).to_pylist() for lake in (_analysed(_SLOW), open_lake(tmp_path / "home")))
+    assert found["gain_ns"] == pytest.approx(shown["gain_ns"], rel=0.02) and found["severity"] == "finding"
 
 
 @pytest.mark.parametrize("framework", [Framework.DDP, Framework.FSDP2])
 def test_waiting_for_a_rank_without_a_file_is_not_sold_as_transfer(tmp_path, framework):
-    job = simulate_framework(tmp_path / "job", FrameworkSettings(framework, ranks=3, layers=6, steps=2, slow_rank=1))
+    job = simulate_framework(tmp_path / "job", replace(_SLOW, framework=framework))
     (absent,) = job.glob("*rank_0001*.gz")
     absent.unlink()
-    fill_home(tmp_path / "home", [job])
+    fill_home(tmp_path / "home", [job], 2)
     lake = open_lake(tmp_path / "home")
     query = "SELECT * FROM findings WHERE iteration = 2 AND rule = 'exposed_communication'"
     (told,) = lake.query(query).to_pylist()
@@ -152,39 +158,36 @@ def test_waiting_for_a_rank_without_a_file_is_not_sold_as_transfer(tmp_path, fra
 
 @pytest.mark.parametrize("framework", [Framework.DDP, Framework.FSDP2])
 def test_without_launches_starts_show_what_a_slow_rank_costs(tmp_path, framework):
-    gains = {}
+    gains, settings = {}, replace(_SLOW, framework=framework)
     for blind in ((), (0, 1, 2), (0,)):
-        job = simulate_framework(
-            tmp_path / f"job_{len(blind)}", FrameworkSettings(framework, 3, layers=6, steps=2, slow_rank=1)
-        )
+        job = simulate_framework(tmp_path / f"job_{len(blind)}", settings)
         for rank in blind:
             (path,) = job.glob(f"*rank_{rank:04}*.gz")
             content = json.loads(gzip.decompress(path.read_bytes()))
             kept = [row for row in content["traceEvents"] if row.get("cat") != "cuda_runtime"]
             path.write_bytes(gzip.compress(json.dumps({**content, "traceEvents": kept}).encode()))
         home = tmp_path / f"home_{len(blind)}"
-        fill_home(home, [job])
-        query = "SELECT * FROM findings WHERE iteration = 2 AND rule = 'slow_rank'"
-        (told,) = open_lake(home).query(query).to_pylist()
+        if blind:
+            fill_home(home, [job], 2)
+        lake = open_lake(home) if blind else _analysed(settings)
+        (told,) = lake.query("SELECT * FROM findings WHERE iteration = 2 AND rule = 'slow_rank'").to_pylist()
         assert (told["rank"], told["class"], told["severity"]) == (1, "fault", "finding")
         assert told["gain_low_ns"] < told["gain_high_ns"]
         gains[len(blind)] = told["gain_ns"]
         if blind:
-            (_, predictions), *_ = StoredReportSource(open_lake(home), told["run"], 2).replays()
+            (_, predictions), *_ = StoredReportSource(lake, told["run"], 2).replays()
             with pytest.raises(NoEvidenceError, match="recorded no launches of communication"):
                 replay_data(predictions)
     assert gains[3] == pytest.approx(gains[0], rel=0.03) and gains[1] == pytest.approx(gains[0], rel=0.03)
 
 
 def test_one_rank_without_rows_of_its_host_does_not_hide_who_is_slow(tmp_path):
-    job = simulate_framework(
-        tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=3, layers=6, steps=2, slow_rank=1)
-    )
+    job = simulate_framework(tmp_path / "job", _SLOW)
     (path,) = job.glob("*rank_0000*.gz")
     content = json.loads(gzip.decompress(path.read_bytes()))
     kept = [row for row in content["traceEvents"] if row.get("cat") not in ("cuda_runtime", "cpu_op")]
     path.write_bytes(gzip.compress(json.dumps({**content, "traceEvents": kept}).encode()))
-    fill_home(tmp_path / "home", [job])
+    fill_home(tmp_path / "home", [job], 2)
     lake = open_lake(tmp_path / "home")
     (told,) = lake.query("SELECT * FROM findings WHERE iteration = 2 AND rule = 'slow_rank'").to_pylist()
     assert told["rank"] == 1 and "computes slowly: the same kernels take 1.49 times as long" in told["statement"]
@@ -199,9 +202,7 @@ def test_one_rank_without_rows_of_its_host_does_not_hide_who_is_slow(tmp_path):
 
 
 def test_one_rank_without_marks_of_steps_does_not_hide_who_is_slow(tmp_path):
-    job = simulate_framework(
-        tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=3, layers=6, steps=1, slow_rank=1)
-    )
+    job = simulate_framework(tmp_path / "job", replace(_SLOW, steps=1))
     (path,) = job.glob("*rank_0000*.gz")
     content = json.loads(gzip.decompress(path.read_bytes()))
     kept = [row for row in content["traceEvents"] if row.get("cat") in (None, "kernel")]
@@ -238,29 +239,27 @@ def _cut(job: Path, first: float | None, last: float | None, ranks: int) -> None
 @pytest.mark.parametrize(("first", "last"), [(0.4, None), (None, 0.5)])
 @pytest.mark.parametrize("framework", [Framework.DDP, Framework.FSDP2])
 def test_a_step_without_a_mark_counts_for_no_other_and_is_reported(tmp_path, framework, first, last):
-    asked = {
-        name: f"SELECT * EXCLUDE (run) FROM {name} WHERE iteration = 2 ORDER BY ALL"
-        for name in ("late_ranks", "rank_speeds", "blame")
-    }
-    said = {}
-    for cut in (False, True):
-        settings = FrameworkSettings(framework, ranks=3, layers=6, steps=3, slow_rank=1)
-        job = simulate_framework(tmp_path / f"job_{cut}", settings)
-        if cut:
-            _cut(job, first, last, 3)
-        fill_home(tmp_path / f"home_{cut}", [job])
-        lake = open_lake(tmp_path / f"home_{cut}")
-        said[cut] = {name: lake.query(query).to_pylist() for name, query in asked.items()}
+    lost, settings = 1 if first else 3, replace(_SLOW, framework=framework, steps=3)
+    job = simulate_framework(tmp_path / "job", settings)
+    _cut(job, first, last, 3)
+    fill_home(tmp_path / "home", [job], 2)
+    said = []
+    for lake, cut_steps in ((_analysed(settings), []), (open_lake(tmp_path / "home"), [lost])):
+        asked = (
+            f"SELECT * EXCLUDE (run) FROM {name} WHERE iteration = 2 ORDER BY ALL"
+            for name in ("late_ranks", "rank_speeds", "blame")
+        )
+        said.append([lake.query(query).to_pylist() for query in asked])
         (counted,) = lake.query(
             "SELECT count(*) AS kernels, count(wait_aligned_ns) AS waits FROM collectives WHERE iteration = 2"
         ).to_pylist()
         assert counted["kernels"] == counted["waits"]
         (status,) = lake.query("SELECT DISTINCT status, cut_steps FROM traces WHERE iteration = 2").to_pylist()
-        assert status == {"status": "read", "cut_steps": [] if not cut else [1 if first else 3]}
-    assert said[True] == said[False]
-    line = f"step {1 if first else 3} is cut: the profiler {'started' if first else 'stopped'} within it"
+        assert status == {"status": "read", "cut_steps": cut_steps}
+    assert said[1] == said[0] and all(said[0])
+    line = f"step {lost} is cut: the profiler {'started' if first else 'stopped'} within it"
     for command in ("waits", "findings"):
-        answer = call(command, "--home", tmp_path / "home_True", "--iteration", "2")
+        answer = call(command, "--home", tmp_path / "home", "--iteration", "2")
         assert answer.code == 0 and answer.out.count(line) == 1
 
 
@@ -279,31 +278,33 @@ def _run_ahead(job: Path) -> None:
         path.write_bytes(gzip.compress(json.dumps(content).encode()))
 
 
-def test_kernels_without_launches_before_the_first_launched_one_are_of_the_steps_before(tmp_path):
-    job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=2, layers=6, steps=2))
+@pytest.fixture(scope="module")
+def ran_ahead(tmp_path_factory):
+    """A job of which the profiler started within the first step, whose kernels run into the second; and its home."""
+    folder = tmp_path_factory.mktemp("ran_ahead")
+    job = simulate_framework(folder / "job", FrameworkSettings(Framework.DDP, ranks=2, layers=6, steps=2))
+    whole = analysed_all(shutil.copytree(job, folder / "whole"))[1].lake
     _run_ahead(job)
     _cut(job, 0.2, None, 2)
-    fill_home(tmp_path / "home", [job])
-    told = open_lake(tmp_path / "home").query(
+    fill_home(folder / "home", [job])
+    return job, folder / "home", whole
+
+
+def test_kernels_without_launches_before_the_first_launched_one_are_of_the_steps_before(ran_ahead):
+    _, home, _ = ran_ahead
+    told = open_lake(home).query(
         "SELECT DISTINCT step_evidence, step FROM kernels WHERE launch_start_ns IS NULL AND kind = 'communication'"
     )
     assert told.to_pylist() == [{"step_evidence": "cut", "step": None}]
 
 
-def test_what_a_cut_step_runs_into_the_next_is_no_measure_of_that_one(tmp_path):
-    measured = {}
-    for ahead in (False, True):
-        job = simulate_framework(tmp_path / f"job_{ahead}", FrameworkSettings(Framework.DDP, 2, layers=6, steps=2))
-        if ahead:
-            _run_ahead(job)
-            _cut(job, 0.2, None, 2)
-        fill_home(tmp_path / f"home_{ahead}", [job])
-        columns = "rank, dimension, compute_ns, communication_ns, exposed_ns, busy_ns, kernels, window_end_ns"
-        lake = open_lake(tmp_path / f"home_{ahead}")
-        query = f"SELECT {columns} FROM overlap WHERE iteration = 2 AND window_name = 'step' ORDER BY ALL"
-        measured[ahead] = lake.query(query).to_pylist()
-    assert measured[True] == measured[False] and any(row["exposed_ns"] for row in measured[True])
-    assert "step 1 is cut" in call("analyze", job, "--home", tmp_path / "home_True", "--tables").out
+def test_what_a_cut_step_runs_into_the_next_is_no_measure_of_that_one(ran_ahead):
+    job, home, whole = ran_ahead
+    columns = "rank, dimension, compute_ns, communication_ns, exposed_ns, busy_ns, kernels, window_end_ns"
+    query = f"SELECT {columns} FROM overlap WHERE iteration = 2 AND window_name = 'step' ORDER BY ALL"
+    before, cut = (lake.query(query).to_pylist() for lake in (whole, open_lake(home)))
+    assert cut == before and any(row["exposed_ns"] for row in cut)
+    assert "step 1 is cut" in call("analyze", job, "--home", home, "--tables").out
 
 
 def test_a_rank_whose_profiler_stopped_within_the_only_step_is_of_the_job_all_the_same(tmp_path):
@@ -319,11 +320,11 @@ def test_a_rank_whose_profiler_stopped_within_the_only_step_is_of_the_job_all_th
                 row for row in trace["traceEvents"] if not str(row.get("name")).startswith("ProfilerStep#")
             ]
             path.write_bytes(gzip.compress(json.dumps(trace).encode()))
-        fill_home(tmp_path / f"home_{cut}", [job])
-        lake = open_lake(tmp_path / f"home_{cut}")
-        said[cut] = lake.query(
-            "SELECT iteration, rank, kernel_id, wait_aligned_ns FROM collectives ORDER BY ALL"
-        ).to_pylist()
+        said[cut] = [
+            {"iteration": each.iteration, **row}
+            for each in analysed_all(job)
+            for row in each.table("collectives").select(["rank", "kernel_id", "wait_aligned_ns"]).to_pylist()
+        ]
     assert said[True] == said[False] and all(row["wait_aligned_ns"] is not None for row in said[True])
 
 
@@ -354,7 +355,7 @@ def test_a_step_that_is_cut_on_one_rank_is_said_to_be_whole_on_the_others(tmp_pa
     _cut(job, 0.4, None, 3)
     for path, content in whole.items():
         path.write_bytes(content)
-    fill_home(tmp_path / "home", [job])
+    fill_home(tmp_path / "home", [job], 2)
     answer = call("waits", "--home", tmp_path / "home", "--iteration", "2")
     line = "step 1 is cut on rank 2: the profiler started within it; its kernels on rank 2 count for no wait"
     assert line in answer.out and "; ranks 0–1 recorded it whole" in answer.out
@@ -363,8 +364,7 @@ def test_a_step_that_is_cut_on_one_rank_is_said_to_be_whole_on_the_others(tmp_pa
 def test_what_a_cut_step_communicates_serves_what_it_does_in_whole_steps(tmp_path):
     job = simulate_framework(tmp_path / "job", FrameworkSettings(Framework.DDP, ranks=2, layers=6, steps=2))
     _cut(job, 0.4, None, 2)
-    fill_home(tmp_path / "home", [job])
-    told = open_lake(tmp_path / "home").query(
+    told = analysed_all(job)[0].lake.query(
         "SELECT step_evidence, dimension, count(*) AS kernels FROM kernels WHERE collective = 'allreduce' GROUP BY ALL"
     )
     found = {row["step_evidence"]: (row["dimension"], row["kernels"]) for row in told.to_pylist()}

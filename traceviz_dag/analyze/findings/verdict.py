@@ -28,7 +28,7 @@ NOTHING_WRONG = "no fault found, and no fix is predicted to save 1 % of the step
 
 LEAD_COLUMNS = (
     *("finding", "rule", "class", "severity", *CULPRIT_COLUMNS, "measure", "value", "step_ns", "measured_ns"),
-    *("edit", "gain_ns", "gain_after_ns", "at_most_ns", "statement"),
+    *("edit", "gain_ns", "gain_high_ns", "gain_after_ns", "at_most_ns", "statement"),
 )
 """Columns of table ``findings`` that ``lead_of`` reads."""
 
