@@ -166,7 +166,8 @@ class StepEdits:
         is. Of several ranks, those are meant that all of them are members of: the group's own.
 
         Args:
-            most: let what would stay as it is become as much shorter as all others do together, too.
+            most: let what would stay as it is become as much shorter as all others do together, too, and communications
+                that are not matched take no longer than the shortest transfer: any may be of these ranks.
 
         Raises:
             NoEvidenceError: no transfer is similar.
@@ -201,6 +202,9 @@ class StepEdits:
             own = np.flatnonzero((members.rank == number) & with_it)
             duration = mine.duration_ns.copy()
             duration[members.kernel[own]] = fixed[own]
+            if most:
+                unmet = self.step.works[number].kernels.communicates & ~self.step.is_met(number)
+                duration[unmet] = np.minimum(duration[unmet], self._shortest(times))
             result[number] = replace(mine, duration_ns=duration)
         return tuple(result)
 

@@ -295,6 +295,11 @@ function fixedLinks(step, times, ranks, most) {
     const [before, after] = sums.get(dimension[kernel]) ?? ((most && sums.get(ALL)) || [1, 1]);
     duration[kernel] = rounded(times.duration[kernel] * (after / Math.max(before, 1)));
   }
+  if (most) {
+    // Any communication that is not matched may be of these ranks.
+    const shortest = shortestTransfer(step, times);
+    for (const kernel of step.columns.unmet_kernel) duration[kernel] = Math.min(duration[kernel], shortest);
+  }
   return { ...times, duration };
 }
 
