@@ -593,12 +593,11 @@ def _run_by_layer(works: Sequence[RankWork], times: AllTimes, masks: Sequence[Bo
     of_layers = np.floor(each.min(axis=0, initial=np.inf)) / np.maximum(each, 1e-9)
     share = of_layers[owner, kind]
     whole = share == 1
-    usual = lower_medians(kind[whole].astype(np.int64), duration[whole], len(known))
-    there = np.bincount(kind[whole], minlength=len(known)) > 0
-    for one in np.unique(kind[(share > 0) & (share < 1) & there[kind]]).tolist():
-        for rank in np.unique(owner[(kind == one) & (share < 1)]).tolist():
+    for one in np.unique(kind[(share > 0) & (share < 1)]).tolist():
+        shown = np.sort(duration[whole & (kind == one)])
+        for rank in np.unique(owner[(kind == one) & (share < 1)]).tolist() if len(shown) else ():
             mine = np.flatnonzero((kind == one) & (owner == rank))
-            nearest = np.argsort(np.abs(duration[mine] - usual[one]), kind="stable")
+            nearest = np.argsort(np.abs(duration[mine] - shown[(len(shown) - 1) // 2]), kind="stable")
             share[mine] = 0
             share[mine[nearest[: round(of_layers[rank, one] * len(mine))]]] = 1
     result = []
