@@ -384,8 +384,10 @@ def _verdict(job: Job, fault: str, with_faults: int, said: Sequence[Mapping[str,
         row = said[(by_rule or named)[0]]
         gains = [row[name] for name in ("gain_ns", "gain_low_ns", "gain_high_ns")]
         gain = None if None in gains else (gains[0] / with_faults, gains[1] / with_faults, gains[2] / with_faults)
-        # One fix may remove both, such as another GPU in the place of one that is slow in two ways.
-        removed |= {other for other in job.faults if names(row, job, other) and row["rule"] in FAULTS[other][1]}
+        # One fix may remove both, such as other GPUs in the place of those that are slow in two ways.
+        mine = culprit_ranks(job.of(fault))
+        by_it = {other for other in job.faults if other != fault and row["rule"] in FAULTS[other][1]}
+        removed |= {other for other in by_it if culprit_ranks(job.of(other)) <= mine}
     costs = [(with_faults - step_ns(job.without(*which))) / with_faults for which in ({fault}, removed)]
     cost = min(costs, key=lambda one: abs(one - gain[0])) if gain else costs[0]
     return Verdict(fault, cost, named[0] if named else None, bool(by_rule), gain)

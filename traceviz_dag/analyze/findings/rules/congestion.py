@@ -11,6 +11,10 @@ from traceviz_dag.vocabulary import FindingClass
 LEAST_SHARE = 0.002
 """Share of the time measured that slow transfers take beyond usual ones at least."""
 
+UNSIZED_TIMES = 3
+"""How many times as long as usual a transfer takes that is congested where nothing shows sizes: up to that it may carry
+more, such as the larger one of two messages that CUDA graphs send in turn."""
+
 _ALIKE = f"""
 met AS (
     -- A rank in the middle of a pipeline may reach one neighbour inside its node and the other over the network.
@@ -19,14 +23,15 @@ met AS (
     WINDOW meeting AS (PARTITION BY step, communication)
 ),
 alike AS (
-    SELECT rank, kernel_id, dimension, group_name, last_transfer_ns AS ns,
+    SELECT rank, kernel_id, dimension, group_name, bytes, last_transfer_ns AS ns,
         quantile_disc(last_transfer_ns, 0.5) OVER same AS usual_ns,
         count(*) OVER same AS many
     FROM met WHERE last_transfer_ns > 0
     WINDOW same AS (PARTITION BY rank, lowest, highest, group_name, dimension, operation, bytes)
 ),
 judged AS (
-    SELECT *, ns >= {CONGESTED_TIMES} * usual_ns AND ns - usual_ns >= {LEAST_CONGESTED_NS} AS slow
+    SELECT *, ns - usual_ns >= {LEAST_CONGESTED_NS}
+        AND ns >= CASE WHEN bytes IS NULL THEN {UNSIZED_TIMES} ELSE {CONGESTED_TIMES} END * usual_ns AS slow
     FROM alike WHERE many >= {FEWEST_ALIKE}
 )
 """
