@@ -164,6 +164,11 @@ TABLES = {
         "High `imbalance_ns` says that the path runs more of the category than ranks usually do: spread it evenly.",
         ("critical-path",),
     ),
+    "efficiencies": Reading(
+        "Rows with `replica` NULL are of all ranks. `lost_ns` says what of the step each factor loses; factors multiply"
+        " to `parallel_efficiency`, the losses add up. `parent` says what a row is a part of.",
+        ("efficiencies",),
+    ),
     "what_if": Reading(
         "`gain_ns` between `gain_low_ns` and `gain_high_ns`. Gains of several edits do not add up.",
         ("what-if",),

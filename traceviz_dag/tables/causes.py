@@ -110,6 +110,30 @@ CRITICAL_IMBALANCE = Table(
     ),
 )
 
+EFFICIENCIES = Table(
+    "efficiencies",
+    "A factor of a step's parallel efficiency (POP): the time without a loss over the time with it. Factors multiply.",
+    BY_ITERATION,
+    (
+        _STEP,
+        Column("replica", INTEGER, "The model replica whose ranks count; NULL for all ranks."),
+        Column("ranks", BIGINT, "How many ranks count; NULL where refused."),
+        Column(
+            "factor",
+            DICTIONARY,
+            "parallel_efficiency = load_balance x serialisation x transfer x host; load_balance = between_stages x "
+            "within_stages; transfer = the product over its dimensions.",
+        ),
+        Column("dimension", DICTIONARY, "Dimension whose transfers it is of; NULL for all else."),
+        Column("parent", DICTIONARY, "The factor that it is a part of; NULL for parallel_efficiency."),
+        Column("value", DOUBLE, "ideal_ns / time_ns: 1 loses nothing; NULL where not known."),
+        Column("ideal_ns", BIGINT, "The time without this loss, ns; first the mean useful time of a rank."),
+        Column("time_ns", BIGINT, "The time with it, ns: the next factor's ideal_ns; of the last one the step."),
+        Column("lost_ns", BIGINT, "time_ns less ideal_ns; below 0 where the replay is slower than the step was."),
+        Column("reason", TEXT, "Why it is not known; NULL where it is."),
+    ),
+)
+
 WHAT_IF = Table(
     "what_if",
     "What an edit of the step would gain, as the replay predicts it. Gains of several edits do not add up.",
