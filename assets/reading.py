@@ -243,6 +243,9 @@ FIGURES = {
     "critical_path": (
         "a lane for each rank that limits the step, along the path; where it changes lanes, one rank waits for another"
     ),
+    "efficiency_tree": (
+        "above, the step: useful time, then what is lost, the most first; below each loss what it is made of"
+    ),
     "predicted_gains": ("a bar for each edit: what the replay predicts that it would save"),
     "memory_timeline": "requested memory by category; the line above it is what is reserved, below it micro-batches",
     "memory_peak": "a rectangle for each call site; its area is what the site holds when most is requested",

@@ -14,8 +14,8 @@ from traceviz_dag.analyze.causes.factors import (
     Factor,
     named_factor,
     over_steps,
+    with_branches,
     worst_factor,
-    worst_first,
 )
 from traceviz_dag.commands.common.across import (
     IterationOption,
@@ -133,21 +133,10 @@ def _print(heading: Callable[[str], None], rows: Sequence[dict[str, Any]], limit
                 milliseconds(row["lost_ns"]),
                 percent(None if row["lost_ns"] is None else row["lost_ns"] / whole["time_ns"]),
             ]
-            for branch, row in _branches(mine)
+            for branch, row in with_branches(mine)
         ],
     )
     _print_replicas(rows, limit)
-
-
-def _branches(rows: Sequence[dict[str, Any]]) -> list[tuple[str, Any]]:
-    """The rows of the tree, each with the lines that lead to it."""
-    result, last_above = [], False
-    for depth, last, row in worst_first(rows):
-        lead = "" if depth < 2 else "  " if last_above else "│ "
-        result.append((lead + ("" if not depth else "└─ " if last else "├─ "), row))
-        if depth == 1:
-            last_above = last
-    return result
 
 
 def _print_replicas(rows: Sequence[dict[str, Any]], limit: int) -> None:

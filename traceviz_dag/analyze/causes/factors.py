@@ -139,6 +139,17 @@ def worst_first(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, bool, 
     return below(None, 0)
 
 
+def with_branches(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The same as lines of text: the lines that lead to each factor, and its row."""
+    result, above_is_last = [], False
+    for depth, last, row in worst_first(rows):
+        lead = "" if depth < 2 else "  " if above_is_last else "│ "
+        result.append((lead + ("" if not depth else "└─ " if last else "├─ "), row))
+        if depth == 1:
+            above_is_last = last
+    return result
+
+
 def worst_factor(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Of the factors of one set of ranks, that of the first level which loses most."""
     return next(row for depth, _, row in worst_first(rows) if depth == 1)
