@@ -130,6 +130,14 @@ TITLES_OF_CAUSES = (
         "ORDER BY gain DESC, edit, coalesce(rank, -1), coalesce(dimension, 'None') LIMIT 1",
     ),
     Sentence(
+        rf"(?P<v_word>[A-Z][a-z ]+) loses (?P<v_lost>{_LENGTH}) \((?P<v_share>{_SHARE})\) of the (?P<v_step>{_LENGTH}) "
+        r"(step|of (?P<v_steps>\d+) steps), more than any other factor: [a-z ,]+",
+        f"""{_FACTORS}
+        SELECT *, upper(factor[1]) || replace(factor[2:], '_', ' ') AS word, lost / step AS share,
+            (SELECT count(DISTINCT step) FROM efficiencies {_HERE}) AS steps FROM factors
+        WHERE replica IS NULL AND parent = 'parallel_efficiency' ORDER BY lost DESC LIMIT 1""",
+    ),
+    Sentence(
         "No usual edit would surely gain: no error bar is above 0",
         f"{_WHAT_IF} SELECT count(*) AS edits FROM edits HAVING count(*) FILTER (low > 0) = 0 AND count(*) > 0",
     ),

@@ -38,6 +38,7 @@ from traceviz_dag.pipeline.analysis import IterationResult
 from traceviz_dag.pipeline.lake_source import LakeSource
 from traceviz_dag.show.figures.bubble_waterfall import draw_bubble_waterfall
 from traceviz_dag.show.figures.critical_path import draw_critical_path
+from traceviz_dag.show.figures.efficiency_tree import draw_efficiency_tree
 from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
 from traceviz_dag.show.figures.predicted_gains import draw_predicted_gains
 from traceviz_dag.show.figures.rank_timeline import draw_rank_timeline
@@ -387,7 +388,7 @@ def titles_of_causes(job: str) -> list[tuple[Reader, str]]:
         reading = Reader(Home(home_of(job)), TITLES_OF_CAUSES, ())
         reading.place = {"run": each.run, "iteration": each.iteration}
         source = LakeSource(each.lake, each.run, each.iteration)
-        for draw in (draw_critical_path, draw_predicted_gains):
+        for draw in (draw_critical_path, draw_predicted_gains, draw_efficiency_tree):
             lines = " ".join(texts(draw(source)))
             assert ("PARTIAL" in lines) == (job in LACKS_RANKS)
             found += [(reading, sentence) for sentence in (own_title(draw, source) or "").split("; ")]

@@ -65,7 +65,7 @@ def over_steps(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         whole = [row for row in mine if row["factor"] == Factor.PARALLEL_EFFICIENCY]
         losses: dict[tuple[Factor, str | None], int] = {}
         for row in mine:
-            key = Factor(row["factor"]), row["dimension"]
+            key = Factor(row["factor"]), row["dimension"] if row["parent"] == Factor.TRANSFER else None
             losses[key] = losses.get(key, 0) + row["lost_ns"]
         tree = factor_tree(sum(row["ideal_ns"] for row in whole), losses)
         result += [{"replica": replica, "ranks": whole[0]["ranks"], "steps": len(whole), **row} for row in tree]
@@ -98,10 +98,14 @@ def factor_tree(useful_ns: int, losses: Mapping[tuple[Factor, str | None], int])
     rows.append(factor_row(Factor.SERIALISATION, None, begin, losses[Factor.SERIALISATION, None]))
     begin += losses[Factor.SERIALISATION, None]
     rows.append(factor_row(Factor.TRANSFER, None, begin, sum(moved.values())))
-    for dimension in sorted(moved, key=DIMENSIONS.index):
+    for dimension in sorted(moved, key=_restored):
         rows.append(factor_row(Factor.TRANSFER, dimension, begin, moved[dimension]))
         begin += moved[dimension]
     return [*rows, factor_row(Factor.HOST, None, begin, losses[Factor.HOST, None])]
+
+
+def _restored(dimension: str) -> int:
+    return DIMENSIONS.index(dimension) if dimension in DIMENSIONS else len(DIMENSIONS)
 
 
 def factor_row(

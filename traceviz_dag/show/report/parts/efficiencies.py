@@ -75,7 +75,7 @@ def _replicas(
     levels = (Factor.PARALLEL_EFFICIENCY, *COLOURS)
     lines = []
     for rows in shown:
-        of_factor = {row["factor"]: row for row in rows if row["dimension"] is None}
+        of_factor = {row["factor"]: row for row in rows if row["parent"] != Factor.TRANSFER}
         values = [asked.fact(measures(of_factor[factor], mine[0]["time_ns"])[0]) for factor in levels]
         lines.append([f"{rows[0]['replica']}", f"{rows[0]['ranks']}", *values])
     return section(
@@ -92,13 +92,13 @@ def _replicas(
 
 
 def _fall(name: str, rows: Sequence[Mapping[str, Any]]) -> Fall:
-    of_factor = {row["factor"]: row for row in rows if row["dimension"] is None}
+    of_factor = {row["factor"]: row for row in rows if row["parent"] != Factor.TRANSFER}
     pieces = [
         Piece(factor.value.replace("_", " "), of_factor[factor]["lost_ns"], colour)
         for factor, colour in COLOURS.items()
     ]
     useful = Piece(USEFUL, rows[0]["ideal_ns"], palette.COMPUTATION_ONLY)
-    return Fall(name, useful, pieces, f"efficiency {100 * rows[0]['value']:.1f} %")
+    return Fall(name, useful, pieces, measures(rows[0], rows[0]["time_ns"])[0])
 
 
 def _words(factor: Factor) -> str:
