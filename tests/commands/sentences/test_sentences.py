@@ -389,7 +389,11 @@ def titles_of_causes(job: str) -> list[tuple[Reader, str]]:
         reading.place = {"run": each.run, "iteration": each.iteration}
         source = LakeSource(each.lake, each.run, each.iteration)
         for draw in (draw_critical_path, draw_predicted_gains, draw_efficiency_tree):
-            lines = " ".join(texts(draw(source)))
+            figure = draw(source)
+            if figure is None:
+                assert draw is draw_efficiency_tree and (job, "efficiencies") in SAYS_NOTHING
+                continue
+            lines = " ".join(texts(figure))
             assert ("PARTIAL" in lines) == (job in LACKS_RANKS)
             found += [(reading, sentence) for sentence in (own_title(draw, source) or "").split("; ")]
     return found
