@@ -117,6 +117,12 @@ PLOTS: Mapping[str, Mapping[str, Plot]] = {
         )
         for factor, words in _FACTORS.items()
     },
+    "delay_costs": {
+        "cost_ns": Plot("sum(cost_ns)", "all waits of ranks for one another, ns"),
+        "largest_share": Plot(
+            "max(cost_ns) / nullif(sum(cost_ns), 0)", "the largest cost of one rank and cause, as a share of all waits"
+        ),
+    },
     "what_if": {
         "largest_gain_ns": Plot("max(gain_ns)", "the largest predicted gain of one edit, ns"),
         "largest_gain_share": Plot(

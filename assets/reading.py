@@ -169,6 +169,11 @@ TABLES = {
         " to `parallel_efficiency`, the losses add up. `parent` says what a row is a part of.",
         ("efficiencies",),
     ),
+    "delay_costs": Reading(
+        "Sort by `cost_ns`: the costs of a step add up to all its waits, each charged to its first cause. `passed_on_ns` "
+        "came through ranks that waited themselves. A cost is no gain: `what_if` says what fixing the rank saves.",
+        ("waits",),
+    ),
     "what_if": Reading(
         "`gain_ns` between `gain_low_ns` and `gain_high_ns`. Gains of several edits do not add up.",
         ("what-if",),

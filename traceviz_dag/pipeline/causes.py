@@ -19,6 +19,7 @@ from traceviz_dag.analyze.causes.causes_tables import (
 )
 from traceviz_dag.analyze.causes.critical_imbalance import critical_imbalance
 from traceviz_dag.analyze.causes.critical_path import critical_path
+from traceviz_dag.analyze.causes.delay_costs import delay_costs_table
 from traceviz_dag.analyze.causes.efficiencies import efficiencies_table, refused_efficiencies
 from traceviz_dag.analyze.causes.inferred_waits import done_before, lacks_launches
 from traceviz_dag.analyze.causes.kernel_edges import KernelEdges, as_launched, kernel_edges
@@ -33,10 +34,26 @@ from traceviz_dag.arrays import NONE, Int64
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
-from traceviz_dag.tables import CRITICAL_IMBALANCE, EFFICIENCIES, PATH_EDGES, PATH_ITEMS, PATH_SEGMENTS, WHAT_IF
+from traceviz_dag.tables import (
+    CRITICAL_IMBALANCE,
+    DELAY_COSTS,
+    EFFICIENCIES,
+    PATH_EDGES,
+    PATH_ITEMS,
+    PATH_SEGMENTS,
+    WHAT_IF,
+)
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, CPU_DEVICE
 
-CAUSES_TABLES = ("path_edges", "path_segments", "path_items", "critical_imbalance", "efficiencies", "what_if")
+CAUSES_TABLES = (
+    "path_edges",
+    "path_segments",
+    "path_items",
+    "critical_imbalance",
+    "efficiencies",
+    "delay_costs",
+    "what_if",
+)
 """The tables that this module makes."""
 
 _MESSAGE = 1 << 48
@@ -131,10 +148,11 @@ def causes_tables(
         replicas = [_replica(source.topology, rank) for rank in step.ranks]
         world = source.topology.world_size
         parts["efficiencies"].append(efficiencies_table(what_if, replicas, world, number))
+        parts["delay_costs"].append(delay_costs_table(step, what_if.times, stages, number))
         parts["what_if"].append(what_if_table(*what_if.standard_and_refused(suspects), number))
     return {
         table.name: pa.concat_tables([table.schema.empty_table(), *parts[table.name]]).unify_dictionaries()
-        for table in (PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, EFFICIENCIES, WHAT_IF)
+        for table in (PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, EFFICIENCIES, DELAY_COSTS, WHAT_IF)
     }
 
 

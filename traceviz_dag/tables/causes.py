@@ -134,6 +134,26 @@ EFFICIENCIES = Table(
     ),
 )
 
+DELAY_COSTS = Table(
+    "delay_costs",
+    "What waits of ranks for one another cost, charged through chains to the first cause. A cost is no gain.",
+    BY_ITERATION,
+    (
+        _STEP,
+        Column("rank", BIGINT, "The rank that made others wait; NULL where nothing shows who did."),
+        Column("stage", INTEGER, "Stage of the rank; NULL where unknown."),
+        Column(
+            "cause",
+            DICTIONARY,
+            "What it did longer than those that waited: computation, communication, memory, host or unexplained; "
+            "unknown where the communication lacks members.",
+        ),
+        Column("cost_ns", BIGINT, "Time of all ranks that waits by it took, ns; adds up to all waits of the step."),
+        Column("direct_ns", BIGINT, "Of it: waits for this rank, ns."),
+        Column("passed_on_ns", BIGINT, "Of it: waits for ranks that waited for this one, ns."),
+    ),
+)
+
 WHAT_IF = Table(
     "what_if",
     "What an edit of the step would gain, as the replay predicts it. Gains of several edits do not add up.",
