@@ -170,8 +170,9 @@ TABLES = {
         ("efficiencies",),
     ),
     "delay_costs": Reading(
-        "Sort by `cost_ns`: the costs of a step add up to all its waits, each charged to its first cause. `passed_on_ns` "
-        "came through ranks that waited themselves. A cost is no gain: `what_if` says what fixing the rank saves.",
+        "Sort by `cost_ns`: the costs of a step add up to all its waits, each charged to its first cause. "
+        "`passed_on_ns` came through ranks that waited themselves. A cost is no gain: `what_if` says what "
+        "fixing the rank saves.",
         ("waits",),
     ),
     "what_if": Reading(

@@ -46,13 +46,7 @@ from traceviz_dag.tables import (
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, CPU_DEVICE
 
 CAUSES_TABLES = (
-    "path_edges",
-    "path_segments",
-    "path_items",
-    "critical_imbalance",
-    "efficiencies",
-    "delay_costs",
-    "what_if",
+    *("path_edges", "path_segments", "path_items", "critical_imbalance", "efficiencies", "delay_costs", "what_if"),
 )
 """The tables that this module makes."""
 

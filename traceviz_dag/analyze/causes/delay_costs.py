@@ -95,7 +95,9 @@ def delay_costs(step: StepWork, times: Sequence[Times]) -> DelayCosts:
             shares = _split(amount, excess, total)
             for cause, share in enumerate(shares[:_WAIT]):
                 target[late, cause] += share
-            for station, share in zip(held, _split(shares[_WAIT], held.values(), sum(held.values())), strict=True):
+            for station, share in zip(
+                held, _split(shares[_WAIT], list(held.values()), sum(held.values())), strict=True
+            ):
                 passed[station] += share
     return DelayCosts(direct, passed_on, waited, waits)
 
@@ -203,7 +205,8 @@ def _stations(step: StepWork, times: Sequence[Times]) -> _Stations:
 
 def _joined(step: StepWork) -> tuple[Int64, Int64, list[frozenset[int]]]:
     """Nodes of the kernels that meet others and of their arrivals, and the numbers of their meetings."""
-    kernels, arrivals, numbers = [], [], []
+    kernels, arrivals = [], []
+    numbers: list[frozenset[int]] = []
     for place, work in enumerate(step.works):
         kernels.append(step.base[place] + work.segment[work.joined])
         arrivals.append(step.base[place] + work.arrivals + np.arange(len(work.joined)))
