@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tests.analyze.causes.test_delay_costs import chain
 from tests.analyze.test_metrics_handbook import tables_of
 from traceviz_dag.analyze.causes.critical_imbalance import imbalance
+from traceviz_dag.analyze.causes.delay_costs import delay_costs, delay_costs_table
 from traceviz_dag.analyze.causes.efficiencies import Replayed, factor_rows
 from traceviz_dag.analyze.causes.graph import graph_of
 from traceviz_dag.commands.critical_path.of_records import critical_path_of_records
@@ -104,6 +106,21 @@ def test_the_worked_example_of_efficiencies():
         assert (row["factor"], row["dimension"]) == (told["factor"], told["dimension"])
         assert [row[f"{name}_ns"] for name in ("ideal", "time", "lost")] == [told[n] for n in ("ideal", "time", "lost")]
         assert row["value"] == pytest.approx(told["value"], abs=5e-4)
+
+
+def test_the_worked_example_of_delay_costs():
+    ranks, costs = tables_of(PAGE, "Worked example: delay costs")
+    step = chain([60, 50, 90], [0, 10, 0])
+    assert delay_costs(step, step.times()).waited_ns.tolist() == [row["waits"] for row in reversed(ranks)]
+    for row in ranks:
+        kernels = step.works[row["rank"]].kernels
+        first = int(np.flatnonzero(kernels.communicates)[0])
+        assert (int(kernels.end_ns[0]), int(kernels.start_ns[first])) == (row["computes"], row["arrives"])
+    found = delay_costs_table(step, step.times(), [0, 1, 2], 7).to_pylist()
+    names = ("rank", "cause", "cost_ns", "direct_ns", "passed_on_ns")
+    assert sorted(tuple(row[name] for name in names) for row in found) == sorted(
+        tuple(row[name] for name in names) for row in costs
+    )
 
 
 def test_the_published_job_has_the_figures_of_the_page(shared_data, capsys):
