@@ -23,6 +23,15 @@ class Plot:
     says: str
 
 
+_OF_ALL_RANKS = "WHERE replica IS NULL AND dimension IS NULL AND factor ="
+_FACTORS = {
+    "parallel_efficiency": "what the mean rank computes, as a share of the step",
+    "load_balance": "useful time of the mean rank as a share of the longest",
+    "serialisation": "the longest useful time as a share of the step without transfers and hosts",
+    "transfer": "the step without transfers as a share of that with them",
+    "host": "the step without hosts as a share of that with them",
+}
+
 PLOTS: Mapping[str, Mapping[str, Plot]] = {
     "iterations": {
         "exposed_share": Plot(
@@ -100,6 +109,20 @@ PLOTS: Mapping[str, Mapping[str, Plot]] = {
         ),
     },
     "critical_imbalance": {"imbalance_ns": Plot("sum(imbalance_ns)", "critical imbalance of all categories, ns")},
+    "efficiencies": {
+        factor: Plot(
+            f"sum(ideal_ns) FILTER ({_OF_ALL_RANKS} '{factor}')"
+            f" / nullif(sum(time_ns) FILTER ({_OF_ALL_RANKS} '{factor}'), 0)",
+            f"{words}, all steps together",
+        )
+        for factor, words in _FACTORS.items()
+    },
+    "delay_costs": {
+        "cost_ns": Plot("sum(cost_ns)", "all waits of ranks for one another, ns"),
+        "largest_share": Plot(
+            "max(cost_ns) / nullif(sum(cost_ns), 0)", "the largest cost of one rank and cause, as a share of all waits"
+        ),
+    },
     "what_if": {
         "largest_gain_ns": Plot("max(gain_ns)", "the largest predicted gain of one edit, ns"),
         "largest_gain_share": Plot(

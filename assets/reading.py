@@ -164,6 +164,17 @@ TABLES = {
         "High `imbalance_ns` says that the path runs more of the category than ranks usually do: spread it evenly.",
         ("critical-path",),
     ),
+    "efficiencies": Reading(
+        "Rows with `replica` NULL are of all ranks. `lost_ns` says what of the step each factor loses; factors multiply"
+        " to `parallel_efficiency`, the losses add up. `parent` says what a row is a part of.",
+        ("efficiencies",),
+    ),
+    "delay_costs": Reading(
+        "Sort by `cost_ns`: the costs of a step add up to all its waits, each charged to its first cause. "
+        "`passed_on_ns` came through ranks that waited themselves. A cost is no gain: `what_if` says what "
+        "fixing the rank saves.",
+        ("waits",),
+    ),
     "what_if": Reading(
         "`gain_ns` between `gain_low_ns` and `gain_high_ns`. Gains of several edits do not add up.",
         ("what-if",),
@@ -237,6 +248,9 @@ FIGURES = {
     "period_distribution": ("above, how long units take; below, OverlapScores: 1 is hidden, 0 takes turns"),
     "critical_path": (
         "a lane for each rank that limits the step, along the path; where it changes lanes, one rank waits for another"
+    ),
+    "efficiency_tree": (
+        "above, the step: useful time, then what is lost, the most first; below each loss what it is made of"
     ),
     "predicted_gains": ("a bar for each edit: what the replay predicts that it would save"),
     "memory_timeline": "requested memory by category; the line above it is what is reserved, below it micro-batches",

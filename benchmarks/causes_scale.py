@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.classify.topology.types import Topology
+from traceviz_dag.classify.topology.types import Replicas, Topology
 from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
 from traceviz_dag.pipeline.causes import causes_tables
 from traceviz_dag.simulate import JobSettings, simulate
@@ -54,7 +54,7 @@ class Copies:
     @cached_property
     def topology(self) -> Topology:
         """The topology of one copy, whose stages the others have, too."""
-        return _Repeated(self.stored.topology, self.own)  # type: ignore[return-value]
+        return _Repeated(self.stored.topology, self.own, self.count)  # type: ignore[return-value]
 
     def kernels(self, rank: int, columns: Sequence[str]) -> pa.Table:
         """One rank's kernels."""
@@ -106,6 +106,19 @@ class _Repeated:
 
     one: Topology
     ranks: int
+    copies: int
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of all copies."""
+        return self.ranks * self.copies
+
+    @property
+    def replicas(self) -> Replicas:
+        """The model replicas of all copies."""
+        first = self.one.replicas.closure
+        copied = (tuple(rank + copy * self.ranks for rank in one) for copy in range(self.copies) for one in first)
+        return Replicas(closure=tuple(copied))
 
     def stage_of(self, rank: int) -> tuple[int | None, object]:
         """The stage of the rank in the same place of the first copy."""

@@ -15,10 +15,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from tests.analyze.causes.test_delay_costs import chain
 from tests.analyze.test_metrics_handbook import tables_of
 from traceviz_dag.analyze.causes.critical_imbalance import imbalance
+from traceviz_dag.analyze.causes.delay_costs import delay_costs, delay_costs_table
+from traceviz_dag.analyze.causes.efficiencies import Replayed, factor_rows
 from traceviz_dag.analyze.causes.graph import graph_of
 from traceviz_dag.commands.critical_path.of_records import critical_path_of_records
+from traceviz_dag.commands.efficiencies import efficiencies
 from traceviz_dag.commands.main import app
 from traceviz_dag.commands.what_if.of_records import what_if_of_records
 from traceviz_dag.commands.what_if.wanted import Wanted
@@ -39,7 +43,7 @@ def _output(command: str, folder: Path) -> str:
 def test_what_the_page_shows_is_what_the_commands_print(tmp_path):
     text = PAGE.read_text()
     shown = _PRINTED.findall(text)
-    assert len(shown) == 4
+    assert len(shown) == 5
     for commands, output in shown:
         *_, printed = [_output(command, tmp_path) for command in commands.splitlines()]
         printed = re.sub(r"\n{2,}", "\n\n", printed) + "\n"
@@ -85,11 +89,45 @@ def test_the_worked_example_of_critical_imbalance():
         assert imbalance(row["on the path"], [row["rank 0"], row["rank 1"]]) == (row["mean"], row["imbalance"])
 
 
+def test_the_worked_example_of_efficiencies():
+    ranks, factors = tables_of(PAGE, "Worked example: efficiencies")
+    column = {name: np.array([row[name] for row in ranks], np.int64) for name in ranks[0]}
+    step = Replayed(
+        column["stage"],
+        np.zeros(len(ranks), np.int64),
+        column["useful"],
+        column["T_i"],
+        {"tp": column["with tp"], "pp": column["with pp"]},
+        column["T"],
+    )
+    found = factor_rows(step)
+    assert len(found) == len(factors) == 9
+    for row, told in zip(found, factors, strict=True):
+        assert (row["factor"], row["dimension"]) == (told["factor"], told["dimension"])
+        assert [row[f"{name}_ns"] for name in ("ideal", "time", "lost")] == [told[n] for n in ("ideal", "time", "lost")]
+        assert row["value"] == pytest.approx(told["value"], abs=5e-4)
+
+
+def test_the_worked_example_of_delay_costs():
+    ranks, costs = tables_of(PAGE, "Worked example: delay costs")
+    step = chain([60, 50, 90], [0, 10, 0])
+    assert delay_costs(step, step.times()).waited_ns.tolist() == [row["waits"] for row in reversed(ranks)]
+    for row in ranks:
+        kernels = step.works[row["rank"]].kernels
+        first = int(np.flatnonzero(kernels.communicates)[0])
+        assert (int(kernels.end_ns[0]), int(kernels.start_ns[first])) == (row["computes"], row["arrives"])
+    found = delay_costs_table(step, step.times(), [0, 1, 2], 7).to_pylist()
+    names = ("rank", "cause", "cost_ns", "direct_ns", "passed_on_ns")
+    assert sorted(tuple(row[name] for name in names) for row in found) == sorted(
+        tuple(row[name] for name in names) for row in costs
+    )
+
+
 def test_the_published_job_has_the_figures_of_the_page(shared_data, capsys):
     path = shared_data / "straggler_analysis" / "trace-SE.parquet"
     what_if_of_records(path, True, 0, Wanted((), (), (), (), ()))
     answer = json.loads(capsys.readouterr().out)
-    _, measures, _, gains, causes = tables_of(PAGE, "Records of pipeline operations")
+    _, measures, _, gains, factors, causes = tables_of(PAGE, "Records of pipeline operations")
     assert len(measures) == 3
     for row in measures:
         assert answer[row["measure"]] == pytest.approx(row["value"], abs=1e-6)
@@ -98,6 +136,11 @@ def test_the_published_job_has_the_figures_of_the_page(shared_data, capsys):
         (one,) = (each for each in answer["rows"] if (each["edit"], each["dimension"] or "") == (name, dimension))
         assert row["gain ms"] == pytest.approx(one["gain_ns"] / 1e6, abs=5e-4)
         assert row["of the steps"] == f"{100 * one['gain_ns'] / one['step_ns']:.1f} %"
+    efficiencies(records=path, json=True)
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    values = {row["factor"]: row["value"] for row in rows if row["replica"] is row["dimension"] is None}
+    for row in factors:
+        assert values[row["factor"]] == pytest.approx(row["value"], abs=5e-6)
     critical_path_of_records(path, json=True, limit=0)
     profile = {row["cause"]: row["path_ns"] for row in json.loads(capsys.readouterr().out)["cause"]}
     assert {row["what the paths of SE are made of"]: row["ms"] for row in causes} == pytest.approx(

@@ -21,7 +21,7 @@ from traceviz_dag.commands.main import _run
         (["classify", "/"], "/ is a folder; use traceviz analyze for many files"),
         *(
             ([command, "--rules", "r.toml"], "--rules is for traces: give their path")
-            for command in ("critical-path", "what-if", "waits", "clocks", "periods", "pipelines")
+            for command in ("critical-path", "what-if", "efficiencies", "waits", "clocks", "periods", "pipelines")
         ),
     ],
 )

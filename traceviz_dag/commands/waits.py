@@ -41,8 +41,9 @@ def waits(
     """Show who waited for whom in matched communications, and for what: late ranks, slow links, uneven experts.
 
     A wait is charged to the last rank to arrive. That rank's own part is what it computed, copied or had not launched;
-    time that it spent in other communications was handed on to it. The exit code is 2 if not every communication has a
-    certain wait: matched with nobody, or not wholly, or known neither from solved clocks nor from durations.
+    time that it spent in other communications was handed on to it. Costs follow such chains to the first cause, and add
+    up to all waits. The exit code is 2 if not every communication has a certain wait: matched with nobody, or not
+    wholly, or known neither from solved clocks nor from durations.
     """
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = [_answer(each) for each in iterations]
@@ -55,6 +56,7 @@ def waits(
 
 
 def _answer(iteration: StoredIteration) -> dict[str, Any]:
+    from traceviz_dag.analyze.causes.cost_rows import costs_and_gains
     from traceviz_dag.analyze.slow_ranks import slow_ranks
     from traceviz_dag.analyze.waits.blame import blame_matrix, delays_by, late_ranks, wait_and_transfer, wait_basis
     from traceviz_dag.analyze.waits.experts import expert_load
@@ -80,6 +82,7 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
         "experts": expert_load(expert_exchanges(iteration, collectives)).to_pylist(),
         "communication": wait_and_transfer(collectives).to_pylist(),
         "matrix": blame_matrix(collectives).to_pylist(),
+        "costs": costs_and_gains(iteration.table("delay_costs").to_pylist(), iteration.table("what_if").to_pylist()),
     }
     nodes = _nodes(iteration)
     return answer | {"nodes": delays_by(late, nodes, "node").to_pylist()}
@@ -141,6 +144,18 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
                 ),
             ]
             for row in sorted(answer["ranks"], key=lambda row: (iteration.lead.place(row["rank"]), -row["own_ns"]))
+        ],
+        limit,
+    )
+    print_table(
+        "First causes of waits, through chains; a cost is the waits of all ranks, a gain what fixing the rank saves",
+        ["rank", "cause", "cost ms", "of all waits", "direct ms", "passed on ms", "gain ms"],
+        [
+            [
+                *(row["rank"], row["cause"], milliseconds(row["cost_ns"]), percent(row["cost_share"])),
+                *(milliseconds(row[name]) for name in ("direct_ns", "passed_on_ns", "gain_ns")),
+            ]
+            for row in answer["costs"]
         ],
         limit,
     )

@@ -19,6 +19,8 @@ from traceviz_dag.analyze.causes.causes_tables import (
 )
 from traceviz_dag.analyze.causes.critical_imbalance import critical_imbalance
 from traceviz_dag.analyze.causes.critical_path import critical_path
+from traceviz_dag.analyze.causes.delay_costs import delay_costs_table
+from traceviz_dag.analyze.causes.efficiencies import efficiencies_table, refused_efficiencies
 from traceviz_dag.analyze.causes.inferred_waits import done_before, lacks_launches
 from traceviz_dag.analyze.causes.kernel_edges import KernelEdges, as_launched, kernel_edges, of_all_replays
 from traceviz_dag.analyze.causes.rank_kernels import KERNEL_COLUMNS, RankKernels, kernels_of_step, rank_kernels
@@ -32,10 +34,20 @@ from traceviz_dag.arrays import NONE, Int64
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
-from traceviz_dag.tables import CRITICAL_IMBALANCE, PATH_EDGES, PATH_ITEMS, PATH_SEGMENTS, WHAT_IF
+from traceviz_dag.tables import (
+    CRITICAL_IMBALANCE,
+    DELAY_COSTS,
+    EFFICIENCIES,
+    PATH_EDGES,
+    PATH_ITEMS,
+    PATH_SEGMENTS,
+    WHAT_IF,
+)
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, CPU_DEVICE
 
-CAUSES_TABLES = ("path_edges", "path_segments", "path_items", "critical_imbalance", "what_if")
+CAUSES_TABLES = (
+    *("path_edges", "path_segments", "path_items", "critical_imbalance", "efficiencies", "delay_costs", "what_if"),
+)
 """The tables that this module makes."""
 
 _MESSAGE = 1 << 48
@@ -115,6 +127,7 @@ def causes_tables(
     for number, ranked in _each_step(source, steps, collectives, messages):
         if isinstance(ranked, NoEvidenceError):
             parts["what_if"].append(refused_what_if(str(ranked), number))
+            parts["efficiencies"].append(refused_efficiencies(str(ranked), number))
             continue
         step, stages = ranked.step, ranked.stages
         what_if = ranked.what_if()
@@ -126,11 +139,20 @@ def causes_tables(
         parts["path_segments"].append(path_segments(step, path, stages, number, modules.__getitem__))
         parts["path_items"].append(path_items(step, what_if.times, path, stages, number))
         parts["critical_imbalance"].append(critical_imbalance(step, what_if.times, path, number))
+        replicas = [_replica(source.topology, rank) for rank in step.ranks]
+        world = source.topology.world_size
+        parts["efficiencies"].append(efficiencies_table(what_if, replicas, world, number))
+        parts["delay_costs"].append(delay_costs_table(step, what_if.times, stages, number))
         parts["what_if"].append(what_if_table(*what_if.standard_and_refused(suspects), number))
     return {
         table.name: pa.concat_tables([table.schema.empty_table(), *parts[table.name]]).unify_dictionaries()
-        for table in (PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, WHAT_IF)
+        for table in (PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, EFFICIENCIES, DELAY_COSTS, WHAT_IF)
     }
+
+
+def _replica(topology: Topology, rank: int) -> int:
+    """The model replica of a rank; ``MISSING`` where unknown."""
+    return next((number for number, ranks in enumerate(topology.replicas.closure) if rank in ranks), MISSING)
 
 
 def ranked_steps(source: Source, collectives: pa.Table, messages: pa.Table) -> Iterator[RankedStep]:

@@ -152,6 +152,13 @@ OWN_KINDS = (
         f"{_FIGURES}.predicted_gains:draw_predicted_gains",
     ),
     FigureKind(
+        "efficiency_tree",
+        Scope.ACROSS_RANKS,
+        "which factor loses how much of the step",
+        ("efficiencies",),
+        f"{_FIGURES}.efficiency_tree:draw_efficiency_tree",
+    ),
+    FigureKind(
         "clock_residuals",
         Scope.ACROSS_RANKS,
         "how well the clocks agree",

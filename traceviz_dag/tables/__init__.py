@@ -24,7 +24,16 @@ from traceviz_dag.tables.across_ranks import (
     RANK_SPEEDS,
     STAGE_SPEEDS,
 )
-from traceviz_dag.tables.causes import CRITICAL_IMBALANCE, MESSAGES, PATH_EDGES, PATH_ITEMS, PATH_SEGMENTS, WHAT_IF
+from traceviz_dag.tables.causes import (
+    CRITICAL_IMBALANCE,
+    DELAY_COSTS,
+    EFFICIENCIES,
+    MESSAGES,
+    PATH_EDGES,
+    PATH_ITEMS,
+    PATH_SEGMENTS,
+    WHAT_IF,
+)
 from traceviz_dag.tables.derived import DerivedTable, plugin_tables
 from traceviz_dag.tables.findings import FINDINGS
 from traceviz_dag.tables.iterations import ITERATIONS, NIGHT_DELTAS, NIGHTS, RUNS, STALE_TABLES
@@ -53,6 +62,8 @@ __all__ = [
     "BY_RANK",
     "COLLECTIVES",
     "CRITICAL_IMBALANCE",
+    "DELAY_COSTS",
+    "EFFICIENCIES",
     "EXPERT_LOADS",
     "FINDINGS",
     "GPU_GAPS",
@@ -112,7 +123,8 @@ TABLES: dict[str, Table] = {
         *(COLLECTIVES, RANK_CLOCKS, LATE_RANKS, BLAME, LINKS, EXPERT_LOADS, RANK_SPEEDS, STAGE_SPEEDS),
         *(GROUP_SPEEDS, LINK_GROUPS),
         *(PIPELINES, PERIODS, PERIOD_PERCENTILES),
-        *(MESSAGES, PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, WHAT_IF, FINDINGS),
+        *(MESSAGES, PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, EFFICIENCIES, DELAY_COSTS, WHAT_IF),
+        FINDINGS,
         *(NIGHTS, NIGHT_DELTAS),
         STALE_TABLES,
     )

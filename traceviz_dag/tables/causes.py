@@ -110,6 +110,50 @@ CRITICAL_IMBALANCE = Table(
     ),
 )
 
+EFFICIENCIES = Table(
+    "efficiencies",
+    "A factor of a step's parallel efficiency (POP): the time without a loss over the time with it. Factors multiply.",
+    BY_ITERATION,
+    (
+        _STEP,
+        Column("replica", INTEGER, "The model replica whose ranks count; NULL for all ranks."),
+        Column("ranks", BIGINT, "How many ranks count; NULL where refused."),
+        Column(
+            "factor",
+            DICTIONARY,
+            "parallel_efficiency = load_balance x serialisation x transfer x host; load_balance = between_stages x "
+            "within_stages; transfer = the product over its dimensions.",
+        ),
+        Column("dimension", DICTIONARY, "Dimension whose transfers it is of; NULL for all else."),
+        Column("parent", DICTIONARY, "The factor that it is a part of; NULL for parallel_efficiency."),
+        Column("value", DOUBLE, "ideal_ns / time_ns: 1 loses nothing; NULL where not known."),
+        Column("ideal_ns", BIGINT, "The time without this loss, ns; first the mean useful time of a rank."),
+        Column("time_ns", BIGINT, "The time with it, ns: the next factor's ideal_ns; of the last one the step."),
+        Column("lost_ns", BIGINT, "time_ns less ideal_ns; below 0 where the replay is slower than the step was."),
+        Column("reason", TEXT, "Why it is not known; NULL where it is."),
+    ),
+)
+
+DELAY_COSTS = Table(
+    "delay_costs",
+    "What waits of ranks for one another cost, charged through chains to the first cause. A cost is no gain.",
+    BY_ITERATION,
+    (
+        _STEP,
+        Column("rank", BIGINT, "The rank that made others wait; NULL where nothing shows who did."),
+        Column("stage", INTEGER, "Stage of the rank; NULL where unknown."),
+        Column(
+            "cause",
+            DICTIONARY,
+            "What it did longer than those that waited: computation, communication, memory, host or unexplained; "
+            "unknown where the communication lacks members.",
+        ),
+        Column("cost_ns", BIGINT, "Time of all ranks that waits by it took, ns; adds up to all waits of the step."),
+        Column("direct_ns", BIGINT, "Of it: waits for this rank, ns."),
+        Column("passed_on_ns", BIGINT, "Of it: waits for ranks that waited for this one, ns."),
+    ),
+)
+
 WHAT_IF = Table(
     "what_if",
     "What an edit of the step would gain, as the replay predicts it. Gains of several edits do not add up.",

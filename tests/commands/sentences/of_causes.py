@@ -62,6 +62,14 @@ _WORDS = {
     **{"memory": "memory operations", "launch": "launch lag", "unexplained": "unexplained lag"},
     **{"late_begin": "late begin", "host": "host", "synchronisation": "synchronisation"},
 }
+_FACTORS = f"""
+    WITH factors AS (
+        SELECT replica, factor, dimension, parent, any_value(ranks) AS ranks, sum(ideal_ns) AS ideal,
+            sum(time_ns) AS time, sum(lost_ns) AS lost, ideal / time AS value,
+            (SELECT sum(time_ns) FROM efficiencies {_HERE} AND replica IS NULL AND parent IS NULL) AS step
+        FROM efficiencies {_HERE} AND (reason IS NULL OR parent IS NOT NULL) GROUP BY replica, factor, dimension, parent
+    )
+"""
 _LONGEST = f"""
     WITH steps AS (
         SELECT coalesce(step, -1) AS step, sum(duration_ns) AS ns FROM path_segments {_HERE}
@@ -122,6 +130,14 @@ TITLES_OF_CAUSES = (
         "ORDER BY gain DESC, edit, coalesce(rank, -1), coalesce(dimension, 'None') LIMIT 1",
     ),
     Sentence(
+        rf"(?P<v_word>[A-Z][a-z ]+) loses (?P<v_lost>{_LENGTH}) \((?P<v_share>{_SHARE})\) of the (?P<v_step>{_LENGTH}) "
+        r"(step|of (?P<v_steps>\d+) steps), more than any other factor: [a-z ,]+",
+        f"""{_FACTORS}
+        SELECT *, upper(factor[1]) || replace(factor[2:], '_', ' ') AS word, lost / step AS share,
+            (SELECT count(DISTINCT step) FROM efficiencies {_HERE}) AS steps FROM factors
+        WHERE replica IS NULL AND parent = 'parallel_efficiency' ORDER BY lost DESC LIMIT 1""",
+    ),
+    Sentence(
         "No usual edit would surely gain: no error bar is above 0",
         f"{_WHAT_IF} SELECT count(*) AS edits FROM edits HAVING count(*) FILTER (low > 0) = 0 AND count(*) > 0",
     ),
@@ -129,8 +145,8 @@ TITLES_OF_CAUSES = (
 
 CAUSES = (
     Sentence(
-        r"Verdict: (?P<k_limit>.+?)\.( A delay below is no saving\.| The path shows where time counts, not whose fault "
-        r"it is\.)?",
+        r"Verdict: (?P<k_limit>.+?)\.( A (delay|loss) below is no saving\.| The path shows where time counts, not "
+        r"whose fault it is\.)?",
         f"""SELECT true FROM (
             SELECT list(statement) AS statements, count(*) FILTER (severity = 'finding' AND rule <> 'environment')
                 AS found
@@ -176,6 +192,23 @@ CAUSES = (
         SELECT (SELECT sum(n) FROM faults)::BIGINT AS unmatched,
             (SELECT count(*) FROM collectives {_HERE}) AS kernels,
             (SELECT string_agg(n || ' ' || fault, ', ' ORDER BY n DESC, fault) FROM faults) AS faults""",
+    ),
+    Sentence(
+        rf"{_PLACE} · parallel efficiency (?P<v_value>{_PERCENT}): of the (?P<v_time>{_MS}) "
+        rf"(step|of (?P<v_steps>\d+) steps) the mean rank computes (?P<v_ideal>{_MS})",
+        f"""{_FACTORS}
+        SELECT *, (SELECT count(DISTINCT step) FROM efficiencies {_HERE}) AS steps FROM factors
+        WHERE replica IS NULL AND parent IS NULL""",
+    ),
+    Sentence(
+        rf"(?P<v_word>[A-Z][a-z ]+) loses most, (?P<v_lost>{_MS}) \((?P<v_share>{_PERCENT})\): [a-z ,]+",
+        f"""{_FACTORS}
+        SELECT upper(factor[1]) || replace(factor[2:], '_', ' ') AS word, lost, lost / step AS share FROM factors
+        WHERE replica IS NULL AND parent = 'parallel_efficiency' ORDER BY lost DESC LIMIT 1""",
+    ),
+    Sentence(
+        rf"{_PLACE} · parallel efficiency is not known",
+        f"SELECT 1 AS one WHERE NOT EXISTS (FROM efficiencies {_HERE} AND value IS NOT NULL)",
     ),
     Sentence(rf"{_PLACE} · no critical path", f"SELECT 1 AS one WHERE NOT EXISTS (FROM path_segments {_HERE})"),
     Sentence(
@@ -233,6 +266,27 @@ CAUSES_TABLES = (
         ["category"],
         said=f"{_IMBALANCE} SELECT count(*) AS all, least(count(*), {_SHOWN}) AS shown, count(*) > {_SHOWN} AS more "
         "FROM uneven",
+    ),
+    PrintedTable(
+        "Factors, what loses most first; they multiply, and losses add up",
+        f"""{_FACTORS}
+        SELECT replace(coalesce(dimension, factor), '_', ' ') AS factor, value, lost / 1e6 AS ms, lost / step AS share
+        FROM factors WHERE replica IS NULL""",
+        {"factor": "factor", "value": "value", "lost ms": "ms", "of the step": "share"},
+        ["factor"],
+    ),
+    PrintedTable(
+        f"Model replicas, the least efficient first{_FIRST}",
+        f"""{_FACTORS}, parts AS (PIVOT (FROM factors WHERE replica IS NOT NULL AND dimension IS NULL)
+            ON factor IN ('parallel_efficiency', 'load_balance', 'serialisation', 'transfer', 'host')
+            USING any_value(value) GROUP BY replica, ranks)
+        FROM parts ORDER BY parallel_efficiency, replica LIMIT {_SHOWN}""",
+        {
+            **{"replica": "replica", "ranks": "ranks", "efficiency": "parallel_efficiency"},
+            **{"load balance": "load_balance", "serialisation": "serialisation", "transfer": "transfer"},
+            "host": "host",
+        },
+        ["replica"],
     ),
     PrintedTable(
         rf"What edits gain, each alone; gains do not add up{_FIRST}",

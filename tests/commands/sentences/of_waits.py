@@ -280,6 +280,18 @@ WAIT_MAP = (
     ),
 )
 
+_COSTS = """
+    WITH costs AS (
+        SELECT rank, CAST(cause AS VARCHAR) AS cause, sum(cost_ns) AS cost, sum(direct_ns) AS direct,
+            sum(passed_on_ns) AS passed
+        FROM delay_costs WHERE run = $run AND iteration = $iteration GROUP BY rank, cause
+    ),
+    gains AS (
+        SELECT rank, sum(gain_ns) AS gain FROM what_if
+        WHERE run = $run AND iteration = $iteration AND edit = 'fix_rank' AND refusal IS NULL GROUP BY rank
+    )
+"""
+
 WAIT_TABLES = (
     PrintedTable(
         r"Late ranks, those at fault first \(longest wait for each communication among peers of a stage, summed\)",
@@ -294,6 +306,19 @@ WAIT_TABLES = (
             **{"last in": "last", "delay ms": "delay", "own ms": "own", "own, of step": "share"},
         },
         ["rank"],
+    ),
+    PrintedTable(
+        r"First causes of waits, through chains; a cost is the waits of all ranks, a gain what fixing the rank saves"
+        r"(?P<b_more>: the first (?P<v_shown>\d+) of (?P<v_all>\d+))?",
+        f"""{_COSTS} SELECT *, cost / (SELECT sum(cost) FROM costs) AS share, cost / 1e6 AS cost_ms,
+            direct / 1e6 AS direct_ms, passed / 1e6 AS passed_ms, gain / 1e6 AS gain_ms
+        FROM costs LEFT JOIN gains USING (rank) ORDER BY cost DESC, rank, cause LIMIT 20""",
+        {
+            **{"rank": "rank", "cause": "cause", "cost ms": "cost_ms", "of all waits": "share"},
+            **{"direct ms": "direct_ms", "passed on ms": "passed_ms", "gain ms": "gain_ms"},
+        },
+        ["rank", "cause"],
+        said=f"{_COSTS} SELECT count(*) AS all, least(20, count(*)) AS shown, count(*) > 20 AS more FROM costs",
     ),
     PrintedTable(
         "Communication by dimension, sums over the kernels whose waits are known, ms",

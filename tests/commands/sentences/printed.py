@@ -13,6 +13,7 @@ import duckdb
 import pyarrow as pa
 
 _BARS = re.compile(r"[█▏▎▍▌▋▊▉]+")
+_BRANCHES = re.compile(r"(?:[│├└]─? )+")
 _FACTORS = {"ns": 1, "µs": 1e3, "us": 1e3, "ms": 1e6, "s": 1e9}
 
 
@@ -87,7 +88,7 @@ class Reader:
     read: list[str] = field(default_factory=list)
 
     def check(self, output: str) -> None:
-        lines = [_BARS.sub("", line).strip() for line in output.splitlines()]
+        lines = [_BRANCHES.sub("", _BARS.sub("", line)).strip() for line in output.splitlines()]
         lines = [line for line in lines if line]
         at = 0
         while at < len(lines):

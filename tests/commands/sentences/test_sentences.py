@@ -24,6 +24,7 @@ from traceviz_dag.commands.clocks import clocks
 from traceviz_dag.commands.common.summary import iteration_summary, print_summary
 from traceviz_dag.commands.critical_path.critical_path import critical_path
 from traceviz_dag.commands.doctor.doctor import _captures, _print_captures
+from traceviz_dag.commands.efficiencies import efficiencies
 from traceviz_dag.commands.gate import gate
 from traceviz_dag.commands.iterations import iterations
 from traceviz_dag.commands.overlap import overlap
@@ -37,6 +38,7 @@ from traceviz_dag.pipeline.analysis import IterationResult
 from traceviz_dag.pipeline.lake_source import LakeSource
 from traceviz_dag.show.figures.bubble_waterfall import draw_bubble_waterfall
 from traceviz_dag.show.figures.critical_path import draw_critical_path
+from traceviz_dag.show.figures.efficiency_tree import draw_efficiency_tree
 from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
 from traceviz_dag.show.figures.predicted_gains import draw_predicted_gains
 from traceviz_dag.show.figures.rank_timeline import draw_rank_timeline
@@ -45,7 +47,7 @@ from traceviz_dag.show.source import empty_table
 
 COMMANDS = {
     **{"clocks": clocks, "iterations": iterations, "overlap": overlap, "periods": periods, "pipelines": pipelines},
-    **{"waits": waits, "critical-path": critical_path, "what-if": what_if},
+    **{"waits": waits, "critical-path": critical_path, "what-if": what_if, "efficiencies": efficiencies},
 }
 
 ALL_SENTENCES = (*CAUSES, *WAITS, *WAIT_MAP, *TOPOLOGY, *GATE, *SENTENCES)
@@ -68,6 +70,12 @@ SAYS_NOTHING = {
     ("without_topology", "waits"): "have no certain wait",
     ("without_topology", "critical-path"): "so the path may run on other ranks",
     ("blind_rank", "critical-path"): "so the path may run on other ranks",
+    ("without_topology", "efficiencies"): "so what of them is transfer is not known",
+    ("blind_rank", "efficiencies"): "so what of them is transfer is not known",
+    ("without_micro_batches", "efficiencies"): "no matched communication ties ranks 1–3 to rank 0",
+    ("one_rank", "efficiencies"): "1 of 4 ranks were read",
+    ("missing_stage", "efficiencies"): "3 of 4 ranks were read",
+    ("split_pipelines", "efficiencies"): "2 of 4 ranks were read",
     ("blind_rank", "waits"): "have no certain wait",
     ("scattered", "waits"): "have no certain wait",
     ("blind_rank", "pipelines"): "not every bubble can be parted",
@@ -380,8 +388,12 @@ def titles_of_causes(job: str) -> list[tuple[Reader, str]]:
         reading = Reader(Home(home_of(job)), TITLES_OF_CAUSES, ())
         reading.place = {"run": each.run, "iteration": each.iteration}
         source = LakeSource(each.lake, each.run, each.iteration)
-        for draw in (draw_critical_path, draw_predicted_gains):
-            lines = " ".join(texts(draw(source)))
+        for draw in (draw_critical_path, draw_predicted_gains, draw_efficiency_tree):
+            figure = draw(source)
+            if figure is None:
+                assert draw is draw_efficiency_tree and (job, "efficiencies") in SAYS_NOTHING
+                continue
+            lines = " ".join(texts(figure))
             assert ("PARTIAL" in lines) == (job in LACKS_RANKS)
             found += [(reading, sentence) for sentence in (own_title(draw, source) or "").split("; ")]
     return found

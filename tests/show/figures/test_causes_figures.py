@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from matplotlib.collections import LineCollection
 
-from tests.show.across_ranks import MS, STEP_NS, US, gain_rows, path_job
+from tests.show.across_ranks import MS, STEP, STEP_NS, US, gain_rows, one_row, path_job
 from tests.show.drawn import collections, numbers, texts, title
 from tests.show.job import MemorySource
+from traceviz_dag.analyze.causes.efficiencies import Replayed, factor_rows
 from traceviz_dag.show.figures.critical_path import draw_critical_path
+from traceviz_dag.show.figures.efficiency_tree import draw_efficiency_tree
 from traceviz_dag.show.figures.path_lanes import MOST_LANES
 from traceviz_dag.show.figures.predicted_gains import draw_predicted_gains
 from traceviz_dag.show.page import palette
@@ -161,3 +164,40 @@ def test_of_many_edits_the_largest_gains_are_drawn_and_without_any_prediction_no
     assert "10 more gain 10.0 µs or less each" in " ".join(texts(figure))
     refused = gain_rows([{"refusal": "the traces have no GPU"}], STEP_NS)
     assert draw_predicted_gains(MemorySource({"what_if": {None: refused}})) is None
+
+
+def test_the_efficiency_tree_is_the_step_and_each_loss_lies_below_what_it_is_a_part_of():
+    arrays = {"stage": [0, 1], "replica": [0, 0], "useful_ns": [40 * MS, 80 * MS], "ideal_ns": [90 * MS, 90 * MS]}
+    restored = {"tp": np.array([95, 95]) * MS, "pp": np.array([120, 120]) * MS}
+    step = Replayed(
+        **{name: np.array(values) for name, values in arrays.items()},
+        restored=restored,
+        measured_ns=np.array([119, 125]) * MS,
+    )
+    table = pa.concat_tables([one_row("efficiencies", **{"step": STEP, **row}) for row in factor_rows(step)])
+    figure = draw_efficiency_tree(MemorySource({"efficiencies": {None: table}}))
+    assert title(figure) == (
+        "Transfer loses 30.0 ms (24 %) of the 125 ms step, more than any other factor: communications take time once "
+        "all have arrived, and nothing hides it"
+    )
+    drawn = {
+        name: (round(box.starts[0] / MS, 6), round(box.ends[0] / MS, 6)) for name, box in collections(figure).items()
+    }
+    assert drawn == {
+        **{"useful": (0, 60), "step/transfer": (60, 90), "step/load balance": (90, 110)},
+        **{"step/serialisation": (110, 120), "step/host": (120, 125)},
+        **{
+            "transfer": (60, 90),
+            "pp": (60, 85),
+            "tp": (85, 90),
+            "load balance": (90, 110),
+            "between stages": (90, 110),
+        },
+        **{"serialisation": (110, 120), "host": (120, 125)},
+    }
+    assert {"Parallel efficiency", "48.0 %", "65.0 ms", "52 %", "TP", "94.7 %", "5.00 ms"} <= set(texts(figure))
+    refused = one_row("efficiencies", step=STEP, factor="parallel_efficiency", reason="1 of 4 ranks were read")
+    assert draw_efficiency_tree(MemorySource({"efficiencies": {None: refused}})) is None
+    both = pa.concat_tables([table, refused])
+    said = texts(draw_efficiency_tree(MemorySource({"efficiencies": {None: both}})))
+    assert any(line.endswith("is left out: 1 of 4 ranks were read") for line in said)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.show.colour_vision import distance, least_distance
 from traceviz_dag.show.page import palette
+from traceviz_dag.show.page.factor_rows import COLOURS
 from traceviz_dag.vocabulary import Category
 
 LEAST_DISTANCE = 14.0
@@ -48,6 +49,7 @@ TOUCHING = {
         *(palette.PAPER, palette.COMPUTATION_ONLY, palette.FILL_DRAIN),
         *(palette.IMBALANCE, palette.JITTER, palette.STALL),
     ),
+    "factors": (palette.PAPER, palette.COMPUTATION_ONLY, *COLOURS.values()),
 }
 
 

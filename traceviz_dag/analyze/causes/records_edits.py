@@ -25,11 +25,11 @@ from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.records.pipeline_records import OPERATIONS, Operation
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Dimension
 
-_OWN = (Operation.FORWARD, Operation.BACKWARD, Operation.GARBAGE_COLLECTION, Operation.OPTIMIZER)
+OWN = (Operation.FORWARD, Operation.BACKWARD, Operation.GARBAGE_COLLECTION, Operation.OPTIMIZER)
 """What a rank does by itself."""
 
 _ITEMS = (Operation.FORWARD, Operation.BACKWARD)
-_DIMENSIONS = {
+SERVES = {
     **dict.fromkeys(MESSAGES, Dimension.PP),
     **dict.fromkeys((Operation.GATHER, Operation.REDUCE_SCATTER), Dimension.DP),
     Operation.LAYERNORM: Dimension.TP,
@@ -126,7 +126,7 @@ class RecordsWhatIf:
 
     def dimensions(self) -> list[str]:
         """Dimensions of the recorded communication."""
-        return sorted({_DIMENSIONS[kind].value for kind in self._kinds if kind in _DIMENSIONS})
+        return sorted({SERVES[kind].value for kind in self._kinds if kind in SERVES})
 
     @cached_property
     def _kinds(self) -> list[Operation]:
@@ -136,7 +136,7 @@ class RecordsWhatIf:
     def _whose(self) -> tuple[Int64, Int64, Int64]:
         """Own operations of one rank, kind and chunk: per operation their number, -1 elsewhere; rank, kind of each."""
         work = self.work
-        mine = np.flatnonzero(self._is(*_OWN))
+        mine = np.flatnonzero(self._is(*OWN))
         first, number = number_groups(work.rank[mine], work.operation[mine], work.chunk[mine])
         result = np.full(len(work), -1)
         result[mine] = number
@@ -198,7 +198,7 @@ class RecordsWhatIf:
         return np.isin(self.work.operation, [OPERATIONS.index(kind) for kind in kinds])
 
     def _serves(self, dimension: str) -> Bool:
-        chosen = [kind for kind, serves in _DIMENSIONS.items() if dimension in (ALL_DIMENSIONS, serves.value)]
+        chosen = [kind for kind, serves in SERVES.items() if dimension in (ALL_DIMENSIONS, serves.value)]
         return self._is(*chosen)
 
     def _applied(self, edits: Sequence[RecordsEdit]) -> Int64:

@@ -177,13 +177,17 @@ class StepWork:
         lags[edge + count :] = of_kernel[begins[self.members.rank] + self.members.kernel]
         return durations, lags
 
+    def lengths(self, ends: Int64) -> Int64:
+        """How long the step of each rank takes, from its own begin to its end."""
+        return np.asarray(ends[self._ends()] - ends[self._begins()], dtype=np.int64)
+
     def step_ns(self, ends: Int64) -> int:
-        """How long the step takes: the longest of any rank, from its own begin to its end."""
-        return int((ends[self._ends()] - ends[self._begins()]).max())
+        """How long the step takes: the longest of any rank."""
+        return int(self.lengths(ends).max())
 
     def longest(self, ends: Int64) -> int:
         """Place of the rank whose step is the longest."""
-        return int((ends[self._ends()] - ends[self._begins()]).argmax())
+        return int(self.lengths(ends).argmax())
 
     def _ends(self) -> Int64:
         return self.base[:-1] + np.array([work.end for work in self.works])
@@ -325,4 +329,11 @@ def without_lags(times: Sequence[Times]) -> tuple[Times, ...]:
             section_lag_ns=np.zeros_like(each.section_lag_ns),
         )
         for each in times
+    )
+
+
+def without_hosts(times: Sequence[Times]) -> tuple[Times, ...]:
+    """The same, and without the host's own time: all ranks begin at once, and each step ends with its GPU."""
+    return tuple(
+        replace(each, section_ns=np.zeros_like(each.section_ns), host_end_ns=0) for each in without_lags(times)
     )

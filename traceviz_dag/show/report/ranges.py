@@ -86,7 +86,9 @@ def _fall(fall: Fall, top: float, height: float, reach: float, room: float) -> M
             continue
         parts.append(_box(f"{piece.name}: {signed(piece.ns)}", (first, last), (at, _STEP), piece.colour))
         if abs(piece.ns) >= 0.01 * reach:
-            parts.append(_words(signed(piece.ns), last + 4, at + _STEP - 3, "label small"))
+            # The line must not go through the words: they are right of it then.
+            left = edges[-1] if last < edges[-1] < last + _BESIDE - 4 else last
+            parts.append(_words(signed(piece.ns), left + 4, at + _STEP - 3, "label small"))
     line = Markup('<line x1="{0:.1f}" x2="{0:.1f}" y1="{1:.1f}" y2="{2:.1f}" class="whisker"/>')
     parts.append(line.format(edges[-1], top, top + height))
     # The words of the pieces may reach this far.

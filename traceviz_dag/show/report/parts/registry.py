@@ -6,6 +6,7 @@ from traceviz_dag.show.report.parts import (
     against,
     clocks,
     coverage,
+    efficiencies,
     findings,
     kernels,
     memory,
@@ -20,7 +21,7 @@ from traceviz_dag.show.report.parts import (
 from traceviz_dag.show.report.parts.part import Part
 
 PARTS: tuple[Part, ...] = (
-    *(overview.PART, timeline.PART, findings.PART, overlap.PART),
-    *(waits.PART, pipelines.PART, path.PART, kernels.PART, memory.PART, clocks.PART, coverage.PART, against.PART),
+    *(overview.PART, timeline.PART, findings.PART, overlap.PART, waits.PART, pipelines.PART),
+    *(path.PART, efficiencies.PART, kernels.PART, memory.PART, clocks.PART, coverage.PART, against.PART),
     what_if.PART,
 )

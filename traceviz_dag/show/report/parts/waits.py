@@ -53,6 +53,20 @@ GROUP BY waiting.place, late.place, dimension
 ORDER BY wait_ns DESC, waiting, late, dimension
 """
 
+COSTS_SQL = """
+WITH costs AS (
+    SELECT rank, stage, cause, sum(cost_ns)::BIGINT AS cost_ns, sum(direct_ns)::BIGINT AS direct_ns,
+        sum(passed_on_ns)::BIGINT AS passed_on_ns
+    FROM delay_costs WHERE run = $run AND iteration = $iteration GROUP BY rank, stage, cause
+), gains AS (
+    SELECT rank, sum(gain_ns)::BIGINT AS gain_ns FROM what_if
+    WHERE run = $run AND iteration = $iteration AND edit = 'fix_rank' AND refusal IS NULL GROUP BY rank
+)
+SELECT rank, stage, cause, cost_ns, direct_ns, passed_on_ns, cost_ns / sum(cost_ns) OVER () AS cost_share, gain_ns
+FROM costs LEFT JOIN gains USING (rank) ORDER BY cost_ns DESC, rank NULLS LAST, cause
+"""
+"""As ``analyze.causes.cost_rows.costs_and_gains`` has them."""
+
 PARTS_SQL = """
 SELECT dimension, count(*) AS kernels, sum(hidden_wait_ns)::BIGINT AS hidden_wait_ns,
     sum(exposed_wait_ns)::BIGINT AS exposed_wait_ns, sum(hidden_transfer_ns)::BIGINT AS hidden_transfer_ns,
@@ -100,6 +114,7 @@ _DID_WORDS = (
     "yet; idle: it had."
 )
 _LEAST_PART = 0.01
+_MOST_CAUSES = 12
 _WAITS = (
     ("exposed_wait_ns", "exposed wait", palette.EXPOSED_WAIT),
     ("exposed_transfer_ns", "exposed transfer", palette.EXPOSED_TRANSFER),
@@ -126,6 +141,7 @@ def waits(told: Told) -> Markup | None:
     parts = [
         said,
         _late(late, lead),
+        _costs(told),
         _pairs(told, rows),
         _by_dimension(told),
         _links(told),
@@ -312,6 +328,35 @@ def _did(asked: Asked, row: Mapping[str, Any]) -> Markup:
         Markup("{} {}").format(words, asked.fact(signed(length)))
         for length, words in lengths
         if abs(length) >= _LEAST_PART * row["wait_ns"]
+    )
+
+
+def _costs(told: Told) -> Markup:
+    """The first causes of waits, each beside what fixing its rank gains."""
+    asked = told.book.ask("First causes of waits", COSTS_SQL)
+    if not asked.rows:
+        return Markup("")
+    shown, left = top(asked.rows, "causes", _MOST_CAUSES)
+    lines = [
+        [
+            "unknown" if row["rank"] is None else f"{row['rank']}",
+            "–" if row["stage"] is None else f"{row['stage']}",
+            printable(row["cause"]),
+            *(asked.fact(duration(row[name])) for name in ("cost_ns", "direct_ns", "passed_on_ns")),
+            asked.fact(percent(row["cost_share"])),
+            "–" if row["gain_ns"] is None else asked.fact(signed(row["gain_ns"])),
+        ]
+        for row in shown
+    ]
+    return section(
+        "First causes of waits",
+        table(
+            ["rank", "stage", "cause", "cost", "direct", "passed on", "of all waits", "gain of fixing the rank"],
+            lines,
+            "A cost is what waits of all ranks took together, charged through chains to whoever was late first. It is "
+            "no saving; the gain is what the replay predicts for fixing the rank, where it was asked.",
+        ),
+        left,
     )
 
 

@@ -1,0 +1,113 @@
+"""Parallel efficiency: how much of the step the mean rank computes, which factor loses the rest, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from traceviz_dag.analyze.causes.factors import Factor, over_steps, with_branches
+from traceviz_dag.analyze.wording import duration
+from traceviz_dag.printable import printable
+from traceviz_dag.show.page import palette
+from traceviz_dag.show.page.factor_rows import COLOURS, USEFUL, efficiency_finding, label, measures, refused_steps
+from traceviz_dag.show.report.charts import Piece, legend
+from traceviz_dag.show.report.evidence import Asked
+from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, table, top
+from traceviz_dag.show.report.ranges import Fall, waterfall
+
+FACTORS_SQL = """
+SELECT step, replica, ranks, factor, dimension, parent, value, ideal_ns, time_ns, lost_ns, reason
+FROM efficiencies WHERE run = $run AND iteration = $iteration
+"""
+
+_MOST_REPLICAS = 8
+
+
+def efficiencies(told: Told) -> Markup | None:
+    """The part."""
+    asked = told.book.ask("Factors of parallel efficiency", FACTORS_SQL)
+    notes = Markup("").join(
+        Markup('<p class="attention">{}</p>').format(asked.statement(f"{printable(line)}."))
+        for line in refused_steps(asked.rows)
+    )
+    of_replica: dict[int | None, list[dict[str, Any]]] = {}
+    for row in over_steps(asked.rows):
+        of_replica.setdefault(row["replica"], []).append(row)
+    mine = of_replica.pop(None, None)
+    if mine is None:
+        return section("Parallel efficiency", notes) if notes else None
+    return Markup("").join([_tree(asked, mine, notes), _replicas(asked, mine, of_replica)])
+
+
+def _tree(asked: Asked, mine: Sequence[Mapping[str, Any]], notes: Markup) -> Markup:
+    whole = mine[0]
+    several = f" Sums over {whole['steps']} steps." if whole["steps"] > 1 else ""
+    rows = [
+        [f"{branch}{label(row)}", *map(asked.fact, measures(row, whole["time_ns"]))]
+        for branch, row in with_branches(mine)
+    ]
+    return section(
+        "Parallel efficiency",
+        paragraph(asked.statement(f"{efficiency_finding(mine)}.")),
+        notes,
+        waterfall(
+            "The useful time of the mean rank, and what each factor adds up to the step", [_fall("all ranks", mine)]
+        ),
+        _legend(),
+        table(
+            ["factor", "value", "lost", "of the step"],
+            rows,
+            f"The mean of {whole['ranks']} ranks computes {duration(whole['ideal_ns'])}. What loses most comes first; "
+            f"factors multiply, and losses add up. A loss is no saving: the replay of an edit predicts that.{several}",
+        ),
+    )
+
+
+def _replicas(
+    asked: Asked, mine: Sequence[Mapping[str, Any]], of_replica: Mapping[int | None, Sequence[Mapping[str, Any]]]
+) -> Markup:
+    if not of_replica:
+        return Markup("")
+    ordered = sorted(of_replica.values(), key=lambda rows: (rows[0]["value"], rows[0]["replica"]))
+    shown, left = top(ordered, "model replicas", _MOST_REPLICAS)
+    levels = (Factor.PARALLEL_EFFICIENCY, *COLOURS)
+    lines = []
+    for rows in shown:
+        of_factor = {row["factor"]: row for row in rows if row["parent"] != Factor.TRANSFER}
+        values = [asked.fact(measures(of_factor[factor], mine[0]["time_ns"])[0]) for factor in levels]
+        lines.append([f"{rows[0]['replica']}", f"{rows[0]['ranks']}", *values])
+    return section(
+        "Model replicas",
+        waterfall("The same of each model replica", [_fall(f"replica {rows[0]['replica']}", rows) for rows in shown]),
+        _legend(),
+        table(
+            ["replica", "ranks", *map(_words, levels)],
+            lines,
+            "The least efficient first.",
+        ),
+        left,
+    )
+
+
+def _fall(name: str, rows: Sequence[Mapping[str, Any]]) -> Fall:
+    of_factor = {row["factor"]: row for row in rows if row["parent"] != Factor.TRANSFER}
+    pieces = [
+        Piece(factor.value.replace("_", " "), of_factor[factor]["lost_ns"], colour)
+        for factor, colour in COLOURS.items()
+    ]
+    useful = Piece(USEFUL, rows[0]["ideal_ns"], palette.COMPUTATION_ONLY)
+    return Fall(name, useful, pieces, measures(rows[0], rows[0]["time_ns"])[0])
+
+
+def _words(factor: Factor) -> str:
+    return factor.value.replace("_", " ")
+
+
+def _legend() -> Markup:
+    lost = {f"lost: {_words(factor)}": colour for factor, colour in COLOURS.items()}
+    return legend({USEFUL: palette.COMPUTATION_ONLY, **lost})
+
+
+PART = Part("efficiencies", "Efficiency", ("efficiencies",), efficiencies)
