@@ -113,6 +113,9 @@ def _faults() -> Iterator[Case]:
     yield _fixed("pp4 split", _PIPELINE, Faults(bad_stage_split=1), _general("even_layers"), "even layers")
     unseen = replace(_PIPELINE, stacks=False)
     yield _fixed("pp4 split, no stacks", unseen, Faults(bad_stage_split=3), _general("even_layers"), "even layers")
+    # Launches follow the layers, and the host is hardly ahead of the GPU.
+    narrow = replace(_PIPELINE, hidden=1024, heads=8, feed_forward=4096, layers=12, seed=7003)
+    yield _fixed("pp4 split, small hidden", narrow, Faults(bad_stage_split=2), _general("even_layers"), "even layers")
     two_stages = replace(_PLAIN, pp=2, microbatches=6, layers=8)
     yield _fixed("pp2 split", two_stages, Faults(bad_stage_split=1), _general("even_layers"), "even layers")
     yield _fixed("pp4 stall 0", _PIPELINE, Faults(data_stall=0), _fix(0), "fix rank 0")

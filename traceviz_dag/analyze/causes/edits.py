@@ -6,7 +6,7 @@ these in the replay. So faster communication does not shorten a wait for a rank 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -122,7 +122,7 @@ class StepEdits:
         # Work that is gone starts no later than what is before it ends.
         mine = replace(mine, duration_ns=duration, lag_ns=np.where(extra, np.minimum(mine.lag_ns, 0), mine.lag_ns))
         late = np.maximum(self.pauses[place], self.extra_launches[place])
-        result[place] = self._on_time(place, _without_pauses(self.step.works[place], mine, late))
+        result[place] = self._on_time(place, _launched_earlier(self.step.works[place], mine, late))
         return tuple(result)
 
     def _on_time(self, place: int, mine: Times) -> Times:
@@ -262,6 +262,8 @@ class StepEdits:
     def even_layers(self, times: AllTimes) -> AllTimes:
         """Give every stage the same number of layers: what layers and their parameters take grows with their number.
 
+        So do launches of layers, and what the host takes before each.
+
         Forward kernels name their layer, or the numbers of their kinds show how many there are (``_layers_by_kinds``).
         Of the others in steps of micro-batches see ``_run_by_layer``, of the rest ``_of_a_layer``.
 
@@ -278,7 +280,11 @@ class StepEdits:
             for place, mask in enumerate(masks):
                 if total[place]:
                     factor[place] = np.where(mask, max(1 + longer[place] / total[place], 0.0), factor[place])
-        return tuple(_scaled(mine, each) for mine, each in zip(times, factor, strict=True))
+        launched = (
+            _launched_as_often(work, mine, each)
+            for (work, mine), each in zip(self._parts(times), layers.factor, strict=True)
+        )
+        return tuple(_scaled(mine, each) for mine, each in zip(launched, factor, strict=True))
 
     @cached_property
     def layers(self) -> Layers:
@@ -322,7 +328,7 @@ class StepEdits:
             NoEvidenceError: no launches are known, or not those of communication.
         """
         self._check_launches(self.step.ranks if rank is None else (rank,))
-        result = [_without_pauses(*each) for each in zip(self.step.works, times, self.pauses, strict=True)]
+        result = [_launched_earlier(*each) for each in zip(self.step.works, times, self.pauses, strict=True)]
         if rank is None:
             return tuple(result)
         place = self.step.ranks.index(rank)
@@ -666,25 +672,40 @@ def step_items(work: RankWork) -> tuple[Int64, Int64]:
     return inside[first], number
 
 
-def _without_pauses(work: RankWork, times: Times, late: Int64) -> Times:
-    """Bring forward what the host launches after each pause, within its section; and the call that ends the section.
+def _launched_earlier(work: RankWork, times: Times, by: Int64) -> Times:
+    """Bring forward what the host launches from each kernel on, within its section; and the call that ends the section.
 
-    Where another edit has changed the launches, the pauses are gone already.
+    Where another edit has changed the launches, what they were is gone already.
+
+    Args:
+        by: how much earlier each kernel is launched than before, ns, besides what those before it are; later below 0.
     """
     if times.launch_ns is not work.launch_ns:
         return times
-    section = work.section[work.segment]
     launch, own = times.launch_ns.copy(), times.section_ns.copy()
     host_end = times.host_end_ns
-    for number in range(len(work.section_ns)):
-        mine = np.flatnonzero((section == number) & (launch != MISSING))
-        total = int(late[mine].sum())
-        if not total:
-            continue
-        mine = mine[np.argsort(launch[mine], kind="stable")]
-        launch[mine] -= np.cumsum(late[mine])
+    for number, mine in _launches(work):
+        total = int(by[mine].sum())
+        launch[mine] -= np.cumsum(by[mine])
         if number + 1 < len(own):
             own[number + 1] -= total
         else:
             host_end -= total
     return replace(times, launch_ns=launch, section_ns=own, host_end_ns=host_end)
+
+
+def _launches(work: RankWork) -> Iterator[tuple[int, Int64]]:
+    """The number of each section of a host, and the kernels that it launches there, in the order of launch."""
+    section = work.section[work.segment]
+    for number in range(len(work.section_ns)):
+        mine = np.flatnonzero((section == number) & (work.launch_ns != MISSING))
+        yield number, mine[np.argsort(work.launch_ns[mine], kind="stable")]
+
+
+def _launched_as_often(work: RankWork, times: Times, factor: Float64) -> Times:
+    """Let the host take ``factor`` times as long from the launch before to that of each kernel."""
+    earlier = np.zeros(len(work.kernels), np.int64)
+    for _, mine in _launches(work):
+        before = np.diff(work.launch_ns[mine], prepend=0)
+        earlier[mine] = before - np.rint(before * factor[mine]).astype(np.int64)
+    return _launched_earlier(work, times, earlier)

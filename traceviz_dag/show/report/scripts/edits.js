@@ -216,26 +216,46 @@ function withoutPauses(step, times, place, extra = false) {
   const [low, high] = [step.kernelBegins[place], step.kernelBegins[place + 1]];
   /** @type {Map<number, number>} */
   const paused = new Map();
-  const sections = new Set();
   const sorts = [[pause_kernel, pause_ns], ...(extra ? [[extra_kernel, extra_ns]] : [])];
   for (const [kernels, late] of sorts) {
     kernels.forEach((kernel, number) => {
       if (kernel < low || kernel >= high || times.launch[kernel] === -Infinity) return;
       paused.set(kernel, Math.max(paused.get(kernel) ?? 0, late[number]));
-      sections.add(step.sectionOf[kernel]);
     });
   }
-  const [launch, section, hostEnd] = [times.launch.slice(), times.section.slice(), times.hostEnd.slice()];
+  return launchedEarlier(step, times, place, (kernel) => paused.get(kernel) ?? 0);
+}
+
+/**
+ * A rank's launches by section, in the order of launch.
+ * @param {Step} step @param {Times} times @param {number} place @returns {Map<number, number[]>}
+ */
+function launchesOf(step, times, place) {
   /** @type {Map<number, number[]>} */
-  const launches = new Map([...sections].map((one) => [one, []]));
-  for (let kernel = low; kernel < high; kernel++) {
-    if (launch[kernel] !== -Infinity) launches.get(step.sectionOf[kernel])?.push(kernel);
+  const launches = new Map();
+  for (let kernel = step.kernelBegins[place]; kernel < step.kernelBegins[place + 1]; kernel++) {
+    if (times.launch[kernel] === -Infinity) continue;
+    const known = launches.get(step.sectionOf[kernel]);
+    if (known) known.push(kernel);
+    else launches.set(step.sectionOf[kernel], [kernel]);
   }
-  for (const [number, mine] of launches) {
+  for (const mine of launches.values())
     mine.sort((one, other) => times.launch[one] - times.launch[other] || one - other);
+  return launches;
+}
+
+/**
+ * What a host launches from each kernel on, and the call that ends the section, brought forward.
+ * @param {Step} step @param {Times} times @param {number} place
+ * @param {(kernel: number) => number} by how much earlier each kernel is launched, besides what those before it are
+ * @returns {Times}
+ */
+function launchedEarlier(step, times, place, by) {
+  const [launch, section, hostEnd] = [times.launch.slice(), times.section.slice(), times.hostEnd.slice()];
+  for (const [number, mine] of launchesOf(step, times, place)) {
     let total = 0;
     for (const kernel of mine) {
-      total += paused.get(kernel) ?? 0;
+      total += by(kernel);
       launch[kernel] -= total;
     }
     if (number + 1 < step.sectionBegins[place + 1]) section[number + 1] -= total;
@@ -370,6 +390,11 @@ function evenLayers(step, times) {
   const mean = ofStage.reduce((sum, one) => sum + one, 0) / ofStage.length;
   const { layer_factor: which, layer_set: flags } = step.columns;
   const factor = which.map((place) => factors[place]);
+  /** @type {Times} */
+  let result = times;
+  ranks.forEach((_, rank) => {
+    if (times.launched[rank]) result = launchedAsOften(step, result, rank, (kernel) => factors[which[kernel]]);
+  });
   for (let set = 0; set < sets; set++) {
     const bit = 1 << set;
     const total = ranks.map((_, rank) => {
@@ -389,7 +414,23 @@ function evenLayers(step, times) {
       }
     });
   }
-  return { ...times, duration: times.duration.map((taken, kernel) => rounded(taken * factor[kernel])) };
+  return { ...result, duration: times.duration.map((taken, kernel) => rounded(taken * factor[kernel])) };
+}
+
+/**
+ * A host that takes so many times as long from the launch before to that of each kernel.
+ * @param {Step} step @param {Times} times @param {number} place @param {(kernel: number) => number} factor
+ */
+function launchedAsOften(step, times, place, factor) {
+  /** @type {Map<number, number>} */
+  const earlier = new Map();
+  for (const mine of launchesOf(step, times, place).values()) {
+    mine.forEach((kernel, number) => {
+      const before = times.launch[kernel] - (number ? times.launch[mine[number - 1]] : 0);
+      earlier.set(kernel, before - rounded(before * factor(kernel)));
+    });
+  }
+  return launchedEarlier(step, times, place, (kernel) => earlier.get(kernel) ?? 0);
 }
 
 /**
