@@ -166,7 +166,7 @@ TABLES = {
     ),
     "efficiencies": Reading(
         "Rows with `replica` NULL are of all ranks. `lost_ns` says what of the step each factor loses; factors multiply"
-        " to `parallel_efficiency`, the losses add up. `parent` says what a row is a part of.",
+        " to the parallel efficiency, the losses add up. `parent` says what a row is a part of.",
         ("efficiencies",),
     ),
     "delay_costs": Reading(

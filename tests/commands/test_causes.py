@@ -163,6 +163,34 @@ def test_critical_imbalance_is_the_paths_time_less_the_mean_ranks():
     assert "Critical imbalance" not in ask("critical-path", "--home", home_of("one_rank"))[1]
 
 
+def test_efficiencies_are_rows_of_all_ranks_and_each_replica_and_a_refusal_is_one_with_its_reason():
+    found = rows("efficiencies", "--home", home_of("two_steps"))
+    of_all = {(row["factor"], row["dimension"]): row for row in found if row["replica"] is None}
+    whole = of_all["parallel_efficiency", None]
+    assert (whole["steps"], whole["ranks"], whole["reason"]) == (2, 4, None)
+    parts = [of_all[factor, None] for factor in ("load_balance", "serialisation", "transfer", "host")]
+    assert sum(row["lost_ns"] for row in parts) == whole["lost_ns"] == whole["time_ns"] - whole["ideal_ns"]
+    assert {row["replica"] for row in found} == {None, 0, 1}
+    (row,) = rows("efficiencies", "--home", home_of("missing_stage"), code=2)
+    assert row["value"] is row["factor"] is None and row["reason"].startswith("3 of 4 ranks were read in this step")
+    code, output, line = ask("efficiencies", "--home", home_of("missing_stage"))
+    assert code == 2 and "parallel efficiency is not known" in output and "3 of 4 ranks were read" in output and line
+
+
+def test_costs_of_waits_stand_beside_gains_and_add_up_to_all_waits():
+    home = home_of("slow_rank")
+    (answer,) = rows("waits", "--home", home)
+    costs = answer["costs"]
+    stored = open_lake(home).query("SELECT sum(cost_ns)::BIGINT AS ns FROM delay_costs").to_pylist()
+    assert sum(row["cost_ns"] for row in costs) == stored[0]["ns"]
+    assert all(row["cost_ns"] == row["direct_ns"] + row["passed_on_ns"] for row in costs)
+    # Clocks of the ranks differ by 3 ms: the graph needs none, and finds the waits that solved clocks show.
+    waits = sum(row["wait_ns"] for row in answer["matrix"])
+    assert stored[0]["ns"] == pytest.approx(waits, rel=0.01)
+    (gain,) = {row["gain_ns"] for row in costs if row["rank"] == 5}
+    assert gain == rows("what-if", "--home", home, "--fix-rank", 5)[0]["gain_ns"]
+
+
 def test_uneven_experts_are_a_usual_edit_and_refused_where_there_are_none():
     stored = rows("what-if", "--home", home_of("uneven_experts"))
     (asked,) = rows("what-if", "--home", home_of("uneven_experts"), "--balanced-experts")

@@ -68,6 +68,9 @@ def efficiencies(
         else:
             for each, answer in zip(iterations, answers, strict=True):
                 _print(partial(print_lead, each, relation="A loss below is no saving."), answer["rows"], limit)
+                if answer["reason"] is not None and answer["partial"]:
+                    # The line at the end speaks of what was not read.
+                    print_wrapped(answer["reason"], 4, "  ")
     end_untold(answers)
 
 

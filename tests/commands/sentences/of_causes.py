@@ -210,6 +210,12 @@ CAUSES = (
         rf"{_PLACE} · parallel efficiency is not known",
         f"SELECT 1 AS one WHERE NOT EXISTS (FROM efficiencies {_HERE} AND value IS NOT NULL)",
     ),
+    Sentence(
+        r"(?P<v_read>\d+) of (?P<v_world>\d+) ranks were read in this step, so who waited for whom is not known; "
+        r"analyse the traces of all ranks",
+        f"""SELECT any_value(expected_ranks) AS world, (SELECT count(DISTINCT rank) FROM kernels {_HERE}) AS read
+        FROM runs {_HERE}""",
+    ),
     Sentence(rf"{_PLACE} · no critical path", f"SELECT 1 AS one WHERE NOT EXISTS (FROM path_segments {_HERE})"),
     Sentence(
         rf"{_PLACE} · nothing can be predicted",

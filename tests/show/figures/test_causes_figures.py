@@ -195,7 +195,7 @@ def test_the_efficiency_tree_is_the_step_and_each_loss_lies_below_what_it_is_a_p
         },
         **{"serialisation": (110, 120), "host": (120, 125)},
     }
-    assert {"Parallel efficiency", "48.0 %", "65.0 ms", "52 %", "TP", "94.7 %", "5.00 ms"} <= set(texts(figure))
+    assert {"Parallel efficiency", "48 %", "65.0 ms", "52 %", "TP", "95 %", "5.00 ms"} <= set(texts(figure))
     refused = one_row("efficiencies", step=STEP, factor="parallel_efficiency", reason="1 of 4 ranks were read")
     assert draw_efficiency_tree(MemorySource({"efficiencies": {None: refused}})) is None
     both = pa.concat_tables([table, refused])

@@ -93,7 +93,7 @@ def _draw(axes: Axes, start_ns: int, length_ns: int, band: Band, scale: TimeScal
 def _caption(source: TableSource, table: Sequence[Mapping[str, Any]], told: Sequence[Mapping[str, Any]]) -> Caption:
     whole = told[0]
     efficiency = (
-        f"parallel efficiency {100 * whole['value']:.1f} %: the mean of {whole['ranks']} ranks computes "
+        f"parallel efficiency {measures(whole, whole['time_ns'])[0]}: the mean of {whole['ranks']} ranks computes "
         f"{duration(whole['ideal_ns'])}"
     )
     entries = [LegendEntry(USEFUL, palette.COMPUTATION_ONLY)]

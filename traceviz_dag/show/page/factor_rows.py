@@ -77,7 +77,7 @@ def measures(row: Mapping[str, Any], step_ns: int) -> tuple[str, str, str]:
         return "–", "–", "–"
     sign = "−" * (row["lost_ns"] < 0)
     lost = abs(row["lost_ns"])
-    return f"{100 * row['value']:.1f} %", f"{sign}{duration(lost)}", f"{sign}{share(lost, step_ns)}"
+    return share(round(row["value"] * 1e6), 1_000_000), f"{sign}{duration(lost)}", f"{sign}{share(lost, step_ns)}"
 
 
 def refused_steps(table: Sequence[Mapping[str, Any]]) -> list[str]:

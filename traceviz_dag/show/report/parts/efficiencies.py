@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from traceviz_dag.analyze.causes.factors import Factor, over_steps, with_branches
-from traceviz_dag.analyze.wording import duration
+from traceviz_dag.analyze.wording import capitalised, duration
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.factor_rows import COLOURS, USEFUL, efficiency_finding, label, measures, refused_steps
@@ -18,27 +18,46 @@ from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, 
 from traceviz_dag.show.report.ranges import Fall, waterfall
 
 FACTORS_SQL = """
-SELECT step, replica, ranks, factor, dimension, parent, value, ideal_ns, time_ns, lost_ns, reason
-FROM efficiencies WHERE run = $run AND iteration = $iteration
+WITH known AS (
+    SELECT * FROM efficiencies WHERE run = $run AND iteration = $iteration AND lost_ns IS NOT NULL
+)
+SELECT replica, any_value(ranks) AS ranks, count(*) AS steps, factor, dimension, sum(ideal_ns)::BIGINT AS ideal_ns,
+    sum(time_ns)::BIGINT AS time_ns, sum(lost_ns)::BIGINT AS lost_ns, sum(ideal_ns) / sum(time_ns) AS value,
+    (SELECT sum(time_ns)::BIGINT FROM known WHERE replica IS NULL AND parent IS NULL) AS step_ns
+FROM known GROUP BY replica, factor, dimension ORDER BY replica NULLS FIRST, lost_ns DESC, factor, dimension
+"""
+"""Over the steps, as ``analyze.causes.factors.over_steps`` sums them."""
+
+REFUSED_SQL = """
+SELECT step, reason FROM efficiencies
+WHERE run = $run AND iteration = $iteration AND parent IS NULL AND reason IS NOT NULL ORDER BY step NULLS FIRST
 """
 
+_COLUMNS = (
+    *("step", "replica", "ranks", "factor", "dimension", "parent", "value", "ideal_ns", "time_ns", "lost_ns"),
+    "reason",
+)
 _MOST_REPLICAS = 8
 
 
 def efficiencies(told: Told) -> Markup | None:
     """The part."""
+    rows = told.book.source.table("efficiencies", _COLUMNS).to_pylist()
     asked = told.book.ask("Factors of parallel efficiency", FACTORS_SQL)
-    notes = Markup("").join(
-        Markup('<p class="attention">{}</p>').format(asked.statement(f"{printable(line)}."))
-        for line in refused_steps(asked.rows)
-    )
+    refused = refused_steps(rows)
+    notes = _notes(told.book.ask("Steps without factors", REFUSED_SQL), refused) if refused else Markup("")
     of_replica: dict[int | None, list[dict[str, Any]]] = {}
-    for row in over_steps(asked.rows):
+    for row in over_steps(rows):
         of_replica.setdefault(row["replica"], []).append(row)
     mine = of_replica.pop(None, None)
     if mine is None:
         return section("Parallel efficiency", notes) if notes else None
     return Markup("").join([_tree(asked, mine, notes), _replicas(asked, mine, of_replica)])
+
+
+def _notes(asked: Asked, lines: Sequence[str]) -> Markup:
+    one = Markup('<p class="attention">{}</p>')
+    return Markup("").join(one.format(asked.statement(f"{printable(capitalised(line))}.")) for line in lines)
 
 
 def _tree(asked: Asked, mine: Sequence[Mapping[str, Any]], notes: Markup) -> Markup:
