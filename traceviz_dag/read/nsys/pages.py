@@ -21,7 +21,7 @@ from traceviz_dag.arrays import Bool, Int64
 _LEAF, _INTERIOR = 0x0D, 0x05
 _UTF_8 = 1
 _DEEPEST = 20
-_BYTES_AT_ONCE = 1 << 21
+_BYTES_AT_ONCE = 1 << 22
 _LONG = 128
 """A byte of a number of variable length is followed by another one from here on."""
 
