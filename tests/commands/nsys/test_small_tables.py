@@ -61,6 +61,20 @@ def test_stalls_of_modules_allocation_and_garbage_collection_are_placed_in_their
     }
 
 
+def test_stalls_that_cannot_matter_are_only_counted(tmp_path):
+    export, ms = Export(), 1_000_000
+    lengths = {"large": 10_000, "enough": 11, "slight": 9, "least": 1}
+    for number, (name, length) in enumerate(lengths.items()):
+        start = number * 20_000 * ms
+        export.range(start, start + 15_000 * ms, name)
+        export.call(start, start + length * ms, number, name="cudaMalloc_v3020")
+    path = export.write(tmp_path / "stalls.sqlite")
+    said = run("stalls", path)
+    assert "large" in said and "enough" in said and "slight" not in said and "least" not in said
+    assert "2 more below 0.1% of all together: 10.000 ms together." in said
+    assert [row["ranges"] for row in answer("stalls", path)] == [[name] for name in lengths]
+
+
 def test_calls_of_the_operating_system(tmp_path):
     export = small_export()
     for start, length, thread in ((0, 10, 1), (5, 30, 2), (50, 20, 2)):

@@ -145,16 +145,16 @@ def _no_iteration(profile: NsysProfile, activity: Activity, number: int, there: 
     return UsageError(f"{profile.path}: no iteration {number} on GPU {activity.device}; {words}")
 
 
-def iteration_window(profile: NsysProfile, activity: Activity, rules: Rules, number: int) -> Clip:
-    """The window of one iteration of a GPU on the host.
+def iteration_window(profile: NsysProfile, activity: Activity, rules: Rules, number: int | None) -> Clip:
+    """The window of one iteration of a GPU on the host; None takes the first.
 
     Raises:
         UsageError: there is no iteration of that number.
     """
     found = iterations_of(profile, activity, rules)
-    place = np.flatnonzero(found.number == number)
+    place = np.flatnonzero(found.number == (found.number[0] if number is None else number))
     if not len(place):
-        raise _no_iteration(profile, activity, number, found.number.tolist())
+        raise _no_iteration(profile, activity, number or 0, found.number.tolist())
     return Clip(int(found.start_ns[place[0]]), int(found.end_ns[place[0]]))
 
 

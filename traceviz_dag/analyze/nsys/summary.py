@@ -9,7 +9,7 @@ import numpy as np
 from traceviz_dag.analyze.intervals import Intervals, lay_end_to_end, measure_within, union
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys.activity import Activity, Clip
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, distinct
 from traceviz_dag.read.nsys.profile import NsysProfile
 
 
@@ -86,7 +86,8 @@ class StreamMeasures:
 def by_stream(activity: Activity, window: Clip | None = None) -> list[StreamMeasures]:
     """The streams of a GPU, busiest first."""
     chosen = activity.window(window)
-    streams, which = np.unique(activity.stream, return_inverse=True)
+    streams = distinct(activity.stream)
+    which = np.searchsorted(streams, activity.stream)
     counts = np.bincount(which[activity.started_within(chosen)], minlength=len(streams))
     busy = busy_by_group(_cut(activity, chosen), which, len(streams))
     order = np.argsort(-busy, kind="stable")

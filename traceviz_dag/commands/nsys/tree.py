@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from traceviz_dag.analyze.nsys.in_order import in_order
-from traceviz_dag.analyze.nsys.iterations import iteration_window, iterations_of
+from traceviz_dag.analyze.nsys.iterations import iteration_window
 from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import ABSENT, milliseconds, print_json, print_table
@@ -93,10 +93,7 @@ def _in_order(given: Opened, gpu: list[str], iteration: int | None, depth: int |
     for part in given.gpus(gpu):
         window = given.window
         if window is None:
-            number = iteration
-            if number is None:
-                number = int(iterations_of(given.profile, part, given.rules).number[0])
-            window = iteration_window(given.profile, part, given.rules, number)
+            window = iteration_window(given.profile, part, given.rules, iteration)
         found.append((part.device, window, *in_order(given.profile, part, window, depth, None if json else limit)))
     if json:
         rows = [{"device": device, "steps": [asdict(step) for step in steps]} for device, _, steps, _ in found]

@@ -84,7 +84,7 @@ def read_ranges(schema: NsysSchema, last_ns: int) -> pa.Table:
         "json_id": number("jsonTextId"),
     }
     loss = "no NVTX ranges: iterations, phases and dimensions have little to go by"
-    for columns, kept in schema.batches(_TABLE, fields, f"eventType IN ({_LISTED})", loss):
+    for columns, kept in schema.batches(_TABLE, fields, ("type", tuple(_KINDS)), loss):
         read.add(columns, kept)
     if not read.count:
         return SCHEMAS["ranges"].empty_table()
@@ -168,7 +168,7 @@ def _payload(schema: NsysSchema, read: _Read, order: Int64) -> dict[str, pa.Arra
     hexes = pa.array([""], pa.string()).dictionary_encode().take(_constant(0, read.count))
     if layouts and table is not None and "binaryData" in schema.tables[table]:
         answer = schema.source.query(
-            f"SELECT coalesce(hex(binaryData), '') AS data FROM \"{table}\" WHERE eventType IN ({_LISTED})"
+            f"SELECT coalesce(hex(binaryData), '') AS data FROM \"{table}\" WHERE +eventType IN ({_LISTED})"
         )
         kept = answer["data"].filter(pa.array(np.concatenate(read.kept))).combine_chunks()
         hexes = kept.dictionary_encode().take(pa.array(order))

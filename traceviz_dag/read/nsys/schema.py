@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.limits import LONGEST_NAME, MOST_ROWS
 from traceviz_dag.read.nsys.columns import integers, texts, usable, without_long_texts
-from traceviz_dag.read.nsys.source import NsysSource
+from traceviz_dag.read.nsys.source import NsysSource, Wanted
 from traceviz_dag.read.secrets import masked_table
 
 _VERSION = re.compile(r"_V(\d{1,9})$", re.ASCII)
@@ -95,26 +95,34 @@ class NsysSchema:
         Raises:
             BadInputError: a column that must exist does not, a column holds another type, or the file is damaged.
         """
-        sql, absent = self._query(table, fields, where, loss)
-        if sql is None:
+        wanted = self._wanted(table, fields, loss)
+        if wanted is None:
             return None
-        rows, _ = self._typed(table, fields, self.source.query(sql))
-        for name, wanted in absent.items():
-            rows = rows.append_column(name, pa.repeat(_scalar(wanted), rows.num_rows))
+        if where or not wanted.columns:
+            condition = f" WHERE {where}" if where else ""
+            rows, _ = self._typed(table, fields, self.source.query(wanted.sql + condition))
+        else:
+            pieces = (pa.Table.from_batches([one]) for one in self.source.batches(wanted))
+            rows = pa.concat_tables([self._typed(table, fields, piece)[0] for piece in pieces])
+        for name in fields.keys() - wanted.columns.keys():
+            rows = rows.append_column(name, pa.repeat(_scalar(fields[name]), rows.num_rows))
         return masked_table(rows.select(list(fields)))
 
     def batches(
-        self, table: str, fields: Mapping[str, Field], where: str = "", loss: str = ""
+        self, table: str, fields: Mapping[str, Field], among: tuple[str, tuple[int, ...]], loss: str = ""
     ) -> Iterator[tuple[Mapping[str, pa.Array], npt.NDArray[np.bool_] | None]]:
         """As ``select``, piece by piece, so that a long table never is in memory as a whole; nothing without a table.
 
         Columns that the table does not have are left out. Texts come as they are: whoever keeps them takes secrets out,
         as ``TextCodes`` does. Beside each piece: which of the table's rows it is made of,
         None where all.
+
+        Args:
+            among: the name of a field that must exist, and its values that make a row count.
         """
-        sql, _ = self._query(table, fields, where, loss)
-        if sql is not None:
-            for batch in self.source.batches(sql):
+        wanted = self._wanted(table, fields, loss)
+        if wanted is not None:
+            for batch in self.source.batches(replace(wanted, among=among)):
                 rows, kept = self._typed(table, fields, pa.Table.from_batches([batch]))
                 # combine_chunks copies even a single one.
                 columns = [one.chunk(0) if one.num_chunks == 1 else one.combine_chunks() for one in rows.columns]
@@ -140,39 +148,32 @@ class NsysSchema:
             rows = rows.filter(pa.array(kept))
         return rows, kept
 
-    def _query(
-        self, table: str, fields: Mapping[str, Field], where: str, loss: str
-    ) -> tuple[str | None, dict[str, Field]]:
-        """The query, None without the table; and the fields whose columns do not exist."""
+    def _wanted(self, table: str, fields: Mapping[str, Field], loss: str) -> Wanted | None:
+        """What to ask of the table, without the columns that it lacks; None without the table."""
         found = self.table(table)
         if found is None:
             if loss:
                 self.note(f"no table {table}: {loss}")
-            return None, {}
+            return None
         if self.count(found) > MOST_ROWS:
             fault = f"table {found} has {self.count(found):,} rows, more than {MOST_ROWS:,}"
             raise BadInputError(self.source.path, fault, "where the memory is there, call traceviz --most-rows N …")
-        parts = {name: self._expression(found, wanted) for name, wanted in fields.items()}
-        asked = [f'{part} AS "{name}"' for name, part in parts.items() if part is not None]
-        condition = f" WHERE {where}" if where else ""
-        absent = {name: wanted for name, wanted in fields.items() if parts[name] is None}
-        return f'SELECT {", ".join(asked) or "1"} FROM "{found}"{condition}', absent
+        columns = {name: self._column(found, one) for name, one in fields.items()}
+        return Wanted(found, {name: (one, fields[name].default) for name, one in columns.items() if one is not None})
 
-    def _expression(self, table: str, wanted: Field) -> str | None:
-        """SQL for a column; None where the table has none."""
+    def _column(self, table: str, wanted: Field) -> str | None:
+        """The column of the table; None where it has none."""
         there = self.tables[table]
         name = next((name for name in wanted.names if name in there), None)
-        if name is not None:
-            return f'"{name}"' if wanted.default is None else f'coalesce("{name}", {wanted.default})'
-        if wanted.default is None:
+        if name is None and wanted.default is None:
             raise BadInputError(
                 self.source.path,
                 f"table {table} has no column {wanted.names[0]}",
                 "export the report again with a current version of nsys",
             )
-        if wanted.loss:
+        if name is None and wanted.loss:
             self.note(f"table {table} has no column {wanted.names[0]}: {wanted.loss}")
-        return None
+        return name
 
 
 def _scalar(wanted: Field) -> pa.Scalar:

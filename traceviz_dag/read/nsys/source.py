@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import pyarrow as pa
 
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.read.nsys.pages import PageColumn, TablePages, UnusualPagesError
 from traceviz_dag.read.regular_file import open_regular
 from traceviz_dag.system.duckdb_memory import connect_in_memory
 from traceviz_dag.system.paths import real_path
@@ -43,6 +45,35 @@ _EXPORT_AGAIN = "export it again: nsys export --type sqlite REPORT.nsys-rep"
 _WRITTEN_STILL = "wait until nsys export has ended, or export it again"
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Some columns of a table that is there.
+
+    Attributes:
+        columns: name in the answer → the column, and the SQL literal that represents NULL; None keeps NULL.
+        among: the name in the answer of a column of integers, and the values in it that make a row count; None takes
+            all rows.
+    """
+
+    table: str
+    columns: Mapping[str, tuple[str, str | None]]
+    among: tuple[str, tuple[int, ...]] | None = None
+
+    @property
+    def sql(self) -> str:
+        """The query, which may be continued."""
+        parts = [
+            f'"{column}" AS "{name}"' if default is None else f'coalesce("{column}", {default}) AS "{name}"'
+            for name, (column, default) in self.columns.items()
+        ]
+        asked = f'SELECT {", ".join(parts) or "1"} FROM "{self.table}"'
+        if self.among is None:
+            return asked
+        name, values = self.among
+        # The sign keeps SQLite from going by an index, in another order.
+        return f'{asked} WHERE +"{self.columns[name][0]}" IN ({", ".join(map(str, values))})'
+
+
 class NsysSource(Protocol):
     """An open export."""
 
@@ -58,8 +89,10 @@ class NsysSource(Protocol):
             BadInputError: the file is damaged or somebody else locks it.
         """
 
-    def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """The answer to a query piece by piece, so that it never is in memory as a whole.
+    def batches(self, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        """Rows of a table piece by piece, one piece at least, so that it never is in memory as a whole.
+
+        Types may differ from piece to piece, as in a SQLite file any row may hold anything.
 
         Raises:
             BadInputError: as ``query``.
@@ -146,16 +179,49 @@ class SqliteSource:
         except (self._error, pa.ArrowException, OSError) as error:
             raise self._fault(error) from None
 
-    def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """The answer to a query piece by piece.
+    def batches(self, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        """Rows of a table piece by piece.
 
         Raises:
             BadInputError: as ``query``.
         """
+        given = 0
+        try:
+            for batch in self._of_pages(wanted):
+                given += batch.num_rows
+                yield batch
+            return
+        except (UnusualPagesError, OSError):
+            pass  # SQLite reads the rest, or says what is wrong with it
+        yield from self._answer(f"{wanted.sql} LIMIT -1 OFFSET {given}")
+
+    def _of_pages(self, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        """The rows as ``TablePages`` reads them."""
+        name = wanted.table.replace("'", "''")
+        fields = self.query(
+            "SELECT columns.name AS name, columns.cid AS place, columns.hidden AS made, columns.pk AS key, "
+            "tables.rootpage AS root FROM sqlite_master AS tables, pragma_table_xinfo(tables.name) AS columns "
+            f"WHERE tables.type = 'table' AND tables.name = '{name}'"
+        ).to_pylist()
+        # A record lacks columns that are computed, and a key that is the number of its row.
+        places = {field["name"]: field["place"] for field in fields if not field["key"]}
+        asked = {column for column, _ in wanted.columns.values()}
+        if any(field["made"] for field in fields) or not asked or not asked <= places.keys():
+            raise UnusualPagesError
+        columns = {
+            name: PageColumn(places[column], None if default is None else _value(default))
+            for name, (column, default) in wanted.columns.items()
+        }
+        with open_regular(self.path) as file:
+            yield from TablePages(file, fields[0]["root"], len(fields)).batches(columns, wanted.among)
+
+    def _answer(self, sql: str) -> Iterator[pa.RecordBatch]:
         try:
             with self._connection.cursor() as cursor:
                 self._ask(cursor, sql)
-                yield from cursor.fetch_record_batch()
+                reader = cursor.fetch_record_batch()
+                yield from reader
+                yield pa.RecordBatch.from_pylist([], schema=reader.schema)
         # pyarrow passes on what the driver says while batches are read as an OSError or ArrowException.
         except (self._error, pa.ArrowException, OSError) as error:
             raise self._fault(error) from None
@@ -239,13 +305,15 @@ class ParquetSource:
         except self._error as error:
             raise BadInputError(self.path, f"a table cannot be read ({_first_line(error)})", _EXPORT_AGAIN) from None
 
-    def batches(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """The answer to a query piece by piece.
+    def batches(self, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        """Rows of a table piece by piece.
 
         Raises:
             BadInputError: as ``query``.
         """
-        yield from self.query(sql).to_batches(_ROWS_PER_BATCH)
+        rows = self.query(wanted.sql)
+        yield from rows.to_batches(_ROWS_PER_BATCH)
+        yield pa.RecordBatch.from_pylist([], schema=rows.schema)
 
     def _check_size(self, relation: duckdb.DuckDBPyRelation) -> None:
         texts = []
@@ -276,6 +344,11 @@ class ParquetSource:
             self._connection.execute(f'CREATE VIEW "{name}" AS FROM {rows}')
         except self._error as error:
             raise BadInputError(file, f"not a Parquet file ({_first_line(error)})", _EXPORT_AGAIN) from None
+
+
+def _value(literal: str) -> int | str:
+    """What a SQL literal represents."""
+    return literal.strip("'") if literal.startswith("'") else int(literal)
 
 
 def _first_line(error: Exception) -> str:
