@@ -5,6 +5,7 @@ to ask all rules takes as long as all other tables of an iteration."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from functools import cache
 from pathlib import Path
 from unittest.mock import patch
@@ -61,6 +62,10 @@ def of_iterations(*keys: str) -> Partitions:
     return {(asset, key) for asset in ITERATION_ASSETS for key in keys}
 
 
+def _no_findings() -> AbstractContextManager[object]:
+    return patch.object(making, "iteration_findings", lambda *_: FINDINGS.schema.empty_table())
+
+
 class Loop:
     """A home with its sensor and conditions; time passes only when told, pictures are drawn only where asked for."""
 
@@ -92,11 +97,12 @@ class Loop:
         for event in result.asset_events:
             self.instance.report_runless_asset_event(event)
         for request in result.run_requests or ():
-            register_traces.execute_in_process(
-                run_config={**request.run_config, **QUIET},
-                instance=self.instance,
-                resources={"traceviz": self.traceviz},
-            )
+            with _no_findings():
+                register_traces.execute_in_process(
+                    run_config={**request.run_config, **QUIET},
+                    instance=self.instance,
+                    resources={"traceviz": self.traceviz},
+                )
         return result
 
     def settle(self) -> None:
@@ -213,7 +219,7 @@ class Loop:
     def _materialise(
         self, names: tuple[str, ...], partition_key: str | None = None, tags: dict[str, str] | None = None
     ) -> None:
-        with patch.object(making, "iteration_findings", lambda *_: FINDINGS.schema.empty_table()):
+        with _no_findings():
             result = dg.materialize(
                 self.assets,
                 selection=dg.AssetSelection.assets(*names),

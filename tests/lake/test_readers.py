@@ -20,12 +20,12 @@ def deleting(lake: Lake, sample, monkeypatch):
     lake.refresh_catalogue()
     asked = []
 
-    def connect_and_delete(connection, sql, parameters):
+    def connect_and_delete(connection, sql, parameters, **how):
         asked.append(sql)
         if len(asked) <= 2:
             lake.delete("kernels", run="r", iteration=1, rank=len(asked))
             raise duckdb.IOException('IO Error: Cannot open file "part.parquet": No such file or directory')
-        return fetch(connection, sql, parameters)
+        return fetch(connection, sql, parameters, **how)
 
     fetch = read_only.fetch
     monkeypatch.setattr(read_only, "fetch", connect_and_delete)
@@ -48,7 +48,7 @@ def test_so_does_one_of_an_iteration(deleting):
 def test_a_file_that_is_gone_for_good_is_reported_after_a_bounded_number_of_looks(deleting, monkeypatch):
     lake, asked = deleting
 
-    def gone(_connection, sql, _parameters):
+    def gone(_connection, sql, _parameters, **_how):
         asked.append(sql)
         raise duckdb.IOException('IO Error: Cannot open file "x": No such file or directory')
 

@@ -28,6 +28,7 @@ from sensors import register_traces
 from sensors.computed import report_once
 from tests.assets.loop import COMPUTED, Loop, of_figures, of_iterations, of_ranks, of_topology
 from tests.damage import call
+from tests.in_process import ranks_in_this_process
 from tests.sensors.ticks import Sensor
 from tests.small_run import rank_file, write_run
 from traceviz_dag.lake.lake import open_lake
@@ -48,9 +49,18 @@ def automation_looked(
     (instance.update_instigator_state if known else instance.add_instigator_state)(state)
 
 
+@pytest.fixture(autouse=True)
+def _ranks_in_this_process() -> Iterator[None]:
+    """What the pool does is tested elsewhere."""
+    with ranks_in_this_process():
+        yield
+
+
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
-    with dg.instance_for_test() as made:
+    """One whose events are in memory; it keeps the state of sensors, which an ephemeral one does not."""
+    events = {"module": "dagster._core.storage.event_log", "class": "InMemoryEventLogStorage"}
+    with dg.instance_for_test(overrides={"event_log_storage": events}) as made:
         yield made
 
 

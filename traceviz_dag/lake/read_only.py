@@ -129,7 +129,7 @@ def run_select(
     """
     try:
         _check_reads_only(connection, sql)
-        result = fetch(connection, sql, parameters)
+        result = fetch(connection, sql, parameters, many=True)
     except (duckdb.InternalException, duckdb.FatalException):
         raise
     except duckdb.Error as error:
@@ -141,10 +141,15 @@ def run_select(
     return _distinct_names(result)
 
 
-def fetch(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Parameters) -> pa.Table:
-    """The rows of a query that is known to read only, 128-bit integers as 64 bits where they fit."""
-    relation = connection.sql(sql, params=parameters)
-    result = relation.to_arrow_table()
+def fetch(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Parameters, *, many: bool = False) -> pa.Table:
+    """The rows of a query that is known to read only, 128-bit integers as 64 bits where they fit.
+
+    Args:
+        many: take no copy of the rows. That plans the query twice, for its columns and to run; the many queries of an
+            iteration have few rows, and planning is most of what they take.
+    """
+    asked: Any = connection.sql(sql, params=parameters) if many else connection.execute(sql, parameters)
+    result = asked.to_arrow_table()
     columns = [_narrowed(column) for column in result.columns]
     return pa.Table.from_arrays(columns, names=result.column_names)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -13,6 +14,9 @@ from traceviz_dag.system.memory_limit import THREADS, address_space
 
 if TYPE_CHECKING:
     import duckdb
+
+# traceviz_dag.lake.read_only.fetch asks for that copy where rows are few.
+warnings.filterwarnings("ignore", "Arrow output on a DB-API result", UserWarning)
 
 _NAMES = count(1)
 _SHARE = 4
