@@ -26,7 +26,7 @@ from traceviz_dag.pipeline.report import StoredReportSource, write_report
 from traceviz_dag.show.figures import wait_rows
 from traceviz_dag.show.report.evidence import Book
 from traceviz_dag.show.report.parts import against, memory, waits
-from traceviz_dag.show.report.parts.part import Told
+from traceviz_dag.show.report.parts.part import Page
 from traceviz_dag.show.report.places import places_of
 from traceviz_dag.show.report.report import report_page
 from traceviz_dag.show.report.timeline import Timeline, read_timeline
@@ -39,8 +39,8 @@ def source_of(lake: Lake, iteration: int | None = None) -> StoredReportSource:
     return StoredReportSource(lake, parts[-1].run, parts[-1].iteration)
 
 
-def told_of(source: StoredReportSource, other: StoredReportSource | None = None) -> Told:
-    return Told(Book(source), Timeline(), "", [], lead_of([]), other)
+def page_of(source: StoredReportSource, other: StoredReportSource | None = None) -> Page:
+    return Page(Book(source), Timeline(), "", [], lead_of([]), other)
 
 
 def pairs_of(page: str) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def test_the_cells_of_the_map_are_all_waits_also_where_ranks_share_rows(most: in
     monkeypatch.setattr(wait_rows, "MOST_ROWS", most)
     lake = open_lake(home_of("slow_rank"))
     source = source_of(lake)
-    page = str(waits.waits(told_of(source)))
+    page = str(waits.waits(page_of(source)))
     pairs = pairs_of(page)
     ((total, rows),) = (
         row.values() for row in lake.query("SELECT sum(wait_ns)::BIGINT, count(*) FROM blame").to_pylist()
@@ -128,7 +128,7 @@ def test_differences_of_two_iterations_add_up_to_that_of_their_steps() -> None:
     here, there = source_of(lake), source_of(lake, lake.partitions("topology")[0].iteration)
     assert here.iteration != there.iteration
     steps = dict(lake.query("SELECT iteration, step_ns FROM iterations").to_pandas().itertuples(index=False))
-    page = str(against.against(told_of(here, there)))
+    page = str(against.against(page_of(here, there)))
     change = int(steps[here.iteration] - steps[there.iteration])
     assert f"({change:+,} ns)" in page
     assert f"Iteration {here.iteration} against iteration {there.iteration}" in page
@@ -136,11 +136,11 @@ def test_differences_of_two_iterations_add_up_to_that_of_their_steps() -> None:
 
 def test_a_comparison_that_does_not_hold_says_why() -> None:
     here, there = (source_of(open_lake(home_of(job))) for job in ("healthy", "without_stacks"))
-    page = str(against.against(told_of(here, there)))
+    page = str(against.against(page_of(here, there)))
     assert "Captured in different modes (call stacks" in page
-    page = str(against.against(told_of(here, source_of(open_lake(home_of("one_rank"))))))
+    page = str(against.against(page_of(here, source_of(open_lake(home_of("one_rank"))))))
     assert "ranks were read: longest and mean are not of the same ranks" in page
-    page = str(against.against(told_of(here, source_of(open_lake(home_of("slow_link"))))))
+    page = str(against.against(page_of(here, source_of(open_lake(home_of("slow_link"))))))
     assert "Other parallel sizes (tp 1 and 2" in page
 
 
@@ -185,7 +185,7 @@ def test_tabs_without_tables_say_so_and_memory_has_none(tmp_path) -> None:
     assert "the critical path (table path_segments" in page
     assert 'id="part-memory"' not in page
     assert 'id="part-against"' not in page
-    assert memory.memory(told_of(source_of(lake))) is None
+    assert memory.memory(page_of(source_of(lake))) is None
 
 
 def test_hostile_texts_of_every_query_stay_text() -> None:

@@ -80,7 +80,7 @@ class Arrivals:
 
 
 @dataclass(frozen=True, slots=True)
-class ToldArrivals:
+class KnownArrivals:
     """Arrivals by one measure, and why it shows nothing of the other rows.
 
     Attributes:
@@ -101,8 +101,8 @@ class JudgedArrivals:
             together.
     """
 
-    recorded: ToldArrivals
-    aligned: ToldArrivals
+    recorded: KnownArrivals
+    aligned: KnownArrivals
     by_duration: Arrivals
 
     @property
@@ -144,7 +144,7 @@ def judge_arrivals(matches: Matches, rank_clocks: pa.Table) -> JudgedArrivals:
     together = ends_together(matches) & ~_shared(matches, scattered) & ~unconfirmed
     # On clocks that make every kernel end at 0, a start says how long it lasts.
     by_duration = arrivals(matches, np.where(together, rows.start_ns - rows.end_ns, MISSING))
-    return JudgedArrivals(_told(recorded, recorded_refusals), _told(aligned, aligned_refusals), by_duration)
+    return JudgedArrivals(_known(recorded, recorded_refusals), _known(aligned, aligned_refusals), by_duration)
 
 
 def ends_together(matches: Matches) -> Bool:
@@ -157,13 +157,15 @@ def ends_together(matches: Matches) -> Bool:
     return collective & together & ~_shared(matches, on_cpu)
 
 
-def _told(found: Arrivals, refusals: Mapping[Refusal, Bool]) -> ToldArrivals:
+def _known(found: Arrivals, refusals: Mapping[Refusal, Bool]) -> KnownArrivals:
     """The arrivals that nothing refuses; of several reasons the last counts."""
     refusal = np.full(len(found.wait_ns), REFUSALS.index(Refusal.NONE))
     for reason, rows in refusals.items():
         refusal[rows] = REFUSALS.index(reason)
     fine = refusal == REFUSALS.index(Refusal.NONE)
-    return ToldArrivals(Arrivals(*(np.where(fine, each, MISSING) for each in (found.wait_ns, found.last_row))), refusal)
+    return KnownArrivals(
+        Arrivals(*(np.where(fine, each, MISSING) for each in (found.wait_ns, found.last_row))), refusal
+    )
 
 
 def _shared(matches: Matches, rows: Bool) -> Bool:

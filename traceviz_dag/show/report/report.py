@@ -7,7 +7,7 @@ import shlex
 from traceviz_dag.analyze.findings.verdict import Verdict, lead_of
 from traceviz_dag.show.report.evidence import Book, ReportSource
 from traceviz_dag.show.report.limits import MOST_KERNELS
-from traceviz_dag.show.report.parts.part import Told, paragraph
+from traceviz_dag.show.report.parts.part import Page, paragraph
 from traceviz_dag.show.report.parts.registry import PARTS
 from traceviz_dag.show.report.places import places_of
 from traceviz_dag.show.report.shell import Tab, page
@@ -55,10 +55,10 @@ def report_page(
             for row in findings
         ],
     }
-    told = Told(book, timeline, mark, findings, lead, against, against_mark, verdict)
+    known = Page(book, timeline, mark, findings, lead, against, against_mark, verdict)
     tabs = []
     for part in PARTS:
-        markup = part.markup(told)
+        markup = part.markup(known)
         if markup is None:
             if not part.expected:
                 continue

@@ -17,7 +17,7 @@ from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars, tr
 from traceviz_dag.show.report.evidence import Asked, Book
 from traceviz_dag.show.report.parts.overlap import DIMENSIONS_SQL
 from traceviz_dag.show.report.parts.overview import STEP_PARTS, STEP_SQL, TREND_SQL
-from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, sentence, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, sentence, table, top
 from traceviz_dag.show.report.ranges import signed
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
 from traceviz_dag.vocabulary import Category, Kind, Severity
@@ -111,13 +111,13 @@ _AXES = ("tp", "cp", "dp", "pp", "ep", "etp", "edp")
 _LEAST_CHANGE = 0.1
 
 
-def against(told: Told) -> Markup | None:
+def against(page: Page) -> Markup | None:
     """The part."""
-    if told.against is None:
+    if page.against is None:
         return None
-    here, there = told.book, told.book.of(told.against)
+    here, there = page.book, page.book.of(page.against)
     names = (_name(here, there), _name(there, here))
-    parts = [_holds(told, here, there, names), _step(here, there, names), _findings(here, there)]
+    parts = [_holds(page, here, there, names), _step(here, there, names), _findings(here, there)]
     return Markup("").join([*parts, _overlap(here, there, names), _trends(here, there)])
 
 
@@ -128,7 +128,7 @@ def _name(one: Book, other: Book) -> str:
     return printable(f"{source.run}, iteration {source.iteration}")
 
 
-def _holds(told: Told, here: Book, there: Book, names: tuple[str, str]) -> Markup:
+def _holds(page: Page, here: Book, there: Book, names: tuple[str, str]) -> Markup:
     """What keeps the two from being compared."""
     captured = [
         book.ask(f"How {name} was captured", CAPTURE_SQL) for book, name in zip((here, there), names, strict=True)
@@ -136,7 +136,7 @@ def _holds(told: Told, here: Book, there: Book, names: tuple[str, str]) -> Marku
     layouts = [book.ask(f"Layout of {name}", LAYOUT_SQL) for book, name in zip((here, there), names, strict=True)]
     said = [
         Markup("{}: {}.").format(name, asked.fact(mark))
-        for name, asked, mark in zip(names, captured, (told.mark, told.against_mark), strict=True)
+        for name, asked, mark in zip(names, captured, (page.mark, page.against_mark), strict=True)
         if mark
     ]
     rows = [asked.rows[0] if asked.rows else {} for asked in captured]

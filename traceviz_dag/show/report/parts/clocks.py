@@ -14,7 +14,7 @@ from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.facts import ranks_named
 from traceviz_dag.show.report.charts import legend
 from traceviz_dag.show.report.evidence import Asked
-from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, sentence, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, sentence, table, top
 from traceviz_dag.show.report.ranges import Range, intervals, signed
 from traceviz_dag.tables.rows import RankClockRow, columns_of
 
@@ -29,12 +29,12 @@ _SOLVED, _REFUSED = palette.COMPUTATION_ONLY, palette.ATTENTION
 _MOST_DRAWN = 24
 
 
-def clocks(told: Told) -> Markup | None:
+def clocks(page: Page) -> Markup | None:
     """The part."""
-    asked = told.book.ask("Each rank's clock against the common one", CLOCKS_SQL)
+    asked = page.book.ask("Each rank's clock against the common one", CLOCKS_SQL)
     if not asked.rows:
         return None
-    facts = clock_facts(told.book.source.table("rank_clocks", columns_of(RankClockRow)))
+    facts = clock_facts(page.book.source.table("rank_clocks", columns_of(RankClockRow)))
     text = clock_statement(facts).replace(" us ", " µs ")
     return section(
         "Clocks",

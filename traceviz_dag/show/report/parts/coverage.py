@@ -13,7 +13,7 @@ from traceviz_dag.lake.summaries import COVERED
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
-from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, sentence, shortened, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, sentence, shortened, table, top
 from traceviz_dag.vocabulary import Severity
 
 TRACES_SQL = """
@@ -119,23 +119,23 @@ _CLASSIFIED = (
 )
 
 
-def coverage(told: Told) -> Markup | None:
+def coverage(page: Page) -> Markup | None:
     """The part."""
-    parts = [_unsaid(told), _capture(told), _classified(told), _evidence(told), _unknown(told), _faults(told)]
-    parts.append(_snapshots(told))
+    parts = [_unsaid(page), _capture(page), _classified(page), _evidence(page), _unknown(page), _faults(page)]
+    parts.append(_snapshots(page))
     return Markup("").join(parts)
 
 
-def _unsaid(told: Told) -> Markup:
+def _unsaid(page: Page) -> Markup:
     """What this iteration does not show, and why."""
-    asked = told.book.ask("Rows of each table", ROWS_SQL)
+    asked = page.book.ask("Rows of each table", ROWS_SQL)
     lacking = [row["table"] for row in asked.rows if not row["rows"]]
-    if told.book.source.holds("findings"):
+    if page.book.source.holds("findings"):
         # Rules that find nothing leave no row: that says something.
         lacking = [name for name in lacking if name != "findings"]
-    lines: list[Markup | str] = [Markup("{}").format(told.mark)] if told.mark else []
+    lines: list[Markup | str] = [Markup("{}").format(page.mark)] if page.mark else []
     lines += [Markup("{} (table {} {})").format(_LACKING[name], name, asked.fact("has no rows")) for name in lacking]
-    for row in told.findings:
+    for row in page.findings:
         if row["severity"] == Severity.NOT_LOOKED_AT:
             lines.append(f"{row['rule'].replace('_', ' ')}: {printable(row['statement'])}")
     if not lines:
@@ -144,9 +144,9 @@ def _unsaid(told: Told) -> Markup:
     return section("What is unknown", Markup("<ul>{}</ul>").format(items))
 
 
-def _capture(told: Told) -> Markup:
-    modes = told.book.ask("How each rank was captured", MODES_SQL)
-    run = told.book.ask("Whether ranks agree", RUN_SQL)
+def _capture(page: Page) -> Markup:
+    modes = page.book.ask("How each rank was captured", MODES_SQL)
+    run = page.book.ask("Whether ranks agree", RUN_SQL)
     if not modes.rows:
         return section("Capture", paragraph("No trace of this iteration could be read."))
     rows = [
@@ -178,8 +178,8 @@ def _capture(told: Told) -> Markup:
     )
 
 
-def _classified(told: Told) -> Markup:
-    asked = told.book.ask("What was read, and how much of it is classified", TRACES_SQL)
+def _classified(page: Page) -> Markup:
+    asked = page.book.ask("What was read, and how much of it is classified", TRACES_SQL)
     row = asked.rows[0]
     if not row["kernels"]:
         return section("Classified", paragraph("No kernel was read."))
@@ -215,8 +215,8 @@ def _classified(told: Told) -> Markup:
     )
 
 
-def _evidence(told: Told) -> Markup:
-    asked = told.book.ask("By what evidence phases and dimensions are known", EVIDENCE_SQL)
+def _evidence(page: Page) -> Markup:
+    asked = page.book.ask("By what evidence phases and dimensions are known", EVIDENCE_SQL)
     if not asked.rows:
         return Markup("")
     rows = [
@@ -233,9 +233,9 @@ def _evidence(told: Told) -> Markup:
     return section("Evidence", table(["of", "evidence", "kernels", "time", "share"], rows, caption))
 
 
-def _unknown(told: Told) -> Markup:
-    candidates = told.book.ask("Communication of no known dimension", CANDIDATES_SQL)
-    unclassified = told.book.ask("Kernels without a category", UNCLASSIFIED_SQL)
+def _unknown(page: Page) -> Markup:
+    candidates = page.book.ask("Communication of no known dimension", CANDIDATES_SQL)
+    unclassified = page.book.ask("Kernels without a category", UNCLASSIFIED_SQL)
     parts = []
     if candidates.rows:
         shown, left = top(candidates.rows, "kinds", 12)
@@ -268,8 +268,8 @@ def _unknown(told: Told) -> Markup:
     return section("Unknown", *parts) if parts else Markup("")
 
 
-def _faults(told: Told) -> Markup:
-    asked = told.book.ask("Files with faults, and events that were dropped", FAULTS_SQL)
+def _faults(page: Page) -> Markup:
+    asked = page.book.ask("Files with faults, and events that were dropped", FAULTS_SQL)
     if not asked.rows:
         return section("Files", paragraph("Every file was read whole; no event was dropped.", quiet=True))
     shown, left = top(asked.rows, "files", 16)
@@ -288,9 +288,9 @@ def _faults(told: Told) -> Markup:
     return section("Files", table(["rank", "file", "status", "fault", "events dropped", "why"], rows, caption), left)
 
 
-def _snapshots(told: Told) -> Markup:
+def _snapshots(page: Page) -> Markup:
     """How the snapshots of GPU memory are known to be of their traces, and what of them was not understood."""
-    asked = told.book.ask("Snapshots of GPU memory", SNAPSHOTS_SQL)
+    asked = page.book.ask("Snapshots of GPU memory", SNAPSHOTS_SQL)
     if not asked.rows:
         return Markup("")
     shown, left = top(asked.rows, "GPUs with snapshots", 16)

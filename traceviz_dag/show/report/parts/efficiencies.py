@@ -14,7 +14,7 @@ from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.factor_rows import COLOURS, USEFUL, efficiency_finding, label, measures, refused_steps
 from traceviz_dag.show.report.charts import Piece, legend
 from traceviz_dag.show.report.evidence import Asked
-from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, table, top
 from traceviz_dag.show.report.ranges import Fall, waterfall
 
 FACTORS_SQL = """
@@ -40,12 +40,12 @@ _COLUMNS = (
 _MOST_REPLICAS = 8
 
 
-def efficiencies(told: Told) -> Markup | None:
+def efficiencies(page: Page) -> Markup | None:
     """The part."""
-    rows = told.book.source.table("efficiencies", _COLUMNS).to_pylist()
-    asked = told.book.ask("Factors of parallel efficiency", FACTORS_SQL)
+    rows = page.book.source.table("efficiencies", _COLUMNS).to_pylist()
+    asked = page.book.ask("Factors of parallel efficiency", FACTORS_SQL)
     refused = refused_steps(rows)
-    notes = _notes(told.book.ask("Steps without factors", REFUSED_SQL), refused) if refused else Markup("")
+    notes = _notes(page.book.ask("Steps without factors", REFUSED_SQL), refused) if refused else Markup("")
     of_replica: dict[int | None, list[dict[str, Any]]] = {}
     for row in over_steps(rows):
         of_replica.setdefault(row["replica"], []).append(row)

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from traceviz_dag.analyze.findings.losses import label, leading
 from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.printable import printable
-from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section
+from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section
 from traceviz_dag.vocabulary import Severity
 
 _OTHERS = (
@@ -19,19 +19,19 @@ _OTHERS = (
 )
 
 
-def findings(told: Told) -> Markup | None:
+def findings(page: Page) -> Markup | None:
     """The part."""
     parts = []
     number = 0
-    first = leading(told.findings)
-    others = [row for row in told.findings if row not in first]
+    first = leading(page.findings)
+    others = [row for row in page.findings if row not in first]
     sections = [(title, [row for row in others if row["severity"] == severity]) for severity, title in _OTHERS]
     for title, rows in (("Findings", first), *sections):
         cards = []
         for row in rows:
             number += 1
             kind = label(row) if rows is first else "note" if row["severity"] == Severity.NOTE else ""
-            cards.append(finding_card(told, row, number, kind, whole=True))
+            cards.append(finding_card(page, row, number, kind, whole=True))
         if cards:
             parts.append(section(title, Markup('<div class="cards">{}</div>').format(Markup("").join(cards))))
     if not parts:
@@ -42,7 +42,7 @@ def findings(told: Told) -> Markup | None:
     ) + Markup("").join(parts)
 
 
-def finding_card(told: Told, row: Mapping[str, Any], number: int, kind: str, *, whole: bool = False) -> Markup:
+def finding_card(page: Page, row: Mapping[str, Any], number: int, kind: str, *, whole: bool = False) -> Markup:
     """One finding.
 
     Args:
@@ -51,10 +51,10 @@ def finding_card(told: Told, row: Mapping[str, Any], number: int, kind: str, *, 
     """
     evidence = Markup("")
     if row["evidence_sql"]:
-        name = told.book.quote(printable(row["statement"]), row["evidence_sql"])
+        name = page.book.quote(printable(row["statement"]), row["evidence_sql"])
         evidence = Markup('<button type="button" class="chip" data-evidence="{}">rows and SQL</button>').format(name)
     place = Markup("")
-    in_time = any(each["finding"] == row["finding"] and each["places"] for each in told.timeline.document["findings"])
+    in_time = any(each["finding"] == row["finding"] and each["places"] for each in page.timeline.document["findings"])
     if row["rank"] is not None or in_time:
         rank = "" if row["rank"] is None else f"&rank={row['rank']}"
         what = "in the timeline" if row["rank"] is None else f"rank {row['rank']} in the timeline"

@@ -11,7 +11,7 @@ from traceviz_dag.printable import printable
 from traceviz_dag.show.figures.path_lanes import part_named
 from traceviz_dag.show.report.charts import Bar, Piece, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
-from traceviz_dag.show.report.parts.part import Part, Told, paragraph, percent, section, shortened, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, paragraph, percent, section, shortened, table, top
 from traceviz_dag.show.report.ranges import signed
 
 KERNELS_SQL = f"""
@@ -38,16 +38,16 @@ WHERE run = $run AND iteration = $iteration ORDER BY slow DESC NULLS LAST, ratio
 """
 
 
-def kernels(told: Told) -> Markup | None:
+def kernels(page: Page) -> Markup | None:
     """The part."""
-    asked = told.book.ask("Kernels by name and category", KERNELS_SQL)
+    asked = page.book.ask("Kernels by name and category", KERNELS_SQL)
     if not asked.rows:
         return None
-    return Markup("").join([_categories(told), _names(asked), _dimensions(told), _speeds(told)])
+    return Markup("").join([_categories(page), _names(asked), _dimensions(page), _speeds(page)])
 
 
-def _categories(told: Told) -> Markup:
-    asked = told.book.ask("Kernel time by category", CATEGORY_SHARES_SQL)
+def _categories(page: Page) -> Markup:
+    asked = page.book.ask("Kernel time by category", CATEGORY_SHARES_SQL)
     bars = [
         Bar(
             part_named(row["category"]).word,
@@ -104,8 +104,8 @@ def _names(asked: Asked) -> Markup:
     )
 
 
-def _dimensions(told: Told) -> Markup:
-    asked = told.book.ask("Kernels of communication by dimension", COMMUNICATION_SQL)
+def _dimensions(page: Page) -> Markup:
+    asked = page.book.ask("Kernels of communication by dimension", COMMUNICATION_SQL)
     if not asked.rows:
         return Markup("")
     rows = [
@@ -129,8 +129,8 @@ def _dimensions(told: Told) -> Markup:
     )
 
 
-def _speeds(told: Told) -> Markup:
-    asked = told.book.ask("The same kernels on the peers of a stage", SPEEDS_SQL)
+def _speeds(page: Page) -> Markup:
+    asked = page.book.ask("The same kernels on the peers of a stage", SPEEDS_SQL)
     if not asked.rows:
         return Markup("")
     compared = [row for row in asked.rows if row["items"]]

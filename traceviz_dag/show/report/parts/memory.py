@@ -11,7 +11,7 @@ from traceviz_dag.analyze.wording import share
 from traceviz_dag.printable import printable
 from traceviz_dag.show.memory.colours import COLOUR, FREE, label
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
-from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, table, top
 from traceviz_dag.vocabulary import MemoryCategory
 
 PEAKS_SQL = """
@@ -44,14 +44,14 @@ ORDER BY unused_bytes NULLS LAST, reserved_bytes DESC NULLS LAST, rank, source
 _FREE = "reserved beyond it"
 
 
-def memory(told: Told) -> Markup | None:
+def memory(page: Page) -> Markup | None:
     """The part."""
-    parts = [_peaks(told), _headroom(told)]
+    parts = [_peaks(page), _headroom(page)]
     return Markup("").join(parts) if any(parts) else None
 
 
-def _peaks(told: Told) -> Markup:
-    asked = told.book.ask("What holds the memory when most is requested", PEAKS_SQL)
+def _peaks(page: Page) -> Markup:
+    asked = page.book.ask("What holds the memory when most is requested", PEAKS_SQL)
     if not asked.rows:
         return Markup("")
     devices: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
@@ -96,13 +96,13 @@ def _peaks(told: Told) -> Markup:
         ),
         left,
         paragraph("Of the peaks, ", asked.fact(share(unknown, total)), " is of no known category.", quiet=True),
-        _out(told, several),
+        _out(page, several),
     )
 
 
-def _headroom(told: Told) -> Markup:
+def _headroom(page: Page) -> Markup:
     """What of each GPU's memory is never reserved, as far as allocations were recorded."""
-    asked = told.book.ask("What of each GPU's memory was never reserved", HEADROOM_SQL)
+    asked = page.book.ask("What of each GPU's memory was never reserved", HEADROOM_SQL)
     if not asked.rows:
         return Markup("")
     shown, left = top(asked.rows, "ranks")
@@ -130,8 +130,8 @@ def _headroom(told: Told) -> Markup:
     )
 
 
-def _out(told: Told, several: bool) -> Markup:
-    asked = told.book.ask("Where memory ran out", OUT_SQL)
+def _out(page: Page, several: bool) -> Markup:
+    asked = page.book.ask("Where memory ran out", OUT_SQL)
     if not asked.rows:
         return Markup("")
     rows = [

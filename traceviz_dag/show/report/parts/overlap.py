@@ -8,7 +8,7 @@ from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.lake.summaries import MEASURED_SQL
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
-from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, table
+from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, table
 
 DIMENSIONS_SQL = f"""
 {MEASURED_SQL},
@@ -38,10 +38,10 @@ ORDER BY exposed_ns DESC, rank
 _MOST = 32
 
 
-def overlap(told: Told) -> Markup | None:
+def overlap(page: Page) -> Markup | None:
     """The part."""
-    asked = told.book.ask("Communication by dimension, mean of the ranks", DIMENSIONS_SQL)
-    ranks = told.book.ask("Ranks by exposed communication", RANKS_SQL)
+    asked = page.book.ask("Communication by dimension, mean of the ranks", DIMENSIONS_SQL)
+    ranks = page.book.ask("Ranks by exposed communication", RANKS_SQL)
     if not ranks.rows:
         return None
     bars = [

@@ -15,7 +15,7 @@ from traceviz_dag.show.page.facts import ranks_named
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars, trend
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.parts.findings import finding_card
-from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section
+from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section
 from traceviz_dag.vocabulary import Severity
 
 FIRST = 3
@@ -71,21 +71,21 @@ STEP_PARTS = {
 }
 
 
-def overview(told: Told) -> Markup:
+def overview(page: Page) -> Markup:
     """The part."""
-    return Markup("").join([_verdict(told), _measured(told), _step(told), _findings(told), _trend(told)])
+    return Markup("").join([_verdict(page), _measured(page), _step(page), _findings(page), _trend(page)])
 
 
-def _verdict(told: Told) -> Markup:
+def _verdict(page: Page) -> Markup:
     """What limits the step, what the next fixes save, and how sure that is: as ``traceviz analyze`` prints it."""
-    if told.verdict is None:
+    if page.verdict is None:
         return Markup("")
-    limit, then, sure = in_sentences(told.verdict)
+    limit, then, sure = in_sentences(page.verdict)
     return paragraph(Markup("<strong>{}</strong> ").format(printable(limit)), f"{then} ", sure)
 
 
-def _measured(told: Told) -> Markup:
-    asked = told.book.ask("What was measured", RECORDED_SQL)
+def _measured(page: Page) -> Markup:
+    asked = page.book.ask("What was measured", RECORDED_SQL)
     if not asked.rows:
         return paragraph("Nothing is known of how this run was captured.", quiet=True)
     row = asked.rows[0]
@@ -110,9 +110,9 @@ def _measured(told: Told) -> Markup:
         if row[name]
     ]
     # The page's head has the mark already where the files are known that it was made from.
-    told_above = told.mark.startswith("PARTIAL")
+    told_above = page.mark.startswith("PARTIAL")
     mark = "" if told_above or not lost else Markup('<p class="attention">{}</p>').format(f"PARTIAL: {', '.join(lost)}")
-    return Markup('<p class="measured">{}</p>{}{}').format(words, mark, _unsaid(told))
+    return Markup('<p class="measured">{}</p>{}{}').format(words, mark, _unsaid(page))
 
 
 _MODES = {
@@ -123,13 +123,13 @@ _MODES = {
 }
 
 
-def _unsaid(told: Told) -> Markup:
+def _unsaid(page: Page) -> Markup:
     """What cannot be said of this iteration, in a line that leads to the whole."""
     lines: list[Markup | str] = []
-    silent = [row["rule"].replace("_", " ") for row in told.findings if row["severity"] == Severity.NOT_LOOKED_AT]
+    silent = [row["rule"].replace("_", " ") for row in page.findings if row["severity"] == Severity.NOT_LOOKED_AT]
     if silent:
         lines.append(f"Not judged: {', '.join(silent)}")
-    asked = told.book.ask("Kernel time without a category", CLASSIFIED_SQL)
+    asked = page.book.ask("Kernel time without a category", CLASSIFIED_SQL)
     row = asked.rows[0] if asked.rows else {}
     if row.get("without_category_ns"):
         part = asked.fact(share(row["without_category_ns"], row["kernel_ns"]))
@@ -140,8 +140,8 @@ def _unsaid(told: Told) -> Markup:
     return paragraph(Markup(". ").join(lines), ". ", whole, quiet=True)
 
 
-def _step(told: Told) -> Markup:
-    asked = told.book.ask("What the step was spent on, mean of the ranks", STEP_SQL)
+def _step(page: Page) -> Markup:
+    asked = page.book.ask("What the step was spent on, mean of the ranks", STEP_SQL)
     row = asked.rows[0] if asked.rows else {}
     if not row.get("ranks"):
         return section("The step", paragraph("No rank was read whole, so that nothing is measured over the ranks."))
@@ -155,7 +155,7 @@ def _step(told: Told) -> Markup:
     )
     ranks = f"{row['ranks']} rank{'' if row['ranks'] == 1 else 's'}"
     bar = stacked_bars(f"What the {what} was spent on", [Bar(f"mean of {ranks}", pieces)])
-    whole_ns = told.verdict.to_last_kernel_ns if told.verdict else None
+    whole_ns = page.verdict.to_last_kernel_ns if page.verdict else None
     of_hosts = f" on the hosts, {duration(whole_ns)} to its last kernel" if whole_ns else ""
     return Markup('<section class="step"><h2>{} {}{}</h2>{}{}<p class="shares">{}</p></section>').format(
         "Longest step" if row["has_steps"] else "Longest time from first to last kernel",
@@ -163,15 +163,15 @@ def _step(told: Told) -> Markup:
         of_hosts,
         bar,
         legend(dict(STEP_PARTS.values())),
-        Markup(" · ").join(filter(None, (shares, _exposed(told), _utilization(told)))),
+        Markup(" · ").join(filter(None, (shares, _exposed(page), _utilization(page)))),
     )
 
 
-def _exposed(told: Told) -> Markup:
+def _exposed(page: Page) -> Markup:
     """Which share of exposed communication waits, and which transfers; nothing where no wait is known."""
-    if not told.book.source.holds("collectives"):
+    if not page.book.source.holds("collectives"):
         return Markup("")
-    asked = told.book.ask("Exposed communication that waits, and that transfers, sums over kernels", EXPOSED_SQL)
+    asked = page.book.ask("Exposed communication that waits, and that transfers, sums over kernels", EXPOSED_SQL)
     (row,) = asked.rows or [{"both_ns": None}]
     if not row["both_ns"]:
         return Markup("")
@@ -179,9 +179,9 @@ def _exposed(told: Told) -> Markup:
     return Markup("of exposed communication {} waits for other ranks and {} transfers").format(waits, transfers)
 
 
-def _utilization(told: Told) -> Markup:
+def _utilization(page: Page) -> Markup:
     """How much of its GPUs' peak the model used in the longest step; nothing where that is not known."""
-    asked = told.book.ask("How much of the GPUs' peak the model used", MFU_SQL)
+    asked = page.book.ask("How much of the GPUs' peak the model used", MFU_SQL)
     if not asked.rows:
         return Markup("")
     row = asked.rows[0]
@@ -190,18 +190,18 @@ def _utilization(told: Told) -> Markup:
     return Markup("MFU {} ({}, {} peak)").format(mfu, used, row["peak_format"])
 
 
-def _findings(told: Told) -> Markup:
-    graves = [row for row in told.findings if row["severity"] == Severity.FINDING]
-    notes = sum(row["severity"] == Severity.NOTE for row in told.findings)
-    if not told.findings:
-        known = told.book.source.holds("findings")
+def _findings(page: Page) -> Markup:
+    graves = [row for row in page.findings if row["severity"] == Severity.FINDING]
+    notes = sum(row["severity"] == Severity.NOTE for row in page.findings)
+    if not page.findings:
+        known = page.book.source.holds("findings")
         words = "No finding." if known else "This iteration was not looked through for findings."
         return section("Findings", paragraph(words))
-    first = leading(told.findings)
+    first = leading(page.findings)
     if not first:
         left = f"; {notes} note{' is' if notes == 1 else 's are'} in the tab Findings" if notes else ", and no note"
         return section("Findings", paragraph(f"No finding{left}."))
-    cards = Markup("").join(finding_card(told, row, number, label(row)) for number, row in enumerate(first[:FIRST], 1))
+    cards = Markup("").join(finding_card(page, row, number, label(row)) for number, row in enumerate(first[:FIRST], 1))
     left = f"; {len(first) - FIRST} more in the tab Findings" if len(first) > FIRST else ""
     counted = f"{len(graves)} finding{'' if len(graves) == 1 else 's'}, {notes} note{'' if notes == 1 else 's'}"
     count = f"{counted}, the largest losses among them{left}"
@@ -212,13 +212,13 @@ def _findings(told: Told) -> Markup:
     )
 
 
-def _trend(told: Told) -> Markup:
-    asked: Asked = told.book.ask_run("Steps of this run", TREND_SQL)
+def _trend(page: Page) -> Markup:
+    asked: Asked = page.book.ask_run("Steps of this run", TREND_SQL)
     points = [(row["iteration"], float(row["step_ns"])) for row in asked.rows if row["step_ns"] is not None]
-    chosen = told.book.source.iteration
+    chosen = page.book.source.iteration
     if len(points) < 2 or chosen not in dict(points):
         return Markup("")
-    name = printable(told.book.source.run)
+    name = printable(page.book.source.run)
     return section(
         "Longest step by iteration",
         trend(f"Longest step of {name} by iteration", points, chosen),

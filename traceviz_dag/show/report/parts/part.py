@@ -16,7 +16,7 @@ from traceviz_dag.show.report.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Page:
     """What is known of an iteration before its page is written.
 
     Attributes:
@@ -52,7 +52,7 @@ class Part:
     name: str
     title: str
     tables: tuple[str, ...]
-    markup: Callable[[Told], Markup | None]
+    markup: Callable[[Page], Markup | None]
     expected: bool = True
 
 

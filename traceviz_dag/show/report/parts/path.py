@@ -25,7 +25,7 @@ from traceviz_dag.show.page.facts import step_name, steps_left_out
 from traceviz_dag.show.page.gain_rows import MOST_ROWS, changes_step, gain_findings, is_gain, refused_edits
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
-from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, table, top
 from traceviz_dag.show.report.parts.what_if import USUAL_SQL
 from traceviz_dag.show.report.ranges import Range, gains, signed
 from traceviz_dag.tables.causes import PATH_HOSTS_SQL
@@ -87,30 +87,30 @@ _CAUSES = {
 }
 
 
-def path(told: Told) -> Markup | None:
+def path(page: Page) -> Markup | None:
     """The part."""
-    gain_rows = told.book.ask("What edits would gain", GAINS_SQL)
-    step = longest_path(told.book.source.table("path_segments", SEGMENT_COLUMNS))
+    gain_rows = page.book.ask("What edits would gain", GAINS_SQL)
+    step = longest_path(page.book.source.table("path_segments", SEGMENT_COLUMNS))
     refused = [f"{capitalised(text)}." for text in steps_left_out(gain_rows.rows)]
     notes = Markup("").join(
         Markup('<p class="attention">{}</p>').format(gain_rows.statement(printable(line))) for line in refused
     )
     if step is None:
         return section("Critical path", notes) if notes else None
-    parts = [_path(told, step, notes), _hosts(told), _imbalance(told), _gains(told, gain_rows), _known(told)]
+    parts = [_path(page, step, notes), _hosts(page), _imbalance(page), _gains(page, gain_rows), _known(page)]
     return Markup("").join(parts)
 
 
-def _path(told: Told, step: StepPath, notes: Markup) -> Markup:
-    items = told.book.source.table("path_items", ("rank", "stage"))
+def _path(page: Page, step: StepPath, notes: Markup) -> Markup:
+    items = page.book.source.table("path_items", ("rank", "stage"))
     ranks, stages = (optional_integers(items, name).tolist() for name in ("rank", "stage"))
     stage_of = dict(zip(ranks, stages, strict=True))
     by = "stage" if len(set(step.stage.tolist())) > 1 else "rank"
-    placed = told.book.ask(f"The critical path by {by} and what it is", SEGMENTS_SQL.format(place=by, part=WHAT_SQL))
-    whole = told.book.ask(
+    placed = page.book.ask(f"The critical path by {by} and what it is", SEGMENTS_SQL.format(place=by, part=WHAT_SQL))
+    whole = page.book.ask(
         "What the critical path is made of", SEGMENTS_SQL.format(place="NULL AS place", part=WHAT_SQL)
     )
-    cause = told.book.ask("The critical path by cause", SEGMENTS_SQL.format(place="NULL AS place", part="cause"))
+    cause = page.book.ask("The critical path by cause", SEGMENTS_SQL.format(place="NULL AS place", part="cause"))
     which = f", the longest of {step.steps}" if step.steps > 1 else ""
     on = "Each nanosecond of the step is one segment's: a kernel's run, a transfer, the host's, or a lag; never a wait."
     if len(stage_of) == 1:
@@ -182,9 +182,9 @@ def _sum(asked: Asked) -> list[Markup | str]:
     return [Markup("<b>the step</b>"), exact, "100 %", f"{sum(row['segments'] for row in asked.rows):,}"]
 
 
-def _hosts(told: Told) -> Markup:
+def _hosts(page: Page) -> Markup:
     """What hosts do where the path runs on them, where that is more than a little."""
-    asked = told.book.ask("What hosts do on the critical path", HOSTS_SQL)
+    asked = page.book.ask("What hosts do on the critical path", HOSTS_SQL)
     steps_ns = asked.rows[0]["steps_ns"] if asked.rows else 0
     if sum(row["path_ns"] for row in asked.rows) <= NOTABLE * steps_ns:
         return Markup("")
@@ -210,8 +210,8 @@ def _hosts(told: Told) -> Markup:
     )
 
 
-def _imbalance(told: Told) -> Markup:
-    asked = told.book.ask("Critical imbalance by category", IMBALANCE_SQL)
+def _imbalance(page: Page) -> Markup:
+    asked = page.book.ask("Critical imbalance by category", IMBALANCE_SQL)
     uneven = [row for row in asked.rows if row["imbalance_ns"]]
     if not uneven:
         return Markup("")
@@ -244,12 +244,12 @@ def _imbalance(told: Told) -> Markup:
     )
 
 
-def _gains(told: Told, by_step: Asked) -> Markup:
+def _gains(page: Page, by_step: Asked) -> Markup:
     known = over_steps([row for row in by_step.rows if row["refusal"] is None])
     refused = refused_edits(by_step.rows)
     if not known:
         return section("Predicted gains", paragraph("Nothing can be predicted."))
-    asked = told.book.ask("What edits would gain, over the steps", USUAL_SQL)
+    asked = page.book.ask("What edits would gain, over the steps", USUAL_SQL)
     changing = [row for row in known if changes_step(row)] or known
     shown, left = top(changing, "edits that change the step", MOST_ROWS)
     ranges = [
@@ -274,7 +274,7 @@ def _gains(told: Told, by_step: Asked) -> Markup:
         for row in shown
     ]
     idle = [named_edit(row) for row in known if not changes_step(row)]
-    *limits, largest = gain_findings(known, told.lead)
+    *limits, largest = gain_findings(known, page.lead)
     errors = [row["replay_error"] for row in by_step.rows if row["refusal"] is None and row["replay_error"] is not None]
     worst = max(errors, key=abs, default=None)
     return section(
@@ -313,10 +313,10 @@ def _share(part: int, whole: int) -> str:
     return f"−{share(-part, whole)}" if part < 0 else share(part, whole)
 
 
-def _known(told: Told) -> Markup:
+def _known(page: Page) -> Markup:
     """What the graph rests on."""
-    items = told.book.ask("Critical items", ITEMS_SQL)
-    edges = told.book.ask("Waits between streams and of hosts", EDGES_SQL)
+    items = page.book.ask("Critical items", ITEMS_SQL)
+    edges = page.book.ask("Waits between streams and of hosts", EDGES_SQL)
     streams = {row["edge_evidence"]: row["edges"] for row in edges.rows if row["kind"] == "event"}
     hosts = sum(row["edges"] for row in edges.rows if row["kind"] == "synchronisation")
     row = items.rows[0]

@@ -15,7 +15,7 @@ from traceviz_dag.show.page.bubbles import PARTS, bubble_finding, chosen_pipelin
 from traceviz_dag.show.page.facts import step_name
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
-from traceviz_dag.show.report.parts.part import Part, Told, paragraph, percent, section, sentence, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, paragraph, percent, section, sentence, table, top
 from traceviz_dag.show.report.ranges import Fall, signed, waterfall
 from traceviz_dag.tables.rows import is_parted
 
@@ -66,15 +66,15 @@ _IDLE = (
 _IDEAL = "ideal: micro-batches × mean stage"
 
 
-def pipelines(told: Told) -> Markup | None:
+def pipelines(page: Page) -> Markup | None:
     """The part."""
-    asked = told.book.ask("The bubble of each stage", STAGES_SQL)
-    microbatches = told.book.source.table("microbatches", STAGE_COLUMNS)
-    parts = [_bubbles(told, asked, stage_times(microbatches)), _idle(asked), _speeds(told), _periods(told)]
+    asked = page.book.ask("The bubble of each stage", STAGES_SQL)
+    microbatches = page.book.source.table("microbatches", STAGE_COLUMNS)
+    parts = [_bubbles(page, asked, stage_times(microbatches)), _idle(asked), _speeds(page), _periods(page)]
     return Markup("").join(parts) if any(parts) else None
 
 
-def _bubbles(told: Told, asked: Asked, times: StageTimes) -> Markup:
+def _bubbles(page: Page, asked: Asked, times: StageTimes) -> Markup:
     if not asked.rows:
         return Markup("")
     known = [row for row in asked.rows if is_parted(row)]  # type: ignore[arg-type]
@@ -136,7 +136,7 @@ def _bubbles(told: Told, asked: Asked, times: StageTimes) -> Markup:
         f"Bubble of each stage{which}",
         paragraph(asked.statement(found)),
         paragraph(
-            told.book.ask("Computation of a micro-batch, lower median of each stage's ranks", TIMES_SQL).statement(
+            page.book.ask("Computation of a micro-batch, lower median of each stage's ranks", TIMES_SQL).statement(
                 f"{capitalised(slowest)}."
             )
         )
@@ -217,8 +217,8 @@ def _idle(asked: Asked) -> Markup:
     )
 
 
-def _speeds(told: Told) -> Markup:
-    asked = told.book.ask("Computation of each stage against the mean stage", SPEEDS_SQL)
+def _speeds(page: Page) -> Markup:
+    asked = page.book.ask("Computation of each stage against the mean stage", SPEEDS_SQL)
     if not asked.rows:
         return Markup("")
     rows = [
@@ -245,8 +245,8 @@ def _speeds(told: Told) -> Markup:
     )
 
 
-def _periods(told: Told) -> Markup:
-    asked = told.book.ask("Periods and OverlapScores of each pair", PERIODS_SQL)
+def _periods(page: Page) -> Markup:
+    asked = page.book.ask("Periods and OverlapScores of each pair", PERIODS_SQL)
     if not asked.rows:
         return Markup("")
     known = [row for row in asked.rows if row["refusal"] is None]

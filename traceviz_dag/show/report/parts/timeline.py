@@ -6,15 +6,15 @@ from markupsafe import Markup
 
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.report.charts import legend, swatch
-from traceviz_dag.show.report.parts.part import Part, Told, paragraph
+from traceviz_dag.show.report.parts.part import Page, Part, paragraph
 from traceviz_dag.show.report.places import MOST_PLACES
 from traceviz_dag.show.report.timeline import Timeline
 from traceviz_dag.vocabulary import Severity
 
 
-def timeline(told: Told) -> Markup:
+def timeline(page: Page) -> Markup:
     """The part."""
-    return timeline_markup(told.timeline)
+    return timeline_markup(page.timeline)
 
 
 def timeline_markup(gathered: Timeline, bare: bool = False) -> Markup:

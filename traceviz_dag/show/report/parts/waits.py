@@ -23,7 +23,7 @@ from traceviz_dag.show.page.facts import delay_finding
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.heat_map import heat_map
-from traceviz_dag.show.report.parts.part import Part, Told, data_rows, paragraph, percent, section, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, data_rows, paragraph, percent, section, table, top
 from traceviz_dag.show.report.ranges import signed
 from traceviz_dag.tables.rows import RankClockRow, columns_of
 
@@ -123,37 +123,37 @@ _WAITS = (
 )
 
 
-def waits(told: Told) -> Markup | None:
+def waits(page: Page) -> Markup | None:
     """The part."""
-    collectives = told.book.source.table("collectives", JUDGED_COLUMNS)
+    collectives = page.book.source.table("collectives", JUDGED_COLUMNS)
     if not collectives.num_rows:
         return None
-    late = told.book.ask("Ranks that others of their stage waited for", LATE_SQL)
-    matched = told.book.ask("How communications were matched", MATCHED_SQL)
-    said = _said(told, late, matched)
+    late = page.book.ask("Ranks that others of their stage waited for", LATE_SQL)
+    matched = page.book.ask("How communications were matched", MATCHED_SQL)
+    said = _said(page, late, matched)
     judged = judged_waits(collectives)
     if not judged.num_rows:
         lacks = paragraph("No wait is known: neither solved clocks nor durations show one.")
-        return Markup("").join([said, lacks, _matching(told)])
+        return Markup("").join([said, lacks, _matching(page)])
     ranks = np.unique(optional_integers(collectives, "rank"))
-    lead = told.lead
+    lead = page.lead
     rows = map_rows(judged, ranks, [*lead.ranks, *(row["rank"] for row in late.rows if row["blamed"])])
     parts = [
         said,
         _late(late, lead),
-        _costs(told),
-        _pairs(told, rows),
-        _by_dimension(told),
-        _links(told),
-        _experts(told),
-        _matching(told),
+        _costs(page),
+        _pairs(page, rows),
+        _by_dimension(page),
+        _links(page),
+        _experts(page),
+        _matching(page),
     ]
     return Markup("").join(parts)
 
 
-def _said(told: Told, late: Asked, matched: Asked) -> Markup:
+def _said(page: Page, late: Asked, matched: Asked) -> Markup:
     """Who is to blame, and what the clocks allow to say."""
-    source = told.book.source
+    source = page.book.source
     collectives = source.table("collectives", JUDGED_COLUMNS)
     step_ns = step_time(source.table("overlap", WINDOW_COLUMNS))
     blamed = [row for row in late.rows if row["blamed"]]
@@ -164,7 +164,7 @@ def _said(told: Told, late: Asked, matched: Asked) -> Markup:
     else:
         nobody = nobody_blamed(late.rows, step_ns, uncertain, collectives.num_rows)  # type: ignore[arg-type]
         lines = [f"{capitalised(nobody)}."]
-    verdict = paragraph(printable(f"{limit}. A delay below is no saving.")) if (limit := told.lead.limit) else ""
+    verdict = paragraph(printable(f"{limit}. A delay below is no saving.")) if (limit := page.lead.limit) else ""
     words = Markup("").join([verdict, *(paragraph(late.statement(line)) for line in lines)])
     facts = clock_facts(source.table("rank_clocks", columns_of(RankClockRow)))
     basis = wait_basis(collectives)
@@ -238,19 +238,19 @@ def _late(late: Asked, lead: Lead) -> Markup:
     )
 
 
-def _pairs(told: Told, rows: Sequence[MapRow]) -> Markup:
+def _pairs(page: Page, rows: Sequence[MapRow]) -> Markup:
     """The map of who waited for whom, and its rows for the page's script, which shows those behind a cell."""
     shared = any(len(row.ranks) > 1 for row in rows)
     place = {rank: number for number, row in enumerate(rows) for rank in row.ranks}
     if shared:
         listed = sorted(place)
         sql = GROUPED_PAIRS_SQL.format(ranks=listed, places=[place[rank] for rank in listed])
-        asked = told.book.ask("Who waited for whom, by rows of the map", sql)
+        asked = page.book.ask("Who waited for whom, by rows of the map", sql)
         known = [{**row, "at": (row["waiting"], row["late"])} for row in asked.rows]
         of_cell = "waiting.place = {row} AND late.place = {column}"
         of_cell = sql.replace("GROUP BY", f"    AND {of_cell}\nGROUP BY")
     else:
-        asked = told.book.ask("Who waited for whom", PAIRS_SQL)
+        asked = page.book.ask("Who waited for whom", PAIRS_SQL)
         known = [
             {**row, "at": (place[row["rank"]], place[row["late_rank"]])}
             for row in asked.rows
@@ -268,7 +268,7 @@ def _pairs(told: Told, rows: Sequence[MapRow]) -> Markup:
     names = ([rows[number].label for number in waiting], [rows[number].label for number in late])
     title = "Who waited for whom: a row waits for a column"
     document = {
-        "sql": told.book.bound(of_cell),
+        "sql": page.book.bound(of_cell),
         "rows": names[0],
         "columns": names[1],
         "row_keys": waiting if shared else [rows[number].ranks[0] for number in waiting],
@@ -331,9 +331,9 @@ def _did(asked: Asked, row: Mapping[str, Any]) -> Markup:
     )
 
 
-def _costs(told: Told) -> Markup:
+def _costs(page: Page) -> Markup:
     """The first causes of waits, each beside what fixing its rank gains."""
-    asked = told.book.ask("First causes of waits", COSTS_SQL)
+    asked = page.book.ask("First causes of waits", COSTS_SQL)
     if not asked.rows:
         return Markup("")
     shown, left = top(asked.rows, "causes", _MOST_CAUSES)
@@ -360,8 +360,8 @@ def _costs(told: Told) -> Markup:
     )
 
 
-def _by_dimension(told: Told) -> Markup:
-    asked = told.book.ask("Waits and transfers by dimension, sums over kernels", PARTS_SQL)
+def _by_dimension(page: Page) -> Markup:
+    asked = page.book.ask("Waits and transfers by dimension, sums over kernels", PARTS_SQL)
     bars = [
         Bar(
             printable(row["dimension"] or "unknown"),
@@ -389,8 +389,8 @@ def _by_dimension(told: Told) -> Markup:
     )
 
 
-def _links(told: Told) -> Markup:
-    asked = told.book.ask("Links of each rank against the usual transfer", LINKS_SQL)
+def _links(page: Page) -> Markup:
+    asked = page.book.ask("Links of each rank against the usual transfer", LINKS_SQL)
     if not asked.rows:
         return section("Links", paragraph("No transfers could be compared, so links are not judged.", quiet=True))
     suspected = [row for row in asked.rows if row["slow"] or row["or_of"]]
@@ -425,8 +425,8 @@ def _links(told: Told) -> Markup:
     return section("Slow links", table(columns, rows, caption), left)
 
 
-def _experts(told: Told) -> Markup:
-    asked = told.book.ask("Tokens that each rank's experts took", EXPERTS_SQL)
+def _experts(page: Page) -> Markup:
+    asked = page.book.ask("Tokens that each rank's experts took", EXPERTS_SQL)
     if not asked.rows:
         return Markup("")
     worst = asked.rows[0]
@@ -435,8 +435,8 @@ def _experts(told: Told) -> Markup:
     return section("Experts", paragraph(f"{even}: those of rank {worst['rank']} take ", fact, "."))
 
 
-def _matching(told: Told) -> Markup:
-    asked = told.book.ask("Communication that is not matched, or not wholly", FAULTS_SQL)
+def _matching(page: Page) -> Markup:
+    asked = page.book.ask("Communication that is not matched, or not wholly", FAULTS_SQL)
     total = asked.rows[0]["of_kernels"]
     faults = [row for row in asked.rows if row["fault"] is not None]
     if not faults:

@@ -15,7 +15,7 @@ from traceviz_dag.errors import BadInputError, NoEvidenceError
 from traceviz_dag.printable import printable
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.limits import MOST_REPLAYED
-from traceviz_dag.show.report.parts.part import Part, Told, paragraph, section, table
+from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, table
 
 USUAL_SQL = """
 SELECT edit, rank, ranks, dimension, factor, count(*) AS steps, sum(step_ns)::BIGINT AS step_ns,
@@ -31,18 +31,18 @@ ORDER BY gain_ns DESC, edit, rank NULLS FIRST, ranks NULLS FIRST, dimension NULL
 _EDIT = ("edit", "rank", "ranks", "dimension", "factor")
 
 
-def what_if(told: Told) -> Markup:
+def what_if(page: Page) -> Markup:
     """The part; the replay of the iteration's steps goes into the page's data."""
-    source = told.book.source
+    source = page.book.source
     command = f"traceviz what-if --run {shlex.quote(printable(source.run))} --iteration {source.iteration}"
-    asked = told.book.ask("What single edits gain", USUAL_SQL)
+    asked = page.book.ask("What single edits gain", USUAL_SQL)
     try:
-        steps = _replayed(told)
+        steps = _replayed(page)
     # A table that was never written leaves nothing to replay; the other parts hold what they hold.
     except (NoEvidenceError, BadInputError) as error:
         why = paragraph(f"The page replays nothing: {printable(str(error))}.")
         return Markup("").join([why, _single_edits(asked, live=False)])
-    told.timeline.document["what_if"] = {
+    page.timeline.document["what_if"] = {
         "steps": steps,
         "usual": [{name: row[name] for name in _EDIT} for row in asked.rows],
         "command": command,
@@ -53,24 +53,24 @@ def what_if(told: Told) -> Markup:
     )
 
 
-def _replayed(told: Told) -> list[dict[str, Any]]:
+def _replayed(page: Page) -> list[dict[str, Any]]:
     """Put the steps into the page's data.
 
     Raises:
         NoEvidenceError: the page has none, with the reason.
     """
-    if told.timeline.kernels > MOST_REPLAYED:
+    if page.timeline.kernels > MOST_REPLAYED:
         raise NoEvidenceError(
-            f"this iteration has {told.timeline.kernels:,} kernels, and a page carries at most {MOST_REPLAYED:,}; "
+            f"this iteration has {page.timeline.kernels:,} kernels, and a page carries at most {MOST_REPLAYED:,}; "
             "traceviz what-if takes any number"
         )
     steps = []
     # All are made before any is kept: a step that shows nothing leaves none in the page.
-    replays = [(number, replay_data(predictions)) for number, predictions in told.book.source.replays()]
+    replays = [(number, replay_data(predictions)) for number, predictions in page.book.source.replays()]
     for place, (number, data) in enumerate(replays):
         steps.append({"number": number, **data.facts, "columns": list(data.columns)})
         for name, column in data.columns.items():
-            told.timeline.columns.add(f"what_if/{place}/{name}", column, differences=name in DIFFERENCES)
+            page.timeline.columns.add(f"what_if/{place}/{name}", column, differences=name in DIFFERENCES)
     if not steps:
         raise NoEvidenceError("no training step is known")
     return steps
