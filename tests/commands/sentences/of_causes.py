@@ -256,8 +256,50 @@ _IMBALANCE = f"""
     )
 """
 
+_HOSTS = f"""
+    WITH cuts AS (
+        SELECT p.step, p.segment, p.rank, p.start_ns, p.start_ns + p.duration_ns AS end_ns, k.kernel_id,
+            k.launch_start_ns AS cut, coalesce(operator, launch_name) AS operation, k.module,
+            max(k.launch_start_ns) OVER (
+                PARTITION BY p.step, p.segment ORDER BY k.launch_start_ns, k.kernel_id
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            ) AS before
+        FROM path_segments AS p JOIN kernels AS k ON k.run = p.run AND k.iteration = p.iteration AND k.rank = p.rank
+            AND k.launch_start_ns > p.start_ns AND k.launch_start_ns <= p.start_ns + p.duration_ns
+        WHERE p.run = $run AND p.iteration = $iteration AND cause = 'host'
+    ),
+    pieces AS (
+        SELECT rank, kernel_id, operation, module, cut - coalesce(before, start_ns) AS ns FROM cuts
+        UNION ALL BY NAME
+        SELECT rank, start_ns + duration_ns - coalesce((
+            SELECT max(cut) FROM cuts WHERE cuts.segment = p.segment AND cuts.step IS NOT DISTINCT FROM p.step
+        ), start_ns) AS ns
+        FROM path_segments AS p {_HERE} AND cause = 'host'
+    ),
+    gaps AS (
+        SELECT rank, kernel_id, arg_max(caller, doing_ns) AS caller,
+            arg_max(doing, doing_ns) FILTER (host_work IS NOT NULL) AS pause
+        FROM gpu_gaps {_HERE} AND kernel_id IS NOT NULL GROUP BY ALL
+    ),
+    parts AS (
+        SELECT coalesce(pause, operation) AS operation, coalesce(caller, module) AS place, sum(ns) AS ns
+        FROM pieces LEFT JOIN gaps USING (rank, kernel_id) WHERE ns > 0 GROUP BY ALL
+    )
+"""
+
 CAUSES_TABLES = (
     _profile("What the path is made of", "cause"),
+    PrintedTable(
+        f"What hosts do on the path, from each launch to the next one{_FIRST}",
+        f"""{_HOSTS}
+        SELECT coalesce(operation, 'after the last launch') AS operation, place, ns / 1e6 AS ms,
+            ns / (SELECT sum(duration_ns) FROM path_segments {_HERE}) AS share
+        FROM parts ORDER BY ns DESC, operation, coalesce(place, 'None') LIMIT {_SHOWN}""",
+        {"operation": "operation", "in": "place", "ms": "ms", "of the step": "share"},
+        ["operation", "in"],
+        said=f"{_HOSTS} SELECT count(*) AS all, least(count(*), {_SHOWN}) AS shown, count(*) > {_SHOWN} AS more "
+        "FROM parts",
+    ),
     _profile("Ranks that the path runs on", "rank"),
     _profile("Pipeline stages that the path runs on", "stage"),
     _profile("What runs on the path, by category", "category", "coalesce(category, 'host')"),

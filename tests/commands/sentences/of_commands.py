@@ -131,17 +131,16 @@ SUMMARY = (
 _OPEN = f"""severity = 'note' AND gain_ns IS NULL AND 1.25 * at_most_ns >= .01 * step_ns IS DISTINCT FROM false
     AND rule NOT IN ({", ".join(f"'{rule.name}'" for rule in RULES if rule.edit is nothing_fixes)})"""
 
-_LEADING = """
+_LOSS = """measure = 'share of the time measured' AND severity <> 'not_looked_at' AND rule <> 'unexplained'
+    AND value >= .01 AND NOT coalesce(value < .1 AND gain_high_ns < .01 * step_ns, false)"""
+"""What counts as a loss: not what is small and known to cost nothing."""
+
+_LEADING = f"""
     WITH told AS (
-        SELECT *, row_number() OVER (PARTITION BY rule ORDER BY
-            severity <> 'not_looked_at' AND measure = 'share of the time measured' AND rule <> 'unexplained'
-                AND value >= .01 DESC NULLS LAST, value DESC, finding) AS place
+        SELECT *, row_number() OVER (PARTITION BY rule ORDER BY {_LOSS} DESC NULLS LAST, value DESC, finding) AS place
         FROM findings WHERE run = $run AND iteration = $iteration
     ),
-    losses AS (
-        SELECT finding FROM told WHERE place = 1 AND severity <> 'not_looked_at' AND rule <> 'unexplained'
-            AND measure = 'share of the time measured' AND value >= .01 ORDER BY value DESC LIMIT 3
-    ),
+    losses AS (SELECT finding FROM told WHERE place = 1 AND {_LOSS} ORDER BY value DESC LIMIT 3),
     numbered AS (
         SELECT *, severity = 'finding' AND class = 'fault' AS fault, coalesce(gain_after_ns, gain_ns,
             CASE measure WHEN 'share of the time measured' THEN value * coalesce(measured_ns, step_ns, 1) / 2 ELSE 0 END
@@ -155,17 +154,15 @@ _LEADING = """
 FOUND = (
     Sentence(
         r"largest loss(?P<b_several>es)?, of the time measured: (?P<v_losses>.+)",
-        """
+        f"""
         WITH told AS (
             SELECT rule, value, row_number() OVER (PARTITION BY rule ORDER BY value DESC, finding) AS place,
                 concat_ws(', ', 'rank ' || rank, dimension, operation) AS fault
-            FROM findings
-            WHERE run = $run AND iteration = $iteration AND measure = 'share of the time measured'
-                AND severity <> 'not_looked_at' AND rule <> 'unexplained' AND value >= .01
+            FROM findings WHERE run = $run AND iteration = $iteration AND {_LOSS}
         ),
         largest AS (FROM told WHERE place = 1 ORDER BY value DESC LIMIT 3)
         SELECT count(*) > 1 AS several, string_agg(
-            rule || format(CASE WHEN value >= .0995 THEN ' {:.0f} %' ELSE ' {:.1f} %' END, value * 100) ||
+            rule || format(CASE WHEN value >= .0995 THEN ' {{:.0f}} %' ELSE ' {{:.1f}} %' END, value * 100) ||
             CASE fault WHEN '' THEN '' ELSE ' (' || fault || ')' END,
             ', ' ORDER BY value DESC) AS losses
         FROM largest""",

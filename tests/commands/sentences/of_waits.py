@@ -144,11 +144,23 @@ _LINKS = """
         WHERE NOT EXISTS (FROM ratios AS mine WHERE mine.rank = a.rank AND mine.scope IS NOT DISTINCT FROM a.scope
             AND mine.members NOT IN (SELECT members FROM ratios WHERE rank = b.rank))
     ),
+    elsewhere AS (
+        SELECT slow.rank, slow.scope, bool_or(high.ratio >= 1.5) AS high
+        FROM slow JOIN (SELECT rank, scope, min(ratio) AS ratio FROM typical GROUP BY rank, scope) AS high
+            ON high.rank = slow.rank AND high.scope <> slow.scope
+        GROUP BY ALL
+    ),
+    tied AS (
+        SELECT slow.*, coalesce(e.high, false) AS high, (SELECT list(other ORDER BY other) FROM always AS a
+            WHERE a.rank = slow.rank AND a.scope IS NOT DISTINCT FROM slow.scope) AS meets
+        FROM slow LEFT JOIN elsewhere AS e USING (rank, scope)
+    ),
     judged AS (
-        SELECT slow.*, scope = 'intra_node' AS inside, scope = 'inter_node' AS outside,
-            (SELECT list(other ORDER BY other) FROM always AS a
-                WHERE a.rank = slow.rank AND a.scope IS NOT DISTINCT FROM slow.scope) AS others
-        FROM slow
+        -- Of those that only meet each other, the one that is slow in its other scope alone explains all.
+        SELECT *, scope = 'intra_node' AS inside, scope = 'inter_node' AS outside, CASE WHEN high AND
+            NOT EXISTS (FROM tied AS t WHERE t.scope = tied.scope AND t.high AND list_contains(tied.meets, t.rank))
+            THEN NULL ELSE meets END AS others
+        FROM tied
     )
 """
 
@@ -236,9 +248,10 @@ WAITS = (
     ),
     # Transfers are those of the last to arrive, by the measure of each communication.
     Sentence(
-        r"rank (?P<k_rank>\d+) has slow links((?P<b_inside> inside its node)|(?P<b_outside> to other nodes))?: its "
-        r"transfers take (?P<v_ratio>[\d.]+) times the usual",
-        f"{_LINKS} SELECT * FROM judged WHERE rank = $rank AND others IS NULL ORDER BY ratio DESC LIMIT 1",
+        r"rank (?P<k_rank>\d+) has slow links(?P<k_where> inside its node| to other nodes|): its transfers take "
+        r"(?P<v_ratio>[\d.]+) times the usual",
+        f"""{_LINKS} SELECT * FROM judged WHERE rank = $rank AND others IS NULL AND $where =
+            CASE WHEN inside THEN ' inside its node' WHEN outside THEN ' to other nodes' ELSE '' END""",
     ),
     Sentence(
         r"ranks (?P<k_rank>\d+), (?P<v_other>\d+) meet over slow links((?P<b_inside> inside its node)|"

@@ -244,7 +244,7 @@ FALSE = [
     (
         "waits",
         "slow_link",
-        "ranks 3, 7 meet over slow links to other nodes, .*",
+        "rank 3 has slow links to other nodes: .*",
         "rank 7 has slow links to other nodes: its transfers take 5.1 times the usual",
     ),
     ("waits", "uneven_experts", "experts of rank 0 take", "experts of rank 2 take"),

@@ -143,9 +143,10 @@ def _hosts(iteration: StoredIteration, segments: pa.Table) -> list[dict[str, Any
     gaps = iteration.lake.query_iteration(_GAPS_SQL, run=iteration.run, iteration=iteration.iteration)
     tables = {"path_segments": segments, "kernels": kernels, "gpu_gaps": gaps}
     rows = rows_of_view(PATH_HOSTS, **{name: _placed(iteration, table) for name, table in tables.items()})
-    summed = rows.group_by(["caller", "module", "operation"]).aggregate([("path_ns", "sum"), ("launches", "sum")])
-    found = summed.rename_columns(["caller", "module", "operation", "path_ns", "launches"]).to_pylist()
-    return sorted(found, key=lambda row: (-row["path_ns"], str(row["operation"]), str(row["caller"] or row["module"])))
+    rows = rows.append_column("place", pc.coalesce(rows["caller"], rows["module"]))
+    summed = rows.group_by(["operation", "place"]).aggregate([("path_ns", "sum"), ("launches", "sum")])
+    found = summed.rename_columns(["operation", "place", "path_ns", "launches"]).to_pylist()
+    return sorted(found, key=lambda row: (-row["path_ns"], str(row["operation"]), str(row["place"])))
 
 
 def _placed(iteration: StoredIteration, table: pa.Table) -> pa.Table:
@@ -230,7 +231,7 @@ def _print_hosts(answer: dict[str, Any], limit: int) -> None:
         [
             [
                 row["operation"] or "after the last launch",
-                row["caller"] or row["module"],
+                row["place"],
                 milliseconds(row["path_ns"]),
                 percent(row["path_ns"] / answer["step_ns"]),
             ]
