@@ -13,6 +13,7 @@ import hypothesis
 import pytest
 
 from tests.costs import Costs
+from tests.kept_engines import keep_engines
 from tests.made_once import begin
 from tests.memory_folder import folder_in_memory
 from traceviz_dag.errors import UsageError
@@ -86,6 +87,7 @@ def pytest_collection() -> None:
 
 
 def pytest_collection_finish() -> None:
+    keep_engines()
     gc.enable()
     gc.freeze()
     # Dagster and DuckDB make many short-lived objects: looking through them so often takes a twentieth of the time.
