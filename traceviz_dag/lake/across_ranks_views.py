@@ -82,7 +82,7 @@ FROM path_segments GROUP BY run, iteration, step, {by}
 
 PATH_HOSTS = View(
     "path_hosts",
-    "What hosts do where the critical path runs on them: time until each launch, by what launches.",
+    "Hosts where the critical path runs on them: time until each launch, by what launches.",
     PATH_HOSTS_SQL,
     (
         *((name, PARTITION_COLUMNS[name].comment) for name in ("run", "iteration")),

@@ -290,7 +290,7 @@ _HOSTS = f"""
 CAUSES_TABLES = (
     _profile("What the path is made of", "cause"),
     PrintedTable(
-        f"What hosts do on the path, from each launch to the next one{_FIRST}",
+        f"Hosts on the path: time until each launch, by what launches{_FIRST}",
         f"""{_HOSTS}
         SELECT coalesce(operation, 'after the last launch') AS operation, place, ns / 1e6 AS ms,
             ns / (SELECT sum(duration_ns) FROM path_segments {_HERE}) AS share

@@ -372,7 +372,7 @@ class StepEdits:
         floor = self._shortest(times)
         result = []
         for work, mine in self._parts(times):
-            chosen = _of_dimension(work, dimension) & (work.is_joined() | unmatched)
+            chosen = _may_be_of(work, dimension) if unmatched else _of_dimension(work, dimension) & work.is_joined()
             above = np.maximum(mine.duration_ns - floor, 0)
             shorter = mine.duration_ns - np.rint(above * (1 - 1 / factor)).astype(np.int64)
             result.append(replace(mine, duration_ns=np.where(chosen, shorter, mine.duration_ns)))
@@ -386,7 +386,7 @@ class StepEdits:
         """
         result = []
         for work, mine in self._parts(times):
-            chosen = _of_dimension(work, dimension) & (work.is_joined() | unmatched)
+            chosen = _may_be_of(work, dimension) if unmatched else _of_dimension(work, dimension) & work.is_joined()
             result.append(replace(mine, duration_ns=np.where(chosen, 0, mine.duration_ns)))
         return tuple(result)
 
@@ -417,7 +417,7 @@ class StepEdits:
 
     def has_unmatched(self, dimension: str) -> bool:
         """Whether communications of a dimension are not matched, so that nothing shows their waits from transfers."""
-        return any((_of_dimension(work, dimension) & ~work.is_joined()).any() for work in self.step.works)
+        return any((_may_be_of(work, dimension) & ~work.is_joined()).any() for work in self.step.works)
 
     def balanced_experts(self, times: AllTimes) -> AllTimes:
         """Let tokens spread evenly over the experts; see ``balanced_experts``."""
@@ -659,6 +659,12 @@ def _of_dimension(work: RankWork, dimension: str) -> Bool:
     if dimension not in kernels.dimensions:
         return np.zeros(len(kernels), dtype=bool)
     return np.asarray(kernels.communicates & (kernels.dimension == kernels.dimensions.index(dimension)))
+
+
+def _may_be_of(work: RankWork, dimension: str) -> Bool:
+    """Mark communications of a dimension, and those that are not matched whose dimension nobody knows."""
+    unknown = _of_dimension(work, Dimension.UNKNOWN.value) | (work.kernels.communicates & (work.kernels.dimension < 0))
+    return np.asarray(_of_dimension(work, dimension) | unknown & ~work.is_joined())
 
 
 def step_items(work: RankWork) -> tuple[Int64, Int64]:

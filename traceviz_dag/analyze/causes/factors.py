@@ -166,7 +166,7 @@ def named_factor(row: Mapping[str, Any]) -> str:
 
 MEANINGS = {
     Factor.LOAD_BALANCE: "some ranks compute longer than others",
-    Factor.SERIALISATION: "ranks wait for the work of others, as in fill and drain of a pipeline",
+    Factor.SERIALISATION: "ranks wait for the work of others, as in fill and drain of a pipeline, or copies run alone",
     Factor.TRANSFER: "communications take time once all have arrived, and nothing hides it",
     Factor.HOST: "hosts launch late or begin late, or nothing explains a gap",
 }

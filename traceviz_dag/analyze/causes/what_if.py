@@ -43,6 +43,9 @@ FASTER = 2.0
 """How many times faster communication is made without being asked for."""
 
 
+WIDEST, WIDEST_SHARE = 0.05, 0.5
+"""Where edits may gain more than is seen by over these shares of the step and of the gain, no number is said."""
+
 _PARTS = ("duration_ns", "lag_ns", "section_ns", "section_lag_ns")
 """Of ``Times``: what passes in a step."""
 
@@ -151,7 +154,12 @@ class WhatIf:
             found = self._with_unmet(found, applied)
         if edits and self.loose is not None:
             found = self._with_fewer(found, applied, self.loose)
-        return self._with_untied(found, applied) if edits and self.edits.untied else found
+        if edits and self.edits.untied:
+            found = self._with_untied(found, applied)
+        more = found.gain_high_ns - found.gain_ns
+        if edits and self._why_open and more > max(WIDEST * self.step_ns, WIDEST_SHARE * found.gain_ns):
+            found = replace(found, undecided=found.undecided or self._why_open)
+        return found
 
     def _with_fewer(
         self, found: Prediction, applied: Sequence[Callable[[AllTimes], AllTimes]], loose: WhatIf
@@ -194,6 +202,11 @@ class WhatIf:
         if not sure and high >= LEAST_GAIN * self.step_ns:
             undecided = self._untied_words
         return replace(found, gain_low_ns=low, gain_high_ns=high, undecided=undecided)
+
+    @property
+    def _why_open(self) -> str | None:
+        """Why edits may gain more than is seen; None where nothing is open."""
+        return self.open_question or (self._unmet_words if self.edits.unmet[0].any() else None)
 
     @property
     def open_question(self) -> str | None:

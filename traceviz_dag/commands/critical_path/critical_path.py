@@ -226,7 +226,7 @@ def _print_hosts(answer: dict[str, Any], limit: int) -> None:
     if sum(row["path_ns"] for row in rows) < NOTABLE * answer["step_ns"]:
         return
     print_table(
-        "What hosts do on the path, from each launch to the next one",
+        "Hosts on the path: time until each launch, by what launches",
         ["operation", "in", "ms", "of the step"],
         [
             [

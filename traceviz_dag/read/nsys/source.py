@@ -193,23 +193,26 @@ class SqliteSource:
             return
         except (UnusualPagesError, OSError):
             pass  # SQLite reads the rest, or says what is wrong with it
-        yield from self._answer(f"{wanted.sql} LIMIT -1 OFFSET {given}")
+        # An index that holds all that is wanted has another order.
+        rest = f" ORDER BY _rowid_ LIMIT -1 OFFSET {given}" if given else ""
+        yield from self._answer(wanted.sql + rest)
 
     def _of_pages(self, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """The rows as ``TablePages`` reads them."""
         name = wanted.table.replace("'", "''")
         fields = self.query(
-            "SELECT columns.name AS name, columns.cid AS place, columns.hidden AS made, columns.pk AS key, "
-            "tables.rootpage AS root FROM sqlite_master AS tables, pragma_table_xinfo(tables.name) AS columns "
+            "SELECT CAST(columns.name AS BLOB) AS name, columns.cid AS place, columns.hidden AS made, "
+            "columns.pk AS key, tables.rootpage AS root "
+            "FROM sqlite_master AS tables, pragma_table_xinfo(tables.name) AS columns "
             f"WHERE tables.type = 'table' AND tables.name = '{name}'"
         ).to_pylist()
         # A record lacks columns that are computed, and a key that is the number of its row.
         places = {field["name"]: field["place"] for field in fields if not field["key"]}
-        asked = {column for column, _ in wanted.columns.values()}
+        asked = {column.encode() for column, _ in wanted.columns.values()}
         if any(field["made"] for field in fields) or not asked or not asked <= places.keys():
             raise UnusualPagesError
         columns = {
-            name: PageColumn(places[column], None if default is None else _value(default))
+            name: PageColumn(places[column.encode()], None if default is None else _value(default))
             for name, (column, default) in wanted.columns.items()
         }
         with open_regular(self.path) as file:

@@ -25,7 +25,7 @@ ranks AS (
     SELECT count(DISTINCT rank) AS ranks FROM kernels WHERE run = $run AND iteration = $iteration
 ),
 hosts AS (
-    SELECT coalesce(caller, module) AS place, operation, sum(path_ns) AS place_ns FROM ({PATH_HOSTS_SQL})
+    SELECT coalesce(caller, module) AS place, operation, sum(path_ns)::BIGINT AS place_ns FROM ({PATH_HOSTS_SQL})
     WHERE run = $run AND iteration = $iteration AND operation IS NOT NULL
     GROUP BY ALL ORDER BY place_ns DESC, operation, place LIMIT 1
 )

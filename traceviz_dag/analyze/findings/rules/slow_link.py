@@ -6,6 +6,9 @@ from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule
 from traceviz_dag.analyze.wording import capitals, counted, numbered, spanned, unspanned
 from traceviz_dag.vocabulary import FindingClass
 
+MANY_UNMATCHED = 0.1
+"""Share of communication kernels that are not matched, from which it is said that their links are not judged."""
+
 _SQL = """
 SELECT rank, NULL AS group_ranks, NULL AS dimension, best_ratio AS value, worst_ratio, dimensions, scope, or_of,
     NULL AS of_ranks, NULL AS transfers
@@ -64,5 +67,11 @@ RULE = Rule(
     unable_sql="""
 SELECT 'no transfers could be compared: no dimension has two groups' AS reason
 WHERE NOT EXISTS (FROM links WHERE run = $run AND iteration = $iteration)
+""",
+    partly_sql=f"""
+SELECT 'not judged on ' || count(*) FILTER (fault IS NOT NULL) || ' of ' || count(*)
+    || ' communication kernels, which are not matched with all their members' AS reason
+FROM collectives WHERE run = $run AND iteration = $iteration
+HAVING count(*) FILTER (fault IS NOT NULL) >= {MANY_UNMATCHED} * count(*) AND count(*) > 0
 """,
 )

@@ -184,7 +184,7 @@ def _sum(asked: Asked) -> list[Markup | str]:
 
 def _hosts(page: Page) -> Markup:
     """What hosts do where the path runs on them, where that is more than a little."""
-    asked = page.book.ask("What hosts do on the critical path", HOSTS_SQL)
+    asked = page.book.ask("Hosts on the critical path", HOSTS_SQL)
     steps_ns = asked.rows[0]["steps_ns"] if asked.rows else 0
     if sum(row["path_ns"] for row in asked.rows) <= NOTABLE * steps_ns:
         return Markup("")
@@ -200,11 +200,11 @@ def _hosts(page: Page) -> Markup:
         for row in shown
     ]
     return section(
-        "What hosts do on the critical path",
+        "Hosts on the critical path",
         table(
             ["operation", "in", "on the path", "of all steps", "launches"],
             rows,
-            "From each launch of a host, of any thread, to the next one, by what launches.",
+            "Time until each launch of a host, of any thread, by what launches; a wait that leaves no gap on the GPU has no name.",
         ),
         left,
     )

@@ -571,10 +571,13 @@ function shortestTransfer(step, times) {
 /** Mark the communication of a dimension. @param {Step} step @param {string} dimension @param {boolean} unmatched */
 function ofDimension(step, dimension, unmatched) {
   const code = dimension === "all" ? 0 : step.facts.dimensions.indexOf(dimension) + 1;
+  const nobodys = [null, "unknown"].map((word) => step.facts.dimensions.indexOf(word) + 1).filter((one) => one > 0);
   const known = step.columns.dimension;
   return Uint8Array.from(known, (one, kernel) => {
     const fits = dimension === "all" ? one > 0 : code > 0 && one === code;
-    return fits && (unmatched || step.joined[kernel]) ? 1 : 0;
+    if (step.joined[kernel]) return fits ? 1 : 0;
+    // One that is not matched, and whose dimension nobody knows, may be of any.
+    return unmatched && (fits || nobodys.includes(one)) ? 1 : 0;
   });
 }
 
