@@ -140,7 +140,7 @@ def replayed(what_if: WhatIf, replicas: Sequence[int], world: int | None) -> Rep
 
 
 def useful_ns(work: RankWork) -> int:
-    """The time in which a rank computes: what the step's computation kernels cover, also after the host's mark of it."""
+    """The time in which a rank computes: what the step's computation kernels cover, those after its mark as well."""
     kernels = work.kernels
     return measure(union(kernels.start_ns[kernels.computes], kernels.end_ns[kernels.computes]))
 

@@ -204,7 +204,8 @@ def _hosts(page: Page) -> Markup:
         table(
             ["operation", "in", "on the path", "of all steps", "launches"],
             rows,
-            "Time until each launch of a host, of any thread, by what launches; a wait that leaves no gap on the GPU has no name.",
+            "Time until each launch of a host, of any thread, by what launches; a wait without a gap of the GPU has no "
+            "name.",
         ),
         left,
     )
