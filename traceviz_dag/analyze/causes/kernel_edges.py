@@ -138,7 +138,7 @@ def of_all_replays(ranks: Sequence[RankKernels], edges: Sequence[KernelEdges]) -
     the ranks is no edge of the graph.
     """
     result = list(edges)
-    programs = [kernels.program if kernels.in_graph.any() else b"" for kernels in ranks]
+    programs = [each.program + each.in_graph.tobytes() if each.in_graph.any() else b"" for each in ranks]
     for program in {program for program in programs if program and programs.count(program) > 1}:
         places = [place for place, each in enumerate(programs) if each == program]
         inside = ranks[places[0]].in_graph
