@@ -197,14 +197,14 @@ class StepEdits:
             share = fixed[basis].sum() / max(int(transfer[basis].sum()), 1) if basis.any() else 1.0
             left = with_it & ~alike & (dimension == one)
             fixed[left] = np.rint(transfer[left] * share).astype(np.int64)
-        result = list(times)
+        result, shortest = list(times), self._shortest(times) if most else 0
         for number, mine in enumerate(times):
             own = np.flatnonzero((members.rank == number) & with_it)
             duration = mine.duration_ns.copy()
             duration[members.kernel[own]] = fixed[own]
             if most:
                 unmet = self.step.works[number].kernels.communicates & ~self.step.is_met(number)
-                duration[unmet] = np.minimum(duration[unmet], self._shortest(times))
+                duration[unmet] = np.minimum(duration[unmet], shortest)
             result[number] = replace(mine, duration_ns=duration)
         return tuple(result)
 
@@ -690,7 +690,7 @@ def _launched_earlier(work: RankWork, times: Times, by: Int64) -> Times:
         return times
     launch, own = times.launch_ns.copy(), times.section_ns.copy()
     host_end = times.host_end_ns
-    for number, mine in _launches(work):
+    for number, mine in _launches(work) if by.any() else ():
         total = int(by[mine].sum())
         launch[mine] -= np.cumsum(by[mine])
         if number + 1 < len(own):
