@@ -31,6 +31,7 @@ from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.classify.topology.tables import ordinals_of
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
@@ -123,7 +124,7 @@ def causes_tables(
         Table name → rows, for each of ``CAUSES_TABLES``; where nothing can be said, ``what_if`` says why.
     """
     parts: dict[str, list[pa.Table]] = {name: [] for name in CAUSES_TABLES}
-    steps = _steps(source.windows())
+    steps, replica_of = _steps(source.windows()), ordinals_of(source.topology.replicas.closure)
     for number, ranked in _each_step(source, steps, collectives, messages):
         if isinstance(ranked, NoEvidenceError):
             parts["what_if"].append(refused_what_if(str(ranked), number))
@@ -139,20 +140,14 @@ def causes_tables(
         parts["path_segments"].append(path_segments(step, path, stages, number, modules.__getitem__))
         parts["path_items"].append(path_items(step, what_if.times, path, stages, number))
         parts["critical_imbalance"].append(critical_imbalance(step, what_if.times, path, number))
-        replicas = [_replica(source.topology, rank) for rank in step.ranks]
-        world = source.topology.world_size
-        parts["efficiencies"].append(efficiencies_table(what_if, replicas, world, number))
+        replicas = [replica_of.get(rank, MISSING) for rank in step.ranks]
+        parts["efficiencies"].append(efficiencies_table(what_if, replicas, source.topology.world_size, number))
         parts["delay_costs"].append(delay_costs_table(step, what_if.times, stages, number))
         parts["what_if"].append(what_if_table(*what_if.standard_and_refused(suspects), number))
     return {
         table.name: pa.concat_tables([table.schema.empty_table(), *parts[table.name]]).unify_dictionaries()
         for table in (PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, EFFICIENCIES, DELAY_COSTS, WHAT_IF)
     }
-
-
-def _replica(topology: Topology, rank: int) -> int:
-    """The model replica of a rank; ``MISSING`` where unknown."""
-    return next((number for number, ranks in enumerate(topology.replicas.closure) if rank in ranks), MISSING)
 
 
 def ranked_steps(source: Source, collectives: pa.Table, messages: pa.Table) -> Iterator[RankedStep]:

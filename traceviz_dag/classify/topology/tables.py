@@ -63,15 +63,15 @@ def topology_from_tables(topology: pa.Table, process_groups: pa.Table) -> Topolo
 def _rank_table(topology: Topology) -> pa.Table:
     ranks = sorted({*range(topology.world_size or 0), *topology.coordinates})
     places = [topology.coordinates.get(rank, Coordinates()) for rank in ranks]
-    pipelines = _ordinals(topology.pipelines)
+    pipelines = ordinals_of(topology.pipelines)
     stages = {rank: (place, len(pipeline)) for pipeline in topology.pipelines for place, rank in enumerate(pipeline)}
     sources = _coordinate_sources(topology)
     replicas = topology.replicas
     ordinals = {
         "pipeline": pipelines,
-        "dense_replica": _ordinals(replicas.dense_by_dp),
-        "expert_replica": _ordinals(replicas.expert_by_edp),
-        "model_replica": _ordinals(replicas.closure),
+        "dense_replica": ordinals_of(replicas.dense_by_dp),
+        "expert_replica": ordinals_of(replicas.expert_by_edp),
+        "model_replica": ordinals_of(replicas.closure),
     }
     return TOPOLOGY.from_columns(
         {
@@ -134,7 +134,8 @@ def _coordinate_sources(topology: Topology) -> dict[int, str]:
     }
 
 
-def _ordinals(groups: tuple[Ranks, ...]) -> dict[int, int]:
+def ordinals_of(groups: tuple[Ranks, ...]) -> dict[int, int]:
+    """Rank → the number of its group, from 0; ranks of no group are left out."""
     return {rank: ordinal for ordinal, group in enumerate(groups) for rank in group}
 
 
