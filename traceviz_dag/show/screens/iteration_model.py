@@ -19,6 +19,7 @@ from traceviz_dag.arrays import NONE
 from traceviz_dag.errors import UsageError
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page.alignment import TimeAlignment, align, read_clocks
+from traceviz_dag.show.page.facts import lead_in
 from traceviz_dag.show.report.places import places_of
 from traceviz_dag.show.screens import names
 from traceviz_dag.show.screens.bundles import Bundle
@@ -77,7 +78,7 @@ class IterationModel(LanesModel):
         alignment: how the clocks of the ranks are laid on one another; as recorded where solved ones are refused.
         kept: as ``LanesModel`` takes it; by default nothing is kept.
         options: what commands that it names end with, such as ``--home``.
-        mark: what of the iteration was not read, in words; the first of its notes.
+        mark: what of the iteration was not read, in words; the first of its notes, before what limits the step.
 
     Raises:
         UsageError: the iteration has no kernels.
@@ -101,7 +102,9 @@ class IterationModel(LanesModel):
             raise UsageError(f"iteration {source.iteration} of run {source.run} has no kernels to show")
         clocks = read_clocks(source, self._spans, alignment)
         self._aligned = align(self._spans, clocks)
-        self._notes = [text for text in (mark, clocks.warning, clocks.sentence) if text]
+        limit = printable(lead_in(source).limit)
+        verdict = f"Verdict: {limit}." if limit else ""
+        self._notes = [text for text in (mark, verdict, clocks.warning, clocks.sentence) if text]
 
     @property
     def title(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
+import numpy as np
 from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
@@ -32,6 +33,9 @@ from traceviz_dag.show.terminal.timeline.words import duration, instant, tick_st
 
 ABOVE = 5
 """Lines above the lanes: busy, exposed, what is shown of all, the axis, iterations with findings."""
+
+BELOW = 1
+"""Lines below the lanes: what their colours mean."""
 
 _COUNTER = "#8ab8f0"
 _BUSY = "#8fb4d9"
@@ -115,7 +119,7 @@ class TimelineView(Widget, can_focus=True):
     @property
     def lanes_high(self) -> int:
         """How many lanes are in sight."""
-        return max(self.size.height - ABOVE, 1)
+        return max(self.size.height - ABOVE - BELOW, 1)
 
     def renew(self) -> None:
         """Draw again."""
@@ -139,16 +143,17 @@ class TimelineView(Widget, can_focus=True):
         return self._lines[key]
 
     def _line(self, y: int) -> Line:
-        if y == 0:
-            return self._strip("busy", "busy", _BUSY)
-        if y == 1:
-            return self._strip("exposed", "exposed", ATTENTION)
-        if y == 2:
-            return self._frame()
-        if y == 3:
-            return self._axis()
-        if y == 4:
-            return self._marks()
+        above = (
+            lambda: self._strip("busy", "busy", _BUSY),
+            lambda: self._strip("exposed", "exposed", ATTENTION),
+            self._frame,
+            self._axis,
+            self._marks,
+        )
+        if y < ABOVE:
+            return above[y]()
+        if y >= ABOVE + self.lanes_high:
+            return self._legend()
         place = self.scene.top + y - ABOVE
         return self._lane(place) if place < len(self.scene.rows) else Line.blank(self.size.width)
 
@@ -258,6 +263,25 @@ class TimelineView(Widget, can_focus=True):
         line = Line(self._segments(drawn, cells_of(drawn, scene.looking.window, width)))
         return Line.join([Line(segments), self._chosen(line, row)])
 
+    def _legend(self) -> Line:
+        """What the colours of the lanes in sight mean; kinds that take most of their time come first."""
+        scene = self.scene
+        time: dict[str, float] = {}
+        for row in scene.rows[scene.top : scene.top + self.lanes_high]:
+            drawn = scene.drawn.get(row.lane.key)
+            if isinstance(drawn, Slices):
+                sums = np.bincount(drawn.kind, weights=drawn.busy_ns, minlength=len(drawn.kinds))
+                for word, each in zip(drawn.kinds, sums.tolist(), strict=False):
+                    time[word] = time.get(word, 0) + each
+        segments: list[Segment] = []
+        for word in sorted(time, key=lambda word: -time[word]):
+            entry = f" {letter_of(word, 8, scene.colour)} {word.replace('_', ' ')} "
+            if sum(map(len, (each.text for each in segments))) + len(entry) > self.size.width:
+                break
+            colour = _seen(scene.colours.get(word, scene.other))
+            segments += [Segment(entry[:2], _style(colour)), Segment(entry[2:], _style(QUIET))]
+        return Line(segments)
+
     def _open(self) -> set[str]:
         """Keys of lanes whose lanes are shown right below them."""
         rows = self.scene.rows
@@ -329,7 +353,8 @@ class TimelineView(Widget, can_focus=True):
     def on_click(self, event: Click) -> None:
         """Choose what is under the mouse."""
         place = self.scene.top + event.y - ABOVE
-        row = place if event.y >= ABOVE and place < len(self.scene.rows) else None
+        on_lanes = ABOVE <= event.y < ABOVE + self.lanes_high
+        row = place if on_lanes and place < len(self.scene.rows) else None
         time_ns = self._time_at(event.x)
         if event.y < 3 and time_ns is not None:
             whole = self.scene.looking.all
