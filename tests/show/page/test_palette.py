@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from itertools import combinations
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.show.colour_vision import distance, least_distance
+from traceviz_dag.show import report
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.factor_rows import COLOURS
 from traceviz_dag.vocabulary import Category
@@ -72,11 +74,19 @@ def test_colours_that_touch_differ_under_every_vision(where):
         assert apart >= LEAST_DISTANCE, f"{first} and {second} are {apart:.1f} apart under {vision}"
 
 
-def test_the_hosts_time_and_lags_on_the_path_differ_from_every_category():
-    for colour in (palette.HOST, palette.LAG):
-        for other in {*palette.CATEGORY.values(), palette.PAPER, palette.HOST, palette.LAG} - {colour}:
+@pytest.mark.parametrize(("paper", "lag"), [(palette.PAPER, palette.LAG), (palette.PAPER_OF_DARK, palette.LAG_ON_DARK)])
+def test_the_hosts_time_and_lags_on_the_path_differ_from_every_category(paper, lag):
+    for colour in (palette.HOST, lag):
+        for other in {*palette.CATEGORY.values(), paper, palette.HOST, lag} - {colour}:
             apart, vision = least_distance(colour, other)
             assert apart >= LEAST_DISTANCE, f"{colour} and {other} are {apart:.1f} apart under {vision}"
+
+
+def test_the_dark_page_draws_lags_in_their_colour():
+    style = (Path(report.__file__).parent / "scripts" / "report.css").read_text().lower()
+    dark = style[style.index("prefers-color-scheme: dark") :]
+    assert f"--paper: {palette.PAPER_OF_DARK.lower()}" in dark
+    assert f'rect[fill="{palette.LAG.lower()}"] {{\n    fill: {palette.LAG_ON_DARK.lower()};' in dark
 
 
 def test_the_test_can_fail():

@@ -60,6 +60,9 @@ STALL = CATEGORY[Category.PP_COMMUNICATION]
 HOST, LAG = "#BCD4B5", "#000011"
 """On the critical path: time of the host; a lag between what a kernel waited for and its start."""
 
+PAPER_OF_DARK, LAG_ON_DARK = "#16191D", "#AAFFFF"
+"""The dark page, and what a lag is there."""
+
 LABEL: dict[str, str] = {
     Category.FWD_COMPUTATION: "forward",
     Category.BWD_COMPUTATION: "backward",

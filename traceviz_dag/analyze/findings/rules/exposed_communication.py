@@ -25,15 +25,31 @@ renamed AS (
         ANTI JOIN matched USING (rank, dimension) GROUP BY rank HAVING count(*) = 1) AS own
     JOIN (SELECT rank, min(dimension) AS dimension FROM matched
         ANTI JOIN measured USING (rank, dimension) GROUP BY rank HAVING count(*) = 1) AS together USING (rank)
+),
+-- What of the path it is explains a gain that is not the mean rank's exposed time.
+path AS (FROM path_segments WHERE run = $run AND iteration = $iteration),
+on_path AS (
+    SELECT dimension, CAST(round(sum(ns)) AS BIGINT) AS path_ns, CAST(round(max(ns)) AS BIGINT) AS path_rank_ns,
+        arg_max(rank, ns) AS path_rank, arg_max(stage, ns) AS path_stage
+    FROM (
+        SELECT dimension, rank, any_value(stage) AS stage,
+            sum(duration_ns) / (SELECT count(DISTINCT coalesce(step, -1)) FROM path) AS ns
+        FROM path WHERE cause IN ('transfer', 'unmatched') GROUP BY dimension, rank ORDER BY rank
+    )
+    GROUP BY dimension
 )
 SELECT
     coalesce(renamed.dimension, measured.dimension) AS dimension,
     sum(exposed_ns) / sum(window_end_ns - window_start_ns) AS value,
     CAST(round(sum(exposed_ns) / count(DISTINCT measured.rank)) AS BIGINT) AS exposed_ns,
     CAST(round(sum(communication_ns) / count(DISTINCT measured.rank)) AS BIGINT) AS communication_ns,
-    count(DISTINCT measured.rank) AS ranks
+    count(DISTINCT measured.rank) AS ranks,
+    CASE WHEN EXISTS (FROM path) THEN coalesce(any_value(path_ns), 0) END AS path_ns,
+    any_value(path_rank_ns) AS path_rank_ns, any_value(path_rank) AS path_rank, any_value(path_stage) AS path_stage
 FROM measured LEFT JOIN renamed ON renamed.rank = measured.rank AND renamed.alone = measured.dimension
-GROUP BY ALL HAVING sum(exposed_ns) >= {LEAST_SHARE} * sum(window_end_ns - window_start_ns)
+LEFT JOIN on_path ON on_path.dimension = coalesce(renamed.dimension, measured.dimension)
+GROUP BY coalesce(renamed.dimension, measured.dimension)
+HAVING sum(exposed_ns) >= {LEAST_SHARE} * sum(window_end_ns - window_start_ns)
 """
 
 
@@ -51,7 +67,18 @@ def _sentence(row: Row) -> str:
 
 
 def _detail(row: Row) -> str:
-    return f"{share(row['value'])} of the time measured, {over_ranks(row['ranks'])}"
+    return f"{share(row['value'])} of the time measured, {over_ranks(row['ranks'])}{_on_path(row)}"
+
+
+def _on_path(row: Row) -> str:
+    """How much of it the step waits for: what a gain consists of, which is not the mean rank's exposed time."""
+    if row["path_ns"] is None:
+        return ""
+    if not row["path_ns"]:
+        return "; none of it is on the critical path"
+    stage = "" if row["path_stage"] is None else f" (stage {row['path_stage']})"
+    most = f", {duration(row['path_rank_ns'])} of that on" if row["path_rank_ns"] < row["path_ns"] else ", on"
+    return f"; {duration(row['path_ns'])} of the critical path per step{most} rank {row['path_rank']}{stage}"
 
 
 _REMEDIES = {

@@ -55,11 +55,17 @@ WHERE run = $run AND iteration = $iteration AND mfu IS NOT NULL
 
 TREND_SQL = "SELECT iteration, step_ns, exposed_ns, ranks, partial FROM iterations WHERE run = $run ORDER BY iteration"
 
-EXPOSED_SQL = """
-SELECT sum(exposed_wait_ns)::BIGINT AS wait_ns, sum(exposed_transfer_ns)::BIGINT AS transfer_ns,
-    (sum(exposed_wait_ns) + sum(exposed_transfer_ns))::BIGINT AS both_ns
-FROM collectives
-WHERE run = $run AND iteration = $iteration AND exposed_wait_ns IS NOT NULL AND fault IS NULL
+EXPOSED_SQL = f"""
+{BY_RANK_SQL},
+known AS (
+    SELECT sum(exposed_wait_ns)::BIGINT AS wait_ns, sum(exposed_transfer_ns)::BIGINT AS transfer_ns,
+        (sum(exposed_wait_ns) + sum(exposed_transfer_ns))::BIGINT AS both_ns
+    FROM collectives
+    WHERE run = $run AND iteration = $iteration AND exposed_wait_ns IS NOT NULL AND fault IS NULL
+)
+SELECT wait_ns, transfer_ns, both_ns,
+    round((SELECT avg(exposed_ns) FROM by_rank) * wait_ns / nullif(both_ns, 0))::BIGINT AS exposed_wait_ns
+FROM known
 """
 
 STEP_PARTS = {
@@ -69,6 +75,10 @@ STEP_PARTS = {
     "memory_alone_ns": ("memory operations alone", palette.MEMORY_ONLY),
     "idle_ns": ("idle", palette.IDLE),
 }
+
+EXPOSED_WAITS, EXPOSED_TRANSFERS = "exposed wait for other ranks", "exposed transfer"
+EXPOSED_PARTS = {EXPOSED_WAITS: palette.EXPOSED_WAIT, EXPOSED_TRANSFERS: palette.EXPOSED_TRANSFER}
+"""Of exposed communication, where waits are known; in the proportion of the sums over kernels."""
 
 
 def overview(page: Page) -> Markup:
@@ -147,7 +157,15 @@ def _step(page: Page) -> Markup:
         return section("The step", paragraph("No rank was read whole, so that nothing is measured over the ranks."))
     what = "step" if row["has_steps"] else "first to last kernel"
     longest = asked.fact(duration(row["longest_ns"]))
+    exposed = _exposed(page)
+    parts = dict(STEP_PARTS.values())
     pieces = [Piece(name, row[column], colour) for column, (name, colour) in STEP_PARTS.items()]
+    if exposed is not None:
+        waits_ns = min(exposed.rows[0]["exposed_wait_ns"], row["exposed_ns"])
+        lengths = {EXPOSED_WAITS: waits_ns, EXPOSED_TRANSFERS: row["exposed_ns"] - waits_ns}
+        place = list(STEP_PARTS).index("exposed_ns")
+        pieces[place : place + 1] = [Piece(name, ns, EXPOSED_PARTS[name]) for name, ns in lengths.items()]
+        parts = {piece.name: piece.colour for piece in pieces}
     shares = Markup(" · ").join(
         Markup("{} {}").format(name, asked.fact(share(row[column], row["window_ns"])))
         for column, (name, _) in STEP_PARTS.items()
@@ -162,20 +180,24 @@ def _step(page: Page) -> Markup:
         longest,
         of_hosts,
         bar,
-        legend(dict(STEP_PARTS.values())),
-        Markup(" · ").join(filter(None, (shares, _exposed(page), _utilization(page)))),
+        legend(parts),
+        Markup(" · ").join(filter(None, (shares, _waits_and_transfers(exposed), _utilization(page)))),
     )
 
 
-def _exposed(page: Page) -> Markup:
-    """Which share of exposed communication waits, and which transfers; nothing where no wait is known."""
+def _exposed(page: Page) -> Asked | None:
+    """How much of exposed communication waits, and how much transfers; None where no wait is known."""
     if not page.book.source.holds("collectives"):
-        return Markup("")
+        return None
     asked = page.book.ask("Exposed communication that waits, and that transfers, sums over kernels", EXPOSED_SQL)
-    (row,) = asked.rows or [{"both_ns": None}]
-    if not row["both_ns"]:
+    return asked if asked.rows and asked.rows[0]["both_ns"] else None
+
+
+def _waits_and_transfers(exposed: Asked | None) -> Markup:
+    if exposed is None:
         return Markup("")
-    waits, transfers = (asked.fact(share(row[name], row["both_ns"])) for name in ("wait_ns", "transfer_ns"))
+    (row,) = exposed.rows
+    waits, transfers = (exposed.fact(share(row[name], row["both_ns"])) for name in ("wait_ns", "transfer_ns"))
     return Markup("of exposed communication {} waits for other ranks and {} transfers").format(waits, transfers)
 
 
