@@ -14,6 +14,7 @@ from tests.analyze.across_ranks import SMALL
 from traceviz_dag.commands.clocks import clocks
 from traceviz_dag.commands.common.summary import iteration_summary, print_summary
 from traceviz_dag.commands.gate import gate
+from traceviz_dag.commands.main import app as program
 from traceviz_dag.commands.periods import periods
 from traceviz_dag.commands.pipelines import pipelines
 from traceviz_dag.commands.waits import waits
@@ -87,8 +88,13 @@ def test_waits_name_the_slow_rank_and_the_clocks_that_they_rest_on(home):
     assert said["stages"][0]["stage"] == 1 and said["nodes"][0]["node"] == 2
     assert {row["fault"] for row in said["matching"]} == {None}
     assert said["matrix"][0]["late_rank"] in (4, 5)
-    code, text = call(waits, "--home", home, "--limit", 3)
-    assert code == 0 and "rank 5 delayed its peers by" in text and "the longest waits first, ms: the first 3 of" in text
+    result = CliRunner().invoke(program, ["waits", "--home", str(home), "--limit", "3"])
+    text = result.output
+    assert (
+        result.exit_code == 0
+        and "rank 5 delayed its peers by" in text
+        and "the longest waits first, ms: the first 3 of" in text
+    )
 
 
 def test_the_summary_of_the_main_job_names_who_is_to_blame(home, capsys):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from traceviz_dag.commands.common.columns import BETWEEN, EDGES, least_width, stacked
-from traceviz_dag.commands.common.output import MOST_ROWS, print_table
+from traceviz_dag.commands.common.output import MOST_ROWS, at_most, print_table
 
 
 @st.composite
@@ -46,25 +48,32 @@ def test_what_is_printed_holds_every_number_and_word_on_lines_that_fit(table, wi
 
 
 @pytest.mark.parametrize(
-    ("limit", "title", "shown", "left"),
+    ("limit", "title", "printed", "left"),
     [
-        (0, "a table", MOST_ROWS, True),
-        (5, "a table: the first 5 of 300", 5, False),
-        (250, f"a table: the first {MOST_ROWS} of 300", MOST_ROWS, False),
-        (300, "a table", MOST_ROWS, True),
+        (None, f"a table: the first {MOST_ROWS} of 300", MOST_ROWS, "280 more rows: --all"),
+        (299, "a table: the first 299 of 300", 299, "1 more row: --all"),
+        (300, "a table", 300, ""),
+        (0, "a table", 300, ""),
     ],
 )
-def test_a_table_says_how_many_of_its_rows_it_shows(limit, title, shown, left):
-    lines = _printed(["row"], [[number] for number in range(300)], 80, limit).strip().splitlines()
-    assert lines[0] == title and sum(line.strip().isdigit() for line in lines) == shown
-    assert ("100 more rows; --json prints all" in lines) == left
+def test_a_table_says_how_many_of_its_rows_it_shows(limit, title, printed, left):
+    with nullcontext() if limit is None else at_most(limit):
+        lines = _printed(["row"], [[number] for number in range(300)], 80).strip().splitlines()
+    assert lines[0] == title and sum(line.strip().isdigit() for line in lines) == printed
+    assert (lines[-1] if "more" in lines[-1] else "") == left
 
 
-def _printed(names, rows, width, limit=0) -> str:
+def test_columns_are_shared_out_evenly_among_blocks():
+    names = [f"column{number}" for number in range(9)]
+    blocks = stacked(names, [[str(row), *["1234567"] * 8] for row in range(3)], [True] * 9, 80)
+    assert blocks == [[0, 1, 2, 3, 4], [0, 5, 6, 7, 8]]
+
+
+def _printed(names, rows, width) -> str:
     import io
     from contextlib import redirect_stdout
     from unittest.mock import patch
 
     with redirect_stdout(io.StringIO()) as output, patch.dict("os.environ", {"COLUMNS": str(width)}):
-        print_table("a table", names, rows, limit)
+        print_table("a table", names, rows)
     return output.getvalue()

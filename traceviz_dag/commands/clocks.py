@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
 from traceviz_dag.commands.common.across import (
     IterationOption,
@@ -27,7 +30,10 @@ def clocks(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Show each rank's clock offset and drift, solved from collectives that end together, or why it is unknown."""
+    """Show each rank's clock offset and drift, solved from collectives that end together, or why it is unknown.
+
+    Unsolved clocks come first, then those whose ends agree least.
+    """
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = []
         for each in iterations:
@@ -51,7 +57,7 @@ def clocks(
                         row["early_receives"],
                         row["refusal"],
                     ]
-                    for row in rows
+                    for row in sorted(rows, key=_certainty)
                 ],
             )
         if json:
@@ -60,3 +66,9 @@ def clocks(
     if unsolved:
         named = ", ".join(f"{each['run']} {each['iteration']}" for each in unsolved)
         raise IncompleteError(f"not every clock is solved in {named}: see why above")
+
+
+def _certainty(row: Mapping[str, Any]) -> tuple[bool, int, int]:
+    """What sorts ranks by how well their clock is known, equals by number."""
+    ends = [abs(row[name]) for name in ("residual_p05_ns", "residual_p95_ns") if row[name] is not None]
+    return row["offset_ns"] is not None, -max(ends, default=0), row["rank"]

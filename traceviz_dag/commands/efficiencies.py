@@ -29,7 +29,7 @@ from traceviz_dag.commands.common.across import (
     print_lead,
     refuse_both,
 )
-from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, LimitOption
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, print_wrapped
 from traceviz_dag.commands.common.records import naming, work_at
 from traceviz_dag.errors import IncompleteError
@@ -46,7 +46,6 @@ def efficiencies(
     run: RunOption = None,
     iteration: IterationOption = None,
     records: RecordsOption = None,
-    limit: LimitOption = 12,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -59,7 +58,7 @@ def efficiencies(
     """
     if records is not None:
         refuse_both(path, run, iteration)
-        _of_records(records, json, limit)
+        _of_records(records, json)
         return
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = [_answer(each) for each in iterations]
@@ -67,7 +66,7 @@ def efficiencies(
             print_json([row for answer in answers for row in _flat(answer)])
         else:
             for each, answer in zip(iterations, answers, strict=True):
-                _print(partial(print_lead, each, relation="A loss below is no saving."), answer["rows"], limit)
+                _print(partial(print_lead, each, relation="A loss below is no saving."), answer["rows"])
                 if answer["reason"] is not None and answer["partial"]:
                     # The line at the end speaks of what was not read.
                     print_wrapped(answer["reason"], 4, "  ")
@@ -88,7 +87,7 @@ def _flat(answer: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**where, **{name: row[name] for name in _COLUMNS}} for row in answer["rows"] or [dict.fromkeys(_COLUMNS)]]
 
 
-def _of_records(path: Path, json: bool, limit: int) -> None:
+def _of_records(path: Path, json: bool) -> None:
     """The factors of a job's recorded operations.
 
     Raises:
@@ -106,12 +105,12 @@ def _of_records(path: Path, json: bool, limit: int) -> None:
         print_json({"records": path.name, "rows": told, "partial": bool(faults), "faults": faults})
     else:
         mark = "PARTIAL · " if faults else ""
-        _print(lambda text: typer.echo(f"\n{path.name} · {mark}{text}"), rows, limit)
+        _print(lambda text: typer.echo(f"\n{path.name} · {mark}{text}"), rows)
     if faults:
         raise IncompleteError("; ".join(faults))
 
 
-def _print(heading: Callable[[str], None], rows: Sequence[dict[str, Any]], limit: int) -> None:
+def _print(heading: Callable[[str], None], rows: Sequence[dict[str, Any]]) -> None:
     if not rows:
         heading("parallel efficiency is not known")
         return
@@ -139,10 +138,10 @@ def _print(heading: Callable[[str], None], rows: Sequence[dict[str, Any]], limit
             for branch, row in with_branches(mine)
         ],
     )
-    _print_replicas(rows, limit)
+    _print_replicas(rows)
 
 
-def _print_replicas(rows: Sequence[dict[str, Any]], limit: int) -> None:
+def _print_replicas(rows: Sequence[dict[str, Any]]) -> None:
     """The factors of the first level of each model replica, the least efficient first."""
     of_replica: dict[int, dict[str, dict[str, Any]]] = {}
     for row in rows:
@@ -158,5 +157,4 @@ def _print_replicas(rows: Sequence[dict[str, Any]], limit: int) -> None:
             [number, mine[whole]["ranks"], *(percent(mine[factor]["value"]) for factor in (whole, *_FIRST_LEVEL))]
             for number, mine in sorted(of_replica.items(), key=lambda one: (one[1][whole]["value"], one[0]))
         ],
-        limit,
     )

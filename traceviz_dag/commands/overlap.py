@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 
 import pyarrow as pa
 import typer
 
-from traceviz_dag.commands.common.across import IterationOption, RunOption
+from traceviz_dag.analyze.wording import counted
+from traceviz_dag.commands.common.across import IterationOption, RunOption, print_limit
 from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
@@ -21,17 +24,20 @@ from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 if TYPE_CHECKING:
+    from traceviz_dag.analyze.findings.verdict import Lead
     from traceviz_dag.lake.inputs import IterationInputs
     from traceviz_dag.lake.lake import Lake
     from traceviz_dag.pipeline.completeness import Completeness
     from traceviz_dag.pipeline.formats.trace_format import RankTrace
 
 _TITLES = {
-    "file": "file, from its first kernel to its last",
-    "step": "training step",
-    "kernels": "iteration, from its first kernel to its last",
+    "file": "overlap in each file, from its first kernel to its last",
+    "step": "overlap in each training step",
+    "kernels": "overlap from each rank's first kernel to its last",
 }
 _WINDOWS = tuple(_TITLES)
+_OF_DIMENSION = ("communication", "hidden", "exposed")
+_OF_RANK = ("exposed", "hidden", "communication", "compute", "idle")
 
 
 class _Chosen(NamedTuple):
@@ -99,51 +105,72 @@ def overlap(
     if json:
         print_json(rows)
     elif rows:
-        _print(rows, dimension, "explicit window" if explicit else _TITLES[window])
+        _print(rows, dimension, "overlap in the window" if explicit else _TITLES[window], partial(_lead, home, path))
     if path is None:
         end_half_renewed(real_path(home), [(one.run, one.iteration) for one in found])
     end_partial(found)
 
 
-def _print(rows: Sequence[dict[str, Any]], dimension: str | None, name: str) -> None:
-    shown = rows if dimension is not None else [row for row in rows if row["dimension"] == ALL_DIMENSIONS] or rows
+def _print(
+    rows: Sequence[dict[str, Any]], dimension: str | None, name: str, lead: Callable[[str, int], Lead | None]
+) -> None:
+    """Print each iteration: what limits it, the mean by dimension, and the ranks, the most exposed first."""
+    for (run, iteration), group in groupby(rows, lambda row: (row["run"], row["iteration"])):
+        every = list(group)
+        print_limit(f"{run} · iteration {iteration} · {name}", lead(run, iteration), "Exposed time is no saving.")
+        if dimension is None:
+            _print_dimensions([row for row in every if not row["partial"]])
+            every = [row for row in every if row["dimension"] == ALL_DIMENSIONS] or every
+        _print_ranks(every)
+
+
+def _print_dimensions(rows: Sequence[dict[str, Any]]) -> None:
+    windows = len({(row["rank"], row["device"], row["window_start_ns"]) for row in rows})
+    names = sorted({row["dimension"] for row in rows})
+    sums = {
+        name: [sum(row[f"{measure}_ns"] for row in rows if row["dimension"] == name) for measure in _OF_DIMENSION]
+        for name in names
+    }
     print_table(
-        f"Overlap: one row per rank, device and {name}",
+        f"Communication by dimension, ms, mean of {counted(windows, 'window', 'windows')}",
+        ["dimension", *_OF_DIMENSION, "hidden share"],
         [
-            "run",
-            "iteration",
-            "rank",
-            "device",
-            "step",
-            "dimension",
-            "window ms",
-            "compute ms",
-            "communication ms",
-            "hidden ms",
-            "exposed ms",
-            "idle ms",
-            "hidden",
-            "hidden / min",
+            [name, *(milliseconds(round(one / windows)) for one in each), percent(each[1] / each[0])]
+            for name, each in sorted(sums.items(), key=lambda named: (named[0] != ALL_DIMENSIONS, -named[1][-1]))
+            if each[0]
         ],
+    )
+
+
+def _print_ranks(rows: Sequence[dict[str, Any]]) -> None:
+    devices = {(row["rank"], row["device"]) for row in rows}
+    told_apart = {
+        "device": len(devices) > len({rank for rank, _ in devices}),
+        **{name: len({row[name] for row in rows}) > 1 for name in ("step", "dimension")},
+    }
+    named = [name for name, wanted in told_apart.items() if wanted]
+    print_table(
+        "Ranks, ms, the most exposed first",
+        ["rank", *named, "window", *_OF_RANK, "hidden share", "hidden / min"],
         [
             [
-                row["run"],
-                row["iteration"],
                 f"{row['rank']} (in part)" if row["partial"] else row["rank"],
-                row["device"],
-                row["step"],
-                row["dimension"],
+                *(row[name] for name in named),
                 milliseconds(row["window_end_ns"] - row["window_start_ns"]),
-                *(
-                    milliseconds(row[f"{name}_ns"])
-                    for name in ("compute", "communication", "hidden", "exposed", "idle")
-                ),
+                *(milliseconds(row[f"{name}_ns"]) for name in _OF_RANK),
                 percent(row["hidden_share"]),
                 percent(row["hidden_over_min"]),
             ]
-            for row in shown
+            for row in sorted(rows, key=lambda row: -row["exposed_ns"])
         ],
     )
+
+
+def _lead(home: Path, path: Path | None, run: str, iteration: int) -> Lead | None:
+    """What limits the step of a home's iteration; of a path nothing across ranks is computed."""
+    from traceviz_dag.pipeline.across_ranks import StoredIteration
+
+    return None if path is not None else StoredIteration(open_lake(home), run, iteration).lead
 
 
 def _of_dimension(rows: Sequence[dict[str, Any]], dimension: str | None) -> Sequence[dict[str, Any]]:

@@ -20,7 +20,7 @@ from traceviz_dag.commands.common.across import (
     print_lead,
     slow_statements,
 )
-from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, LimitOption
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, print_wrapped
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ def pipelines(
     path: PathArgument = None,
     run: RunOption = None,
     iteration: IterationOption = None,
-    limit: LimitOption = 20,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -52,7 +51,7 @@ def pipelines(
             answer = _answer(each)
             answers.append(answer)
             if not json:
-                _print(each, answer, limit)
+                _print(each, answer)
         if json:
             print_json(answers)
     end_untold(answers)
@@ -94,7 +93,7 @@ def _without_place(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in ("run", "iteration")}
 
 
-def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> None:
+def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
     rows = answer["pipelines"]
     if not rows:
         typer.echo(f"\n{heading(iteration, answer['reason'])}")
@@ -126,7 +125,6 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
             ]
             for row in sorted(rows, key=lambda row: first[row["pipeline"]])
         ],
-        limit,
     )
     for line in _statements(answer, steps):
         print_wrapped(line, 4, "  ")

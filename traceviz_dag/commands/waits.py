@@ -22,7 +22,7 @@ from traceviz_dag.commands.common.across import (
     print_lead,
     slow_statements,
 )
-from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, LimitOption
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, print_wrapped
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ def waits(
     path: PathArgument = None,
     run: RunOption = None,
     iteration: IterationOption = None,
-    limit: LimitOption = 20,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -51,7 +50,7 @@ def waits(
             print_json(answers)
         else:
             for each, answer in zip(iterations, answers, strict=True):
-                _print(each, answer, limit)
+                _print(each, answer)
     end_untold(answers)
 
 
@@ -123,9 +122,9 @@ def _nodes(iteration: StoredIteration) -> Mapping[int, int]:
     return nodes_of_devices(devices)
 
 
-def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> None:
+def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
     print_lead(iteration, clock_statement(answer["clocks"]), "A delay below is no saving.")
-    for line in _statements(answer):
+    for line in _statements(answer, next(iter(iteration.lead.ranks), None)):
         print_wrapped(line, 4, "  ")
     print_table(
         "Late ranks, those at fault first (longest wait for each communication among peers of a stage, summed)",
@@ -145,7 +144,6 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
             ]
             for row in sorted(answer["ranks"], key=lambda row: (iteration.lead.place(row["rank"]), -row["own_ns"]))
         ],
-        limit,
     )
     print_table(
         "First causes of waits, through chains; a cost is the waits of all ranks, a gain what fixing the rank saves",
@@ -157,7 +155,6 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
             ]
             for row in answer["costs"]
         ],
-        limit,
     )
     print_table(
         "Communication by dimension, sums over the kernels whose waits are known, ms",
@@ -182,7 +179,6 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
             ]
             for row in answer["matrix"]
         ],
-        limit,
     )
 
 
@@ -193,15 +189,19 @@ def _blamed(answer: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
     return "yes" if row["blamed"] else "no"
 
 
-def _statements(answer: dict[str, Any]) -> list[str]:
+def _statements(answer: dict[str, Any], first: int | None) -> list[str]:
+    """What the tables show, a line each; what speaks of the rank that leads the findings comes first."""
     from traceviz_dag.analyze.waits.blame import nobody_blamed
 
     blamed = sorted((row for row in answer["ranks"] if row["blamed"]), key=lambda row: -row["own_ns"])
     nobody = nobody_blamed(answer["ranks"], answer["step_ns"], answer["uncertain"], answer["communication_kernels"])
     lines = [*cut_statements(answer["cut_steps"]), *_basis(answer["waits"])]
+    links = _links(answer["links"])
+    if links and first in {row["rank"] for row in answer["links"] if row["slow"] or row["or_of"]}:
+        lines, links = lines + links, []
     lines += [*([blame_statement(row) for row in blamed] or [nobody])]
     lines += slow_statements(answer["slow_ranks"])
-    lines += _links(answer["links"])
+    lines += links
     uneven = [row for row in answer["experts"] if row["load"] >= 1.2]
     if uneven:
         worst = uneven[0]

@@ -16,6 +16,7 @@ from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
+    from traceviz_dag.analyze.findings.verdict import Lead
     from traceviz_dag.analyze.slow_ranks import SlowRank
     from traceviz_dag.analyze.waits.blame import LateRank
     from traceviz_dag.lake.summaries import CutStep
@@ -163,10 +164,15 @@ def print_lead(iteration: StoredIteration, text: str, relation: str = "") -> Non
     Args:
         relation: how what follows differs from that, in a sentence.
     """
+    print_limit(heading(iteration, text), iteration.lead, relation)
+
+
+def print_limit(title: str, lead: Lead | None, relation: str = "") -> None:
+    """:func:`print_lead` under a title; without a verdict where none is known."""
     typer.echo()
-    print_wrapped(heading(iteration, text), 2)
-    if iteration.lead.limit:
-        print_wrapped(f"Verdict: {iteration.lead.limit}. {relation}".rstrip(), 4, "  ")
+    print_wrapped(title, 2)
+    if lead is not None and lead.limit:
+        print_wrapped(f"Verdict: {lead.limit}. {relation}".rstrip(), 4, "  ")
 
 
 def microseconds(nanoseconds: int | None) -> str | None:

@@ -18,8 +18,8 @@ def stacked(
 ) -> list[list[int]]:
     """Split the columns of a table into blocks that are printed one below the other.
 
-    Each block begins with the columns that distinguish the rows. A number is never broken, nor is a word that fits; a
-    column of texts may be as narrow as its longest word.
+    Each block begins with the columns that distinguish the rows; there are as few blocks as possible, about equally
+    wide. A number is never broken, nor is a word that fits; a column of texts may be as narrow as its longest word.
 
     Args:
         names: headings, which may break between words.
@@ -35,16 +35,27 @@ def stacked(
         return [list(range(len(names)))]
     keys = keys_of(rows, len(names))
     room = width - _total(least[:keys]) if keys else width - EDGES + BETWEEN
+    blocks = _filled(least, keys, room)
+    for less in range(room - 1, 0, -1):
+        narrower = _filled(least, keys, less)
+        if len(narrower) > len(blocks):
+            break
+        blocks = narrower
+    return [[*range(keys), *block] for block in blocks] or [list(range(len(names)))]
+
+
+def _filled(least: Sequence[int], keys: int, room: int) -> list[list[int]]:
+    """The columns behind the keys in blocks of at most this width; a column that is wider has one to itself."""
     blocks: list[list[int]] = []
     used = 0
-    for place in range(keys, len(names)):
+    for place in range(keys, len(least)):
         needed = BETWEEN + least[place]
         if not blocks or used + needed > room:
-            blocks.append(list(range(keys)))
+            blocks.append([])
             used = 0
         blocks[-1].append(place)
         used += needed
-    return blocks or [list(range(len(names)))]
+    return blocks
 
 
 def least_width(name: str, cells: Sequence[str], numeric: bool) -> int:

@@ -8,15 +8,15 @@ from copy import copy
 from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import cleandoc
+from inspect import cleandoc, signature
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
-from traceviz_dag.commands.common.output import plain_streams
+from traceviz_dag.commands.common.output import MOST_ROWS, at_most, plain_streams
 
 
 class _Commands(MutableMapping[str, Any]):
@@ -102,15 +102,33 @@ def _made(name: str, place: str) -> Any:
 
 
 def _plain(callback: Callable[..., Any]) -> Callable[..., Any]:
-    """A command that prints plain text only, whatever names it comes across."""
+    """A command that prints plain text only, whatever names it comes across, and of its tables the rows asked for."""
+
+    known, added = signature(callback, eval_str=True), signature(_of_tables, eval_str=True)
+    if set(added.parameters) <= set(known.parameters):
+        return callback  # The commands of a group stay wrapped when the group is made anew.
 
     @wraps(callback)
-    def call(*given: Any, **named: Any) -> Any:
-        with plain_streams():
+    def call(*given: Any, most_rows: int = MOST_ROWS, all_rows: bool = False, **named: Any) -> Any:
+        with plain_streams(), at_most(0 if all_rows else most_rows):
             return callback(*given, **named)
 
     call.__doc__ = _flowing(callback.__doc__ or "")
+    if "json" in known.parameters:
+        call.__signature__ = known.replace(  # type: ignore[attr-defined] # what Typer makes options of
+            parameters=[*known.parameters.values(), *added.parameters.values()]
+        )
     return call
+
+
+def _of_tables(
+    *,
+    most_rows: Annotated[
+        int, typer.Option("--limit", min=0, help="Print at most this many rows of each table; JSON has all.")
+    ] = MOST_ROWS,
+    all_rows: Annotated[bool, typer.Option("--all", help="Print every row of each table.")] = False,
+) -> None:
+    """Options of every command that prints tables."""
 
 
 def _flowing(text: str) -> str:

@@ -21,8 +21,5 @@ HomeOption = Annotated[
     ),
 ]
 
-LimitOption = Annotated[
-    int, typer.Option("--limit", min=0, help="Print at most this many rows of a table; 0 = all. JSON always has all.")
-]
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]

@@ -12,11 +12,12 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextvars import ContextVar
 from pathlib import Path
 from textwrap import wrap
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import typer
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-MOST_ROWS = 200
-"""Rows that a printed table shows at the most; JSON shows all."""
+MOST_ROWS = 20
+"""Rows of a table that are printed where nobody asked for more."""
 
 MARKDOWN = "TRACEVIZ_MARKDOWN"
 """The variable that has tables printed as Markdown."""
 
 ABSENT = "–"
+_Row = TypeVar("_Row")
 _WIDTH = 200
 """Letters of a line where no terminal says how many it shows."""
 
@@ -57,6 +59,38 @@ class PlainStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
+
+
+EVERY = slice(None)
+"""A whole table, for ``shown_part``."""
+
+_MOST_ROWS = ContextVar("most_rows", default=MOST_ROWS)
+
+
+@contextmanager
+def at_most(rows: int) -> Iterator[None]:
+    """Print at most this many rows of each table; 0 for all."""
+    before = _MOST_ROWS.set(rows)
+    try:
+        yield
+    finally:
+        _MOST_ROWS.reset(before)
+
+
+def shown_part() -> slice:
+    """The part of a table that is printed."""
+    return slice(_MOST_ROWS.get() or None)
+
+
+def shown(rows: Sequence[_Row]) -> Sequence[_Row]:
+    """The rows of a table that are printed."""
+    return rows[shown_part()]
+
+
+def rest_of(count: int) -> str:
+    """What is left out of a table of this many rows, and how to see it; empty where nothing is."""
+    left = count - _MOST_ROWS.get()
+    return f"{left:,} more {'row' if left == 1 else 'rows'}: --all" if 0 < left < count else ""
 
 
 @contextmanager
@@ -87,25 +121,24 @@ def print_json(value: Any) -> None:
     typer.echo(printable(msgspec.json.format(msgspec.json.encode(_plain(value)), indent=2).decode(), lines=True))
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], limit: int = 0) -> None:
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], count: int = 0, *, whole: bool = False
+) -> None:
     """Print rows as a table; columns that do not fit on the screen follow below, and what is left out is said.
 
     Args:
-        limit: rows to print, where there are more the title says so; 0 for all that a table shows.
+        count: how many rows there are, where ``rows`` are those ``shown`` alone. whole: print every row.
     """
-    every = list(rows)
-    if 0 < limit < len(every):
-        limit = min(limit, MOST_ROWS)
-        title, every = f"{title}: the first {limit} of {len(every)}", every[:limit]
+    count = max(count, len(rows))
+    every = rows if whole else shown(rows)
+    more = "" if whole else rest_of(count)
+    title = f"{title}: the first {len(every)} of {count:,}" if more else title
     numeric = [
         bool(every) and all(isinstance(row[place], int | float) or _is_number(row[place]) for row in every)
         for place in range(len(columns))
     ]
     # Texts are no markup, whatever brackets a name holds.
-    cells = [
-        [ABSENT if value is None else printable(str(value), lines=True) for value in row] for row in every[:MOST_ROWS]
-    ]
-    more = f"{len(every) - MOST_ROWS} more rows; --json prints all" if len(every) > MOST_ROWS else ""
+    cells = [[ABSENT if value is None else printable(str(value), lines=True) for value in row] for row in every]
     if os.environ.get(MARKDOWN):
         sys.stdout.write(markdown_table(title, columns, cells, numeric) + (f"\n{more}\n" if more else ""))
         return
@@ -118,8 +151,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
     console.print(f"\n{title}", style="bold", markup=False, highlight=False)
     for block in stacked(columns, cells, numeric, console.width):
         names = [columns[place] for place in block]
-        shown = [[row[place] for place in block] for row in cells]
-        console.print(_table(names, shown, [numeric[place] for place in block], console.width))
+        printed = [[row[place] for place in block] for row in cells]
+        console.print(_table(names, printed, [numeric[place] for place in block], console.width))
     if more:
         console.print(more)
 

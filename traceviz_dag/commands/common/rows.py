@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from traceviz_dag.commands.common.output import rest_of, shown_part
 from traceviz_dag.printable import printable
 
-_ROWS_SHOWN = 50
 _WIDEST_CELL = 48
 _CELL_PADDING = 3
 
@@ -24,8 +24,7 @@ def as_json(rows: pa.Table) -> str:
 
 def print_rows(rows: pa.Table, console: Console) -> None:
     """As many rows and columns as are of use on a screen, and what was left out."""
-    shown = rows.slice(0, _ROWS_SHOWN)
-    cells = [[_cell(value) for value in column.to_pylist()] for column in shown.columns]
+    cells = [[_cell(value) for value in column[shown_part()].to_pylist()] for column in rows.columns]
     names = [printable(name) for name in rows.column_names]
     fitting = _columns_that_fit(names, cells, console.width)
     table = Table()
@@ -34,8 +33,8 @@ def print_rows(rows: pa.Table, console: Console) -> None:
             pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
         )
         table.add_column(Text(name), justify="right" if number else "left", no_wrap=True, overflow="ellipsis")
-    for index in range(shown.num_rows):
-        table.add_row(*(Text(column[index]) for column in cells[:fitting]))
+    for row in zip(*cells[:fitting], strict=True):
+        table.add_row(*map(Text, row))
     console.print(table)
     console.print(Text(_summary(rows.num_rows, names[fitting:])), soft_wrap=True)
 
@@ -51,11 +50,10 @@ def _columns_that_fit(names: list[str], cells: list[list[str]], width: int) -> i
 
 def _summary(count: int, hidden: list[str]) -> str:
     text = "1 row" if count == 1 else f"{count:,} rows"
-    if count > _ROWS_SHOWN:
-        text += f", the first {_ROWS_SHOWN} shown"
+    rest = rest_of(count)
     if hidden:
-        text += f"; {len(hidden)} more columns do not fit: {', '.join(hidden)}"
-    return text if count <= _ROWS_SHOWN and not hidden else text + "; --json prints everything"
+        text += f"; {len(hidden)} more columns do not fit, --json prints them: {', '.join(hidden)}"
+    return f"{text}; {rest}" if rest else text
 
 
 def _cell(value: object) -> str:

@@ -20,7 +20,7 @@ from traceviz_dag.commands.common.across import (
     print_lead,
     refuse_both,
 )
-from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, LimitOption
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, print_wrapped
 from traceviz_dag.commands.critical_path.of_records import critical_path_of_records
 
@@ -52,7 +52,6 @@ def critical_path(
     run: RunOption = None,
     iteration: IterationOption = None,
     records: RecordsOption = None,
-    limit: LimitOption = 12,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -65,7 +64,7 @@ def critical_path(
     """
     if records is not None:
         refuse_both(path, run, iteration)
-        critical_path_of_records(records, json, limit)
+        critical_path_of_records(records, json)
         return
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = [_answer(each) for each in iterations]
@@ -73,7 +72,7 @@ def critical_path(
             print_json(answers)
         else:
             for each, answer in zip(iterations, answers, strict=True):
-                _print(each, answer, limit)
+                _print(each, answer)
     end_untold(answers)
 
 
@@ -198,7 +197,7 @@ def _matched(collectives: pa.Table) -> dict[str, Any]:
     }
 
 
-def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> None:
+def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
     if answer["step_ns"] is None:
         typer.echo(f"\n{heading(iteration, 'no critical path')}")
         return
@@ -212,14 +211,13 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], limit: int) -> No
             title,
             [name, "ms", "of the step"],
             [[_word(row, name), milliseconds(row["path_ns"]), percent(row["share"])] for row in answer[name]],
-            limit,
         )
         if name == "cause":
-            _print_hosts(answer, limit)
-    _print_imbalance(answer["critical_imbalance"], limit)
+            _print_hosts(answer)
+    _print_imbalance(answer["critical_imbalance"])
 
 
-def _print_hosts(answer: dict[str, Any], limit: int) -> None:
+def _print_hosts(answer: dict[str, Any]) -> None:
     from traceviz_dag.analyze.findings.verdict import NOTABLE
 
     rows = answer["hosts"]
@@ -237,11 +235,10 @@ def _print_hosts(answer: dict[str, Any], limit: int) -> None:
             ]
             for row in rows
         ],
-        limit,
     )
 
 
-def _print_imbalance(rows: Sequence[dict[str, Any]], limit: int) -> None:
+def _print_imbalance(rows: Sequence[dict[str, Any]]) -> None:
     uneven = [row for row in rows if row["imbalance_ns"]]
     if not uneven:
         return
@@ -252,7 +249,6 @@ def _print_imbalance(rows: Sequence[dict[str, Any]], limit: int) -> None:
             [row["category"], *(milliseconds(row[f"{name}_ns"]) for name in ("path", "mean", "imbalance"))]
             for row in uneven
         ],
-        limit,
     )
 
 

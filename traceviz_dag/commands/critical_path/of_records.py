@@ -20,11 +20,8 @@ _TITLES = {
 }
 
 
-def critical_path_of_records(path: Path, json: bool, limit: int) -> None:
+def critical_path_of_records(path: Path, json: bool) -> None:
     """Print what limits the steps of a job.
-
-    Args:
-        limit: rows of a table to print; 0 for all.
 
     Raises:
         BadInputError: the file or its meta file cannot be read.
@@ -35,7 +32,7 @@ def critical_path_of_records(path: Path, json: bool, limit: int) -> None:
     if json:
         print_json(answer)
     else:
-        _print(answer, limit)
+        _print(answer)
     if answer["faults"]:
         raise IncompleteError("; ".join(answer["faults"]))
 
@@ -76,7 +73,7 @@ def _answer(path: Path) -> dict[str, Any]:
     }
 
 
-def _print(answer: dict[str, Any], limit: int) -> None:
+def _print(answer: dict[str, Any]) -> None:
     mark = "PARTIAL · " if answer["faults"] else ""
     first, count = answer["rank"][0], len(answer["rank"])
     others = f", on {count} ranks in all" if count > 1 else " and on no other"
@@ -93,5 +90,4 @@ def _print(answer: dict[str, Any], limit: int) -> None:
             title,
             [name, "ms", "of the steps"],
             [[row[name], milliseconds(row["path_ns"]), percent(row["share"])] for row in answer[name]],
-            limit,
         )

@@ -21,7 +21,6 @@ SnapshotArgument = Annotated[
 DeviceOption = Annotated[
     int | None, typer.Option("--device", min=0, help="Take only this GPU of the process.", show_default=False)
 ]
-LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Most rows to show; JSON has all of them.")]
 StacksOption = Annotated[bool, typer.Option("--stacks", help="Distinguish whole Python stacks, not only who asked.")]
 
 

@@ -13,8 +13,8 @@ from traceviz_dag.analyze.memory.comparison import Change, Held, by_category, he
 from traceviz_dag.analyze.memory.examination import BEFORE, FRAMELESS
 from traceviz_dag.analyze.wording import counted, numbered
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json, print_table
-from traceviz_dag.commands.memory.common import DeviceOption, LimitOption, end_partial, mebibytes, notes, opened
+from traceviz_dag.commands.common.output import print_json, print_table, shown
+from traceviz_dag.commands.memory.common import DeviceOption, end_partial, mebibytes, notes, opened
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.memory_peaks import StoredPeak, stored_at_peaks
@@ -47,7 +47,6 @@ def diff(
         int | None, typer.Option(min=0, help="Compare this rank alone of two runs or iterations.", show_default=False)
     ] = None,
     home: HomeOption = DEFAULT_HOME,
-    limit: LimitOption = 20,
     json: JsonOption = False,
 ) -> None:
     """Show what changed the peak, by call stack; addresses do not matter, and the changes add up to that of the peak.
@@ -61,11 +60,11 @@ def diff(
     if all(of_home):
         if device is not None:
             raise UsageError("--device is for snapshots; of runs each rank's GPU with most reserved memory is taken")
-        _diff_iterations(home, [str(file), str(other)], rank, sites=sites, limit=limit, json=json)
+        _diff_iterations(home, [str(file), str(other)], rank, sites=sites, json=json)
     elif any(of_home):
         raise UsageError(f"{file} and {other}: give two snapshots, or two runs or iterations of a home")
     else:
-        _diff_files(file, other, device, sites=sites, limit=limit, json=json)
+        _diff_files(file, other, device, sites=sites, json=json)
 
 
 def _is_of_home(home: Path, given: Path) -> bool:
@@ -80,7 +79,7 @@ def _runs(lake: Lake, run: str) -> list[int]:
     return sorted(number for number in found if number is not None)
 
 
-def _diff_files(file: Path, other: Path, device: int | None, *, sites: bool, limit: int, json: bool) -> None:
+def _diff_files(file: Path, other: Path, device: int | None, *, sites: bool, json: bool) -> None:
     sides = [opened(each, device)[0] for each in (file, other)]
     changes = peak_changes(*(held_at_peak(one, whole_stacks=not sites) for one in sides))
     peaks = [sum(one.before_bytes for one in changes), sum(one.after_bytes for one in changes)]
@@ -95,14 +94,14 @@ def _diff_files(file: Path, other: Path, device: int | None, *, sites: bool, lim
         )
     else:
         _print_peaks("peak", peaks)
-        _print_changes(changes, sites=sites, limit=limit)
+        _print_changes(changes, sites=sites)
         for path, one in zip((file, other), sides, strict=True):
             for note in notes(one):
                 typer.echo(f"{path.name}: {note}")
     end_partial(sides)
 
 
-def _diff_iterations(home: Path, keys: list[str], rank: int | None, *, sites: bool, limit: int, json: bool) -> None:
+def _diff_iterations(home: Path, keys: list[str], rank: int | None, *, sites: bool, json: bool) -> None:
     lake = open_lake(home)
     before, after = (_of_home(lake, key, rank, sites=sites) for key in keys)
     both = sorted(set(before.peaks) & set(after.peaks))
@@ -131,8 +130,8 @@ def _diff_iterations(home: Path, keys: list[str], rank: int | None, *, sites: bo
     else:
         _print_peaks("peak" if len(both) == 1 else f"peaks of {counted(len(both), 'rank', 'ranks')} together", peaks)
         if rank is None:
-            _print_ranks(rows, limit)
-        _print_changes(changes, sites=sites, limit=limit)
+            _print_ranks(rows)
+        _print_changes(changes, sites=sites)
         for one, ranks, lines in zip((before, after), alone, told, strict=True):
             if ranks:
                 typer.echo(f"{one.key} alone has a snapshot of {numbered('rank', ranks)}: in none of these numbers")
@@ -234,7 +233,7 @@ def _print_peaks(what: str, peaks: list[int]) -> None:
     typer.echo(f"{what} {mebibytes(peaks[0])} MiB → {mebibytes(peaks[1])} MiB, a change of {changed} MiB")
 
 
-def _print_ranks(rows: list[dict[str, Any]], limit: int) -> None:
+def _print_ranks(rows: list[dict[str, Any]]) -> None:
     def cells(row: Mapping[str, Any]) -> list[object]:
         return [mebibytes(row["change_bytes"]), *map(mebibytes, row["peak_requested_bytes"])]
 
@@ -249,11 +248,10 @@ def _print_ranks(rows: list[dict[str, Any]], limit: int) -> None:
     print_table(
         "By rank",
         ["rank", "stage", "change MiB", "before MiB", "after MiB"],
-        [[row["rank"], _stage(row["stages"]), *cells(row)] for row in largest[:limit]],
+        [[row["rank"], _stage(row["stages"]), *cells(row)] for row in shown(largest)],
+        len(largest),
     )
-    if len(rows) > limit:
-        rest = sum(row["change_bytes"] for row in largest[limit:])
-        typer.echo(_left(len(rows) - limit, rest, "rank", "ranks"))
+    _tell_rest([row["change_bytes"] for row in largest], "rank", "ranks")
 
 
 def _stage(stages: Sequence[int | None]) -> str | None:
@@ -264,7 +262,7 @@ def _stage(stages: Sequence[int | None]) -> str | None:
     return before if before == after else f"{before} → {after}"
 
 
-def _print_changes(changes: list[Change], *, sites: bool, limit: int) -> None:
+def _print_changes(changes: list[Change], *, sites: bool) -> None:
     print_table(
         "By category",
         ["category", "change MiB"],
@@ -284,13 +282,16 @@ def _print_changes(changes: list[Change], *, sites: bool, limit: int) -> None:
                 one.category,
                 one.text,
             ]
-            for one in moved[:limit]
+            for one in shown(moved)
         ],
+        len(moved),
     )
-    if len(moved) > limit:
-        typer.echo(_left(len(moved) - limit, sum(one.change_bytes for one in moved[limit:]), "row", "rows"))
+    _tell_rest([one.change_bytes for one in moved], "row", "rows")
 
 
-def _left(count: int, size: int, one: str, many: str) -> str:
-    words = counted(count, f"more {one} changes", f"more {many} change")
-    return f"{words} it by {mebibytes(size)} MiB; --limit shows more, --json all"
+def _tell_rest(changes: Sequence[int], one: str, many: str) -> None:
+    """Say what the rows that are not printed add up to, where there are such."""
+    rest = changes[len(shown(changes)) :]
+    if rest:
+        words = counted(len(rest), f"more {one} changes", f"more {many} change")
+        typer.echo(f"{words} it by {mebibytes(sum(rest))} MiB")

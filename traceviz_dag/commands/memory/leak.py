@@ -9,10 +9,9 @@ import typer
 from traceviz_dag.analyze.memory.leaks import LEAST_STEPS, leaks, step_ends
 from traceviz_dag.analyze.wording import counted
 from traceviz_dag.commands.common.options import JsonOption
-from traceviz_dag.commands.common.output import print_table
+from traceviz_dag.commands.common.output import print_table, shown
 from traceviz_dag.commands.memory.common import (
     DeviceOption,
-    LimitOption,
     SnapshotArgument,
     end_partial,
     mebibytes,
@@ -23,9 +22,7 @@ from traceviz_dag.commands.memory.common import (
 from traceviz_dag.errors import NoEvidenceError
 
 
-def leak(
-    file: SnapshotArgument, device: DeviceOption = None, limit: LimitOption = 20, json: JsonOption = False
-) -> None:
+def leak(file: SnapshotArgument, device: DeviceOption = None, json: JsonOption = False) -> None:
     """Show call stacks that hold more memory at the end of every step than at the end of the step before.
 
     Ends of steps are known from profiler steps or optimizer steps in the recording; four are needed, since the first
@@ -73,8 +70,9 @@ def leak(
                     ["MiB per step", "MiB at the last end", "blocks", "who"],
                     [
                         [mebibytes(row["bytes_per_step"]), mebibytes(row["bytes"]), row["blocks"], row["site"]]
-                        for row in rows[:limit]
+                        for row in shown(rows)
                     ],
+                    len(rows),
                 )
             print_notes(one)
     if untold:

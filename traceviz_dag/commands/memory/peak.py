@@ -12,10 +12,9 @@ import typer
 from traceviz_dag.analyze.memory.examination import Examined
 from traceviz_dag.analyze.wording import counted
 from traceviz_dag.commands.common.options import JsonOption
-from traceviz_dag.commands.common.output import percent, print_table
+from traceviz_dag.commands.common.output import percent, print_table, shown
 from traceviz_dag.commands.memory.common import (
     DeviceOption,
-    LimitOption,
     SnapshotArgument,
     StacksOption,
     end_partial,
@@ -47,7 +46,6 @@ def peak(
     stacks: StacksOption = False,
     modules: Annotated[bool, typer.Option("--modules", help="Distinguish only the source files of who asked.")] = False,
     device: DeviceOption = None,
-    limit: LimitOption = 20,
     json: JsonOption = False,
 ) -> None:
     """Show who holds the memory at the peak, or at another time: by category with its evidence, and by who asked."""
@@ -72,7 +70,7 @@ def peak(
         print_devices(file, devices, answers)
     else:
         for one, answer in zip(devices, answers, strict=True):
-            _print(one, answer, limit)
+            _print(one, answer)
     end_partial(devices)
 
 
@@ -89,7 +87,7 @@ def _event(one: Examined, at: Moment, event: int | None) -> int:
     return {Moment.PEAK: one.replay.peak_event, Moment.START: -1, Moment.END: last}[at]
 
 
-def _print(one: Examined, answer: Mapping[str, object], limit: int) -> None:
+def _print(one: Examined, answer: Mapping[str, object]) -> None:
     when = answer["event"]
     assert when is None or isinstance(when, int)
     event = -1 if when is None else when
@@ -129,8 +127,7 @@ def _print(one: Examined, answer: Mapping[str, object], limit: int) -> None:
                 row["category"],
                 row["text"],
             ]
-            for row in holders[:limit]
+            for row in shown(holders)
         ],
+        len(holders),
     )
-    if len(holders) > limit:
-        typer.echo(f"{counted(len(holders) - limit, 'more row', 'more rows')}; --limit shows more, --json all")

@@ -11,10 +11,9 @@ from traceviz_dag.analyze.nsys.activity import processes_of
 from traceviz_dag.analyze.nsys.calls import CUDA, SYSTEM, calls_by_name
 from traceviz_dag.analyze.nsys.calls import stalls as find_stalls
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
-    LimitOption,
     Opened,
     ProfileArgument,
     TrimOption,
@@ -35,7 +34,6 @@ def calls(
     system: Annotated[
         bool, typer.Option("--system", help="Show calls of the operating system's libraries instead of CUDA's.")
     ] = False,
-    limit: LimitOption = 25,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
@@ -63,8 +61,9 @@ def calls(
                 *(milliseconds(row["durations"][f"{name}_ns"]) for name in _STATISTICS),
                 percent(row["share"]),
             ]
-            for row in rows[:limit]
+            for row in shown(rows)
         ],
+        len(rows),
     )
 
 
@@ -72,7 +71,6 @@ def stalls(
     path: ProfileArgument,
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
-    limit: LimitOption = 25,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
@@ -99,8 +97,9 @@ def stalls(
                 *(shortened(row["ranges"][place], 50) if row["ranges"] else None for place in (-1, 0)),
                 *(row["count"], milliseconds(row["total_ns"]), milliseconds(row["most_ns"])),
             ]
-            for row in rows[:limit]
+            for row in shown(rows)
         ],
+        len(rows),
     )
     if slight:
         length = milliseconds(sum(row["total_ns"] for row in slight))

@@ -41,7 +41,6 @@ AgainstOption = Annotated[
 IterationOption = Annotated[
     int | None, typer.Option(help="With --against: the iteration of both that starts at the same instant.")
 ]
-LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Most rows to show; JSON has all of them.")]
 
 MEASURES = ("span", "compute", "communication", "hidden", "exposed", "memory", "busy", "idle")
 """What is measured of a GPU in a window, in the order of the tables; each is a column NAME_ns."""

@@ -14,10 +14,9 @@ from traceviz_dag.analyze.nsys.summary import NameMeasures, by_name
 from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
 from traceviz_dag.analyze.wording import capitalised
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_table, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
-    LimitOption,
     ProfileArgument,
     RulesOption,
     TrimOption,
@@ -42,7 +41,6 @@ def diff(
     trim_b: Annotated[
         tuple[float, float] | None, typer.Option("--trim-b", help="Window of B; default: that of A.")
     ] = None,
-    limit: LimitOption = 10,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -69,8 +67,9 @@ def diff(
                     ["name", "count A", "count B", "A ms", "B ms", "change ms"],
                     [
                         [shortened(row.name), row.count_a, row.count_b, *_change(row.total_a_ns, row.total_b_ns)]
-                        for row in chosen[:limit]
+                        for row in shown(chosen)
                     ],
+                    len(chosen),
                 )
     typer.echo(f"\n{capitalised(found.comparable)}.\n{found.verdict}")
 

@@ -12,10 +12,9 @@ from traceviz_dag.analyze.nsys.overlap import gaps as find_gaps
 from traceviz_dag.analyze.nsys.overlap import gpu_overlap
 from traceviz_dag.analyze.nsys.tree import nested_ranges
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
-    LimitOption,
     Opened,
     ProfileArgument,
     RulesOption,
@@ -32,7 +31,6 @@ def gaps(
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
     least_us: Annotated[float, typer.Option(min=0, help="Shortest gap to show, microseconds.")] = 10,
-    limit: LimitOption = 15,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -63,8 +61,9 @@ def gaps(
                     milliseconds(row["launched_before_end_ns"]),
                     shortened(row["host_range"] or "–", 45),
                 ]
-                for row in one["gaps"][:limit]
+                for row in shown(one["gaps"])
             ],
+            len(one["gaps"]),
         )
 
 

@@ -11,10 +11,9 @@ import typer
 
 from traceviz_dag.analyze.nsys.instructions import kernel_instructions
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
-    LimitOption,
     ProfileArgument,
     RulesOption,
     TrimOption,
@@ -29,7 +28,6 @@ def instructions(
     counts: Annotated[Path, typer.Argument(help="Folder of CUTracer's kernel_HASH_iterN_NAME_hist.csv files.")],
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
-    limit: LimitOption = 15,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -55,8 +53,9 @@ def instructions(
                     percent(row.tensor_share),
                     _most(row.cycles or row.instructions),
                 ]
-                for row in rows[:limit]
+                for row in shown(rows)
             ],
+            len(rows),
         )
 
 

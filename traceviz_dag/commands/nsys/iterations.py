@@ -9,11 +9,10 @@ import typer
 
 from traceviz_dag.analyze.nsys.iterations import iteration_measures, names_in_iteration
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import ABSENT, milliseconds, print_json, print_table
+from traceviz_dag.commands.common.output import ABSENT, milliseconds, print_json, print_table, shown
 from traceviz_dag.commands.nsys.common import (
     MEASURES,
     GpuOption,
-    LimitOption,
     ProfileArgument,
     RulesOption,
     TrimOption,
@@ -38,7 +37,6 @@ def iterations(
         int | None,
         typer.Option(help="Show only this iteration, and its operations beside the others.", show_default=False),
     ] = None,
-    limit: LimitOption = 15,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -85,8 +83,9 @@ def iterations(
                         *(milliseconds(one["total_ns"]), milliseconds(one["usual_ns"])),
                         _difference(one["total_ns"], one["usual_ns"]),
                     ]
-                    for one in row["operations"][:limit]
+                    for one in shown(row["operations"])
                 ],
+                len(row["operations"]),
             )
 
 

@@ -7,8 +7,8 @@ from dataclasses import asdict
 from traceviz_dag.analyze.nsys.launches import SOON_NS
 from traceviz_dag.analyze.nsys.launches import launches as measured
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
-from traceviz_dag.commands.nsys.common import GpuOption, LimitOption, ProfileArgument, TrimOption, opened
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, shown
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, opened
 
 _WAITS = ("mean", "median", "p90", "most")
 
@@ -17,7 +17,6 @@ def launches(
     path: ProfileArgument,
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
-    limit: LimitOption = 15,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
@@ -51,6 +50,7 @@ def launches(
                 *(f"{row['depth_mean']:,.1f}", row["depth_most"]),
                 percent(row["empty_ns"] / row["window_ns"] if row["window_ns"] else None),
             ]
-            for row in rows[:limit]
+            for row in shown(rows)
         ],
+        len(rows),
     )

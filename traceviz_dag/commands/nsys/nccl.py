@@ -9,10 +9,9 @@ import typer
 
 from traceviz_dag.analyze.nsys.nccl import FEWEST_ALIKE, communication, slow_communication
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import ABSENT, milliseconds, print_json, print_table
+from traceviz_dag.commands.common.output import ABSENT, milliseconds, print_json, print_table, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
-    LimitOption,
     Opened,
     ProfileArgument,
     RulesOption,
@@ -35,7 +34,6 @@ def nccl(
             show_default=False,
         ),
     ] = None,
-    limit: LimitOption = 40,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -47,7 +45,7 @@ def nccl(
     check_number("--slow", slow)
     given = opened(path, home, trim, rules)
     if slow is not None:
-        _slow(given, gpu, slow, limit, json)
+        _slow(given, gpu, slow, json)
         return
     rows = [
         {"device": part.device, **asdict(one)}
@@ -81,7 +79,7 @@ def nccl(
     )
 
 
-def _slow(given: Opened, gpu: list[str], times: float, limit: int, json: bool) -> None:
+def _slow(given: Opened, gpu: list[str], times: float, json: bool) -> None:
     """Show single kernels that took long beside similar ones."""
     rows = [
         {"device": part.device, **asdict(one), "times": one.times}
@@ -102,6 +100,7 @@ def _slow(given: Opened, gpu: list[str], times: float, limit: int, json: bool) -
                 *(milliseconds(row["duration_ns"]), milliseconds(row["usual_ns"])),
                 *(f"{row['times']:.1f}", row["alike"]),
             ]
-            for row in rows[:limit]
+            for row in shown(rows)
         ],
+        len(rows),
     )

@@ -9,10 +9,9 @@ import typer
 
 from traceviz_dag.analyze.nsys.search import search as find
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_table, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
-    LimitOption,
     ProfileArgument,
     TrimOption,
     gpu_numbers,
@@ -35,7 +34,6 @@ def search(
             help="Only what lies inside NVTX ranges of such names, or was launched there.", show_default=False
         ),
     ] = None,
-    limit: LimitOption = 40,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
@@ -51,6 +49,7 @@ def search(
         ["where", "name", "count", "total ms", "first s"],
         [
             [_SHOWN[one.table], shortened(one.name), one.count, milliseconds(one.total_ns), seconds(one.first_start_ns)]
-            for one in rows[:limit]
+            for one in shown(rows)
         ],
+        len(rows),
     )

@@ -10,10 +10,9 @@ import typer
 from traceviz_dag.analyze.nsys.overlap import gpu_overlap
 from traceviz_dag.analyze.nsys.summary import by_name, by_stream, metric_means, with_short_names
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
-    LimitOption,
     ProfileArgument,
     RulesOption,
     TrimOption,
@@ -27,7 +26,6 @@ def summary(
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
     short: Annotated[bool, typer.Option("--short", help="Add kernels up by their short names.")] = False,
-    limit: LimitOption = 15,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -68,13 +66,15 @@ def summary(
                     percent(row["share"]),
                 ]
                 + [milliseconds(row[name]) for name in ("mean_ns", "least_ns", "most_ns")]
-                for row in one["operations"][:limit]
+                for row in shown(one["operations"])
             ],
+            len(one["operations"]),
         )
         print_table(
             f"Streams of GPU {one['device']}",
             ["stream", "operations", "busy ms"],
-            [[row["stream"], row["count"], milliseconds(row["busy_ns"])] for row in one["streams"][:limit]],
+            [[row["stream"], row["count"], milliseconds(row["busy_ns"])] for row in shown(one["streams"])],
+            len(one["streams"]),
         )
         if one["metrics"]:
             print_table(

@@ -9,15 +9,14 @@ import typer
 from traceviz_dag.analyze.nsys.activity import processes_of
 from traceviz_dag.analyze.nsys.threads import threads_by_cycles
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table
-from traceviz_dag.commands.nsys.common import GpuOption, LimitOption, ProfileArgument, TrimOption, opened
+from traceviz_dag.commands.common.output import percent, print_json, print_table, shown
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, opened
 
 
 def threads(
     path: ProfileArgument,
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
-    limit: LimitOption = 25,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
@@ -38,5 +37,6 @@ def threads(
     print_table(
         "Threads of the host, by sampled cycles",
         [*columns, "share"],
-        [[*(row[name] for name in columns), percent(row["share"])] for row in rows[:limit]],
+        [[*(row[name] for name in columns), percent(row["share"])] for row in shown(rows)],
+        len(rows),
     )

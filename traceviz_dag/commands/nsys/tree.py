@@ -11,7 +11,7 @@ from traceviz_dag.analyze.nsys.in_order import in_order
 from traceviz_dag.analyze.nsys.iterations import iteration_window
 from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import ABSENT, milliseconds, print_json, print_table
+from traceviz_dag.commands.common.output import ABSENT, milliseconds, print_json, print_table, shown_part
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     Opened,
@@ -42,7 +42,6 @@ def tree(
     order: Annotated[
         bool, typer.Option("--in-order", help="Show one iteration in the order of the host, kernels where launched.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, help="Most rows to show in order; JSON has all.")] = 40,
     iteration: Annotated[
         int | None,
         typer.Option(
@@ -66,7 +65,7 @@ def tree(
         raise UsageError("--in-order and --by-busy both choose an order: give one of them")
     if order:
         # JSON has all levels.
-        _in_order(given, gpu, iteration, None if json else depth, limit, json)
+        _in_order(given, gpu, iteration, None if json else depth, json)
         return
     found = []
     for part in given.gpus(gpu):
@@ -87,22 +86,23 @@ def tree(
         print_table(f"NVTX ranges of GPU {device}", columns, rows)
 
 
-def _in_order(given: Opened, gpu: list[str], iteration: int | None, depth: int | None, limit: int, json: bool) -> None:
+def _in_order(given: Opened, gpu: list[str], iteration: int | None, depth: int | None, json: bool) -> None:
     """Show the ranges and operations of one iteration, or of the window, one by one."""
     found = []
     for part in given.gpus(gpu):
         window = given.window
         if window is None:
             window = iteration_window(given.profile, part, given.rules, iteration)
-        found.append((part.device, window, *in_order(given.profile, part, window, depth, None if json else limit)))
+        found.append(
+            (part.device, window, *in_order(given.profile, part, window, depth, None if json else shown_part().stop))
+        )
     if json:
         rows = [{"device": device, "steps": [asdict(step) for step in steps]} for device, _, steps, _ in found]
         print_json(rows)
         return
     for device, window, steps, count in found:
         print_table(
-            f"GPU {device} from {seconds(window.start_ns)} to {seconds(window.end_ns)} s, in the order of the host: "
-            f"{len(steps)} of {count}",
+            f"GPU {device} from {seconds(window.start_ns)} to {seconds(window.end_ns)} s, in the order of the host",
             ["thread", "range, or operation", "kind", "host at s", "ms", "starts on GPU s", "operations"],
             [
                 [
@@ -112,6 +112,7 @@ def _in_order(given: Opened, gpu: list[str], iteration: int | None, depth: int |
                 ]
                 for step in steps
             ],
+            count,
         )
 
 

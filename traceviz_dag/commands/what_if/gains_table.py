@@ -8,14 +8,14 @@ from typing import Any
 import typer
 
 from traceviz_dag.analyze.causes.gains import named_edit
-from traceviz_dag.commands.common.output import milliseconds, percent, print_table
+from traceviz_dag.commands.common.output import milliseconds, percent, print_table, shown
 
 
-def print_gains(heading: Callable[[str], None], rows: Sequence[dict[str, Any]], limit: int) -> None:
+def print_gains(heading: Callable[[str], None], rows: Sequence[dict[str, Any]]) -> None:
     """Print edits, the largest gain first.
 
     Args:
-        heading: prints a statement below what is spoken of. rows: of ``over_steps``. limit: rows to print; 0 for all.
+        heading: prints a statement below what is spoken of. rows: of ``over_steps``.
     """
     if not rows:
         heading("nothing can be predicted")
@@ -37,9 +37,8 @@ def print_gains(heading: Callable[[str], None], rows: Sequence[dict[str, Any]], 
             ]
             for row in rows
         ],
-        limit,
     )
-    for row in rows[: limit or None]:
+    for row in shown(rows):
         if row["microbatches"] is not None:
             before, after = (milliseconds(row[name]) for name in ("microbatch_ns", "predicted_microbatch_ns"))
             typer.echo(f"  {named_edit(row)}: {after} ms of the step for each micro-batch, instead of {before} ms")

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 _NOTHING_LOST = "the step is no longer than the ideal one, so no time is lost"
 
 
-def what_if_of_records(path: Path, json: bool, limit: int, wanted: Wanted) -> None:
+def what_if_of_records(path: Path, json: bool, wanted: Wanted) -> None:
     """Print the slowdown of a job, what ideal durations would save, and what edits would gain.
 
     Args:
-        limit: rows of a table to print; 0 for all. wanted: edits; where there are none, the usual ones.
+        wanted: edits; where there are none, the usual ones.
 
     Raises:
         BadInputError: the file or its meta file cannot be read.
@@ -48,9 +48,9 @@ def what_if_of_records(path: Path, json: bool, limit: int, wanted: Wanted) -> No
         print_json({**_answer(path, found, len(set(work.step.tolist())), faults), **told})
     else:
         if not wanted:
-            _print(path, found, len(set(work.step.tolist())), faults, limit)
+            _print(path, found, len(set(work.step.tolist())), faults)
         mark = "PARTIAL · " if faults else ""
-        print_gains(lambda text: typer.echo(f"\n{path.name} · {mark}{text}"), rows, limit)
+        print_gains(lambda text: typer.echo(f"\n{path.name} · {mark}{text}"), rows)
     if reason is not None:
         raise NoEvidenceError(f"{path.name}: {reason}")
     if faults:
@@ -106,7 +106,7 @@ def _effects(name: str, effects: Mapping[Any, float]) -> list[dict[str, Any]]:
     return [{name: key, "slowdown": effect} for key, effect in sorted(effects.items(), key=lambda one: -one[1])]
 
 
-def _print(path: Path, found: Slowdowns, steps: int, faults: list[str], limit: int) -> None:
+def _print(path: Path, found: Slowdowns, steps: int, faults: list[str]) -> None:
     mark = "PARTIAL · " if faults else ""
     last = max(found.by_stage)
     named = ", ".join(f"data-parallel rank {rank} of stage {stage}" for rank, stage in found.slowest_ranks)
@@ -130,4 +130,4 @@ def _print(path: Path, found: Slowdowns, steps: int, faults: list[str], limit: i
     ):
         title = f"Times the ideal step, if only one {name} were as it was"
         rows = sorted(effects.items(), key=lambda one: -one[1])
-        print_table(title, [name, "times"], [[key, f"{effect:.4f}"] for key, effect in rows], limit)
+        print_table(title, [name, "times"], [[key, f"{effect:.4f}"] for key, effect in rows])

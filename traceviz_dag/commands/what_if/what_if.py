@@ -21,7 +21,7 @@ from traceviz_dag.commands.common.across import (
     print_lead,
     refuse_both,
 )
-from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, LimitOption
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json
 from traceviz_dag.commands.what_if.gains_table import print_gains
 from traceviz_dag.commands.what_if.of_records import what_if_of_records
@@ -86,7 +86,6 @@ def what_if(
         str | None, typer.Option(help="Run another schedule: 1f1b, interleaved or interleaved-overlapped.")
     ] = None,
     records: RecordsOption = None,
-    limit: LimitOption = 12,
     run: RunOption = None,
     iteration: IterationOption = None,
     rules: RulesOption = None,
@@ -124,7 +123,7 @@ def what_if(
         raise UsageError(f"--microbatches {microbatches}: a step has at least one")
     if records is not None:
         refuse_both(path, run, iteration)
-        what_if_of_records(records, json, limit, wanted)
+        what_if_of_records(records, json, wanted)
         return
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = []
@@ -132,7 +131,7 @@ def what_if(
             rows, reason = _predicted(each, wanted) if wanted else _stored(each)
             answers.append({**place(each), "certain": reason is None, "reason": reason, "rows": rows})
             if not json:
-                print_gains(partial(print_lead, each), rows, limit)
+                print_gains(partial(print_lead, each), rows)
                 if wanted and reason is not None and answers[-1]["partial"]:
                     # The line at the end speaks of what was not read.
                     typer.echo(f"  {reason}")
