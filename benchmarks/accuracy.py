@@ -12,8 +12,8 @@ import gzip
 import json
 import sys
 import tempfile
-import textwrap
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.accuracy_page import PAGE, write_classification
+from benchmarks.accuracy_page import PAGE, paragraph, write_classification
 from traceviz_dag.analyze.accuracy import (
     ASPECTS,
     NOTHING_COMPARED,
@@ -279,15 +279,16 @@ CUTS: dict[str, tuple[dict[str, Any], Edges]] = {
     "lost rows": ({}, Edges(lost_rows_from=0.3, lost_rows_to=0.45)),
     "one rank starts in a step": ({}, Edges(window_from=0.4, window_rank=1)),
 }
+CUT_JOBS = {
+    "no pipelining": replace(SMALL, tp=2),
+    "1F1B": replace(SMALL, pp=2),
+    "interleaved": replace(SMALL, pp=2, vpp=2),
+}
 CUT_WINDOWS = {
     f"{cut}, {job}{'' if stacks else ', stacks off'}": replace(
         settings, microbatches=8, stacks=stacks, edges=edges, **changes
     )
-    for job, settings in {
-        "no pipelining": replace(SMALL, tp=2),
-        "1F1B": replace(SMALL, pp=2),
-        "interleaved": replace(SMALL, pp=2, vpp=2),
-    }.items()
+    for job, settings in CUT_JOBS.items()
     for stacks in (True, False)
     for cut, (changes, edges) in CUTS.items()
 }
@@ -315,7 +316,7 @@ TARGETS = {
     ),
     "no stacks": Target(
         "Call stacks off, operators and threads on",
-        "phase and dimension at least 99 %, micro-batch at least 95 % where there are several stages",
+        "phase and dimension at least 99 %, micro-batch at least 95 % with several stages",
         right={"phase": 0.99, "dimension": 0.99},
         microbatch_with_stages=0.95,
     ),
@@ -325,16 +326,16 @@ TARGETS = {
     ),
     "nsys": Target(
         "Nsight Systems exports",
-        "phase and dimension at least 99 %, micro-batch at least 95 % where there are several stages (where a graph "
-        "holds whole steps, little but the borders of iterations is left, and nothing but right or unknown is asked)",
+        "phase and dimension at least 99 %, micro-batch at least 95 % with several stages; if a graph holds whole "
+        "steps, right or unknown",
         right={"phase": 0.99, "dimension": 0.99},
         microbatch_with_stages=0.95,
     ),
     "no stacks, no groups": Target(
         "Neither call stacks nor process groups",
-        "as much as kernels' names, operators and threads show, and nothing untrue",
+        "what kernel names, operators and threads show",
     ),
-    "subsets": Target("Traces of some ranks only", "what the ranks that are there show, and nothing untrue"),
+    "subsets": Target("Traces of some ranks only", "what the ranks that were read show"),
     "cut windows": Target(
         "Windows that do not hold whole training steps",
         "no wrong micro-batch; what the window does not show is unknown",
@@ -587,7 +588,6 @@ def scores(configurations: list[Configuration], workers: int) -> Iterator[Score]
 COLUMNS = (
     "job",
     "kernels",
-    "category and micro-batch",
     "category",
     "phase",
     "dimension",
@@ -600,14 +600,14 @@ COLUMNS = (
     "wrong",
     "",
 )
-_WHOLE = (*["100"] * 9, "0", "0", "")
+_WHOLE = (*["100"] * 8, "0", "0", "")
 """The cells behind the kernels where all is right."""
 
 
 def row(one: Score) -> list[str]:
     """A score as cells of the table."""
     worst = max(ASPECTS, key=lambda aspect: one.wrong[aspect])
-    cells = [one.configuration.name, f"{one.kernels:,}", percent(one.right_category_and_microbatch)]
+    cells = [one.configuration.name, f"{one.kernels:,}"]
     cells += [percent(one.right[aspect]) for aspect in ASPECTS]
     cells.append(percent(one.non_communication))
     expected = one.spans.expected + one.spans.unexpected
@@ -619,18 +619,51 @@ def row(one: Score) -> list[str]:
 
 
 def table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The rows of a part; jobs in which all is right are only named, with their kernels, for they are most."""
-    whole = [one for one in rows if tuple(one[2:]) == _WHOLE]
+    """The rows of a part, with the columns that differ from 100; jobs in which nothing does are only named."""
+    whole = [one[0] for one in rows if tuple(one[2:]) == _WHOLE]
     rest = [one for one in rows if tuple(one[2:]) != _WHOLE]
-    lines = []
-    if rest:
-        lines += ["| " + " | ".join(COLUMNS) + " |", "| --- " + "| ---: " * (len(COLUMNS) - 2) + "| --- |"]
-        lines += ["| " + " | ".join(one) + " |" for one in rest]
+    alike = Counter(map(_differing, rest))
+    lines = [_in_words(one) for one in rest if alike[_differing(one)] == 1]
+    in_table = [one for one in rest if alike[_differing(one)] > 1]
+    if in_table:
+        columns = [0, *sorted({column for one in in_table for column in _differing(one)})]
+        lines += [""] * bool(lines) + ["| " + " | ".join(COLUMNS[column] for column in columns) + " |"]
+        lines += ["| --- " + "| ---: " * (len(columns) - 1) + "|"]
+        lines += ["| " + " | ".join(one[column] for column in columns) + " |" for one in in_table]
     if whole:
-        named = "; ".join(f"{one[0]} ({one[1]})" for one in whole)
-        text = f"100 in every column, nothing unknown or wrong, in {len(whole)} jobs (with their kernels): {named}."
-        lines += [""] * bool(rest) + textwrap.wrap(text, 120, break_on_hyphens=False)
+        text = f"All is right in {len(whole)} jobs: {'; '.join(whole)}."
+        lines += [*[""] * bool(lines), paragraph(text)]
     return lines
+
+
+def _differing(cells: Sequence[str]) -> tuple[int, ...]:
+    """The columns of a row that are not those of a job in which all is right."""
+    return tuple(column for column, cell in enumerate(cells[2:], 2) if cell != _WHOLE[column - 2])
+
+
+def _in_words(cells: Sequence[str]) -> str:
+    named = [(COLUMNS[column], cells[column]) for column in _differing(cells)]
+    words = (f"no {name}" if cell == "-" else f"{name} {cell}".strip() for name, cell in named)
+    return f"- {cells[0]}: {', '.join(words)}"
+
+
+def worst_of_jobs(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """Per window and use of call stacks, the worst cell of each column over the jobs of ``CUT_JOBS``."""
+    windows: dict[str, list[Sequence[str]]] = {}
+    for one in rows:
+        cut, _, *stacks = one[0].split(", ")
+        windows.setdefault(", ".join((cut, *stacks)), []).append(one)
+    worst = []
+    for name, jobs in windows.items():
+        columns = list(zip(*jobs, strict=True))[2:]
+        choices = [min] * (len(columns) - 3) + [max] * 2
+        cells = [choose(column, key=_number) for choose, column in zip(choices, columns, strict=False)]
+        worst.append([name, "", *cells, "; ".join(filter(None, columns[-1]))])
+    return worst
+
+
+def _number(cell: str) -> float:
+    return float(cell.split(maxsplit=1)[0])
 
 
 def percent(share: float) -> str:
@@ -648,37 +681,54 @@ def markdown(found: list[Score], seconds: float) -> str:
     """The document."""
     lines = ["# Accuracy", "", "## Classification", ""]
     lines += [
-        "Simulated Megatron jobs (`traceviz_dag/simulate`), whose truth per kernel is the model's own output,",
-        "classified as the pipeline does it. Shares are percent of kernel time. *Wrong* is what is reported but",
-        "untrue, in the aspect where that is most, as a share of all kernel time or of non-communication time,",
-        "whichever is larger; *unknown* is what is left unclassified or unknown, in the aspect where that is most.",
-        "*Non-communication time* is the time of computation and memory kernels, of which this much is right in",
-        "category and micro-batch: long waits hide nothing there. *Micro-batch spans* are the forward, backward and",
-        "recompute spans of micro-batches whose start and end equal the truth to the nanosecond, of all that there are",
-        "or that are reported; where nothing is unknown, all must.",
+        paragraph(
+            f"`{COMMAND}` simulates {len(found)} Megatron jobs of up to {max(one.kernels for one in found):,} "
+            "kernels, classifies them as the pipeline does, and compares every kernel with what the simulator knows "
+            f"of it ({seconds:.0f} s on two cores). Shares are percent of kernel time."
+        ),
         "",
-        "Nothing separates the kernels of a CUDA graph whose one launch spans several micro-batches: they stay",
-        "unknown, are left out of the other columns, and count as wrong where something untrue is reported of them.",
+        "| column | meaning |",
+        "| --- | --- |",
+        "| unknown | unclassified, in the aspect where most is |",
+        "| wrong | reported but untrue, in the aspect where most is: of all kernel time or of non-communication time, "
+        "whichever share is larger |",
+        "| non-communication time | computation and memory kernels that are right in category and micro-batch |",
+        "| micro-batch spans | forward, backward and recompute spans whose start and end are right to the nanosecond |",
+        "| least category | the category with the lowest share, and that share |",
         "",
-        "Without call stacks the shares rest in part on sequence numbers, which the simulator writes more cleanly than",
-        "a real capture does. On recorded jobs whose stacks were taken out, `tests/classify/test_ground_truth.py` asks",
-        "for less: unknown under 1 %, wrong under 0.1 %.",
+        "Columns are left out where they are 100, or 0 for unknown and wrong.",
         "",
-        f"Made by `{COMMAND}` ({seconds:.0f} s on this machine, {len(found)} jobs).",
+        paragraph(
+            "If one launch of a CUDA graph spans several micro-batches, its kernels stay unknown. The columns leave "
+            "them out, but untrue reports about them count as wrong."
+        ),
+        "",
+        paragraph(
+            "Without call stacks the result rests in part on sequence numbers, which the simulator writes more "
+            "cleanly than a real capture. On recorded jobs whose stacks were removed, "
+            "`tests/classify/test_ground_truth.py` accepts less: unknown under 1 %, wrong under 0.1 %."
+        ),
     ]
     for part, target in TARGETS.items():
         of_part = [one for one in found if one.configuration.part == part]
         if not of_part:
             continue
         aspects = "" if target.wrong_aspects == ASPECTS else f"{' and '.join(target.wrong_aspects)} "
-        lines += ["", f"### {target.title}", "", f"Aim: {target.aim}; {aspects}wrong under 0.1 %.", ""]
-        lines += table([row(one) for one in of_part])
+        aim = f"Aim: {target.aim}; {aspects.replace('microbatch', 'micro-batch')}wrong under 0.1 %."
+        lines += ["", f"### {target.title}", "", paragraph(aim), ""]
+        rows = [row(one) for one in of_part]
+        if part == "cut windows":
+            lines += [f"Each row has the worst figures of three jobs: {', '.join(CUT_JOBS)}.", ""]
+            rows = worst_of_jobs(rows)
+        lines += table(rows)
         if part == "no stacks, no groups":
             lines += [
                 "",
-                "All that names a process group is taken out of these traces: names, descriptions, ranks and sizes.",
-                "Where operators and names of kernels do not show which parallel dimension a communication serves, it",
-                "stays unknown, and so does its micro-batch where it could belong to the whole step.",
+                paragraph(
+                    "These traces have no names, descriptions, ranks or sizes of process groups. A communication "
+                    "whose dimension neither operators nor kernel names show stays unknown. So does its micro-batch, "
+                    "if it could belong to the whole step."
+                ),
             ]
         if part == "no descriptions":
             least = min(one.candidates for one in of_part)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from pathlib import Path
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
@@ -47,6 +48,13 @@ def write_findings(text: str, page: Path = PAGE) -> None:
 def write_real_traces(text: str, page: Path = PAGE) -> None:
     """Replace the last part; the others stay."""
     _write({**_parts(page), REAL_TRACES: text}, page)
+
+
+def paragraph(text: str) -> str:
+    """A paragraph in lines of the page's width; a number stays beside its percent sign."""
+    together = " ".join(text.split()).replace(" %", "\N{NO-BREAK SPACE}%")
+    lines = textwrap.fill(together, 120, break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _parts(page: Path) -> dict[str, str]:

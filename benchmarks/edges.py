@@ -18,12 +18,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 
-from benchmarks.accuracy_page import write_waits
+from benchmarks.accuracy_page import paragraph, write_waits
 from traceviz_dag.analyze.causes.graph import graph_of
 from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
 from traceviz_dag.arrays import Int64
@@ -237,31 +238,43 @@ def outcome(settings: JobSettings, reading: str, folder: Path) -> Score:
 
 def markdown(found: Sequence[tuple[str, str, Score]], seconds: float) -> str:
     """The part of the page on waits between streams."""
+    readings = {reading: together([one for _, each, one in found if each == reading]) for reading in READINGS}
     lines = [
-        "How many of the waits between streams of a simulated job the graph of `critical-path` has (found), itself or",
-        "by others that imply them, and how many of those that it has follow from the truth (true). Waits inside CUDA",
-        "graphs and for the order of a communicator count. What is inferred follows from the order of calls and from",
-        "times alone. Inside CUDA graphs nothing shows a wait that the stream's communication before it hides; in",
-        "combined steps on two streams (torch 2.4) calls of gradient reductions look like those that hand work over.",
+        paragraph(
+            "The graph of `critical-path` should have every wait between streams of a simulated job, itself or "
+            "through others that imply it (*found*), and only waits that follow from the truth (*true*). Waits "
+            "inside CUDA graphs and waits for the order of a communicator count. Each job is read in three ways: "
+            f"{'; '.join(f'*{name}* {words}' for name, words in zip(_SHORT, READINGS.values(), strict=True))}."
+        ),
         "",
-        f"Made by `{COMMAND}` ({seconds:.0f} processor seconds).",
+        paragraph(
+            "What is inferred follows from the order of calls and from times alone. Two cases cannot be seen: inside "
+            "CUDA graphs, a wait that the stream's communication before it hides; in combined steps on two streams "
+            "(torch 2.4), calls of gradient reductions, which look like calls that hand work over."
+        ),
         "",
-        "| job | read | waits | found | edges | true | communications and calls left open |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+        paragraph(
+            f"`{COMMAND}` takes {seconds:.0f} processor seconds. In the three readings nothing shows the purpose of "
+            f"{', '.join(f'{one.open:,}' for one in readings.values())} communications and calls."
+        ),
+        "",
+        f"| job | waits | {' | '.join(f'{what} {name}, %' for what in ('found', 'true') for name in _SHORT)} |",
+        "| --- " + "| ---: " * (1 + 2 * len(READINGS)) + "|",
     ]
-    lines += table([_cells(name, READINGS[reading], one) for name, reading, one in found])
-    for reading, words in READINGS.items():
-        lines.append(_row("all jobs", words, together([one for _, each, one in found if each == reading])))
-    return "\n".join(lines)
+    lines += [_job(name, [one for _, _, one in same]) for name, same in groupby(found, itemgetter(0))]
+    return "\n".join([*lines, _job("all jobs", list(readings.values()))])
 
 
-def table(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Rows of cells as lines; neighbours that differ only in how a job is read share one."""
-    lines = []
-    for (name, *rest), same in groupby(rows, lambda cells: (cells[0], *cells[2:])):
-        read = [cells[1] for cells in same]
-        lines.append(_line([name, "in all ways" if len(read) == len(READINGS) else ", ".join(read), *rest]))
-    return lines
+_SHORT = ("A", "B", "C")
+"""Names of the readings in the table's columns."""
+
+
+def _job(name: str, by_reading: Sequence[Score]) -> str:
+    """A job's row of the page, from its scores in the order of the readings."""
+    true = sum(by_reading[0].true.values())
+    found = [f"{100 * one.recall:.1f}" if true else "" for one in by_reading]
+    right = [f"{100 * one.precision:.1f}" if sum(one.claimed.values()) else "" for one in by_reading]
+    return _line([name, f"{true:,}", *found, *right])
 
 
 def together(scores: Iterable[Score]) -> Score:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy_page import write_findings
+from benchmarks.accuracy_page import paragraph, write_findings
 from benchmarks.matrix import run_matrix
 from benchmarks.what_if import GAIN_SHARE, STEP_SHARE
 from traceviz_dag.pipeline.across_ranks import iterations_at
@@ -184,24 +184,48 @@ def markdown(found: Sequence[Outcome], seconds: float) -> str:
     healthy = [one for one in found if not one.case.culprits]
     one_fault = [one for one in faulty if len(one.case.culprits) == 1]
     lines = [
-        "Each job is simulated from one seed with its fault and without. The first fault of `traceviz findings` must",
-        "name the rule and the culprit (of two faults, both among the first three), and its gain be what the job gains",
-        f"without the fault, within {GAIN_SHARE:.0%} of that or {STEP_SHARE:.1%} of the step. A healthy job must have",
-        f"no fault above note. A fault that costs less than {STEP_SHARE:.1%} of the step need not be named, such as a",
-        f"pause behind which the GPU still has work: {sum(not one.costs for one in faulty)} of the jobs are so.",
+        paragraph(
+            f"`{COMMAND}` ({seconds:.0f} s on two cores) simulates each job with its fault and without, with "
+            f"{len(SEEDS)} seeds. The first fault of `traceviz findings` must name the rule and the culprit; two "
+            "faults must both be among the first three. The predicted gain must be the true one, within "
+            f"{GAIN_SHARE:.0%} of that or {STEP_SHARE:.1%} of the step. A healthy job must have no fault above note. "
+            f"A fault that costs less than {STEP_SHARE:.1%} of the step need not be named, such as a pause behind "
+            f"which the GPU still has work: {sum(not one.costs for one in faulty)} jobs have such a fault."
+        ),
         "",
-        f"Made by `{COMMAND}` ({seconds:.0f} s on this machine): of {len(faulty)} jobs with faults "
-        f"{sum(one.named for one in faulty)} are named right; of {len(one_fault)} gains "
-        f"{sum(one.gain_right for one in one_fault)} are; of {len(healthy)} healthy jobs "
-        f"{sum(one.right for one in healthy)} have no fault.",
+        "| jobs | right |",
+        "| --- | ---: |",
+        f"| with faults: named | {sum(one.named for one in faulty)} of {len(faulty)} |",
+        f"| with one fault: gain | {sum(one.gain_right for one in one_fault)} of {len(one_fault)} |",
+        f"| healthy: no fault | {sum(one.right for one in healthy)} of {len(healthy)} |",
         "",
-        "| job | step ms | first fault | true gain ms | predicted ms | |",
-        "| --- | ---: | --- | ---: | ---: | --- |",
+        "Gains are the least to the greatest of the seeds.",
+        "",
+        "| job | first fault | true gain ms | predicted ms | |",
+        "| --- | --- | ---: | ---: | --- |",
     ]
-    return "\n".join([*lines, *(_row(one) for one in faulty), *(_row(one) for one in healthy if not one.right)])
+    of_seeds: dict[str, list[list[str]]] = {}
+    for one in (*faulty, *(one for one in healthy if not one.right)):
+        of_seeds.setdefault(one.case.name.partition(" seed ")[0], []).append(_cells(one))
+    return "\n".join([*lines, *(_of_seeds(name, cells) for name, cells in of_seeds.items())])
+
+
+def _of_seeds(name: str, cells: Sequence[Sequence[str]]) -> str:
+    """A row of the page: a job with all its seeds."""
+    _, _, who, true_gain, gain, remark = (list(dict.fromkeys(column)) for column in zip(*cells, strict=True))
+    ranges = [" to ".join(sorted({min(each, key=_ms), max(each, key=_ms)}, key=_ms)) for each in (true_gain, gain)]
+    return f"| {' | '.join([name, ' or '.join(who), *ranges, ', '.join(filter(None, remark))])} |"
+
+
+def _ms(cell: str) -> float:
+    return float(cell or 0)
 
 
 def _row(one: Outcome) -> str:
+    return f"| {' | '.join(_cells(one))} |"
+
+
+def _cells(one: Outcome) -> list[str]:
     first = one.first
     who = "none"
     if first is not None:
@@ -210,8 +234,7 @@ def _row(one: Outcome) -> str:
     gain = "" if first is None or first["gain_ns"] is None else f"{first['gain_ns'] / 1e6:.3f}"
     wrong = [*([] if one.named else ["not named"]), *([] if one.gain_right else ["too far off"])]
     wrong += ["a fault in a healthy job"] if not one.case.culprits and one.findings else []
-    cells = [one.case.name, f"{one.step_ns / 1e6:.3f}", who, f"{one.true_gain_ns / 1e6:.3f}", gain, ", ".join(wrong)]
-    return f"| {' | '.join(cells)} |"
+    return [one.case.name, f"{one.step_ns / 1e6:.3f}", who, f"{one.true_gain_ns / 1e6:.3f}", gain, ", ".join(wrong)]
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.accuracy_page import write_predictions
+from benchmarks.accuracy_page import paragraph, write_predictions
 from benchmarks.matrix import run_matrix
 from traceviz_dag.analyze.causes.reordered import Change
 from traceviz_dag.analyze.causes.what_if import Edit, WhatIf
@@ -223,27 +223,27 @@ def markdown(found: Sequence[Outcome], seconds: float) -> str:
     """The part of the page on predictions."""
     right = sum(one.right for one in found)
     lines = [
-        "Each job is simulated twice from one seed: as it is, and as the edit would have it (without its fault, with",
-        "another number m of micro-batches, another schedule). From the traces of the first alone `traceviz what-if`",
-        "predicts the gain; the true gain is the difference of the two steps, below 0 where the second is longer.",
-        f"A prediction is right within {GAIN_SHARE:.0%} of the true gain or {STEP_SHARE:.1%} of the step,",
-        f"whichever is larger. {sum(one.held for one in found)} error bars hold the true gain: they cover",
-        "what depends on the host, but not how well peers show a healthy kernel's time, or mean items another order's.",
+        paragraph(
+            f"`{COMMAND}` ({seconds:.0f} s on two cores) simulates each job twice from one seed: as it is, and "
+            "without its fault, with m micro-batches or with another schedule. `traceviz what-if` predicts the gain "
+            "from the traces of the first. The true gain is the difference of the two steps, negative if the second "
+            f"is longer. A prediction is right within {GAIN_SHARE:.0%} of the true gain or {STEP_SHARE:.1%} of the "
+            f"step, whichever is larger: {right} of {len(found)} are. {sum(one.held for one in found)} error bars "
+            "include the true gain. They cover what depends on the host, but not how well peers show a healthy "
+            "kernel's time, or mean items another order's."
+        ),
         "",
-        f"Made by `{COMMAND}` ({seconds:.0f} s on this machine): {right} of {len(found)} predictions are right.",
-        "",
-        "| job | edit | step ms | true gain ms | predicted ms | error bar ms | off by | |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",
+        "| job | edit | step ms | true gain ms | predicted ms | error bar ms | off by |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
     ]
     return "\n".join([*lines, *map(_row, found)])
 
 
 def _row(one: Outcome) -> str:
     bar = f"{one.low_ns / 1e6:.3f} to {one.high_ns / 1e6:.3f}"
-    off = abs(one.gain_ns - one.true_gain_ns) / max(abs(one.true_gain_ns), 1)
+    off = f"{abs(one.gain_ns - one.true_gain_ns) / max(abs(one.true_gain_ns), 1):.1%}"
     times = [f"{value / 1e6:.3f}" for value in (one.step_ns, one.true_gain_ns, one.gain_ns)]
-    cells = [one.case.name, one.case.words, *times, bar, f"{off:.1%}", "" if one.right else "too far off"]
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join([one.case.name, one.case.words, *times, bar, off if one.right else f'{off}, too far'])} |"
 
 
 def main() -> int:

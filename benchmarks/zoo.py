@@ -33,21 +33,21 @@ COLUMNS = ("trace", "ranks", "read", "classified", "matched", "findings", "secon
 _LINE = "{:46} {:>5} {:>9} {:>10} {:>13} {:>8} {:>7} {:>6}"
 _ANALYZE = "from traceviz_dag.commands.main import main; main()"
 _TEXT = """\
-Traces that others recorded (their sources are in the README of the folder with the tests' data), made by
-`python benchmarks/zoo.py ../shared/data/kineto ../shared/data/megatron_gpu --write`. *Classified* is a share of kernel
-time, *matched* counts communication kernels. There is no truth for most of them; these are verified independently:
+`python benchmarks/zoo.py ../shared/data/kineto ../shared/data/megatron_gpu --write` analyzes traces that others
+recorded. The README of the folder with the tests' data has their sources. *Classified* is a share of kernel time,
+*matched* counts communication kernels. Most of these traces have no truth. These are verified independently:
 
-- megatron_tp8_a100: every wait, every last rank and all forward computation equal a count that shares no code with the
-  product, to the microsecond (`tests/analyze/waits/megatron_tp8.py`); both late ranks are named, with their hosts.
+- megatron_tp8_a100: every wait, every last rank and all forward computation, to the microsecond, against a separate
+  count (`tests/analyze/waits/megatron_tp8.py`); both late ranks are named, with their hosts.
 - dlrm8: waits and transfers are the published ones (`tests/analyze/waits/test_collectives.py`).
 - hta, tracelens: overlap equals the known values of both tools (`tests/end_to_end/test_real_traces.py`).
-- hta: operations are those of annotations around the launches; of 2 ranks of 128 nothing shows which kernels met, so
-  none is matched (`tests/analyze/matching/test_unnamed_groups.py`).
+- hta: operations are those of the annotations around launches. Nothing shows which kernels of its 2 ranks of 128 met,
+  so none is matched (`tests/analyze/matching/test_unnamed_groups.py`).
 - megatron_gpu: every kernel against its ground truth (`tests/classify/test_ground_truth.py`).
 
-No GPU was available to record more: pipelines, FSDP and ZeRO are held against simulated GPU rows alone (those of
-megatron_gpu come from a model, too). On AMD GPUs the PyTorch profiler's traces are read, as the two mi300 ones of
-tracelens show; rocprofv3's own JSON is not, since no such trace was at hand to hold a reader against.
+No GPU was available to record more. Pipelines, FSDP and ZeRO are verified on simulated GPU rows alone; those of
+megatron_gpu also come from a model. The PyTorch profiler's traces of AMD GPUs are read, such as the two mi300 ones of
+tracelens. rocprofv3's JSON is not read: no such trace was available to verify a reader.
 """
 _READ_SQL = """
 SELECT count(DISTINCT rank) AS ranks, count(*) FILTER (status = 'read') AS whole, count(*) AS files,
@@ -141,9 +141,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def section(rows: Sequence[tuple[object, ...]]) -> str:
-    """The section of docs/accuracy.md."""
+    """The section of docs/accuracy.md; what the jobs cost is no part of it."""
     table = [COLUMNS, ("---", *["--:"] * (len(COLUMNS) - 1)), *rows]
-    return "\n".join([_TEXT, *(f"| {' | '.join(map(str, row))} |" for row in table)])
+    return "\n".join([_TEXT, *(f"| {' | '.join(map(str, row[:-2]))} |" for row in table)])
 
 
 if __name__ == "__main__":
