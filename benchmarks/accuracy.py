@@ -689,9 +689,8 @@ def markdown(found: list[Score], seconds: float) -> str:
         "",
         "| column | meaning |",
         "| --- | --- |",
-        "| unknown | unclassified, in the aspect where most is |",
-        "| wrong | reported but untrue, in the aspect where most is: of all kernel time or of non-communication time, "
-        "whichever share is larger |",
+        "| unknown | not classified, in the aspect with the largest share |",
+        "| wrong | reported but untrue, in the aspect with the largest share (of all or of non-communication time) |",
         "| non-communication time | computation and memory kernels that are right in category and micro-batch |",
         "| micro-batch spans | forward, backward and recompute spans whose start and end are right to the nanosecond |",
         "| least category | the category with the lowest share, and that share |",
