@@ -425,20 +425,32 @@ class Session:
         (rows,) = self.ask_each([sql])
         return rows
 
-    def ask_each(self, queries: Sequence[str]) -> list[pa.Table]:
-        """The rows of several, as :meth:`ask`; what they read together is prepared together."""
+    def ask_each(self, queries: Sequence[str], shared: Sequence[str] = ()) -> list[pa.Table]:
+        """The rows of several, as :meth:`ask`; what they read together is prepared together.
+
+        Args:
+            shared: parts of them, each behind those that stand in it: SELECTs, bare or in brackets. One that stands in
+                the queries several times is asked once: else each place would be planned and read for itself.
+        """
         try:
-            return _asked_again(lambda: self._asked(queries))
+            return _asked_again(lambda: self._asked(queries, shared))
         except read_only.FilesGoneError as error:
             raise BadInputError(self.lake.home, str(error), "analyse again") from error
 
-    def _asked(self, queries: Sequence[str]) -> list[pa.Table]:
+    def _asked(self, queries: Sequence[str], shared: Sequence[str]) -> list[pa.Table]:
         views = self.views
         self.lake._check_named("\n".join(queries), views.run, views.iteration)
         try:
-            views.prepare("\n".join(queries))
-            named = [(sql, _named(sql, views.run, views.iteration)) for sql in queries]
-            return [read_only.fetch(views.connection, sql, values) for sql, values in named]
+            short, parts = _with_shared(queries, shared)
+            views.prepare("\n".join([*short, *parts.values()]))
+            for name, sql in parts.items():
+                made = f"CREATE OR REPLACE TABLE {name} AS {sql}"
+                views.connection.execute(made, _named(sql, views.run, views.iteration))
+            rows = {
+                sql: read_only.fetch(views.connection, sql, _named(sql, views.run, views.iteration))
+                for sql in dict.fromkeys(short)
+            }
+            return [rows[sql] for sql in short]
         except (duckdb.Error, UnicodeDecodeError) as error:
             if not read_only.tells_damage(error):
                 raise
@@ -447,6 +459,18 @@ class Session:
                 raise read_only.FilesGoneError(str(error).splitlines()[0]) from error
             fault = f"iteration {views.iteration} of run {views.run} cannot be read: {str(error).splitlines()[0]}"
             raise BadInputError(self.lake.home, fault, fault_and_remedy(error)[1]) from error
+
+
+def _with_shared(queries: Sequence[str], shared: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Queries that read tables instead of the parts that stand in them several times, and these: name → part."""
+    texts, parts = [*queries, *shared], {}
+    for number in range(len(queries), len(texts)):
+        part, name = texts[number], f"shared_{number - len(queries)}"
+        if sum(text.count(part) for text in texts[: len(queries)]) > 1:
+            parts[name] = part
+            rows = f"(FROM {name})" if part.startswith("(") else f"FROM {name}"
+            texts = [text.replace(part, rows) for text in texts]
+    return texts[: len(queries)], parts
 
 
 def _named(sql: str, run: str, iteration: int) -> dict[str, object]:

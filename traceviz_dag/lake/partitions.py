@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -62,10 +63,12 @@ class Partition:
 
     def folder(self, table_folder: Path) -> Path:
         """The folder of this partition under its table's folder."""
-        folder = table_folder / f"run={escape(self.run)}" / f"iteration={self.iteration}"
-        return folder if self.rank is None else folder / f"rank={self.rank}"
+        # At once: each Path in between would be parsed anew, for every part of an iteration many times.
+        below = f"run={escape(self.run)}/iteration={self.iteration}"
+        return table_folder / (below if self.rank is None else f"{below}/rank={self.rank}")
 
 
+@lru_cache(maxsize=256)
 def escape(text: str) -> str:
     """Percent-encode whatever is neither letter, digit, ``-``, ``_`` nor a single dot; :func:`unescape` undoes it.
 

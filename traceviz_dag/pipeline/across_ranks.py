@@ -20,6 +20,7 @@ from traceviz_dag.analyze.causes.causes_tables import messages_table
 from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
 from traceviz_dag.analyze.findings.fragments import HIDDEN_WAIT, PAUSES
 from traceviz_dag.analyze.findings.rules import host_pauses, launch_bound
+from traceviz_dag.analyze.findings.rules.registry import SHARED
 from traceviz_dag.analyze.findings.verdict import Lead, lead_of
 from traceviz_dag.analyze.matching.communications import (
     COMMUNICATION_COLUMNS,
@@ -56,12 +57,12 @@ from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.partition_keys import iteration_key
-from traceviz_dag.lake.queries import trace_files
+from traceviz_dag.lake.queries import TraceFiles, trace_files
 from traceviz_dag.lake.summaries import computation_by_kernel, stage_work
 from traceviz_dag.pipeline.causes import CAUSES_TABLES, causes_tables, replayable_steps
 from traceviz_dag.pipeline.completeness import Completeness, stored_completeness
 from traceviz_dag.pipeline.discovery import inputs_below
-from traceviz_dag.pipeline.findings import iteration_findings
+from traceviz_dag.pipeline.findings import iteration_findings, speaking_rules
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology, stored_topology
 from traceviz_dag.pipeline.ranks import read_events
 from traceviz_dag.pipeline.workers import IterationTask, analyse_ranks
@@ -141,7 +142,12 @@ class StoredIteration:
         """What of the iteration was not read."""
         key = iteration_key(self.run, self.iteration)
         inputs = self.inputs or registered_if_any(self.lake.home, key)
-        return stored_completeness(self.lake, self.run, self.iteration, inputs)
+        return stored_completeness(self.lake, self.run, self.iteration, inputs, self._files)
+
+    @cached_property
+    def _files(self) -> TraceFiles:
+        """How the trace of each rank was read."""
+        return trace_files(self.lake, self.run, self.iteration)
 
     @cached_property
     def topology(self) -> Topology:
@@ -188,17 +194,11 @@ class StoredIteration:
 
     def slow_hosts(self) -> list[int]:
         """The rank that alone is bound by launches; none where no rank is, or several are."""
-        rows = self.lake.query_iteration(launch_bound.RULE.sql, run=self.run, iteration=self.iteration)
-        return [rank for rank in rows["rank"].to_pylist() if rank is not None]
+        return [row["rank"] for row in self._hosts[0] if row["rank"] is not None]
 
     def pausing_hosts(self) -> list[int]:
         """Ranks whose host alone does something else while its GPU is idle, the longest first."""
-        lost = [
-            (row["starved_ns"], row["rank"])
-            for rule in host_pauses.RULES
-            for row in self.lake.query_iteration(rule.sql, run=self.run, iteration=self.iteration).to_pylist()
-            if row["rank"] is not None
-        ]
+        lost = [(row["starved_ns"], row["rank"]) for rows in self._hosts[2:] for row in rows if row["rank"] is not None]
         return [rank for _, rank in sorted(lost, key=lambda one: (-one[0], one[1]))]
 
     def windows(self) -> pa.Table:
@@ -218,7 +218,7 @@ class StoredIteration:
     def _unmarked(self) -> tuple[frozenset[int], int]:
         """Ranks whose files have no ProfilerStep mark, and the one step that the others' have: it is theirs, too. None
         where the others have several."""
-        files = trace_files(self.lake, self.run, self.iteration).rows
+        files = self._files.rows
         numbers = {number for row in files for number in row["taken_steps"] or ()}
         unmarked = frozenset(row["rank"] for row in files if not row["steps"]) if len(numbers) == 1 else frozenset()
         return unmarked, next(iter(numbers), MISSING)
@@ -282,8 +282,15 @@ class StoredIteration:
 
     @cached_property
     def _host_clues(self) -> Mapping[int, dict[str, Any]]:
-        rows = self.lake.query_iteration(_HOST_CLUES_SQL, run=self.run, iteration=self.iteration)
-        return {row["rank"]: row for row in rows.to_pylist()}
+        return {row["rank"]: row for row in self._hosts[1]}
+
+    @cached_property
+    def _hosts(self) -> list[list[dict[str, Any]]]:
+        """What is asked about the hosts: rows of rule launch_bound, of ``_HOST_CLUES_SQL``, of each rule on pauses."""
+        with self.lake.session(run=self.run, iteration=self.iteration) as session:
+            pauses = [rule.sql for rule in speaking_rules(session, host_pauses.RULES)]
+            answers = session.ask_each([launch_bound.RULE.sql, _HOST_CLUES_SQL, *pauses], SHARED)
+        return [rows.to_pylist() for rows in answers]
 
     @cached_property
     def _computed(self) -> Mapping[str, pa.Table]:

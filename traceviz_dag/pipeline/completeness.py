@@ -16,7 +16,7 @@ from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN
-from traceviz_dag.lake.queries import FileRow, trace_files
+from traceviz_dag.lake.queries import FileRow, TraceFiles, trace_files
 from traceviz_dag.lake.stale import Stale
 from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.system.paths import real_path
@@ -180,13 +180,20 @@ class Completeness:
         }
 
 
-def stored_completeness(lake: Lake, run: str, iteration: int, inputs: IterationInputs | None = None) -> Completeness:
+def stored_completeness(
+    lake: Lake,
+    run: str,
+    iteration: int,
+    inputs: IterationInputs | None = None,
+    files: TraceFiles | None = None,
+) -> Completeness:
     """What of an iteration in the lake was not read, or is not there any more.
 
     Args:
-        inputs: its trace files, where they are known; by default those that are registered.
+        inputs: its trace files, where they are known; by default those that are registered. files: how they were read,
+            where that was asked already.
     """
-    files = trace_files(lake, run, iteration)
+    files = files or trace_files(lake, run, iteration)
     if inputs is None:
         inputs = registered_if_any(lake.home, iteration_key(run, iteration))
     return Completeness(

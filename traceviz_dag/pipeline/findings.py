@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -16,14 +16,14 @@ from traceviz_dag.analyze.causes.what_if import WhatIf
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts
 from traceviz_dag.analyze.findings.findings import Iteration, Judged, findings_table
 from traceviz_dag.analyze.findings.notes import may_be_finding
-from traceviz_dag.analyze.findings.rule import EditKey
+from traceviz_dag.analyze.findings.rule import EditKey, Rule
 from traceviz_dag.analyze.findings.rules import slow_rank
 from traceviz_dag.analyze.findings.rules.environment import KNOWN_SQL
-from traceviz_dag.analyze.findings.rules.registry import RULES
+from traceviz_dag.analyze.findings.rules.registry import RULES, SHARED
 from traceviz_dag.analyze.findings.verdict import NOTABLE, Evidence, Verdict, verdict
 from traceviz_dag.analyze.waits.blame import uncertain_waits
 from traceviz_dag.analyze.waits.unknown_waits import UNKNOWN_COLUMNS, UnknownWaits, lost_kernels, unknown_waits
-from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.lake import Lake, Session
 from traceviz_dag.tables import FINDINGS
 from traceviz_dag.vocabulary import StepKind, TrainingFramework
 
@@ -42,18 +42,10 @@ SELECT
     list(DISTINCT format ORDER BY format) FILTER (format IS NOT NULL) AS formats,
     bool_and(has_stacks) AS stacks,
     bool_and(has_shapes) AS shapes,
-    bool_or(has_stacks) AS some_stacks
-FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
-"""
-
-_KIND_SQL = """
-SELECT CASE WHEN count(DISTINCT step_kind) = 1 AND count(*) = count(step_kind) THEN any_value(step_kind)::VARCHAR
-    END AS kind
-FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
-"""
-
-_FRAMEWORK_SQL = """
-SELECT CASE WHEN count(DISTINCT framework) = 1 THEN any_value(framework)::VARCHAR END AS framework
+    bool_or(has_stacks) AS some_stacks,
+    CASE WHEN count(DISTINCT step_kind) = 1 AND count(*) = count(step_kind) THEN any_value(step_kind)::VARCHAR
+    END AS kind,
+    CASE WHEN count(DISTINCT framework) = 1 THEN any_value(framework)::VARCHAR END AS framework
 FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
 """
 
@@ -96,23 +88,19 @@ def iteration_findings(
     Raises:
         BadInputError: a file of the iteration is damaged.
     """
-
-    def ask(*queries: str) -> list[list[dict[str, Any]]]:
-        return [rows.to_pylist() for rows in lake.query_iteration_each(queries, run=run, iteration=iteration)]
-
-    in_part = [rule for rule in RULES if rule.partly_sql is not None]
-    told = ask(*(rule.unable_sql for rule in RULES), *(rule.partly_sql for rule in in_part if rule.partly_sql))
-    reasons = [str(rows[0]["reason"]) if rows else None for rows in told]
-    unable = dict(zip((rule.name for rule in RULES), reasons, strict=False))
-    partly = dict(zip((rule.name for rule in in_part), reasons[len(RULES) :], strict=True))
-    able = [rule for rule in RULES if unable[rule.name] is None]
-    what_if, (steps,), (trained,), *found = ask(_WHAT_IF_SQL, _STEPS_SQL, _FRAMEWORK_SQL, *(rule.sql for rule in able))
-    rows_of = {rule.name: rows for rule, rows in zip(able, found, strict=True)}
+    with lake.session(run=run, iteration=iteration) as session:
+        (told,) = session.ask_each([_reasons_sql({rule.name: rule.unable_sql for rule in RULES})], SHARED)
+        unable = _reasons(told)
+        able = [rule for rule in RULES if rule.name not in unable]
+        in_part = {rule.name: rule.partly_sql for rule in able if rule.partly_sql is not None}
+        asked = speaking_rules(session, able)
+        others = [_reasons_sql(in_part), _WHAT_IF_SQL, _STEPS_SQL, _CAPTURE_SQL]
+        answers = session.ask_each([*others, *(rule.sql for rule in asked)], SHARED)
+    partly = _reasons(answers[0])
+    what_if, (steps,), (captured,), *found = (rows.to_pylist() for rows in answers[1:])
+    rows_of = dict(zip((rule.name for rule in asked), found, strict=True))
     judged = [
-        Judged(rule, rows_of[rule.name], partly=partly.get(rule.name))
-        if rule.name in rows_of
-        else Judged(rule, [], unable[rule.name])
-        for rule in RULES
+        Judged(rule, rows_of.get(rule.name, []), unable.get(rule.name), partly=partly.get(rule.name)) for rule in RULES
     ]
     unknown = stored_unknown_waits(lake, run, iteration)
     if unknown is not None:
@@ -122,11 +110,31 @@ def iteration_findings(
             else one
             for one in judged
         ]
-    mode = capture_mode(lake, run, iteration)
-    kind = kind_of_steps(lake, run, iteration)
-    framework = None if trained["framework"] is None else TrainingFramework(trained["framework"])
+    mode, kind = _mode_in_words(captured), _kind(captured)
+    framework = None if captured["framework"] is None else TrainingFramework(captured["framework"])
     whole = Iteration(run, iteration, what_if, steps["step_ns"], max(steps["steps"], 1), mode, kind, framework)
     return findings_table(whole, judged, partial(_saved_together, what_ifs))
+
+
+def speaking_rules(session: Session, rules: Sequence[Rule]) -> list[Rule]:
+    """Some rules without those that find nothing, as the iteration has no gap of their kind: most of a healthy step."""
+    kinds = {rule.name: rule.gaps for rule in rules if rule.gaps is not None}
+    if not kinds:
+        return list(rules)
+    shown = ", ".join(f"coalesce(bool_or({kind}), false) AS {name}" for name, kind in kinds.items())
+    sql = f"SELECT {shown} FROM gpu_gaps WHERE run = $run AND iteration = $iteration"
+    (there,) = session.ask(sql).to_pylist()
+    return [rule for rule in rules if there.get(rule.name, True)]
+
+
+def _reasons_sql(queries: Mapping[str, str]) -> str:
+    """Queries that give a reason each, as one: planning them is most of what they take."""
+    asked = "\nUNION ALL\n".join(f"SELECT '{name}' AS rule, reason FROM (\n{sql}\n)" for name, sql in queries.items())
+    return asked or "SELECT NULL AS rule, NULL AS reason WHERE false"
+
+
+def _reasons(told: pa.Table) -> dict[str, str]:
+    return {str(row["rule"]): str(row["reason"]) for row in told.to_pylist()}
 
 
 def _saved_together(
@@ -196,15 +204,24 @@ def compared_environment(lake: Lake, run: str, iteration: int) -> dict[str, list
 
 def kind_of_steps(lake: Lake, run: str, iteration: int) -> StepKind | None:
     """What kind of steps the ranks of an iteration ran; None where they differ, or where one does not show."""
-    (row,) = lake.query_iteration(_KIND_SQL, run=run, iteration=iteration).to_pylist()
-    return None if row["kind"] is None else StepKind(row["kind"])
+    (row,) = lake.query_iteration(_CAPTURE_SQL, run=run, iteration=iteration).to_pylist()
+    return _kind(row)
+
+
+def _kind(captured: Mapping[str, Any]) -> StepKind | None:
+    return None if captured["kind"] is None else StepKind(captured["kind"])
 
 
 def capture_mode(lake: Lake, run: str, iteration: int) -> str:
     """What was recorded of an iteration, in words: it shows how much the profiler slows a step."""
     (row,) = lake.query_iteration(_CAPTURE_SQL, run=run, iteration=iteration).to_pylist()
-    kinds = {word.split("_")[0] for word in row["formats"] or []}
+    return _mode_in_words(row)
+
+
+def _mode_in_words(captured: Mapping[str, Any]) -> str:
+    kinds = {word.split("_")[0] for word in captured["formats"] or []}
     tools = {"kineto": "PyTorch profiler", "nsys": "Nsight Systems"}
     tool = " and ".join(sorted(tools.get(kind, kind) for kind in kinds)) or "unknown profiler"
-    what = ["call stacks" if row["stacks"] else "call stacks on some ranks" if row["some_stacks"] else "no call stacks"]
-    return f"{tool}, {', '.join([*what, *(['shapes'] if row['shapes'] else [])])}"
+    some = "call stacks on some ranks" if captured["some_stacks"] else "no call stacks"
+    what = ["call stacks" if captured["stacks"] else some, *(["shapes"] if captured["shapes"] else [])]
+    return f"{tool}, {', '.join(what)}"

@@ -66,6 +66,8 @@ class Rule:
         unable_sql: gives one row with a text (``reason``) where the tables of an iteration do not let the rule judge,
             so that finding nothing would say nothing: also where they are empty.
         partly_sql: the same where they let it judge a part, such as some of the ranks; None: it judges all or nothing.
+        gaps: condition on rows of ``gpu_gaps``: where an iteration has no such row, the query gives none; None: it says
+            nothing of that.
         key: columns that tell rows apart beside those of the culprit.
         unpredicted: why nothing predicts a gain, of rules that have no edit.
         remedy_of: what to do about one row, where that differs between them.
@@ -88,6 +90,7 @@ class Rule:
     edit: Callable[[Row], EditKey | None] = nothing_fixes
     otherwise: Callable[[Row], EditKey | None] = nothing_fixes
     partly_sql: str | None = None
+    gaps: str | None = None
     key: tuple[str, ...] = ()
     unpredicted: str = "no edit of the step fixes it"
     remedy_of: Callable[[Row], str] | None = None

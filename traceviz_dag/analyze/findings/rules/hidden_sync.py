@@ -63,6 +63,7 @@ RULE = Rule(
     remedy="Keep the value on the GPU and read it every so many steps, copy from pinned memory with non_blocking=True, "
     "and find others with torch.cuda.set_sync_debug_mode('warn').",
     sql=_SQL,
+    gaps=HIDDEN_WAIT,
     measure=MEASURE,
     sentence=_sentence,
     detail=_detail,

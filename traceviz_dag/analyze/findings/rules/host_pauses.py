@@ -161,19 +161,21 @@ def _rule(pause: _Pause) -> Rule:
     def detail(row: Row) -> str:
         return f"{_gaps(row)}; mostly in {row['operation']}"
 
+    work = f"host_work = '{pause.work.value}'"
     needs = _WITHOUT_HOST if pause.by_stacks is None else _WITHOUT_STACKS.format(what=pause.by_stacks)
     return Rule(
         name=pause.name,
         of_class=FindingClass.FAULT,
         question=pause.question,
         remedy=pause.remedy,
-        sql=_SQL.format(work=f"host_work = '{pause.work.value}'"),
+        sql=_SQL.format(work=work),
+        gaps=f"{work} AND starved_ns > 0",
         measure=MEASURE,
         sentence=sentence,
         detail=detail,
         edit=lambda row: EditKey("no_pauses", rank=row["rank"]),
         otherwise=lambda row: None if row["rank"] is None else EditKey("fix_rank", rank=row["rank"]),
-        places=Places(_PLACES.format(work=f"host_work = '{pause.work.value}'")),
+        places=Places(_PLACES.format(work=work)),
         unable_sql=f"{needs} UNION ALL {WITHOUT_GAPS} LIMIT 1",
         partly_sql=lacking("has_host_rows", "rows of the host")
         if pause.by_stacks is None
@@ -197,6 +199,7 @@ _PAUSED = Rule(
     remedy="Capture with call stacks (traceviz capture plan), which name loading, garbage collection, compilation and "
     "your own code; look for other processes on that host's cores, and where it is pinned (numactl, taskset).",
     sql=UNNAMED_SQL,
+    gaps=UNNAMED,
     measure=MEASURE,
     sentence=_unnamed,
     detail=_unnamed_detail,

@@ -70,6 +70,7 @@ RULE = Rule(
     remedy="Remove the wait if the value is not needed now (.item(), .cpu(), nonzero, copies from pageable memory); "
     "capture with call stacks to see the line of code.",
     sql=_SQL,
+    gaps=_UNTOLD,
     measure=MEASURE,
     sentence=_sentence,
     detail=_detail,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from traceviz_dag.analyze.findings.fragments import MEASURED
 from traceviz_dag.analyze.findings.rule import Rule
 from traceviz_dag.analyze.findings.rules import (
     congestion,
@@ -28,6 +29,7 @@ from traceviz_dag.analyze.findings.rules import (
     tail,
     unexplained,
 )
+from traceviz_dag.analyze.findings.windows import WINDOWS
 
 RULES: tuple[Rule, ...] = (
     environment.RULE,
@@ -38,6 +40,9 @@ RULES: tuple[Rule, ...] = (
     *(copies.RULE, idle.RULE, host_waits.RULE, *kernels.RULES),
     *(memory_leak.RULE, memory_fragmentation.RULE, memory_imbalance.RULE, memory_headroom.RULE),
 )
+
+SHARED = (MEASURED, WINDOWS, environment.KNOWN_SQL, host_pauses.UNNAMED_SQL, launch_bound.SQL)
+"""Parts that stand in queries of several rules, each behind those that stand in it."""
 
 RULE_NAMES = tuple(rule.name for rule in RULES)
 
