@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from traceviz_dag.pipeline import making
+from traceviz_dag.pipeline import across_ranks, making
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.workers import IterationTask, RankOutcome, analyse_into_lake
 
 
-def one_by_one(task: IterationTask, traces: Sequence[RankTrace], _workers: int | None) -> Iterator[RankOutcome]:
+def one_by_one(task: IterationTask, traces: Sequence[RankTrace], _workers: int | None = None) -> Iterator[RankOutcome]:
     """In the place of ``analyse_ranks``."""
     return (analyse_into_lake(task, trace) for trace in traces)
 
@@ -22,5 +22,6 @@ def one_by_one(task: IterationTask, traces: Sequence[RankTrace], _workers: int |
 def ranks_in_this_process() -> Iterator[None]:
     """While it lasts."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(making, "analyse_ranks", one_by_one)
+        for module in (making, across_ranks):
+            patch.setattr(module, "analyse_ranks", one_by_one)
         yield

@@ -32,6 +32,16 @@ def small(_kept) -> Path:
     return place
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _ranks_in_this_process(request) -> Iterator[None]:
+    """All of them compute ranks in the process of the test, but pages of examples, which run as a user's do."""
+    if request.module.__name__.endswith(".test_pages"):
+        yield
+        return
+    with in_process.ranks_in_this_process():
+        yield
+
+
 @pytest.fixture
 def ranks_in_this_process() -> Iterator[None]:
     """``analyze``, and what calls it, computes ranks in the process of the test."""

@@ -22,7 +22,7 @@ def job(tmp_path_factory) -> Path:
     return simulate(settings, tmp_path_factory.mktemp("accuracy") / "job", workers=1)
 
 
-def test_it_compares_the_lake_where_the_job_is_analysed_and_the_traces_where_not(job, tmp_path, ranks_in_this_process):
+def test_it_compares_the_lake_where_the_job_is_analysed_and_the_traces_where_not(job, tmp_path):
     home = tmp_path / "home"
     before = json.loads(traceviz("accuracy", job, "--home", home, "--json").stdout)
     assert not home.exists()

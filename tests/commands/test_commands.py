@@ -29,7 +29,7 @@ def home(run, tmp_path_factory) -> Path:
     return home
 
 
-def test_batch_takes_repeated_folders_and_a_pattern(run, tmp_path, ranks_in_this_process):
+def test_batch_takes_repeated_folders_and_a_pattern(run, tmp_path):
     folders = ["--folders", run / "iteration_7", "--folders", run / "iteration_8", "--pattern", "rank_000[01]*"]
     summaries = json.loads(traceviz("batch", *folders, "--home", tmp_path / "home", "--json", "--allow-partial").stdout)
     assert [entry["ranks_computed"] for entry in summaries] == [2, 2]
@@ -54,7 +54,7 @@ def test_classify_writes_the_kernels_it_prints(run, tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
-def test_classify_and_batch_write_what_traceviz_writes(run, tmp_path, ranks_in_this_process):
+def test_classify_and_batch_write_what_traceviz_writes(run, tmp_path):
     trace = run / "iteration_7/rank_0001_iter_7.pt.trace.json"
     traceviz("classify", "--input", trace, "--traceviz", tmp_path / "one", "--json")
     traceviz("batch", run / "iteration_7", "--traceviz", tmp_path / "all", "--home", tmp_path / "home", "--json")
@@ -170,7 +170,7 @@ def test_each_bad_file_is_one_line_that_names_it_and_the_others_go_on(tmp_path):
     assert "Traceback" not in result.stderr
 
 
-def test_a_rank_that_appears_twice_and_one_without_a_rank_are_named(tmp_path, ranks_in_this_process):
+def test_a_rank_that_appears_twice_and_one_without_a_rank_are_named(tmp_path):
     folder = write_run(tmp_path / "job")
     rank_file(1, 4).write(folder / "iteration_7/copy_of_rank_0001.pt.trace.json")
     nobody = KinetoFile(rank=None)

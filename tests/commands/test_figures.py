@@ -92,7 +92,7 @@ def test_solved_clocks_are_offered_under_a_name_of_their_own(home):
     assert (home / "figures/job/8/pipeline_group_0_solved.svg").is_file() and "Pipeline 1: " in out
 
 
-def test_traces_are_analysed_first_and_nothing_is_written_beside_them(tmp_path, ranks_in_this_process):
+def test_traces_are_analysed_first_and_nothing_is_written_beside_them(tmp_path):
     traces = write_run(tmp_path / "traces" / "job")
     before = sorted(traces.rglob("*"))
     drawn = json.loads(run("figures", traces, "--home", tmp_path / "home", "--kind", "pipeline_group", "--json"))
@@ -100,7 +100,7 @@ def test_traces_are_analysed_first_and_nothing_is_written_beside_them(tmp_path, 
     assert sorted(traces.rglob("*")) == before
 
 
-def test_its_own_command_lines_are_understood(tmp_path, ranks_in_this_process):
+def test_its_own_command_lines_are_understood(tmp_path):
     base = write_run(tmp_path / "job", {7: 2, 8: 2}, world=2)
     home = tmp_path / "home"
     words = ["--base-folder", base, "--iterations", "iteration_7", "iteration_8", "--processes", 1, "--home", home]

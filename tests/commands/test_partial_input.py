@@ -98,7 +98,7 @@ def test_analyze_names_the_rank_and_counts_it_nowhere(damaged, whole, home):
     assert "PARTIAL" in printed.out and "over all ranks" not in printed.out
 
 
-def test_every_other_command_says_it_too(damaged, tmp_path, ranks_in_this_process):
+def test_every_other_command_says_it_too(damaged, tmp_path):
     home = tmp_path / "home"
     kind, run = damaged
     call("analyze", run, "--home", home, "--allow-partial", "--json")

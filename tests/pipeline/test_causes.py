@@ -20,6 +20,7 @@ from benchmarks import edges
 from benchmarks.what_if import cases, outcome
 from tests.commands.jobs import analysed_at, home_of, traces_of
 from tests.damage import call
+from tests.in_process import ranks_in_this_process
 from tests.nsys_file import Export
 from tests.sets import fast
 from tests.show.home import fill_home
@@ -49,6 +50,12 @@ JOBS = {
     "clocks apart": small(pp=2, dp=2, clock_skew_ms=30.0, clock_drift_ppm=20.0, node_size=2),
     "recorded waits": small(pp=2, dp=2, cuda_sync=True),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ranks_in_this_process() -> Iterator[None]:
+    with ranks_in_this_process():
+        yield
 
 
 @contextmanager
