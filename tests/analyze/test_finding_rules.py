@@ -8,6 +8,7 @@ from typing import Any
 import duckdb
 import pytest
 
+from tests.commands.jobs import analysed_at, traces_of
 from traceviz_dag.analyze.findings.findings import Iteration, Judged, findings_table
 from traceviz_dag.analyze.findings.rule import Rule, evidence_sql
 from traceviz_dag.analyze.findings.rules.environment import COMPARED
@@ -251,3 +252,12 @@ def test_work_is_not_said_to_be_off_a_path_of_communication_that_may_wait_for_it
         told[unmatched_ns] = [f"{rule.sentence(row)}; {rule.detail(row)}" for row in rows]
     assert "but only 0 ns of the critical path; beside 70.0 µs of communication whose" in told[30_000][0]
     assert len(told[0]) == 1 and told[800_000] == []
+
+
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule.gaps is not None], ids=lambda rule: rule.name)
+def test_a_rule_that_needs_gaps_finds_nothing_where_no_gap_is_its_own(rule):
+    (iteration,) = analysed_at(traces_of("slow_rank"))
+    own = f"SELECT count(*) AS gaps FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND {rule.gaps}"
+    place = {"run": iteration.run, "iteration": iteration.iteration}
+    (gaps,) = iteration.lake.query_iteration(own, **place)["gaps"].to_pylist()
+    assert gaps or not iteration.lake.query_iteration(rule.sql, **place).num_rows

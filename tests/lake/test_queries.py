@@ -244,3 +244,15 @@ def test_dollar_signs_in_texts_names_and_comments_name_no_parameter(two_ranks: L
     assert catalogue.with_values(sql, {"run": "1", "iteration": "2"}) == sql.replace("$iteration AS n", "2 AS n")
     (row,) = two_ranks.query_iteration(sql, run="$iteration 'of' $run", iteration=7).to_pylist()
     assert row == {"$run": "$run isn't $iteration", "n": 7}
+
+
+def test_a_part_that_queries_share_is_asked_once_and_their_rows_are_the_same(two_ranks: Lake):
+    inner = "(SELECT rank FROM overlap WHERE run = $run AND iteration = $iteration)"
+    outer = f"SELECT max(rank) AS rank FROM {inner}"
+    asked = [outer, f"SELECT count(*) AS rows FROM {inner} WHERE rank IN ({outer})", "SELECT 1 AS one"]
+    with two_ranks.session(run=RUN, iteration=7) as session:
+        alone = session.ask_each(asked)
+        assert session.ask_each(asked, [inner, outer]) == alone
+        made = {name for (name,) in session.views.connection.execute("SHOW TABLES").fetchall()}
+        assert {"shared_0", "shared_1"} <= made
+    assert alone[1]["rows"].to_pylist() != [0]
