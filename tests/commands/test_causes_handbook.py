@@ -141,7 +141,7 @@ def test_the_published_job_has_the_figures_of_the_page(shared_data, capsys):
     values = {row["factor"]: row["value"] for row in rows if row["replica"] is row["dimension"] is None}
     for row in factors:
         assert values[row["factor"]] == pytest.approx(row["value"], abs=5e-6)
-    critical_path_of_records(path, json=True, limit=0)
+    critical_path_of_records(path, json=True)
     profile = {row["cause"]: row["path_ns"] for row in json.loads(capsys.readouterr().out)["cause"]}
     assert {row["what the paths of SE are made of"]: row["ms"] for row in causes} == pytest.approx(
         {cause: length / 1e6 for cause, length in profile.items()}, abs=5e-4

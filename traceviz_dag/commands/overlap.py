@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -105,19 +105,29 @@ def overlap(
     if json:
         print_json(rows)
     elif rows:
-        _print(rows, dimension, "overlap in the window" if explicit else _TITLES[window], partial(_lead, home, path))
+        name = "overlap in the window" if explicit else _TITLES[window]
+        marks = {(one.run, one.iteration): f"{one.mark} · {name}" if one.mark else name for one in found}
+        _print(rows, dimension, marks, partial(_lead, home, path))
     if path is None:
         end_half_renewed(real_path(home), [(one.run, one.iteration) for one in found])
     end_partial(found)
 
 
 def _print(
-    rows: Sequence[dict[str, Any]], dimension: str | None, name: str, lead: Callable[[str, int], Lead | None]
+    rows: Sequence[dict[str, Any]],
+    dimension: str | None,
+    titles: Mapping[tuple[str, int], str],
+    lead: Callable[[str, int], Lead | None],
 ) -> None:
-    """Print each iteration: what limits it, the mean by dimension, and the ranks, the most exposed first."""
+    """Print each iteration: what limits it, the mean by dimension, and the ranks, the most exposed first.
+
+    Args:
+        titles: of each run and iteration, what is measured of it. lead: what limits it, where that is known.
+    """
     for (run, iteration), group in groupby(rows, lambda row: (row["run"], row["iteration"])):
         every = list(group)
-        print_limit(f"{run} · iteration {iteration} · {name}", lead(run, iteration), "Exposed time is no saving.")
+        title = f"{run} · iteration {iteration} · {titles[run, iteration]}"
+        print_limit(title, lead(run, iteration), "Exposed time is no saving.")
         if dimension is None:
             _print_dimensions([row for row in every if not row["partial"]])
             every = [row for row in every if row["dimension"] == ALL_DIMENSIONS] or every

@@ -8,8 +8,6 @@ _MS = r"-?[\d,]+\.\d{3} ms"
 _PERCENT = r"-?[\d.]+%"
 _PLACE = r"(?P<k_run>\w+) · iteration (?P<k_iteration>\d+)( · PARTIAL: ranks? [\d–, ]+ of \d+ without a trace)?"
 _HERE = "WHERE run = $run AND iteration = $iteration"
-_FIRST = r"(?P<b_more>: the first (?P<v_shown>\d+) of (?P<v_all>\d+))?"
-_SHOWN = 12
 
 _PATH = f"""
     WITH by_rank AS (SELECT rank, sum(duration_ns) AS ns FROM path_segments {_HERE} GROUP BY rank),
@@ -145,8 +143,8 @@ TITLES_OF_CAUSES = (
 
 CAUSES = (
     Sentence(
-        r"Verdict: (?P<k_limit>.+?)\.( A (delay|loss) below is no saving\.| The path shows where time counts, not "
-        r"whose fault it is\.)?",
+        r"Verdict: (?P<k_limit>.+?)\.( (A (delay|loss) below|Exposed time) is no saving\."
+        r"| The path shows where time counts, not whose fault it is\.)?",
         f"""SELECT true FROM (
             SELECT list(statement) AS statements, count(*) FILTER (severity = 'finding' AND rule <> 'environment')
                 AS found
@@ -232,14 +230,12 @@ def _profile(title: str, column: str, value: str = "") -> PrintedTable:
         )
     """
     return PrintedTable(
-        f"{title}{_FIRST}",
+        title,
         f"""{profile}
         SELECT part, ns / 1e6 AS ms, ns / (SELECT sum(ns) FROM parts) AS share FROM parts
-        ORDER BY ns DESC, coalesce(part, 'None') LIMIT {_SHOWN}""",
+        ORDER BY ns DESC, coalesce(part, 'None')""",
         {column: "part", "ms": "ms", "of the step": "share"},
         [column],
-        said=f"{profile} SELECT count(*) AS all, least(count(*), {_SHOWN}) AS shown, count(*) > {_SHOWN} AS more "
-        "FROM parts",
     )
 
 
@@ -290,30 +286,26 @@ _HOSTS = f"""
 CAUSES_TABLES = (
     _profile("What the path is made of", "cause"),
     PrintedTable(
-        f"Hosts on the path: time until each launch, by what launches{_FIRST}",
+        "Hosts on the path: time until each launch, by what launches",
         f"""{_HOSTS}
         SELECT coalesce(operation, 'after the last launch') AS operation, place, ns / 1e6 AS ms,
             ns / (SELECT sum(duration_ns) FROM path_segments {_HERE}) AS share
-        FROM parts ORDER BY ns DESC, operation, coalesce(place, 'None') LIMIT {_SHOWN}""",
+        FROM parts ORDER BY ns DESC, operation, coalesce(place, 'None')""",
         {"operation": "operation", "in": "place", "ms": "ms", "of the step": "share"},
         ["operation", "in"],
-        said=f"{_HOSTS} SELECT count(*) AS all, least(count(*), {_SHOWN}) AS shown, count(*) > {_SHOWN} AS more "
-        "FROM parts",
     ),
     _profile("Ranks that the path runs on", "rank"),
     _profile("Pipeline stages that the path runs on", "stage"),
     _profile("What runs on the path, by category", "category", "coalesce(category, 'host')"),
     PrintedTable(
-        f"Critical imbalance, the path beyond the mean rank{_FIRST}",
+        "Critical imbalance, the path beyond the mean rank",
         f"{_IMBALANCE} SELECT *, path / 1e6 AS path_ms, mean / 1e6 AS mean_ms, imbalance / 1e6 AS imbalance_ms "
-        f"FROM uneven ORDER BY imbalance DESC, category LIMIT {_SHOWN}",
+        f"FROM uneven ORDER BY imbalance DESC, category",
         {
             **{"category": "category", "on the path ms": "path_ms", "mean rank ms": "mean_ms"},
             **{"imbalance ms": "imbalance_ms"},
         },
         ["category"],
-        said=f"{_IMBALANCE} SELECT count(*) AS all, least(count(*), {_SHOWN}) AS shown, count(*) > {_SHOWN} AS more "
-        "FROM uneven",
     ),
     PrintedTable(
         "Factors, what loses most first; they multiply, and losses add up",
@@ -324,11 +316,11 @@ CAUSES_TABLES = (
         ["factor"],
     ),
     PrintedTable(
-        f"Model replicas, the least efficient first{_FIRST}",
+        "Model replicas, the least efficient first",
         f"""{_FACTORS}, parts AS (PIVOT (FROM factors WHERE replica IS NOT NULL AND dimension IS NULL)
             ON factor IN ('parallel_efficiency', 'load_balance', 'serialisation', 'transfer', 'host')
             USING any_value(value) GROUP BY replica, ranks)
-        FROM parts ORDER BY parallel_efficiency, replica LIMIT {_SHOWN}""",
+        FROM parts ORDER BY parallel_efficiency, replica""",
         {
             **{"replica": "replica", "ranks": "ranks", "efficiency": "parallel_efficiency"},
             **{"load balance": "load_balance", "serialisation": "serialisation", "transfer": "transfer"},
@@ -337,19 +329,17 @@ CAUSES_TABLES = (
         ["replica"],
     ),
     PrintedTable(
-        rf"What edits gain, each alone; gains do not add up{_FIRST}",
+        "What edits gain, each alone; gains do not add up",
         f"""{_WHAT_IF}
         SELECT *, gain / 1e6 AS gain_ms, gain / step AS share, low / 1e6 AS low_ms, high / 1e6 AS high_ms,
             (step - gain) / 1e6 AS then_ms,
             {_EDIT_WORDS} AS words
         FROM edits
-        ORDER BY gain DESC, edit, coalesce(rank, -1), coalesce(dimension, 'None') LIMIT {_SHOWN}""",
+        ORDER BY gain DESC, edit, coalesce(rank, -1), coalesce(dimension, 'None')""",
         {
             **{"edit": "words", "gain ms": "gain_ms", "of the step": "share", "at least ms": "low_ms"},
             **{"at most ms": "high_ms", "step then ms": "then_ms", "steps": "steps"},
         },
         ["edit"],
-        said=f"{_WHAT_IF} SELECT count(*) AS all, "
-        f"least(count(*), {_SHOWN}) AS shown, count(*) > {_SHOWN} AS more FROM edits",
     ),
 )

@@ -475,6 +475,8 @@ FIGURES = (
     ),
 )
 
+OVERLAP = (Sentence(rf"{PLACE} · overlap in each training step"),)
+
 MISSING = (
     Sentence(
         r"traceviz: (?P<k_run>\w+)@(?P<k_iteration>\d+): no trace of ranks? [\d–, ]+; "
@@ -489,7 +491,7 @@ MISSING = (
     ),
 )
 
-SENTENCES = (*MISSING, *SUMMARY, *FOUND, *STAGES, *PIPELINES, *PERIODS, *DOCTOR, *CLOCKS, *FIGURES)
+SENTENCES = (*OVERLAP, *MISSING, *SUMMARY, *FOUND, *STAGES, *PIPELINES, *PERIODS, *DOCTOR, *CLOCKS, *FIGURES)
 
 TABLES = (
     PrintedTable(
@@ -557,21 +559,38 @@ TABLES = (
         ["pair", "stage", "step"],
     ),
     PrintedTable(
-        "Overlap: one row per rank, device and training step",
+        r"Communication by dimension, ms, mean of (?P<v_windows>\d+) windows?",
         """
-        SELECT *, (window_end_ns - window_start_ns) / 1e6 AS window_ms,
+        SELECT dimension, sum(communication_ns) / 1e6 / count AS communication, sum(hidden_ns) / 1e6 / count AS hidden,
+            sum(exposed_ns) / 1e6 / count AS exposed, sum(hidden_ns) / sum(communication_ns) AS share
+        FROM overlap, (
+            SELECT count(*) AS count FROM overlap
+            WHERE run = $run AND iteration = $iteration AND window_name = 'step' AND dimension = 'all'
+        )
+        WHERE run = $run AND iteration = $iteration AND window_name = 'step'
+        GROUP BY dimension, count HAVING sum(communication_ns) > 0""",
+        {
+            **{name: name for name in ("dimension", "communication", "hidden", "exposed")},
+            "hidden share": "share",
+        },
+        ["dimension"],
+        """SELECT count(*) AS windows FROM overlap
+        WHERE run = $run AND iteration = $iteration AND window_name = 'step' AND dimension = 'all'""",
+    ),
+    PrintedTable(
+        "Ranks, ms, the most exposed first",
+        """
+        SELECT rank, step, device, (window_end_ns - window_start_ns) / 1e6 AS window_ms,
             hidden_ns / nullif(communication_ns, 0) AS share,
             hidden_ns / nullif(least(compute_ns, communication_ns), 0) AS over_min,
             compute_ns / 1e6 AS compute, communication_ns / 1e6 AS communication, hidden_ns / 1e6 AS hidden,
             exposed_ns / 1e6 AS exposed, idle_ns / 1e6 AS idle
-        FROM overlap WHERE window_name = 'step' AND dimension = 'all'""",
+        FROM overlap WHERE run = $run AND iteration = $iteration AND window_name = 'step' AND dimension = 'all'""",
         {
-            **{name: name for name in ("run", "iteration", "rank", "device", "step", "dimension")},
-            **{"window ms": "window_ms", "compute ms": "compute", "communication ms": "communication"},
-            **{"hidden ms": "hidden", "exposed ms": "exposed", "idle ms": "idle", "hidden": "share"},
-            "hidden / min": "over_min",
+            **{name: name for name in ("rank", "device", "step", "compute", "communication", "hidden", "exposed")},
+            **{"window": "window_ms", "idle": "idle", "hidden share": "share", "hidden / min": "over_min"},
         },
-        ["run", "iteration", "rank", "device", "step"],
+        ["rank", "device", "step"],
     ),
     PrintedTable(
         r"(?P<k_run>\w+): iterations, ms: the longest step over the ranks; means over ranks and steps of the rest",

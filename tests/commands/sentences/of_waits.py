@@ -321,17 +321,15 @@ WAIT_TABLES = (
         ["rank"],
     ),
     PrintedTable(
-        r"First causes of waits, through chains; a cost is the waits of all ranks, a gain what fixing the rank saves"
-        r"(?P<b_more>: the first (?P<v_shown>\d+) of (?P<v_all>\d+))?",
+        r"First causes of waits, through chains; a cost is the waits of all ranks, a gain what fixing the rank saves",
         f"""{_COSTS} SELECT *, cost / (SELECT sum(cost) FROM costs) AS share, cost / 1e6 AS cost_ms,
             direct / 1e6 AS direct_ms, passed / 1e6 AS passed_ms, gain / 1e6 AS gain_ms
-        FROM costs LEFT JOIN gains USING (rank) ORDER BY cost DESC, rank, cause LIMIT 20""",
+        FROM costs LEFT JOIN gains USING (rank)""",
         {
             **{"rank": "rank", "cause": "cause", "cost ms": "cost_ms", "of all waits": "share"},
             **{"direct ms": "direct_ms", "passed on ms": "passed_ms", "gain ms": "gain_ms"},
         },
         ["rank", "cause"],
-        said=f"{_COSTS} SELECT count(*) AS all, least(20, count(*)) AS shown, count(*) > 20 AS more FROM costs",
     ),
     PrintedTable(
         "Communication by dimension, sums over the kernels whose waits are known, ms",
@@ -348,13 +346,12 @@ WAIT_TABLES = (
         ["dimension"],
     ),
     PrintedTable(
-        r"Who waited for whom, the longest waits first, ms(?P<b_more>: the first (?P<v_shown>\d+) of (?P<v_all>\d+))?",
-        f"{_MATRIX} FROM matrix ORDER BY wait DESC, rank, late LIMIT 20",
+        r"Who waited for whom, the longest waits first, ms",
+        f"{_MATRIX} FROM matrix",
         {
             **{name: name for name in ("rank", "dimension", "waits", "wait", "compute", "communication", "memory")},
             **{"late rank": "late", "host": "host", "idle": "idle"},
         },
         ["rank", "late rank", "dimension"],
-        said=f"{_MATRIX} SELECT count(*) AS all, least(20, count(*)) AS shown, count(*) > 20 AS more FROM matrix",
     ),
 )

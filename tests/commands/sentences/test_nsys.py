@@ -155,7 +155,7 @@ TABLES = (
             min(end_ns - start_ns) FILTER (start_ns >= a AND start_ns < b) / 1e6 AS least,
             max(end_ns - start_ns) FILTER (start_ns >= a AND start_ns < b) / 1e6 AS most
         FROM operations AS o JOIN windows USING (side, device) WHERE o.device = $device GROUP BY o.name, kind
-        HAVING total > 0 ORDER BY total DESC LIMIT 15""",
+        HAVING total > 0 """,
         {
             **{"operation": "name", "kind": "kind", "count": "count", "total ms": "total", "share of totals": "share"},
             **{"mean ms": "mean", "least ms": "least", "most ms": "most"},
@@ -205,7 +205,7 @@ TABLES = (
             f"Kernels and memory operations: {word}",
             f"""{_COMMON}
             SELECT {_SHORT} AS name, count_a, count_b, a / 1e6 AS a, b / 1e6 AS b, (b - a) / 1e6 AS change FROM names
-            WHERE count_a > 0 AND count_b > 0 AND sign(b - a) = {sign} ORDER BY abs(b - a) DESC, names.name LIMIT 10""",
+            WHERE count_a > 0 AND count_b > 0 AND sign(b - a) = {sign}""",
             {
                 "name": "name",
                 "count A": "count_a",
@@ -231,7 +231,7 @@ def export(name: str) -> Path:
 
 
 def said(home: Path, *words: object) -> str:
-    result = CliRunner().invoke(app, ["nsys", *map(str, words), "--home", str(home)], catch_exceptions=False)
+    result = CliRunner().invoke(app, ["nsys", *map(str, words), "--all", "--home", str(home)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
 

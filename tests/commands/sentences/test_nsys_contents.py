@@ -234,7 +234,7 @@ def home(tmp_path_factory):
 
 def said(home: Path, *words: str) -> str:
     command, *rest = words
-    given = ["nsys", command, str(export("a")), *rest, "--home", str(home)]
+    given = ["nsys", command, str(export("a")), *rest, "--all", "--home", str(home)]
     result = CliRunner(env={"COLUMNS": "300"}).invoke(app, given, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout

@@ -21,6 +21,7 @@ from tests.sets import fast
 from tests.show.drawn import texts, title
 from traceviz_dag.commands.accuracy import accuracy
 from traceviz_dag.commands.clocks import clocks
+from traceviz_dag.commands.common.output import at_most
 from traceviz_dag.commands.common.summary import iteration_summary, print_summary
 from traceviz_dag.commands.critical_path.critical_path import critical_path
 from traceviz_dag.commands.doctor.doctor import _captures, _print_captures
@@ -87,7 +88,8 @@ SAYS_NOTHING = {
 def run(command, *words: object) -> tuple[str, BaseException | None]:
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command()(command)
-    result = CliRunner().invoke(app, [str(word) for word in words])
+    with at_most(0):
+        result = CliRunner().invoke(app, [str(word) for word in words])
     if result.exception is not None and not isinstance(
         result.exception, NoEvidenceError | IncompleteError | UsageError | SystemExit
     ):
@@ -230,7 +232,6 @@ FALSE = [
     ("waits", "slow_rank", r"(\n +5 +124 .*)yes", r"\1no "),
     ("waits", "slow_rank", r"(\n +tp +\d+ +)(\d)", r"\g<1>1\2"),
     ("waits", "slow_rank", r"(\n +4 +5 +tp +)(\d)", r"\g<1>1\2"),
-    ("waits", "slow_rank", r"first, ms: the first 20 of (\d+)", r"first, ms: the first 20 of 1\1"),
     ("waits", "slow_rank", "ends agree within 0.1 us", "ends agree within 0.2 us"),
     ("waits", "healthy", "no rank is to blame .*", "nobody can be blamed: no wait among peers of one stage is known"),
     (
@@ -275,7 +276,6 @@ FALSE = [
     ("critical-path", "bad_split", r"(\n +bwd_computation +[\d.]+ +)(\d)([\d.]+ +\d+\.)", r"\g<1>1\2\3"),
     ("what-if", "slow_rank", "fix rank 5", "fix rank 4"),
     ("what-if", "slow_rank", r"(fix rank 5 +)(\d)", r"\g<1>1\2"),
-    ("what-if", "slow_rank", r"the first 12 of (\d+)", r"the first 12 of 1\1"),
     ("what-if", "two_steps", "2 steps, ", "3 steps, "),
     ("topology", "healthy", "world size 4", "world size 5"),
     ("topology", "healthy", "from distributed_info, text_file", "from distributed_info"),
