@@ -150,24 +150,14 @@ def automation_sensor(settings: HomeSettings) -> dg.AutomationConditionSensorDef
     )
 
 
-def with_freshness(
-    assets: Iterable[dg.AssetsDefinition | dg.SourceAsset], settings: HomeSettings
-) -> list[dg.AssetsDefinition | dg.SourceAsset]:
+def with_freshness(assets: Iterable[dg.AssetsDefinition], settings: HomeSettings) -> list[dg.AssetsDefinition]:
     """The assets, with what is expected of a place where jobs deliver every night; without roots nothing is."""
-    if not settings.watch:
-        return list(assets)
-    return [
-        asset.map_asset_specs(_with_policy) if isinstance(asset, dg.AssetsDefinition) else asset for asset in assets
-    ]
+    return [asset.map_asset_specs(_with_policy) for asset in assets] if settings.watch else list(assets)
 
 
-def without_pictures(
-    assets: Iterable[dg.AssetsDefinition | dg.SourceAsset], settings: HomeSettings
-) -> list[dg.AssetsDefinition | dg.SourceAsset]:
+def without_pictures(assets: Iterable[dg.AssetsDefinition], settings: HomeSettings) -> list[dg.AssetsDefinition]:
     """The assets, whose figures nothing draws by itself where ``figures.automatic`` is off."""
-    if settings.figures.automatic:
-        return list(assets)
-    return [asset.map_asset_specs(_by_hand) if isinstance(asset, dg.AssetsDefinition) else asset for asset in assets]
+    return list(assets) if settings.figures.automatic else [asset.map_asset_specs(_by_hand) for asset in assets]
 
 
 def _by_hand(spec: dg.AssetSpec) -> dg.AssetSpec:

@@ -1,12 +1,9 @@
 """What the analysis starts from: trace files, topology text files and the rule table, each with a data version."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import dagster as dg
-from dagster._core.definitions.external_asset import create_external_asset_from_source_asset
 
 from assets import groups
 from assets.conventions import DATA_VERSION_TAG, OWNERS
@@ -29,71 +26,86 @@ DOWNLOAD = "nsys_profile"
 """The asset whose downloads are among the traces."""
 
 
-def _owned(observed: dg.SourceAsset) -> dg.AssetsDefinition:
-    """What is observed, with owners: Dagster's decorator takes none."""
-    external = create_external_asset_from_source_asset(observed)
-    return external.map_asset_specs(lambda spec: spec.replace_attributes(owners=OWNERS))
+def _observable(
+    name: str,
+    *kinds: str,
+    description: str,
+    partitions_def: dg.PartitionsDefinition | None = None,
+    deps: Sequence[str] = (),
+) -> Callable[[Callable[..., object]], dg.AssetsDefinition]:
+    """Decorates the step that observes a source. ``observable_source_asset`` would take neither owners nor inputs.
+
+    The step of one with partitions records an event for each and yields nothing, since results know no partition; so
+    the source is skippable.
+    """
+    spec = dg.AssetSpec(
+        name,
+        deps=deps,
+        description=description,
+        group_name=groups.SOURCES,
+        owners=OWNERS,
+        kinds=set(kinds),
+        partitions_def=partitions_def,
+        skippable=partitions_def is not None,
+    )
+    return dg.multi_observable_source_asset(name=name, specs=[spec])
 
 
-@dg.observable_source_asset(
-    name="raw_traces",
+@_observable(
+    "raw_traces",
+    *("json", "pytorch"),
     partitions_def=rank_trace_partitions,
-    group_name=groups.SOURCES,
+    deps=[DOWNLOAD],
     description="Trace files of the registered iterations. A file whose content changes gets a new data version."
     "\n\n**Ask:** `traceviz doctor` says what the traces of a folder can answer.",
-    tags={"dagster/kind/json": "", "dagster/kind/pytorch": ""},
 )
-def _traces(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
+def raw_traces(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> Iterator[dg.ObserveResult]:
     """Look at every registered file, and read again what looks different; a file that is gone keeps its version."""
-    versions = {}
+    versions: dict[str, str] = {}
     for inputs in _looked_at_again(traceviz.folder):
-        for entry in inputs.ranks:
-            versions[str(rank_trace_key(inputs.key, rank_key(entry.rank)))] = entry.version
-    return dg.DataVersionsByPartition(versions)
+        versions |= _versions_of_ranks(inputs)
+    return _observed(context, versions)
 
 
-raw_traces = _owned(_traces).map_asset_specs(lambda spec: spec.replace_attributes(deps=[dg.AssetDep(DOWNLOAD)]))
-
-
-@_owned
-@dg.observable_source_asset(
+@_observable(
+    "topology_files",
+    "text",
     partitions_def=iteration_partitions,
-    group_name=groups.SOURCES,
     description="The run's newest unique_parallel_groups_* file, which says how ranks form groups."
     "\n\n**Ask:** `traceviz topology`.",
-    tags={"dagster/kind/text": ""},
 )
-def topology_files(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
+def topology_files(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> Iterator[dg.ObserveResult]:
     """Digest the topology text file of every registered iteration."""
-    return dg.DataVersionsByPartition(
-        {inputs.key: topology_file_version(inputs) for inputs in all_registered(traceviz.folder)}
-    )
+    return _observed(context, {inputs.key: topology_file_version(inputs) for inputs in all_registered(traceviz.folder)})
 
 
-@_owned
-@dg.observable_source_asset(
+@_observable(
+    "memory_snapshots",
+    "pytorch",
     partitions_def=iteration_partitions,
-    group_name=groups.SOURCES,
     description="Snapshots of GPU memory beside the traces of an iteration, of all ranks that have one."
     "\n\n**Ask:** `traceviz memory summary`.",
-    tags={"dagster/kind/pytorch": ""},
 )
-def memory_snapshots(traceviz: TracevizHome) -> dg.DataVersionsByPartition:
+def memory_snapshots(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> Iterator[dg.ObserveResult]:
     """Look at every registered snapshot, and read again what looks different; an iteration without any has none."""
     every = _looked_at_again(traceviz.folder)
-    return dg.DataVersionsByPartition({one.key: one.snapshots_version for one in every if one.snapshots})
+    return _observed(context, {one.key: one.snapshots_version for one in every if one.snapshots})
 
 
-@_owned
-@dg.observable_source_asset(
-    group_name=groups.SOURCES,
+@_observable(
+    "classification_rules",
+    "text",
     description="The rules that classify kernels: the built-in table, and your own file before it."
     "\n\nColumns `phase_rule` and `dimension_rule` of the table `kernels` name the rule that decided.",
-    tags={"dagster/kind/text": ""},
 )
-def classification_rules(traceviz: TracevizHome) -> dg.DataVersion:
+def classification_rules(traceviz: TracevizHome) -> dg.ObserveResult:
     """Digest the rule table in force."""
-    return dg.DataVersion(traceviz.load_rules().digest)
+    return dg.ObserveResult(data_version=dg.DataVersion(traceviz.load_rules().digest))
+
+
+def _versions_of_ranks(inputs: IterationInputs) -> dict[str, str]:
+    """Partition → data version of the traces of an iteration."""
+    return {str(rank_trace_key(inputs.key, rank_key(entry.rank))): entry.version for entry in inputs.ranks}
 
 
 def topology_file_version(inputs: IterationInputs) -> str:
@@ -104,9 +116,7 @@ def topology_file_version(inputs: IterationInputs) -> str:
 
 def new_observations(instance: dg.DagsterInstance, inputs: Sequence[IterationInputs]) -> Iterator[dg.AssetObservation]:
     """An observation for each trace, topology file or set of snapshots whose data version Dagster does not have yet."""
-    traces = {
-        str(rank_trace_key(one.key, rank_key(entry.rank))): entry.version for one in inputs for entry in one.ranks
-    }
+    traces = {partition: version for one in inputs for partition, version in _versions_of_ranks(one).items()}
     yield from _changed(instance, raw_traces.key, traces)
     yield from _changed(instance, topology_files.key, {one.key: topology_file_version(one) for one in inputs})
     snapshots = {one.key: one.snapshots_version for one in inputs if one.snapshots}
@@ -120,9 +130,21 @@ def _changed(
     known = instance.event_log_storage.get_latest_tags_by_partition(
         asset, dg.DagsterEventType.ASSET_OBSERVATION, [DATA_VERSION_TAG], list(versions)
     )
+    yield from _observations(
+        asset,
+        {one: version for one, version in versions.items() if known.get(one, {}).get(DATA_VERSION_TAG) != version},
+    )
+
+
+def _observed(context: dg.AssetExecutionContext, versions: Mapping[str, str]) -> Iterator[dg.ObserveResult]:
+    for observation in _observations(context.asset_key, versions):
+        context.log_event(observation)
+    yield from ()
+
+
+def _observations(asset: dg.AssetKey, versions: Mapping[str, str]) -> Iterator[dg.AssetObservation]:
     for partition, version in versions.items():
-        if known.get(partition, {}).get(DATA_VERSION_TAG) != version:
-            yield dg.AssetObservation(asset, partition=partition, tags={DATA_VERSION_TAG: version})
+        yield dg.AssetObservation(asset, partition=partition, tags={DATA_VERSION_TAG: version})
 
 
 def _looked_at_again(home: Path) -> Iterator[IterationInputs]:

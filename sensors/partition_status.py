@@ -8,7 +8,6 @@ for them until the next iteration appears. Its events know better, and wiping th
 from __future__ import annotations
 
 import dagster as dg
-from dagster._core.definitions.partitions.context import partition_loading_context
 
 from traceviz_dag.pipeline.home_settings import HomeSettings
 
@@ -43,7 +42,7 @@ def forgotten(instance: dg.DagsterInstance, key: dg.AssetKey, partitions_def: dg
     status = records[0].asset_entry.cached_status if records else None
     if status is None:
         return set()
-    with partition_loading_context(None, instance):
+    with dg.partition_loading_context(None, instance):
         if status.partitions_def_id != partitions_def.get_serializable_unique_identifier():
             return set()
         known = set(status.deserialize_materialized_partition_subsets(partitions_def).get_partition_keys())

@@ -11,7 +11,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import dagster as dg
-from dagster import AssetsDefinition
 
 from assets.automation import ONLY_STALE_TAG, without_pictures
 from assets.partitions import rank_trace_key, ranks_by_iteration
@@ -75,7 +74,7 @@ class Loop:
         self.instance = dg.DagsterInstance.ephemeral()
         self.computed = (*COMPUTED, *FIGURE_ASSETS) if pictures else COMPUTED
         chosen = HomeSettings(figures=FigureSettings(automatic=pictures))
-        self.assets: list[AssetsDefinition | dg.SourceAsset] = without_pictures(ASSETS, chosen)
+        self.assets = without_pictures(ASSETS, chosen)
         self.now = 1_000_000_000.0
         self.rules = ""
         self.home, self.root = home, root

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import dagster as dg
 import pytest
-from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._core.storage.partition_status_cache import get_and_update_asset_status_cache_value
 
 from sensors import partition_status
@@ -41,7 +40,7 @@ def remembered(instance: dg.DagsterInstance) -> set[str]:
     """What Dagster believes, after it has looked for news as it does on every tick."""
     status = get_and_update_asset_status_cache_value(instance, KEY, PARTITIONS)
     assert status is not None
-    with partition_loading_context(None, instance):
+    with dg.partition_loading_context(None, instance):
         return set(status.deserialize_materialized_partition_subsets(PARTITIONS).get_partition_keys())
 
 
