@@ -24,13 +24,14 @@ from sensors.computed import computed_sensor
 from sensors.downloads import downloads_sensor
 from sensors.jobs import JOBS
 from sensors.keep_house import keep_house_schedule
+from sensors.killed_runs import killed_runs_sensor
 from sensors.nightly import nightly_schedule, nightly_verdict_sensor
 from sensors.notifications import notify_sensor
 from sensors.partition_status import partition_status_sensor
 from sensors.trace_folders import trace_folders_sensor
 from traceviz_dag.system.semaphores import name_semaphores
 
-ASSETS: tuple[dg.AssetsDefinition | dg.SourceAsset, ...] = (
+ASSETS: tuple[dg.AssetsDefinition, ...] = (
     *(raw_traces, topology_files, memory_snapshots, classification_rules),
     *(topology_assets, rank_tables, iteration_assets, across_ranks_assets, nightly_gate),
     *derived_assets,
@@ -58,6 +59,7 @@ def defs() -> dg.Definitions:
             partition_status_sensor(settings),
             computed_sensor(settings),
             downloads_sensor,
+            killed_runs_sensor(settings),
         ],
         schedules=[nightly_schedule(settings), keep_house_schedule(settings)],
         resources={"traceviz": home},

@@ -85,10 +85,12 @@ def test_the_code_location_holds_together():
     repository = defs().get_repository_def()
     assert {sensor.name for sensor in repository.sensor_defs} == {
         "automation",
-        "computed", "downloads", "nightly_verdict", "notify", "partition_status", "trace_folders"
+        "computed", "downloads", "killed_runs", "nightly_verdict", "notify", "partition_status", "trace_folders"
     }  # fmt: skip
     running = [one for one in repository.sensor_defs if one.default_status is dg.DefaultSensorStatus.RUNNING]
-    assert [one.name for one in running] == ["computed", "downloads"], "on a home that watches no folder, too"
+    assert [one.name for one in running] == ["computed", "downloads", "killed_runs"], (
+        "on a home that watches no folder, too"
+    )
     named = {job.name for job in defs().jobs or ()}
     assert {"register_traces", "compute_ranks", "draw_iteration", "judge_night", "prune_old_iterations"} <= named
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 
 import pytest
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
-from traceviz_dag.orchestration.webserver import GuardedWebserver
+from traceviz_dag.orchestration.webserver import guarded, show_picture
+from traceviz_dag.show.web.guard import known_hosts
 
 
 def test_a_picture_is_shown_as_it_is_now_and_a_missing_one_says_so(tmp_path):
     (tmp_path / "figures" / "job").mkdir(parents=True)
     (tmp_path / "figures" / "job" / "wait_map.png").write_bytes(b"\x89PNG")
     (tmp_path / "secret.png").write_bytes(b"\x89PNG")
-    server = object.__new__(GuardedWebserver)
-    server._pictures = tmp_path / "figures"
 
     def asked(name: str, query: bytes = b""):
-        return server._picture(
-            Request({"type": "http", "path_params": {"name": name}, "query_string": query, "path": "/", "headers": []})
+        return show_picture(
+            tmp_path / "figures",
+            Request({"type": "http", "path_params": {"name": name}, "query_string": query, "path": "/", "headers": []}),
         )
 
     assert asked("job/wait_map.png").headers["cache-control"] == "no-cache"
@@ -30,3 +34,30 @@ def test_a_picture_is_shown_as_it_is_now_and_a_missing_one_says_so(tmp_path):
     for name in ("job/other.png", "../secret.png", "job/\0.png"):
         with pytest.raises(HTTPException):
             asked(name)
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "status"),
+    [
+        ("/runs", "127.0.0.1:3000", HTTPStatus.OK),
+        ("/runs", "evil.example", HTTPStatus.FORBIDDEN),
+        ("/figures/previews/job.png", "evil.example", HTTPStatus.FORBIDDEN),
+        ("/figures/previews/job.png", "127.0.0.1:3000", HTTPStatus.NOT_FOUND),
+        ("/notebook", "127.0.0.1:3000", HTTPStatus.NOT_FOUND),
+        ("/dagit/notebook", "127.0.0.1:3000", HTTPStatus.NOT_FOUND),
+    ],
+)
+def test_the_guard_and_our_pages_come_before_a_page_that_takes_every_address(tmp_path, path, host, status):
+    every = Route("/{name:path}", lambda _: PlainTextResponse("Dagster's"))
+    app = guarded(Starlette(routes=[every]), known_hosts(3000, []), tmp_path)
+    sent: list[dict] = []
+
+    async def receive() -> dict:
+        return {"type": "http.request"}
+
+    async def send(message: dict) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": [(b"host", host.encode())]}
+    asyncio.run(app(scope, receive, send))
+    assert sent[0]["status"] == status

@@ -7,16 +7,21 @@ from pathlib import Path
 
 import uvicorn
 from dagster import DagsterInstance
-from dagster._core.workspace.context import WorkspaceProcessContext, WorkspaceRequestContext
-from dagster._core.workspace.load_target import WorkspaceFileTarget
-from dagster_webserver.cli import DEFAULT_DB_STATEMENT_TIMEOUT, DEFAULT_POOL_MAX_OVERFLOW, DEFAULT_POOL_RECYCLE
+from dagster_shared.cli import WorkspaceOpts
+from dagster_webserver.cli import (  # type: ignore[attr-defined] # what its own command serves, from where that has it
+    DEFAULT_DB_STATEMENT_TIMEOUT,
+    DEFAULT_POOL_MAX_OVERFLOW,
+    DEFAULT_POOL_RECYCLE,
+    WorkspaceProcessContext,
+    workspace_opts_to_load_target,
+)
 from dagster_webserver.version import __version__
 from dagster_webserver.webserver import DagsterWebserver
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from traceviz_dag.show.web.guard import Guard
 from traceviz_dag.show.web.http_reader import LONGEST_HEAD, BoundedReader
@@ -31,47 +36,49 @@ _NOT_DRAWN = (
 """What a table's page shows in the place of its picture."""
 
 
-class GuardedWebserver(DagsterWebserver[WorkspaceProcessContext, WorkspaceRequestContext]):
-    """The UI of Dagster, which answers only to hosts that are known, and which shows the pictures of a home.
+def guarded(ui: Starlette, hosts: frozenset[str], home: Path) -> Starlette:
+    """Dagster's UI, which from now on answers only to hosts that are known, and which shows the pictures of a home.
+
+    Pages that show notebooks are closed: a link of a foreign page could have such a file, scripts and all, shown as one
+    of ours.
 
     Args:
-        context: what the UI shows. hosts: from ``guard.known_hosts``. home: whose pictures are served.
+        hosts: from ``guard.known_hosts``. home: whose pictures are served.
     """
+    folder = home / FIGURES_FOLDER
 
-    def __init__(self, context: WorkspaceProcessContext, hosts: frozenset[str], home: Path) -> None:
-        self._hosts = hosts
-        self._pictures = home / FIGURES_FOLDER
-        super().__init__(context, live_data_poll_rate=_POLL_MILLISECONDS)
+    def picture(request: Request) -> Response:
+        """One that the metadata of a figure links to."""
+        return show_picture(folder, request)
 
-    def build_middleware(self) -> list[Middleware]:
-        """Dagster's own middleware, behind the guard."""
-        return [Middleware(Guard, hosts=self._hosts), *super().build_middleware()]
+    pictures = Route(f"/{FIGURES_FOLDER}/{{name:path}}", picture)
+    # Before Dagster's own pages, one of which takes every address.
+    ui.router.routes[:0] = [pictures, *(Route(path, _closed) for path in ("/notebook", "/dagit/notebook"))]
+    ui.add_middleware(Guard, hosts=hosts)
+    return ui
 
-    def build_routes(self) -> list[BaseRoute]:
-        """The pictures, which the metadata of figures links to, before Dagster's own pages; none that shows notebooks.
 
-        A link of a foreign page could have such a file, scripts and all, shown as one of our pages.
-        """
-        pictures = Route(f"/{FIGURES_FOLDER}/{{name:path}}", self._picture)
-        closed = [Route(path, _closed) for path in ("/notebook", "/dagit/notebook")]
-        return [pictures, *closed, *super().build_routes()]  # type: ignore[no-untyped-call]
+def show_picture(folder: Path, request: Request) -> Response:
+    """A picture of a folder as it is now, or what says in its place that it is not drawn.
 
-    def _picture(self, request: Request) -> Response:
-        try:
-            path = real_path(self._pictures / request.path_params["name"])
-            known = path.suffix == ".png" and path.is_relative_to(real_path(self._pictures)) and path.is_file()
-        except (OSError, ValueError):
-            # No name of a file: too long, or with a NUL.
-            known = False
-        if not known and PREVIEWS_FOLDER in request.path_params["name"].split("/"):
-            # A browser shows it in the picture's place, whatever the status.
-            return Response(_NOT_DRAWN, HTTPStatus.NOT_FOUND, media_type="image/svg+xml")
-        if not known:
-            raise HTTPException(HTTPStatus.NOT_FOUND)
-        # Without a version in its address, the same address has another picture tomorrow.
-        return FileResponse(
-            path, media_type="image/png", headers={} if request.url.query else {"cache-control": "no-cache"}
-        )
+    Raises:
+        HTTPException: there is no such picture, and none is expected.
+    """
+    try:
+        path = real_path(folder / request.path_params["name"])
+        known = path.suffix == ".png" and path.is_relative_to(real_path(folder)) and path.is_file()
+    except (OSError, ValueError):
+        # No name of a file: too long, or with a NUL.
+        known = False
+    if not known and PREVIEWS_FOLDER in request.path_params["name"].split("/"):
+        # A browser shows it in the picture's place, whatever the status.
+        return Response(_NOT_DRAWN, HTTPStatus.NOT_FOUND, media_type="image/svg+xml")
+    if not known:
+        raise HTTPException(HTTPStatus.NOT_FOUND)
+    # Without a version in its address, the same address has another picture tomorrow.
+    return FileResponse(
+        path, media_type="image/png", headers={} if request.url.query else {"cache-control": "no-cache"}
+    )
 
 
 def _closed(_: Request) -> Response:
@@ -89,10 +96,11 @@ def serve_ui(
         host, port: address to listen on. hosts: from ``guard.known_hosts``.
     """
     instance.optimize_for_webserver(DEFAULT_DB_STATEMENT_TIMEOUT, DEFAULT_POOL_RECYCLE, DEFAULT_POOL_MAX_OVERFLOW)
-    with WorkspaceProcessContext(instance, WorkspaceFileTarget([str(workspace)]), version=__version__) as context:
-        app = GuardedWebserver(context, hosts, home).create_asgi_app()
+    shown = workspace_opts_to_load_target(WorkspaceOpts(workspace=[str(workspace)]))
+    with WorkspaceProcessContext(instance, shown, version=__version__) as context:
+        ui = DagsterWebserver(context, live_data_poll_rate=_POLL_MILLISECONDS).create_asgi_app()
         uvicorn.run(
-            app,
+            guarded(ui, hosts, home),
             host=host,
             port=port,
             log_level="warning",

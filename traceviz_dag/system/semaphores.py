@@ -12,6 +12,7 @@ import re
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from traceviz_dag.system.process_table import start_ticks
 from traceviz_dag.system.whole_files import remove_stale_scratch, scratch_folder, temporary_base
 
 SHARED_MEMORY = Path("/dev/shm")
@@ -25,7 +26,7 @@ def name_semaphores() -> None:
     """Give the semaphores that this process makes from now on names that show whose they are; Linux only."""
     import multiprocessing
 
-    me = _identity(os.getpid())
+    me = start_ticks(os.getpid())
     settings = getattr(multiprocessing.current_process(), "_config", {})
     if me is not None and "semprefix" in settings:
         settings["semprefix"] = f"/traceviz-{_namespace()}-{os.getpid()}-{me}"
@@ -60,7 +61,7 @@ def remove_orphaned_semaphores() -> None:
         return
     for name in names:
         named = _OURS.fullmatch(name)
-        if named and named[1] == _namespace() and _identity(int(named[2])) != named[3]:
+        if named and named[1] == _namespace() and start_ticks(int(named[2])) != named[3]:
             with suppress(OSError):
                 (SHARED_MEMORY / name).unlink()
 
@@ -71,11 +72,3 @@ def _namespace() -> str:
         return "".join(filter(str.isdigit, str(Path("/proc/self/ns/pid").readlink())))
     except OSError:
         return "0"
-
-
-def _identity(process: int) -> str | None:
-    """When a process started, in clock ticks since the boot; None where there is none of that number."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return None

@@ -25,6 +25,7 @@ from typing import IO, TYPE_CHECKING
 
 from traceviz_dag.errors import OutputError, file_system_remedy
 from traceviz_dag.printable import printable
+from traceviz_dag.system.process_table import status_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -209,7 +210,7 @@ def _holder(descriptor: int) -> str:
             # Who waits has an arrow in front of it; a process that cannot be seen from here bears no number.
             held = re.search(rf": FLOCK +\S+ +\S+ +([1-9]\d*) \S+:{number} ", line)
             if held:
-                state = Path(f"/proc/{held[1]}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+                state = status_of(int(held[1]))[0]
                 stopped = f" and is stopped: kill -CONT {held[1]} lets it go on" if state in "Tt" else ""
                 return f"process {held[1]} holds it{stopped}"
     return "another process holds it"
