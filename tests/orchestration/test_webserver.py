@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
 from http import HTTPStatus
 
+import dagster as dg
 import pytest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -12,6 +21,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from traceviz_dag.orchestration.instance import prepare_instance
 from traceviz_dag.orchestration.webserver import guarded, show_picture
 from traceviz_dag.show.web.guard import known_hosts
 
@@ -61,3 +71,31 @@ def test_the_guard_and_our_pages_come_before_a_page_that_takes_every_address(tmp
     scope = {"type": "http", "method": "GET", "path": path, "query_string": b"", "headers": [(b"host", host.encode())]}
     asyncio.run(app(scope, receive, send))
     assert sent[0]["status"] == status
+
+
+def test_dagsters_own_pages_are_served_behind_the_guard(tmp_path):
+    workspace = tmp_path / "workspace.yaml"
+    workspace.write_text("load_from: []\n")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    instance = prepare_instance(tmp_path)
+    command = [sys.executable, "-m", "traceviz_dag.commands.main", "webserver", "--workspace", str(workspace)]
+    command += ["--home", str(tmp_path), "--port", str(port)]
+    served = subprocess.Popen(command, env={**os.environ, "DAGSTER_HOME": str(instance)})
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info") as answer:
+                    assert json.load(answer)["dagster_version"] == dg.__version__
+                break
+            except urllib.error.URLError:
+                assert served.poll() is None and time.monotonic() < deadline
+                time.sleep(0.2)
+        foreign = urllib.request.Request(f"http://127.0.0.1:{port}/server_info", headers={"Origin": "http://evil"})
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(foreign)
+    finally:
+        served.terminate()
+        served.wait(20)
