@@ -161,7 +161,7 @@ def _checks(lake: Lake, inputs: IterationInputs, changed: Collection[str]) -> It
         yield gate(*judged_pairs(file, tables["periods"]))
 
 
-def _evaluation(check: dg.AssetCheckResult, partition: str | None = None) -> dg.AssetCheckEvaluation:
+def _evaluation(check: dg.AssetCheckResult) -> dg.AssetCheckEvaluation:
     """A check's result as an event that belongs to no run."""
     assert check.asset_key is not None and check.check_name is not None
     return dg.AssetCheckEvaluation(

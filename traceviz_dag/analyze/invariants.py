@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
+from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.arrays import Int64
-from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import BY_RANK
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Phase
 
@@ -141,7 +141,7 @@ def _recompute_outside_backward(microbatches: pa.Table, measures: _Measures) -> 
     around = backward_row[unit]
     inside = around >= 0
     if len(around):
-        starts, ends = (_integers(microbatches, name) for name in ("span_start_ns", "span_end_ns"))
+        starts, ends = (optional_integers(microbatches, name) for name in ("span_start_ns", "span_end_ns"))
         inside &= (starts[around] <= starts) & (ends <= ends[around])
         for name in ("compute_ns", "communication_ns", "hidden_ns", "memory_ns", "busy_ns"):
             inside &= measures[name] <= measures[name][around]
@@ -156,8 +156,8 @@ def _split_incomplete(table: pa.Table, edges: tuple[str, str]) -> tuple[pa.Table
 
 
 def _measures(table: pa.Table, start: str, end: str) -> _Measures:
-    measures = {name: _integers(table, name) for name in (*_OF_WINDOW, *_OF_DIMENSION)}
-    return measures | {"window_ns": _integers(table, end) - _integers(table, start)}
+    measures = {name: optional_integers(table, name) for name in (*_OF_WINDOW, *_OF_DIMENSION)}
+    return measures | {"window_ns": optional_integers(table, end) - optional_integers(table, start)}
 
 
 def _rows_of(table: pa.Table, breaches: _Breaches, *before: pa.Table) -> pa.Table:
@@ -174,15 +174,10 @@ def _groups(table: pa.Table, keys: Sequence[str]) -> tuple[npt.NDArray[np.intp],
     columns = []
     for key in (key for key in keys if key in table.column_names):
         is_integer = pa.types.is_integer(table.schema.field(key).type)
-        columns.append(_integers(table, key) if is_integer else codes(table, key)[0])
+        columns.append(optional_integers(table, key) if is_integer else codes(table, key)[0])
     return number_groups(*columns)
 
 
 def _equals(table: pa.Table, column: str, word: str) -> npt.NDArray[np.bool_]:
     found = pc.equal(table.column(column).cast(pa.string()), word)
     return np.asarray(found.fill_null(False).to_numpy(), dtype=bool)
-
-
-def _integers(table: pa.Table, column: str) -> Int64:
-    values = table.column(column).cast(pa.int64()).fill_null(MISSING)
-    return np.asarray(values.to_numpy(), dtype=np.int64)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from traceviz_dag.analyze.intervals import lay_end_to_end, number_groups
 from traceviz_dag.analyze.kernel_intervals import KernelIntervals, codes, kernel_intervals
+from traceviz_dag.analyze.matching.communications import nullable, optional_integers
 from traceviz_dag.analyze.overlap import measure_windows
 from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
@@ -142,7 +143,7 @@ def _members(kernels: pa.Table) -> _Members:
     # Code -1, a NULL, picks the last entry.
     places = [PHASES.index(name) if name in PHASES else -1 for name in phase_names]
     phase = np.array([*places, -1], dtype=np.int64)[phase_code]
-    microbatch = _optional(kernels, "microbatch")
+    microbatch = optional_integers(kernels, "microbatch")
     own = np.flatnonzero((microbatch != MISSING) & (phase >= 0))
     recomputed = own[phase[own] == RECOMPUTE]
     rows = np.concatenate((own, recomputed))
@@ -151,7 +152,7 @@ def _members(kernels: pa.Table) -> _Members:
     device, device_names = codes(kernels, "device")
     if (device[own] < 0).any():
         raise ValueError(f"{int((device[own] < 0).sum())} kernels of micro-batches have no device")
-    step, chunk = _optional(kernels, "step"), _optional(kernels, "chunk")
+    step, chunk = optional_integers(kernels, "step"), optional_integers(kernels, "chunk")
     first, group = number_groups(device[rows], step[rows], chunk[rows], microbatch[rows], row_phase)
     row_of_group = rows[first]
     return _Members(
@@ -162,7 +163,7 @@ def _members(kernels: pa.Table) -> _Members:
         chunk=chunk[row_of_group],
         microbatch=microbatch[row_of_group],
         phase=row_phase[first],
-        stage=_optional(kernels, "stage")[row_of_group],
+        stage=optional_integers(kernels, "stage")[row_of_group],
         device_names=device_names,
     )
 
@@ -229,7 +230,7 @@ def _rows(members: _Members, of_group: dict[str, npt.NDArray[np.int64]]) -> pa.T
         name: np.stack([each.columns()[name] for each in measured.values()], axis=1)[present]
         for name in measured[ALL_DIMENSIONS].columns()
     }
-    columns |= {name: _nullable(values[group]) for name, values in of_group.items()}
+    columns |= {name: nullable(values[group]) for name, values in of_group.items()}
     columns["device"] = pa.array(members.device_names).take(pa.array(of_group["device"][group]))
     columns["phase"] = pa.array(PHASES).take(pa.array(of_group["phase"][group]))
     columns["dimension"] = pa.array(names).take(pa.array(dimension))
@@ -243,13 +244,3 @@ def _has_dimension(members: _Members, dimension: str) -> npt.NDArray[np.bool_]:
         return np.ones(groups, dtype=bool)
     rows = members.time_and_kind.communicates(dimension)
     return np.bincount(members.group[rows], minlength=groups) > 0
-
-
-def _optional(kernels: pa.Table, column: str) -> Int64:
-    """Return an integer column as int64, ``MISSING`` for NULL."""
-    values = kernels.column(column).cast(pa.int64()).fill_null(MISSING)
-    return np.asarray(values.to_numpy(), dtype=np.int64)
-
-
-def _nullable(values: Int64) -> pa.Array:
-    return pa.array(values, mask=values == MISSING)

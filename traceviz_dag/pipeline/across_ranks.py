@@ -425,23 +425,16 @@ def stored_stage_times(lake: Lake, run: str, iteration: int) -> StageTimes:
     return stage_times(table.filter(pc.is_in(table["rank"], pa.array(covered, table["rank"].type))))
 
 
-def named_periods(
-    iteration: StoredIteration,
-    pairs: Sequence[NamedPair],
-    periods: pa.Table | None = None,
-    ranges: pa.Table | None = None,
-) -> pa.Table:
+def named_periods(iteration: StoredIteration, pairs: Sequence[NamedPair], periods: pa.Table | None = None) -> pa.Table:
     """The periods of the pairs that a user named.
 
     Args:
         periods: the iteration's table of that name; by default as it is in the lake, else computed.
-        ranges: the named ranges of all ranks, as ``RANGES``, from whatever source; by default the annotations of the
-            traces, which are then read.
 
     Raises:
         BadInputError: a file of time stamps or a trace with the annotations cannot be read.
     """
-    parts = [PERIODS.schema.empty_table()]
+    parts, ranges = [PERIODS.schema.empty_table()], None
     for pair in pairs:
         if pair.stage0 is None or pair.stage1 is None:
             periods = iteration.table("periods") if periods is None else periods

@@ -34,7 +34,7 @@ class _EnoughError(Exception):
     """The sample is taken."""
 
 
-def sample_events(path: Path, pieces: int = _PIECES) -> Sample:
+def sample_events(path: Path) -> Sample:
     """Decode the first MiBs of events.
 
     A begin without its end is a loss only where the sample is the whole file: else its end may come later.
@@ -43,7 +43,7 @@ def sample_events(path: Path, pieces: int = _PIECES) -> Sample:
         BadInputError: the file is missing, empty or no trace.
     """
     builder, decoder = ColumnBuilder(), EventDecoder()
-    left = pieces
+    left = _PIECES
 
     def take(piece: Piece) -> None:
         nonlocal left

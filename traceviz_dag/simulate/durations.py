@@ -35,21 +35,21 @@ class Hardware:
 H100 = Hardware()
 
 
-def matmul_ns(m: float, n: float, k: float, hardware: Hardware = H100) -> int:
+def matmul_ns(m: float, n: float, k: float) -> int:
     """Duration of an ``m x k`` by ``k x n`` product."""
     efficiency = 0.68 * min(1.0, (min(m, n, k) / 4096) ** 0.18)
-    return LAUNCH_FLOOR_NS + int(2e9 * m * n * k / (hardware.flops * efficiency))
+    return LAUNCH_FLOOR_NS + int(2e9 * m * n * k / (H100.flops * efficiency))
 
 
-def attention_ns(tokens: float, context: float, width: float, backward: bool, hardware: Hardware = H100) -> int:
+def attention_ns(tokens: float, context: float, width: float, backward: bool) -> int:
     """Duration of causal flash attention of ``tokens`` queries against ``context`` keys, ``width`` = heads x size."""
     flops = 2 * tokens * context * width * (2.5 if backward else 1.0)
-    return LAUNCH_FLOOR_NS + int(1e9 * flops / (hardware.flops * (0.42 if backward else 0.5)))
+    return LAUNCH_FLOOR_NS + int(1e9 * flops / (H100.flops * (0.42 if backward else 0.5)))
 
 
-def elementwise_ns(nbytes: float, hardware: Hardware = H100) -> int:
+def elementwise_ns(nbytes: float) -> int:
     """Duration of a kernel that reads and writes ``nbytes`` altogether."""
-    return LAUNCH_FLOOR_NS + int(1e9 * nbytes / (hardware.memory_bandwidth * 0.78))
+    return LAUNCH_FLOOR_NS + int(1e9 * nbytes / (H100.memory_bandwidth * 0.78))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +60,11 @@ class Link:
     latency_ns: int
 
     @classmethod
-    def between(cls, ranks: tuple[int, ...], settings: JobSettings, hardware: Hardware = H100) -> Link:
+    def between(cls, ranks: tuple[int, ...], settings: JobSettings) -> Link:
         """The link that a ring over these ranks is bound by; faults of links act here."""
         nodes = {rank // settings.node_size for rank in ranks}
-        bandwidth = hardware.link_inside if len(nodes) == 1 else hardware.link_between
-        latency = hardware.latency_inside_ns if len(nodes) == 1 else hardware.latency_between_ns
+        bandwidth = H100.link_inside if len(nodes) == 1 else H100.link_between
+        latency = H100.latency_inside_ns if len(nodes) == 1 else H100.latency_between_ns
         if settings.faults.slow_link in ranks and len(ranks) > 1:
             bandwidth /= settings.faults.slow_link_factor
         if settings.faults.slow_nic in ranks and len(nodes) > 1:

@@ -26,6 +26,7 @@ from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.screens import iteration_model as module
 from traceviz_dag.show.screens.bookmarks import Bookmark
 from traceviz_dag.show.screens.bundles import Bundle, Content
+from traceviz_dag.show.screens.iteration_lanes import CATEGORIES
 from traceviz_dag.show.screens.kept import keep_bundle, read_bundle
 from traceviz_dag.show.screens.model import Direction, Filter, LaneKind, MarkKind, ScreenModel, SliceId, Window
 from traceviz_dag.show.screens.rows import LaneRows
@@ -182,7 +183,7 @@ def test_search_takes_dimensions_and_lanes(model, lake):
     found = model.search("nccl", Filter(dimensions=frozenset(["pp"]), lanes=("rank:3",)))
     assert found.total == row["n"] > 0
     [row] = lake.query("SELECT count(*) AS n FROM kernels WHERE name ILIKE '%nccl%'").to_pylist()
-    assert model.search("nccl", Filter(kinds=frozenset(module.KERNEL_KINDS))).total == row["n"]
+    assert model.search("nccl", Filter(kinds=frozenset(CATEGORIES))).total == row["n"]
 
 
 def test_the_strip_has_the_time_of_all_ranks(model, lake):

@@ -90,11 +90,6 @@ class Prediction:
     microbatches: tuple[int, int] | None = None
     undecided: str | None = None
 
-    @property
-    def predicted_step_ns(self) -> int:
-        """The step with the edits."""
-        return self.step_ns - self.gain_ns
-
     def as_row(self) -> dict[str, Any]:
         """See ``gain_row``."""
         bar = self.gain_low_ns, self.gain_high_ns

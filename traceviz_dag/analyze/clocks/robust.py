@@ -10,6 +10,8 @@ from traceviz_dag.arrays import Float64
 Numbers = npt.NDArray[np.integer]
 
 _HUBER = 1.345
+_MOST_PASSES, _CLOSE = 20, 1e-6
+"""A solution ends after so many, or when no value moves by more than this share of the largest."""
 _MOST_SLOPES = 20_000
 NORMAL_SPREAD = 1.4826
 """A normal distribution's standard deviation over its median absolute deviation."""
@@ -51,22 +53,13 @@ def theil_sen(times: Float64, values: Float64) -> float:
     return float(np.median((values[second] - values[first]) / (times[second] - times[first])))
 
 
-def solve_differences(
-    values: Float64,
-    node: Numbers,
-    group: Numbers,
-    weight: Float64,
-    fixed: Numbers,
-    passes: int = 20,
-    close: float = 1e-6,
-) -> Float64:
+def solve_differences(values: Float64, node: Numbers, group: Numbers, weight: Float64, fixed: Numbers) -> Float64:
     """Solve value = x[node] + b[group] for x by Huber-weighted least squares.
 
     Args:
         values: what each group says of each of its nodes, up to a constant of the group.
         weight: 1 / variance of each value.
         fixed: nodes whose x is 0: exactly one of each connected component of nodes and groups.
-        passes, close: it ends after so many, or when no x moves by more than this share of the largest.
 
     Returns:
         x per node.
@@ -76,7 +69,7 @@ def solve_differences(
     cell = node[first] * nodes + node[second]
     x: Float64 = np.zeros(nodes)
     robust: Float64 = np.ones(len(values))
-    for _ in range(passes):
+    for _ in range(_MOST_PASSES):
         w = weight * robust
         total = np.bincount(group, weights=w, minlength=groups)
         # The constants b are eliminated: b = sum of w * (value - x) / sum of w, group by group.
@@ -92,7 +85,7 @@ def solve_differences(
         constant = np.bincount(group, weights=w * (values - x[node]), minlength=groups) / total
         distance = np.abs(values - x[node] - constant[group]) * np.sqrt(weight)
         robust = np.asarray(_HUBER / np.maximum(distance, _HUBER), dtype=np.float64)
-        if moved <= close * float(np.abs(x).max(initial=0)):
+        if moved <= _CLOSE * float(np.abs(x).max(initial=0)):
             break
     return x
 

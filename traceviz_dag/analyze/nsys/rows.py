@@ -8,8 +8,8 @@ import pyarrow as pa
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys.tree import NestedRanges, launch_positions, nested_ranges
-from traceviz_dag.arrays import NONE, Int64, lookup
-from traceviz_dag.read.events import MISSING
+from traceviz_dag.arrays import NONE, lookup
+from traceviz_dag.classify.columns import integers
 from traceviz_dag.read.nsys.profile import NsysProfile
 
 SEPARATOR = " / "
@@ -38,13 +38,13 @@ def operation_rows(profile: NsysProfile, activity: Activity, window: Clip | None
     return pa.table(
         {
             "gpu": pa.array(np.full(len(activity), activity.device)),
-            "stream": _known(activity.stream),
+            "stream": integers(activity.stream),
             "name": pa.array(activity.names, pa.string()).take(pa.array(activity.name)),
             "kind": pa.array(KINDS, pa.string()).take(pa.array(activity.intervals.kind)),
             "start_ns": pa.array(activity.starts),
             "duration_ns": pa.array(activity.ends - activity.starts),
-            "correlation": _known(correlation.integers("correlation")[correlation.place(activity.row)]),
-            "bytes": _known(activity.bytes),
+            "correlation": integers(correlation.integers("correlation")[correlation.place(activity.row)]),
+            "bytes": integers(activity.bytes),
             "launch": profile.texts("calls", "name", lookup(calls.integers("name"), call)).dictionary_decode(),
             "launch_start_ns": pa.array(lookup(calls.integers("start_ns"), call), mask=call == NONE),
             "launch_duration_ns": pa.array(lookup(calls.integers("duration_ns"), call), mask=call == NONE),
@@ -60,7 +60,3 @@ def path_texts(nested: NestedRanges) -> list[str]:
         own = nested.names[name]
         texts.append(own if parent == NONE else f"{texts[parent]}{SEPARATOR}{own}")
     return texts
-
-
-def _known(values: Int64) -> pa.Array:
-    return pa.array(values, mask=values == MISSING)

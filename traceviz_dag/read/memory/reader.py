@@ -22,9 +22,6 @@ from traceviz_dag.read.regular_file import open_regular
 from traceviz_dag.read.secrets import masked_words
 from traceviz_dag.system.processes import run_reader
 
-SUFFIXES = (".pickle", ".pkl")
-"""How names of snapshots end."""
-
 _REMEDY = "give a file that torch.cuda.memory._dump_snapshot wrote"
 _ALONE = "import sys; sys.path.insert(0, sys.argv[1]); from traceviz_dag.read.memory.child import main; main()"
 _INSTALLED = re.compile(r"^.*/(?=(?:site|dist)-packages/)|^.*/(?=python3\.\d+/)")

@@ -114,20 +114,19 @@ def is_report(path: Path) -> bool:
     return path.name.lower().endswith(REPORT_SUFFIXES)
 
 
-def export_report(report: Path, target: Path, program: str = "nsys") -> None:
+def export_report(report: Path, target: Path) -> None:
     """Export a ``.nsys-rep`` to a SQLite file with the ``nsys`` program; the file appears when it is whole.
 
     Args:
         report: the report.
         target: the file to make.
-        program: name or path of the program.
 
     Raises:
         BadInputError: the report is missing, the program is not installed, or it cannot export the report.
     """
     if not report.is_file():
         raise BadInputError(report, "no such file", "check the path")
-    found = shutil.which(program)
+    found = shutil.which("nsys")
     if found is None:
         raise BadInputError(
             report,

@@ -11,7 +11,7 @@ import pyarrow as pa
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys.activity import Activity, Clip
 from traceviz_dag.arrays import NONE, Int64
-from traceviz_dag.read.events import MISSING
+from traceviz_dag.classify.columns import integers
 from traceviz_dag.read.nsys.profile import MARK, NsysProfile
 from traceviz_dag.show.perfetto.trace import PerfettoTrace, Slices, Track, perfetto_trace
 
@@ -70,7 +70,7 @@ def _add_streams(trace: PerfettoTrace, parent: Track, profile: NsysProfile, gpu:
             (gpu.ends - gpu.starts)[mine],
             names.take(pa.array(gpu.name[mine])),
             pa.array(KINDS, pa.string()).take(pa.array(gpu.intervals.kind[mine])),
-            {"correlation": _known(correlation[mine]), "bytes": _known(gpu.bytes[mine])},
+            {"correlation": integers(correlation[mine]), "bytes": integers(gpu.bytes[mine])},
             flows_in=[(gpu.launch[mine] + 1).astype(np.uint64)],
         )
         trace.add_slices(trace.add_track(f"stream {stream}", parent, order=place), slices)
@@ -136,11 +136,7 @@ def _add_threads(
                 calls.integers("duration_ns")[rows],
                 profile.texts("calls", "name", calls["name"][rows]),
                 "call",
-                {"correlation": _known(calls.integers("correlation")[rows])},
+                {"correlation": integers(calls.integers("correlation")[rows])},
                 flows_out=[flow[rows]],
             )
             trace.add_slices(trace.add_track(f"{label} · calls", parent, order=1), made, nested=True)
-
-
-def _known(values: Int64) -> pa.Array:
-    return pa.array(values, mask=values == MISSING)

@@ -20,9 +20,10 @@ from traceviz_dag.analyze.nsys.iterations import iterations_of
 from traceviz_dag.analyze.nsys.overlap import gaps
 from traceviz_dag.analyze.nsys.projections import project
 from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.classify.columns import integers
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.printable import printable
-from traceviz_dag.read.events import KERNEL, MEMORY_COPY, MISSING
+from traceviz_dag.read.events import KERNEL, MEMORY_COPY
 from traceviz_dag.read.nsys.profile import PROCESS_BITS, NsysProfile
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.report import bins
@@ -419,16 +420,12 @@ def _operations(profile: NsysProfile, part: Activity) -> pa.Table:
         "name": profile.texts("operations", "name", part.name),
         "kind": kind,
         "category": kind,
-        "stream": _integers(part.stream),
+        "stream": integers(part.stream),
         "device": pa.array(np.full(len(part), part.device, dtype=np.int64)),
         "table": pa.DictionaryArray.from_arrays(pa.array(table.astype(np.int32)), words),
     }
-    columns |= {name: _integers(rows.integers(name)[place]) for name in _NUMBERS}
+    columns |= {name: integers(rows.integers(name)[place]) for name in _NUMBERS}
     return pa.table(columns)
-
-
-def _integers(values: Int64) -> pa.Array:
-    return pa.array(values, mask=values == MISSING)
 
 
 def _windows(profile: NsysProfile, gpu: Activity, rules: Rules, zero: int) -> list[dict[str, Any]]:

@@ -44,16 +44,13 @@ class Bar:
     end: str = ""
 
 
-def stacked_bars(
-    title: str, bars: Sequence[Bar], whole: float | None = None, words: Callable[[float], str] = duration
-) -> Markup:
+def stacked_bars(title: str, bars: Sequence[Bar], words: Callable[[float], str] = duration) -> Markup:
     """Rows of pieces that lie one behind the other, on one scale from 0.
 
     Args:
-        whole: what the full width represents; by default the longest row.
         words: how a length is written.
     """
-    longest = whole or max((sum(max(piece.ns, 0) for piece in bar.pieces) for bar in bars), default=0) or 1
+    longest = max((sum(max(piece.ns, 0) for piece in bar.pieces) for bar in bars), default=0) or 1
     room = WIDTH - LABEL - (_END if any(bar.end for bar in bars) else 10)
     drawn = Markup("").join(_bar(bar, place, longest, room, words) for place, bar in enumerate(bars))
     return svg(title, len(bars) * ROW + 4, drawn)

@@ -24,7 +24,6 @@ from traceviz_dag.show.report.places import places_of
 from traceviz_dag.show.screens import names
 from traceviz_dag.show.screens.bundles import Bundle
 from traceviz_dag.show.screens.iteration_lanes import (
-    CATEGORIES,
     KERNEL_NAMES,
     OfAllRanks,
     rank_bundle,
@@ -54,8 +53,6 @@ _EVIDENCE = (
     *("phase_evidence", "phase_rule", "dimension_evidence", "dimension_rule", "dimension_candidates"),
     *("step_evidence", "producer_evidence", "matched_by"),
 )
-KERNEL_KINDS = CATEGORIES
-"""Kinds of lanes of streams and dimensions."""
 
 _TIMES = ("start_ns", "duration_ns", "run", "iteration", "rank", "name")
 MOST_PLACED = 64

@@ -18,7 +18,7 @@ from traceviz_dag.simulate.tree import (
     op,
     py,
 )
-from traceviz_dag.vocabulary import Dimension, Kind, Phase
+from traceviz_dag.vocabulary import Dimension, Kind
 
 GROUP_OF = {
     "tp": "TENSOR_MODEL_PARALLEL_GROUP",
@@ -130,7 +130,6 @@ def communicate(
     asynchronous: bool = False,
     records: str = "",
     current: str = "compute",
-    phase: Phase | None = None,
     members: int = 2,
 ) -> Row:
     """The call chain of a collective down to its launch.
@@ -153,7 +152,6 @@ def communicate(
             records=records,
             call="cudaLaunchKernelExC",
             collective=what,
-            phase=phase,
             grid=24,
             block=544,
             registers=96,

@@ -18,6 +18,7 @@ from traceviz_dag.show.terminal.glyphs import cut, flat
 from traceviz_dag.show.terminal.lines import LinesView
 from traceviz_dag.show.terminal.look import Look
 from traceviz_dag.show.terminal.prompt import Prompt
+from traceviz_dag.show.terminal.timeline.words import exact
 from traceviz_dag.show.terminal.tree.lines import TreeLines, heading
 
 _DETAIL_LINES = 4
@@ -275,23 +276,19 @@ class TreeApp(TerminalApp):
             lines.append(f"host {_seconds(entry.start_ns)} to {_seconds(entry.start_ns + entry.span_ns)} s")
         elif entry.of is Of.PATH:
             many = "1 range" if entry.count == 1 else f"{entry.count:,} ranges"
-            lines.append(f"{many}, the first at {_seconds(entry.start_ns)} s; host {_exact(entry.span_ns)}")
+            lines.append(f"{many}, the first at {_seconds(entry.start_ns)} s; host {exact(entry.span_ns)}")
         elif entry.of is not Of.OUTSIDE:
             many = f" in {entry.count:,} together" if entry.count > 1 else ""
-            lines.append(f"{entry.kind}; {_exact(entry.span_ns)}{many}")
+            lines.append(f"{entry.kind}; {exact(entry.span_ns)}{many}")
         if entry.gpu_start_ns is None or entry.gpu_end_ns is None:
             return [*lines, "launched nothing"]
-        times = f"GPU {_seconds(entry.gpu_start_ns)} to {_seconds(entry.gpu_end_ns)} s; busy {_exact(entry.busy_ns)}"
+        times = f"GPU {_seconds(entry.gpu_start_ns)} to {_seconds(entry.gpu_end_ns)} s; busy {exact(entry.busy_ns)}"
         if entry.of in (Of.NAME, Of.OPERATION):
             return [*lines, times]
-        lines.append(f"{times}; idle {_exact(entry.idle_ns)}")
+        lines.append(f"{times}; idle {exact(entry.idle_ns)}")
         lines.append(f"{entry.operations:,} launched: kernels and memory operations")
         return lines
 
 
 def _seconds(nanoseconds: int) -> str:
     return f"{nanoseconds / 1e9:,.6f}"
-
-
-def _exact(nanoseconds: int) -> str:
-    return f"{nanoseconds:,} ns"
