@@ -55,13 +55,13 @@ def waits(
 
 
 def _answer(iteration: StoredIteration) -> dict[str, Any]:
-    from traceviz_dag.analyze.causes.cost_rows import costs_and_gains
     from traceviz_dag.analyze.slow_ranks import slow_ranks
-    from traceviz_dag.analyze.waits.blame import blame_matrix, delays_by, late_ranks, wait_and_transfer, wait_basis
+    from traceviz_dag.analyze.waits.blame import blame_matrix, delays_by, late_ranks, wait_basis
     from traceviz_dag.analyze.waits.experts import expert_load
     from traceviz_dag.analyze.waits.links import link_speeds
     from traceviz_dag.lake.summaries import computation_by_kernel, cut_steps
     from traceviz_dag.pipeline.across_ranks import expert_exchanges
+    from traceviz_dag.tables.questions import DELAY_COSTS_SQL, WAIT_PARTS_SQL
 
     collectives = iteration.table("collectives")
     step_ns = iteration.step_ns
@@ -79,9 +79,11 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
         "stages": delays_by(late, _stages(iteration), "stage").to_pylist(),
         "links": link_speeds(collectives).to_pylist(),
         "experts": expert_load(expert_exchanges(iteration, collectives)).to_pylist(),
-        "communication": wait_and_transfer(collectives).to_pylist(),
+        "communication": iteration.ask(WAIT_PARTS_SQL, collectives=collectives).to_pylist(),
         "matrix": blame_matrix(collectives).to_pylist(),
-        "costs": costs_and_gains(iteration.table("delay_costs").to_pylist(), iteration.table("what_if").to_pylist()),
+        "costs": iteration.ask(
+            DELAY_COSTS_SQL, delay_costs=iteration.table("delay_costs"), what_if=iteration.table("what_if")
+        ).to_pylist(),
     }
     nodes = _nodes(iteration)
     return answer | {"nodes": delays_by(late, nodes, "node").to_pylist()}

@@ -103,13 +103,18 @@ PATH_HOSTS = View(
 VIEWS = (KERNELS_ALIGNED, PATH_PROFILES, PATH_HOSTS)
 
 
-def rows_of_view(view: View, **tables: pa.Table) -> pa.Table:
-    """What a view gives of tables that need not be in a lake.
+def rows_of_query(sql: str, run: str, iteration: int, **tables: pa.Table) -> pa.Table:
+    """What a query gives of tables of one iteration that need not be in a lake.
 
     Args:
-        tables: what its query names, with the partition columns that it uses.
+        sql: the query of a view, or one of ``tables.questions``.
+        tables: what it names; partition columns are added where they lack.
     """
+    place = {"run": run, "iteration": iteration}
     with scratch_database() as connection:
         for name, table in tables.items():
-            connection.register(name, table)
-        return connection.sql(view.sql).to_arrow_table()
+            lacking = [column for column in place if column not in table.column_names]
+            columns = [*table.columns, *(pa.repeat(place[column], table.num_rows) for column in lacking)]
+            connection.register(name, pa.table(columns, [*table.column_names, *lacking]))
+        asked = {name: value for name, value in place.items() if f"${name}" in sql}
+        return connection.execute(sql, asked).to_arrow_table()

@@ -54,6 +54,7 @@ from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.classify.topology.unite import topology_tables
 from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.lake.across_ranks_views import rows_of_query
 from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.partition_keys import iteration_key
@@ -229,6 +230,10 @@ class StoredIteration:
         if not self.lake.partitions("overlap", self.run, self.iteration):
             return None
         return step_time(self.lake.table("overlap", self.run, self.iteration).arrow(WINDOW_COLUMNS))
+
+    def ask(self, sql: str, **tables: pa.Table) -> pa.Table:
+        """What ``rows_of_query`` gives of tables of this iteration."""
+        return rows_of_query(sql, self.run, self.iteration, **tables)
 
     def table(self, name: str) -> pa.Table:
         """A table across ranks: as it is in the lake, else computed; findings from the other tables in the lake."""

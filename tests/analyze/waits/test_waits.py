@@ -25,15 +25,17 @@ from tests.analyze.naive_measures import EPOCH_NS, kernel
 from tests.sets import fast
 from traceviz_dag.analyze.across_invariants import collectives_violations
 from traceviz_dag.analyze.clocks.clocks import solve_clocks
-from traceviz_dag.analyze.waits.blame import blame_matrix, delays_by, late_ranks, wait_and_transfer
+from traceviz_dag.analyze.waits.blame import blame_matrix, delays_by, late_ranks
 from traceviz_dag.analyze.waits.collectives import collectives_table
 from traceviz_dag.analyze.waits.experts import expert_load
 from traceviz_dag.analyze.waits.links import link_groups, link_speeds
 from traceviz_dag.analyze.waits.waits import charge_waits
+from traceviz_dag.lake.across_ranks_views import rows_of_query
 from traceviz_dag.pipeline.across_ranks import StoredIteration, expert_exchanges
 from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.settings import Era, Faults, Graphs, Recompute, Transformer
 from traceviz_dag.tables import COLLECTIVES, KERNELS
+from traceviz_dag.tables.questions import WAIT_PARTS_SQL
 
 JOB = {
     "tp": 2,
@@ -334,8 +336,9 @@ def test_whatever_the_rows_and_clocks_a_wait_is_within_its_kernel_or_has_a_reaso
         assert (row["late_compute_ns"] is None) == (row["clocks"] is None)
         assert row["fault"] is not None or row["members_found"] == (row["members"] or row["members_found"])
     late_ranks(table, 100)
-    for function in (blame_matrix, wait_and_transfer, link_speeds):
+    for function in (blame_matrix, link_speeds):
         function(table)
+    rows_of_query(WAIT_PARTS_SQL, "job", 7, collectives=table)
 
 
 @pytest.mark.parametrize("folder", fast(["hta", "tracelens"], "tracelens"))
@@ -353,7 +356,7 @@ def test_real_traces_of_few_ranks_of_larger_jobs_are_kept_row_by_row(shared_data
 
 def test_waits_and_transfers_add_up_over_dimensions():
     table = charged_collectives(job(Faults(slow_gpu=5)))
-    split = wait_and_transfer(table)
+    split = rows_of_query(WAIT_PARTS_SQL, "job", 7, collectives=table)
     names = ("hidden_wait_ns", "exposed_wait_ns", "hidden_transfer_ns", "exposed_transfer_ns")
     total = sum(np.sum(split[name].to_numpy()) for name in names)
     assert total == sum(table["duration_ns"].to_pylist())

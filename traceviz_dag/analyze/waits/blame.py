@@ -228,22 +228,6 @@ def delays_by(late: pa.Table, place_of: Mapping[int, int | None], name: str) -> 
     return table.sort_by([("own_ns", "descending")])
 
 
-def wait_and_transfer(collectives: pa.Table) -> pa.Table:
-    """Hidden and exposed communication, each split into wait and transfer.
-
-    Returns:
-        A row a dimension: ``kernels``, ``hidden_wait_ns``, ``exposed_wait_ns``, ``hidden_transfer_ns``,
-        ``exposed_transfer_ns``: sums over kernels of all ranks, where kernels that run side by side each count.
-    """
-    rows = judged_waits(collectives)
-    rows = rows.set_column(rows.schema.get_field_index("dimension"), "dimension", rows["dimension"].cast(pa.string()))
-    parts = ("hidden_wait_ns", "exposed_wait_ns", "hidden_transfer_ns", "exposed_transfer_ns")
-    table = rows.group_by(["dimension"]).aggregate([("rank", "count"), *((part, "sum") for part in parts)])
-    names = {"rank_count": "kernels"} | {f"{part}_sum": part for part in parts}
-    table = table.rename_columns([names.get(name, name) for name in table.column_names])
-    return table.sort_by([("exposed_wait_ns", "descending")])
-
-
 def _usual_category(
     rows: pa.Table, late: npt.NDArray[np.int64], wait: npt.NDArray[np.int64], ranks: int
 ) -> list[str | None]:

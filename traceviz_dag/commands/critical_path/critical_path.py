@@ -85,7 +85,7 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
     steps = iteration.table("what_if").to_pylist()
     refusals = sorted({row["refusal"] for row in steps if row["refusal"] is not None and row["edit"] is None})
     known = segments.num_rows > 0
-    items, matched = iteration.table("path_items"), _matched(iteration.table("collectives"))
+    items, matched = iteration.table("path_items"), _matched(iteration)
     reasons = [*refusals, *([] if known else ["no training step is known"])]
     count = sum(row["kernels"] for row in matched["unmatched"])
     if len(iteration.ranks) > 1 and count >= NOTABLE * matched["communication_kernels"] > 0:
@@ -103,7 +103,7 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
         **matched,
         **_profiles(iteration, segments, PROFILED_BY),
         "hosts": _hosts(iteration, segments),
-        "critical_imbalance": _imbalance(iteration.table("critical_imbalance")),
+        "critical_imbalance": _imbalance(iteration),
         "legs": path_legs(segments),
     }
 
@@ -112,9 +112,9 @@ def _profiles(
     iteration: StoredIteration, segments: pa.Table, profiled_by: Sequence[str]
 ) -> dict[str, list[dict[str, Any]]]:
     """The rows of the view ``path_profiles``, summed over the steps; of each profile the longest first."""
-    from traceviz_dag.lake.across_ranks_views import PATH_PROFILES, rows_of_view
+    from traceviz_dag.lake.across_ranks_views import PATH_PROFILES
 
-    rows = rows_of_view(PATH_PROFILES, path_segments=_placed(iteration, segments))
+    rows = iteration.ask(PATH_PROFILES.sql, path_segments=segments)
     summed = rows.group_by(["profile", "name"]).aggregate([("path_ns", "sum")]).to_pylist()
     profiles: dict[str, list[dict[str, Any]]] = {}
     for by in profiled_by:
@@ -128,11 +128,11 @@ def _profiles(
 
 
 def _hosts(iteration: StoredIteration, segments: pa.Table) -> list[dict[str, Any]]:
-    """The rows of the view ``path_hosts``, summed over steps and ranks; the longest first."""
+    """What hosts do where the path runs on them, over steps and ranks; the longest first."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from traceviz_dag.lake.across_ranks_views import PATH_HOSTS, rows_of_view
+    from traceviz_dag.tables.questions import HOSTS_OF_PATH_SQL
 
     segments = segments.filter(pc.equal(segments["cause"].cast(pa.string()), "host"))
     ranks = pc.unique(segments["rank"]).to_pylist()
@@ -140,30 +140,16 @@ def _hosts(iteration: StoredIteration, segments: pa.Table) -> list[dict[str, Any
         return []
     kernels = pa.concat_tables([iteration.kernels(rank, _LAUNCHES) for rank in ranks], promote_options="permissive")
     gaps = iteration.lake.query_iteration(_GAPS_SQL, run=iteration.run, iteration=iteration.iteration)
-    tables = {"path_segments": segments, "kernels": kernels, "gpu_gaps": gaps}
-    rows = rows_of_view(PATH_HOSTS, **{name: _placed(iteration, table) for name, table in tables.items()})
-    rows = rows.append_column("place", pc.coalesce(rows["caller"], rows["module"]))
-    summed = rows.group_by(["operation", "place"]).aggregate([("path_ns", "sum"), ("launches", "sum")])
-    found = summed.rename_columns(["operation", "place", "path_ns", "launches"]).to_pylist()
-    return sorted(found, key=lambda row: (-row["path_ns"], str(row["operation"]), str(row["place"])))
+    rows = iteration.ask(HOSTS_OF_PATH_SQL, path_segments=segments, kernels=kernels, gpu_gaps=gaps)
+    return rows.select(["operation", "place", "path_ns", "launches"]).to_pylist()
 
 
-def _placed(iteration: StoredIteration, table: pa.Table) -> pa.Table:
-    """The table with the partition columns of its iteration."""
-    import pyarrow as pa
-
-    for name, value in (("iteration", pa.scalar(iteration.iteration, pa.int64())), ("run", pa.scalar(iteration.run))):
-        if name not in table.column_names:
-            table = table.add_column(0, name, pa.repeat(value, table.num_rows))
-    return table
-
-
-def _imbalance(table: pa.Table) -> list[dict[str, Any]]:
+def _imbalance(iteration: StoredIteration) -> list[dict[str, Any]]:
     """The rows of the table ``critical_imbalance``, summed over the steps; the largest first."""
-    sums = [f"{name}_ns" for name in ("path", "mean", "imbalance")]
-    summed = table.group_by("category").aggregate([(name, "sum") for name in sums])
-    rows = summed.select(["category", *(f"{name}_sum" for name in sums)]).rename_columns(["category", *sums])
-    return sorted(rows.to_pylist(), key=lambda row: (-row["imbalance_ns"], row["category"]))
+    from traceviz_dag.tables.questions import IMBALANCE_SQL
+
+    rows = iteration.ask(IMBALANCE_SQL, critical_imbalance=iteration.table("critical_imbalance"))
+    return rows.drop_columns(["ranks"]).to_pylist()
 
 
 def _edges(iteration: StoredIteration) -> list[dict[str, Any]]:
@@ -187,13 +173,15 @@ def _edges(iteration: StoredIteration) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: -row["edges"])
 
 
-def _matched(collectives: pa.Table) -> dict[str, Any]:
+def _matched(iteration: StoredIteration) -> dict[str, Any]:
     """How many kernels communicate, and which of them are not matched with all their members, by fault."""
-    counted = collectives.group_by("fault").aggregate([([], "count_all")]).to_pylist()
-    faults = [{"fault": row["fault"], "kernels": row["count_all"]} for row in counted if row["fault"] is not None]
+    from traceviz_dag.tables.questions import UNMATCHED_SQL
+
+    collectives = iteration.table("collectives")
+    rows = iteration.ask(UNMATCHED_SQL, collectives=collectives).select(["fault", "kernels"]).to_pylist()
     return {
         "communication_kernels": collectives.num_rows,
-        "unmatched": sorted(faults, key=lambda row: (-row["kernels"], row["fault"])),
+        "unmatched": [row for row in rows if row["fault"] is not None],
     }
 
 

@@ -28,7 +28,7 @@ from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, table, top
 from traceviz_dag.show.report.parts.what_if import USUAL_SQL
 from traceviz_dag.show.report.ranges import Range, gains, signed
-from traceviz_dag.tables.causes import PATH_HOSTS_SQL
+from traceviz_dag.tables.questions import HOSTS_OF_PATH_SQL, IMBALANCE_SQL
 from traceviz_dag.vocabulary import Category
 
 SEGMENTS_SQL = """
@@ -43,13 +43,6 @@ GROUP BY ALL ORDER BY path_ns DESC, part
 """
 
 WHAT_SQL = "CASE WHEN cause IN ('work', 'transfer', 'unmatched') THEN coalesce(category, 'unclassified') ELSE cause END"
-
-IMBALANCE_SQL = """
-SELECT category, sum(path_ns)::BIGINT AS path_ns, sum(mean_ns)::BIGINT AS mean_ns, max(ranks) AS ranks,
-    sum(imbalance_ns)::BIGINT AS imbalance_ns
-FROM critical_imbalance WHERE run = $run AND iteration = $iteration
-GROUP BY category ORDER BY imbalance_ns DESC, category
-"""
 
 GAINS_SQL = """
 SELECT step, edit, rank, dimension, factor, step_ns, predicted_step_ns, gain_ns, gain_low_ns, gain_high_ns,
@@ -66,13 +59,6 @@ WHERE run = $run AND iteration = $iteration
 EDGES_SQL = """
 SELECT kind, edge_evidence, count(*) AS edges FROM path_edges
 WHERE run = $run AND iteration = $iteration GROUP BY ALL ORDER BY edges DESC, kind, edge_evidence
-"""
-
-HOSTS_SQL = f"""
-SELECT operation, coalesce(caller, module) AS place, sum(path_ns)::BIGINT AS path_ns, sum(launches)::BIGINT AS launches,
-    (SELECT sum(duration_ns)::BIGINT FROM path_segments WHERE run = $run AND iteration = $iteration) AS steps_ns
-FROM ({PATH_HOSTS_SQL}) WHERE run = $run AND iteration = $iteration
-GROUP BY ALL ORDER BY path_ns DESC, operation, place
 """
 
 _CAUSES = {
@@ -184,7 +170,7 @@ def _sum(asked: Asked) -> list[Markup | str]:
 
 def _hosts(page: Page) -> Markup:
     """What hosts do where the path runs on them, where that is more than a little."""
-    asked = page.book.ask("Hosts on the critical path", HOSTS_SQL)
+    asked = page.book.ask("Hosts on the critical path", HOSTS_OF_PATH_SQL)
     steps_ns = asked.rows[0]["steps_ns"] if asked.rows else 0
     if sum(row["path_ns"] for row in asked.rows) <= NOTABLE * steps_ns:
         return Markup("")

@@ -25,6 +25,7 @@ from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.heat_map import heat_map
 from traceviz_dag.show.report.parts.part import Page, Part, data_rows, paragraph, percent, section, table, top
 from traceviz_dag.show.report.ranges import signed
+from traceviz_dag.tables.questions import DELAY_COSTS_SQL, UNMATCHED_SQL, WAIT_PARTS_SQL
 from traceviz_dag.tables.rows import RankClockRow, columns_of
 
 LATE_SQL = """
@@ -53,39 +54,10 @@ GROUP BY waiting.place, late.place, dimension
 ORDER BY wait_ns DESC, waiting, late, dimension
 """
 
-COSTS_SQL = """
-WITH costs AS (
-    SELECT rank, stage, cause, sum(cost_ns)::BIGINT AS cost_ns, sum(direct_ns)::BIGINT AS direct_ns,
-        sum(passed_on_ns)::BIGINT AS passed_on_ns
-    FROM delay_costs WHERE run = $run AND iteration = $iteration GROUP BY rank, stage, cause
-), gains AS (
-    SELECT rank, sum(gain_ns)::BIGINT AS gain_ns FROM what_if
-    WHERE run = $run AND iteration = $iteration AND edit = 'fix_rank' AND refusal IS NULL GROUP BY rank
-)
-SELECT rank, stage, cause, cost_ns, direct_ns, passed_on_ns, cost_ns / sum(cost_ns) OVER () AS cost_share, gain_ns
-FROM costs LEFT JOIN gains USING (rank) ORDER BY cost_ns DESC, rank NULLS LAST, cause
-"""
-"""As ``analyze.causes.cost_rows.costs_and_gains`` has them."""
-
-PARTS_SQL = """
-SELECT dimension, count(*) AS kernels, sum(hidden_wait_ns)::BIGINT AS hidden_wait_ns,
-    sum(exposed_wait_ns)::BIGINT AS exposed_wait_ns, sum(hidden_transfer_ns)::BIGINT AS hidden_transfer_ns,
-    sum(exposed_transfer_ns)::BIGINT AS exposed_transfer_ns
-FROM collectives
-WHERE run = $run AND iteration = $iteration AND coalesce(wait_aligned_ns, wait_by_duration_ns) IS NOT NULL
-    AND fault IS NULL
-GROUP BY dimension ORDER BY exposed_wait_ns DESC, dimension
-"""
-
 MATCHED_SQL = """
 SELECT dimension, matched_by, fault, coalesce(aligned_refusal, recorded_refusal) AS refusal, count(*) AS kernels
 FROM collectives WHERE run = $run AND iteration = $iteration
 GROUP BY ALL ORDER BY kernels DESC, dimension, matched_by, fault, refusal
-"""
-
-FAULTS_SQL = """
-SELECT fault, count(*) AS kernels, (sum(count(*)) OVER ())::BIGINT AS of_kernels FROM collectives
-WHERE run = $run AND iteration = $iteration GROUP BY fault ORDER BY kernels DESC, fault
 """
 
 LINKS_SQL = """
@@ -333,7 +305,7 @@ def _did(asked: Asked, row: Mapping[str, Any]) -> Markup:
 
 def _costs(page: Page) -> Markup:
     """The first causes of waits, each beside what fixing its rank gains."""
-    asked = page.book.ask("First causes of waits", COSTS_SQL)
+    asked = page.book.ask("First causes of waits", DELAY_COSTS_SQL)
     if not asked.rows:
         return Markup("")
     shown, left = top(asked.rows, "causes", _MOST_CAUSES)
@@ -361,7 +333,7 @@ def _costs(page: Page) -> Markup:
 
 
 def _by_dimension(page: Page) -> Markup:
-    asked = page.book.ask("Waits and transfers by dimension, sums over kernels", PARTS_SQL)
+    asked = page.book.ask("Waits and transfers by dimension, sums over kernels", WAIT_PARTS_SQL)
     bars = [
         Bar(
             printable(row["dimension"] or "unknown"),
@@ -436,7 +408,7 @@ def _experts(page: Page) -> Markup:
 
 
 def _matching(page: Page) -> Markup:
-    asked = page.book.ask("Communication that is not matched, or not wholly", FAULTS_SQL)
+    asked = page.book.ask("Communication that is not matched, or not wholly", UNMATCHED_SQL)
     total = asked.rows[0]["of_kernels"]
     faults = [row for row in asked.rows if row["fault"] is not None]
     if not faults:

@@ -1,0 +1,54 @@
+"""Questions that commands and the report ask alike of the tables of one iteration, ``$run`` and ``$iteration``."""
+
+from __future__ import annotations
+
+from traceviz_dag.tables.causes import PATH_HOSTS_SQL
+
+DELAY_COSTS_SQL = """
+WITH costs AS (
+    SELECT rank, stage, cause, sum(cost_ns)::BIGINT AS cost_ns, sum(direct_ns)::BIGINT AS direct_ns,
+        sum(passed_on_ns)::BIGINT AS passed_on_ns
+    FROM delay_costs WHERE run = $run AND iteration = $iteration GROUP BY rank, stage, cause
+), gains AS (
+    SELECT rank, sum(gain_ns)::BIGINT AS gain_ns FROM what_if
+    WHERE run = $run AND iteration = $iteration AND edit = 'fix_rank' AND refusal IS NULL GROUP BY rank
+)
+SELECT rank, stage, cause, cost_ns, direct_ns, passed_on_ns, cost_ns / sum(cost_ns) OVER () AS cost_share, gain_ns
+FROM costs LEFT JOIN gains USING (rank) ORDER BY cost_ns DESC, rank NULLS LAST, cause
+"""
+"""Costs over the steps of an iteration by rank (NULL: nobody known) and cause, each beside the gain of fixing the rank,
+with all its causes, where that is predicted."""
+
+WAIT_PARTS_SQL = """
+SELECT dimension, count(*) AS kernels, sum(hidden_wait_ns)::BIGINT AS hidden_wait_ns,
+    sum(exposed_wait_ns)::BIGINT AS exposed_wait_ns, sum(hidden_transfer_ns)::BIGINT AS hidden_transfer_ns,
+    sum(exposed_transfer_ns)::BIGINT AS exposed_transfer_ns
+FROM collectives
+WHERE run = $run AND iteration = $iteration AND coalesce(wait_aligned_ns, wait_by_duration_ns) IS NOT NULL
+    AND fault IS NULL
+GROUP BY dimension ORDER BY exposed_wait_ns DESC, dimension
+"""
+"""Hidden and exposed communication, each split into wait and transfer: sums over the kernels of all ranks whose wait is
+known, where kernels that run side by side each count."""
+
+UNMATCHED_SQL = """
+SELECT fault, count(*) AS kernels, (sum(count(*)) OVER ())::BIGINT AS of_kernels FROM collectives
+WHERE run = $run AND iteration = $iteration GROUP BY fault ORDER BY kernels DESC, fault
+"""
+"""Communication kernels by what keeps them from being matched with all their members; NULL for those that are."""
+
+IMBALANCE_SQL = """
+SELECT category, sum(path_ns)::BIGINT AS path_ns, sum(mean_ns)::BIGINT AS mean_ns, max(ranks) AS ranks,
+    sum(imbalance_ns)::BIGINT AS imbalance_ns
+FROM critical_imbalance WHERE run = $run AND iteration = $iteration
+GROUP BY category ORDER BY imbalance_ns DESC, category
+"""
+"""What the critical path has of a category beyond the mean rank, over the steps."""
+
+HOSTS_OF_PATH_SQL = f"""
+SELECT operation, coalesce(caller, module) AS place, sum(path_ns)::BIGINT AS path_ns, sum(launches)::BIGINT AS launches,
+    (SELECT sum(duration_ns)::BIGINT FROM path_segments WHERE run = $run AND iteration = $iteration) AS steps_ns
+FROM ({PATH_HOSTS_SQL}) WHERE run = $run AND iteration = $iteration
+GROUP BY ALL ORDER BY path_ns DESC, operation, place
+"""
+"""Hosts on the critical path, over steps and ranks: time until each launch, by what launches and where."""
