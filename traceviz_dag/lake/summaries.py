@@ -60,7 +60,9 @@ SELECT
     CAST(round(sum(communication_ns) / any_value(ranks)) AS BIGINT) AS communication_ns,
     CAST(round(sum(hidden_ns) / any_value(ranks)) AS BIGINT) AS hidden_ns,
     CAST(round(sum(exposed_ns) / any_value(ranks)) AS BIGINT) AS exposed_ns,
-    sum(hidden_ns) / nullif(sum(communication_ns), 0) AS hidden_share
+    sum(hidden_ns) / nullif(sum(communication_ns), 0) AS hidden_share,
+    CAST(max(exposed_ns) AS BIGINT) AS most_exposed_ns,
+    arg_max(rank, (exposed_ns, -rank)) AS most_exposed_rank
 FROM by_rank, ranks
 GROUP BY dimension
 ORDER BY exposed_ns DESC, dimension
@@ -242,7 +244,8 @@ def communication_by_dimension(lake: Lake, run: str, iteration: int) -> pa.Table
     A rank with several training steps enters with their mean. Columns: dimension, communication_ns, hidden_ns,
     exposed_ns, hidden_share; most exposed first. Dimensions overlap each other, so their times do not add up.
     """
-    return lake.query_iteration(DIMENSIONS_SQL, run=run, iteration=iteration)
+    rows = lake.query_iteration(DIMENSIONS_SQL, run=run, iteration=iteration)
+    return rows.drop_columns(["most_exposed_ns", "most_exposed_rank"])
 
 
 class Windows(TypedDict):

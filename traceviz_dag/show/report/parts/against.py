@@ -10,12 +10,12 @@ from markupsafe import Markup
 from traceviz_dag.analyze.nights import OTHER_RANKS, Delta, Measures, Tolerances, judge_nights
 from traceviz_dag.analyze.step_parts import IDLE
 from traceviz_dag.analyze.wording import duration, share
+from traceviz_dag.lake.summaries import DIMENSIONS_SQL
 from traceviz_dag.printable import printable
 from traceviz_dag.show.figures.path_lanes import part_named
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars, trend
 from traceviz_dag.show.report.evidence import Asked, Book
-from traceviz_dag.show.report.parts.overlap import DIMENSIONS_SQL
 from traceviz_dag.show.report.parts.overview import STEP_PARTS, STEP_SQL, TREND_SQL
 from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, sentence, table, top
 from traceviz_dag.show.report.ranges import signed

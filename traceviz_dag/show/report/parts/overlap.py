@@ -5,25 +5,10 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from traceviz_dag.analyze.wording import duration, share
-from traceviz_dag.lake.summaries import MEASURED_SQL
+from traceviz_dag.lake.summaries import DIMENSIONS_SQL
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, table
-
-DIMENSIONS_SQL = f"""
-{MEASURED_SQL},
-ranks AS (SELECT count(DISTINCT rank) AS ranks FROM measured), each AS (
-    SELECT rank, dimension, avg(communication_ns) AS communication_ns, avg(hidden_ns) AS hidden_ns,
-        avg(exposed_ns) AS exposed_ns
-    FROM measured WHERE dimension <> 'all' GROUP BY rank, dimension
-)
-SELECT dimension, count(*) AS ranks_with, any_value(ranks) AS ranks,
-    round(sum(communication_ns) / any_value(ranks))::BIGINT AS communication_ns,
-    round(sum(hidden_ns) / any_value(ranks))::BIGINT AS hidden_ns,
-    round(sum(exposed_ns) / any_value(ranks))::BIGINT AS exposed_ns,
-    max(exposed_ns)::BIGINT AS most_exposed_ns, arg_max(rank, (exposed_ns, -rank)) AS most_exposed_rank
-FROM each, ranks GROUP BY dimension ORDER BY exposed_ns DESC, dimension
-"""
 
 RANKS_SQL = """
 SELECT rank, step, window_end_ns - window_start_ns AS window_ns, compute_ns, communication_ns, hidden_ns, exposed_ns,
