@@ -11,7 +11,7 @@ from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap, gpu_overlap
 from traceviz_dag.analyze.nsys.summary import by_name
 from traceviz_dag.analyze.step_windows import gpu_windows
-from traceviz_dag.arrays import NONE, Int64, lookup
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.nsys.iterations import Iterations, NamedRanges, find_iterations
@@ -31,17 +31,11 @@ class IterationMeasures:
 
 def iterations_of(profile: NsysProfile, activity: Activity, rules: Rules) -> Iterations:
     """The iterations of the process that used a GPU most."""
-    processes, counts = np.unique(activity.process, return_counts=True)
-    process = int(processes[counts.argmax()])
-    mine = activity.take(activity.process == process)
-    kernels = mine.take(mine.kernel)
-    # Iterations are times of the host: a kernel counts where it was launched, as far as that is known.
-    calls = profile.rows("calls", "start_ns", of=processes_of([mine]))
-    call = calls.place(kernels.launch)
-    times_ns = np.where(call == NONE, kernels.starts, lookup(calls.integers("start_ns"), call))
+    mine, times_ns, _ = _of_main_process(profile, activity)
+    kernels, times_ns = mine.take(mine.kernel), times_ns[mine.kernel]
     order = np.argsort(times_ns, kind="stable")
     return find_iterations(
-        ranges_of_process(profile, process),
+        ranges_of_process(profile, int(mine.process[0])),
         int(times_ns.min(initial=mine.starts.min())),
         int(mine.ends.max()),
         times_ns[order],
@@ -53,15 +47,23 @@ def iterations_of(profile: NsysProfile, activity: Activity, rules: Rules) -> Ite
 def windows_on_gpu(profile: NsysProfile, activity: Activity, rules: Rules) -> tuple[Iterations, WindowFrom]:
     """The iterations of a GPU with their windows, and what these are."""
     found = iterations_of(profile, activity, rules)
+    mine, times_ns, launched = _of_main_process(profile, activity)
+    place = np.searchsorted(found.start_ns, times_ns, side="right") - 1
+    step = np.where((place >= 0) & (times_ns < lookup(found.end_ns, place)), place, NONE)
+    start, end, source = gpu_windows(mine.starts, mine.ends, step, launched, found.start_ns, found.end_ns)
+    return replace(found, start_ns=start, end_ns=end), source
+
+
+def _of_main_process(profile: NsysProfile, activity: Activity) -> tuple[Activity, Int64, Bool]:
+    """What the process that used a GPU most did on it, the host's time of each operation, and whether that is known.
+
+    Iterations are times of the host: an operation counts where it was launched, else where it ran.
+    """
     processes, counts = np.unique(activity.process, return_counts=True)
     mine = activity.take(activity.process == int(processes[counts.argmax()]))
     calls = profile.rows("calls", "start_ns", of=processes_of([mine]))
     call = calls.place(mine.launch)
-    times_ns = np.where(call == NONE, mine.starts, lookup(calls.integers("start_ns"), call))
-    place = np.searchsorted(found.start_ns, times_ns, side="right") - 1
-    step = np.where((place >= 0) & (times_ns < lookup(found.end_ns, place)), place, NONE)
-    start, end, source = gpu_windows(mine.starts, mine.ends, step, call != NONE, found.start_ns, found.end_ns)
-    return replace(found, start_ns=start, end_ns=end), source
+    return mine, np.where(call == NONE, mine.starts, lookup(calls.integers("start_ns"), call)), call != NONE
 
 
 def ranges_of_process(profile: NsysProfile, process: int) -> NamedRanges:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -59,6 +59,16 @@ class Opened:
     def gpus(self, wanted: Sequence[str]) -> list[Activity]:
         """What the GPUs did."""
         return activities(self.profile, self.rules, gpu_numbers(wanted))
+
+    def rows(
+        self, wanted: Sequence[str], measured: Callable[[NsysProfile, Activity, Clip | None], Iterable[Any]]
+    ) -> list[dict[str, Any]]:
+        """What is measured of each GPU in the window, as rows that begin with its number."""
+        return [
+            {"device": part.device, **asdict(one)}
+            for part in self.gpus(wanted)
+            for one in measured(self.profile, part, self.window)
+        ]
 
 
 def opened(path: Path, home: Path, trim: tuple[float, float] | None = None, rules: Path | None = None) -> Opened:

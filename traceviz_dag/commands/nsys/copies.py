@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from traceviz_dag.analyze.nsys.copies import copies as measured
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
@@ -23,11 +21,7 @@ def copies(
     asynchronous if Async is in its name; a copy from or to pageable memory may hold the host up nevertheless.
     """
     given = opened(path, home, trim)
-    rows = [
-        {"device": part.device, **asdict(one)}
-        for part in given.gpus(gpu)
-        for one in measured(given.profile, part, given.window)
-    ]
+    rows = given.rows(gpu, measured)
     if json:
         print_json(rows)
         return

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from traceviz_dag.analyze.nsys.launches import SOON_NS
 from traceviz_dag.analyze.nsys.launches import launches as measured
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
@@ -26,11 +24,7 @@ def launches(
     soon, the GPU waits for the host. Operations whose launch is not recorded count in their number only.
     """
     given = opened(path, home, trim)
-    rows = [
-        {"device": part.device, **asdict(one)}
-        for part in given.gpus(gpu)
-        for one in measured(given.profile, part, given.window)
-    ]
+    rows = given.rows(gpu, measured)
     if json:
         print_json(rows)
         return

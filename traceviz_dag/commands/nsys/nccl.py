@@ -47,11 +47,7 @@ def nccl(
     if slow is not None:
         _slow(given, gpu, slow, json)
         return
-    rows = [
-        {"device": part.device, **asdict(one)}
-        for part in given.gpus(gpu)
-        for one in communication(given.profile, part, given.window)
-    ]
+    rows = given.rows(gpu, communication)
     if json:
         print_json(rows)
         return
