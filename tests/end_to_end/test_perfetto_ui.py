@@ -9,7 +9,8 @@ import pytest
 
 from tests.end_to_end.conftest import program
 from traceviz_dag.read.perfetto.engines import wasm_folder
-from traceviz_dag.show.perfetto.ui import PIPELINE_COMMANDS, serve_trace
+from traceviz_dag.show.perfetto.ui import PIPELINE_COMMANDS
+from traceviz_dag.show.web.opened_trace import serve_trace
 
 pytestmark = pytest.mark.long
 

@@ -190,7 +190,8 @@ def open_ui(
 
     from traceviz_dag.pipeline.perfetto_export import export_iteration
     from traceviz_dag.read.perfetto.engines import wasm_folder
-    from traceviz_dag.show.perfetto.ui import EXPAND_ALL, PIPELINE_COMMANDS, serve_trace
+    from traceviz_dag.show.perfetto.ui import EXPAND_ALL, PIPELINE_COMMANDS
+    from traceviz_dag.show.web.opened_trace import serve_trace
 
     partial: list[Completeness] = []
     exported = trace is None or trace.is_dir() or real_path(home) / "perfetto" in real_path(trace).parents

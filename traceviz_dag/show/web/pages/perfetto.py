@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mimetypes
 from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -15,7 +14,7 @@ from starlette.responses import FileResponse
 from starlette.routing import BaseRoute, Route
 
 from traceviz_dag.read.perfetto.engines import wasm_folder
-from traceviz_dag.show.perfetto.ui import PIPELINE_COMMANDS, UI_POLICY, ui_file
+from traceviz_dag.show.perfetto.ui import PIPELINE_COMMANDS, UI_POLICY, kind_of, ui_file
 from traceviz_dag.show.web.contents import TRACE_ENDINGS, held_file
 from traceviz_dag.show.web.layout import link
 from traceviz_dag.vocabulary import PERFETTO_FOLDER
@@ -32,9 +31,7 @@ def routes(home: Path) -> Sequence[BaseRoute]:
         path = None if wasm is None else ui_file(wasm, request.path_params["name"])
         if path is None:
             raise HTTPException(HTTPStatus.NOT_FOUND, "The Perfetto UI has no such file, or is not installed.")
-        kind = "application/wasm" if path.suffix == ".wasm" else mimetypes.guess_type(path.name)[0]
-        headers = {"content-security-policy": UI_POLICY}
-        return FileResponse(path, media_type=kind or "application/octet-stream", headers=headers)
+        return FileResponse(path, media_type=kind_of(path), headers={"content-security-policy": UI_POLICY})
 
     def trace(request: Request) -> FileResponse:
         path = held_file(home, PERFETTO_FOLDER, request.path_params["name"], TRACE_ENDINGS)

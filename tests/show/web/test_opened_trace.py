@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from traceviz_dag.errors import BadInputError, UsageError
-from traceviz_dag.show.perfetto.ui import PUBLIC_UI, serve_trace
+from traceviz_dag.show.web.opened_trace import PUBLIC_UI, serve_trace
 
 TRACE = '{"traceEvents": [{"ph": "X", "name": "e", "pid": 1, "tid": 1, "ts": 1770682389013347.357, "dur": 1}]}'
 
@@ -40,7 +40,7 @@ def get(url: str, path: str, **headers: str) -> tuple[int, dict[str, str], bytes
     connection = http.client.HTTPConnection("127.0.0.1", parts.port, timeout=10)
     connection.request("GET", path, headers=headers)
     response = connection.getresponse()
-    return response.status, dict(response.getheaders()), response.read()
+    return response.status, {name.title(): value for name, value in response.getheaders()}, response.read()
 
 
 def test_the_token_opens_the_ui_and_the_trace_without_losing_a_nanosecond(ui: Path, trace: Path) -> None:
