@@ -11,11 +11,19 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
-from traceviz_dag.analyze.wording import duration, share
+from traceviz_dag.analyze.wording import duration
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import Band, draw_boxes
 from traceviz_dag.show.page.facts import lead_in, lost_ranks, place, steps_left_out
-from traceviz_dag.show.page.gain_rows import MOST_ROWS, changes_step, gain_findings, is_gain, refused_edits
+from traceviz_dag.show.page.gain_rows import (
+    MOST_ROWS,
+    changes_step,
+    gain_findings,
+    is_gain,
+    refused_edits,
+    signed,
+    signed_share,
+)
 from traceviz_dag.show.page.page import (
     MARGIN,
     WIDTH,
@@ -104,16 +112,8 @@ def _label(row: Mapping[str, Any], steps: int) -> str:
 
 
 def _measures(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
-    gain, low, high = (_signed(row[name]) for name in ("gain_ns", "gain_low_ns", "gain_high_ns"))
-    return gain, _share(row["gain_ns"], row["step_ns"]), low, high
-
-
-def _signed(nanoseconds: int) -> str:
-    return duration(nanoseconds).replace("-", "−")
-
-
-def _share(part: int, whole: int) -> str:
-    return f"−{share(-part, whole)}" if part < 0 else share(part, whole)
+    gain, low, high = (signed(row[name]) for name in ("gain_ns", "gain_low_ns", "gain_high_ns"))
+    return gain, signed_share(row["gain_ns"], row["step_ns"]), low, high
 
 
 def _caption(

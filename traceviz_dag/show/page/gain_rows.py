@@ -48,3 +48,13 @@ def _largest(told: Sequence[Mapping[str, Any]]) -> str:
     low, high = duration(best["gain_low_ns"]), duration(best["gain_high_ns"])
     gain = f"{duration(best['gain_ns'])} ({share(best['gain_ns'], best['step_ns'])} of {steps}), {low} to {high}"
     return f"The largest predicted gain is {gain}: {named_edit(best)}"
+
+
+def signed(nanoseconds: float) -> str:
+    """A duration with a sign that reads as minus."""
+    return duration(nanoseconds).replace("-", "−")
+
+
+def signed_share(part: int, whole: int) -> str:
+    """A share with such a sign."""
+    return f"−{share(-part, whole)}" if part < 0 else share(part, whole)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from traceviz_dag.analyze.wording import duration
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page import palette
+from traceviz_dag.show.page.gain_rows import signed
 from traceviz_dag.show.report.charts import LABEL, ROW, WIDTH, Piece, cut, svg
 
 _END, _WIDE_LABEL = 150, 300
@@ -55,11 +55,6 @@ class Range:
     high_ns: float
     colour: str
     end: str = ""
-
-
-def signed(nanoseconds: float) -> str:
-    """A duration with a sign that reads as minus."""
-    return duration(nanoseconds).replace("-", "−")
 
 
 def waterfall(title: str, falls: Sequence[Fall]) -> Markup:

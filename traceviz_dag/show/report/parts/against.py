@@ -14,11 +14,11 @@ from traceviz_dag.lake.summaries import DIMENSIONS_SQL
 from traceviz_dag.printable import printable
 from traceviz_dag.show.figures.path_lanes import part_named
 from traceviz_dag.show.page import palette
+from traceviz_dag.show.page.gain_rows import signed
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars, trend
 from traceviz_dag.show.report.evidence import Asked, Book
 from traceviz_dag.show.report.parts.overview import STEP_PARTS, STEP_SQL, TREND_SQL
 from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, sentence, table, top
-from traceviz_dag.show.report.ranges import signed
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
 from traceviz_dag.vocabulary import Category, Kind, Severity
 

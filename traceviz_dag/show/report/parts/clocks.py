@@ -12,10 +12,11 @@ from traceviz_dag.analyze.wording import capitalised
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.facts import ranks_named
+from traceviz_dag.show.page.gain_rows import signed
 from traceviz_dag.show.report.charts import legend
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, sentence, table, top
-from traceviz_dag.show.report.ranges import Range, intervals, signed
+from traceviz_dag.show.report.ranges import Range, intervals
 from traceviz_dag.tables.rows import RankClockRow, columns_of
 
 CLOCKS_SQL = """

@@ -9,10 +9,10 @@ from traceviz_dag.analyze.wording import capitalised, duration
 from traceviz_dag.lake.summaries import CATEGORY_SHARES_SQL, COVERED
 from traceviz_dag.printable import printable
 from traceviz_dag.show.figures.path_lanes import part_named
+from traceviz_dag.show.page.gain_rows import signed
 from traceviz_dag.show.report.charts import Bar, Piece, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.parts.part import Page, Part, paragraph, percent, section, shortened, table, top
-from traceviz_dag.show.report.ranges import signed
 
 KERNELS_SQL = f"""
 SELECT name, category, count(*) AS kernels, count(DISTINCT rank) AS ranks, sum(duration_ns)::BIGINT AS time_ns,

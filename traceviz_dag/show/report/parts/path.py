@@ -22,12 +22,20 @@ from traceviz_dag.show.figures.path_lanes import (
 )
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.facts import step_name, steps_left_out
-from traceviz_dag.show.page.gain_rows import MOST_ROWS, changes_step, gain_findings, is_gain, refused_edits
+from traceviz_dag.show.page.gain_rows import (
+    MOST_ROWS,
+    changes_step,
+    gain_findings,
+    is_gain,
+    refused_edits,
+    signed,
+    signed_share,
+)
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, table, top
 from traceviz_dag.show.report.parts.what_if import USUAL_SQL
-from traceviz_dag.show.report.ranges import Range, gains, signed
+from traceviz_dag.show.report.ranges import Range, gains
 from traceviz_dag.tables.questions import HOSTS_OF_PATH_SQL, IMBALANCE_SQL
 from traceviz_dag.vocabulary import Category
 
@@ -254,7 +262,7 @@ def _gains(page: Page, by_step: Asked) -> Markup:
         [
             named_edit(row) + (f" ({row['steps']} steps)" if row["steps"] > 1 else ""),
             asked.fact(signed(row["gain_ns"])),
-            asked.fact(_share(row["gain_ns"], row["step_ns"])),
+            asked.fact(signed_share(row["gain_ns"], row["step_ns"])),
             asked.fact(f"{signed(row['gain_low_ns'])} to {signed(row['gain_high_ns'])}"),
             asked.fact(duration(row["predicted_step_ns"])),
         ]
@@ -294,10 +302,6 @@ def _refused(asked: Asked, refused: Sequence[Mapping[str, Any]]) -> Markup:
         return Markup("")
     rows = [[named_edit(row), asked.fact(printable(row["refusal"]))] for row in refused]
     return table(["edit", "why it is not predicted"], rows, "Edits that are refused")
-
-
-def _share(part: int, whole: int) -> str:
-    return f"−{share(-part, whole)}" if part < 0 else share(part, whole)
 
 
 def _known(page: Page) -> Markup:

@@ -13,10 +13,11 @@ from traceviz_dag.printable import printable
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.bubbles import PARTS, bubble_finding, chosen_pipelines
 from traceviz_dag.show.page.facts import step_name
+from traceviz_dag.show.page.gain_rows import signed
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.parts.part import Page, Part, paragraph, percent, section, sentence, table, top
-from traceviz_dag.show.report.ranges import Fall, signed, waterfall
+from traceviz_dag.show.report.ranges import Fall, waterfall
 from traceviz_dag.tables.rows import is_parted
 
 STAGES_SQL = """

@@ -20,11 +20,11 @@ from traceviz_dag.printable import printable
 from traceviz_dag.show.figures.wait_rows import MOST_ROWS, MapRow, map_rows
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.facts import delay_finding
+from traceviz_dag.show.page.gain_rows import signed
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.heat_map import heat_map
 from traceviz_dag.show.report.parts.part import Page, Part, data_rows, paragraph, percent, section, table, top
-from traceviz_dag.show.report.ranges import signed
 from traceviz_dag.tables.questions import DELAY_COSTS_SQL, UNMATCHED_SQL, WAIT_PARTS_SQL
 from traceviz_dag.tables.rows import RankClockRow, columns_of
 
