@@ -17,6 +17,10 @@ from traceviz_dag.commands.common.output import milliseconds
 from traceviz_dag.show.web.site import site
 
 TOKEN = "t" * 32
+_EXPOSED = """
+SELECT sum(exposed_wait_ns)::BIGINT AS wait, sum(exposed_transfer_ns)::BIGINT AS transfer
+FROM collectives WHERE exposed_wait_ns IS NOT NULL AND fault IS NULL
+"""
 PARTS = ("computation", "exposed communication", "idle")
 
 
@@ -72,10 +76,12 @@ def test_every_surface_says_the_same_of_a_step(job, tmp_path):
     traceviz("report", "--home", home, "--out", tmp_path / "page.html", code=None)
     page = text_of((tmp_path / "page.html").read_text())
     assert f"Longest step {duration(measures['step_ns'])}" in page
-    assert (
-        f"exposed communication {shares[1]} · " in page
-        and f"exposed communication: {duration(round(mean('exposed_ns')))} " in page
-    )
+    assert f"exposed communication {shares[1]} · " in page
+    (known,) = answer(home, "sql", _EXPOSED)
+    exposed, both = mean("exposed_ns"), known["wait"] + known["transfer"]
+    waits = round(exposed * known["wait"] / both)
+    for name, length in (("exposed wait for other ranks", waits), ("exposed transfer", round(exposed) - waits)):
+        assert f"{name}: {duration(length)} " in page
     if measures["idle_ns"]:
         assert f"idle {shares[2]} · " in page
 

@@ -105,7 +105,11 @@ _COMMON = f"""{_WITHIN},
         SELECT name, any_value(kind) AS kind, count(*) FILTER (side = 'a') AS count_a,
             count(*) FILTER (side = 'b') AS count_b,
             coalesce(sum({_CUT}) FILTER (side = 'a'), 0) AS a, coalesce(sum({_CUT}) FILTER (side = 'b'), 0) AS b
-        FROM (SELECT o.*, w.a, w.b FROM operations AS o JOIN windows AS w USING (side, device)) GROUP BY name
+        FROM (
+            SELECT o.*, w.a, w.b FROM operations AS o JOIN windows AS w USING (side, device)
+            WHERE end_ns > w.a AND start_ns < w.b
+        )
+        GROUP BY name
     )
 """
 
