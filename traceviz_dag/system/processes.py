@@ -32,6 +32,9 @@ Result = TypeVar("Result")
 
 _PR_SET_PDEATHSIG = 1
 _FAMILY_VARIABLE = "TRACEVIZ_FAMILY"
+_COMMAND_LINE = "traceviz_dag.commands.main"
+"""What the script of the command line imports."""
+
 _SAFE_PATH = "PYTHONSAFEPATH"
 _GRACE_SECONDS = 2.0
 _SERVER_ENDS_SECONDS = 0.2
@@ -233,7 +236,9 @@ def _context(preload: Sequence[str]) -> multiprocessing.context.BaseContext:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     if preload:
-        context.set_forkserver_preload(list(preload))
+        # Each worker runs the script of the command line as a module; preloading "__main__" has no effect (gh-126631).
+        script = [_COMMAND_LINE] if _COMMAND_LINE in sys.modules else []
+        context.set_forkserver_preload([*preload, *script])
     return context
 
 
