@@ -142,7 +142,7 @@ def test_every_view_says_the_verdict_first_and_shows_the_rank_at_fault_before_th
     answer = call("waits", "--home", home, "--json")
     (late,) = json.loads(answer.out)
     assert [row["rank"] for row in late["ranks"] if row["blamed"]] == [6], "the delays blame another rank"
-    rows = call("waits", "--home", home).out.split(" blamed \n")[1].splitlines()[1:]
+    rows = call("waits", "--home", home).out.split("Late ranks, ")[1].split("─ \n")[1].splitlines()
     assert [int(row.split()[0]) for row in rows[:2]] == [1, 6]
     drawn = json.loads(call("figures", "--home", home, "--formats", "svg", "--json").out)
     titles = {(one["kind"], one["number"]): one["title"] for one in drawn}

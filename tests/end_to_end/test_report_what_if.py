@@ -191,7 +191,7 @@ def test_choosing_on_the_page_shows_the_gain_and_its_command(browser: Any, page_
     slider.press("ArrowRight")
     slider.press("ArrowRight")
     page.get_by_label("Ranks: another rank").select_option("1")
-    row = page.locator("tr", has_text="hide dp communication")
+    row = page.locator("tr", has_text="hide DP communication")
     row.get_by_role("button").click()
     chosen = [
         {"name": "fix_rank", "rank": 1}, {"name": "equal_stages"}, {"name": "hide", "dimension": "dp"},

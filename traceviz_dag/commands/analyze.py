@@ -162,12 +162,13 @@ def _print(
     for summary in summaries:
         if tables or summary["verdict"] is None:
             print_summary(summary, tables=tables and summary is summaries[-1])
+    runs = {part.run for part in open_lake(real_path(home)).partitions("topology")}
     for run in dict.fromkeys(summary["run"] for summary in summaries):
         mine = [summary for summary in summaries if summary["run"] == run]
         judged = [summary["iteration"] for summary in mine if summary["verdict"] is not None]
         if not judged:
             continue
-        which = f" --run {shlex.quote(run)}" if len({one["run"] for one in summaries}) > 1 else ""
+        which = f" --run {shlex.quote(run)}" if runs != {run} else ""
         which += f" --iteration {judged[-1]}" if len(judged) > 1 else ""
         where = "" if home == DEFAULT_HOME else f" {home_option(home)}"
         after = [f"Next: traceviz findings{where}{which}"]

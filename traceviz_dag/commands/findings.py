@@ -109,7 +109,7 @@ def findings(
         for line in unread:
             typer.echo(f"traceviz: {line}", err=True)
     if unread:
-        raise IncompleteError("the answer is partial: see the snapshots above")
+        raise IncompleteError("partial result (see the snapshots above)")
     if failing:
         typer.echo(f"traceviz: {failing[0]['rule']}: {failing[0]['statement']}", err=True)
         raise typer.Exit(1)

@@ -101,6 +101,7 @@ def overlap(
         rows, found = _from_lake(home, window, rank, chosen)
     else:
         rows, found = _from_path(path, window, start_ns, end_ns, rules, real_path(home), chosen)
+    dimension = dimension.lower() if dimension is not None else None
     rows = _of_dimension(rows, dimension) if rows else rows
     if json:
         print_json(rows)
@@ -266,7 +267,7 @@ def _refuse(there: Sequence[tuple[str, int]], chosen: _Chosen, window: str) -> N
     """Say why there is nothing to show: no such iteration, or none with that window."""
     if not any(chosen.holds(*place) for place in there):
         listed = ", ".join(f"{run} {iteration}" for run, iteration in there[:5])
-        raise UsageError(f"no such iteration; there are {listed or 'none'}")
+        raise UsageError(f"no such run or iteration; there are {listed or 'none'}")
     if window == "step":
         raise NoEvidenceError("no training step is marked in these traces: --window kernels measures without")
     raise NoEvidenceError("these traces hold no kernels")

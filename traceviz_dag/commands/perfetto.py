@@ -211,7 +211,7 @@ def open_ui(
         with suppress(KeyboardInterrupt):
             threading.Event().wait()
     if partial:
-        raise IncompleteError(f"what was shown of {source.run} {source.iteration} is partial: see the lines above")
+        raise IncompleteError(f"partial result for {source.run} {source.iteration} (see above)")
 
 
 def _has_screen() -> bool:

@@ -117,7 +117,7 @@ def _print(title: str, summary: list[dict[str, Any]]) -> None:
                     "p90",
                     "p99",
                 ),
-                *("stage0", "stage1", "score p10", "p50", "p90", "worst rank"),
+                *("first", "second", "score p10", "p50", "p90", "worst rank"),
             ],
             [
                 [

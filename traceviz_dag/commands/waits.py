@@ -130,7 +130,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
         print_wrapped(line, 4, "  ")
     print_table(
         "Late ranks, those at fault first (longest wait for each communication among peers of a stage, summed)",
-        ["rank", "communications", "last in", "delay ms", "own ms", "own, of step", "doing", "blamed"],
+        ["rank", "communications", "last in", "delay ms", "own ms", "own, of step", "doing", "late on its own"],
         [
             [
                 row["rank"],
@@ -148,7 +148,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
         ],
     )
     print_table(
-        "First causes of waits, through chains; a cost is the waits of all ranks, a gain what fixing the rank saves",
+        "First causes of waits, through chains; cost: waits of all ranks, gain: saved by fixing the rank or its links",
         ["rank", "cause", "cost ms", "of all waits", "direct ms", "passed on ms", "gain ms"],
         [
             [

@@ -10,14 +10,17 @@ WITH costs AS (
         sum(passed_on_ns)::BIGINT AS passed_on_ns
     FROM delay_costs WHERE run = $run AND iteration = $iteration GROUP BY rank, stage, cause
 ), gains AS (
-    SELECT rank, sum(gain_ns)::BIGINT AS gain_ns FROM what_if
-    WHERE run = $run AND iteration = $iteration AND edit = 'fix_rank' AND refusal IS NULL GROUP BY rank
+    SELECT rank, max(gain_ns) AS gain_ns FROM (
+        SELECT rank, edit, sum(gain_ns)::BIGINT AS gain_ns FROM what_if
+        WHERE run = $run AND iteration = $iteration AND edit IN ('fix_rank', 'fix_link') AND refusal IS NULL
+        GROUP BY rank, edit
+    ) GROUP BY rank
 )
 SELECT rank, stage, cause, cost_ns, direct_ns, passed_on_ns, cost_ns / sum(cost_ns) OVER () AS cost_share, gain_ns
 FROM costs LEFT JOIN gains USING (rank) ORDER BY cost_ns DESC, rank NULLS LAST, cause
 """
-"""Costs over the steps of an iteration by rank (NULL: nobody known) and cause, each beside the gain of fixing the rank,
-with all its causes, where that is predicted."""
+"""Costs over the steps of an iteration by rank (NULL: nobody known) and cause, each beside the gain of fixing the rank
+or its links, whichever is predicted to save more."""
 
 WAIT_PARTS_SQL = """
 SELECT dimension, count(*) AS kernels, sum(hidden_wait_ns)::BIGINT AS hidden_wait_ns,

@@ -38,7 +38,7 @@ def test_iterations_count_together_without_those_in_which_the_profiler_starts_an
     (one,) = pair_verdicts(periods)
     assert (one.units, one.iterations, one.period_ns[0], one.verdict) == (6, (10, 11, 12), 31_500_000, "overlapped")
     assert in_words(one) == (
-        "stages 0 and 1, stage 0: period 31.500 ≈ max(stage0 30.000, stage1 18.000), OverlapScore 0.92 "
+        "stages 0 and 1, stage 0: period 31.500 ≈ max(stage 0 30.000, stage 1 18.000), OverlapScore 0.92 "
         "(p50; period p90 and p99 32.000 and 32.000; N=6)"
     )
 

@@ -31,12 +31,15 @@ _WHAT_IF = f"""
     )
 """
 
-_EDIT_WORDS = """
+_DIMENSION = (
+    """if(dimension IN ('tp', 'cp', 'ep', 'etp', 'dp', 'edp', 'pp'), upper(dimension), replace(dimension, '_', ' '))"""
+)
+_EDIT_WORDS = f"""
     CASE edit
         WHEN 'fix_rank' THEN 'fix rank ' || rank
         WHEN 'fix_link' THEN 'fix the links of rank ' || rank
-        WHEN 'hide' THEN 'hide ' || dimension || ' communication'
-        WHEN 'faster' THEN CAST(factor AS INTEGER) || ' times faster ' || dimension || ' communication'
+        WHEN 'hide' THEN 'hide ' || {_DIMENSION} || ' communication'
+        WHEN 'faster' THEN CAST(factor AS INTEGER) || ' times faster ' || {_DIMENSION} || ' communication'
         WHEN 'even_layers' THEN 'as many layers in every stage'
         WHEN 'equal_stages' THEN 'equal pipeline stages'
         WHEN 'no_jitter' THEN 'no jitter between micro-batches'

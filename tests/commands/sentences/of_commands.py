@@ -552,7 +552,8 @@ TABLES = (
             AND p.step IS NOT DISTINCT FROM worst.step
         WHERE run = $run AND iteration = $iteration AND period_ns IS NOT NULL GROUP BY ALL""",
         {
-            **{name: name for name in ("pair", "stage", "step", "ranks", "units", "window", "stage0", "stage1")},
+            **{name: name for name in ("pair", "stage", "step", "ranks", "units", "window")},
+            **{"first": "stage0", "second": "stage1"},
             **{"period p50": "p50", "p90": "p90", "p99": "p99", "score p10": "s10", "p50": "s50", "p90#2": "s90"},
             "worst rank": "worst",
         },

@@ -301,7 +301,8 @@ _COSTS = """
     ),
     gains AS (
         SELECT rank, sum(gain_ns) AS gain FROM what_if
-        WHERE run = $run AND iteration = $iteration AND edit = 'fix_rank' AND refusal IS NULL GROUP BY rank
+        WHERE run = $run AND iteration = $iteration AND edit IN ('fix_rank', 'fix_link') AND refusal IS NULL
+        GROUP BY rank, edit QUALIFY gain = max(gain) OVER (PARTITION BY rank)
     )
 """
 
@@ -315,13 +316,19 @@ WAIT_TABLES = (
             if(communications > 0, if(coalesce(blamed, false), 'yes', 'no'), NULL) AS blamed
         FROM judged""",
         {
-            **{name: name for name in ("rank", "communications", "doing", "blamed")},
-            **{"last in": "last", "delay ms": "delay", "own ms": "own", "own, of step": "share"},
+            **{name: name for name in ("rank", "communications", "doing")},
+            **{
+                "last in": "last",
+                "delay ms": "delay",
+                "own ms": "own",
+                "own, of step": "share",
+                "late on its own": "blamed",
+            },
         },
         ["rank"],
     ),
     PrintedTable(
-        r"First causes of waits, through chains; a cost is the waits of all ranks, a gain what fixing the rank saves",
+        r"First causes of waits, through chains; cost: waits of all ranks, gain: saved by fixing the rank or its links",
         f"""{_COSTS} SELECT *, cost / (SELECT sum(cost) FROM costs) AS share, cost / 1e6 AS cost_ms,
             direct / 1e6 AS direct_ms, passed / 1e6 AS passed_ms, gain / 1e6 AS gain_ms
         FROM costs LEFT JOIN gains USING (rank)""",

@@ -139,14 +139,14 @@ def test_gains_are_ranked_bars_with_their_error_and_what_is_refused_says_why():
     drawn = {name: (box.ends[0], box.colour) for name, box in boxes.items()}
     assert drawn == {
         "gain/fix rank 5": (pytest.approx(8 * MS), palette.HIDDEN),
-        "gain/hide tp communication": (pytest.approx(3 * MS), palette.COMPUTATION_ONLY),
+        "gain/hide TP communication": (pytest.approx(3 * MS), palette.COMPUTATION_ONLY),
     }
-    assert boxes["gain/fix rank 5"].tops[0] < boxes["gain/hide tp communication"].tops[0]
+    assert boxes["gain/fix rank 5"].tops[0] < boxes["gain/hide TP communication"].tops[0]
     bars = {
         each.get_gid(): each.get_paths()[0].vertices[:, 0].tolist()
         for axes in figure.axes for each in axes.collections if str(each.get_gid()).startswith("bar/")
     }  # fmt: skip
-    assert bars == {"bar/fix rank 5": [7.0, 9.0], "bar/hide tp communication": [-1.0, 4.0]}
+    assert bars == {"bar/fix rank 5": [7.0, 9.0], "bar/hide TP communication": [-1.0, 4.0]}
     said = texts(figure)
     assert {"refused: the job has one pipeline stage", "−1.00 ms", "7.5 %"} <= set(said)
     lines = " ".join(said)

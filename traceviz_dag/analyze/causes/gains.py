@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from traceviz_dag.vocabulary import ALL_DIMENSIONS
+from traceviz_dag.analyze.wording import capitals
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.causes.reordered import Change
@@ -134,7 +134,7 @@ def over_steps(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def named_edit(row: Mapping[str, Any]) -> str:
     """An edit in words."""
-    dimension = "all communication" if row["dimension"] == ALL_DIMENSIONS else f"{row['dimension']} communication"
+    dimension = f"{capitals(row['dimension'] or '')} communication"
     words = {
         "fix_rank": f"fix rank {row['rank']}",
         "hide": f"hide {dimension}",

@@ -6,6 +6,7 @@ they overlap, and near their sum where they take turns.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -107,12 +108,19 @@ def pair_verdicts(periods: Mapping[int, pa.Table]) -> list[OverlapVerdict]:
     return found
 
 
+def two_sides(kind: str, pair: str) -> Sequence[str]:
+    """What the two sides of a pair are called: stages by number, computation and a dimension, or first and second."""
+    if kind == "dimension":
+        return pair.split(" + ")
+    stages = re.fullmatch(r"stages (\d+) and (\d+)", pair)
+    return [f"stage {number}" for number in stages.groups()] if stages else ("first", "second")
+
+
 def in_words(one: OverlapVerdict) -> str:
     """The verdict as a clause with its numbers, ms."""
     both = one.stage0_ns + one.stage1_ns
     period = f"{one.period_ns[0] / 1e6:,.3f}"
-    # Of computation and a dimension these are the two sides, and "stage" is the pipeline's.
-    names = one.pair.split(" + ") if one.kind == "dimension" else ("stage0", "stage1")
+    names = two_sides(one.kind, one.pair)
     first, second = (f"{name} {ns / 1e6:,.3f}" for name, ns in zip(names, (one.stage0_ns, one.stage1_ns), strict=True))
     against = {
         "overlapped": f"≈ max({first}, {second})",

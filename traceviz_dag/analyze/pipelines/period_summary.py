@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.pipelines.pair_verdicts import two_sides
 from traceviz_dag.analyze.pipelines.periods import has_nothing_to_overlap
 from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.arrays import Float64
@@ -246,4 +247,5 @@ def _statement(row: dict[str, object]) -> str:
     longer = max(stages)
     sign = "≈" if abs(period - longer) <= _ALIKE * longer else ">" if period > longer else "<"
     first, second = (f"{stage / 1e6:.1f}" for stage in stages)
-    return f"period {period / 1e6:.1f} ms {sign} max(stage0 {first}, stage1 {second}), {said}, N={row['units']}"
+    names = two_sides(str(row["kind"]), str(row["pair"]))
+    return f"period {period / 1e6:.1f} ms {sign} max({names[0]} {first}, {names[1]} {second}), {said}, N={row['units']}"

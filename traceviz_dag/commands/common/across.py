@@ -74,7 +74,7 @@ def chosen_iterations(
         chosen = [each for each in found if run in (None, each.run) and iteration in (None, each.iteration)]
         if not chosen:
             there = ", ".join(f"{each.run} {each.iteration}" for each in found[:5])
-            raise UsageError(f"no such iteration; there are {there}")
+            raise UsageError(f"no such run or iteration; there are {there}")
         yield chosen
         if path is None:
             end_half_renewed(real_path(home), [(each.run, each.iteration) for each in chosen])

@@ -124,7 +124,7 @@ def _plain(callback: Callable[..., Any]) -> Callable[..., Any]:
 def _of_tables(
     *,
     most_rows: Annotated[
-        int, typer.Option("--limit", min=0, help="Print at most this many rows of each table; JSON has all.")
+        int, typer.Option("--limit", min=0, help="Print at most this many rows of each table, 0 for all; JSON has all.")
     ] = MOST_ROWS,
     all_rows: Annotated[bool, typer.Option("--all", help="Print every row of each table.")] = False,
 ) -> None:

@@ -24,7 +24,7 @@ def end_partial(found: Sequence[Completeness]) -> None:
         named = ", ".join(f"{each.run} {each.iteration}" for each in counted[:3])
         more = f" and {len(counted) - 3} more" if len(counted) > 3 else ""
         what = "stale" if all(each.is_stale_alone for each in counted) else "partial"
-        raise IncompleteError(f"the answer is {what} for {named}{more}: see the lines above")
+        raise IncompleteError(f"{what} result for {named}{more} (see above)")
 
 
 def tell_partial(found: Sequence[Completeness]) -> list[Completeness]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import msgspec
 import pyarrow as pa
+import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from traceviz_dag.commands.common.output import rest_of, shown_part
+from traceviz_dag.commands.common.output import MARKDOWN, rest_of, shown_part
+from traceviz_dag.commands.common.plain_table import markdown_table
 from traceviz_dag.printable import printable
 
 _WIDEST_CELL = 48
@@ -27,16 +32,24 @@ def print_rows(rows: pa.Table, console: Console) -> None:
     cells = [[_cell(value) for value in column[shown_part()].to_pylist()] for column in rows.columns]
     names = [printable(name) for name in rows.column_names]
     fitting = _columns_that_fit(names, cells, console.width)
+    if os.environ.get(MARKDOWN):
+        numeric = [_is_numeric(column.type) for column in rows.columns]
+        sys.stdout.write(markdown_table("", names, list(zip(*cells, strict=True)), numeric).lstrip("\n# "))
+        typer.echo(_summary(rows.num_rows, []))
+        return
     table = Table()
     for name, column in zip(names[:fitting], rows.columns, strict=False):
-        number = (
-            pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
+        table.add_column(
+            Text(name), justify="right" if _is_numeric(column.type) else "left", no_wrap=True, overflow="ellipsis"
         )
-        table.add_column(Text(name), justify="right" if number else "left", no_wrap=True, overflow="ellipsis")
     for row in zip(*cells[:fitting], strict=True):
         table.add_row(*map(Text, row))
     console.print(table)
     console.print(Text(_summary(rows.num_rows, names[fitting:])), soft_wrap=True)
+
+
+def _is_numeric(of: pa.DataType) -> bool:
+    return pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_decimal(of)
 
 
 def _columns_that_fit(names: list[str], cells: list[list[str]], width: int) -> int:

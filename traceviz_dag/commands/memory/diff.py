@@ -293,5 +293,5 @@ def _tell_rest(changes: Sequence[int], one: str, many: str) -> None:
     """Say what the rows that are not printed add up to, where there are such."""
     rest = changes[len(shown(changes)) :]
     if rest:
-        words = counted(len(rest), f"more {one} changes", f"more {many} change")
+        words = counted(len(rest), f"{one} left out changes", f"{many} left out change")
         typer.echo(f"{words} it by {mebibytes(sum(rest))} MiB")

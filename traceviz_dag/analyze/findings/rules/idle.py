@@ -10,7 +10,9 @@ from traceviz_dag.vocabulary import FindingClass
 
 _SQL = f"""
 WITH measured AS (
-    SELECT sum(window_ns) AS window_ns, sum(idle_ns) AS idle_ns, count(DISTINCT rank) AS ranks FROM {WINDOWS}
+    SELECT sum(window_ns) AS window_ns, sum(idle_ns) AS idle_ns, count(DISTINCT rank) AS ranks,
+        count(DISTINCT (rank, device)) AS gpus
+    FROM {WINDOWS}
 ),
 causes AS (
     SELECT
@@ -29,17 +31,17 @@ doing AS (
     GROUP BY host_in ORDER BY host_in_ns DESC, host_in LIMIT 1
 )
 SELECT
-    ranks,
-    CAST(round(idle_ns / ranks) AS BIGINT) AS idle_ns,
+    ranks, if(gpus > ranks, 'GPU', 'rank') AS of,
+    CAST(round(idle_ns / gpus) AS BIGINT) AS idle_ns,
     CAST(idle_ns AS BIGINT) AS at_most_ns,
-    CAST(round(launches_ns / ranks) AS BIGINT) AS launches_ns,
-    CAST(round(waits_ns / ranks) AS BIGINT) AS waits_ns,
-    CAST(round(pauses_ns / ranks) AS BIGINT) AS pauses_ns,
-    CAST(round(unexplained_ns / ranks) AS BIGINT) AS unexplained_ns,
-    CAST(round(blocked_ns / ranks) AS BIGINT) AS blocked_ns,
-    CAST(round(gaps_ns / ranks) AS BIGINT) AS gaps_ns,
+    CAST(round(launches_ns / gpus) AS BIGINT) AS launches_ns,
+    CAST(round(waits_ns / gpus) AS BIGINT) AS waits_ns,
+    CAST(round(pauses_ns / gpus) AS BIGINT) AS pauses_ns,
+    CAST(round(unexplained_ns / gpus) AS BIGINT) AS unexplained_ns,
+    CAST(round(blocked_ns / gpus) AS BIGINT) AS blocked_ns,
+    CAST(round(gaps_ns / gpus) AS BIGINT) AS gaps_ns,
     host_in,
-    CAST(round(host_in_ns / ranks) AS BIGINT) AS host_in_ns,
+    CAST(round(host_in_ns / gpus) AS BIGINT) AS host_in_ns,
     idle_ns / window_ns AS value
 FROM measured CROSS JOIN causes LEFT JOIN doing ON true
 WHERE idle_ns >= {LEAST_SHARE} * window_ns
@@ -61,7 +63,7 @@ _CAUSES = {
 
 
 def _sentence(row: Row) -> str:
-    return f"the GPU is idle for {duration(row['idle_ns'])} per rank, {share(row['value'])} of the time measured"
+    return f"the GPU is idle for {duration(row['idle_ns'])} per {row['of']}, {share(row['value'])} of the time measured"
 
 
 def _detail(row: Row) -> str:

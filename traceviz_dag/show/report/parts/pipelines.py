@@ -147,8 +147,8 @@ def _bubbles(page: Page, asked: Asked, times: StageTimes) -> Markup:
         waterfall("From the ideal time of each stage, part by part of its bubble, to the time that it took", falls),
         legend({_IDEAL: palette.COMPUTATION_ONLY, **{word: colour for _, word, colour in PARTS}}),
         paragraph(
-            "The black line is the time that the stage took. A part that points back is negative: there the stage took "
-            "less than a pipeline of mean stages does, as one with less work or one that makes up for a wait.",
+            "The line marks the time that the stage took. A part that points back is negative: there the stage took "
+            "less time than in a pipeline of mean stages, because it has less work or made up for a wait.",
             quiet=True,
         )
         if any(row["bubble_ns"] < 0 or any(row[part] < 0 for part, _, _ in PARTS) for _, row in drawn)

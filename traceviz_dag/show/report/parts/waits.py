@@ -169,9 +169,9 @@ def _late(late: Asked, lead: Lead) -> Markup:
     bars = [
         Bar(
             f"rank {row['rank']}"
-            + (" · at fault" if row["rank"] in lead.faults else " · blamed" if row["blamed"] else ""),
+            + (" · at fault" if row["rank"] in lead.faults else " · late on its own" if row["blamed"] else ""),
             [
-                Piece("its own doing", row["own_ns"], palette.ATTENTION if row["blamed"] else palette.COMPUTATION_ONLY),
+                Piece("own delay", row["own_ns"], palette.ATTENTION if row["blamed"] else palette.COMPUTATION_ONLY),
                 Piece("handed on by others", max(row["delay_ns"] - row["own_ns"], 0), palette.IDLE),
             ],
             str(row["late_category"] or "").replace("_", " "),
@@ -195,13 +195,13 @@ def _late(late: Asked, lead: Lead) -> Markup:
         stacked_bars("How long each rank delayed the peers of its stage", bars),
         legend(
             {
-                "its own doing, blamed": palette.ATTENTION,
-                "its own doing": palette.COMPUTATION_ONLY,
+                "late on its own": palette.ATTENTION,
+                "own delay too small to count": palette.COMPUTATION_ONLY,
                 "handed on: it was in other communication": palette.IDLE,
             }
         ),
         table(
-            ["rank", "blamed", "last in", "delay", "own", "own, of step", "doing meanwhile"],
+            ["rank", "late on its own", "last in", "delay", "own", "own, of step", "doing meanwhile"],
             rows,
             "Delay among the peers of a rank's stage: the longest wait of each communication, summed. A delay is not a "
             "saving.",

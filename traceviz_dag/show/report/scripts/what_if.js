@@ -158,7 +158,7 @@ export class WhatIf {
 
   /** Hide a dimension, or make it faster. @param {string} dimension */
   dimensionRow(dimension) {
-    const words = dimension === "all" ? "all communication" : dimension;
+    const words = dimension === "all" ? "all communication" : capitals(dimension);
     const slider = /** @type {HTMLInputElement} */ (
       element("input", { type: "range", min: "1.1", max: String(FASTEST), step: "0.1", value: String(TWICE) })
     );
@@ -343,7 +343,7 @@ function option(edit) {
 
 /** An edit in words, those of the command. @param {Edit} edit */
 export function named(edit) {
-  const communication = edit.dimension === "all" ? "all communication" : `${edit.dimension} communication`;
+  const communication = `${edit.dimension === "all" ? "all" : capitals(edit.dimension ?? "")} communication`;
   const rank = edit.rank === undefined ? "another rank" : `rank ${edit.rank}`;
   /** @type {Record<string, string>} */
   const words = {
@@ -365,6 +365,11 @@ export function named(edit) {
     no_congestion: "no congested transfers",
   };
   return words[edit.name];
+}
+
+/** The name of a dimension as sentences write it: TP, grad norm. @param {string} dimension */
+function capitals(dimension) {
+  return /^(e?tp|e?dp|cp|ep|pp)$/.test(dimension) ? dimension.toUpperCase() : dimension.replaceAll("_", " ");
 }
 
 /** A factor with six digits at most. @param {number} factor */
