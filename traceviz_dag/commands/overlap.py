@@ -128,11 +128,12 @@ def _print(
     for (run, iteration), group in groupby(rows, lambda row: (row["run"], row["iteration"])):
         every = list(group)
         title = f"{run} · iteration {iteration} · {titles[run, iteration]}"
-        print_limit(title, lead(run, iteration), "Exposed time is no saving.")
+        first = lead(run, iteration)
+        print_limit(title, first, "Exposed time is no saving.")
         if dimension is None:
             _print_dimensions([row for row in every if not row["partial"]])
             every = [row for row in every if row["dimension"] == ALL_DIMENSIONS] or every
-        _print_ranks(every)
+        _print_ranks(every, first.ranks if first is not None else ())
 
 
 def _print_dimensions(rows: Sequence[dict[str, Any]]) -> None:
@@ -153,7 +154,8 @@ def _print_dimensions(rows: Sequence[dict[str, Any]]) -> None:
     )
 
 
-def _print_ranks(rows: Sequence[dict[str, Any]]) -> None:
+def _print_ranks(rows: Sequence[dict[str, Any]], first: Sequence[int]) -> None:
+    place = {rank: number for number, rank in enumerate(first)}
     devices = {(row["rank"], row["device"]) for row in rows}
     told_apart = {
         "device": len(devices) > len({rank for rank, _ in devices}),
@@ -161,7 +163,7 @@ def _print_ranks(rows: Sequence[dict[str, Any]]) -> None:
     }
     named = [name for name, wanted in told_apart.items() if wanted]
     print_table(
-        "Ranks, ms, the most exposed first",
+        f"Ranks, ms, {'those at fault first, then the most exposed' if first else 'the most exposed first'}",
         ["rank", *named, "window", *_OF_RANK, "hidden share", "hidden / min"],
         [
             [
@@ -172,7 +174,7 @@ def _print_ranks(rows: Sequence[dict[str, Any]]) -> None:
                 percent(row["hidden_share"]),
                 percent(row["hidden_over_min"]),
             ]
-            for row in sorted(rows, key=lambda row: -row["exposed_ns"])
+            for row in sorted(rows, key=lambda row: (place.get(row["rank"], len(place)), -row["exposed_ns"]))
         ],
     )
 

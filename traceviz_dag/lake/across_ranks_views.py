@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from traceviz_dag.system.duckdb_memory import scratch_database
 from traceviz_dag.tables import KERNELS, PARTITION_COLUMNS
-from traceviz_dag.tables.causes import PATH_HOSTS_SQL
+from traceviz_dag.tables.causes import PATH_HOSTS_SQL, PATH_WHAT_SQL
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ PATH_PROFILES = View(
     "\nUNION ALL\n".join(
         f"""
 SELECT
-    run, iteration, step, '{by}' AS profile, CAST({by} AS VARCHAR) AS name,
+    run, iteration, step, '{by}' AS profile, CAST({PATH_WHAT_SQL if by == "category" else by} AS VARCHAR) AS name,
     CAST(sum(duration_ns) AS BIGINT) AS path_ns,
     sum(duration_ns) / sum(sum(duration_ns)) OVER (PARTITION BY run, iteration, step) AS share
-FROM path_segments GROUP BY run, iteration, step, {by}
+FROM path_segments GROUP BY run, iteration, step, name
 """.strip()
         for by in PROFILED_BY
     ),
@@ -73,7 +73,8 @@ FROM path_segments GROUP BY run, iteration, step, {by}
         ("profile", "What it is by: cause, rank, stage, category, module or dimension."),
         (
             "name",
-            "Which of these the part is of, as text; NULL for the host's time, and where there is none or unknown.",
+            "Which of these the part is of, as text; NULL where there is none or unknown. The category of the host's time "
+            "and of lags is their cause.",
         ),
         ("path_ns", "Its time on the path, ns; the parts of one profile add up to the step."),
         ("share", "path_ns over the step."),

@@ -182,6 +182,11 @@ WHAT_IF = Table(
 )
 
 
+PATH_WHAT_SQL = (
+    "CASE WHEN cause IN ('work', 'transfer', 'unmatched') THEN coalesce(category, 'unclassified') ELSE cause END"
+)
+"""What a row of ``path_segments`` is: the category of a kernel that runs, else the cause: the host, or a lag."""
+
 PATH_HOSTS_SQL = """
 WITH launched AS (
     SELECT run, iteration, rank, kernel_id, launch_start_ns AS until_ns, coalesce(operator, launch_name) AS operation,

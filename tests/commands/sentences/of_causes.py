@@ -299,7 +299,11 @@ CAUSES_TABLES = (
     ),
     _profile("Ranks that the path runs on", "rank"),
     _profile("Pipeline stages that the path runs on", "stage"),
-    _profile("What runs on the path, by category", "category", "coalesce(category, 'host')"),
+    _profile(
+        "What runs on the path, by category",
+        "category",
+        "if(cause IN ('work', 'transfer', 'unmatched'), coalesce(category, 'unclassified'), cause)",
+    ),
     PrintedTable(
         "Critical imbalance, the path beyond the mean rank",
         f"{_IMBALANCE} SELECT *, path / 1e6 AS path_ms, mean / 1e6 AS mean_ms, imbalance / 1e6 AS imbalance_ms "

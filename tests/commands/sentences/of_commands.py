@@ -579,7 +579,7 @@ TABLES = (
         WHERE run = $run AND iteration = $iteration AND window_name = 'step' AND dimension = 'all'""",
     ),
     PrintedTable(
-        "Ranks, ms, the most exposed first",
+        "Ranks, ms, (those at fault first, then the most exposed|the most exposed first)",
         """
         SELECT rank, step, device, (window_end_ns - window_start_ns) / 1e6 AS window_ms,
             hidden_ns / nullif(communication_ns, 0) AS share,

@@ -198,7 +198,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
         print_table(
             title,
             [name, "ms", "of the step"],
-            [[_word(row, name), milliseconds(row["path_ns"]), percent(row["share"])] for row in answer[name]],
+            [[row[name], milliseconds(row["path_ns"]), percent(row["share"])] for row in answer[name]],
         )
         if name == "cause":
             _print_hosts(answer)
@@ -238,11 +238,6 @@ def _print_imbalance(rows: Sequence[dict[str, Any]]) -> None:
             for row in uneven
         ],
     )
-
-
-def _word(row: dict[str, Any], name: str) -> object:
-    """The value that a row is of; time without a kernel is the host's."""
-    return "host" if name == "category" and row[name] is None else row[name]
 
 
 def _statement(answer: dict[str, Any]) -> str:

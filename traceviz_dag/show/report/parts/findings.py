@@ -91,7 +91,11 @@ def _gain(row: Mapping[str, Any]) -> str:
         if row["gain_low_ns"] is not None
         else ""
     )
-    return f"saves {duration(row['gain_ns'])}{bar}{of_step}"
+    alone, after = row["gain_ns"], row["gain_after_ns"]
+    # What mostly restates those above it must not look like the largest.
+    if after is not None and 2 * after < alone:
+        return f"saves {duration(max(after, 0))} after those above; alone {duration(alone)}{bar}{of_step}"
+    return f"saves {duration(alone)}{bar}{of_step}"
 
 
 PART = Part("findings", "Findings", ("findings",), findings)

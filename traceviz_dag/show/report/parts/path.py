@@ -36,6 +36,7 @@ from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, table, top
 from traceviz_dag.show.report.parts.what_if import USUAL_SQL
 from traceviz_dag.show.report.ranges import Range, gains
+from traceviz_dag.tables.causes import PATH_WHAT_SQL
 from traceviz_dag.tables.questions import HOSTS_OF_PATH_SQL, IMBALANCE_SQL
 from traceviz_dag.vocabulary import Category
 
@@ -50,7 +51,6 @@ FROM path_segments WHERE run = $run AND iteration = $iteration AND step IS NOT D
 GROUP BY ALL ORDER BY path_ns DESC, part
 """
 
-WHAT_SQL = "CASE WHEN cause IN ('work', 'transfer', 'unmatched') THEN coalesce(category, 'unclassified') ELSE cause END"
 
 GAINS_SQL = """
 SELECT step, edit, rank, dimension, factor, step_ns, predicted_step_ns, gain_ns, gain_low_ns, gain_high_ns,
@@ -100,9 +100,11 @@ def _path(page: Page, step: StepPath, notes: Markup) -> Markup:
     ranks, stages = (optional_integers(items, name).tolist() for name in ("rank", "stage"))
     stage_of = dict(zip(ranks, stages, strict=True))
     by = "stage" if len(set(step.stage.tolist())) > 1 else "rank"
-    placed = page.book.ask(f"The critical path by {by} and what it is", SEGMENTS_SQL.format(place=by, part=WHAT_SQL))
+    placed = page.book.ask(
+        f"The critical path by {by} and what it is", SEGMENTS_SQL.format(place=by, part=PATH_WHAT_SQL)
+    )
     whole = page.book.ask(
-        "What the critical path is made of", SEGMENTS_SQL.format(place="NULL AS place", part=WHAT_SQL)
+        "What the critical path is made of", SEGMENTS_SQL.format(place="NULL AS place", part=PATH_WHAT_SQL)
     )
     cause = page.book.ask("The critical path by cause", SEGMENTS_SQL.format(place="NULL AS place", part="cause"))
     which = f", the longest of {step.steps}" if step.steps > 1 else ""
