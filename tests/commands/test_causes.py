@@ -231,7 +231,7 @@ def test_a_limit_cuts_the_print_and_not_the_json():
         (("what-if", "--faster", "pp=1"), "--faster pp=1: name a dimension and how many times faster"),
         (("what-if", "--faster", "=2"), "--faster =2: name a dimension and how many times faster"),
         (("what-if", "--faster", "pp=nan"), "--faster pp=nan: name a dimension and how many times faster"),
-        (("critical-path", "--iteration", "11"), "no such iteration; there are slow_rank 10"),
+        (("critical-path", "--iteration", "11"), "no such run or iteration; there are slow_rank 10"),
         (("what-if", "--schedule", "gpipe"), "--schedule gpipe: there are 1f1b, interleaved, interleaved-overlapped"),
         (("what-if", "--microbatches", "0"), "--microbatches 0: a step has at least one"),
         (("what-if", "--records", "a.parquet", "--run", "job"), "name traces or --records, not both"),
