@@ -73,8 +73,8 @@ FROM path_segments GROUP BY run, iteration, step, name
         ("profile", "What it is by: cause, rank, stage, category, module or dimension."),
         (
             "name",
-            "Which of these the part is of, as text; NULL where there is none or unknown. The category of time in which "
-            "no kernel runs is its cause.",
+            "Which of these the part is of, as text; NULL where there is none or unknown. The category of time in "
+            "which no kernel runs is its cause.",
         ),
         ("path_ns", "Its time on the path, ns; the parts of one profile add up to the step."),
         ("share", "path_ns over the step."),
