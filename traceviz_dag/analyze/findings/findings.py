@@ -40,7 +40,7 @@ WIDE = 0.2
 APART = 0.02
 """Share of the step by which the time that its host measured differs from it before both are printed."""
 
-_APART = 0.05
+_STATED_TWICE = 0.05
 """Share of a gain, up to a fifth of the step, by which the gain after other fixes differs where it is stated, too."""
 
 _ORDER = (Severity.FINDING, Severity.NOTE, Severity.NOT_LOOKED_AT)
@@ -170,7 +170,7 @@ def _finding(
     saves, details = "", [rule.detail(row)]
     if gain and step_ns:
         saves = f"; {_gain_in_words(gain, iteration, step_ns)}"
-        if gain_after is not None and abs(gain_after - gain["gain_ns"]) > _APART * min(
+        if gain_after is not None and abs(gain_after - gain["gain_ns"]) > _STATED_TWICE * min(
             abs(gain["gain_ns"]), step_ns / 5
         ):
             saves += f", {duration(max(gain_after, 0))} once those before it are fixed"
