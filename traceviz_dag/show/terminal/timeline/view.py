@@ -273,12 +273,15 @@ class TimelineView(Widget, can_focus=True):
                 sums = np.bincount(drawn.kind, weights=drawn.busy_ns, minlength=len(drawn.kinds))
                 for word, each in zip(drawn.kinds, sums.tolist(), strict=False):
                     time[word] = time.get(word, 0) + each
-        segments: list[Segment] = []
+        # Of kinds that share a colour, as a category and the phase that it is of, one is enough.
+        meanings: dict[str, str] = {}
         for word in sorted(time, key=lambda word: -time[word]):
+            meanings.setdefault(_seen(scene.colours.get(word, scene.other)), word)
+        segments: list[Segment] = []
+        for colour, word in meanings.items():
             entry = f" {letter_of(word, 8, scene.colour)} {word.replace('_', ' ')} "
             if sum(map(len, (each.text for each in segments))) + len(entry) > self.size.width:
                 break
-            colour = _seen(scene.colours.get(word, scene.other))
             segments += [Segment(entry[:2], _style(colour)), Segment(entry[2:], _style(QUIET))]
         return Line(segments)
 
