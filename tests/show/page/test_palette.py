@@ -74,7 +74,9 @@ def test_colours_that_touch_differ_under_every_vision(where):
         assert apart >= LEAST_DISTANCE, f"{first} and {second} are {apart:.1f} apart under {vision}"
 
 
-@pytest.mark.parametrize(("paper", "lag"), [(palette.PAPER, palette.LAG), (palette.PAPER_OF_DARK, palette.LAG_ON_DARK)])
+@pytest.mark.parametrize(
+    ("paper", "lag"), [(palette.PAPER, palette.LAG), (palette.PAPER_OF_DARK, palette.ON_DARK[palette.LAG])]
+)
 def test_the_hosts_time_and_lags_on_the_path_differ_from_every_category(paper, lag):
     for colour in (palette.HOST, lag):
         for other in {*palette.CATEGORY.values(), paper, palette.HOST, lag} - {colour}:
@@ -82,11 +84,13 @@ def test_the_hosts_time_and_lags_on_the_path_differ_from_every_category(paper, l
             assert apart >= LEAST_DISTANCE, f"{colour} and {other} are {apart:.1f} apart under {vision}"
 
 
-def test_the_dark_page_draws_lags_in_their_colour():
+def test_the_dark_page_draws_what_would_not_be_seen_in_other_colours():
     style = (Path(report.__file__).parent / "scripts" / "report.css").read_text().lower()
     dark = style[style.index("prefers-color-scheme: dark") :]
     assert f"--paper: {palette.PAPER_OF_DARK.lower()}" in dark
-    assert f'rect[fill="{palette.LAG.lower()}"] {{\n    fill: {palette.LAG_ON_DARK.lower()};' in dark
+    for colour, there in palette.ON_DARK.items():
+        assert f'rect[fill="{colour.lower()}"] {{\n    fill: {there.lower()};' in dark
+        assert palette._contrast(palette.text_on(colour), there) >= 4.5 or colour == palette.LAG
 
 
 def test_the_test_can_fail():

@@ -60,8 +60,9 @@ STALL = CATEGORY[Category.PP_COMMUNICATION]
 HOST, LAG = "#BCD4B5", "#000011"
 """On the critical path: time of the host; a lag between what a kernel waited for and its start."""
 
-PAPER_OF_DARK, LAG_ON_DARK = "#16191D", "#AAFFFF"
-"""The dark page, and what a lag is there."""
+PAPER_OF_DARK = "#16191D"
+ON_DARK = {LAG: "#AAFFFF", IDLE: "#8A9099"}
+"""The dark page, and colours of the white one that are others there, as they could not be seen, or would be loudest."""
 
 LABEL: dict[str, str] = {
     Category.FWD_COMPUTATION: "forward",
