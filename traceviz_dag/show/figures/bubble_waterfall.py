@@ -13,7 +13,7 @@ from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import Band, draw_boxes
 from traceviz_dag.show.page.bubbles import PARTS, DrawnPipeline, Waterfall, bubble_finding, chosen_pipelines
-from traceviz_dag.show.page.facts import lost_ranks, place
+from traceviz_dag.show.page.facts import lead_in, lost_ranks, place
 from traceviz_dag.show.page.page import (
     DATA_WIDTH,
     Caption,
@@ -43,7 +43,7 @@ def draw_bubble_waterfall(source: TableSource) -> Figure | None:
         return None
     step = max(known, key=lambda row: row["span_ns"])["step"]
     of_step = [row for row in known if row["step"] == step]
-    groups = chosen_pipelines(of_step)
+    groups = chosen_pipelines(of_step, lead_in(source))
     slowest = stage_times(source.table("microbatches", STAGE_COLUMNS)).slowest
     drawn = [row for group in groups for row in group.stages]
     headings = _HEADING * (len(groups) if len(of_step) > len(groups[0].stages) else 0)

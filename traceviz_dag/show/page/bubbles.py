@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from traceviz_dag.analyze.findings.verdict import Lead
 from traceviz_dag.analyze.stage_times import StageTime
 from traceviz_dag.analyze.wording import share
 from traceviz_dag.show.page import palette
@@ -78,12 +79,19 @@ class Waterfall:
         return cls(row, edges)
 
 
-def chosen_pipelines(known: Sequence[PartedPipelineRow]) -> list[DrawnPipeline]:
-    """The pipelines to draw: of too many, the longest of those that are similar, and of too many such, the longest."""
+def chosen_pipelines(known: Sequence[PartedPipelineRow], lead: Lead) -> list[DrawnPipeline]:
+    """The pipelines to draw: of too many, the longest of those that are similar, and of too many such, the longest.
+
+    Those of ranks at fault come first, and represent those that are similar.
+    """
+
+    def turn(stages: Sequence[PartedPipelineRow]) -> int:
+        return min(lead.place(row["rank"]) for row in stages)
+
     groups: dict[int, list[PartedPipelineRow]] = {}
     for row in sorted(known, key=lambda row: row["stage"]):
         groups.setdefault(row["pipeline"], []).append(row)
-    longest = sorted(groups.items(), key=lambda item: (-max(row["span_ns"] for row in item[1]), item[0]))
+    longest = sorted(groups.items(), key=lambda item: (turn(item[1]), -max(row["span_ns"] for row in item[1]), item[0]))
     folded: list[DrawnPipeline] = []
     for number, stages in longest:
         place = next((at for at, one in enumerate(folded) if len(known) > MOST_ROWS and one.is_like(stages)), None)
@@ -95,7 +103,7 @@ def chosen_pipelines(known: Sequence[PartedPipelineRow]) -> list[DrawnPipeline]:
     for pipeline in folded:
         if not chosen or sum(len(one.stages) for one in chosen) + len(pipeline.stages) <= MOST_ROWS:
             chosen.append(pipeline)
-    return sorted(chosen, key=lambda pipeline: pipeline.number)
+    return sorted(chosen, key=lambda pipeline: (turn(pipeline.stages), pipeline.number))
 
 
 def bubble_finding(known: Sequence[PartedPipelineRow], slowest: StageTime | None) -> str:

@@ -93,7 +93,7 @@ def _bubbles(page: Page, asked: Asked, times: StageTimes) -> Markup:
         return section("Bubble", notes)
     step = max(known, key=lambda row: row["span_ns"])["step"]
     of_step = [row for row in known if row["step"] == step]
-    groups = chosen_pipelines(of_step)
+    groups = chosen_pipelines(of_step, page.lead)
     drawn = [(group, row) for group in groups for row in group.stages]
     pipelines_of_step = len({row["pipeline"] for row in of_step})
     falls = [
