@@ -46,7 +46,7 @@ def analyse(tmp_path_factory) -> Analyse:
 
 
 def said(iteration: StoredIteration) -> str:
-    return "\n".join(_statements(_answer(iteration)))
+    return "\n".join(_statements(_answer(iteration), None))
 
 
 @pytest.mark.parametrize("name", fast(HEALTHY, *list(HEALTHY)[::3]))

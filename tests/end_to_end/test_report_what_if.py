@@ -187,7 +187,7 @@ def test_choosing_on_the_page_shows_the_gain_and_its_command(browser: Any, page_
     # By keyboard alone: a check box, a slider, and a rank out of the list.
     page.get_by_label("equal pipeline stages", exact=True).press("Space")
     assert shown() == known.told([{"name": "equal_stages"}])
-    slider = page.get_by_label("times faster, pp", exact=True)
+    slider = page.get_by_label("times faster, PP", exact=True)
     slider.press("ArrowRight")
     slider.press("ArrowRight")
     page.get_by_label("Ranks: another rank").select_option("1")
