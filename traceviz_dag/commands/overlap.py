@@ -108,7 +108,7 @@ def overlap(
     elif rows:
         name = "overlap in the window" if explicit else _TITLES[window]
         marks = {(one.run, one.iteration): f"{one.mark} · {name}" if one.mark else name for one in found}
-        _print(rows, dimension, marks, partial(_lead, home, path))
+        _print(rows, dimension, marks, partial(_lead, None if path is not None else open_lake(home)))
     if path is None:
         end_half_renewed(real_path(home), [(one.run, one.iteration) for one in found])
     end_partial(found)
@@ -179,11 +179,11 @@ def _print_ranks(rows: Sequence[dict[str, Any]], first: Sequence[int]) -> None:
     )
 
 
-def _lead(home: Path, path: Path | None, run: str, iteration: int) -> Lead | None:
-    """What limits the step of a home's iteration; of a path nothing across ranks is computed."""
+def _lead(lake: Lake | None, run: str, iteration: int) -> Lead | None:
+    """What limits the step of a lake's iteration; of a path, without a lake, nothing across ranks is computed."""
     from traceviz_dag.pipeline.across_ranks import StoredIteration
 
-    return None if path is not None else StoredIteration(open_lake(home), run, iteration).lead
+    return None if lake is None else StoredIteration(lake, run, iteration).lead
 
 
 def _of_dimension(rows: Sequence[dict[str, Any]], dimension: str | None) -> Sequence[dict[str, Any]]:

@@ -61,9 +61,6 @@ class PlainStream:
         return getattr(self.stream, name)
 
 
-EVERY = slice(None)
-"""A whole table, for ``shown_part``."""
-
 _MOST_ROWS = ContextVar("most_rows", default=MOST_ROWS)
 
 
@@ -77,14 +74,14 @@ def at_most(rows: int) -> Iterator[None]:
         _MOST_ROWS.reset(before)
 
 
-def shown_part() -> slice:
-    """The part of a table that is printed."""
-    return slice(_MOST_ROWS.get() or None)
+def most_printed() -> int | None:
+    """How many rows of a table are printed; None for all."""
+    return _MOST_ROWS.get() or None
 
 
 def shown(rows: Sequence[_Row]) -> Sequence[_Row]:
     """The rows of a table that are printed."""
-    return rows[shown_part()]
+    return rows[: most_printed()]
 
 
 def rest_of(count: int) -> str:
@@ -121,17 +118,14 @@ def print_json(value: Any) -> None:
     typer.echo(printable(msgspec.json.format(msgspec.json.encode(_plain(value)), indent=2).decode(), lines=True))
 
 
-def print_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], count: int = 0, *, whole: bool = False
-) -> None:
+def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], count: int = 0) -> None:
     """Print rows as a table; columns that do not fit on the screen follow below, and what is left out is said.
 
     Args:
-        count: how many rows there are, where ``rows`` are those ``shown`` alone. whole: print every row.
+        count: how many rows there are, where ``rows`` are those ``shown`` alone.
     """
     count = max(count, len(rows))
-    every = rows if whole else shown(rows)
-    more = "" if whole else rest_of(count)
+    every, more = shown(rows), rest_of(count)
     title = f"{title}: the first {len(every)} of {count:,}" if more else title
     numeric = [
         bool(every) and all(isinstance(row[place], int | float) or _is_number(row[place]) for row in every)

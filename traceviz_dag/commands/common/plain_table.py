@@ -60,13 +60,14 @@ _MEANT = re.compile(r"[\\`*\[\]<>|~&]|(?<!\w)_|_(?!\w)")
 
 
 def markdown_table(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequence[bool]) -> str:
-    """A heading and the table in GitHub's Markdown; texts in it are no markup."""
+    """A heading, where there is one, and the table in GitHub's Markdown; texts in it are no markup."""
 
     def line(cells: Sequence[str]) -> str:
         return f"| {' | '.join(map(_in_markdown, cells))} |\n"
 
     rule = f"| {' | '.join('---:' if number else '---' for number in numeric)} |\n"
-    return "".join([f"\n### {_in_markdown(title)}\n\n", line(names), rule, *map(line, rows)])
+    heading = f"\n### {_in_markdown(title)}\n\n" if title else ""
+    return "".join([heading, line(names), rule, *map(line, rows)])
 
 
 def _in_markdown(text: str) -> str:

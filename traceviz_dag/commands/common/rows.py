@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from traceviz_dag.commands.common.output import MARKDOWN, rest_of, shown_part
+from traceviz_dag.commands.common.output import MARKDOWN, most_printed, rest_of
 from traceviz_dag.commands.common.plain_table import markdown_table
 from traceviz_dag.printable import printable
 
@@ -29,14 +29,14 @@ def as_json(rows: pa.Table) -> str:
 
 def print_rows(rows: pa.Table, console: Console) -> None:
     """As many rows and columns as are of use on a screen, and what was left out."""
-    cells = [[_cell(value) for value in column[shown_part()].to_pylist()] for column in rows.columns]
+    cells = [[_cell(value) for value in column[: most_printed()].to_pylist()] for column in rows.columns]
     names = [printable(name) for name in rows.column_names]
-    fitting = _columns_that_fit(names, cells, console.width)
     if os.environ.get(MARKDOWN):
         numeric = [_is_numeric(column.type) for column in rows.columns]
-        sys.stdout.write(markdown_table("", names, list(zip(*cells, strict=True)), numeric).lstrip("\n# "))
+        sys.stdout.write(markdown_table("", names, list(zip(*cells, strict=True)), numeric))
         typer.echo(_summary(rows.num_rows, []))
         return
+    fitting = _columns_that_fit(names, cells, console.width)
     table = Table()
     for name, column in zip(names[:fitting], rows.columns, strict=False):
         table.add_column(

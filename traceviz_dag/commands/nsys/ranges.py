@@ -19,7 +19,7 @@ from traceviz_dag.analyze.nsys.projections import (
 from traceviz_dag.analyze.nsys.search import matcher
 from traceviz_dag.analyze.nsys.statistics import Durations
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import ABSENT, EVERY, milliseconds, print_json, print_table, shown, shown_part
+from traceviz_dag.commands.common.output import ABSENT, milliseconds, most_printed, print_json, print_table, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     Opened,
@@ -84,7 +84,7 @@ def ranges(
 
 def _each(found: list[tuple[int, Projection]], json: bool) -> None:
     if json:
-        print_json([{"device": device, "ranges": _rows(projection, EVERY)} for device, projection in found])
+        print_json([{"device": device, "ranges": _rows(projection, None)} for device, projection in found])
         return
     for device, projection in found:
         print_table(
@@ -96,13 +96,13 @@ def _each(found: list[tuple[int, Projection]], json: bool) -> None:
                     *(milliseconds(row["end_ns"] - row["start_ns"]), row["operations"], seconds(row["gpu_start_ns"])),
                     ABSENT if row["gpu_start_ns"] is None else milliseconds(row["gpu_end_ns"] - row["gpu_start_ns"]),
                 ]
-                for row in _rows(projection, shown_part())
+                for row in _rows(projection, most_printed())
             ],
             len(projection),
         )
 
 
-def _rows(projection: Projection, most: slice) -> list[dict[str, Any]]:
+def _rows(projection: Projection, most: int | None) -> list[dict[str, Any]]:
     columns = {
         "depth": projection.ranges.depth[projection.position],
         "start_ns": projection.start_ns,
@@ -111,7 +111,7 @@ def _rows(projection: Projection, most: slice) -> list[dict[str, Any]]:
         "gpu_start_ns": projection.gpu_start_ns,
         "gpu_end_ns": projection.gpu_end_ns,
     }
-    names, values = projection.names()[most], [column[most].tolist() for column in columns.values()]
+    names, values = projection.names()[:most], [column[:most].tolist() for column in columns.values()]
     rows = [{"name": name, **dict(zip(columns, row, strict=True))} for name, *row in zip(names, *values, strict=True)]
     for row in rows:
         if not row["operations"]:
@@ -141,7 +141,7 @@ def pace(
         raise UsageError(f"{path}: no {what} match {word}; traceviz nsys search finds names")
     if json:
         measures = [{name: asdict(one) for name, one in _measures(pace).items()} for _, pace in found]
-        rows = [{"device": device, "each": _instances(pace, EVERY)} for device, pace in found]
+        rows = [{"device": device, "each": _instances(pace, None)} for device, pace in found]
         print_json([{**row, **measured} for row, measured in zip(rows, measures, strict=True)])
         return
     print_table(
@@ -166,7 +166,7 @@ def pace(
                     *(seconds(row["start_ns"]), milliseconds(row["period_ns"]), milliseconds(row["duration_ns"])),
                     *(seconds(row["gpu_start_ns"]), milliseconds(row["gpu_duration_ns"])),
                 ]
-                for row in _instances(one, shown_part())
+                for row in _instances(one, most_printed())
             ],
             len(one),
         )
@@ -195,7 +195,7 @@ def _measures(pace: Pace) -> dict[str, Durations]:
     }
 
 
-def _instances(pace: Pace, most: slice) -> list[dict[str, int | None]]:
+def _instances(pace: Pace, most: int | None) -> list[dict[str, int | None]]:
     periods: list[int | None] = [None, *pace.periods().tolist()]
     columns = (pace.start_ns, pace.end_ns, pace.gpu_start_ns, pace.gpu_end_ns, pace.launched)
     return [
@@ -207,6 +207,6 @@ def _instances(pace: Pace, most: slice) -> list[dict[str, int | None]]:
             "gpu_duration_ns": gpu_end - gpu_start if launched else None,
         }
         for period, start, end, gpu_start, gpu_end, launched in zip(
-            periods[: len(pace)][most], *(column[most].tolist() for column in columns), strict=True
+            periods[: len(pace)][:most], *(column[:most].tolist() for column in columns), strict=True
         )
     ]

@@ -11,7 +11,7 @@ from traceviz_dag.analyze.nsys.in_order import in_order
 from traceviz_dag.analyze.nsys.iterations import iteration_window
 from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import ABSENT, milliseconds, print_json, print_table, shown_part
+from traceviz_dag.commands.common.output import ABSENT, milliseconds, most_printed, print_json, print_table
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     Opened,
@@ -94,7 +94,7 @@ def _in_order(given: Opened, gpu: list[str], iteration: int | None, depth: int |
         if window is None:
             window = iteration_window(given.profile, part, given.rules, iteration)
         found.append(
-            (part.device, window, *in_order(given.profile, part, window, depth, None if json else shown_part().stop))
+            (part.device, window, *in_order(given.profile, part, window, depth, None if json else most_printed()))
         )
     if json:
         rows = [{"device": device, "steps": [asdict(step) for step in steps]} for device, _, steps, _ in found]
