@@ -11,7 +11,12 @@ from traceviz_dag.commands.main import _run
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["anlyze", "x"], "No such command 'anlyze'. Did you mean 'analyze'? (see traceviz --help)"),
+        (
+            ["anlyze", "x"],
+            "'anlyze' is no command, and no file or folder here has that name; did you mean 'analyze'? "
+            "(see traceviz --help)",
+        ),
+        (["job-7"], "'job-7' is no command, and no file or folder here has that name (see traceviz --help)"),
         (["analyze"], "Missing argument 'paths' (see traceviz analyze --help)"),
         (
             ["overlap", "--end-ns", "9" * 30],

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.arrays import Int64
@@ -98,9 +99,9 @@ def slowest_statement(times: StageTimes) -> str | None:
         longest = times.stages[0]
         return (
             f"no stage is an outlier: stage {longest.stage} computes longest, {_milliseconds(longest.compute_ns)} ms "
-            f"per micro-batch, {longest.excess:.1%} above the mean of the {len(times.stages)} stages"
+            f"per micro-batch, {wording.percent(longest.excess)} above the mean of the {len(times.stages)} stages"
         )
-    beside = f"{slowest.excess:.1%} above the mean of the {len(times.stages)} stages"
+    beside = f"{wording.percent(slowest.excess)} above the mean of the {len(times.stages)} stages"
     computes = f"{_milliseconds(slowest.compute_ns)} ms of computation per micro-batch"
     if slowest.rank is not None:
         return (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from traceviz_dag.vocabulary import Category
+
 
 def numbered(word: str, numbers: Iterable[int]) -> str:
     """What some numbers are of, and these: ``rank 3``, ``ranks 0–3, 6``."""
@@ -54,6 +56,11 @@ def share(part: float, whole: float = 1) -> str:
     return f"{percent:.0f} %" if percent >= 9.95 or percent == 0 else f"{percent:.1f} %"
 
 
+def percent(part: float | None) -> str:
+    """A share in percent with one decimal, as sentences write it; tables leave no space."""
+    return "–" if part is None else f"{100 * part:z.1f} %"
+
+
 _ACRONYMS = frozenset({"tp", "cp", "ep", "etp", "dp", "edp", "pp"})
 
 
@@ -61,6 +68,25 @@ def capitals(dimensions: str) -> str:
     """Names of dimensions, separated by commas, as sentences write them: ``TP``, ``gradient norm``."""
     names = (name.strip() for name in dimensions.split(","))
     return ", ".join(name.upper() if name in _ACRONYMS else name.replace("_", " ") for name in names)
+
+
+_ACTIVITIES = {
+    Category.FWD_COMPUTATION: "forward computation",
+    Category.FWD_COMMUNICATION: "forward communication",
+    Category.BWD_COMPUTATION: "backward computation",
+    Category.BWD_COMMUNICATION: "backward communication",
+    Category.BWD_COMPUTATION_RECOMPUTE: "recomputation",
+    Category.BWD_COMMUNICATION_RECOMPUTE: "communication of recomputation",
+    Category.PP_COMMUNICATION: "PP communication",
+    Category.DP_COMMUNICATION: "DP communication",
+    "launch": "launch lag",
+    "unexplained": "unexplained lag",
+}
+
+
+def activity(name: str) -> str:
+    """A category of kernels, or another cause of time on the critical path, as sentences write it."""
+    return _ACTIVITIES.get(name, name.replace("_", " "))
 
 
 def capitalised(text: str) -> str:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from traceviz_dag.analyze import wording
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
 from traceviz_dag.errors import BadInputError, UsageError
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def ncu(
         return
     typer.echo(wrapper_script(kernels, command, out))
     for number, kernel in enumerate(kernels, start=1):
-        words = f"{kernel.launches} launches, {milliseconds(kernel.duration_ns)} ms, {percent(kernel.share)}"
+        words = f"{kernel.launches} launches, {milliseconds(kernel.duration_ns)} ms, {wording.percent(kernel.share)}"
         typer.echo(f"# {number}: {kernel.name}: {words} of computation; longest on rank {kernel.rank}")
 
 

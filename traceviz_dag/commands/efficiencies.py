@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.causes.factors import (
     MEANINGS,
     Factor,
@@ -119,10 +120,10 @@ def _print(heading: Callable[[str], None], rows: Sequence[dict[str, Any]]) -> No
     step = f"{milliseconds(whole['time_ns'])} ms"
     of = f"the {step} step" if whole["steps"] == 1 else f"the {step} of {whole['steps']} steps"
     heading(
-        f"parallel efficiency {percent(whole['value'])}: of {of} the mean rank computes "
+        f"parallel efficiency {wording.percent(whole['value'])}: of {of} the mean rank computes "
         f"{milliseconds(whole['ideal_ns'])} ms"
     )
-    lost = f"{milliseconds(worst['lost_ns'])} ms ({percent(worst['lost_ns'] / whole['time_ns'])})"
+    lost = f"{milliseconds(worst['lost_ns'])} ms ({wording.percent(worst['lost_ns'] / whole['time_ns'])})"
     meaning = MEANINGS[Factor(worst["factor"])]
     print_wrapped(f"{named_factor(worst).capitalize()} loses most, {lost}: {meaning}", 4, "  ")
     print_table(

@@ -22,7 +22,7 @@ from traceviz_dag.commands.common.across import (
     untold_waits,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, print_json, print_wrapped
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_wrapped, rest_of, shown
 from traceviz_dag.commands.common.summary import STEP_KINDS
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
@@ -229,7 +229,8 @@ def _said_of_log(answer: dict[str, Any]) -> str:
     usual = f"{milliseconds(answer['unprofiled_step_ns'])} ms"
     lines = f"the median of {answer['unprofiled_lines']} lines of the log"
     perturbed = "; perturbed: rely on shares, not on times" if share >= PERTURBED else ""
-    return f"profiled steps take {abs(share):.1%} {direction} on the host than others ({usual}, {lines}){perturbed}"
+    by = wording.percent(abs(share))
+    return f"profiled steps take {by} {direction} on the host than others ({usual}, {lines}){perturbed}"
 
 
 def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *, sql: bool) -> None:
@@ -270,9 +271,10 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
         print_wrapped(line, 2, "  ")
     rows = [row for row in rows if row not in differing]
     first = leading(rows)
-    for number, row in enumerate(first, 1):
+    for number, row in enumerate(shown(first), 1):
         typer.echo()
         _print_row(f"{number:3}. {label(row)} · ", row, told, sql=sql)
+    _print_rest(first)
     for severity, title in ((Severity.NOTE, "Notes"), (Severity.NOT_LOOKED_AT, "Not judged")):
         mine = [row for row in rows if row["severity"] == severity and row not in first]
         mine = [row for row in mine if sql or not _is_slight(row)]
@@ -280,13 +282,19 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
             mine = _by_reason(mine)
         if mine:
             typer.echo(f"\n{title}")
-        for row in mine:
+        for row in shown(mine):
             _print_row("   - ", row, told, sql=sql)
+        _print_rest(mine)
     rows = [row for row in rows if row not in first]
     slight = 0 if sql else sum(map(_is_slight, rows))
     if slight:
         more = f"{slight} more note{'s gain' if slight > 1 else ' gains'}"
-        typer.echo(f"\n  {more} less than {SLIGHT:.1%} of the step (--json and --sql have them)")
+        typer.echo(f"\n  {more} less than {wording.percent(SLIGHT)} of the step (--json and --sql have them)")
+
+
+def _print_rest(rows: Sequence[Mapping[str, Any]]) -> None:
+    if more := rest_of(len(rows)):
+        typer.echo(f"  {more}")
 
 
 def _print_row(lead: str, row: Mapping[str, Any], told: set[str], *, sql: bool) -> None:

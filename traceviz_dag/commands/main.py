@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from itertools import chain
 from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, ClassVar
@@ -66,8 +67,13 @@ class _Group(LazyGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Take what is a path, and no command, for one to analyse."""
-        is_path = args[0] not in self.commands and (os.sep in args[0] or os.path.exists(args[0]))  # noqa: PTH110 links
-        return super().resolve_command(ctx, ["analyze", *args] if is_path else args)
+        if args[0] in self.commands or args[0].startswith("-"):
+            return super().resolve_command(ctx, args)
+        if os.sep in args[0] or os.path.exists(args[0]):  # noqa: PTH110 links
+            return super().resolve_command(ctx, ["analyze", *args])
+        close = get_close_matches(args[0], self.commands, 1)
+        meant = f"; did you mean {close[0]!r}?" if close else ""
+        return ctx.fail(f"{args[0]!r} is no command, and no file or folder here has that name{meant}")
 
     def invoke(self, ctx: Any) -> Any:
         """Run a subcommand; who interrupts one that does not say itself how far it came is shown what is left."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 import pyarrow as pa
 import typer
 
-from traceviz_dag.analyze.wording import counted
+from traceviz_dag.analyze.wording import capitals, counted
 from traceviz_dag.commands.common.across import IterationOption, RunOption, print_limit
 from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
@@ -147,7 +147,7 @@ def _print_dimensions(rows: Sequence[dict[str, Any]]) -> None:
         f"Communication by dimension, ms, mean of {counted(windows, 'window', 'windows')}",
         ["dimension", *_OF_DIMENSION, "hidden share"],
         [
-            [name, *(milliseconds(round(one / windows)) for one in each), percent(each[1] / each[0])]
+            [capitals(name), *(milliseconds(round(one / windows)) for one in each), percent(each[1] / each[0])]
             for name, each in sorted(sums.items(), key=lambda named: (named[0] != ALL_DIMENSIONS, -named[1][-1]))
             if each[0]
         ],

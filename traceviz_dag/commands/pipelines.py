@@ -138,7 +138,7 @@ def _statements(answer: dict[str, Any], steps: bool) -> list[str]:
         in_step = f" in step {spread['step']}" if steps else ""
         lines.append(
             f"ranks of stage {spread['stage']} differ most{in_step}: rank {spread['longest_rank']} takes "
-            f"{percent(spread['spread'])} longer than their median for a micro-batch, waits for its tensor-, context- "
-            "and expert-parallel peers included"
+            f"{wording.percent(spread['spread'])} longer than their median for a micro-batch, waits for its tensor-, "
+            "context- and expert-parallel peers included"
         )
     return lines

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
-from traceviz_dag.analyze.wording import numbered
+from traceviz_dag.analyze.wording import activity, capitals, numbered
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -138,7 +138,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
                 *(
                     [
                         *(row["last"], milliseconds(row["delay_ns"]), milliseconds(row["own_ns"])),
-                        *(percent(row["own_share"]), row["late_category"], _blamed(answer, row)),
+                        *(percent(row["own_share"]), activity(row["late_category"] or ""), _blamed(answer, row)),
                     ]
                     if row["communications"]
                     else [None] * 6
@@ -163,7 +163,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
         ["dimension", "kernels", "hidden wait", "exposed wait", "hidden transfer", "exposed transfer"],
         [
             [
-                *(row["dimension"], row["kernels"]),
+                *(capitals(row["dimension"]), row["kernels"]),
                 *(milliseconds(row[f"{part}_ns"]) for part in ("hidden_wait", "exposed_wait")),
                 *(milliseconds(row[f"{part}_ns"]) for part in ("hidden_transfer", "exposed_transfer")),
             ]
@@ -171,11 +171,17 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
         ],
     )
     print_table(
-        "Who waited for whom, the longest waits first, ms",
+        "Who waited for whom, the longest waits first, ms; then what the late rank did for longer than who waited",
         ["rank", "late rank", "dimension", "waits", "wait", "compute", "communication", "memory", "host", "idle"],
         [
             [
-                *(row["rank"], row["late_rank"], row["dimension"], row["waits"], milliseconds(row["wait_ns"])),
+                *(
+                    row["rank"],
+                    row["late_rank"],
+                    capitals(row["dimension"]),
+                    row["waits"],
+                    milliseconds(row["wait_ns"]),
+                ),
                 *(milliseconds(row[f"late_{part}_ns"]) for part in ("compute", "communication", "memory")),
                 *(milliseconds(row[f"late_{part}_ns"]) for part in ("host", "idle")),
             ]
@@ -211,7 +217,7 @@ def _statements(answer: dict[str, Any], first: int | None) -> list[str]:
     faults = [row for row in answer["matching"] if row["fault"] is not None]
     if faults:
         total = sum(row["kernels"] for row in faults)
-        kinds = ", ".join(sorted({row["fault"] for row in faults}))
+        kinds = ", ".join(sorted({row["fault"].replace("_", " ") for row in faults}))
         lines.append(f"{total} communication kernels are not matched, or not wholly: {kinds} (--json has the counts)")
     return lines
 

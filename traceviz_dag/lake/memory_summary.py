@@ -60,6 +60,7 @@ def memory_statement(peak: dict[str, Any]) -> str:
     alike = ", matched to its trace by its name alone" if peak["matched_by"] == MatchEvidence.NAME else ""
     return (
         f"GPU memory of rank {peak['rank']}, {alone} with a snapshot{alike}: {mebibytes['peak_requested_bytes']} MiB "
-        f"requested at the peak, {share:.1%} of it {str(peak['category']).replace('_', ' ')}, in that most {site}: "
+        f"requested at the peak, {100 * share:.1f} % of it {str(peak['category']).replace('_', ' ')}, in that "
+        f"most {site}: "
         f"{mebibytes['site_bytes']} MiB (tables memory_peaks, memory_blocks)"
     )

@@ -45,6 +45,8 @@ def clock_facts(rank_clocks: pa.Table) -> ClockFacts:
 def clock_statement(facts: ClockFacts) -> str:
     """The same in one line."""
     low, high = facts["residual_p05_ns"], facts["residual_p95_ns"]
+    if facts["ranks"] == 1:
+        return "one rank, so that its clock needs no other"
     if low is None or high is None:
         reason = next(iter(facts["refusals"].values()), "there are no ranks")
         return f"clocks as recorded, not solved: {reason}"
@@ -56,5 +58,5 @@ def clock_statement(facts: ClockFacts) -> str:
 def residual_range(low_ns: int, high_ns: int) -> str:
     """The p05 and p95 of residuals in words; what rounds to nothing is said as a bound."""
     if max(abs(low_ns), abs(high_ns)) < _SAID_AS_BOUND_NS:
-        return f"{_SAID_AS_BOUND_NS / 1e3:.1f} us (p05 to p95)"
-    return f"{low_ns / 1e3:+.1f} to {high_ns / 1e3:+.1f} us (p05 to p95)"
+        return f"{_SAID_AS_BOUND_NS / 1e3:.1f} µs (p05 to p95)"
+    return f"{low_ns / 1e3:+.1f} to {high_ns / 1e3:+.1f} µs (p05 to p95)"

@@ -8,14 +8,14 @@ from typing import Any
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN
 from traceviz_dag.analyze.findings.notes import may_be_finding
 from traceviz_dag.analyze.findings.rule import MEASURE, Row
-from traceviz_dag.analyze.wording import share
+from traceviz_dag.analyze.wording import capitals, share
 from traceviz_dag.vocabulary import FindingClass, Severity
 
 LEAST_SHARE = 0.01
-"""Smaller losses are not named."""
+"""Smaller losses are not named; of a rule, one is."""
 
 LARGE_SHARE = 0.1
-"""What takes so much is named though it is known to cost nothing."""
+"""What takes so much is named though it is known to cost nothing, and in each dimension."""
 
 MOST = 3
 
@@ -24,7 +24,7 @@ _ANOTHER_TIME = ("unexplained",)
 
 
 def largest_losses(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """The largest losses among rows of table ``findings``, of each rule the largest; they may overlap."""
+    """The largest losses among rows of table ``findings``, of each rule and dimension the largest; they may overlap."""
     columns = ("rule", "rank", "dimension", "operation", "value")
     return [{name: row[name] for name in columns} for row in _largest(rows)]
 
@@ -71,10 +71,10 @@ def _cost_ns(row: Row) -> float:
 def _largest(rows: Sequence[Row]) -> list[Row]:
     told = [row for row in rows if row["measure"] == MEASURE and row["severity"] != Severity.NOT_LOOKED_AT]
     told = [row for row in told if row["rule"] not in _ANOTHER_TIME and not _costs_nothing(row)]
-    found: dict[str, Row] = {}
+    found: dict[tuple[str, str | None], Row] = {}
     for row in sorted(told, key=lambda row: -row["value"]):
         if row["value"] >= LEAST_SHARE:
-            found.setdefault(row["rule"], row)
+            found.setdefault((row["rule"], row["dimension"] if row["value"] >= LARGE_SHARE else None), row)
     return list(found.values())[:MOST]
 
 
@@ -86,9 +86,11 @@ def _costs_nothing(row: Row) -> bool:
 
 def losses_in_words(losses: Sequence[Row]) -> str:
     """The losses in a line; empty where there is none."""
-    words = []
-    for row in losses:
+    words: list[str] = []
+    for before, row in zip([None, *losses], losses, strict=False):
         rank = None if row["rank"] is None else f"rank {row['rank']}"
-        where = [word for word in (rank, row["dimension"], row["operation"]) if word is not None]
-        words.append(f"{row['rule']} {share(row['value'])}" + (f" ({', '.join(where)})" if where else ""))
+        dimension = None if row["dimension"] is None else capitals(row["dimension"])
+        where = [word for word in (rank, dimension, row["operation"]) if word is not None]
+        rule = "" if before is not None and before["rule"] == row["rule"] else f"{row['rule'].replace('_', ' ')} "
+        words.append(f"{rule}{share(row['value'])}" + (f" ({', '.join(where)})" if where else ""))
     return f"largest loss{'es' if len(words) > 1 else ''}, of the time measured: {', '.join(words)}" if words else ""

@@ -41,13 +41,13 @@ class Lead:
         limit: what limits the step, in a sentence; empty where nothing was judged.
         faults: rank that leads the findings → what is found of it, in a sentence; in their order.
         noted: ranks that notes of faults name, whose saving is small or unknown: still where to look next.
-        edit: edit, rank, ranks and dimension of the first fix; None where nothing is wrong.
+        edits: edit, rank, ranks and dimension of each fix, in the order of the findings.
     """
 
     limit: str
     faults: Mapping[int, str]
     noted: tuple[int, ...]
-    edit: tuple[object, ...] | None
+    edits: tuple[tuple[object, ...], ...]
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -62,7 +62,7 @@ class Lead:
 def lead_of(rows: Sequence[Row]) -> Lead:
     """The lead that rows of table ``findings`` give."""
     if not rows:
-        return Lead("", {}, (), None)
+        return Lead("", {}, (), ())
     found, faults = leading(rows), dict[int, str]()
     for row in found:
         for rank in _ranks(row):
@@ -70,7 +70,7 @@ def lead_of(rows: Sequence[Row]) -> Lead:
     notes = [row for row in rows if row["class"] == FindingClass.FAULT and row["severity"] == Severity.NOTE]
     noted = dict.fromkeys(rank for row in notes for rank in _ranks(row) if rank not in faults)
     limit = capitalised(found[0]["statement"] if found else NOTHING_WRONG)
-    return Lead(limit, faults, tuple(noted), _edit(found[0]) if found else None)
+    return Lead(limit, faults, tuple(noted), tuple(map(_edit, found)))
 
 
 def _ranks(row: Row) -> tuple[int, ...]:

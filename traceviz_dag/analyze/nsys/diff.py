@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap
 from traceviz_dag.analyze.nsys.summary import NameMeasures
 from traceviz_dag.analyze.nsys.tree import RangeNode
@@ -131,9 +132,11 @@ def _comparable(gpus_a: int, gpus_b: int, shared: float, equal: float) -> str:
     if gpus_a != gpus_b:
         against.append(f"{gpus_a} GPUs against {gpus_b}")
     if shared < _COMPARABLE:
-        against.append(f"only {shared:.0%} of the kernel time is in kernels that both run")
+        against.append(f"only {wording.share(shared)} of the kernel time is in kernels that both run")
     if equal < _COMPARABLE:
-        against.append(f"only {equal:.0%} of the common kernels run equally often, so the windows hold unequal work")
+        against.append(
+            f"only {wording.share(equal)} of the common kernels run equally often, so the windows hold unequal work"
+        )
     if not against:
         return "comparable: the same kernels run equally often"
     word = "hardly comparable" if shared < _LITTLE else "comparable with care"
@@ -158,6 +161,6 @@ def _verdict(window_a: int, window_b: int, parts: Mapping[str, tuple[int, int]],
     word = "slower" if change > 0 else "faster"
     how_much = "most of it" if 2 * abs(delta) > abs(change) else "the largest part of it"
     return (
-        f"B is {abs(change) / window_a:.1%} {word} ({change / 1e6:+,.3f} ms), {how_much} in {words[part]} "
+        f"B is {wording.percent(abs(change) / window_a)} {word} ({change / 1e6:+,.3f} ms), {how_much} in {words[part]} "
         f"({delta / 1e6:+,.3f} ms)."
     )

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.pipelines.pair_verdicts import two_sides
 from traceviz_dag.analyze.pipelines.periods import has_nothing_to_overlap
@@ -121,8 +122,8 @@ def two_modes(values: Float64) -> str | None:
     if modes is None or modes.high < _LEAST_RATIO * modes.low:
         return None
     return (
-        f"two modes: {modes.share:.0%} of the units near {modes.low / 1e6:.3f} ms, "
-        f"{1 - modes.share:.0%} near {modes.high / 1e6:.3f} ms"
+        f"two modes: {wording.share(modes.share)} of the units near {modes.low / 1e6:.3f} ms, "
+        f"{wording.share(1 - modes.share)} near {modes.high / 1e6:.3f} ms"
     )
 
 
@@ -131,9 +132,8 @@ def two_modes_of_scores(values: Float64) -> str | None:
     modes = _split_in_two(values)
     if modes is None or modes.high - modes.low < _LEAST_SCORES_APART:
         return None
-    return (
-        f"two modes: {modes.share:.0%} of the units near {modes.low:.2f}, {1 - modes.share:.0%} near {modes.high:.2f}"
-    )
+    low, high = wording.share(modes.share), wording.share(1 - modes.share)
+    return f"two modes: {low} of the units near {modes.low:.2f}, {high} near {modes.high:.2f}"
 
 
 class _Modes(NamedTuple):

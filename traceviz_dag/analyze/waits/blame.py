@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.waits.waits import HOST, same_work
+from traceviz_dag.analyze.wording import share
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables.rows import rows_of
 
@@ -181,9 +182,9 @@ class LateRank(TypedDict):
     blamed: bool
 
 
-def share_of_step(share: float | None, steps: int) -> str:
+def share_of_step(part: float | None, steps: int) -> str:
     """``own_share`` of a row of ``late_ranks`` in words."""
-    known = "–" if share is None else f"{share:.1%}"
+    known = "–" if part is None else share(part)
     return f"{known} of the step" if steps == 1 else f"up to {known} of a step"
 
 

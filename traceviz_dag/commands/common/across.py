@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from traceviz_dag.analyze.wording import activity
 from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.output import milliseconds, print_wrapped
 from traceviz_dag.commands.common.partial import end_partial
@@ -119,8 +120,9 @@ def blame_statement(row: LateRank) -> str:
 
     return (
         f"rank {row['rank']} delayed its peers by {milliseconds(row['own_ns'])} ms of its own "
-        f"({row['late_category']}), {share_of_step(row['own_share'], row['steps'])}, last in {row['last']} of "
-        f"{row['communications']} communications; a sum of delays, not what fixing it would save"
+        f"({activity(row['late_category'] or 'unclassified')}), "
+        f"{share_of_step(row['own_share'], row['steps'])}, last in {row['last']} of {row['communications']} "
+        "communications; a sum of delays, not what fixing it would save"
     )
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.utilization import used_of_peak
-from traceviz_dag.analyze.wording import counted, duration
+from traceviz_dag.analyze.wording import activity, capitals, counted, duration
 from traceviz_dag.commands.common.across import blame_statement, cut_statements, slow_statements
 from traceviz_dag.commands.common.output import milliseconds, percent, print_table
 from traceviz_dag.errors import BadInputError
@@ -178,7 +179,7 @@ def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
             f"{place}kernel time by category, all kernels of the iteration (sums of durations over {ranks}{several})",
             ["category", "kernels", "time ms", "share"],
             [
-                [row["category"], row["kernels"], milliseconds(row["time_ns"]), percent(row["share"])]
+                [activity(row["category"]), row["kernels"], milliseconds(row["time_ns"]), percent(row["share"])]
                 for row in summary["categories"]
             ],
         )
@@ -188,7 +189,7 @@ def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
             ["dimension", "communication ms", "hidden ms", "exposed ms", "hidden"],
             [
                 [
-                    row["dimension"],
+                    capitals(row["dimension"]),
                     milliseconds(row["communication_ns"]),
                     milliseconds(row["hidden_ns"]),
                     milliseconds(row["exposed_ns"]),
@@ -325,14 +326,14 @@ def _step(measures: IterationRow, measured: Windows) -> list[str]:
     else:
         lines.append(
             f"exposed communication {milliseconds(measures['exposed_ns'])} ms {a_rank}, "
-            f"{percent(measured['exposed_share'])} of {of_it}; {percent(measures['hidden_share'])} of communication is "
-            "hidden (table overlap)"
+            f"{wording.percent(measured['exposed_share'])} of {of_it}; "
+            f"{wording.percent(measures['hidden_share'])} of communication is hidden (table overlap)"
         )
     lines += _utilization(measures)
     if (measured["outside_share"] or 0) >= _LEAST_OUTSIDE:
         lines.append(
-            f"{percent(measured['outside_share'])} of kernel time lies outside the training steps, and in none of "
-            "their measures (tables kernels, overlap)"
+            f"{wording.percent(measured['outside_share'])} of kernel time lies outside the training steps, "
+            "and in none of their measures (tables kernels, overlap)"
         )
     return lines
 
@@ -343,7 +344,7 @@ def _utilization(measures: IterationRow) -> list[str]:
         return []
     used = used_of_peak(measures["model_flops_per_gpu"], measures["step_ns"], measures["peak_flops_per_s"])
     return [
-        f"MFU {percent(measures['mfu'])}: {used}, what the model needs against the "
+        f"MFU {wording.percent(measures['mfu'])}: {used}, what the model needs against the "
         f"{measures['peak_format']} peak{', PARTIAL' if measures['partial'] else ''} (table iterations)"
     ]
 

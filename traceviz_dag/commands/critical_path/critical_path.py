@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from traceviz_dag.analyze import wording
+from traceviz_dag.analyze.wording import activity
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -198,7 +200,14 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
         print_table(
             title,
             [name, "ms", "of the step"],
-            [[row[name], milliseconds(row["path_ns"]), percent(row["share"])] for row in answer[name]],
+            [
+                [
+                    row[name] if name in _NUMBERS else activity(row[name]),
+                    milliseconds(row["path_ns"]),
+                    percent(row["share"]),
+                ]
+                for row in answer[name]
+            ],
         )
         if name == "cause":
             _print_hosts(answer)
@@ -234,7 +243,7 @@ def _print_imbalance(rows: Sequence[dict[str, Any]]) -> None:
         "Critical imbalance, the path beyond the mean rank",
         ["category", "on the path ms", "mean rank ms", "imbalance ms"],
         [
-            [row["category"], *(milliseconds(row[f"{name}_ns"]) for name in ("path", "mean", "imbalance"))]
+            [activity(row["category"]), *(milliseconds(row[f"{name}_ns"]) for name in ("path", "mean", "imbalance"))]
             for row in uneven
         ],
     )
@@ -253,7 +262,7 @@ def _statement(answer: dict[str, Any]) -> str:
     others = f", on {len(ranks)} ranks in all" if len(ranks) > 1 else " and on no other"
     return (
         f"{steps} critical path runs on rank {first['rank']} for {milliseconds(first['path_ns'])} ms "
-        f"({percent(first['share'])}){others}"
+        f"({wording.percent(first['share'])}){others}"
     )
 
 
@@ -261,13 +270,13 @@ def _critical(answer: dict[str, Any]) -> str:
     """How many items are near the path."""
     return (
         f"{answer['critical_items']} of {answer['items']} items (micro-batches' steps by rank and phase, and the work "
-        "outside them) are critical: their slack is within 1% of the step (table path_items)"
+        "outside them) are critical: their slack is within 1 % of the step (table path_items)"
     )
 
 
 def _unmatched(answer: dict[str, Any]) -> str:
     """Of how many communications nothing shows for certain for whom they waited, and why."""
-    faults = ", ".join(f"{row['kernels']} {row['fault']}" for row in answer["unmatched"])
+    faults = ", ".join(f"{row['kernels']} {row['fault'].replace('_', ' ')}" for row in answer["unmatched"])
     count = sum(row["kernels"] for row in answer["unmatched"])
     return (
         f"{count} of {answer['communication_kernels']} communication kernels are not matched with all their members: "

@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 
+from traceviz_dag.analyze import wording
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.commands.common.records import work_at
 from traceviz_dag.errors import IncompleteError
@@ -81,10 +82,10 @@ def _print(answer: dict[str, Any]) -> None:
     steps = f"{answer['steps']} steps, {length} ms together; their" if answer["steps"] > 1 else f"step {length} ms; its"
     typer.echo(
         f"\n{answer['records']} · {mark}{steps} critical path runs on rank {first['rank']} for "
-        f"{milliseconds(first['path_ns'])} ms ({percent(first['share'])}){others}"
+        f"{milliseconds(first['path_ns'])} ms ({wording.percent(first['share'])}){others}"
     )
     critical = f"{answer['critical_items']} of {answer['items']} operations are critical"
-    typer.echo(f"  {critical}: their slack is within 1% of the step")
+    typer.echo(f"  {critical}: their slack is within 1 % of the step")
     for name, title in _TITLES.items():
         print_table(
             title,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.nsys.activity import processes_of
 from traceviz_dag.analyze.nsys.calls import CUDA, SYSTEM, calls_by_name
 from traceviz_dag.analyze.nsys.calls import stalls as find_stalls
@@ -103,7 +104,7 @@ def stalls(
     )
     if slight:
         length = milliseconds(sum(row["total_ns"] for row in slight))
-        typer.echo(f"{len(slight)} more below {SLIGHT:.1%} of all together: {length} ms together.")
+        typer.echo(f"{len(slight)} more below {wording.percent(SLIGHT)} of all together: {length} ms together.")
 
 
 def _processes(given: Opened, gpu: list[str]) -> tuple[int, ...] | None:

@@ -7,12 +7,13 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
+from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.nsys.activity import Activity, processes_of
 from traceviz_dag.analyze.nsys.overlap import gaps as find_gaps
 from traceviz_dag.analyze.nsys.overlap import gpu_overlap
 from traceviz_dag.analyze.nsys.tree import nested_ranges
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, shown
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_table, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     Opened,
@@ -49,7 +50,7 @@ def gaps(
         return
     for one in found:
         print_table(
-            f"GPU {one['device']}: idle {milliseconds(one['idle_ns'])} ms, {percent(one['share'])} of it in "
+            f"GPU {one['device']}: idle {milliseconds(one['idle_ns'])} ms, {wording.percent(one['share'])} of it in "
             f"{len(one['gaps'])} gaps of {least_us:g} us or more",
             ["from s", "gap ms", "after", "before", "launched ms before the end", "host was in"],
             [

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.nsys.instructions import kernel_instructions
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, shown
@@ -62,4 +63,6 @@ def instructions(
 def _most(counts: Mapping[str, int]) -> str:
     """The first three opcodes, by their share."""
     total = sum(counts.values())
-    return ", ".join(f"{opcode} {percent(count / total)}" for opcode, count in list(counts.items())[:3] if count)
+    return ", ".join(
+        f"{opcode} {wording.percent(count / total)}" for opcode, count in list(counts.items())[:3] if count
+    )

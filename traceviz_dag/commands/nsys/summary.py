@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.nsys.overlap import gpu_overlap
 from traceviz_dag.analyze.nsys.summary import by_name, by_stream, metric_means, with_short_names
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
@@ -55,7 +56,8 @@ def summary(
     for one in found:
         print_table(
             f"GPU {one['device']}: busy {milliseconds(one['busy_ns'])} of {milliseconds(one['span_ns'])} ms "
-            f"({percent(one['busy_ns'] / one['span_ns'] if one['span_ns'] else None)}), {one['kernels']} kernels",
+            f"({wording.percent(one['busy_ns'] / one['span_ns'] if one['span_ns'] else None)}), "
+            f"{one['kernels']} kernels",
             ["operation", "kind", "count", "total ms", "share of totals", "mean ms", "least ms", "most ms"],
             [
                 [

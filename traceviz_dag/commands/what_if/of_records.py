@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.analyze import wording
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
 from traceviz_dag.commands.common.records import naming, work_at
 from traceviz_dag.commands.what_if.gains_table import print_gains
 from traceviz_dag.commands.what_if.wanted import Wanted
@@ -118,10 +119,10 @@ def _print(path: Path, found: Slowdowns, steps: int, faults: list[str]) -> None:
     if found.recovered_by_last_stage is None:
         typer.echo(f"  {_NOTHING_LOST}: no part of the job can save any of it")
     else:
-        share = percent(found.recovered_by_last_stage)
+        share = wording.percent(found.recovered_by_last_stage)
         typer.echo(f"  ideal durations in the last stage ({last}) would save {share} of that loss")
-        share = percent(found.recovered_by_slowest_ranks)
-        typer.echo(f"  ideal durations on the slowest 3% of the ranks would save {share}: {named}")
+        share = wording.percent(found.recovered_by_slowest_ranks)
+        typer.echo(f"  ideal durations on the slowest 3 % of the ranks would save {share}: {named}")
     effects: Mapping[Any, float]
     for name, effects in (
         ("stage", found.by_stage),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from traceviz_dag.analyze import wording
 from traceviz_dag.pipeline.captures.answers import DIMENSION, MICROBATCH, PHASE, PLACE, SIZES, WAITS, Answer, degree
 from traceviz_dag.pipeline.captures.capture import Capture, Examination, Listing, Sample
 from traceviz_dag.pipeline.captures.traces import hidden_communication, no_communication
@@ -109,7 +110,7 @@ def _listing(exports: Sequence[ExportFacts]) -> Listing:
                 export.name,
                 _numbers(export.ranks),
                 export.kernels,
-                f"{export.launched / export.kernels:.1%}" if export.kernels else None,
+                f"{wording.percent(export.launched / export.kernels)}" if export.kernels else None,
                 export.ranges,
                 f"{export.operator_ranks} of {len(export.ranks)}",
                 export.nccl_calls,
@@ -150,7 +151,7 @@ def _launches(exports: Sequence[ExportFacts]) -> str | None:
     kernels, launched = sum(export.kernels for export in exports), sum(export.launched for export in exports)
     if not kernels or launched / kernels >= _NEARLY_ALL:
         return None
-    return f"the launches of {1 - launched / kernels:.1%} of the kernels are not in the capture"
+    return f"the launches of {wording.percent(1 - launched / kernels)} of the kernels are not in the capture"
 
 
 def _why_dimension(exports: Sequence[ExportFacts], payload: bool, described: bool) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from traceviz_dag.analyze import wording
 from traceviz_dag.pipeline.captures.answers import (
     BANDWIDTH,
     BUBBLE,
@@ -113,7 +114,9 @@ def no_communication(sample: Sample | None) -> str:
 def _of_share(question: str, share: float | None, what: str, remedy: str) -> Answer:
     known = share or 0.0
     answer = degree(known >= NEARLY_ALL, known >= _LEAST)
-    return Answer(question, answer, f"{known:.1%} {what}" + ("" if answer == "yes" or not remedy else f"; {remedy}"))
+    return Answer(
+        question, answer, f"{wording.percent(known)} {what}" + ("" if answer == "yes" or not remedy else f"; {remedy}")
+    )
 
 
 def _microbatch(capture: Capture, one: Sample) -> Answer:

@@ -200,7 +200,7 @@ def _caption(
             "no clocks are compared",
             *(
                 [lead.limit]
-                if lead.edit
+                if lead.edits
                 else _largest_gain([row for row in gains if row["step"] == path.step and row["refusal"] is None])
             ),
         ],

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.causes.critical_path import RUN_CAUSES, PathCause
 from traceviz_dag.analyze.kernel_intervals import integers
 from traceviz_dag.analyze.matching.communications import optional_integers
-from traceviz_dag.analyze.wording import duration, share
+from traceviz_dag.analyze.wording import activity, duration, share
 from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.show.page import palette
@@ -29,29 +29,11 @@ SEGMENT_COLUMNS = (
 _OTHERS, _ONE_COLOUR, _SPREAD = -2, 0.75, 0.2
 _BACKWARD = pa.array([Phase.BACKWARD.value, Phase.RECOMPUTE.value])
 
-_WORDS = {
-    Category.FWD_COMPUTATION: "forward computation",
-    Category.BWD_COMPUTATION: "backward computation",
-    Category.OTHER_COMPUTATION: "other computation",
-    Category.FWD_COMMUNICATION: "forward communication",
-    Category.BWD_COMMUNICATION: "backward communication",
-    Category.BWD_COMMUNICATION_RECOMPUTE: "recompute communication",
-    Category.PP_COMMUNICATION: "PP communication",
-    Category.DP_COMMUNICATION: "DP communication",
-    Category.OTHER_COMMUNICATION: "other communication",
-}
 _COLOURS = {
     **{PathCause.HOST: palette.HOST, PathCause.SYNCHRONISATION: palette.HOST},
     **{PathCause.LAUNCH: palette.LAG, PathCause.UNEXPLAINED: palette.LAG, PathCause.LATE_BEGIN: palette.LAG},
 }
 _COMMUNICATES = pa.array([PathCause.TRANSFER.value, PathCause.UNMATCHED.value])
-_CAUSE_WORDS = {
-    Category.FWD_COMPUTATION: "forward computation",
-    Category.BWD_COMPUTATION: "backward computation",
-    PathCause.LATE_BEGIN: "late begin",
-    PathCause.LAUNCH: "launch lag",
-    PathCause.UNEXPLAINED: "unexplained lag",
-}
 
 
 class PathPart(NamedTuple):
@@ -151,8 +133,8 @@ def _parts(segments: pa.Table) -> tuple[Int64, tuple[PathPart, ...]]:
 def part_named(name: str) -> PathPart:
     """A part of the path by its category or cause."""
     if name in palette.CATEGORY:
-        return PathPart(_WORDS.get(Category(name)) or palette.LABEL[name], palette.CATEGORY[name])
-    return PathPart(_CAUSE_WORDS.get(PathCause(name), name), _COLOURS[PathCause(name)])
+        return PathPart(activity(name), palette.CATEGORY[name])
+    return PathPart(activity(name), _COLOURS[PathCause(name)])
 
 
 def lanes_of_path(path: StepPath, stage_of: Mapping[int, int]) -> tuple[Int64, list[Lane]]:

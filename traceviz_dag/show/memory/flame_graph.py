@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from html import escape
 from importlib import resources
 
+from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.memory.examination import Examined
 from traceviz_dag.analyze.memory.roles import site_of
 from traceviz_dag.analyze.wording import counted
@@ -88,7 +89,7 @@ def _draw(node: _Node, left: float, depth: int, whole: int, bars: list[str], los
             continue
         shown = escape(printable(text))
         count = counted(below.blocks, "block", "blocks")
-        facts = f"{below.bytes / _MIB:,.2f} MiB, {width:.1%} of the peak, {count}"
+        facts = f"{below.bytes / _MIB:,.2f} MiB, {wording.percent(width)} of the peak, {count}"
         bars.append(
             f'<div class="bar" data-x="{left:.6f}" data-w="{width:.6f}" data-d="{depth}" title="{shown}&#10;{facts}" '
             f'style="left:{left:.4%};width:{width:.4%};top:{depth * 20}px;background:{COLOUR[below.category]}">'

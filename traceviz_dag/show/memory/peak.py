@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from traceviz_dag.analyze import wording
 from traceviz_dag.printable import printable
 from traceviz_dag.show.memory.colours import COLOUR, label
 from traceviz_dag.show.memory.recording import CATEGORIES, Recording
@@ -48,8 +49,8 @@ def draw_memory_peak(recording: Recording) -> Figure | None:
     largest = f"the largest part, {size / _MIB:,.2f} MiB of {label(category)}, "
     largest += f"is of {printable(site)}" if site else "has no call stack"
     caption = Caption(
-        f"{recording.subject}: {total / _MIB:,.2f} MiB requested at the peak, {sums[ordered[0]] / total:.1%} of it "
-        f"{label(ordered[0])}; {largest}",
+        f"{recording.subject}: {total / _MIB:,.2f} MiB requested at the peak, "
+        f"{wording.percent(sums[ordered[0]] / total)} of it {label(ordered[0])}; {largest}",
         [printable(recording.place), "each rectangle is a call site, its area what it holds"],
         list(recording.warnings),
         [

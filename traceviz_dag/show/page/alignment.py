@@ -101,7 +101,7 @@ def read_clocks(source: TableSource, ranks: Iterable[int], alignment: TimeAlignm
         return Clocks(TimeAlignment.GLOBAL, SENTENCE[TimeAlignment.GLOBAL], warning)
     low = min(known[rank]["residual_p05_ns"] or 0 for rank in wanted)
     high = max(known[rank]["residual_p95_ns"] or 0 for rank in wanted)
-    agree = residual_range(low, high).replace(" us ", " µs ")
+    agree = residual_range(low, high)
     return Clocks(alignment, f"{SENTENCE[alignment]}: ends agree within {agree}", solved=solved_clocks(table))
 
 

@@ -11,11 +11,16 @@ LEAST_SHARE = 0.001
 """Share of the time measured from which it is reported."""
 
 _SQL = f"""
-WITH measured AS (
-    SELECT * FROM overlap
-    WHERE run = $run AND iteration = $iteration AND dimension <> 'all' AND window_name IN ('step', 'kernels')
+WITH windows AS (
+    SELECT * FROM overlap WHERE run = $run AND iteration = $iteration AND window_name IN ('step', 'kernels')
     QUALIFY (window_name = 'step')
         = (count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) > 0)
+),
+measured AS (FROM windows WHERE dimension <> 'all'),
+-- Ranks without a dimension count as well, so that dimensions add up.
+every AS (
+    SELECT sum(window_end_ns - window_start_ns) AS time_ns, count(DISTINCT rank) AS ranks
+    FROM windows WHERE dimension = 'all'
 ),
 matched AS (SELECT DISTINCT rank, dimension FROM collectives WHERE run = $run AND iteration = $iteration),
 -- A rank without rows of its host knows no more of a communication than its group; the other members know the rest.
@@ -40,16 +45,16 @@ on_path AS (
 )
 SELECT
     coalesce(renamed.dimension, measured.dimension) AS dimension,
-    sum(exposed_ns) / sum(window_end_ns - window_start_ns) AS value,
-    CAST(round(sum(exposed_ns) / count(DISTINCT measured.rank)) AS BIGINT) AS exposed_ns,
-    CAST(round(sum(communication_ns) / count(DISTINCT measured.rank)) AS BIGINT) AS communication_ns,
-    count(DISTINCT measured.rank) AS ranks,
+    sum(exposed_ns) / any_value(every.time_ns) AS value,
+    CAST(round(sum(exposed_ns) / any_value(every.ranks)) AS BIGINT) AS exposed_ns,
+    CAST(round(sum(communication_ns) / any_value(every.ranks)) AS BIGINT) AS communication_ns,
+    any_value(every.ranks) AS ranks,
     CASE WHEN EXISTS (FROM path) THEN coalesce(any_value(path_ns), 0) END AS path_ns,
     any_value(path_rank_ns) AS path_rank_ns, any_value(path_rank) AS path_rank, any_value(path_stage) AS path_stage
-FROM measured LEFT JOIN renamed ON renamed.rank = measured.rank AND renamed.alone = measured.dimension
+FROM measured CROSS JOIN every LEFT JOIN renamed ON renamed.rank = measured.rank AND renamed.alone = measured.dimension
 LEFT JOIN on_path ON on_path.dimension = coalesce(renamed.dimension, measured.dimension)
 GROUP BY coalesce(renamed.dimension, measured.dimension)
-HAVING sum(exposed_ns) >= {LEAST_SHARE} * sum(window_end_ns - window_start_ns)
+HAVING sum(exposed_ns) >= {LEAST_SHARE} * any_value(every.time_ns)
 """
 
 

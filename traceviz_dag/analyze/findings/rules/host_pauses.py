@@ -208,7 +208,7 @@ _PAUSED = Rule(
     places=Places(_PLACES.format(work=UNNAMED)),
     unable_sql=f"""
 {_WITHOUT_HOST} UNION ALL {WITHOUT_GAPS} UNION ALL
-SELECT 'the pauses of one rank are held against those of no other'
+SELECT 'one rank alone has no other whose pauses could be compared'
 WHERE (SELECT count(DISTINCT rank) FROM {MEASURED}) = 1 LIMIT 1
 """,
     partly_sql=lacking("has_host_rows", "rows of the host"),

@@ -9,7 +9,7 @@ from traceviz_dag.analyze.findings.rules.host_pauses import UNNAMED_SQL
 from traceviz_dag.analyze.findings.rules.slow_group import SLOW
 from traceviz_dag.analyze.slow_ranks import MAY_BE_WORK, SLOWER, in_steps
 from traceviz_dag.analyze.waits.blame import share_of_step
-from traceviz_dag.analyze.wording import counted, duration
+from traceviz_dag.analyze.wording import activity, counted, duration
 from traceviz_dag.vocabulary import FindingClass
 
 MORE_WORK = 1.02
@@ -100,7 +100,7 @@ def _sentence(row: Row) -> str:
     if row["against"] in ("stages", "memory of stages"):
         peers = "the other stages" if row["peers"] != 1 else "the other stage"
     times = f"{row['value']:.2f} times as long as on {peers}"
-    doing = (row["late_category"] or "").replace("_", " ")
+    doing = activity(row["late_category"] or "")
     match row["against"]:
         case "memory" | "memory of stages":
             return f"{who} has slow memory: kernels that are bound by it take {times}"

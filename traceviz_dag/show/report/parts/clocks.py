@@ -36,7 +36,7 @@ def clocks(page: Page) -> Markup | None:
     if not asked.rows:
         return None
     facts = clock_facts(page.book.source.table("rank_clocks", columns_of(RankClockRow)))
-    text = clock_statement(facts).replace(" us ", " µs ")
+    text = clock_statement(facts)
     return section(
         "Clocks",
         paragraph(asked.statement(f"{capitalised(printable(text))}.")),

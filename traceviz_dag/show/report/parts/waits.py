@@ -15,7 +15,7 @@ from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.blame import JUDGED_COLUMNS, judged_waits, nobody_blamed, uncertain_waits, wait_basis
 from traceviz_dag.analyze.waits.experts import UNEVEN
-from traceviz_dag.analyze.wording import capitalised, duration, numbered, share
+from traceviz_dag.analyze.wording import activity, capitalised, duration, numbered, share
 from traceviz_dag.printable import printable
 from traceviz_dag.show.figures.wait_rows import MOST_ROWS, MapRow, map_rows
 from traceviz_dag.show.page import palette
@@ -142,7 +142,7 @@ def _said(page: Page, late: Asked, matched: Asked) -> Markup:
     basis = wait_basis(collectives)
     notes = []
     if facts["solved"] < facts["ranks"]:
-        text = clock_statement(facts).replace(" us ", " µs ")
+        text = clock_statement(facts)
         notes.append(
             f"{capitalised(text)}. So waits that only clocks could show are left out, and so is who came last in them."
         )
@@ -174,7 +174,7 @@ def _late(late: Asked, lead: Lead) -> Markup:
                 Piece("own delay", row["own_ns"], palette.ATTENTION if row["blamed"] else palette.COMPUTATION_ONLY),
                 Piece("handed on by others", max(row["delay_ns"] - row["own_ns"], 0), palette.IDLE),
             ],
-            str(row["late_category"] or "").replace("_", " "),
+            activity(row["late_category"] or ""),
         )
         for row in shown[:16]
     ]
@@ -186,7 +186,7 @@ def _late(late: Asked, lead: Lead) -> Markup:
             late.fact(duration(row["delay_ns"])),
             late.fact(duration(row["own_ns"])),
             late.fact(percent(row["own_share"])) if row["own_share"] is not None else "not known",
-            str(row["late_category"] or "").replace("_", " "),
+            activity(row["late_category"] or ""),
         ]
         for row in shown
     ]
