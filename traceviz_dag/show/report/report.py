@@ -63,6 +63,8 @@ def report_page(
             if not part.expected:
                 continue
             markup = paragraph(f"Nothing to show: table {', '.join(part.tables)} holds no rows of this iteration.")
+        elif part.relation and lead.limit:
+            markup = paragraph(f"{lead.limit}. {part.relation}") + markup
         tabs.append(Tab(part.name, part.title, markup))
     data = timeline.columns.packed(timeline.document)
     title = f"{source.run} · iteration {source.iteration}"

@@ -129,4 +129,4 @@ def _legend() -> Markup:
     return legend({USEFUL: palette.COMPUTATION_ONLY, **lost})
 
 
-PART = Part("efficiencies", "Efficiency", ("efficiencies",), efficiencies)
+PART = Part("efficiencies", "Efficiency", ("efficiencies",), efficiencies, relation="A loss below is no saving.")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from markupsafe import Markup
 
-from traceviz_dag.analyze.wording import duration, share
+from traceviz_dag.analyze.wording import capitals, duration, share
 from traceviz_dag.lake.summaries import DIMENSIONS_SQL
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
+from traceviz_dag.show.report.parts.overview import EXPOSED_PARTS, EXPOSED_TRANSFERS, EXPOSED_WAITS
 from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, table
 
 RANKS_SQL = """
@@ -20,6 +23,13 @@ WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND window_nam
 ORDER BY exposed_ns DESC, rank
 """
 
+WAITS_SQL = """
+SELECT rank, dimension, sum(exposed_wait_ns) / nullif(sum(exposed_wait_ns) + sum(exposed_transfer_ns), 0) AS waits
+FROM collectives
+WHERE run = $run AND iteration = $iteration AND exposed_wait_ns IS NOT NULL AND fault IS NULL
+GROUP BY GROUPING SETS (rank, dimension)
+"""
+
 _MOST = 32
 
 
@@ -29,17 +39,24 @@ def overlap(page: Page) -> Markup | None:
     ranks = page.book.ask("Ranks by exposed communication", RANKS_SQL)
     if not ranks.rows:
         return None
+    waits = _waits(page)
+    lead = page.lead
+    several = len({row["step"] for row in ranks.rows}) > 1
+    first = sorted(ranks.rows, key=lambda row: lead.place(row["rank"]))
     bars = [
         Bar(
-            row["dimension"],
-            [Piece("hidden", row["hidden_ns"], palette.HIDDEN), Piece("exposed", row["exposed_ns"], palette.EXPOSED)],
+            capitals(row["dimension"]),
+            [
+                Piece("hidden communication", row["hidden_ns"], palette.HIDDEN),
+                *_exposed(row["exposed_ns"], waits.get(row["dimension"])),
+            ],
             f"{share(row['hidden_ns'], row['communication_ns'])} hidden",
         )
         for row in asked.rows
     ]
     rows = [
         [
-            row["dimension"],
+            capitals(row["dimension"]),
             asked.fact(duration(row["communication_ns"])),
             asked.fact(duration(row["hidden_ns"])),
             asked.fact(duration(row["exposed_ns"])),
@@ -49,11 +66,13 @@ def overlap(page: Page) -> Markup | None:
     ]
     own = [
         Bar(
-            f"rank {row['rank']}" + ("" if row["step"] is None else f", step {row['step']}"),
+            f"rank {row['rank']}"
+            + (f", step {row['step']}" if several and row["step"] is not None else "")
+            + (" · at fault" if row["rank"] in lead.faults else ""),
             [
                 Piece("computation alone", row["compute_ns"] - row["hidden_ns"], palette.COMPUTATION_ONLY),
                 Piece("hidden communication", row["hidden_ns"], palette.HIDDEN),
-                Piece("exposed communication", row["exposed_ns"], palette.EXPOSED),
+                *_exposed(row["exposed_ns"], waits.get(row["rank"])),
                 Piece(
                     "memory operations alone",
                     row["busy_ns"] - row["compute_ns"] - row["exposed_ns"],
@@ -62,7 +81,7 @@ def overlap(page: Page) -> Markup | None:
                 Piece("idle", row["idle_ns"], palette.IDLE),
             ],
         )
-        for row in ranks.rows[:_MOST]
+        for row in first[:_MOST]
     ]
     left = f"The first {_MOST} of {ranks.count}; " if ranks.count > _MOST else ""
     return Markup("").join(
@@ -72,7 +91,7 @@ def overlap(page: Page) -> Markup | None:
                 stacked_bars("Hidden and exposed communication by dimension, mean of the ranks", bars)
                 if bars
                 else paragraph("No communication ran."),
-                legend({"hidden": palette.HIDDEN, "exposed": palette.EXPOSED}),
+                _legend(bars),
                 table(["dimension", "communication", "hidden", "exposed", "most exposed"], rows),
                 paragraph(
                     "Times are unions, never sums of durations: what two dimensions do at once counts in both.",
@@ -80,12 +99,34 @@ def overlap(page: Page) -> Markup | None:
                 ),
             ),
             section(
-                "Ranks, most exposed first",
+                "Ranks, those at fault first, then the most exposed",
                 stacked_bars("What each rank's step was spent on", own),
+                _legend(own),
                 paragraph(left, ranks.fact("all rows"), quiet=True),
             ),
         ]
     )
 
 
-PART = Part("overlap", "Overlap", ("overlap",), overlap)
+def _waits(page: Page) -> dict[object, float]:
+    """Rank or dimension → the share of its exposed communication that waits for other ranks, where that is known."""
+    if not page.book.source.holds("collectives"):
+        return {}
+    asked = page.book.ask("How much of exposed communication waits, of sums over kernels", WAITS_SQL)
+    keyed = ((row["dimension"] if row["rank"] is None else row["rank"], row["waits"]) for row in asked.rows)
+    return {key: waits for key, waits in keyed if waits is not None}
+
+
+def _exposed(exposed_ns: int, waits: float | None) -> list[Piece]:
+    if waits is None:
+        return [Piece("exposed communication", exposed_ns, palette.EXPOSED)]
+    waits_ns = round(exposed_ns * waits)
+    lengths = {EXPOSED_WAITS: waits_ns, EXPOSED_TRANSFERS: exposed_ns - waits_ns}
+    return [Piece(name, ns, EXPOSED_PARTS[name]) for name, ns in lengths.items()]
+
+
+def _legend(bars: Sequence[Bar]) -> Markup:
+    return legend({piece.name: piece.colour for bar in bars for piece in bar.pieces})
+
+
+PART = Part("overlap", "Overlap", ("overlap",), overlap, relation="Exposed time is no saving.")

@@ -47,6 +47,7 @@ class Part:
         tables: what it is made from.
         markup: makes it; None where the tables show nothing.
         expected: where they show nothing, its tab says so; else there is no tab.
+        relation: how what it measures differs from what limits the step, which the tab then says first.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Part:
     tables: tuple[str, ...]
     markup: Callable[[Page], Markup | None]
     expected: bool = True
+    relation: str = ""
 
 
 def section(title: str, *content: Markup | str) -> Markup:

@@ -271,12 +271,11 @@ def _gains(page: Page, by_step: Asked) -> Markup:
         for row in shown
     ]
     idle = [named_edit(row) for row in known if not changes_step(row)]
-    *limits, largest = gain_findings(known, page.lead)
+    largest = gain_findings(known, page.lead)[-1]
     errors = [row["replay_error"] for row in by_step.rows if row["refusal"] is None and row["replay_error"] is not None]
     worst = max(errors, key=abs, default=None)
     return section(
         "Predicted gains",
-        *(paragraph(f"{printable(line)}.") for line in limits),
         paragraph(asked.fact(f"{largest}.")),
         gains("What each edit alone would gain, with its error bar", ranges),
         legend({"gain": palette.HIDDEN, "its error bar is not above 0: it may be no gain": palette.COMPUTATION_ONLY}),
@@ -329,4 +328,10 @@ def _known(page: Page) -> Markup:
     )
 
 
-PART = Part("path", "Critical path", ("path_segments", "what_if"), path)
+PART = Part(
+    "path",
+    "Critical path",
+    ("path_segments", "what_if"),
+    path,
+    relation="The path shows where time counts, not whose fault it is.",
+)

@@ -316,4 +316,4 @@ def _score(score: float | None) -> str:
     return "–" if score is None else f"{score:.2f}".replace("-0.00", "0.00").replace("-", "−")
 
 
-PART = Part("pipelines", "Pipelines", ("pipelines", "period_percentiles"), pipelines)
+PART = Part("pipelines", "Pipelines", ("pipelines", "period_percentiles"), pipelines, relation="A bubble is no saving.")

@@ -136,8 +136,7 @@ def _said(page: Page, late: Asked, matched: Asked) -> Markup:
     else:
         nobody = nobody_blamed(late.rows, step_ns, uncertain, collectives.num_rows)  # type: ignore[arg-type]
         lines = [f"{capitalised(nobody)}."]
-    verdict = paragraph(printable(f"{limit}. A delay below is no saving.")) if (limit := page.lead.limit) else ""
-    words = Markup("").join([verdict, *(paragraph(late.statement(line)) for line in lines)])
+    words = Markup("").join(paragraph(late.statement(line)) for line in lines)
     facts = clock_facts(source.table("rank_clocks", columns_of(RankClockRow)))
     basis = wait_basis(collectives)
     notes = []
@@ -426,4 +425,4 @@ def _matching(page: Page) -> Markup:
     return section("Not matched, or not wholly", table(["why", "kernels", "share"], rows, caption))
 
 
-PART = Part("waits", "Waits", ("collectives",), waits)
+PART = Part("waits", "Waits", ("collectives",), waits, relation="A delay below is no saving.")

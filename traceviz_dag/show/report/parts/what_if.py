@@ -130,4 +130,4 @@ Gains are ceilings: nothing else gets slower. They do not add up, so choose toge
 no items for that: <code>{command}</code></p>
 """
 
-PART = Part("what-if", "What if", ("what_if",), what_if)
+PART = Part("what-if", "What if", ("what_if",), what_if, relation="Gains do not add up.")
