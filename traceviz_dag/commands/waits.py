@@ -138,7 +138,8 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
                 *(
                     [
                         *(row["last"], milliseconds(row["delay_ns"]), milliseconds(row["own_ns"])),
-                        *(percent(row["own_share"]), activity(row["late_category"] or ""), _blamed(answer, row)),
+                        *(percent(row["own_share"]), row["late_category"] and activity(row["late_category"])),
+                        _blamed(answer, row),
                     ]
                     if row["communications"]
                     else [None] * 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.commands.sentences.printed import PrintedTable, Sentence
 
 _MS = r"-?[\d,]+\.\d{3} ms"
-_PERCENT = r"-?[\d.]+%"
+_PERCENT = r"-?[\d.]+ %"
 _PLACE = r"(?P<k_run>\w+) · iteration (?P<k_iteration>\d+)( · PARTIAL: ranks? [\d–, ]+ of \d+ without a trace)?"
 _HERE = "WHERE run = $run AND iteration = $iteration"
 
@@ -172,7 +172,7 @@ CAUSES = (
     ),
     Sentence(
         r"(?P<v_critical>\d+) of (?P<v_items>\d+) items \(micro-batches' steps by rank and phase, and the work outside "
-        r"them\) are critical: their slack is within 1% of the step \(table path_items\)",
+        r"them\) are critical: their slack is within 1 % of the step \(table path_items\)",
         f"""
         WITH steps AS (SELECT step, sum(duration_ns) AS ns FROM path_segments {_HERE} GROUP BY step)
         SELECT count(*) AS items, count(*) FILTER (slack_ns <= 0.01 * ns) AS critical
@@ -187,12 +187,13 @@ CAUSES = (
     ),
     Sentence(
         r"(?P<v_unmatched>\d+) of (?P<v_kernels>\d+) communication kernels are not matched with all their members: "
-        r"(?P<v_faults>\d+ \w+(, \d+ \w+)*) \(table collectives\)",
+        r"(?P<v_faults>\d+ [a-z ]+(, \d+ [a-z ]+)*) \(table collectives\)",
         f"""
         WITH faults AS (SELECT fault, count(*) AS n FROM collectives {_HERE} AND fault IS NOT NULL GROUP BY fault)
         SELECT (SELECT sum(n) FROM faults)::BIGINT AS unmatched,
             (SELECT count(*) FROM collectives {_HERE}) AS kernels,
-            (SELECT string_agg(n || ' ' || fault, ', ' ORDER BY n DESC, fault) FROM faults) AS faults""",
+            (SELECT string_agg(n || ' ' || replace(fault, '_', ' '), ', ' ORDER BY n DESC, fault)
+                FROM faults) AS faults""",
     ),
     Sentence(
         rf"{_PLACE} · parallel efficiency (?P<v_value>{_PERCENT}): of the (?P<v_time>{_MS}) "
@@ -336,7 +337,7 @@ CAUSES_TABLES = (
         ["replica"],
     ),
     PrintedTable(
-        "What edits gain, each alone; gains do not add up",
+        r"What edits gain, each alone(, those of the findings first)?; ms; gains do not add up",
         f"""{_WHAT_IF}
         SELECT *, gain / 1e6 AS gain_ms, gain / step AS share, low / 1e6 AS low_ms, high / 1e6 AS high_ms,
             (step - gain) / 1e6 AS then_ms,
@@ -344,8 +345,8 @@ CAUSES_TABLES = (
         FROM edits
         ORDER BY gain DESC, edit, coalesce(rank, -1), coalesce(dimension, 'None')""",
         {
-            **{"edit": "words", "gain ms": "gain_ms", "of the step": "share", "at least ms": "low_ms"},
-            **{"at most ms": "high_ms", "step then ms": "then_ms", "steps": "steps"},
+            **{"edit": "words", "gain": "gain_ms", "of step": "share", "at least": "low_ms"},
+            **{"at most": "high_ms", "step then": "then_ms", "steps": "steps"},
         },
         ["edit"],
     ),

@@ -37,7 +37,7 @@ _SLOWEST = f"""
     FROM stages ORDER BY ns DESC, stage LIMIT 1
 """
 MS = r"[\d,]+\.\d{3} ms"
-PERCENT = r"[+-]?[\d.]+%"
+PERCENT = r"[+-]?[\d.]+ %"
 SHARE = r"[\d.]+ %"
 PLACE = r"(?P<k_run>\w+) · iteration (?P<k_iteration>\d+)( · PARTIAL: ranks? [\d–, ]+ of \d+ without a trace)?"
 _TABLE = r"(?: \(table microbatches\))?"
@@ -135,9 +135,14 @@ _LOSS = """measure = 'share of the time measured' AND severity <> 'not_looked_at
     AND value >= .01 AND NOT coalesce(value < .1 AND gain_high_ns < .01 * step_ns, false)"""
 """What counts as a loss: not what is small and known to cost nothing."""
 
+_OF_DIMENSION = "if(value >= .1, dimension, NULL)"
+"""Of a rule one loss is named, and each dimension that takes so much."""
+
 _LEADING = f"""
     WITH told AS (
-        SELECT *, row_number() OVER (PARTITION BY rule ORDER BY {_LOSS} DESC NULLS LAST, value DESC, finding) AS place
+        SELECT *, row_number() OVER (
+                PARTITION BY rule, {_OF_DIMENSION} ORDER BY {_LOSS} DESC NULLS LAST, value DESC, finding
+            ) AS place
         FROM findings WHERE run = $run AND iteration = $iteration
     ),
     losses AS (SELECT finding FROM told WHERE place = 1 AND {_LOSS} ORDER BY value DESC LIMIT 3),
@@ -156,13 +161,18 @@ FOUND = (
         r"largest loss(?P<b_several>es)?, of the time measured: (?P<v_losses>.+)",
         f"""
         WITH told AS (
-            SELECT rule, value, row_number() OVER (PARTITION BY rule ORDER BY value DESC, finding) AS place,
-                concat_ws(', ', 'rank ' || rank, dimension, operation) AS fault
+            SELECT rule, value,
+                row_number() OVER (PARTITION BY rule, {_OF_DIMENSION} ORDER BY value DESC, finding) AS place,
+                if(length(dimension) < 4, upper(dimension), replace(dimension, '_', ' ')) AS named,
+                concat_ws(', ', 'rank ' || rank, named, operation) AS fault
             FROM findings WHERE run = $run AND iteration = $iteration AND {_LOSS}
         ),
-        largest AS (FROM told WHERE place = 1 ORDER BY value DESC LIMIT 3)
+        largest AS (
+            SELECT *, if(rule = lag(rule) OVER (ORDER BY value DESC), '', replace(rule, '_', ' ') || ' ') AS words
+            FROM (FROM told WHERE place = 1 ORDER BY value DESC LIMIT 3)
+        )
         SELECT count(*) > 1 AS several, string_agg(
-            rule || format(CASE WHEN value >= .0995 THEN ' {{:.0f}} %' ELSE ' {{:.1f}} %' END, value * 100) ||
+            words || format(CASE WHEN value >= .0995 THEN '{{:.0f}} %' ELSE '{{:.1f}} %' END, value * 100) ||
             CASE fault WHEN '' THEN '' ELSE ' (' || fault || ')' END,
             ', ' ORDER BY value DESC) AS losses
         FROM largest""",
@@ -225,8 +235,8 @@ _SPREAD = """
 PIPELINES = (
     Sentence(
         r"ranks of stage (?P<v_stage>\d+) differ most(?P<b_several> in step (?P<v_step>\d+))?: rank (?P<v_rank>\d+) "
-        rf"takes (?P<v_spread>{PERCENT}) longer than their median for a micro-batch, waits for its tensor-, context- "
-        "and expert-parallel peers included",
+        rf"takes (?P<v_spread>{PERCENT}) longer than their median for a micro-batch, waits for its tensor-, "
+        "context- and expert-parallel peers included",
         _SPREAD,
     ),
     Sentence(
@@ -413,9 +423,10 @@ DOCTOR = (
 
 _CLOCKS_SOLVED = (
     rf"{PLACE} · clocks solved for (?P<v_solved>\d+) of (?P<v_ranks>\d+) ranks( in (?P<v_components>\d+) components)?; "
-    r"ends agree within ((?P<v_bound>[\d.]+) us|(?P<v_low>[+-][\d.]+) to (?P<v_high>[+-][\d.]+) us) \(p05 to p95\)"
+    r"ends agree within ((?P<v_bound>[\d.]+) µs|(?P<v_low>[+-][\d.]+) to (?P<v_high>[+-][\d.]+) µs) \(p05 to p95\)"
 )
 _CLOCKS_RECORDED = rf"{PLACE} · clocks as recorded, not solved: (?P<v_reason>.*)"
+_ONE_CLOCK = "one rank, so no clocks are compared"
 _OF_CLOCKS = """
     SELECT count(*) AS ranks, count(*) FILTER (refusal IS NULL) AS solved,
         count(DISTINCT component) FILTER (refusal IS NULL) AS components,
@@ -428,6 +439,7 @@ _OF_CLOCKS = """
 CLOCKS = (
     Sentence(_CLOCKS_SOLVED, f"{_OF_CLOCKS} HAVING solved > 0"),
     Sentence(_CLOCKS_RECORDED, f"{_OF_CLOCKS} HAVING solved = 0"),
+    Sentence(rf"{PLACE} · {_ONE_CLOCK}", f"{_OF_CLOCKS} HAVING count(*) = 1"),
 )
 
 _TOTALS = """
@@ -617,12 +629,12 @@ TABLES = (
             FROM rank_clocks WHERE run = $run AND iteration = $iteration""",
             {
                 **{name: name for name in ("rank", "component", "matches")},
-                **{"offset us": "offset_us", "drift ppm": "drift_ppm", "p05 us": "p05", "p95 us": "p95"},
+                **{"offset µs": "offset_us", "drift ppm": "drift_ppm", "p05 µs": "p05", "p95 µs": "p95"},
                 **{"why": "refusal", "early receives": "early_receives"},
             },
             ["rank"],
             said=_OF_CLOCKS,
         )
-        for title in (_CLOCKS_SOLVED, _CLOCKS_RECORDED)
+        for title in (_CLOCKS_SOLVED, _CLOCKS_RECORDED, rf"{PLACE} · {_ONE_CLOCK}")
     ),
 )

@@ -185,7 +185,7 @@ _NO_BLAME = "NOT EXISTS (FROM judged WHERE blamed) AND EXISTS (FROM within)"
 _UNKNOWN = r"[nN]obody can be blamed: no wait among peers of one stage is known"
 _DOING = r"(?P<v_doing>[\w ]+)"
 _OF_BLAMED = f"""{_WITHIN}
-    SELECT own, doing, replace(doing, '_', ' ') AS words, share, last, communications,
+    SELECT own, doing, doing AS words, share, last, communications,
         (SELECT count(DISTINCT step) > 1 FROM within) AS several,
         (SELECT count(*) - 1 FROM judged WHERE blamed) AS more FROM judged
     WHERE rank = $rank AND blamed
@@ -243,7 +243,8 @@ WAITS = (
             WHERE run = $run AND iteration = $iteration
         )
         SELECT count(*) FILTER (communication IS NULL OR met <> members) AS kernels,
-            string_agg(DISTINCT CAST(fault AS VARCHAR), ', ' ORDER BY CAST(fault AS VARCHAR)) AS kinds
+            string_agg(DISTINCT replace(CAST(fault AS VARCHAR), '_', ' '), ', '
+                ORDER BY replace(CAST(fault AS VARCHAR), '_', ' ')) AS kinds
         FROM meetings""",
     ),
     # Transfers are those of the last to arrive, by the measure of each communication.
@@ -353,7 +354,7 @@ WAIT_TABLES = (
         ["dimension"],
     ),
     PrintedTable(
-        r"Who waited for whom, the longest waits first, ms",
+        r"Who waited for whom, the longest waits first, ms; then what the late rank did for longer than who waited",
         f"{_MATRIX} FROM matrix",
         {
             **{name: name for name in ("rank", "dimension", "waits", "wait", "compute", "communication", "memory")},

@@ -110,6 +110,9 @@ class Reader:
                 if known.sql:
                     self._hold(line, known.sql, groups)
                 return
+        if line.endswith(": none"):
+            self._table(line.removesuffix(": none"), "", [])
+            return
         assert not re.search(r"\d", line), f"nobody knows whether this is so: {line!r}"
 
     def _know(self, groups: Mapping[str, str | None]) -> None:
@@ -139,10 +142,10 @@ class Reader:
             names.append(
                 name if name not in names else f"{name}#{2 + sum(each.startswith(f'{name}#') for each in names)}"
             )
-        rows = [dict(zip(names, _cells(line, len(names)), strict=True)) for line in lines]
+        rows = [dict(zip(names, map(_raw, _cells(line, len(names))), strict=True)) for line in lines]
         expected = self.query(known.sql)
         keys = [name for name in known.key if name in names]
-        by_key = {tuple(_shown(row[known.columns[name]]) for name in keys): row for row in expected}
+        by_key = {tuple(_raw(_shown(row[known.columns[name]])) for name in keys): row for row in expected}
         assert len(by_key) == len(expected), f"{title!r}: rows that nothing distinguishes by {keys}"
         assert {tuple(row[name] for name in keys) for row in rows} == set(by_key), title
         assert len(rows) == len(expected), title
@@ -157,13 +160,28 @@ class Reader:
         return self.source.query(sql, wanted).to_pylist()
 
 
+_VALUES = {
+    **{name.upper(): name for name in ("tp", "cp", "ep", "etp", "dp", "edp", "pp")},
+    **{"grad norm": "grad_norm", "recomputation": "bwd_computation_recompute"},
+    **{"communication of recomputation": "bwd_communication_recompute", "late begin": "late_begin"},
+    **{"launch lag": "launch", "unexplained lag": "unexplained"},
+    **{f"{short} communication": f"{name}_communication" for short, name in (("PP", "pp"), ("DP", "dp"))},
+    **{
+        f"{long} {kind}": f"{short}_{kind}"
+        for long, short in (("forward", "fwd"), ("backward", "bwd"), ("other", "other"), ("optimizer", "optimizer"))
+        for kind in ("computation", "communication")
+    },
+}
+"""Words → the value in the tables."""
+
+
 def assert_same(text: str, value: object, what: str) -> None:
     """A printed number is the value, to its last digit; a printed text is the value."""
     if value is None or text == "–":
         assert text == "–" and value is None, f"{what}: {text} for {value}"
         return
     if isinstance(value, str | bool):
-        assert text == str(value), f"{what}: {text} for {value}"
+        assert _raw(text) == _raw(str(value)), f"{what}: {text} for {value}"
         return
     match = re.fullmatch(r"([+-]?)([\d,]+)(?:\.(\d+))?\s*(%|ns|µs|us|ms|s)?", text.replace("−", "-"))
     assert match, f"{what}: {text!r} is no number"
@@ -184,6 +202,11 @@ def _cells(line: str, count: int) -> list[str]:
     cells = re.split(r"\s{2,}", line)
     assert len(cells) == count, f"{line!r} has not {count} cells"
     return cells
+
+
+def _raw(text: str) -> str:
+    """A text of a table or sentence as the tables of the home have it."""
+    return _VALUES.get(text, text)
 
 
 def _shown(value: object) -> str:

@@ -197,7 +197,7 @@ def test_a_log_shows_how_much_longer_profiled_steps_take_than_others(tmp_path):
     log.write_text("\n".join(lines))
     said = CliRunner().invoke(app, ["findings", "--home", str(home), "--log", str(log)])
     usual = f"({step_ms / 1.05:,.3f} ms, the median of 25 lines of the log); perturbed: rely on shares, not on times"
-    assert f"  profiled steps take 5.0% longer on the host than others {usual}\n" in said.stdout
+    assert f"  profiled steps take 5.0 % longer on the host than others {usual}\n" in said.stdout
     # Another run before it went further, and was killed in the middle of a line; a carriage return ends lines, too.
     slow = [line.format(number, 7e4) for number in range(1, 90)]
     log.write_text("\r".join([*slow, line.format(90, 7e4)[:40] + lines[1], *lines[2:]]))

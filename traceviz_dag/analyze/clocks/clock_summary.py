@@ -46,7 +46,7 @@ def clock_statement(facts: ClockFacts) -> str:
     """The same in one line."""
     low, high = facts["residual_p05_ns"], facts["residual_p95_ns"]
     if facts["ranks"] == 1:
-        return "one rank, so that its clock needs no other"
+        return "one rank, so no clocks are compared"
     if low is None or high is None:
         reason = next(iter(facts["refusals"].values()), "there are no ranks")
         return f"clocks as recorded, not solved: {reason}"

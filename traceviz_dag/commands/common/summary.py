@@ -232,7 +232,7 @@ def _statements(summary: dict[str, Any]) -> list[str]:
         lines += _step(measures, summary["windows"])
         lines += cut_statements(summary["cut_steps"])
         if measures["unclassified_share"]:
-            unclassified = percent(measures["unclassified_share"])
+            unclassified = wording.percent(measures["unclassified_share"])
             lines.append(f"{unclassified} of kernel time has no category: the evidence does not say (traceviz doctor)")
     of = "of the ranks that were read, " if summary["mark"] else ""
     lines += [f"{of}{statement} (table microbatches)" for statement in summary["stage_statements"]]
