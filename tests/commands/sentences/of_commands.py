@@ -145,7 +145,10 @@ _LEADING = f"""
             ) AS place
         FROM findings WHERE run = $run AND iteration = $iteration
     ),
-    losses AS (SELECT finding FROM told WHERE place = 1 AND {_LOSS} ORDER BY value DESC LIMIT 3),
+    losses AS (
+        SELECT finding FROM told WHERE place = 1 AND {_LOSS}
+        QUALIFY row_number() OVER (ORDER BY value DESC) <= 3 OR value >= .1
+    ),
     numbered AS (
         SELECT *, severity = 'finding' AND class = 'fault' AS fault, coalesce(gain_after_ns, gain_ns,
             CASE measure WHEN 'share of the time measured' THEN value * coalesce(measured_ns, step_ns, 1) / 2 ELSE 0 END
@@ -169,7 +172,7 @@ FOUND = (
         ),
         largest AS (
             SELECT *, if(rule = lag(rule) OVER (ORDER BY value DESC), '', replace(rule, '_', ' ') || ' ') AS words
-            FROM (FROM told WHERE place = 1 ORDER BY value DESC LIMIT 3)
+            FROM (FROM told WHERE place = 1 QUALIFY row_number() OVER (ORDER BY value DESC) <= 3 OR value >= .1)
         )
         SELECT count(*) > 1 AS several, string_agg(
             words || format(CASE WHEN value >= .0995 THEN '{{:.0f}} %' ELSE '{{:.1f}} %' END, value * 100) ||

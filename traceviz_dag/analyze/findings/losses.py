@@ -18,6 +18,7 @@ LARGE_SHARE = 0.1
 """What takes so much is named though it is known to cost nothing, and in each dimension."""
 
 MOST = 3
+"""Losses that are named; more only where they are large."""
 
 _ANOTHER_TIME = ("unexplained",)
 """Rules that judge time without computation, in which copies may run."""
@@ -75,7 +76,7 @@ def _largest(rows: Sequence[Row]) -> list[Row]:
     for row in sorted(told, key=lambda row: -row["value"]):
         if row["value"] >= LEAST_SHARE:
             found.setdefault((row["rule"], row["dimension"] if row["value"] >= LARGE_SHARE else None), row)
-    return list(found.values())[:MOST]
+    return [row for number, row in enumerate(found.values()) if number < MOST or row["value"] >= LARGE_SHARE]
 
 
 def _costs_nothing(row: Row) -> bool:
