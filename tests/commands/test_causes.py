@@ -289,8 +289,8 @@ def test_records_give_the_published_slowdown_and_the_text_says_the_same(records)
     assert code == 0
     assert f"step {answer['step_ns'] / 1e6:,.3f} ms as replayed, mean of {answer['steps']};" in output
     assert "that is 1.537 times the 5,897.478 ms" in output
-    assert "ideal durations in the last stage (1) would save 68.8% of that loss" in output
-    assert "would save 2.5%: data-parallel rank 8 of stage 1, data-parallel rank 27 of stage 1" in output
+    assert "ideal durations in the last stage (1) would save 68.8 % of that loss" in output
+    assert "would save 2.5 %: data-parallel rank 8 of stage 1, data-parallel rank 27 of stage 1" in output
     cells = [line.split() for line in output.splitlines()]
     for kind, key, most in (
         ("stages", "stage", 20),

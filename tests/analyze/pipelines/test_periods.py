@@ -192,7 +192,7 @@ def test_two_modes_are_noted_and_one_mode_with_a_tail_is_not():
     random = np.random.default_rng(5)
     fast, slow = np.linspace(11.0e6, 11.6e6, 70), np.linspace(35.4e6, 37.4e6, 30)
     note = two_modes(random.permutation(np.concatenate((fast, slow))))
-    assert note == "two modes: 70% of the units near 11.300 ms, 30% near 36.400 ms"
+    assert note == "two modes: 70 % of the units near 11.300 ms, 30 % near 36.400 ms"
     assert two_modes(random.normal(20e6, 2e6, 200)) is None
     assert two_modes(random.lognormal(16, 0.3, 200)) is None
     assert two_modes(np.array([10.0, 50.0] * 3)) is None, "six values are too few"

@@ -79,7 +79,7 @@ def test_doctor_names_the_remedy_for_what_an_export_lacks(tmp_path, home):
 def test_doctor_on_a_real_export(shared_data, home):
     (capture,) = json.loads(run("doctor", shared_data / "nsys/h100_2gpu_1s.sqlite", "--json"))
     assert (capture["ranks"], capture["exports"][0]["kernels"], capture["exports"][0]["launched"]) == (2, 3442, 1632)
-    assert "52.6% of the kernels" in answers(capture)[PHASE][1]
+    assert "52.6 % of the kernels" in answers(capture)[PHASE][1]
 
 
 def test_one_process_with_several_gpus_shows_no_rank_by_its_communicators(tmp_path, home):

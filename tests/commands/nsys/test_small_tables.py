@@ -71,7 +71,7 @@ def test_stalls_that_cannot_matter_are_only_counted(tmp_path):
     path = export.write(tmp_path / "stalls.sqlite")
     said = run("stalls", path)
     assert "large" in said and "enough" in said and "slight" not in said and "least" not in said
-    assert "2 more below 0.1% of all together: 10.000 ms together." in said
+    assert "2 more below 0.1 % of all together: 10.000 ms together." in said
     assert [row["ranges"] for row in answer("stalls", path)] == [[name] for name in lengths]
 
 
@@ -218,7 +218,7 @@ def test_instructions_are_joined_to_kernels_of_the_same_bare_name_alone(tmp_path
     assert (len(first["names"]), first["launches"], first["total_ns"]) == (2, 2, 130)
     assert (first["issued"], first["tensor_share"], first["cycles"]) == (100, 0.4, {"LDG": 900, "HMMA": 100})
     assert (second["kernel"], second["names"], second["total_ns"]) == ("other", [], None)
-    assert "LDG 90.0%" in run("instructions", path, counts)
+    assert "LDG 90.0 %" in run("instructions", path, counts)
 
 
 def test_what_cutracer_itself_writes_is_joined_by_mangled_names(tmp_path):
@@ -237,7 +237,7 @@ def test_what_cutracer_itself_writes_is_joined_by_mangled_names(tmp_path):
     assert (add["kernel"], add["names"], add["cycles"]) == ("add_kernel", ["add_kernel"], {})
     printed = run("instructions", path, counts)
     assert "most issued" in printed
-    assert "LDG.E 70.0%, HMMA.16816.F32 30.0%" in printed
+    assert "LDG.E 70.0 %, HMMA.16816.F32 30.0 %" in printed
 
 
 def test_one_iteration_in_order_shows_kernels_where_they_were_launched(tmp_path):

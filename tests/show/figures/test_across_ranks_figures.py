@@ -51,7 +51,7 @@ def test_every_wait_rests_in_the_cell_of_its_rank_and_communication():
 def test_the_map_names_the_rank_that_the_others_wait_for_or_nobody():
     figure = draw_wait_map(waiting_job())
     # Rank 1 was last in two of the TP communications and in the DP one, rank 0 in one.
-    assert title(figure).startswith("Rank 1 delayed its peers by 45.3 ms of its own (bwd computation), last in 3 of 4")
+    assert title(figure).startswith("Rank 1 delayed its peers by 45.3 ms of its own (backward computation), last in 3 of 4")
     even = draw_wait_map(waiting_job({"tp": [[0, 100], [100, 0]]}))
     assert title(even).startswith("No rank is to blame for the waiting of its stage's peers; ")
     assert draw_wait_map(MemorySource()) is None
@@ -181,7 +181,7 @@ def test_two_modes_of_a_period_are_said():
     source.tables["periods"][None] = pa.Table.from_pylist(rows, table.schema)
     said = " ".join(texts(draw_period_distribution(source)))
     assert "stage 0: two modes: " in said
-    assert re.search(r"stages 0 and 1: two modes: 50% of the units near 0\.5\d, 50% near 1\.0\d", said)
+    assert re.search(r"stages 0 and 1: two modes: 50 % of the units near 0\.5\d, 50 % near 1\.0\d", said)
 
 
 def test_residuals_and_offsets_of_each_clock_are_drawn_and_a_refused_one_is_said():

@@ -52,7 +52,7 @@ def test_each_nanosecond_of_the_path_is_in_the_lane_of_its_rank_and_in_the_profi
         "stage 2 · rank 2/PP communication": MS,
         "stage 2 · rank 2/backward computation": 20 * MS + 400,
         "stage 2 · rank 2/launch lag": 600,
-        "stage 0 · rank 0/optimizer": 4 * MS,
+        "stage 0 · rank 0/optimizer computation": 4 * MS,
     }
     found = areas(figure)
     assert found.keys() == expected.keys()

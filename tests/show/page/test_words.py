@@ -39,7 +39,7 @@ def test_the_timeline_of_a_rank_that_the_others_wait_for_says_so_and_what_is_mis
     source.tables["runs"] = {None: one_row("runs", failed_ranks=[], partial_ranks=[], missing_ranks=[9])}
     culprit, other = draw_rank_timeline(source, 1), draw_rank_timeline(source, 0)
     assert title(culprit) == (
-        "Rank 1 delayed its peers by 5.00 ms of its own (fwd computation), last in 30 of 40 communications"
+        "Rank 1 delayed its peers by 5.00 ms of its own (forward computation), last in 30 of 40 communications"
     )
     assert "of communication is exposed" in title(other)
     assert "a delay is not a saving" in " ".join(texts(culprit)) and "of communication is exposed" in " ".join(
