@@ -19,6 +19,7 @@ from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.read.nsys.profile import NO_NAME, NsysProfile
 from traceviz_dag.read.nsys.rows import array_of
 from traceviz_dag.read.nsys.store import codes_of, words_of
+from traceviz_dag.read.nsys.totals import span_of, started_within
 from traceviz_dag.vocabulary import Dimension, Kind
 
 _LAST_SECOND = LAST_INSTANT_NS // 1_000_000_000
@@ -107,14 +108,11 @@ class Activity:
         """The clip, else from the first kernel's start to the last one's end; without kernels, of all operations."""
         if clip is not None:
             return clip
-        chosen = self.kernel if self.kernel.any() else np.ones(len(self), dtype=bool)
-        return Clip(int(self.starts[chosen].min()), int(self.ends[chosen].max()))
+        return Clip(*span_of(self.starts, self.ends, self.kernel))
 
     def started_within(self, window: Clip) -> Bool:
         """Operations that start in a window; in one that ends with the last of them, nothing is left out."""
-        return (self.starts >= window.start_ns) & (
-            (self.starts < window.end_ns) | ((self.starts == window.end_ns) & (self.ends == window.end_ns))
-        )
+        return started_within(self.starts, self.ends, (window.start_ns, window.end_ns))
 
     def take(self, chosen: Bool) -> Activity:
         """Some of the operations."""
@@ -141,13 +139,23 @@ def activities(profile: NsysProfile, rules: Rules, gpus: Sequence[int] = ()) -> 
     Raises:
         UsageError: a GPU that did nothing is asked for, or none did anything.
     """
+    chosen = active_gpus(profile, gpus)
+    names = profile.names("operations", "name")
+    kinds = kinds_of(names, rules)
+    return [_activity(profile, gpu, names, kinds) for gpu in chosen]
+
+
+def active_gpus(profile: NsysProfile, gpus: Sequence[int] = ()) -> Sequence[int]:
+    """The GPUs that did something, or those chosen among them.
+
+    Raises:
+        UsageError: a GPU that did nothing is chosen, or none did anything.
+    """
     there = profile.keys("operations")
     if not there:
         raise UsageError(f"{profile.path}: no kernels and no memory operations were recorded")
     check_gpus(profile, gpus)
-    names = profile.names("operations", "name")
-    kinds = _kinds(names, rules)
-    return [_activity(profile, gpu, names, kinds) for gpu in gpus or there]
+    return gpus or there
 
 
 def check_gpus(profile: NsysProfile, gpus: Sequence[int]) -> None:
@@ -200,7 +208,7 @@ def name_codes(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int32], tup
     return codes_of(table[column]).astype(np.int32), (*(NO_NAME if word is None else word for word in words), NO_NAME)
 
 
-def _kinds(names: tuple[str, ...], rules: Rules) -> npt.NDArray[np.int8]:
+def kinds_of(names: tuple[str, ...], rules: Rules) -> npt.NDArray[np.int8]:
     """What kernels of each name are."""
     rule = rules.match_kernels(names)
     return np.array(

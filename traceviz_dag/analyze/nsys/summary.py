@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from traceviz_dag.analyze.intervals import Intervals, lay_end_to_end, measure_within, union
 from traceviz_dag.analyze.kernel_intervals import KINDS
-from traceviz_dag.analyze.nsys.activity import Activity, Clip
-from traceviz_dag.arrays import Int64, distinct
-from traceviz_dag.read.nsys.profile import NsysProfile
+from traceviz_dag.analyze.nsys.activity import Activity, Clip, active_gpus, activities, kinds_of
+from traceviz_dag.arrays import Int64
+from traceviz_dag.classify.rules import Rules
+from traceviz_dag.read.nsys.profile import SCHEMAS, NsysProfile
+from traceviz_dag.read.nsys.totals import (
+    OF_GPU,
+    OF_NAMES,
+    OF_SHORT_NAMES,
+    OF_STREAMS,
+    Totals,
+    busy_ns,
+    streams_of,
+    totals_by,
+)
+from traceviz_dag.vocabulary import Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,32 +59,29 @@ def with_short_names(profile: NsysProfile, activity: Activity) -> Activity:
 def by_name(activity: Activity, window: Clip | None = None) -> list[NameMeasures]:
     """The operations of a GPU by name, longest total first."""
     chosen = activity.window(window)
-    inside = np.maximum(np.minimum(activity.ends, chosen.end_ns) - np.maximum(activity.starts, chosen.start_ns), 0)
-    counted = activity.started_within(chosen)
-    size = len(activity.names)
-    total = sums(inside, activity.name, size)
-    count = np.bincount(activity.name[counted], minlength=size)
-    whole = (activity.ends - activity.starts)[counted]
-    whole_total = sums(whole, activity.name[counted], size)
-    least, most = np.full(size, np.iinfo(np.int64).max), np.full(size, -1, dtype=np.int64)
-    np.minimum.at(least, activity.name[counted], whole)
-    np.maximum.at(most, activity.name[counted], whole)
-    kind = np.zeros(size, dtype=np.int64)
-    kind[activity.name] = activity.intervals.kind
-    everything = max(int(total.sum()), 1)
-    shown = np.flatnonzero((total > 0) | (count > 0))
+    given = activity.starts, activity.ends, (chosen.start_ns, chosen.end_ns), activity.started_within(chosen)
+    found = totals_by(activity.name, *given)
+    return _named(found, activity.names, activity.intervals.kind[found.last])
+
+
+def _named(found: Totals, names: Sequence[str], kind: npt.NDArray[np.int8]) -> list[NameMeasures]:
+    """Totals by code of the name, with the kind of each."""
+    everything = max(int(found.inside_ns.sum()), 1)
+    shown = np.flatnonzero((found.inside_ns > 0) | (found.count > 0))
+    shown = shown[np.argsort(-found.inside_ns[shown], kind="stable")]
+    columns = (found.number, kind, found.count, found.inside_ns, found.whole_ns, found.least_ns, found.most_ns)
     return [
         NameMeasures(
-            activity.names[code],
-            KINDS[kind[code]],
-            int(count[code]),
-            int(total[code]),
-            int(whole_total[code] // count[code]) if count[code] else None,
-            int(least[code]) if count[code] else None,
-            int(most[code]) if count[code] else None,
-            int(total[code]) / everything,
+            names[code],
+            KINDS[of],
+            count,
+            inside,
+            whole // count if count else None,
+            least if count else None,
+            most if count else None,
+            inside / everything,
         )
-        for code in shown[np.argsort(-total[shown], kind="stable")].tolist()
+        for code, of, count, inside, whole, least, most in zip(*(each[shown].tolist() for each in columns), strict=True)
     ]
 
 
@@ -86,12 +97,14 @@ class StreamMeasures:
 def by_stream(activity: Activity, window: Clip | None = None) -> list[StreamMeasures]:
     """The streams of a GPU, busiest first."""
     chosen = activity.window(window)
-    streams = distinct(activity.stream)
-    which = np.searchsorted(streams, activity.stream)
-    counts = np.bincount(which[activity.started_within(chosen)], minlength=len(streams))
-    busy = busy_by_group(_cut(activity, chosen), which, len(streams))
+    given = activity.starts, activity.ends, (chosen.start_ns, chosen.end_ns), activity.started_within(chosen)
+    return _streams(*streams_of(activity.stream, *given))
+
+
+def _streams(stream: Int64, count: Int64, busy: Int64) -> list[StreamMeasures]:
     order = np.argsort(-busy, kind="stable")
-    return [StreamMeasures(int(streams[place]), int(counts[place]), int(busy[place])) for place in order.tolist()]
+    columns = (stream, count, busy)
+    return [StreamMeasures(*one) for one in zip(*(each[order].tolist() for each in columns), strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +137,80 @@ def metric_means(profile: NsysProfile, device: int, window: Clip) -> list[Metric
     return sorted(found, key=lambda measures: measures.metric)
 
 
+@dataclass(frozen=True, slots=True)
+class GpuSummary:
+    """What takes the time of one GPU in one window.
+
+    Attributes:
+        window: of the kernels, where none was chosen.
+        kernels: that start in it.
+        busy_ns: how much of it at least one operation covers.
+    """
+
+    device: int
+    window: Clip
+    kernels: int
+    busy_ns: int
+    operations: list[NameMeasures]
+    streams: list[StreamMeasures]
+    metrics: list[MetricMeasures]
+
+
+def summaries(
+    profile: NsysProfile, rules: Rules, gpus: Sequence[int] = (), window: Clip | None = None, *, short: bool = False
+) -> list[GpuSummary]:
+    """The summary of each GPU; of the whole capture from the totals that are kept, without the operations.
+
+    Args:
+        gpus: only these, in this order; empty takes all that did something.
+        short: adds kernels up by their short names.
+
+    Raises:
+        UsageError: as ``activities``.
+    """
+    if window is None:
+        chosen = active_gpus(profile, gpus)
+        kinds = kinds_of(profile.names("operations", "name"), rules)
+        return [_kept_summary(profile, gpu, kinds, short=short) for gpu in chosen]
+    return [_measured(profile, gpu, window, short=short) for gpu in activities(profile, rules, gpus)]
+
+
+def _measured(profile: NsysProfile, activity: Activity, window: Clip, *, short: bool) -> GpuSummary:
+    started = activity.started_within(window)
+    return GpuSummary(
+        activity.device,
+        window,
+        int((activity.kernel & started).sum()),
+        busy_ns(activity.starts, activity.ends, (window.start_ns, window.end_ns)),
+        by_name(with_short_names(profile, activity) if short else activity, window),
+        by_stream(activity, window),
+        metric_means(profile, activity.device, window),
+    )
+
+
+def _kept_summary(profile: NsysProfile, gpu: int, kinds: npt.NDArray[np.int8], *, short: bool) -> GpuSummary:
+    kept = profile.rows("totals", *SCHEMAS["totals"].names)
+    mine = kept["device"] == gpu
+    columns = {name: values[mine] for name, values in kept.values.items()}
+
+    def of(code: int) -> dict[str, Int64]:
+        return {name: values[columns["of"] == code].astype(np.int64) for name, values in columns.items()}
+
+    names, streams, whole = of(OF_SHORT_NAMES if short else OF_NAMES), of(OF_STREAMS), of(OF_GPU)
+    window = Clip(int(whole["window_start_ns"][0]), int(whole["window_end_ns"][0]))
+    totals = Totals(last=names["name"], **{name: names[name] for name in Totals.__slots__ if name != "last"})
+    kind = np.where(names["kernel"] == 1, kinds[names["name"]], KINDS.index(Kind.MEMORY))
+    return GpuSummary(
+        gpu,
+        window,
+        int(whole["count"][0]),
+        int(whole["busy_ns"][0]),
+        _named(totals, profile.names("operations", "short_name" if short else "name"), kind),
+        _streams(streams["number"], streams["count"], streams["busy_ns"]),
+        metric_means(profile, gpu, window),
+    )
+
+
 def busy_by_group(time: Intervals, groups: np.ndarray[tuple[int], np.dtype[np.int64]], count: int) -> Int64:
     """The union of the intervals of each group, ns.
 
@@ -154,9 +241,3 @@ def sums(values: Int64, groups: np.ndarray[tuple[int], np.dtype[np.integer]], co
     total = np.zeros(count, dtype=np.int64)
     np.add.at(total, groups, values)
     return total
-
-
-def _cut(activity: Activity, window: Clip) -> Intervals:
-    """Operations cut at the edges of a window, all of them: outside of it they are empty."""
-    starts = np.clip(activity.starts, window.start_ns, window.end_ns)
-    return Intervals(starts, np.clip(activity.ends, window.start_ns, window.end_ns))

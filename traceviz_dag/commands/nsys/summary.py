@@ -9,7 +9,7 @@ import typer
 
 from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.nsys.overlap import gpu_overlap
-from traceviz_dag.analyze.nsys.summary import by_name, by_stream, metric_means, with_short_names
+from traceviz_dag.analyze.nsys.summary import summaries
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, shown
 from traceviz_dag.commands.nsys.common import (
@@ -17,6 +17,7 @@ from traceviz_dag.commands.nsys.common import (
     ProfileArgument,
     RulesOption,
     TrimOption,
+    gpu_numbers,
     opened,
     shortened,
 )
@@ -37,50 +38,41 @@ def summary(
     memory operations included.
     """
     given = opened(path, home, trim, rules)
-    found = []
-    for part in given.gpus(gpu):
-        window = part.window(given.window)
-        named = with_short_names(given.profile, part) if short else part
-        measures = gpu_overlap(part, given.window)
-        found.append(
-            {
-                **asdict(measures),
-                "operations": [asdict(one) for one in by_name(named, given.window)],
-                "streams": [asdict(one) for one in by_stream(part, given.window)],
-                "metrics": [asdict(one) for one in metric_means(given.profile, part.device, window)],
-            }
-        )
+    found = summaries(given.profile, given.rules, gpu_numbers(gpu), given.window, short=short)
     if json:
-        print_json(found)
+        overlaps = {part.device: gpu_overlap(part, given.window) for part in given.gpus(gpu)}
+        parts = ("operations", "streams", "metrics")
+        print_json(
+            [
+                asdict(overlaps[one.device]) | {name: [asdict(row) for row in getattr(one, name)] for name in parts}
+                for one in found
+            ]
+        )
         return
     for one in found:
+        span_ns = one.window.end_ns - one.window.start_ns
         print_table(
-            f"GPU {one['device']}: busy {milliseconds(one['busy_ns'])} of {milliseconds(one['span_ns'])} ms "
-            f"({wording.percent(one['busy_ns'] / one['span_ns'] if one['span_ns'] else None)}), "
-            f"{one['kernels']} kernels",
+            f"GPU {one.device}: busy {milliseconds(one.busy_ns)} of {milliseconds(span_ns)} ms "
+            f"({wording.percent(one.busy_ns / span_ns if span_ns else None)}), {one.kernels} kernels",
             ["operation", "kind", "count", "total ms", "share of totals", "mean ms", "least ms", "most ms"],
             [
                 [
-                    shortened(row["name"]),
-                    row["kind"],
-                    row["count"],
-                    milliseconds(row["total_ns"]),
-                    percent(row["share"]),
+                    *(shortened(row.name), row.kind, row.count, milliseconds(row.total_ns), percent(row.share)),
+                    *(milliseconds(value) for value in (row.mean_ns, row.least_ns, row.most_ns)),
                 ]
-                + [milliseconds(row[name]) for name in ("mean_ns", "least_ns", "most_ns")]
-                for row in shown(one["operations"])
+                for row in shown(one.operations)
             ],
-            len(one["operations"]),
+            len(one.operations),
         )
         print_table(
-            f"Streams of GPU {one['device']}",
+            f"Streams of GPU {one.device}",
             ["stream", "operations", "busy ms"],
-            [[row["stream"], row["count"], milliseconds(row["busy_ns"])] for row in shown(one["streams"])],
-            len(one["streams"]),
+            [[row.stream, row.count, milliseconds(row.busy_ns)] for row in shown(one.streams)],
+            len(one.streams),
         )
-        if one["metrics"]:
+        if one.metrics:
             print_table(
-                f"Metrics of GPU {one['device']}",
+                f"Metrics of GPU {one.device}",
                 ["metric", "samples", "mean", "most"],
-                [[row["metric"], row["samples"], f"{row['mean']:.2f}", row["most"]] for row in one["metrics"]],
+                [[row.metric, row.samples, f"{row.mean:.2f}", row.most] for row in one.metrics],
             )

@@ -42,6 +42,16 @@ SCHEMAS = {
             *[(name, _INTEGER) for name in ("source_memory", "destination_memory")],
         ]
     ),
+    "totals": pa.schema(
+        [
+            ("device", _INTEGER),
+            ("of", _CODE),
+            *[(name, _INTEGER) for name in ("number", "name")],
+            ("kernel", pa.bool_()),
+            *[(name, _INTEGER) for name in ("count", "inside_ns", "whole_ns", "least_ns", "most_ns", "busy_ns")],
+            *[(name, _INTEGER) for name in ("window_start_ns", "window_end_ns")],
+        ]
+    ),
     "calls": pa.schema(
         [("name", _TEXT), *[(name, _INTEGER) for name in ("start_ns", "duration_ns", "thread", "correlation")]]
     ),
@@ -87,6 +97,11 @@ the thread at that call, or -1; ``source_memory`` and ``destination_memory`` are
 that a copy reads and writes. ``calls``: runtime and driver calls by process and start. ``system_calls``: calls of the
 operating system's libraries (OSRT), likewise.
 
+``totals``: what ``operations`` add up to by GPU, in the window of its kernels (``totals.py``); ``of`` says what is
+added up by, and ``number`` is the code of a name or short name, a stream, or 0 for the GPU as a whole, whose ``count``
+is that of its kernels; then the name of the last operation, whether that is a kernel, and measures as ``Totals`` has
+them; ``busy_ns`` is 0 by name.
+
 ``synchronizations``: by process and start; kind as in ``SynchronizationRows``; with the stream, GPU and call of the
 record of the event waited for, where the export has it.
 
@@ -109,6 +124,7 @@ RANGE_TABLES = ("ranges", "paths", "launch_ranges")
 KEYS = {
     "operations": "device",
     "launch_ranges": "device",
+    "totals": "device",
     "calls": "process",
     "system_calls": "process",
     "synchronizations": "process",

@@ -30,6 +30,7 @@ from traceviz_dag.read.nsys.source import EXPORT_FACTS, SYSTEM_FACTS
 from traceviz_dag.read.nsys.store import MemoryStore
 from traceviz_dag.read.nsys.strings import strings_of
 from traceviz_dag.read.nsys.synchronizations import contexts_of, read_synchronizations
+from traceviz_dag.read.nsys.totals import totals_table
 from traceviz_dag.read.versions import cuda_version
 
 _CUDA_OF_DRIVER, _DRIVER = "CudaDriverVersion", "NvDriverVersion"
@@ -76,6 +77,7 @@ def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
             span.add(numbers(table, "start_ns"), numbers(table, "start_ns") + numbers(table, "duration_ns"))
         contexts = contexts_of(operations)
         keep("operations", operations)
+        keep("totals", totals_table(operations))
         del operations
         keep("synchronizations", read_synchronizations(schema, calls, contexts))
         keep("memory", read_memory_events(schema, calls, own_numbers))
