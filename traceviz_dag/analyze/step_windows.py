@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from traceviz_dag.analyze.kernel_intervals import integers
 from traceviz_dag.arrays import NONE, Bool, Int64
@@ -64,6 +63,9 @@ def windows_of_kernels(kernels: pa.Table, steps: Sequence[Step]) -> tuple[list[S
     Args:
         kernels: table ``kernels`` of the whole file. steps: its ProfilerSteps, as the host marks them.
     """
+    # Imported here because most nsys commands do without it, and it takes as long to import as they to answer.
+    import pyarrow.compute as pc
+
     if not steps or not kernels.num_rows:
         return list(steps), WindowFrom.HOST
     numbers = pa.array([number for number, _, _ in steps], pa.int64())
@@ -88,6 +90,8 @@ def windows_of_kernels(kernels: pa.Table, steps: Sequence[Step]) -> tuple[list[S
 def _begin_behind_cut(kernels: pa.Table, index: pa.ChunkedArray, evidence: pa.ChunkedArray, leading: int) -> int:
     """The last end of what a cut step runs ahead of the leading step, at most the first start of that step's kernels,
     copies apart; 0 where nothing was cut."""
+    import pyarrow.compute as pc
+
     start = integers(kernels, "start_ns")
     own = pc.and_(pc.equal(index, leading), pc.not_equal(kernels["kind"].cast(pa.string()), Kind.MEMORY.value))
     own_first = int(start[np.asarray(own)].min(initial=np.iinfo(np.int64).max))

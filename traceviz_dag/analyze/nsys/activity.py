@@ -116,6 +116,8 @@ class Activity:
 
     def take(self, chosen: Bool) -> Activity:
         """Some of the operations."""
+        if chosen.all():
+            return self
         return Activity(
             self.device,
             self.intervals.take(chosen),

@@ -9,7 +9,7 @@ import numpy as np
 
 from traceviz_dag.analyze.intervals import Intervals, clip, intersect, measure, subtract, union
 from traceviz_dag.analyze.nsys.activity import Activity, Clip
-from traceviz_dag.analyze.overlap import measure_windows
+from traceviz_dag.analyze.window_measures import measure_windows
 from traceviz_dag.arrays import Bool
 from traceviz_dag.classify.nsys.calls import operation_in_name
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Kind

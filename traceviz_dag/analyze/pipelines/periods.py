@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from traceviz_dag.analyze.intervals import measure_within, number_groups, union
 from traceviz_dag.analyze.kernel_intervals import kernel_intervals
-from traceviz_dag.analyze.overlap import measure_windows
 from traceviz_dag.analyze.pipelines.units import Units, steady_units
 from traceviz_dag.analyze.pipelines.work_items import WorkItems, work_items
+from traceviz_dag.analyze.window_measures import measure_windows
 from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.arrays import Int64
 from traceviz_dag.classify.categories import MICROBATCH_DIMENSIONS

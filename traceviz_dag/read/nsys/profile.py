@@ -215,7 +215,7 @@ class NsysProfile:
     path: Path
     store: Store
     _tables: dict[tuple[str, ...], pa.Table] = field(default_factory=dict)
-    _rows: dict[tuple[object, ...], Rows] = field(default_factory=dict)
+    _rows: dict[str, tuple[tuple[int, ...] | None, Rows]] = field(default_factory=dict)
 
     @property
     def facts(self) -> NsysFacts:
@@ -236,12 +236,16 @@ class NsysProfile:
             of: only the rows of these processes or GPUs, whichever ``KEYS`` says; None takes all.
         """
         chosen = None if of is None else tuple(of)
-        # Only the last is kept: whoever goes through the GPUs asks for the same rows several times, and never again.
-        key = (name, columns, chosen)
-        if key not in self._rows:
-            self._rows = {other: rows for other, rows in self._rows.items() if other[0] != name or other[2] == chosen}
-            self._rows[key] = self.store.rows(name, columns, self.store.runs(name).take(chosen))
-        return self._rows[key]
+        # Only the last are kept: whoever goes through the GPUs asks for the same rows several times, and never again.
+        before, kept = self._rows.get(name, (None, None))
+        if kept is None or before != chosen:
+            kept = Rows({}, self.store.runs(name).take(chosen))
+        wanted = [column for column in columns if column not in kept.values]
+        if wanted:
+            found = self.store.rows(name, wanted, kept.runs)
+            kept = Rows({**kept.values, **found.values}, kept.runs)
+        self._rows[name] = chosen, kept
+        return Rows({column: kept.values[column] for column in columns}, kept.runs)
 
     def part(self, name: str, key: int, *columns: str) -> tuple[pa.Table, int]:
         """The rows of one process or GPU, whichever ``KEYS`` says, and the number of their first row in the table."""
