@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import webbrowser
 
 import pytest
@@ -238,6 +239,46 @@ def test_what_cutracer_itself_writes_is_joined_by_mangled_names(tmp_path):
     printed = run("instructions", path, counts)
     assert "most issued" in printed
     assert "LDG.E 70.0 %, HMMA.16816.F32 30.0 %" in printed
+
+
+def test_a_script_counts_the_instructions_of_the_dearest_kernels_of_all_gpus(tmp_path):
+    export = Export()
+    for device in (0, 1):
+        export.kernel(0, 100, "void flash::Flash_fwd_kernel<Traits<(int)128>>(Params)", device=device)
+        export.kernel(100, 150, "void flash::Flash_fwd_kernel<Traits<(int)64>>(Params)", device=device)
+        export.kernel(150, 250, "_Z6gemm_Av", device=device)
+        export.kernel(250, 900, "ncclDevKernel_AllReduce_Sum", device=device)
+        export.copy(900, 5000, device=device)
+    export.kernel(300, 320, "rare\x1b[31m, kernel()")
+    path = export.write(tmp_path / "a profile.sqlite")
+    found = answer("instructions", path, "--plan", "env", "--top", "2")
+    flash, gemm = found["kernels"]
+    assert (flash["kernel"], len(flash["names"])) == ("Flash_fwd_kernel", 2)
+    assert (flash["launches"], flash["total_ns"]) == (4, 300)
+    assert (gemm["kernel"], gemm["total_ns"], gemm["share"]) == ("gemm_A", 200, 200 / 520)
+    script = run("instructions", path, "my counts", "--plan", "env; pwd", "--trim", "0", "1")
+    assert "\x1b" not in script
+    ran = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    given = dict(line.partition("=")[::2] for line in ran.stdout.splitlines())
+    assert given["KERNEL_FILTERS"] == "Flash_fwd_kernel,gemm_A,kernel"
+    assert given["CUTRACER_OUTPUT_DIR"] == str(tmp_path / "my counts")
+    assert given["CUTRACER_ANALYSIS"] == "proton_instr_histogram"
+    assert ran.stdout.endswith(f"{tmp_path}\n")
+    assert (tmp_path / "my counts").is_dir()
+    one = answer("instructions", path, "--plan", "env", "--gpu", "1", "--trim", "0", "0.0000002")
+    assert [(row["kernel"], row["total_ns"]) for row in one["kernels"]] == [("Flash_fwd_kernel", 150), ("gemm_A", 50)]
+
+
+def test_no_script_without_a_command_or_a_kernel(tmp_path):
+    export = Export()
+    export.copy(0, 10)
+    path = export.write(tmp_path / "copies.sqlite")
+    with pytest.raises(UsageError, match="no computation kernels"):
+        run("instructions", path, "--plan", "env")
+    with pytest.raises(UsageError, match="or --plan COMMAND"):
+        run("instructions", path)
+    with pytest.raises(UsageError, match="also give --plan"):
+        run("instructions", path, tmp_path, "--top", "2")
 
 
 def test_one_iteration_in_order_shows_kernels_where_they_were_launched(tmp_path):

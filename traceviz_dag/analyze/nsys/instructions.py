@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from traceviz_dag.analyze.nsys.activity import Activity, Clip
-from traceviz_dag.analyze.nsys.summary import by_name
+from traceviz_dag.analyze.nsys.summary import GpuSummary, NameMeasures, by_name
 from traceviz_dag.read.nsys.instructions import InstructionCounts
 from traceviz_dag.vocabulary import Kind
 
@@ -15,6 +15,7 @@ _TENSOR = re.compile(r"(?:H|I|B|D|Q|O)(?:G?MMA)|UTC\w*MMA")
 _BRACKETS = re.compile(r"<[^<>]*>|\([^()]*\)")
 _MANGLED = re.compile(r"_ZN?(?=L?\d)")
 _LENGTH = re.compile(r"L?(\d{1,3})")
+_WORD = re.compile(r"\w")
 _QUALIFIERS = re.compile(r"^(?:void|static|__global__)\s+|\w+::")
 
 
@@ -71,8 +72,51 @@ def kernel_instructions(
     return sorted(found, key=lambda one: (-(one.total_ns or 0), one.kernel))
 
 
+@dataclass(frozen=True, slots=True)
+class DearKernel:
+    """Computation kernels of one name without namespaces, template and call arguments.
+
+    Attributes:
+        total_ns, launches: of all of them, on some GPUs together.
+        share: of the totals of all computation kernels.
+    """
+
+    kernel: str
+    names: tuple[str, ...]
+    total_ns: int
+    launches: int
+    share: float
+
+
+def dearest_kernels(gpus: Sequence[GpuSummary], most: int) -> list[DearKernel]:
+    """The computation kernels that take most time on some GPUs together; communication would wait for other ranks."""
+    rows: dict[str, list[NameMeasures]] = {}
+    for gpu in gpus:
+        for row in gpu.operations:
+            name = function_name(row.name)
+            if row.kind == Kind.COMPUTATION and _WORD.search(name):
+                rows.setdefault(name, []).append(row)
+    everything = sum(row.total_ns for mine in rows.values() for row in mine)
+    found = [
+        DearKernel(
+            name,
+            tuple(dict.fromkeys(row.name for row in mine)),
+            total := sum(row.total_ns for row in mine),
+            sum(row.count for row in mine),
+            total / max(everything, 1),
+        )
+        for name, mine in rows.items()
+    ]
+    return sorted(found, key=lambda one: (-one.total_ns, one.kernel))[:most]
+
+
 def bare_name(kernel: str) -> str:
-    """A kernel's name without namespaces, template and call arguments, in lower case; of a mangled one, too.
+    """``function_name`` in lower case."""
+    return function_name(kernel).lower()
+
+
+def function_name(kernel: str) -> str:
+    """A kernel's name without namespaces, template and call arguments; of a mangled one, too.
 
     The Itanium C++ ABI writes namespaces and name one after another, each behind its length, and then the arguments.
     """
@@ -81,8 +125,8 @@ def bare_name(kernel: str) -> str:
         while length := _LENGTH.match(kernel, at):
             at = length.end() + int(length[1])
             name = kernel[length.end() : at]
-        return name.lower()
+        return name
     shorter = _BRACKETS.sub("", kernel)
     while shorter != kernel:
         kernel, shorter = shorter, _BRACKETS.sub("", shorter)
-    return _QUALIFIERS.sub("", kernel.strip()).strip().lower()
+    return _QUALIFIERS.sub("", kernel.strip()).strip()

@@ -10,25 +10,50 @@ from typing import Annotated
 import typer
 
 from traceviz_dag.analyze import wording
-from traceviz_dag.analyze.nsys.instructions import kernel_instructions
+from traceviz_dag.analyze.nsys.instructions import dearest_kernels, kernel_instructions
+from traceviz_dag.analyze.nsys.summary import summaries
+from traceviz_dag.capture.cutracer import counting_script
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
+    Opened,
     ProfileArgument,
     RulesOption,
     TrimOption,
+    gpu_numbers,
     opened,
     shortened,
 )
+from traceviz_dag.errors import UsageError
 from traceviz_dag.read.nsys.instructions import read_instructions
+
+_MOST_PLANNED = 5
 
 
 def instructions(
     path: ProfileArgument,
-    counts: Annotated[Path, typer.Argument(help="Folder of CUTracer's kernel_HASH_iterN_NAME_hist.csv files.")],
+    counts: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Folder of CUTracer's kernel_HASH_iterN_NAME_hist.csv files; with --plan, the folder for them, counts "
+            "by default.",
+            show_default=False,
+        ),
+    ] = None,
     gpu: GpuOption = [],  # noqa: B006
     trim: TrimOption = None,
+    plan: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Print a script that runs this command with CUTracer, for the kernels that take most time.",
+            show_default=False,
+        ),
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="Number of kernels for --plan; default: 5.", show_default=False)
+    ] = None,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -37,6 +62,13 @@ def instructions(
 
     Names are the same without namespaces, template and call arguments. JSON has every instruction and every name.
     """
+    if plan is not None:
+        _plan(opened(path, home, trim, rules), gpu, plan, str(counts or "counts"), top or _MOST_PLANNED, json)
+        return
+    if top is not None:
+        raise UsageError("--top chooses kernels for a script: also give --plan")
+    if counts is None:
+        raise UsageError("give the folder that CUTracer wrote to, or --plan COMMAND for a script that runs CUTracer")
     given = opened(path, home, trim, rules)
     counted = read_instructions(counts)
     found = {part.device: kernel_instructions(counted, part, given.window) for part in given.gpus(gpu)}
@@ -58,6 +90,18 @@ def instructions(
             ],
             len(rows),
         )
+
+
+def _plan(given: Opened, gpu: list[str], command: str, counts: str, most: int, json: bool) -> None:
+    """Print the script that counts the instructions of the dearest kernels."""
+    kernels = dearest_kernels(summaries(given.profile, given.rules, gpu_numbers(gpu), given.window), most)
+    if not kernels:
+        raise UsageError(f"{given.profile.path}: no computation kernels to count the instructions of")
+    script = counting_script(kernels, command, counts, str(given.profile.path))
+    if json:
+        print_json({"kernels": [asdict(one) for one in kernels], "script": script})
+    else:
+        typer.echo(script)
 
 
 def _most(counts: Mapping[str, int]) -> str:
