@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import webbrowser
+from contextlib import closing
 
 import pytest
 from typer.testing import CliRunner
 
-from tests.nsys_file import PROCESS, THREAD, Export, global_pid, global_tid, small_export
+from tests.nsys_file import PROCESS, SECRET, THREAD, Export, global_pid, global_tid, small_export
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import UsageError
+from traceviz_dag.printable import printable
 from traceviz_dag.read.nsys.products import product_flops
 
 
@@ -310,6 +313,26 @@ def test_the_viewer_opens_in_a_browser_on_demand(tmp_path, monkeypatch):
     assert asked == []
     run("viewer", path, "-o", page, "--open")
     assert asked == [page.as_uri()]
+
+
+def test_tables_are_listed_with_their_columns_but_those_that_can_hold_secrets(tmp_path):
+    export = small_export()
+    export.secrets()
+    export.table("OF_OTHERS\x1b[1m", ["a", "b\x1b[2m"], [("x", 1)])
+    path = export.write(tmp_path / "a.sqlite")
+    found = answer("info", path, "--columns")
+    with closing(sqlite3.connect(path)) as connection:
+        there = connection.execute(
+            "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table'"
+        ).fetchall()
+    there = [row for row in there if row[0] not in ("META_DATA_CAPTURE", "ProcessStreams", "PROCESSES")]
+    listed = [(table, column) for table, columns in found.items() for column in columns]
+    assert sorted(listed) == sorted((printable(table), printable(column)) for table, column in there)
+    printed = run("info", path, "--columns", "--all")
+    assert all(f" {printable(table)} " in printed and f" {printable(column)} " in printed for table, column in there)
+    assert SECRET not in printed + json.dumps(found)
+    assert "\x1b" not in printed
+    assert "columns" not in answer("info", path)
 
 
 def test_help_groups_the_commands(tmp_path):

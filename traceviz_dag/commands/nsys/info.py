@@ -10,7 +10,7 @@ import typer
 
 from traceviz_dag.arrays import distinct
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_table, shown
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, binary, gpu_numbers, opened, seconds
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.events import KERNEL
@@ -22,6 +22,10 @@ def info(
     gpu: GpuOption = [],  # noqa: B006
     hardware: Annotated[
         bool, typer.Option("--hardware", help="Show what the export states of the GPUs themselves.")
+    ] = False,
+    columns: Annotated[
+        bool,
+        typer.Option("--columns", help="Show the columns of all tables that cannot hold secrets."),
     ] = False,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -35,11 +39,14 @@ def info(
     if gpu or hardware:
         _hardware(path, facts, gpu_numbers(gpu), json)
         return
+    if columns:
+        _columns(facts, json)
+        return
     names = {gpu.device: gpu.name for gpu in facts.gpus}
     rows = [_gpu(given.profile, device, names.get(device)) for device in given.profile.keys("operations")]
     calls, ranges = (int(given.profile.store.runs(name).count.sum()) for name in ("calls", "ranges"))
     stated = {
-        **msgspec.to_builtins(facts),
+        **{name: value for name, value in msgspec.to_builtins(facts).items() if name != "columns"},
         "gpus": rows,
         "calls": calls,
         "ranges": ranges,
@@ -100,6 +107,15 @@ def _gpu(profile: NsysProfile, device: int, name: str | None) -> dict[str, Any]:
         "first_ns": int(start.min()),
         "last_ns": int((start + rows["duration_ns"]).max()),
     }
+
+
+def _columns(facts: NsysFacts, json: bool) -> None:
+    """Show the tables of an export with their columns."""
+    if json:
+        print_json(facts.columns)
+        return
+    rows = [(table, column) for table, columns in facts.columns.items() for column in columns]
+    print_table("Columns", ["table", "column"], shown(rows), len(rows))
 
 
 def _hardware(path: Path, facts: NsysFacts, wanted: list[int], json: bool) -> None:

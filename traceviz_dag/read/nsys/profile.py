@@ -164,6 +164,7 @@ class NsysFacts(msgspec.Struct, frozen=True):
             where it holds none.
         gpus: by device.
         tables: table of the export → its rows, of those that were read.
+        columns: every table of the export but those that can hold secrets → its columns, printable.
         missing: what the export lacks and what cannot be said for that.
     """
 
@@ -177,6 +178,7 @@ class NsysFacts(msgspec.Struct, frozen=True):
     last_ns: int | None = None
     gpus: tuple[Gpu, ...] = ()
     tables: dict[str, int] = {}
+    columns: dict[str, tuple[str, ...]] = {}
     missing: tuple[str, ...] = ()
 
 
