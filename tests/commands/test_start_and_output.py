@@ -104,16 +104,27 @@ def test_paragraphs_of_help_break_at_the_width_of_the_terminal_alone():
 
 
 def test_a_profile_that_was_read_before_is_shown_without_drivers_and_without_pandas(tmp_path):
+    heavy = ("pandas", "duckdb", "adbc_driver_manager", "dagster", "starlette", "uvicorn")
+    heavy = (*heavy, "pyarrow.compute", "traceviz_dag.tables", "importlib.metadata")
     export, home = small_export().write(tmp_path / "small.sqlite"), tmp_path / "home"
     for command in ("overlap", "tree"):  # the second one reads the ranges too
         CliRunner().invoke(app, ["nsys", command, str(export), "--home", str(home)], catch_exceptions=False)
     program = (
         "import sys; from traceviz_dag.commands.main import app; app(sys.argv[1:], standalone_mode=False);"
-        "print([name for name in ('pandas', 'duckdb', 'adbc_driver_manager', 'dagster', 'starlette', 'uvicorn')"
-        " if name in sys.modules])"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
     )
-    for command in ("overlap", "tree", "nccl", "gaps", "iterations", "summary", "info"):
-        arguments = [sys.executable, "-c", program, "nsys", command, str(export), "--home", str(home)]
+    commands = (
+        ["overlap"],
+        ["tree"],
+        ["tree", "--in-order"],
+        ["nccl"],
+        ["gaps"],
+        ["iterations"],
+        ["summary"],
+        ["info"],
+    )
+    for command, *options in commands:
+        arguments = [sys.executable, "-c", program, "nsys", command, str(export), "--home", str(home), *options]
         done = subprocess.run(arguments, capture_output=True, text=True, check=True)
         assert done.stdout.endswith("[]\n"), (command, done.stdout[-200:])
 

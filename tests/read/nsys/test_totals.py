@@ -134,6 +134,37 @@ def test_totals_are_those_that_each_operation_adds(profile):
         assert found.busy_ns == covered(mine, low, high)
 
 
+def test_no_operation_is_read_for_a_summary_of_the_whole_capture(tmp_path):
+    export, home = small_export().write(tmp_path / "small.sqlite"), tmp_path / "home"
+    open_profile(export, home)
+    profile = open_profile(export, home)
+    read = []
+    rows = profile.store.rows
+    profile.store.rows = lambda name, columns, runs: read.append(name) or rows(name, columns, runs)
+    expected = summaries(profile, load_rules(None))
+    assert set(read) == {"totals", "metrics"}
+    assert summaries(profile, load_rules(None), window=expected[0].window) == expected
+    assert "operations" in read
+
+
+def test_a_column_is_read_once_however_often_and_beside_whatever_it_is_asked_for(tmp_path):
+    export, home = small_export().write(tmp_path / "small.sqlite"), tmp_path / "home"
+    open_profile(export, home)
+    profile = open_profile(export, home)
+    read = []
+    rows = profile.store.rows
+    profile.store.rows = lambda name, columns, runs: read.extend(columns) or rows(name, columns, runs)
+    both = profile.rows("operations", "start_ns", "stream", of=[0])
+    more = profile.rows("operations", "bytes", "start_ns", of=[0])
+    assert read == ["start_ns", "stream", "bytes"]
+    assert list(more.values) == ["bytes", "start_ns"]
+    assert more["start_ns"] is both["start_ns"]
+    alone = open_profile(export, home).rows("operations", "bytes", of=[0])
+    assert more["bytes"].tolist() == alone["bytes"].tolist()
+    assert len(profile.rows("operations", "start_ns", of=[])) == 0
+    assert profile.rows("operations", "start_ns")["start_ns"].tolist() == both["start_ns"].tolist()
+
+
 def test_what_the_rules_say_of_a_name_is_not_kept(tmp_path):
     profile = read_nsys(small_export().write(tmp_path / "small.sqlite"))
     file = tmp_path / "rules.toml"
