@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 from traceviz_dag.analyze.nsys.instructions import DearKernel
+from traceviz_dag.analyze.wording import percent
 from traceviz_dag.printable import printable
 
 _WORD = re.compile(r"\w+")
@@ -22,7 +23,7 @@ def counting_script(kernels: Sequence[DearKernel], command: str, counts: str, pr
     """
     lines = ["#!/bin/bash", "# Kernels run much slower with CUTracer: a few iterations are enough."]
     for number, one in enumerate(kernels, start=1):
-        share = f"{one.total_ns / 1e6:,.3f} ms, {one.share:.1%} of computation, {one.launches:,} launches"
+        share = f"{one.total_ns / 1e6:,.3f} ms, {percent(one.share)} of computation, {one.launches:,} launches"
         lines.append(f"# {number}: {printable(one.kernel)}: {share}")
     lines += [
         "# Ranks that write to one folder overwrite each other: give each its own, or run one.",
