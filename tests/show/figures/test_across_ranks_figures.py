@@ -51,7 +51,8 @@ def test_every_wait_rests_in_the_cell_of_its_rank_and_communication():
 def test_the_map_names_the_rank_that_the_others_wait_for_or_nobody():
     figure = draw_wait_map(waiting_job())
     # Rank 1 was last in two of the TP communications and in the DP one, rank 0 in one.
-    assert title(figure).startswith("Rank 1 delayed its peers by 45.3 ms of its own (backward computation), last in 3 of 4")
+    late = "Rank 1 delayed its peers by 45.3 ms of its own (backward computation), last in 3 of 4"
+    assert title(figure).startswith(late)
     even = draw_wait_map(waiting_job({"tp": [[0, 100], [100, 0]]}))
     assert title(even).startswith("No rank is to blame for the waiting of its stage's peers; ")
     assert draw_wait_map(MemorySource()) is None
