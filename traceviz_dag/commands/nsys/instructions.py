@@ -94,6 +94,8 @@ def instructions(
 
 def _plan(given: Opened, gpu: list[str], command: str, counts: str, most: int, json: bool) -> None:
     """Print the script that counts the instructions of the dearest kernels."""
+    if not command.strip():
+        raise UsageError("--plan: give the command that starts the program")
     kernels = dearest_kernels(summaries(given.profile, given.rules, gpu_numbers(gpu), given.window), most)
     if not kernels:
         raise UsageError(f"{given.profile.path}: no computation kernels to count the instructions of")

@@ -24,6 +24,7 @@ import xxhash
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.digests import digest_of, stamp_of
+from traceviz_dag.read.nsys.finished import check_finished
 from traceviz_dag.read.nsys.profile import RANGE_TABLES, SCHEMAS, NsysFacts, NsysProfile
 from traceviz_dag.read.nsys.rows import Array, Rows, Runs, Words, array_of
 from traceviz_dag.read.nsys.store import is_text, runs_of, words_of
@@ -90,6 +91,8 @@ def open_profile(path: Path, home: Path | None) -> NsysProfile:
         return read_nsys(path)
     if not path.exists():
         raise BadInputError(path, "no such file or folder", "check the path")
+    # What is written beside a SQLite file leaves its size and time of change as they were.
+    check_finished(path)
     look = stamp_of(path)
     folder = tables_folder(path, home, look)
     kept = _kept(folder, look)

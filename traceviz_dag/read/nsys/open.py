@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.read.nsys.finished import check_finished
 from traceviz_dag.read.nsys.source import NsysSource, ParquetSource, SqliteSource
 from traceviz_dag.read.other_files import is_kineto_like
 from traceviz_dag.read.regular_file import open_regular, seems_file, seems_folder
@@ -153,14 +154,7 @@ def _check_file(path: Path) -> None:
             magic = file.read(len(_SQLITE_MAGIC))
     except OSError as error:
         raise BadInputError(path, f"cannot be opened ({error.strerror})", "check its permissions") from None
-    for suffix in ("-journal", "-wal"):
-        beside = path.with_name(path.name + suffix)
-        if beside.is_file() and beside.stat().st_size:
-            raise BadInputError(
-                path,
-                f"it is still being written, or its writer died ({beside.name} is beside it)",
-                "wait until nsys export has ended, or export it again",
-            )
+    check_finished(path)
     if not magic:
         raise BadInputError(path, "empty file", _EXPORT_AGAIN)
     if magic != _SQLITE_MAGIC:

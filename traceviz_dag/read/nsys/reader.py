@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from traceviz_dag.arrays import Int64
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.printable import printable
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.read.nsys.memory import TABLE as MEMORY_TABLE
@@ -287,7 +286,11 @@ def _facts(schema: NsysSchema, active: set[int], stated_gpus: list[Gpu], span: _
         last_ns=span.last_ns,
         gpus=tuple(gpus[device] for device in sorted(gpus)),
         tables={name: schema.count(name) for name in sorted(schema.tables) if name.startswith(_COUNTED)},
-        columns={printable(name): tuple(map(printable, schema.tables[name])) for name in sorted(schema.tables)},
+        columns={
+            name: tuple(filter(str.isidentifier, schema.tables[name]))
+            for name in sorted(schema.tables)
+            if name.isidentifier()
+        },
         missing=tuple(schema.missing),
     )
 
