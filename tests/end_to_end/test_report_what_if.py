@@ -244,5 +244,5 @@ def test_a_page_says_why_it_replays_nothing(monkeypatch, tmp_path: Path) -> None
     monkeypatch.setattr(part, "MOST_REPLAYED", 100)
     text = write_report(known.lake, known.run, known.iteration, tmp_path / "job.html").read_text()
     assert "kernels, and a page carries at most 100; traceviz what-if takes any number" in text
-    assert "Single edits, the largest gain first" in text
+    assert "Single edits, those of the findings first, then the largest gain" in text
     assert 'id="what-if-choices"' not in text

@@ -298,7 +298,7 @@ CAUSES_TABLES = (
         {"operation": "operation", "in": "place", "ms": "ms", "of the step": "share"},
         ["operation", "in"],
     ),
-    _profile("Ranks that the path runs on", "rank"),
+    _profile("Ranks that the path runs on, those at fault first", "rank"),
     _profile("Pipeline stages that the path runs on", "stage"),
     _profile(
         "What runs on the path, by category",
@@ -337,7 +337,7 @@ CAUSES_TABLES = (
         ["replica"],
     ),
     PrintedTable(
-        r"What edits gain, each alone(, those of the findings first)?; ms; gains do not add up",
+        r"Gains in ms(, each edit alone)?(, those of the findings first)?; they do not add up",
         f"""{_WHAT_IF}
         SELECT *, gain / 1e6 AS gain_ms, gain / step AS share, low / 1e6 AS low_ms, high / 1e6 AS high_ms,
             (step - gain) / 1e6 AS then_ms,

@@ -207,7 +207,7 @@ WAITS = (
     ),
     Sentence(_UNKNOWN, f"{_WITHIN} SELECT 1 AS one WHERE NOT EXISTS (FROM within)"),
     Sentence(
-        "slow GPUs cannot be identified: no kernel ran equally often on all ranks of a stage .*",
+        "no rank can be compared with peers of its stage: no kernel ran equally often on all ranks of a stage .*",
         """
         WITH work AS (
             SELECT rank, stage, step, phase, name, count(*) AS kernels FROM kernels

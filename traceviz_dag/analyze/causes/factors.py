@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
+from traceviz_dag.analyze.wording import capitals
 from traceviz_dag.vocabulary import Dimension
 
 
@@ -161,7 +162,7 @@ def worst_factor(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 def named_factor(row: Mapping[str, Any]) -> str:
     """A factor in words."""
-    return str(row["dimension"] or row["factor"]).replace("_", " ")
+    return capitals(row["dimension"]) if row["dimension"] else str(row["factor"]).replace("_", " ")
 
 
 MEANINGS = {

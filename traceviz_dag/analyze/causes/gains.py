@@ -144,7 +144,7 @@ def named_edit(row: Mapping[str, Any]) -> str:
         "fix_group": f"fix the GPUs of the tensor-parallel group of ranks {row.get('ranks')}",
         "fix_node": f"fix the GPUs of the node of ranks {row.get('ranks')}",
         "fix_link": f"fix the links of rank {row['rank']}",
-        "fix_links": f"fix the links that ranks {row.get('ranks')} share",
+        "fix_links": f"fix the links {_shared(row.get('ranks'))}",
         "even_layers": "as many layers in every stage",
         "equal_stages": "equal pipeline stages",
         "no_jitter": "no jitter between micro-batches",
@@ -158,6 +158,11 @@ def named_edit(row: Mapping[str, Any]) -> str:
         TOGETHER: "all of these together",
     }
     return words[row["edit"]]
+
+
+def _shared(ranks: str | None) -> str:
+    several = ranks is not None and not ranks.isdigit()
+    return f"that ranks {ranks} share" if several else f"of rank {ranks}"
 
 
 def _of_rank(row: Mapping[str, Any]) -> str:

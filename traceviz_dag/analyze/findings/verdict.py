@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN, named_edit
 from traceviz_dag.analyze.findings.findings import WIDE, are_apart
@@ -33,6 +34,9 @@ LEAD_COLUMNS = (
 """Columns of table ``findings`` that ``lead_of`` reads."""
 
 
+_Edit = TypeVar("_Edit", bound=Mapping[str, Any])
+
+
 @dataclass(frozen=True, slots=True)
 class Lead:
     """What every view of an iteration says first, and whom it shows first.
@@ -57,6 +61,12 @@ class Lead:
     def place(self, rank: int) -> int:
         """Where a rank comes among those to show first; after them where it is not one of them."""
         return self.ranks.index(rank) if rank in self.ranks else len(self.ranks)
+
+    def fixes_first(self, rows: Sequence[_Edit]) -> list[_Edit]:
+        """Rows of edits, those of the findings before all others: a fault is the reason for much that others gain."""
+        order = {edit: place for place, edit in enumerate(self.edits)}
+        keyed = ((row["edit"], row["rank"], row["ranks"], row["dimension"]) for row in rows)
+        return [row for _, row in sorted(zip(keyed, rows, strict=True), key=lambda one: order.get(one[0], len(order)))]
 
 
 def lead_of(rows: Sequence[Row]) -> Lead:
@@ -107,7 +117,8 @@ class Verdict:
 
     Attributes:
         limit: what limits the step, in a sentence.
-        then: what the largest of the next fixes save, each once those before it in the findings are made.
+        then: what the next fixes save, further faults and then the largest, each once those before it in the findings
+            are made.
         culprit: rule and culprit of ``limit``, by which verdicts are compared; empty where nothing is wrong.
         doubts: why it is not surer; none: it rests on all ranks, solved clocks and classified kernels.
         to_last_kernel_ns: the step of which savings are, where its GPUs go on long after the hosts; else None.
@@ -127,12 +138,13 @@ def verdict(rows: Sequence[Row], evidence: Evidence) -> Verdict:
     if not found:
         return Verdict(NOTHING_WRONG, (), (), doubts, _to_last_kernel_ns(rows))
     first = found[0]
-    fixed, then = {_edit(first)}, list[tuple[int, str]]()
+    fixed, then = {_edit(first)}, list[tuple[bool, int, str]]()
     for row in found[1:]:
         saved, step_ns = row["gain_after_ns"], row["step_ns"]
         if saved is not None and saved >= LEAST_GAIN * step_ns and _edit(row) not in fixed:
             edit = named_edit({**row, "factor": None, "ranks": row["group_ranks"]})
-            then.append((saved, f"{edit}: {duration(saved)} ({share(saved, step_ns)})"))
+            is_fault = row["class"] == FindingClass.FAULT
+            then.append((is_fault, saved, f"{edit}: {duration(saved)} ({share(saved, step_ns)})"))
             fixed.add(_edit(row))
     low, high = first["gain_low_ns"], first["gain_high_ns"]
     if low is not None and high - low > WIDE * first["step_ns"]:
@@ -140,8 +152,9 @@ def verdict(rows: Sequence[Row], evidence: Evidence) -> Verdict:
     if first["gain_ns"] is None and first["class"] == FindingClass.FAULT:
         doubts = ("what fixing it saves is unknown", *doubts)
     named = (first["rule"], *(first[name] for name in CULPRIT_COLUMNS))
-    largest = sorted(then, reverse=True)[: MOST_FIXES - 1]
-    fixes = tuple(words for saved, words in then if (saved, words) in largest)
+    # Faults first: what an opportunity saves is said of a job without them.
+    chosen = sorted(then, reverse=True)[: MOST_FIXES - 1]
+    fixes = tuple(one[-1] for one in then if one in chosen)
     return Verdict(first["statement"], fixes, named, doubts, _to_last_kernel_ns(rows))
 
 

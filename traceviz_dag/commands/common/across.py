@@ -132,8 +132,8 @@ def slow_statements(rows: Sequence[SlowRank]) -> list[str]:
 
     if len(rows) > 1 and not any(row["items"] for row in rows):
         return [
-            "slow GPUs cannot be identified: no kernel ran equally often on all ranks of a stage (one rank per stage, "
-            "or uneven work)"
+            "no rank can be compared with peers of its stage: no kernel ran equally often on all ranks of a stage (one "
+            "rank per stage, or uneven work)"
         ]
     return [slow_statement(row) for row in rows if row["slow"]]
 

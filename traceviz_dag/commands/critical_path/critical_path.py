@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _TITLES = {
     "cause": "What the path is made of",
-    "rank": "Ranks that the path runs on",
+    "rank": "Ranks that the path runs on, those at fault first",
     "stage": "Pipeline stages that the path runs on",
     "category": "What runs on the path, by category",
 }
@@ -194,6 +194,10 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
     print_lead(iteration, _statement(answer), "The path shows where time counts, not whose fault it is.")
     for line in (_critical(answer), _seen(answer), *([_unmatched(answer)] if answer["unmatched"] else [])):
         print_wrapped(line, 4, "  ")
+
+    def at_fault(row: Mapping[str, Any]) -> int:
+        return iteration.lead.place(row["rank"])
+
     for name, title in _TITLES.items():
         if name == "stage" and all(row[name] is None for row in answer[name]):
             continue
@@ -206,7 +210,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
                     milliseconds(row["path_ns"]),
                     percent(row["share"]),
                 ]
-                for row in answer[name]
+                for row in (sorted(answer[name], key=at_fault) if name == "rank" else answer[name])
             ],
         )
         if name == "cause":

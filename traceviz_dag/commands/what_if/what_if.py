@@ -131,7 +131,7 @@ def what_if(
             rows, reason = _predicted(each, wanted) if wanted else _stored(each)
             answers.append({**place(each), "certain": reason is None, "reason": reason, "rows": rows})
             if not json:
-                print_gains(partial(print_lead, each), rows, each.lead.edits)
+                print_gains(partial(print_lead, each), rows, each.lead)
                 if wanted and reason is not None and answers[-1]["partial"]:
                     # The line at the end speaks of what was not read.
                     typer.echo(f"  {reason}")

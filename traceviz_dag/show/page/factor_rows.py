@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from traceviz_dag.analyze.causes.factors import MEANINGS, Factor, named_factor, worst_factor, worst_first
-from traceviz_dag.analyze.wording import capitalised, capitals, duration, share
+from traceviz_dag.analyze.wording import capitalised, duration, share
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.facts import step_name
 
@@ -68,7 +68,7 @@ def efficiency_finding(rows: Sequence[Mapping[str, Any]]) -> str:
 
 def label(row: Mapping[str, Any]) -> str:
     """A factor as rows name it."""
-    return capitalised(capitals(row["dimension"]) if row["dimension"] else named_factor(row))
+    return capitalised(named_factor(row))
 
 
 def measures(row: Mapping[str, Any], step_ns: int) -> tuple[str, str, str]:

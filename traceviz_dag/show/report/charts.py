@@ -95,10 +95,12 @@ def _bar(bar: Bar, place: int, longest: float, room: float, words: Callable[[flo
 
 
 def legend(entries: Mapping[str, str]) -> Markup:
-    """Names with their colours."""
-    return Markup('<p class="legend">{}</p>').format(
-        Markup("").join(Markup("<span>{} {}</span>").format(swatch(colour), name) for name, colour in entries.items())
-    )
+    """Names with their colours; names that share one, such as several kinds of lag, share its square."""
+    names: dict[str, list[str]] = {}
+    for name, colour in entries.items():
+        names.setdefault(colour, []).append(name)
+    shown = (Markup("<span>{} {}</span>").format(swatch(colour), ", ".join(mine)) for colour, mine in names.items())
+    return Markup('<p class="legend">{}</p>').format(Markup("").join(shown))
 
 
 def swatch(colour: str) -> Markup:

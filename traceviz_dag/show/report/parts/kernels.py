@@ -137,7 +137,7 @@ def _speeds(page: Page) -> Markup:
     slow = [row for row in asked.rows if row["slow"]]
     if not compared:
         why = "there is one rank" if len(asked.rows) == 1 else "no kernel ran equally often on all ranks of a stage"
-        return section("Slow ranks", paragraph(f"Slow GPUs cannot be identified: {why}.", quiet=True))
+        return section("Slow ranks", paragraph(f"No rank can be compared with peers of its stage: {why}.", quiet=True))
     told_slow, more = top(slow, "slow ranks", 5)
     lines = [paragraph(asked.statement(_sentence(slow_statement(row)))) for row in told_slow]  # type: ignore[arg-type]
     lines = lines or [paragraph(asked.fact(f"None of {len(compared)} ranks with peers computes slowly."))]

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from traceviz_dag.analyze.causes.gains import named_edit
 from traceviz_dag.analyze.causes.replay_data import DIFFERENCES, replay_data
+from traceviz_dag.analyze.findings.verdict import Lead
 from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.errors import BadInputError, NoEvidenceError
 from traceviz_dag.printable import printable
@@ -41,7 +42,7 @@ def what_if(page: Page) -> Markup:
     # A table that was never written leaves nothing to replay; the other parts hold what they hold.
     except (NoEvidenceError, BadInputError) as error:
         why = paragraph(f"The page replays nothing: {printable(str(error))}.")
-        return Markup("").join([why, _single_edits(asked, live=False)])
+        return Markup("").join([why, _single_edits(asked, page.lead, live=False)])
     page.timeline.document["what_if"] = {
         "steps": steps,
         "usual": [{name: row[name] for name in _EDIT} for row in asked.rows],
@@ -49,7 +50,7 @@ def what_if(page: Page) -> Markup:
     }
     several = f" All {len(steps)} training steps of the iteration are counted." if len(steps) > 1 else ""
     return Markup(_MARKUP).format(
-        several=several, single=_single_edits(asked, live=True), command=f"{command} --microbatches 16"
+        several=several, single=_single_edits(asked, page.lead, live=True), command=f"{command} --microbatches 16"
     )
 
 
@@ -76,12 +77,12 @@ def _replayed(page: Page) -> list[dict[str, Any]]:
     return steps
 
 
-def _single_edits(asked: Asked, *, live: bool) -> Markup:
+def _single_edits(asked: Asked, lead: Lead, *, live: bool) -> Markup:
     """The usual edits, each by itself; with buttons that choose them."""
     if not asked.rows:
         return Markup("")
     rows = []
-    for row in asked.rows:
+    for row in lead.fixes_first(asked.rows):
         words = printable(named_edit(row))
         times = [asked.fact(duration(row[f"gain{end}_ns"])) for end in ("", "_low", "_high")]
         then = asked.fact(duration(row["predicted_step_ns"]))
@@ -91,7 +92,7 @@ def _single_edits(asked: Asked, *, live: bool) -> Markup:
         gained = share(row["gain_ns"], row["step_ns"])
         rows.append([words, times[0], gained, *times[1:], then, *([button if offers(row) else ""] if live else [])])
     columns = ["edit", "gain", "of the step", "at least", "at most", "step then", *(["choose"] if live else [])]
-    return section("Single edits, the largest gain first", table(columns, rows))
+    return section("Single edits, those of the findings first, then the largest gain", table(columns, rows))
 
 
 def offers(row: Mapping[str, Any]) -> bool:

@@ -175,7 +175,7 @@ export class WhatIf {
     return element(
       "div",
       { class: "choice" },
-      element("span", {}, dimension),
+      element("span", {}, capitals(dimension)),
       this.box({ name: "hide", dimension }, "hide"),
       this.box({ name: "faster", dimension }, "faster"),
       slider,
