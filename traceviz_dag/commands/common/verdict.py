@@ -27,8 +27,8 @@ def verdict_lines(run: str, title: str, verdict: Verdict, differs: str, parts: s
     limit, fixes, doubts = in_sentences(verdict)
     _, fewer, _ = in_sentences(replace(verdict, then=verdict.then[:1]))
     said = [_cut(limit, 3), _cut(fixes, 2), _cut(differs, 1), _cut(parts, 2), _cut(doubts, 2)]
-    # What is given up first, until all of it fits.
-    for place, shorter in ((4, _cut(doubts, 1)), (3, _cut(parts, 1)), (3, []), (1, _cut(fewer, 1)), (1, [])):
+    # What is given up first, until all of it fits: what takes most of the step is said before a third fix is.
+    for place, shorter in ((4, _cut(doubts, 1)), (3, _cut(parts, 1)), (1, _cut(fewer, 1)), (3, []), (1, [])):
         if sum(map(len, said)) + 1 + len(after) > MOST_LINES:
             said[place] = shorter
     named = max(WIDTH - len(title) - 3, 8)

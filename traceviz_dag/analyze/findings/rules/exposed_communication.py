@@ -5,6 +5,7 @@ from __future__ import annotations
 from traceviz_dag.analyze.findings.rule import MEASURE, EditKey, Places, Row, Rule
 from traceviz_dag.analyze.findings.windows import over_ranks
 from traceviz_dag.analyze.wording import capitals, duration, share
+from traceviz_dag.lake.summaries import COVERED
 from traceviz_dag.vocabulary import FindingClass, TrainingFramework
 
 LEAST_SHARE = 0.001
@@ -12,7 +13,8 @@ LEAST_SHARE = 0.001
 
 _SQL = f"""
 WITH windows AS (
-    SELECT * FROM overlap WHERE run = $run AND iteration = $iteration AND window_name IN ('step', 'kernels')
+    SELECT * FROM overlap
+    WHERE run = $run AND iteration = $iteration AND window_name IN ('step', 'kernels') AND {COVERED}
     QUALIFY (window_name = 'step')
         = (count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) > 0)
 ),

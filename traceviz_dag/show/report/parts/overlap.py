@@ -24,10 +24,14 @@ ORDER BY exposed_ns DESC, rank
 """
 
 WAITS_SQL = """
-SELECT rank, dimension, sum(exposed_wait_ns) / nullif(sum(exposed_wait_ns) + sum(exposed_transfer_ns), 0) AS waits
-FROM collectives
-WHERE run = $run AND iteration = $iteration AND exposed_wait_ns IS NOT NULL AND fault IS NULL
-GROUP BY GROUPING SETS (rank, dimension)
+WITH known AS (
+    SELECT rank, dimension, if(fault IS NULL, exposed_wait_ns, NULL) AS wait_ns,
+        if(fault IS NULL, exposed_transfer_ns, NULL) AS transfer_ns, coalesce(wait_ns + transfer_ns, duration_ns) AS ns
+    FROM collectives WHERE run = $run AND iteration = $iteration
+)
+SELECT rank, dimension, coalesce(sum(wait_ns) / sum(ns), 0) AS waits,
+    coalesce(sum(transfer_ns) / sum(ns), 0) AS transfers
+FROM known GROUP BY GROUPING SETS (rank, dimension) HAVING sum(ns) > 0
 """
 
 _MOST = 32
@@ -108,25 +112,27 @@ def overlap(page: Page) -> Markup | None:
     )
 
 
-def _waits(page: Page) -> dict[object, float]:
-    """Rank or dimension → the share of its exposed communication that waits for other ranks, where that is known."""
+def _waits(page: Page) -> dict[object, tuple[float, float]]:
+    """Rank or dimension → the shares of its exposed communication that wait for other ranks, and that transfer."""
     if not page.book.source.holds("collectives"):
         return {}
-    asked = page.book.ask("How much of exposed communication waits, of sums over kernels", WAITS_SQL)
-    keyed = ((row["dimension"] if row["rank"] is None else row["rank"], row["waits"]) for row in asked.rows)
-    return {key: waits for key, waits in keyed if waits is not None}
+    asked = page.book.ask("How much of exposed communication waits and transfers, of sums over kernels", WAITS_SQL)
+    return {
+        row["dimension"] if row["rank"] is None else row["rank"]: (row["waits"], row["transfers"]) for row in asked.rows
+    }
 
 
-def _exposed(exposed_ns: int, waits: float | None) -> list[Piece]:
-    if waits is None:
-        return [Piece("exposed communication", exposed_ns, palette.EXPOSED)]
-    waits_ns = round(exposed_ns * waits)
-    lengths = {EXPOSED_WAITS: waits_ns, EXPOSED_TRANSFERS: exposed_ns - waits_ns}
-    return [Piece(name, ns, EXPOSED_PARTS[name]) for name, ns in lengths.items()]
+def _exposed(exposed_ns: int, shares: tuple[float, float] | None) -> list[Piece]:
+    waits, transfers = (round(exposed_ns * each) for each in shares or (0, 0))
+    lengths = {EXPOSED_WAITS: waits, EXPOSED_TRANSFERS: transfers}
+    known = [Piece(name, ns, EXPOSED_PARTS[name]) for name, ns in lengths.items()]
+    unknown_ns = max(exposed_ns - waits - transfers, 0)
+    # Rounding leaves a nanosecond.
+    return [*known, Piece("exposed, wait or transfer unknown", unknown_ns if unknown_ns > 1 else 0, palette.EXPOSED)]
 
 
 def _legend(bars: Sequence[Bar]) -> Markup:
-    return legend({piece.name: piece.colour for bar in bars for piece in bar.pieces})
+    return legend({piece.name: piece.colour for bar in bars for piece in bar.pieces if piece.ns})
 
 
 PART = Part("overlap", "Overlap", ("overlap",), overlap, relation="Exposed time is no saving.")
