@@ -13,7 +13,7 @@ from assets.across_ranks import GATE, MATCHED, SOLVED, across_ranks_assets
 from assets.conventions import INVARIANTS
 from assets.iteration_figures import iteration_figures
 from assets.resources import TracevizHome
-from tests.analyze.across_ranks import SMALL
+from tests.analyze.across_ranks import TINY
 from traceviz_dag.lake.inputs import IterationInputs, register
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, iterations_at
@@ -43,7 +43,7 @@ BY_HAND = {
 def analysed_home(tmp_path_factory) -> tuple[Path, IterationInputs]:
     """A home with the tables of ranks, and none across them."""
     folder = tmp_path_factory.mktemp("across") / "job"
-    simulate(JobSettings(tp=2, pp=2, microbatches=4, **SMALL), folder, workers=1)
+    simulate(JobSettings(tp=2, pp=2, microbatches=4, **TINY), folder, workers=1)
     (inputs,) = inputs_below([folder])
     with iterations_at(folder, folder) as (iteration,):
         home = shutil.copytree(iteration.lake.home, folder.parent / "home")

@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from tests.analyze.across_ranks import SMALL
+from tests.analyze.across_ranks import TINY
 from traceviz_dag.commands.clocks import clocks
 from traceviz_dag.commands.common.summary import iteration_summary, print_summary
 from traceviz_dag.commands.gate import gate
@@ -31,7 +31,7 @@ PAIRS = '[[pair]]\nname = "both stages"\nstages = [0, 1]\nthreshold = {}\n'
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory) -> Path:
     job = JobSettings(
-        tp=2, pp=2, dp=2, microbatches=6, node_size=2, clock_skew_ms=3.0, faults=Faults(slow_gpu=5), **SMALL
+        tp=2, pp=2, dp=2, microbatches=6, node_size=2, clock_skew_ms=3.0, faults=Faults(slow_gpu=5), **TINY
     )
     folder = tmp_path_factory.mktemp("commands") / "job"
     simulate(job, folder, workers=1)

@@ -114,7 +114,7 @@ def test_a_deleted_table_of_an_iteration_is_no_empty_one_and_is_made_anew(run, h
         with pytest.raises(BadInputError, match=f"table {table}"):
             iteration_source(home, "job", 7).open().model.marks(Window(0, 1))
         assert call("analyze", run, "--home", home).code == 0
-        assert call("report", "--home", home).code == 0
+    assert call("report", "--home", home).code == 0
 
 
 def test_a_live_page_says_which_rank_is_not_on_it(home):

@@ -26,11 +26,16 @@ def ask(*words: object) -> tuple[int, dict]:
     return getattr(result.exception, "exit_code", result.exit_code), json.loads(result.stdout)[0]
 
 
-def test_waits_that_nothing_shows_end_with_2_and_a_healthy_job_with_0(tmp_path):
-    answers = {}
-    for name, job in {"whole": healthy(meetings=10), "scattered": unsolvable_clocks()}.items():
-        analysed_here(job.write(tmp_path / name), tmp_path / f"home_{name}")
-        answers[name] = ask("waits", "--home", tmp_path / f"home_{name}")
+@pytest.fixture(scope="module")
+def homes(tmp_path_factory) -> dict[str, Path]:
+    """Of a job whose clocks are solved, and of one whose are not."""
+    folder = tmp_path_factory.mktemp("homes")
+    analysed_here(healthy(meetings=10).write(folder / "whole"), folder / "home")
+    return {"whole": folder / "home", "scattered": home_of("scattered")}
+
+
+def test_waits_that_nothing_shows_end_with_2_and_a_healthy_job_with_0(homes):
+    answers = {name: ask("waits", "--home", home) for name, home in homes.items()}
     code, answer = answers["whole"]
     assert (code, answer["uncertain"], answer["reason"]) == (0, 0, None)
     code, answer = answers["scattered"]
@@ -96,10 +101,9 @@ def test_a_pair_that_is_judged_over_fewer_than_all_its_ranks_ends_with_2_and_say
     assert (row["ranks"], row["ranks_without"]) == (1, 1)
 
 
-def test_clocks_end_with_2_where_a_rank_has_none_that_is_solved(tmp_path):
-    for name, job, code in (("whole", healthy(meetings=10), 0), ("scattered", unsolvable_clocks(), 2)):
-        analysed_here(job.write(tmp_path / name), tmp_path / f"home_{name}")
-        found, answer = ask("clocks", "--home", tmp_path / f"home_{name}")
+def test_clocks_end_with_2_where_a_rank_has_none_that_is_solved(homes):
+    for name, code in (("whole", 0), ("scattered", 2)):
+        found, answer = ask("clocks", "--home", homes[name])
         assert (found, answer["clocks"]["solved"] == answer["clocks"]["ranks"]) == (code, code == 0)
 
 

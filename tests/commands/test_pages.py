@@ -6,6 +6,7 @@ import pickle
 import re
 import shlex
 import shutil
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -58,27 +59,33 @@ THROUGH_DAGSTER = ("README.md", "analyze.md", "memory.md")
 """Pages whose ``analyze`` runs as a user's does; in those of other commands it only fills the home."""
 
 
+_JOB = JobSettings(tp=2, pp=2, microbatches=2, first_iteration=120, **{**SMALL, "layers": 4})
+
+
 @pytest.fixture(scope="module")
 def places(tmp_path_factory) -> Path:
-    """A folder in the place of /traces, /profiles and /tmp: runs job-7, the first with iteration 120, and one job-6.
-
-    Its home holds the first of them.
-    """
+    """A folder in the place of /traces, /profiles and /tmp: run job-7 with iteration 120, and a home that holds it."""
     folder = tmp_path_factory.mktemp("places")
-    small = {**SMALL, "layers": 4}
-    for run in ("job-6", "job-7"):
-        job = JobSettings(tp=2, pp=2, microbatches=2, first_iteration=120, **small)
-        simulate(job, folder / "traces" / run, workers=1)
+    simulate(_JOB, folder / "traces/job-7", workers=1)
     for number, name in enumerate(("snapshot", "before", "after")):
         allocator = Allocator()
         stage = Stage(StageSettings(leak_bytes=number << 20), allocator)
         for step in range(5):
             stage.step(step, one_forward_one_backward(0, 2, 2))
         (folder / f"{name}.pickle").write_bytes(pickle.dumps(allocator.snapshot()))
-    profiled = JobSettings(tp=2, pp=2, microbatches=2, node_size=4, format=Format.NSYS, **small)
-    simulate(profiled, folder / "profiles/job-7", workers=1)
     fill_home(folder / "home", [folder / "traces/job-7"])
     return folder
+
+
+def _fill(places: Path, page: Path) -> None:
+    """Make what few pages speak of: another run, analysed into the home, and one of Nsight Systems."""
+    text, other, profiled = page.read_text(encoding="utf-8"), places / "traces/job-6", places / "profiles/job-7"
+    if "job-6" in text:
+        if not other.exists():
+            simulate(_JOB, other, workers=1)
+        assert call("analyze", other).code == 0
+    if ("/profiles/" in text or "node0.sqlite" in text) and not profiled.exists():
+        simulate(replace(_JOB, node_size=4, format=Format.NSYS), profiled, workers=1)
 
 
 def _blocks(page: Path, language: str) -> list[str]:
@@ -129,8 +136,7 @@ def test_every_command_of_the_page_succeeds(page, places, tmp_path, monkeypatch,
     shutil.copytree(places / "home", tmp_path / "home")
     if page.name not in THROUGH_DAGSTER:
         request.getfixturevalue("ranks_in_this_process")
-    if "job-6" in page.read_text(encoding="utf-8"):
-        assert call("analyze", places / "traces/job-6").code == 0
+    _fill(places, page)
     for line in _lines(page):
         if _is_left_out(line):
             continue
@@ -139,12 +145,15 @@ def test_every_command_of_the_page_succeeds(page, places, tmp_path, monkeypatch,
         words = shlex.split(line.split(" > ")[0], comments=True)[1:]
         # What simulated jobs are is as large as their options say, and no larger than it must be.
         words += ["--layers", "4", "--microbatches", "2"] if words[0] == "simulate" else []
+        # What all commands of a page are asked of is analysed: four ranks and a step of it.
+        words += ["--dp", "1", "--iterations", "1"] if words[0] == "simulate" and "--slow-gpu" in words else []
         # tests/show/page writes every figure in every format, and the figures of a rank are like those of the next.
         if words[0] == "figures":
             words += [] if "--formats" in words else ["--formats", "png"]
             words += [] if "--ranks" in words else ["--ranks", "0"]
-            # The first example draws all of them; where the others take theirs from makes no difference to a figure.
-            words += [] if "--kind" in words or words[1] == "--formats" else ["--kind", "pipeline_group"]
+            # tests/commands/test_figures.py draws all kinds, over several processes.
+            words += [] if "--kind" in words else ["--kind", "pipeline_group"]
+            words += ["--processes", "1"]
         words = [str(given.get(word, re.sub("^/(traces|profiles|tmp)/", rf"{places}/\1/", word))) for word in words]
         answer = call(*words)
         assert (answer.code, bool(answer.out.strip())) == (0, True), (line, answer.err)

@@ -144,7 +144,8 @@ def test_every_view_says_the_verdict_first_and_shows_the_rank_at_fault_before_th
     assert [row["rank"] for row in late["ranks"] if row["blamed"]] == [6], "the delays blame another rank"
     rows = call("waits", "--home", home).out.split("Late ranks, ")[1].split("─ \n")[1].splitlines()
     assert [int(row.split()[0]) for row in rows[:2]] == [1, 6]
-    drawn = json.loads(call("figures", "--home", home, "--formats", "svg", "--json").out)
+    kinds = ("--kind", "wait_map,predicted_gains,rank_timeline,pipeline_group", "--ranks", "1,6", "-p", "1")
+    drawn = json.loads(call("figures", "--home", home, *kinds, "--formats", "svg", "--json").out)
     titles = {(one["kind"], one["number"]): one["title"] for one in drawn}
     for kind in (("wait_map", None), ("predicted_gains", None), ("rank_timeline", 1)):
         assert titles[kind] == found["statement"], kind

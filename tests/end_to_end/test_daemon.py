@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import dagster as dg
+import pytest
 
 from tests.end_to_end.automation_scenarios import once, whole, write
 from tests.end_to_end.conftest import ITERATION_ASSETS
@@ -13,6 +14,7 @@ from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.orchestration.instance import open_instance
 
 
+@pytest.mark.long
 def test_a_dropped_folder_is_analysed_once(tmp_path: Path) -> None:
     with daemon_over_an_empty_folder(tmp_path, seconds=12) as daemon:
         daemon.start()

@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from tests.commands.jobs import home_of, traces_of
 from tests.end_to_end.conftest import traceviz
+from tests.show.report.pages import text_of as page_of
 from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.commands.common.output import milliseconds
 from traceviz_dag.show.web.site import site
@@ -35,7 +36,7 @@ def answer(home: Path, *command: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("job", ["slow_rank", "bad_split", "slow_link", "two_steps", "without_stacks", "dp_only"])
-def test_every_surface_says_the_same_of_a_step(job, tmp_path):
+def test_every_surface_says_the_same_of_a_step(job):
     home = home_of(job)
     (measures,) = answer(home, "iterations")
     rows = [row for row in answer(home, "overlap") if row["dimension"] == "all"]
@@ -73,8 +74,7 @@ def test_every_surface_says_the_same_of_a_step(job, tmp_path):
     assert f"{lead}{words[0]}, {words[1]}" in said
 
     # The page.
-    traceviz("report", "--home", home, "--out", tmp_path / "page.html", code=None)
-    page = text_of((tmp_path / "page.html").read_text())
+    page = text_of(page_of(job))
     assert f"Longest step {duration(measures['step_ns'])}" in page
     assert f"exposed communication {shares[1]} · " in page
     (known,) = answer(home, "sql", _EXPOSED)

@@ -121,6 +121,7 @@ def test_a_bad_rank_lets_the_others_be_recorded_and_the_aggregates_wait(tmp_path
     assert materialised(home) == expected({"job@7": [0, 1]})
 
 
+@pytest.mark.long
 def test_a_launch_from_the_ui_and_a_backfill_give_what_the_command_line_gives(analysed, tmp_path, home):
     """All of iteration 7 by launches, the ranks of iteration 8 by a backfill: the same bytes."""
     run, reference = analysed

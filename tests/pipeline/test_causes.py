@@ -197,6 +197,7 @@ DEAR_GAINS = (
         "combined ep2 pp2 uneven",
         "dp3 algorithm 1",
         "dp2 pp2 vpp2 to 1f1b",
+        "tp2 dp2 pp2 pause 3 beside its slow gpu",
     ),
 )
 
@@ -211,7 +212,6 @@ DEAR_GAINS = (
             "dp4 whole graph throttled gpu 0",
             "tp2 pp2 torch 2.3 collection 1",
             "dp4 varying sequences, tiny kernels 1",
-            "tp2 dp2 pp2 pause 3 beside its slow gpu",
         ),
         *(pytest.param(dear, marks=pytest.mark.long) for dear in DEAR_GAINS),
     ],

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.analyze.across_ranks import SMALL
+from tests.analyze.across_ranks import TINY
 from tests.kineto_file import KinetoFile
 from tests.nsys_file import PROCESS, small_export
 from tests.small_run import GEMM
@@ -92,7 +92,7 @@ def test_allocations_of_the_driver_are_segments_of_the_rank_whose_process_and_gp
 
 def test_what_the_driver_allocates_in_a_simulated_job_is_the_truth_of_each_rank(tmp_path):
     """Segments, a module's variables and a buffer of the communication library; not the host's page-locked memory."""
-    memory = JobSettings(pp=2, dp=2, microbatches=4, node_size=2, format=Format.NSYS, memory=True, **SMALL)
+    memory = JobSettings(pp=2, dp=2, microbatches=4, node_size=2, format=Format.NSYS, memory=True, **TINY)
     run = simulate(memory, tmp_path / "job", workers=1)
     truth = pq.read_table(run / "truth" / "driver_memory.parquet").to_pylist()
     reserved = {row["rank"]: row["reserved_bytes"] for row in pq.read_table(run / "truth/memory.parquet").to_pylist()}

@@ -30,6 +30,7 @@ from tests.assets.loop import COMPUTED, Loop, of_figures, of_iterations, of_rank
 from tests.damage import call
 from tests.in_process import ranks_in_this_process
 from tests.sensors.ticks import Sensor
+from tests.sets import fast
 from tests.small_run import rank_file, write_run
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline import making
@@ -135,7 +136,7 @@ def test_what_a_command_computed_and_the_sensor_reported_is_recorded_by_automati
     assert made == [] and loop.failures == []
 
 
-@pytest.mark.parametrize("recorded", [1, pytest.param(8, marks=pytest.mark.long), 20])
+@pytest.mark.parametrize("recorded", fast([1, 8, 20], 20))
 def test_a_run_that_was_killed_while_it_recorded_costs_no_second_computation(
     tmp_path, instance, made, monkeypatch, recorded: int
 ):

@@ -9,10 +9,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from tests.show.home import fill_home
+from tests.analyze.across_ranks import analysed
 from tests.show.job import job
-from traceviz_dag.lake.lake import Lake
-from traceviz_dag.pipeline.across_ranks import iterations_at
 from traceviz_dag.pipeline.lake_source import LakeSource
 from traceviz_dag.pipeline.traceviz_export import Export, export_groups, export_ranks, write_kernel_analysis
 from traceviz_dag.show.page.alignment import TimeAlignment
@@ -140,10 +138,9 @@ def test_folders_have_names_in_which_it_finds_the_rank(trace, expected):
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_classes_mean_what_they_mean_there(shared_data, tmp_path, run):
+def test_classes_mean_what_they_mean_there(shared_data, run):
     folder = shared_data / "megatron_gpu" / run
-    with iterations_at(folder, tmp_path) as (iteration,):
-        of_ranks = [iteration.lake.table("kernels", run, 2, rank).arrow() for rank in range(4)]
+    of_ranks = [analysed(folder).lake.table("kernels", run, 2, rank).arrow() for rank in range(4)]
     for rank, kernels in enumerate(of_ranks):
         truth = pq.read_table(folder / "truth" / f"rank_{rank:04d}.parquet").to_pandas()
         ours: dict[tuple[int, int], set[str]] = {}
@@ -159,8 +156,8 @@ def test_classes_mean_what_they_mean_there(shared_data, tmp_path, run):
 
 def test_the_layout_is_its_own(shared_data, tmp_path):
     run = "tp2_pp2_vpp2_full"
-    fill_home(tmp_path, [shared_data / "megatron_gpu" / run])
-    export = Export(tmp_path, run, 2, tmp_path / "out")
+    lake = analysed(shared_data / "megatron_gpu" / run).lake
+    export = Export(lake.home, run, 2, tmp_path / "out")
     folders = list(export_ranks(export))
     pictures = list(export_groups(export, TimeAlignment.INDIVIDUAL))
     assert [folder.name for folder in folders] == [
@@ -178,5 +175,5 @@ def test_the_layout_is_its_own(shared_data, tmp_path):
         "Model_Group_0/Model_Group_0_all_pp_groups_concatenated.png",
         "Model_Group_0/Model_Group_0_all_ranks_combined.png",
     }
-    source = LakeSource(Lake(tmp_path), run, 2)
+    source = LakeSource(lake, run, 2)
     assert source.run == run and all(path.stat().st_size for path in pictures)

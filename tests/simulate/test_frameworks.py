@@ -16,6 +16,7 @@ import pytest
 from tests.analyze.across_ranks import analysed_all, charged_collectives
 from tests.damage import call
 from tests.made_once import made_once
+from tests.sets import fast
 from tests.show.home import fill_home
 from traceviz_dag.analyze.causes.replay_data import replay_data
 from traceviz_dag.errors import NoEvidenceError
@@ -81,7 +82,10 @@ def test_phases_dimensions_and_matches_are_those_of_the_truth(tmp_path, framewor
     assert (matched.groupby(["iteration", "communication"])["rank"].nunique() == ranks).all()
 
 
-@pytest.mark.parametrize("framework", [Framework.DDP, Framework.FSDP, Framework.FSDP2, Framework.ZERO])
+@pytest.mark.parametrize(
+    "framework",
+    fast([Framework.DDP, Framework.FSDP, Framework.FSDP2, Framework.ZERO], Framework.DDP, Framework.FSDP2),
+)
 def test_a_slow_rank_is_the_fault_and_its_gain_is_what_the_job_without_it_takes_less(framework):
     took = {}
     for slow in (None, 1):
@@ -143,7 +147,7 @@ def test_a_host_that_ends_its_step_with_its_gpu_waited_for_it_though_no_row_show
     assert found["gain_ns"] == pytest.approx(shown["gain_ns"], rel=0.02) and found["severity"] == "finding"
 
 
-@pytest.mark.parametrize("framework", [Framework.DDP, Framework.FSDP2])
+@pytest.mark.parametrize("framework", fast([Framework.DDP, Framework.FSDP2], Framework.FSDP2))
 def test_waiting_for_a_rank_without_a_file_is_not_sold_as_transfer(tmp_path, framework):
     job = simulate_framework(tmp_path / "job", replace(_SLOW, framework=framework))
     (absent,) = job.glob("*rank_0001*.gz")
@@ -156,7 +160,7 @@ def test_waiting_for_a_rank_without_a_file_is_not_sold_as_transfer(tmp_path, fra
     assert "communication kernels are not matched with all their members" in told["detail"]
 
 
-@pytest.mark.parametrize("framework", [Framework.DDP, Framework.FSDP2])
+@pytest.mark.parametrize("framework", fast([Framework.DDP, Framework.FSDP2], Framework.DDP))
 def test_without_launches_starts_show_what_a_slow_rank_costs(tmp_path, framework):
     gains, settings = {}, replace(_SLOW, framework=framework)
     for blind in ((), (0, 1, 2), (0,)):
@@ -236,8 +240,14 @@ def _cut(job: Path, first: float | None, last: float | None, ranks: int) -> None
         path.write_bytes(gzip.compress(json.dumps(content).encode()))
 
 
-@pytest.mark.parametrize(("first", "last"), [(0.4, None), (None, 0.5)])
-@pytest.mark.parametrize("framework", [Framework.DDP, Framework.FSDP2])
+@pytest.mark.parametrize(
+    ("framework", "first", "last"),
+    fast(
+        [(framework, *cut) for framework in (Framework.DDP, Framework.FSDP2) for cut in ((0.4, None), (None, 0.5))],
+        (Framework.DDP, 0.4, None),
+        (Framework.FSDP2, None, 0.5),
+    ),
+)
 def test_a_step_without_a_mark_counts_for_no_other_and_is_reported(tmp_path, framework, first, last):
     lost, settings = 1 if first else 3, replace(_SLOW, framework=framework, steps=3)
     job = simulate_framework(tmp_path / "job", settings)

@@ -7,10 +7,10 @@ import shutil
 import pandas as pd
 import pytest
 
-from tests.analyze.across_ranks import analysed
 from tests.analyze.waits.megatron_tp8 import RANKS, Counted, count
+from tests.commands.jobs import Analysed, analysed_at
 from tests.damage import call
-from traceviz_dag.pipeline.across_ranks import StoredIteration
+from tests.show.home import fill_home
 
 LATE = {0, 6}
 
@@ -21,8 +21,9 @@ def counted(shared_data) -> Counted:
 
 
 @pytest.fixture(scope="module")
-def iteration(shared_data) -> StoredIteration:
-    return analysed(shared_data / "kineto" / "megatron_tp8_a100")
+def iteration(shared_data) -> Analysed:
+    (found,) = analysed_at(shared_data / "kineto" / "megatron_tp8_a100")
+    return found
 
 
 def test_every_collective_is_matched_and_waits_are_those_counted_to_the_microsecond(iteration, counted):
@@ -60,12 +61,12 @@ def test_over_99_percent_of_kernel_time_is_classified_and_forward_computation_is
     assert set(on_gpu.category) == {"fwd_computation", "fwd_communication", "unclassified"}
 
 
-def test_the_command_names_both_late_ranks_though_one_of_them_alone_saves_little(shared_data, tmp_path):
-    assert call("analyze", shared_data / "kineto" / "megatron_tp8_a100", "--home", tmp_path).code == 0
-    answer = call("findings", "--home", tmp_path)
+def test_the_command_names_both_late_ranks_though_one_of_them_alone_saves_little(iteration):
+    home = iteration.lake.home
+    answer = call("findings", "--home", home)
     assert answer.code == 0
     assert {rank for rank in RANKS if f"host_pause: The host of rank {rank} paused" in answer.out} == LATE
-    rows = call("findings", "--home", tmp_path, "--json").json
+    rows = call("findings", "--home", home, "--json").json
     (hosts,) = [row for row in rows if row["rule"] == "host_path"]
     # All hosts pause alike: what limits the step is in no rank's finding.
     assert hosts["severity"] == "finding" and hosts["edit"] == "no_pauses" and hosts["gain_ns"] > hosts["step_ns"] / 2
@@ -79,12 +80,14 @@ def test_half_of_the_ranks_show_no_wait_no_transfer_and_not_what_a_pause_of_one_
     half.mkdir()
     for rank in range(4):
         shutil.copy(shared_data / "kineto" / "megatron_tp8_a100" / f"megatron_kineto_{rank}.json.gz", half)
-    answer = call("findings", half, "--home", tmp_path / "home", "--json")
+    home = tmp_path / "home"
+    fill_home(home, [half])
+    answer = call("findings", "--home", home, "--json")
     (row,) = [row for row in answer.json if row["rule"] == "host_pause" and row["culprit"].get("rank") == 0]
     why = "336 of 336 communication kernels are not matched with all their members, so who would wait less is not known"
     assert row["gain_ns"] is None and row["refusal"] == why and row["detail"].endswith(f"no gain is predicted: {why}")
-    (waits,) = call("waits", half, "--home", tmp_path / "home", "--json").json
+    (waits,) = call("waits", "--home", home, "--json").json
     assert waits["uncertain"] == waits["communication_kernels"] == 336
     assert waits["communication"] == [] and waits["waits"] == {"solved": 0, "durations": 0, "untold": 0}
-    said = call("findings", half, "--home", tmp_path / "home").out
+    said = call("findings", "--home", home).out
     assert "0 faults, 0 opportunities" in said and "of unknown gain)" in said

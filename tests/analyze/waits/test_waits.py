@@ -46,6 +46,7 @@ JOB = {
     "clock_skew_ms": 3.0,
     "clock_drift_ppm": 5.0,
     **TINY,
+    "layers": 2,
 }
 
 
@@ -148,7 +149,7 @@ def test_a_slow_card_that_one_dimension_uses_is_its_groups_unless_others_are_fas
 
 def test_a_slow_card_that_a_single_transfer_uses_is_its_groups():
     """Between nodes of four, pipelines of four stages: the embedding's one all-reduce is all of rank 0 that crosses."""
-    crossed = {"tp": 1, "pp": 4, "dp": 2, "node_size": 4}
+    crossed = {"tp": 1, "pp": 4, "dp": 2, "node_size": 4, "layers": 4}
     assert slow_link_groups(job(Faults(slow_nic=0), **crossed)) == [("0, 6", "embedding", None)]
     assert slow_link_groups(job(Faults(), **crossed)) == []
 
@@ -156,7 +157,8 @@ def test_a_slow_card_that_a_single_transfer_uses_is_its_groups():
 @pytest.mark.parametrize("faults", [Faults(), Faults(slow_nic=1)], ids=["healthy", "slow_nic"])
 def test_a_rank_whose_neighbours_are_near_and_far_is_not_congested(faults):
     """Older PyTorch has one group for all messages of a pipeline; stage 1 sends to stage 2 over the network."""
-    crossed = job(faults, tp=1, pp=4, dp=1, node_size=2, hidden=4096, sequence=4096, era=Era.TORCH_2_4, stacks=False)
+    long = {"hidden": 4096, "sequence": 4096, "layers": 4}
+    crossed = job(faults, tp=1, pp=4, dp=1, node_size=2, era=Era.TORCH_2_4, stacks=False, **long)
     found = crossed.findings()
     assert [row for row in found if row["rule"] == "congestion" and row["severity"] != "not_looked_at"] == []
 
