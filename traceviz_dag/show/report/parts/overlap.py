@@ -128,7 +128,8 @@ def _exposed(exposed_ns: int, shares: tuple[float, float] | None) -> list[Piece]
     known = [Piece(name, ns, EXPOSED_PARTS[name]) for name, ns in lengths.items()]
     unknown_ns = max(exposed_ns - waits - transfers, 0)
     # Rounding leaves a nanosecond.
-    return [*known, Piece("exposed, wait or transfer unknown", unknown_ns if unknown_ns > 1 else 0, palette.EXPOSED_UNTOLD)]
+    unknown_ns = unknown_ns if unknown_ns > 1 else 0
+    return [*known, Piece("exposed, wait or transfer unknown", unknown_ns, palette.EXPOSED_UNTOLD)]
 
 
 def _legend(bars: Sequence[Bar]) -> Markup:
