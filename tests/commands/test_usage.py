@@ -17,6 +17,11 @@ from traceviz_dag.commands.main import _run
             "(see traceviz --help)",
         ),
         (["job-7"], "'job-7' is no command, and no file or folder here has that name (see traceviz --help)"),
+        (
+            ["--home", "h", "findings"],
+            "No such option: --home (Possible options: --help); options of a command come after it "
+            "(see traceviz --help)",
+        ),
         (["analyze"], "Missing argument 'paths' (see traceviz analyze --help)"),
         (
             ["overlap", "--end-ns", "9" * 30],

@@ -216,6 +216,8 @@ def _usage(words: Sequence[str], error: Any) -> int:
     line = " ".join(error.format_message().split()).removesuffix(".")
     if line:  # There is none where the help was printed instead.
         context = getattr(error, "ctx", None)
+        if context is not None and context.parent is None and line.startswith("No such option"):
+            line += "; options of a command come after it"
         line += f" (see {context.command_path} --help)" if context is not None else ""
         _answer(words, line, error.exit_code)
         typer.echo(f"traceviz: {printable(line)}", err=True)
