@@ -143,7 +143,8 @@ def _read_snapshots(iteration: StoredIteration) -> list[str]:
 
 
 def counted(rows: list[dict[str, Any]]) -> str:
-    """How many findings and notes there are, in words."""
+    """How many findings and notes there are, in words; notes that are large losses, or likely faults, are numbered, too."""
+    from traceviz_dag.analyze.findings.losses import leading
     from traceviz_dag.analyze.findings.notes import may_be_finding, notes_in_words
 
     graves = [row for row in rows if row["severity"] == Severity.FINDING]
@@ -151,7 +152,9 @@ def counted(rows: list[dict[str, Any]]) -> str:
         wording.counted(sum(row["class"] == kind for row in graves), kind, more) for kind, more in _PLURALS.items()
     ]
     notes = sum(row["severity"] == Severity.NOTE for row in rows)
-    return f"{', '.join(parts)}, {notes_in_words(notes, sum(map(may_be_finding, rows)))}"
+    numbered = sum(row["severity"] == Severity.NOTE for row in leading(rows))
+    which = f", {numbered} of them numbered" if numbered else ""
+    return f"{', '.join(parts)}, {notes_in_words(notes, sum(map(may_be_finding, rows)))}{which}"
 
 
 def _fails(row: dict[str, Any], names: list[str] | tuple[()]) -> bool:
