@@ -94,6 +94,12 @@ def test_analyze_names_the_rank_and_counts_it_nowhere(damaged, whole, home):
     rows = [row for row in call("overlap", whole, "--json").json if row["dimension"] == "all"]
     exposed = [row["exposed_ns"] for row in rows if row["rank"] != DAMAGED]
     assert figures["exposed_ns"] == round(sum(exposed) / 3)
+    whole_ranks = [row for row in call("overlap", whole, "--json").json if row["rank"] != DAMAGED]
+    time_ns = sum(row["window_end_ns"] - row["window_start_ns"] for row in rows if row["rank"] != DAMAGED)
+    for finding in call("findings", "--run", run.name, "--home", home, "--json").json:
+        if finding["rule"] == "exposed_communication":
+            mine = [row["exposed_ns"] for row in whole_ranks if row["dimension"] == finding["culprit"]["dimension"]]
+            assert finding["value"] == pytest.approx(sum(mine) / time_ns)
     printed = call("analyze", run, "--home", home)
     assert "PARTIAL" in printed.out and "over all ranks" not in printed.out
 

@@ -90,6 +90,25 @@ def test_a_fault_whose_saving_is_unknown_leads_where_no_other_fault_is_known():
     assert verdict([loss, note, fault | {"statement": "rank 3 is slow"}], SURE).limit == "rank 3 is slow"
 
 
+def test_further_faults_come_before_what_only_hides_them():
+    row = dict.fromkeys((*LEAD_COLUMNS, "gain_low_ns", "gain_high_ns")) | {
+        **{"step_ns": 100_000_000, "measured_ns": 100_000_000, "steps": 1, "value": 0.5},
+        **{"severity": "finding", "statement": "rank 1 has slow links", "gain_ns": 50_000_000},
+    }
+    rows = [
+        row | {"rule": "slow_link", "class": "fault", "edit": "fix_link", "rank": 1},
+        row | {"rule": "slow_rank", "class": "fault", "edit": "fix_rank", "rank": 2, "gain_after_ns": 2_000_000},
+        *(
+            row | {"rule": "exposed_communication", "class": "opportunity", "edit": "hide"} | gain
+            for gain in (
+                {"dimension": "dp", "gain_after_ns": 20_000_000},
+                {"dimension": "tp", "gain_after_ns": 9_000_000},
+            )
+        ),
+    ]
+    assert verdict(rows, SURE).then == ("fix rank 2: 2.00 ms (2.0 %)", "hide DP communication: 20.0 ms (20 %)")
+
+
 def test_the_slowest_iteration_that_differs_is_named_beside_the_last():
     calm = verdict([], SURE)
     assert compared([JudgedIteration(5, 100, calm)]) == ("", "")

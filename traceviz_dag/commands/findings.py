@@ -143,7 +143,7 @@ def _read_snapshots(iteration: StoredIteration) -> list[str]:
 
 
 def counted(rows: list[dict[str, Any]]) -> str:
-    """How many findings and notes there are, in words; notes that are large losses, or likely faults, are numbered, too."""
+    """How many findings and notes there are, in words; large losses and likely faults among notes are numbered, too."""
     from traceviz_dag.analyze.findings.losses import leading
     from traceviz_dag.analyze.findings.notes import may_be_finding, notes_in_words
 

@@ -161,6 +161,20 @@ def test_an_export_that_logs_ahead_is_read_and_nothing_written_beside_it(tmp_pat
     assert [file.name for file in folder.iterdir()] == ["export.sqlite"]
 
 
+def test_a_profile_that_was_read_is_not_answered_from_what_is_kept_once_a_log_lies_beside_it(tmp_path):
+    """Rows in the log change neither size nor time of the file."""
+    path = small_export().write(tmp_path / "export.sqlite")
+    arguments = ["nsys", "summary", str(path), "--home", str(tmp_path / "home")]
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")
+        before = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert before.exit_code == 0
+        connection.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = end + 1")
+        connection.commit()
+        with pytest.raises(BadInputError, match="still being written"):
+            CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
 _OPTIONS = {
     "search": ("*", "--parent", "*"),
     "flops": ("*", "--flops", "9"),
