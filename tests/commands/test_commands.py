@@ -40,7 +40,7 @@ def test_the_summary_says_step_time_exposed_communication_and_its_stages(run, ho
     assert "0 ranks computed, 4 unchanged" in text
     assert "step 0.100 ms over 4 ranks" in text
     assert "no stage is an outlier: stage 0 computes longest" in text
-    assert "fwd_computation" in text
+    assert "forward computation" in text
 
 
 def test_classify_writes_the_kernels_it_prints(run, tmp_path):

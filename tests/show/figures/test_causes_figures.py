@@ -188,8 +188,8 @@ def test_the_efficiency_tree_is_the_step_and_each_loss_lies_below_what_it_is_a_p
         **{"step/serialisation": (110, 120), "step/host": (120, 125)},
         **{
             "transfer": (60, 90),
-            "pp": (60, 85),
-            "tp": (85, 90),
+            "PP": (60, 85),
+            "TP": (85, 90),
             "load balance": (90, 110),
             "between stages": (90, 110),
         },

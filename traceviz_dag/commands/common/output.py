@@ -121,7 +121,7 @@ def print_json(value: Any) -> None:
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], count: int = 0) -> None:
     """Print rows as a table; columns that do not fit on the screen follow below, and what is left out is said.
 
-    Without rows there is no table: its title says "none".
+    Without rows there is no table but in Markdown: its title says "none".
 
     Args:
         count: how many rows there are, where ``rows`` are those ``shown`` alone.
@@ -129,7 +129,7 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     count = max(count, len(rows))
     every, more = shown(rows), rest_of(count)
     title = f"{title}: the first {len(every)} of {count:,}" if more else title
-    if not every:
+    if not every and not os.environ.get(MARKDOWN):
         print_wrapped(f"{title}: none", 2, "\n")
         return
     numeric = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from markupsafe import Markup
 
@@ -95,11 +96,11 @@ def _bar(bar: Bar, place: int, longest: float, room: float, words: Callable[[flo
 
 
 def legend(entries: Mapping[str, str]) -> Markup:
-    """Names with their colours; names that share one, such as several kinds of lag, share its square."""
-    names: dict[str, list[str]] = {}
-    for name, colour in entries.items():
-        names.setdefault(colour, []).append(name)
-    shown = (Markup("<span>{} {}</span>").format(swatch(colour), ", ".join(mine)) for colour, mine in names.items())
+    """Names with their colours; neighbours that share one, such as kinds of lag, share its square."""
+    shown = (
+        Markup("<span>{} {}</span>").format(swatch(colour), ", ".join(name for name, _ in mine))
+        for colour, mine in groupby(entries.items(), key=lambda entry: entry[1])
+    )
     return Markup('<p class="legend">{}</p>').format(Markup("").join(shown))
 
 

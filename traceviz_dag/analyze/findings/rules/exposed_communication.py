@@ -5,7 +5,6 @@ from __future__ import annotations
 from traceviz_dag.analyze.findings.rule import MEASURE, EditKey, Places, Row, Rule
 from traceviz_dag.analyze.findings.windows import over_ranks
 from traceviz_dag.analyze.wording import capitals, duration, share
-from traceviz_dag.lake.summaries import COVERED
 from traceviz_dag.vocabulary import FindingClass, TrainingFramework
 
 LEAST_SHARE = 0.001
@@ -14,7 +13,9 @@ LEAST_SHARE = 0.001
 _SQL = f"""
 WITH windows AS (
     SELECT * FROM overlap
-    WHERE run = $run AND iteration = $iteration AND window_name IN ('step', 'kernels') AND {COVERED}
+    WHERE run = $run AND iteration = $iteration AND window_name IN ('step', 'kernels')
+        -- Clocks are of the ranks that count; one that was read in part does not.
+        AND rank IN (SELECT rank FROM rank_clocks WHERE run = $run AND iteration = $iteration)
     QUALIFY (window_name = 'step')
         = (count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) > 0)
 ),
