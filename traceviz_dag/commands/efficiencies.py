@@ -18,6 +18,7 @@ from traceviz_dag.analyze.causes.factors import (
     with_branches,
     worst_factor,
 )
+from traceviz_dag.analyze.findings.verdict import RELATIONS
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -67,7 +68,7 @@ def efficiencies(
             print_json([row for answer in answers for row in _flat(answer)])
         else:
             for each, answer in zip(iterations, answers, strict=True):
-                _print(partial(print_lead, each, relation="A loss below is no saving."), answer["rows"])
+                _print(partial(print_lead, each, relation=RELATIONS["efficiencies"]), answer["rows"])
                 if answer["reason"] is not None and answer["partial"]:
                     # The line at the end speaks of what was not read.
                     print_wrapped(answer["reason"], 4, "  ")

@@ -6,7 +6,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 from itertools import chain
 from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, ClassVar
@@ -71,6 +70,9 @@ class _Group(LazyGroup):
             return super().resolve_command(ctx, args)
         if os.sep in args[0] or os.path.exists(args[0]):  # noqa: PTH110 links
             return super().resolve_command(ctx, ["analyze", *args])
+        # Imported here because no other call needs it.
+        from difflib import get_close_matches
+
         close = get_close_matches(args[0], self.commands, 1)
         meant = f"; did you mean {close[0]!r}?" if close else ""
         return ctx.fail(f"{args[0]!r} is no command, and no file or folder here has that name{meant}")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 import pyarrow as pa
 import typer
 
+from traceviz_dag.analyze.findings.verdict import RELATIONS
 from traceviz_dag.analyze.wording import capitals, counted
 from traceviz_dag.commands.common.across import IterationOption, RunOption, print_limit
 from traceviz_dag.commands.common.failures import end_half_renewed
@@ -129,7 +130,7 @@ def _print(
         every = list(group)
         title = f"{run} · iteration {iteration} · {titles[run, iteration]}"
         first = lead(run, iteration)
-        print_limit(title, first, "Exposed time is no saving.")
+        print_limit(title, first, RELATIONS["overlap"])
         if dimension is None:
             _print_dimensions([row for row in every if not row["partial"]])
             every = [row for row in every if row["dimension"] == ALL_DIMENSIONS] or every

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
+from traceviz_dag.analyze.findings.verdict import RELATIONS
 from traceviz_dag.analyze.wording import activity, capitals, numbered
 from traceviz_dag.commands.common.across import (
     IterationOption,
@@ -125,7 +126,7 @@ def _nodes(iteration: StoredIteration) -> Mapping[int, int]:
 
 
 def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
-    print_lead(iteration, clock_statement(answer["clocks"]), "A delay below is no saving.")
+    print_lead(iteration, clock_statement(answer["clocks"]), RELATIONS["waits"])
     for line in _statements(answer, next(iter(iteration.lead.ranks), None)):
         print_wrapped(line, 4, "  ")
     print_table(

@@ -34,6 +34,14 @@ LEAD_COLUMNS = (
 """Columns of table ``findings`` that ``lead_of`` reads."""
 
 
+RELATIONS = {
+    "overlap": "Exposed time is no saving.",
+    "waits": "A delay below is no saving.",
+    "critical path": "The path shows where time counts, not whose fault it is.",
+    "efficiencies": "A loss below is no saving.",
+}
+"""View → how what it measures differs from what the verdict says, on the terminal and on the page."""
+
 _Edit = TypeVar("_Edit", bound=Mapping[str, Any])
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from traceviz_dag.analyze import wording
+from traceviz_dag.analyze.findings.verdict import RELATIONS
 from traceviz_dag.analyze.wording import activity
 from traceviz_dag.commands.common.across import (
     IterationOption,
@@ -191,13 +192,10 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
     if answer["step_ns"] is None:
         typer.echo(f"\n{heading(iteration, 'no critical path')}")
         return
-    print_lead(iteration, _statement(answer), "The path shows where time counts, not whose fault it is.")
+    print_lead(iteration, _statement(answer), RELATIONS["critical path"])
     for line in (_critical(answer), _seen(answer), *([_unmatched(answer)] if answer["unmatched"] else [])):
         print_wrapped(line, 4, "  ")
-
-    def at_fault(row: Mapping[str, Any]) -> int:
-        return iteration.lead.place(row["rank"])
-
+    answer = answer | {"rank": sorted(answer["rank"], key=lambda row: iteration.lead.place(row["rank"]))}
     for name, title in _TITLES.items():
         if name == "stage" and all(row[name] is None for row in answer[name]):
             continue
@@ -210,7 +208,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
                     milliseconds(row["path_ns"]),
                     percent(row["share"]),
                 ]
-                for row in (sorted(answer[name], key=at_fault) if name == "rank" else answer[name])
+                for row in answer[name]
             ],
         )
         if name == "cause":

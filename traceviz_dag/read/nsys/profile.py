@@ -164,7 +164,7 @@ class NsysFacts(msgspec.Struct, frozen=True):
             where it holds none.
         gpus: by device.
         tables: table of the export → its rows, of those that were read.
-        columns: every table of the export but those that can hold secrets → its columns, printable.
+        columns: every table of the export but those that can hold secrets → its columns; only names that are words.
         missing: what the export lacks and what cannot be said for that.
     """
 

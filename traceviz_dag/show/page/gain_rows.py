@@ -35,10 +35,10 @@ def refused_edits(table: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def gain_findings(told: Sequence[Mapping[str, Any]], lead: Lead) -> list[str]:
     """What a title of gains says: what limits the step, where a fix of it is among them, and the largest gain."""
     fixes = {(row["edit"], row["rank"], row["ranks"], row["dimension"]) for row in told}
-    return [*([lead.limit] if fixes.intersection(lead.edits[:1]) else []), _largest(told)]
+    return [*([lead.limit] if fixes.intersection(lead.edits[:1]) else []), largest_gain(told)]
 
 
-def _largest(told: Sequence[Mapping[str, Any]]) -> str:
+def largest_gain(told: Sequence[Mapping[str, Any]]) -> str:
     """The largest gain that is one for sure, in a sentence, from rows of ``over_steps``."""
     certain = [row for row in told if is_gain(row)]
     if not certain:

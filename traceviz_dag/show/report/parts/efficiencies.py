@@ -8,6 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from traceviz_dag.analyze.causes.factors import Factor, over_steps, with_branches
+from traceviz_dag.analyze.findings.verdict import RELATIONS
 from traceviz_dag.analyze.wording import capitalised, duration
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page import palette
@@ -129,4 +130,4 @@ def _legend() -> Markup:
     return legend({USEFUL: palette.COMPUTATION_ONLY, **lost})
 
 
-PART = Part("efficiencies", "Efficiency", ("efficiencies",), efficiencies, relation="A loss below is no saving.")
+PART = Part("efficiencies", "Efficiency", ("efficiencies",), efficiencies, relation=RELATIONS["efficiencies"])

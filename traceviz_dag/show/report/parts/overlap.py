@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from traceviz_dag.analyze.findings.verdict import RELATIONS
 from traceviz_dag.analyze.wording import capitals, duration, share
 from traceviz_dag.lake.summaries import DIMENSIONS_SQL
 from traceviz_dag.show.page import palette
@@ -136,4 +137,4 @@ def _legend(bars: Sequence[Bar]) -> Markup:
     return legend({piece.name: piece.colour for bar in bars for piece in bar.pieces if piece.ns})
 
 
-PART = Part("overlap", "Overlap", ("overlap",), overlap, relation="Exposed time is no saving.")
+PART = Part("overlap", "Overlap", ("overlap",), overlap, relation=RELATIONS["overlap"])

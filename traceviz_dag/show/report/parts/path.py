@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup
 
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
-from traceviz_dag.analyze.findings.verdict import NOTABLE
+from traceviz_dag.analyze.findings.verdict import NOTABLE, RELATIONS
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.wording import capitalised, duration, share
 from traceviz_dag.printable import printable
@@ -25,8 +25,8 @@ from traceviz_dag.show.page.facts import step_name, steps_left_out
 from traceviz_dag.show.page.gain_rows import (
     MOST_ROWS,
     changes_step,
-    gain_findings,
     is_gain,
+    largest_gain,
     refused_edits,
     signed,
     signed_share,
@@ -271,7 +271,7 @@ def _gains(page: Page, by_step: Asked) -> Markup:
         for row in shown
     ]
     idle = [named_edit(row) for row in known if not changes_step(row)]
-    largest = gain_findings(known, page.lead)[-1]
+    largest = largest_gain(known)
     errors = [row["replay_error"] for row in by_step.rows if row["refusal"] is None and row["replay_error"] is not None]
     worst = max(errors, key=abs, default=None)
     return section(
@@ -333,5 +333,5 @@ PART = Part(
     "Critical path",
     ("path_segments", "what_if"),
     path,
-    relation="The path shows where time counts, not whose fault it is.",
+    relation=RELATIONS["critical path"],
 )

@@ -10,7 +10,7 @@ import numpy as np
 from markupsafe import Markup
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
-from traceviz_dag.analyze.findings.verdict import Lead
+from traceviz_dag.analyze.findings.verdict import RELATIONS, Lead
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.blame import JUDGED_COLUMNS, judged_waits, nobody_blamed, uncertain_waits, wait_basis
@@ -425,4 +425,4 @@ def _matching(page: Page) -> Markup:
     return section("Not matched, or not wholly", table(["why", "kernels", "share"], rows, caption))
 
 
-PART = Part("waits", "Waits", ("collectives",), waits, relation="A delay below is no saving.")
+PART = Part("waits", "Waits", ("collectives",), waits, relation=RELATIONS["waits"])
