@@ -11,7 +11,7 @@ from traceviz_dag.analyze.wording import capitals, duration, share
 from traceviz_dag.lake.summaries import DIMENSIONS_SQL
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
-from traceviz_dag.show.report.parts.overview import EXPOSED_PARTS, EXPOSED_TRANSFERS, EXPOSED_WAITS
+from traceviz_dag.show.report.exposed import exposed_splits
 from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, table
 
 RANKS_SQL = """
@@ -24,17 +24,6 @@ WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND window_nam
 ORDER BY exposed_ns DESC, rank
 """
 
-WAITS_SQL = """
-WITH known AS (
-    SELECT rank, dimension, if(fault IS NULL, exposed_wait_ns, NULL) AS wait_ns,
-        if(fault IS NULL, exposed_transfer_ns, NULL) AS transfer_ns, coalesce(wait_ns + transfer_ns, duration_ns) AS ns
-    FROM collectives WHERE run = $run AND iteration = $iteration
-)
-SELECT rank, dimension, coalesce(sum(wait_ns) / sum(ns), 0) AS waits,
-    coalesce(sum(transfer_ns) / sum(ns), 0) AS transfers
-FROM known GROUP BY GROUPING SETS (rank, dimension) HAVING sum(ns) > 0
-"""
-
 _MOST = 32
 
 
@@ -44,7 +33,7 @@ def overlap(page: Page) -> Markup | None:
     ranks = page.book.ask("Ranks by exposed communication", RANKS_SQL)
     if not ranks.rows:
         return None
-    waits = _waits(page)
+    splits = exposed_splits(page)
     lead = page.lead
     several = len({row["step"] for row in ranks.rows}) > 1
     first = sorted(ranks.rows, key=lambda row: lead.place(row["rank"]))
@@ -53,7 +42,7 @@ def overlap(page: Page) -> Markup | None:
             capitals(row["dimension"]),
             [
                 Piece("hidden communication", row["hidden_ns"], palette.HIDDEN),
-                *_exposed(row["exposed_ns"], waits.get(row["dimension"])),
+                *splits.pieces(row["exposed_ns"], row["dimension"]),
             ],
             f"{share(row['hidden_ns'], row['communication_ns'])} hidden",
         )
@@ -77,7 +66,7 @@ def overlap(page: Page) -> Markup | None:
             [
                 Piece("computation alone", row["compute_ns"] - row["hidden_ns"], palette.COMPUTATION_ONLY),
                 Piece("hidden communication", row["hidden_ns"], palette.HIDDEN),
-                *_exposed(row["exposed_ns"], waits.get(row["rank"])),
+                *splits.pieces(row["exposed_ns"], row["rank"]),
                 Piece(
                     "memory operations alone",
                     row["busy_ns"] - row["compute_ns"] - row["exposed_ns"],
@@ -111,26 +100,6 @@ def overlap(page: Page) -> Markup | None:
             ),
         ]
     )
-
-
-def _waits(page: Page) -> dict[object, tuple[float, float]]:
-    """Rank or dimension → the shares of its exposed communication that wait for other ranks, and that transfer."""
-    if not page.book.source.holds("collectives"):
-        return {}
-    asked = page.book.ask("How much of exposed communication waits and transfers, of sums over kernels", WAITS_SQL)
-    return {
-        row["dimension"] if row["rank"] is None else row["rank"]: (row["waits"], row["transfers"]) for row in asked.rows
-    }
-
-
-def _exposed(exposed_ns: int, shares: tuple[float, float] | None) -> list[Piece]:
-    waits, transfers = (round(exposed_ns * each) for each in shares or (0, 0))
-    lengths = {EXPOSED_WAITS: waits, EXPOSED_TRANSFERS: transfers}
-    known = [Piece(name, ns, EXPOSED_PARTS[name]) for name, ns in lengths.items()]
-    unknown_ns = max(exposed_ns - waits - transfers, 0)
-    # Rounding leaves a nanosecond.
-    unknown_ns = unknown_ns if unknown_ns > 1 else 0
-    return [*known, Piece("exposed, wait or transfer unknown", unknown_ns, palette.EXPOSED_UNTOLD)]
 
 
 def _legend(bars: Sequence[Bar]) -> Markup:

@@ -14,6 +14,7 @@ from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.facts import ranks_named
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars, trend
 from traceviz_dag.show.report.evidence import Asked
+from traceviz_dag.show.report.exposed import Splits, exposed_splits
 from traceviz_dag.show.report.parts.findings import finding_card
 from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section
 from traceviz_dag.vocabulary import Severity
@@ -55,19 +56,6 @@ WHERE run = $run AND iteration = $iteration AND mfu IS NOT NULL
 
 TREND_SQL = "SELECT iteration, step_ns, exposed_ns, ranks, partial FROM iterations WHERE run = $run ORDER BY iteration"
 
-EXPOSED_SQL = f"""
-{BY_RANK_SQL},
-known AS (
-    SELECT sum(exposed_wait_ns)::BIGINT AS wait_ns, sum(exposed_transfer_ns)::BIGINT AS transfer_ns,
-        (sum(exposed_wait_ns) + sum(exposed_transfer_ns))::BIGINT AS both_ns
-    FROM collectives
-    WHERE run = $run AND iteration = $iteration AND exposed_wait_ns IS NOT NULL AND fault IS NULL
-)
-SELECT wait_ns, transfer_ns, both_ns,
-    round((SELECT avg(exposed_ns) FROM by_rank) * wait_ns / nullif(both_ns, 0))::BIGINT AS exposed_wait_ns
-FROM known
-"""
-
 STEP_PARTS = {
     "computation_alone_ns": ("computation alone", palette.COMPUTATION_ONLY),
     "hidden_ns": ("computation that hides communication", palette.HIDDEN),
@@ -75,10 +63,6 @@ STEP_PARTS = {
     "memory_alone_ns": ("memory operations alone", palette.MEMORY_ONLY),
     "idle_ns": ("idle", palette.IDLE),
 }
-
-EXPOSED_WAITS, EXPOSED_TRANSFERS = "exposed wait for other ranks", "exposed transfer"
-EXPOSED_PARTS = {EXPOSED_WAITS: palette.EXPOSED_WAIT, EXPOSED_TRANSFERS: palette.EXPOSED_TRANSFER}
-"""Of exposed communication, where waits are known; in the proportion of the sums over kernels."""
 
 
 def overview(page: Page) -> Markup:
@@ -157,15 +141,10 @@ def _step(page: Page) -> Markup:
         return section("The step", paragraph("No rank was read whole, so that nothing is measured over the ranks."))
     what = "step" if row["has_steps"] else "first to last kernel"
     longest = asked.fact(duration(row["longest_ns"]))
-    exposed = _exposed(page)
-    parts = dict(STEP_PARTS.values())
-    pieces = [Piece(name, row[column], colour) for column, (name, colour) in STEP_PARTS.items()]
-    if exposed is not None:
-        waits_ns = min(exposed.rows[0]["exposed_wait_ns"], row["exposed_ns"])
-        lengths = {EXPOSED_WAITS: waits_ns, EXPOSED_TRANSFERS: row["exposed_ns"] - waits_ns}
-        place = list(STEP_PARTS).index("exposed_ns")
-        pieces[place : place + 1] = [Piece(name, ns, EXPOSED_PARTS[name]) for name, ns in lengths.items()]
-        parts = {piece.name: piece.colour for piece in pieces}
+    splits = exposed_splits(page)
+    pieces: list[Piece] = []
+    for column, (name, colour) in STEP_PARTS.items():
+        pieces += splits.pieces(row[column]) if column == "exposed_ns" else [Piece(name, row[column], colour)]
     shares = Markup(" · ").join(
         Markup("{} {}").format(name, asked.fact(share(row[column], row["window_ns"])))
         for column, (name, _) in STEP_PARTS.items()
@@ -180,25 +159,19 @@ def _step(page: Page) -> Markup:
         longest,
         of_hosts,
         bar,
-        legend(parts),
-        Markup(" · ").join(filter(None, (shares, _waits_and_transfers(exposed), _utilization(page)))),
+        legend({piece.name: piece.colour for piece in pieces if piece.ns}),
+        Markup(" · ").join(filter(None, (shares, _waits_and_transfers(splits), _utilization(page)))),
     )
 
 
-def _exposed(page: Page) -> Asked | None:
-    """How much of exposed communication waits, and how much transfers; None where no wait is known."""
-    if not page.book.source.holds("collectives"):
-        return None
-    asked = page.book.ask("Exposed communication that waits, and that transfers, sums over kernels", EXPOSED_SQL)
-    return asked if asked.rows and asked.rows[0]["both_ns"] else None
-
-
-def _waits_and_transfers(exposed: Asked | None) -> Markup:
-    if exposed is None:
+def _waits_and_transfers(splits: Splits) -> Markup:
+    if splits.asked is None or not splits.of:
         return Markup("")
-    (row,) = exposed.rows
-    waits, transfers = (exposed.fact(share(row[name], row["both_ns"])) for name in ("wait_ns", "transfer_ns"))
-    return Markup("of exposed communication {} waits for other ranks and {} transfers").format(waits, transfers)
+    split, fact = splits.of[None], splits.asked.fact
+    waits, transfers = (fact(share(ns, split.all_ns)) for ns in (split.wait_ns, split.transfer_ns))
+    left = Markup(", of {} neither is known").format(fact(share(split.unknown_ns, split.all_ns)))
+    words = Markup("of exposed communication {} waits for other ranks, {} transfers{}")
+    return words.format(waits, transfers, left if split.unknown_ns else "")
 
 
 def _utilization(page: Page) -> Markup:
