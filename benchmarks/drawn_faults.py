@@ -32,7 +32,6 @@ import numpy as np
 
 from benchmarks.accuracy import take_groups_out
 from traceviz_dag.analyze.findings.losses import label, leading
-from traceviz_dag.analyze.wording import unspanned
 from traceviz_dag.errors import UsageError
 from traceviz_dag.pipeline.across_ranks import iterations_at
 from traceviz_dag.simulate import JobSettings, simulate
@@ -40,6 +39,7 @@ from traceviz_dag.simulate.rank_grids import dense_grid
 from traceviz_dag.simulate.settings import Dispatcher, Era, Faults, Graphs, Transformer
 from traceviz_dag.simulate.timing.model import Model
 from traceviz_dag.simulate.work.faults import culprits, refuse_idle_faults
+from traceviz_dag.spans import unspanned
 
 LEAST_COST = 0.01
 """Share of the step from which a fault must be named."""

@@ -37,7 +37,7 @@ from traceviz_dag.lake.inputs import (
 from traceviz_dag.lake.known_ranks import set_aside_unlisted_ranks, twin_of, with_vanished_ranks
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.discovery import inputs_below
-from traceviz_dag.pipeline.formats.registry import by_format
+from traceviz_dag.pipeline.formats.registry import stated_ranks
 from traceviz_dag.read.formats import format_of, format_with_suffix, is_whole
 from traceviz_dag.read.memory.files import is_snapshot_name, is_whole_snapshot
 from traceviz_dag.read.topology_file import find_topology_file, is_topology_name, read_topology_file
@@ -238,20 +238,16 @@ def _half_written(home: Path, found: Sequence[IterationInputs]) -> list[str]:
 
 
 def _missing_ranks(home: Path, inputs: IterationInputs, configured: int | None) -> list[int]:
-    """Expected ranks without a trace: of those configured, else of the run's earlier iterations, else of the world."""
+    """Expected ranks without a trace: of those configured, else of the run's earlier iterations, else of those that
+    the capture meant to record."""
     found = {entry.rank for entry in inputs.ranks}
     if configured is not None:
         return sorted(set(range(configured)) - found)
     earlier = registered_of_run(home, inputs.run, before=inputs.iteration, newest=_EARLIER_ITERATIONS)
     if earlier:
         return sorted({entry.rank for one in earlier for entry in one.ranks} - found)
-    return sorted(set(range(_world_size(inputs) or 0)) - found)
-
-
-def _world_size(inputs: IterationInputs) -> int | None:
-    """The size of the job as a trace states it, else as the topology text file does."""
-    stated = (one.world_size(part.ranks) for one, part in by_format(inputs))
-    return next((size for size in stated if size is not None), None) or _world_of_text(inputs.topology_file)
+    expected = stated_ranks(inputs) or range(_world_of_text(inputs.topology_file) or 0)
+    return sorted(set(expected) - found)
 
 
 def _world_of_text(topology_file: str | None) -> int | None:

@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -27,6 +28,7 @@ from traceviz_dag.read.events import ProcessGroup, TraceHeader
 from traceviz_dag.read.kineto.settings import ARGUMENTS, NOTED_ARGUMENTS, VARIABLES, kept_settings
 from traceviz_dag.read.layouts import discover
 from traceviz_dag.read.topology_file import read_topology_file
+from traceviz_dag.spans import spanned
 
 DESCRIPTIONS = {**plugin._AXES, "dp_cp": "DATA_PARALLEL_GROUP_WITH_CP", "mp(tp-pp)": "MODEL_PARALLEL_GROUP"}
 LAYOUTS = [
@@ -137,6 +139,12 @@ def test_the_choice_of_ranks_follows_the_groups():
     assert chosen["all"] == list(range(16))
     assert chosen["3,5-6"] == [3, 5, 6]
     assert all(Topology(4).chosen("replica", rank, rank) for rank in range(4))
+    # What a header says of all ranks is what each of them decides for itself.
+    for wanted, ranks in chosen.items():
+        assert str(topology.chosen_ranks(wanted, 8)) == spanned(ranks).replace(" ", "")
+    assert str(topology.chosen_ranks("3,14-20", 8)) == "3,14-15"
+    own = replace(topology, complete=False)
+    assert own.chosen_ranks("replica", 8) is None and topology.chosen_ranks("node", None) is None
 
 
 def test_the_text_file_names_virtual_stages_and_batch_sizes():

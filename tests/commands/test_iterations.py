@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import typer
+from click.testing import Result
 from typer.testing import CliRunner
 
 from traceviz_dag.commands.iterations import bar, iterations
-from traceviz_dag.errors import UsageError
+from traceviz_dag.errors import IncompleteError, UsageError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.tables import ITERATIONS, NIGHTS
 
@@ -34,13 +35,24 @@ def lake(tmp_path) -> Lake:
     return lake
 
 
-def call(home: Path, *words: str) -> str:
+def invoked(home: Path, *words: str) -> Result:
     app = typer.Typer(pretty_exceptions_enable=False)
     app.command()(iterations)
-    result = CliRunner().invoke(app, ["--home", str(home), *words])
+    return CliRunner().invoke(app, ["--home", str(home), *words])
+
+
+def call(home: Path, *words: str) -> str:
+    result = invoked(home, *words)
     if result.exception is not None:
         raise result.exception
     return result.output
+
+
+def answer_of_partial(home: Path, *words: str) -> str:
+    """What is printed of iterations of which one was not read completely, before the command ends with 2."""
+    result = invoked(home, *words)
+    assert isinstance(result.exception, IncompleteError) and "partial result for job 9;" in str(result.exception)
+    return result.stdout
 
 
 def judge(lake: Lake) -> None:
@@ -50,7 +62,7 @@ def judge(lake: Lake) -> None:
 
 
 def test_changes_are_against_the_iteration_before_of_the_same_run(lake):
-    rows = json.loads(call(lake.home, "--json"))
+    rows = json.loads(answer_of_partial(lake.home, "--json"))
     assert [(row["run"], row["iteration"], row["change_ns"]) for row in rows] == [
         ("job", 9, None),
         ("job", 10, -1_000_000),
@@ -68,7 +80,7 @@ def test_one_run_and_its_last_iterations_keep_their_changes(lake):
 
 def test_the_table_shows_the_verdict_and_why(lake):
     judge(lake)
-    text = call(lake.home, "--run", "job")
+    text = answer_of_partial(lake.home, "--run", "job")
     assert "worse: exposed_tp" in text and "job@11: step 10 % longer" in text
     assert "+10.0%" in text and "-50.0%" in text and "4 (partial)" in text and "other" not in text
 

@@ -248,3 +248,28 @@ def test_a_file_that_is_no_trace_is_refused_by_what_it_is(name, tmp_path, home):
         assert said in answer.err and str(path) in answer.err
         if said.startswith("traceviz"):
             assert shlex.quote(str(path if "perfetto" in said else path.parent)) in answer.err
+
+
+def test_ranks_that_the_capture_did_not_choose_are_no_loss_and_every_line_counts_them(tmp_path):
+    """One pipeline of four: all that was to be recorded is there; then one of its ranks is not."""
+    settings = replace(SMALL, tp=1, pp=2, dp=4, edges=Edges(captured_ranks="0,4"))
+    run, home = simulate(settings, tmp_path / "job"), tmp_path / "home"
+    assert call("doctor", run).code == 0
+    said = call("analyze", run, "--home", home)
+    assert said.code == 0 and "2 of 8 ranks · step" in said.out and "PARTIAL" not in said.out
+    assert "Not surer:" in said.out and "2 of 8 ranks: stages 0–1 of pipeline 0" in " ".join(said.out.split())
+    # The path may run over ranks that nobody saw: it says so, and ends with 2.
+    for command, code in {"findings": 0, "waits": 0, "overlap": 0, "critical-path": 2}.items():
+        one = call(command, "--home", home)
+        assert one.code == code and "2 of 8 ranks: stages 0–1 of pipeline 0" in " ".join(one.out.split()), one
+    trend = call("iterations", "--home", home)
+    assert trend.code == 0 and "2 of 8 " in trend.out and "(partial)" not in trend.out
+    lost, other = tmp_path / "lost", tmp_path / "other"
+    shutil.copytree(run, lost)
+    next(lost.glob("iteration_*/rank_0004*")).unlink()
+    assert "the capture chose 2 of 8 ranks: ranks 0, 4" in call("doctor", lost).err
+    said = call("analyze", lost, "--home", other)
+    assert said.code == 2 and "no trace of rank 4; the capture chose 2 of 8 ranks: ranks 0, 4" in said.err
+    trend = call("iterations", "--home", other)
+    assert trend.code == 2 and "1 of 8 (partial)" in trend.out
+    assert "partial result" in call("overlap", lost).err

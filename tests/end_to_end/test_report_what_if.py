@@ -22,7 +22,6 @@ from tests.simulate.conftest import small
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
 from traceviz_dag.analyze.causes.replay_data import DIFFERENCES, replay_data
 from traceviz_dag.analyze.causes.what_if import Edit, WhatIf
-from traceviz_dag.analyze.wording import spanned, unspanned
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.pipeline.report import StoredReportSource, write_report
@@ -30,6 +29,7 @@ from traceviz_dag.show.report.columns import PageColumns
 from traceviz_dag.show.report.parts import what_if as part
 from traceviz_dag.simulate import simulate
 from traceviz_dag.simulate.settings import Edges, Faults
+from traceviz_dag.spans import spanned, unspanned
 
 SCRIPTS = resources.files("traceviz_dag.show.report.scripts")
 FAULTY = small(

@@ -169,6 +169,7 @@ def test_a_run_with_a_failed_and_a_missing_rank_and_uneven_capture(lake: Lake, s
             "partial_ranks": [],
             "missing_ranks": [1],
             "expected_ranks": 4,
+            "captured_ranks": None,
             "complete": False,
             "backend": "nccl",
             "device_name": "H100",
@@ -192,6 +193,20 @@ def test_a_complete_run_and_one_of_unknown_size(lake: Lake, sample):
     assert (known["expected_ranks"], known["missing_ranks"], known["complete"]) == (2, [], True)
     lake.write("traces", trace_row(sample, steps=[[5]]), run=RUN, iteration=1, rank=1)
     assert queries.runs(lake, RUN, 1)["parity"].to_pylist() == [False]
+
+
+def test_ranks_that_the_capture_did_not_choose_are_not_missing(lake: Lake, sample):
+    lake.write("topology", sample("topology", 64, rank=list(range(64))), run=RUN, iteration=1)
+    for rank in (0, 1, 9):
+        row = trace_row(sample, world_size=64, captured_ranks="0-1, 8-9", steps=[[5]])
+        lake.write("traces", row, run=RUN, iteration=1, rank=rank)
+    (row,) = queries.runs(lake, RUN, 1).to_pylist()
+    assert (row["expected_ranks"], row["captured_ranks"]) == (64, "0-1, 8-9")
+    assert (row["missing_ranks"], row["complete"]) == ([8], False) and queries.trace_files(lake, RUN, 1).partial
+    lake.write("traces", trace_row(sample, world_size=64, steps=[[5]]), run=RUN, iteration=1, rank=8)
+    (row,) = queries.runs(lake, RUN, 1).to_pylist()
+    assert (row["missing_ranks"], row["complete"]) == ([], True)
+    assert queries.trace_files(lake, RUN, 1).partial is False
 
 
 def test_a_run_whose_ranks_all_failed(lake: Lake, sample):

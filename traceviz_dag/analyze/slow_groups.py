@@ -16,8 +16,8 @@ import pyarrow as pa
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.slow_ranks import LEAST_ITEMS, SLOWER_THAN_FEW, comparable
-from traceviz_dag.analyze.wording import spanned
 from traceviz_dag.arrays import Float64
+from traceviz_dag.spans import spanned
 from traceviz_dag.tables import GROUP_SPEEDS
 
 TENSOR_GROUP, NODE, STAGE = "tp", "node", "stage"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from traceviz_dag.spans import spanned
 from traceviz_dag.vocabulary import Category
 
 
@@ -13,25 +14,9 @@ def numbered(word: str, numbers: Iterable[int]) -> str:
     return f"{word}{'s' if len(known) > 1 else ''} {spanned(known).replace('-', '–')}"
 
 
-def spanned(numbers: Iterable[int]) -> str:
-    """Numbers as options take them and tables hold them: ``0-3, 6``."""
-    spans: list[list[int]] = []
-    for number in sorted(set(numbers)):
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
-
-
-def unspanned(text: str) -> tuple[int, ...]:
-    """The numbers of such a text, in order.
-
-    Raises:
-        ValueError: it is none.
-    """
-    spans = (part.strip().partition("-") for part in text.split(","))
-    return tuple(sorted({number for low, _, high in spans for number in range(int(low), int(high or low) + 1)}))
+def ranks_of(ranks: int, expected: int | None) -> str:
+    """A number of ranks, and that of the job where it has more: ``8 of 64``."""
+    return f"{ranks} of {expected}" if expected is not None and expected > ranks else str(ranks)
 
 
 def counted(count: int, one: str, many: str) -> str:

@@ -48,7 +48,7 @@ import threading
 import time
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -187,6 +187,16 @@ class Numbers:
     def following(self, number: int) -> int | None:
         """The first of them that is not below a number."""
         return next((max(first, number) for first, last in self.ranges if last >= number), None)
+
+    @classmethod
+    def each(cls, numbers: Iterable[int]) -> Numbers:
+        """These numbers, of which there is one at least."""
+        return cls.of(",".join(map(str, numbers)))
+
+    def within(self, lowest: int, highest: int) -> Numbers:
+        """Those from ``lowest`` to ``highest``."""
+        cut = ((max(first, lowest), min(last, highest)) for first, last in self.ranges)
+        return Numbers(tuple((first, last) for first, last in cut if first <= last))
 
     def outside(self, lowest: int, highest: int) -> Numbers:
         """Those below ``lowest`` or above ``highest``."""
@@ -359,6 +369,22 @@ class Topology:
         for rank in range(self.world_size):
             models.setdefault(find(rank), []).append(rank)
         return sorted(models.values())
+
+    def chosen_ranks(self, wanted: str, node_size: int | None) -> Numbers | None:
+        """Ranks to record, as far as this rank can tell; None where its groups do not show all of them.
+
+        Args:
+            node_size: ranks on each node; None where that is not known.
+        """
+        every = Numbers(((0, self.world_size - 1),))
+        if wanted == "node":
+            return Numbers.each(range(0, self.world_size, node_size)) if node_size else None
+        if wanted == "stage" and self.of("pp"):
+            return next((Numbers.each(group) for group in self.of("pp") if 0 in group), None)
+        if wanted == "replica" and self.of("dp"):
+            models = self.replicas()
+            return Numbers.each(models[0]) if models else None
+        return every if wanted in ("all", "replica", "stage") else Numbers.of(wanted).within(0, self.world_size - 1)
 
     def chosen(self, wanted: str, rank: int, local_rank: int) -> bool:
         """Whether a rank is among those to record."""
@@ -1049,6 +1075,10 @@ class Capture:
         """What a trace's header says of its capture; groups are this rank's alone."""
         topology, rank = self._known_topology(), _rank()
         own = [group for group in topology.groups if rank in group["ranks"]]
+        node_size = _from_environment("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE") or 0
+        # Where a node's ranks do not follow each other, nobody knows those of other nodes.
+        in_order = node_size > 0 and topology.world_size % node_size == rank % node_size == 0
+        chosen = topology.chosen_ranks(self.settings.ranks, node_size if in_order else None)
         return {
             "version": 1,
             "settings": _settings(global_batch_size=self._batches()[2]),
@@ -1057,6 +1087,7 @@ class Capture:
             "ended_by": ended_by,
             "rank": rank,
             "world_size": topology.world_size,
+            "captured_ranks": None if chosen is None else str(chosen),
             "clock": self._profiler.clock,
             "order": topology.order,
             "sizes": topology.sizes,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from traceviz_dag.analyze.wording import ranks_of
 from traceviz_dag.commands.common.failures import end_half_renewed, end_stale
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from traceviz_dag.lake.lake import Lake
 
 TRENDS_SQL = """
-SELECT run, iteration, ranks, partial, stale, step_ns,
+SELECT run, iteration, ranks, expected_ranks, partial, stale, step_ns,
     CASE WHEN comparable THEN step_ns - before_ns END AS change_ns,
     CASE WHEN comparable THEN step_ns / before_ns - 1 END AS change_share,
     compute_ns, exposed_ns, idle_ns, hidden_share, longest_computation_rank, unclassified_share, mfu, mfu_refusal
@@ -29,7 +30,7 @@ FROM (
             WHERE kept.run = iterations.run AND kept.iteration = iterations.iteration AND kept.stage = 'iterations'
         ) AS stale,
         covered_ranks IS NOT DISTINCT FROM lag(covered_ranks) OVER of_run AS comparable
-    FROM iterations
+    FROM iterations LEFT JOIN (SELECT run, iteration, expected_ranks FROM runs) AS captured USING (run, iteration)
     WHERE $run IS NULL OR run = $run
     WINDOW of_run AS (PARTITION BY run ORDER BY iteration)
 )
@@ -53,8 +54,8 @@ def iterations(
     The step is the longest over the ranks, MFU is of this step, where the job's settings are known; the other times are
     means over the ranks (table iterations). An iteration that was not read completely is marked (partial), and its step
     is compared only with one over the same ranks; (stale) marks measures that are kept although something newer could
-    not be computed, and a line says why. The exit code is 2 if an iteration has no measures or stale tables, or its
-    last analysis was cut off.
+    not be computed, and a line says why. The exit code is 2 if an iteration is partial, has no measures or stale
+    tables, or its last analysis was cut off.
     """
     from traceviz_dag.lake.lake import open_lake
 
@@ -83,6 +84,9 @@ def iterations(
     end_half_renewed(real_path(home), shown)
     end_stale(lake, shown)
     _end_without_measures(lake, by_run, run, every=not last)
+    partial = [f"{row['run']} {row['iteration']}" for group in by_run.values() for row in group if row["partial"]]
+    if partial:
+        raise IncompleteError(f"partial result for {_named(partial)}; traceviz analyze on their traces says why")
 
 
 def _end_without_measures(
@@ -102,11 +106,20 @@ def _end_without_measures(
         if number not in numbers and (every or not numbers or number > numbers[0]):
             left_out.append(f"{name} {number}")
     if left_out:
-        more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
         raise IncompleteError(
-            f"no measures of {', '.join(left_out[:_NAMED])}{more}: their analysis failed or is not done; "
+            f"no measures of {_named(left_out)}: their analysis failed or is not done; "
             "traceviz analyze on their traces says why"
         )
+
+
+def _named(places: Sequence[str]) -> str:
+    more = f" and {len(places) - _NAMED} more" if len(places) > _NAMED else ""
+    return f"{', '.join(places[:_NAMED])}{more}"
+
+
+def _ranks(row: Mapping[str, Any]) -> str:
+    marks = "".join(f" ({name})" for name in ("partial", "stale") if row[name])
+    return f"{ranks_of(row['ranks'], row['expected_ranks'])}{marks}"
 
 
 def _print(run: str, rows: list[dict[str, Any]]) -> None:
@@ -121,7 +134,7 @@ def _print(run: str, rows: list[dict[str, Any]]) -> None:
         [
             [
                 row["iteration"],
-                f"{row['ranks']}{' (partial)' if row['partial'] else ''}{' (stale)' if row['stale'] else ''}",
+                _ranks(row),
                 milliseconds(row["step_ns"]),
                 bar(row["step_ns"] or 0, longest),
                 None if row["change_share"] is None else f"{row['change_share']:+.1%}",

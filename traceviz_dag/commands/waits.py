@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
 from traceviz_dag.analyze.findings.verdict import RELATIONS
@@ -72,7 +73,7 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
         "clocks": clock_facts(iteration.table("rank_clocks")),
         "matching": _matching(collectives),
         "waits": wait_basis(collectives),
-        **_certainty(collectives),
+        **_certainty(iteration, collectives),
         "step_ns": step_ns,
         "cut_steps": cut_steps(iteration.lake, iteration.run, iteration.iteration),
         "slow_ranks": slow_ranks(computation_by_kernel(iteration.lake, iteration.run, iteration.iteration)).to_pylist(),
@@ -90,8 +91,12 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
     return answer | {"nodes": delays_by(late, nodes, "node").to_pylist()}
 
 
-def _certainty(collectives: pa.Table) -> dict[str, Any]:
-    """How many communication kernels have no certain wait, and in a sentence what follows from that."""
+def _certainty(iteration: StoredIteration, collectives: pa.Table) -> dict[str, Any]:
+    """How many communication kernels have no certain wait, and in a sentence what follows from that.
+
+    Members that the capture was not to record leave an answer certain: it is of the ranks that were.
+    """
+    from traceviz_dag.analyze.matching.collective_matching import Fault
     from traceviz_dag.analyze.waits.blame import uncertain_waits
     from traceviz_dag.analyze.waits.unknown_waits import unknown_waits
 
@@ -103,7 +108,12 @@ def _certainty(collectives: pa.Table) -> dict[str, Any]:
     )
     if (unknown := unknown_waits(collectives)) is not None:
         reason = unknown.reason
-    return {"communication_kernels": kernels, "uncertain": uncertain, "certain": not uncertain, "reason": reason}
+    left_out = 0
+    if iteration.completeness.chosen and not iteration.completeness.missing:
+        beyond = pa.array([Fault.MEMBERS_MISSING.value, Fault.PEER_MISSING.value])
+        left_out = pc.sum(pc.is_in(collectives["fault"].cast(pa.string()), beyond)).as_py() or 0
+    certain = uncertain == left_out
+    return {"communication_kernels": kernels, "uncertain": uncertain, "certain": certain, "reason": reason}
 
 
 def _matching(collectives: pa.Table) -> list[dict[str, Any]]:

@@ -172,8 +172,7 @@ def drop_unlisted_ranks(lake: Lake, inputs: IterationInputs) -> list[int]:
     unlisted = _unlisted(lake, inputs)
     if not unlisted:
         return []
-    expected = trace_files(lake, inputs.run, inputs.iteration).expected
-    if not {*range(expected or 0)} <= {one.rank for one in inputs.ranks}:
+    if not trace_files(lake, inputs.run, inputs.iteration).wanted <= {one.rank for one in inputs.ranks}:
         return []
     for name, ranks in unlisted.items():
         for rank in ranks:

@@ -9,6 +9,7 @@ from typing import TypedDict
 import pyarrow as pa
 
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.spans import spanned, unspanned
 from traceviz_dag.tables import ITERATIONS, RUNS
 from traceviz_dag.tables.rows import rows_of
 from traceviz_dag.vocabulary import TraceStatus
@@ -58,22 +59,10 @@ by_rank AS (
 """Each counted rank's own measures: its longest training step, and means over its steps and devices."""
 
 _ITERATIONS_SQL = f"""
-{_BY_RANK.rstrip()},
-files AS (
-    SELECT
-        count(*) + (SELECT count(*) FROM unmade) AS found,
-        count(*) FILTER (status <> 'read') + (SELECT count(*) FROM unmade) AS lossy,
-        count(DISTINCT {{steps}}) FILTER (status <> 'failed' AND len(steps) > 0) AS training_steps,
-        greatest(
-            max(world_size),
-            (SELECT nullif(count(*), 0) FROM topology WHERE run = $run AND iteration = $iteration)
-        ) AS expected,
-    FROM traces WHERE run = $run AND iteration = $iteration AND rank NOT IN (FROM stale)
-)
+{_BY_RANK.rstrip()}
 SELECT
     CAST(count(*) AS INTEGER) AS ranks,
     CAST(list(rank ORDER BY rank) AS INTEGER[]) AS covered_ranks,
-    (SELECT lossy > 0 OR training_steps > 1 OR found < expected FROM files) AS partial,
     max(step_ns) AS step_ns,
     CAST(round(avg(compute_ns)) AS BIGINT) AS compute_ns,
     CAST(round(avg(communication_ns)) AS BIGINT) AS communication_ns,
@@ -95,7 +84,7 @@ FROM by_rank
 HAVING count(*) > 0
 """
 
-ITERATIONS_SQL = _ITERATIONS_SQL.format(ranks=_WHOLE_RANKS, steps=TAKEN_STEPS_SQL, stale=_STALE_RANKS)
+ITERATIONS_SQL = _ITERATIONS_SQL.format(ranks=_WHOLE_RANKS, stale=_STALE_RANKS)
 """Over the ranks that were read whole."""
 
 RANK_MEASURES_SQL = _BY_RANK.format(ranks="", stale=_STALE_RANKS) + (
@@ -103,7 +92,7 @@ RANK_MEASURES_SQL = _BY_RANK.format(ranks="", stale=_STALE_RANKS) + (
 )
 """The measures of each rank that those of the iteration are made of."""
 
-ITERATIONS_WITH_PARTIAL_SQL = _ITERATIONS_SQL.format(ranks="", steps=TAKEN_STEPS_SQL, stale=_STALE_RANKS)
+ITERATIONS_WITH_PARTIAL_SQL = _ITERATIONS_SQL.format(ranks="", stale=_STALE_RANKS)
 """Over all ranks with tables, those that were read in part among them."""
 
 _STATED_SQL = """
@@ -139,11 +128,12 @@ STATED_WITH_PARTIAL_SQL = _STATED_SQL.format(ranks="", stale=_STALE_RANKS)
 FILES_SQL = f"""
 WITH {_STALE_RANKS}
 SELECT
-    rank, file, status, fault, world_size, backend, device_name, has_stacks, has_shapes, has_groups, has_host_rows,
-    steps, {TAKEN_STEPS_SQL} AS taken_steps, forward_microbatches, backward_microbatches, pipeline,
+    rank, file, status, fault, world_size, captured_ranks, pipeline, stage, backend, device_name,
+    has_stacks, has_shapes, has_groups, has_host_rows, steps, {TAKEN_STEPS_SQL} AS taken_steps,
+    forward_microbatches, backward_microbatches,
     coalesce(settings LIKE '%"hybrid_context_parallel": "True"%', false) AS uneven
 FROM (FROM traces WHERE run = $run AND iteration = $iteration AND rank NOT IN (FROM stale)) AS traces
-    LEFT JOIN (SELECT rank, pipeline FROM topology WHERE run = $run AND iteration = $iteration) USING (rank)
+    LEFT JOIN (SELECT rank, pipeline, stage FROM topology WHERE run = $run AND iteration = $iteration) USING (rank)
 ORDER BY rank
 """
 """How the trace of each rank was read that is not stale, and what it states of the job."""
@@ -165,6 +155,8 @@ def iterations(lake: Lake, run: str, iteration: int, *, with_partial: bool = Fal
     """
     sql = ITERATIONS_WITH_PARTIAL_SQL if with_partial else ITERATIONS_SQL
     measured = lake.query_iteration(sql, run=run, iteration=iteration)
+    partial = pa.array([trace_files(lake, run, iteration).partial] * measured.num_rows, pa.bool_())
+    measured = measured.add_column(measured.column_names.index("covered_ranks") + 1, "partial", partial)
     return measured.cast(pa.schema([ITERATIONS.schema.field(name) for name in measured.column_names]))
 
 
@@ -198,7 +190,8 @@ class FileRow(TypedDict):
 
     Attributes:
         taken_steps: the training steps that were taken of the file.
-        pipeline: its ordinal; uneven: whether replicas may run different numbers of micro-batches.
+        pipeline: its ordinal; stage: its place in it.
+        uneven: whether replicas may run different numbers of micro-batches.
     """
 
     rank: int
@@ -206,6 +199,9 @@ class FileRow(TypedDict):
     status: str
     fault: str | None
     world_size: int | None
+    captured_ranks: str | None
+    pipeline: int | None
+    stage: int | None
     backend: str | None
     device_name: str | None
     has_stacks: bool | None
@@ -216,7 +212,6 @@ class FileRow(TypedDict):
     taken_steps: list[int] | None
     forward_microbatches: list[int | None] | None
     backward_microbatches: list[int | None] | None
-    pipeline: int | None
     uneven: bool
 
 
@@ -241,9 +236,40 @@ class TraceFiles:
         return max(stated) or None if self.rows or self.unmade else None
 
     @property
+    def failed(self) -> list[int]:
+        """Ranks of which nothing could be used."""
+        return sorted(self.unmade | {row["rank"] for row in self.rows if row["status"] == TraceStatus.FAILED.value})
+
+    @property
+    def in_part(self) -> list[int]:
+        """Ranks of which a part was read."""
+        return [row["rank"] for row in self.rows if row["status"] == TraceStatus.PARTIAL.value]
+
+    @property
+    def partial(self) -> bool | None:
+        """Whether a rank is missing or was not read wholly, or ranks hold different training steps; None where nothing
+        was lost, and nothing states how many ranks there should be."""
+        failed = set(self.failed)
+        steps = {str(row["taken_steps"]) for row in self.rows if row["taken_steps"] and row["rank"] not in failed}
+        if failed or self.in_part or self.missing or len(steps) > 1:
+            return True
+        return None if self.expected is None else False
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether the capture meant to record some of the job's ranks alone."""
+        return self.expected is not None and len(self.wanted) < self.expected
+
+    @property
+    def wanted(self) -> set[int]:
+        """Ranks that should have a trace: those that the capture meant to record, else those of the job."""
+        stated = {row["captured_ranks"] for row in self.rows if row["captured_ranks"] is not None}
+        return {rank for text in stated for rank in unspanned(text)} if stated else set(range(self.expected or 0))
+
+    @property
     def missing(self) -> list[int]:
-        """Ranks of the job without a trace, as far as its size is known."""
-        return sorted(set(range(self.expected or 0)) - {row["rank"] for row in self.rows} - self.unmade)
+        """Those of them that have none."""
+        return sorted(self.wanted - {row["rank"] for row in self.rows} - self.unmade)
 
 
 def trace_files(lake: Lake, run: str, iteration: int) -> TraceFiles:
@@ -264,8 +290,6 @@ def runs(lake: Lake, run: str, iteration: int) -> pa.Table:
     if not files.rows and not files.unmade:
         return RUNS.schema.empty_table()
     readable = [row for row in files.rows if row["status"] != TraceStatus.FAILED.value]
-    failed = files.unmade | {row["rank"] for row in files.rows if row["status"] == TraceStatus.FAILED.value}
-    in_part = [row["rank"] for row in files.rows if row["status"] == TraceStatus.PARTIAL.value]
     missing = None if files.expected is None else files.missing
     recorded = {
         (row["has_stacks"], row["has_shapes"], row["has_groups"], row["has_host_rows"], str(row["steps"]))
@@ -273,11 +297,12 @@ def runs(lake: Lake, run: str, iteration: int) -> pa.Table:
     }
     told = {
         "ranks": len(readable),
-        "failed_ranks": sorted(failed),
-        "partial_ranks": in_part,
+        "failed_ranks": files.failed,
+        "partial_ranks": files.in_part,
         "missing_ranks": missing,
         "expected_ranks": files.expected,
-        "complete": None if missing is None else not (missing or failed or in_part),
+        "captured_ranks": spanned(files.wanted) if files.is_sample else None,
+        "complete": None if missing is None else not (missing or files.failed or files.in_part),
         "parity": len(recorded) == 1 if readable else None,
     }
     for column in ("backend", "device_name", "has_stacks", "has_shapes", "has_groups"):

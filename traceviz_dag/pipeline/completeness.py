@@ -6,7 +6,7 @@ unless they are asked to count it. Whatever leaves a rank out, or counts a part 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN
 from traceviz_dag.lake.queries import FileRow, TraceFiles, trace_files
 from traceviz_dag.lake.stale import Stale
+from traceviz_dag.pipeline.formats.registry import stated_ranks
 from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import StaleStage, TraceStatus
@@ -67,8 +68,10 @@ class Completeness:
 
     Attributes:
         expected: world size, where headers or the topology state it.
+        chosen: what of the job the capture meant to record, in words ("8 of 64 ranks: stages 0–3 of pipelines 0–1");
+            empty where that is all of it.
         faults: ranks that failed or were read in part.
-        missing: ranks of the world without a trace.
+        missing: ranks without a trace of those that the capture meant to record, by default the world.
         problems: one line a file that could not be placed.
         stale: what is kept of the iteration although something newer exists that could not be computed.
         steps: (ProfilerSteps, ranks whose files hold them), where ranks hold different training steps; else empty.
@@ -79,6 +82,7 @@ class Completeness:
     run: str
     iteration: int
     expected: int | None
+    chosen: str = ""
     faults: tuple[RankFault, ...] = ()
     missing: tuple[int, ...] = ()
     problems: tuple[str, ...] = ()
@@ -141,7 +145,8 @@ class Completeness:
             words.append("ranks hold different numbers of micro-batches")
         partial = f"PARTIAL: {', '.join(words)}" if words else ""
         kept = [row.words for row in self.stale if row.rank is None or row.stage != StaleStage.RANKS]
-        return "; ".join([*([f"STALE: {', '.join(kept)}"] if kept else []), *([partial] if partial else [])])
+        stale = f"STALE: {', '.join(kept)}" if kept else ""
+        return "; ".join(filter(None, [stale, partial, self.chosen]))
 
     @property
     def lines(self) -> list[str]:
@@ -154,7 +159,7 @@ class Completeness:
             for each in self.faults
         ]
         if self.missing:
-            found.append(f"{key}: no trace of {ranks_in_words(self.missing)}; the world has {self.expected} ranks")
+            found.append(f"{key}: {without_trace(self.missing, self.expected, self.chosen)}")
         if self.steps:
             held = "; ".join(f"{_steps_in_words(steps)} on {ranks_in_words(ranks)}" for steps, ranks in self.steps)
             found.append(f"{key}: its ranks hold different training steps ({held}): give each step a separate folder")
@@ -174,6 +179,8 @@ class Completeness:
             "failed_ranks": self.failed,
             "partial_ranks": self.in_part,
             "missing_ranks": list(self.missing),
+            "expected_ranks": self.expected,
+            "chosen": self.chosen or None,
             "stale": [asdict(row) for row in self.stale],
             "different_steps": [{"steps": list(steps), "ranks": list(ranks)} for steps, ranks in self.steps],
             "different_microbatches": [asdict(each) | {"ranks": list(each.ranks)} for each in self.microbatches],
@@ -200,6 +207,7 @@ def stored_completeness(
         run,
         iteration,
         files.expected,
+        _chosen(files),
         tuple(_faults(lake, run, iteration, files.rows)),
         tuple(files.missing),
         inputs.problems if inputs is not None else (),
@@ -207,6 +215,37 @@ def stored_completeness(
         tuple(row for row in lake.stale(run, iteration) if not row.is_counted),
         _different_microbatches(files.rows),
     )
+
+
+def chosen_in_words(wanted: Collection[int], world: int | None, which: str = "") -> str:
+    """What of a job its capture meant to record; empty where that is all of it.
+
+    Args:
+        which: these ranks in other words.
+    """
+    is_sample = 0 < len(wanted) < (world or 0)
+    return f"{len(wanted)} of {world} ranks: {which or ranks_in_words(wanted)}" if is_sample else ""
+
+
+def without_trace(missing: Collection[int], world: int | None, chosen: str) -> str:
+    """Which ranks have no trace, of those that should."""
+    of = f"the capture chose {chosen}" if chosen else f"the world has {world} ranks"
+    return f"no trace of {ranks_in_words(missing)}; {of}"
+
+
+def _chosen(files: TraceFiles) -> str:
+    """See Completeness.chosen."""
+    rows = [row for row in files.rows if row["rank"] in files.wanted]
+    # A rank is one stage of one pipeline.
+    stages = {row["stage"] for row in rows if row["stage"] is not None}
+    pipelines = {row["pipeline"] for row in rows if row["pipeline"] is not None}
+    placed = {
+        (row["stage"], row["pipeline"]) for row in rows if row["stage"] in stages and row["pipeline"] in pipelines
+    }
+    which = ""
+    if len(placed) == len(files.wanted) == len(stages) * len(pipelines):
+        which = f"{numbered('stage', stages)} of {numbered('pipeline', pipelines)}"
+    return chosen_in_words(files.wanted, files.expected, which)
 
 
 def _different_steps(traces: Iterable[FileRow]) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
@@ -268,9 +307,9 @@ def _faults(lake: Lake, run: str, iteration: int, traces: Iterable[FileRow]) -> 
 def read_completeness(inputs: IterationInputs, expected: int | None, faults: Iterable[RankFault]) -> Completeness:
     """What of an iteration was not read, for what reads traces without a lake."""
     found = {entry.rank for entry in inputs.ranks}
-    missing = tuple(rank for rank in range(expected or 0) if rank not in found)
+    missing = tuple(sorted(set(stated_ranks(inputs) or range(expected)) - found)) if expected else ()
     ordered = tuple(sorted(faults, key=lambda each: each.rank))
-    return Completeness(inputs.run, inputs.iteration, expected, ordered, missing, inputs.problems)
+    return Completeness(inputs.run, inputs.iteration, expected, "", ordered, missing, inputs.problems)
 
 
 def ranks_chosen_by_name(inputs: IterationInputs, paths: Sequence[Path]) -> bool:
@@ -286,6 +325,6 @@ def ranks_chosen_by_name(inputs: IterationInputs, paths: Sequence[Path]) -> bool
     return any(str(path) in files for path in named) and not within
 
 
-def ranks_in_words(ranks: Sequence[int]) -> str:
+def ranks_in_words(ranks: Collection[int]) -> str:
     """Ranks as people write them, each of them said: ``rank 3``, ``ranks 0–3, 6``."""
     return numbered("rank", ranks)

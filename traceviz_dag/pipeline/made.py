@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import xxhash
 
-CODE_VERSION = "29"
+CODE_VERSION = "30"
 """Raise it when the same trace and rules give different tables: everything is then computed again."""
 
 

@@ -268,6 +268,7 @@ def _traces_row(trace: RankTrace, events: TraceEvents, classified: Classificatio
         "forward_microbatches": [microbatch_counts(classified.steps, each)[0] for each in numbers],
         "backward_microbatches": [microbatch_counts(classified.steps, each)[1] for each in numbers],
         "world_size": header.world_size,
+        "captured_ranks": header.captured_ranks,
         "backend": header.backend,
         "nccl_version": header.nccl_version,
         "runtime_version": header.runtime_version,

@@ -6,11 +6,13 @@ nanoseconds on the rank's clock. An integer that an event does not carry is ``MI
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, fields, is_dataclass
 
 import numpy as np
 
 from traceviz_dag.arrays import Int8, Int32, Int64
+from traceviz_dag.spans import unspanned
 
 MISSING = -(2**62)
 """Represents an absent integer in event columns; no real value reaches it."""
@@ -47,7 +49,10 @@ class ProcessGroup:
 
 @dataclass(frozen=True, slots=True)
 class TraceHeader:
-    """Whitelisted facts of a trace's header; host and user names, paths and environments are never kept."""
+    """Whitelisted facts of a trace's header; host and user names, paths and environments are never kept.
+
+    ``captured_ranks`` are those that the capture meant to record, as ``0-3, 6``; None where nothing states them.
+    """
 
     rank: int | None = None
     world_size: int | None = None
@@ -65,7 +70,13 @@ class TraceHeader:
     profiler_version: str | None = None
     device_memory_bytes: int | None = None
     profile_memory: bool | None = None
+    captured_ranks: str | None = None
     settings: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def expected_ranks(self) -> Collection[int]:
+        """Ranks that should have a trace: those that the capture meant to record, else those of the world."""
+        return range(self.world_size or 0) if self.captured_ranks is None else unspanned(self.captured_ranks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def _write_traces(
 
     Memory holds one step: the times of the others that share its file are kept in a folder until it is written.
     """
-    ranks = [rank for rank in range(settings.world) if rank != settings.edges.missing_rank]
+    ranks = settings.ranks_with_files
     with (
         scratch_folder(truth_folder) as kept,
         _Truth(settings, truth_folder, ranks) as truth,

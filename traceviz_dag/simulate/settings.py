@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
 from traceviz_dag.errors import UsageError
+from traceviz_dag.spans import unspanned
 
 
 class Recompute(StrEnum):
@@ -190,6 +192,7 @@ class Edges:
         control_characters: one function name holds an escaped control character.
         without_distributed_info: rank whose header lacks ``distributedInfo``.
         missing_rank: rank without a file.
+        captured_ranks: ranks that have files, as their headers say the capture meant it; None: all.
         duplicate_rank: rank whose header claims to be its predecessor.
         truncated_rank: rank whose file breaks off in the middle.
         window_from, window_to: shares of a file's training steps, on the host, at which the profiler starts and stops.
@@ -204,6 +207,9 @@ class Edges:
     control_characters: bool = False
     without_distributed_info: int | None = None
     missing_rank: int | None = option(None, ODDITIES, "Rank whose file to leave out.")
+    captured_ranks: str | None = option(
+        None, ODDITIES, "Ranks to write files of, such as 0-3,8, as if the capture had chosen them; default: all."
+    )
     duplicate_rank: int | None = None
     truncated_rank: int | None = option(None, ODDITIES, "Rank whose file to cut off.")
     window_from: float = option(0.0, ODDITIES, "Share of a file's steps at which the profiler starts.")
@@ -313,6 +319,13 @@ class JobSettings:
     def world(self) -> int:
         """Number of ranks."""
         return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def ranks_with_files(self) -> list[int]:
+        """Ranks of which a trace is written."""
+        chosen = self.edges.captured_ranks
+        ranks = range(self.world) if chosen is None else unspanned(chosen)
+        return [rank for rank in ranks if rank != self.edges.missing_rank]
 
     @property
     def expert_data(self) -> int:
@@ -499,18 +512,38 @@ def _rank_faults(s: JobSettings) -> list[str]:
         (missing == 0 and s.world == 1, "--missing-rank 0 leaves a job of one rank without any file; raise --dp"),
         (missing is not None and missing == truncated, f"rank {missing} cannot be both missing and truncated"),
     )
-    return without_files + [
+    return [*without_files, *_captured_faults(s)] + [
         f"{what}: rank {rank} is outside the world of {s.world} ranks"
         for what, rank in named.items()
         if rank is not None and not 0 <= rank < s.world
     ]
 
 
+def _captured_faults(s: JobSettings) -> list[str]:
+    """What is wrong with the choice of ranks to write."""
+    given = s.edges.captured_ranks
+    if given is None:
+        return []
+    if not re.fullmatch(r"\s*\d{1,6}(-\d{1,6})?(\s*,\s*\d{1,6}(-\d{1,6})?)*\s*", given, re.ASCII):
+        return [f"--captured-ranks {given}: write ranks such as 0-3,8"]
+    beyond = [rank for rank in unspanned(given) if rank >= s.world]
+    return _said(
+        (bool(beyond), f"--captured-ranks {given}: the world has ranks 0 to {s.world - 1}"),
+        (not beyond and not s.ranks_with_files, f"--captured-ranks {given} leaves no file to write"),
+    )
+
+
 def _format_faults(s: JobSettings) -> list[str]:
     if s.format is Format.KINETO:
         return []
     edges = s.edges
-    rankwise = (edges.missing_rank, edges.truncated_rank, edges.duplicate_rank, edges.without_distributed_info)
+    rankwise = (
+        edges.missing_rank,
+        edges.captured_ranks,
+        edges.truncated_rank,
+        edges.duplicate_rank,
+        edges.without_distributed_info,
+    )
     return _said(
         (s.layout is not Layout.ITERATION, "--layout is of Kineto traces; leave it out with --format nsys"),
         (s.edges.cuts, "windows and marks are of Kineto traces; leave them out with --format nsys"),

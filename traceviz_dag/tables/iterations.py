@@ -14,10 +14,17 @@ RUNS = Table(
         Column("ranks", INTEGER, "Ranks with a readable trace."),
         Column("failed_ranks", RANKS, "Ranks whose trace, as it is now, could not be computed."),
         Column("partial_ranks", RANKS, "Ranks of whose trace a part could not be read."),
-        Column("missing_ranks", RANKS, "Ranks of the expected world without a trace."),
+        Column("missing_ranks", RANKS, "Ranks without a trace, of those in captured_ranks, else of the world."),
         Column("expected_ranks", INTEGER, "World size as the topology or the headers state it; NULL where unknown."),
         Column(
-            "complete", BOOLEAN, "Whether each expected rank was read whole; NULL where the expectation is unknown."
+            "captured_ranks",
+            TEXT,
+            "Ranks that the capture meant to record, such as 0-3, 6; NULL where the traces do not state them.",
+        ),
+        Column(
+            "complete",
+            BOOLEAN,
+            "Whether each rank that should have a trace was read whole; NULL where nothing states how many should.",
         ),
         Column("backend", TEXT, "Communication backend; NULL where the ranks differ."),
         Column("device_name", TEXT, "Model of the GPU; NULL where the ranks differ."),

@@ -48,6 +48,11 @@ TRACES = Table(
         ),
         Column("backward_microbatches", pa.list_(pa.int64()), "The same of backward steps."),
         Column("world_size", INTEGER, "World size that the trace states; NULL where it does not."),
+        Column(
+            "captured_ranks",
+            TEXT,
+            "Ranks that the capture meant to record, such as 0-3, 6; NULL where the trace does not state them.",
+        ),
         Column("backend", TEXT, "Communication backend that the trace states."),
         Column("nccl_version", TEXT, "Version of NCCL or RCCL that the trace states."),
         Column("runtime_version", TEXT, "Version of the runtime, CUDA or HIP, that the trace states."),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
+import pytest
+
 from traceviz_dag.read.events import ProcessGroup
 from traceviz_dag.read.kineto.header import decode_header
 
@@ -62,6 +64,25 @@ def test_settings_of_the_job_are_kept_and_what_may_be_a_secret_is_not():
     assert header.settings == (("NCCL_ALGO", "Ring"), ("tp_comm_overlap", "True"))
     for wrong in ("text", ["list"], {"settings": [1]}, {"settings": None}, None):
         assert header_of(traceviz_capture=wrong).settings == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("0-1,8-9", "0-1, 8-9"),
+        ("9,8, 0", "0, 8-9"),
+        ("3-1", None),
+        ("0-16", None),
+        ("0-99999999999", None),
+        ([1], None),
+    ],
+)
+def test_the_ranks_that_a_capture_chose_are_those_of_its_world(given, kept):
+    world = {"rank": 0, "world_size": 16}
+    header = header_of(distributedInfo=world, traceviz_capture={"captured_ranks": given})
+    assert header.captured_ranks == kept
+    assert list(header.expected_ranks) == (list(range(16)) if kept is None else sorted({*header.expected_ranks}))
+    assert header_of(traceviz_capture={"captured_ranks": given}).captured_ranks is None
 
 
 def test_odd_types_are_read_or_left_out():

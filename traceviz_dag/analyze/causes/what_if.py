@@ -27,10 +27,10 @@ from traceviz_dag.analyze.causes.gains import LEAST_GAIN, error_bar, gain_row
 from traceviz_dag.analyze.causes.reordered import Change, items_of
 from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
 from traceviz_dag.analyze.causes.usual_times import Usual
-from traceviz_dag.analyze.wording import spanned, unspanned
 from traceviz_dag.arrays import Int64
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.spans import spanned, unspanned
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 WORTH = 0.002

@@ -10,7 +10,8 @@ from traceviz_dag.analyze.causes.gains import LEAST_GAIN, named_edit
 from traceviz_dag.analyze.findings.findings import WIDE, are_apart
 from traceviz_dag.analyze.findings.losses import leading
 from traceviz_dag.analyze.findings.rule import Row
-from traceviz_dag.analyze.wording import capitalised, counted, duration, share, unspanned
+from traceviz_dag.analyze.wording import capitalised, counted, duration, share
+from traceviz_dag.spans import unspanned
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
 from traceviz_dag.vocabulary import FindingClass, Severity
 

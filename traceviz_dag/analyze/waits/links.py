@@ -14,9 +14,9 @@ from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.medians import lower_medians
-from traceviz_dag.analyze.wording import spanned
 from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.spans import spanned
 from traceviz_dag.tables import LINK_GROUPS
 
 SLOW_TIMES = 1.5

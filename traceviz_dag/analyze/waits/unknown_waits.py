@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.matching.collective_matching import Fault
 from traceviz_dag.analyze.waits.arrivals import Refusal
 from traceviz_dag.analyze.waits.blame import uncertain_waits
-from traceviz_dag.analyze.wording import numbered, spanned
+from traceviz_dag.analyze.wording import numbered
+from traceviz_dag.spans import spanned
 
 UNKNOWN_COLUMNS = (
     *("rank", "dimension", "group_name", "members", "members_found", "matched_by", "fault", "aligned_refusal"),

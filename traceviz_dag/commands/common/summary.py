@@ -10,7 +10,7 @@ import typer
 
 from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.utilization import used_of_peak
-from traceviz_dag.analyze.wording import activity, capitals, counted, duration
+from traceviz_dag.analyze.wording import activity, capitals, duration
 from traceviz_dag.commands.common.across import blame_statement, cut_statements, slow_statements
 from traceviz_dag.commands.common.output import milliseconds, percent, print_table
 from traceviz_dag.errors import BadInputError
@@ -146,7 +146,8 @@ def print_verdict(summaries: Sequence[Mapping[str, Any]], after: Sequence[str]) 
     # Where GPUs go on long after their hosts, the step is that of which savings are, and its parts are of the hosts'.
     longer_ns = last["verdict"].to_last_kernel_ns
     length = f"{what} {duration(longer_ns or measures['step_ns'])}"
-    rest += [counted(measures["ranks"], "rank", "ranks"), length, kind]
+    ranks = wording.ranks_of(measures["ranks"], last["expected_ranks"])
+    rest += [f"{ranks} rank{'' if ranks == '1' else 's'}", length, kind]
     of = f"Of the hosts' {duration(measures['step_ns'])}" if longer_ns else "Step"
     parts = parts_in_words(of, measured["computation_share"], measured["exposed_share"], measured["idle_share"])
     typer.echo()

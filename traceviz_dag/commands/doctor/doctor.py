@@ -91,11 +91,13 @@ def _end_stale(lake: Lake) -> None:
 
 def _why_partial(capture: Capture) -> str:
     """The first thing that keeps a capture from being whole."""
-    from traceviz_dag.pipeline.completeness import ranks_in_words
+    from traceviz_dag.pipeline.completeness import chosen_in_words, without_trace
 
     if capture.problems:
         return capture.problems[0]
-    return f"no trace of {ranks_in_words(capture.missing_ranks)}; the world has {capture.world_size} ranks"
+    return without_trace(
+        capture.missing_ranks, capture.world_size, chosen_in_words(capture.wanted_ranks, capture.world_size)
+    )
 
 
 def _captures(path: Path, home: Path) -> Sequence[Capture]:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from traceviz_dag.analyze.wording import unspanned
 from traceviz_dag.errors import UsageError
+from traceviz_dag.spans import unspanned
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 if TYPE_CHECKING:

@@ -97,7 +97,8 @@ class Capture:
         pipelines: known pipeline groups; stages: of the longest; staged: ranks with a file whose stage is known.
         sample: what one rank's kernels show; None where none could be read.
         problems: one line a file that was not placed, that cannot be read, or not wholly.
-        missing_ranks: of the world, without a trace. unread_ranks: whose trace cannot be read, or not wholly.
+        wanted_ranks: that the capture meant to record, by default the world. missing_ranks: of them, without a trace.
+        unread_ranks: whose trace cannot be read, or not wholly.
         warnings: what had to be assumed.
         exports: what each file holds, of a format whose files hold several ranks; else empty. Iterations with the same
             exports are shown as one.
@@ -125,6 +126,7 @@ class Capture:
     stages: int = 0
     staged: int = 0
     sample: Sample | None = None
+    wanted_ranks: tuple[int, ...] = ()
     missing_ranks: tuple[int, ...] = ()
     unread_ranks: tuple[int, ...] = ()
     answers: tuple[Answer, ...] = ()

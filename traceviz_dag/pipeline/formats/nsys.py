@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -48,9 +48,9 @@ class NsysFormat(NsysFiles):
         except BadInputError:
             return Headers({})
 
-    def world_size(self, entries: Sequence[RankInput]) -> int | None:
-        """Exports do not state it."""
-        return None
+    def expected_ranks(self, entries: Sequence[RankInput]) -> Collection[int]:
+        """Exports do not state them."""
+        return ()
 
     def events(
         self, trace: RankTrace, topology: Topology, rules: Rules, *, every_annotation: bool = False

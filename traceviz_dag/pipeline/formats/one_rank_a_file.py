@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from filecmp import cmp
 from pathlib import Path
@@ -128,14 +128,14 @@ class OneRankAFile(ABC):
                 faults[entry.rank] = str(error)
         return Headers(found, faults)
 
-    def world_size(self, entries: Sequence[RankInput]) -> int | None:
-        """Ranks of the job, as the first readable header states it."""
+    def expected_ranks(self, entries: Sequence[RankInput]) -> Collection[int]:
+        """Ranks that should have a trace, as the first readable header states them."""
         for entry in entries:
             try:
-                return self.header(Path(entry.path)).world_size
+                return self.header(Path(entry.path)).expected_ranks
             except BadInputError:
                 continue
-        return None
+        return ()
 
     def events(
         self, trace: RankTrace, topology: Topology, rules: Rules, *, every_annotation: bool = False
@@ -179,7 +179,8 @@ class OneRankAFile(ABC):
             problems += [f"rank {rank}: {fault}" for rank, fault in cut]
         capture = _counted(request, peeks)
         known = {entry.rank for entry in inputs.ranks}
-        missing = () if request.chosen_by_name else (one for one in range(capture.world_size or 0) if one not in known)
+        wanted = {rank for peeked in peeks for rank in peeked.header.expected_ranks}
+        missing = () if request.chosen_by_name else sorted(wanted - known)
         capture = replace(
             capture,
             pipelines=len(topology.pipelines),
@@ -187,6 +188,7 @@ class OneRankAFile(ABC):
             staged=sum(1 for rank in known if topology.stage_of(rank)[0] is not None),
             sample=sample,
             problems=tuple(problems),
+            wanted_ranks=tuple(sorted(wanted)),
             missing_ranks=tuple(missing),
             unread_ranks=tuple(unread),
         )

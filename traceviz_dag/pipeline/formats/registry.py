@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -48,6 +48,12 @@ def format_of_file(path: Path) -> TraceFormat:
 def format_of_trace(trace: RankTrace) -> TraceFormat:
     """The format that a rank was registered with; where it was not, that of its file."""
     return trace_format(trace.format) if trace.format else format_of_file(trace.path)
+
+
+def stated_ranks(inputs: IterationInputs) -> Collection[int]:
+    """Ranks that should have a trace, as the traces themselves state them; none where they do not."""
+    stated = (one.expected_ranks(part.ranks) for one, part in by_format(inputs))
+    return next(filter(None, stated), ())
 
 
 def by_format(inputs: IterationInputs) -> Iterator[tuple[TraceFormat, IterationInputs]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -109,8 +109,8 @@ class TraceFormat(FileFormat, Protocol):
     def headers(self, entries: Sequence[RankInput], home: Path | None) -> Headers:
         """The headers of ranks of one iteration, from which its topology is made."""
 
-    def world_size(self, entries: Sequence[RankInput]) -> int | None:
-        """Ranks of the job, as the first readable file states it; None where files of the format do not."""
+    def expected_ranks(self, entries: Sequence[RankInput]) -> Collection[int]:
+        """Ranks that should have a trace, as the first readable file states them; none where no file does."""
 
     def events(
         self, trace: RankTrace, topology: Topology, rules: Rules, *, every_annotation: bool = False

@@ -15,6 +15,7 @@ from traceviz_dag.read.kineto.settings import kept_settings
 from traceviz_dag.read.limits import LAST_INSTANT_NS, MOST_RANKS
 from traceviz_dag.read.secrets import masked
 from traceviz_dag.read.versions import cuda_version, hip_version
+from traceviz_dag.spans import spanned, unspanned
 
 _UNDEFINED = "undefined"
 _LAST_BASE_NS = LAST_INSTANT_NS // 2
@@ -25,6 +26,7 @@ _VERSION = re.compile(r"\d{1,9}(\.\d{1,9}){0,3}", re.ASCII)
 MOST_DEVICE_BYTES = 1 << 48
 """No GPU is believed to have more memory."""
 _RANK = re.compile(r"\d{1,18}", re.ASCII)
+_RANK_RANGES = re.compile(r"\d{1,9}(-\d{1,9})?(, ?\d{1,9}(-\d{1,9})?){0,9999}", re.ASCII)
 _RANK_LIST = re.compile(r"\[?\s*(?:\d{1,18}\s*(?:,\s*\d{1,18}\s*)*)?\]?", re.ASCII)
 
 
@@ -78,6 +80,16 @@ def decode_header(before: bytes, after: bytes) -> tuple[TraceHeader, str | None]
     return facts, fault
 
 
+def _captured_ranks(capture: object, world: int | None) -> str | None:
+    """Ranks of the world that the capture plugin meant to record, in the form of tables."""
+    given = capture.get("captured_ranks") if isinstance(capture, dict) else None
+    if world is None or not isinstance(given, str) or not _RANK_RANGES.fullmatch(given):
+        return None
+    if any(int(number) >= world for number in re.findall(r"\d+", given)):
+        return None
+    return spanned(unspanned(given)) or None
+
+
 def _facts(first: _Header, last: _Header) -> tuple[TraceHeader, str | None]:
     """What the header says, and what of it cannot be: a number that no job has is not believed."""
     told = {name: getattr(first, name) for name in _Header.__struct_fields__}
@@ -105,6 +117,7 @@ def _facts(first: _Header, last: _Header) -> tuple[TraceHeader, str | None]:
         profiler_version=_profiler_version(parts),
         device_memory_bytes=_device_memory(parts["device_properties"]),
         profile_memory=_flag(parts["profile_memory"]),
+        captured_ranks=_captured_ranks(parts["capture"], world),
         settings=kept_settings(parts["capture"]),
     )
     return facts, " and ".join(faults) or None

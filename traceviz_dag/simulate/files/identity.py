@@ -203,7 +203,8 @@ class Identity:
             if edges.duplicate_rank == self.rank:
                 info["rank"] = (self.rank - 1) % settings.world
             content["distributedInfo"] = info
-        content["traceviz_capture"] = {"version": 1, "settings": self.megatrons_arguments()}
+        chosen = {} if edges.captured_ranks is None else {"captured_ranks": edges.captured_ranks}
+        content["traceviz_capture"] = {"version": 1, "settings": self.megatrons_arguments(), **chosen}
         content["displayTimeUnit"] = "ms"
         if self.base_ns:
             content["baseTimeNanoseconds"] = self.base_ns

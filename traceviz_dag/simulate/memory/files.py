@@ -49,10 +49,9 @@ def write_snapshots(settings: JobSettings, out: Path, truth: Path) -> None:
     grids = RankGrids.of(settings)
     spans = pq.read_table(truth / "microbatches.parquet")
     rows: list[dict[str, int]] = []
-    for rank in range(settings.world):
-        if rank != settings.edges.missing_rank:
-            mine = spans.filter(pc.equal(spans["rank"], rank))
-            rows += _write_rank(settings, rank, grids.coordinates(rank)["pp"], mine, out)
+    for rank in settings.ranks_with_files:
+        mine = spans.filter(pc.equal(spans["rank"], rank))
+        rows += _write_rank(settings, rank, grids.coordinates(rank)["pp"], mine, out)
     with whole_file(truth / "memory.parquet") as file:
         pq.write_table(pa.Table.from_pylist(rows, MEMORY_SCHEMA), file)
 
@@ -69,8 +68,7 @@ def snapshots_of_ranks(settings: JobSettings, out: Path) -> dict[int, Path]:
     first, last = settings.first_iteration, settings.first_iteration + settings.iterations - 1
     return {
         rank: (out / trace_path(settings, rank, first)).with_name(snapshot_name(settings, rank, last))
-        for rank in range(settings.world)
-        if rank != settings.edges.missing_rank
+        for rank in settings.ranks_with_files
     }
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule
-from traceviz_dag.analyze.wording import duration, numbered, unspanned
+from traceviz_dag.analyze.wording import duration, numbered
+from traceviz_dag.spans import unspanned
 from traceviz_dag.vocabulary import FindingClass
 
 SLOW = "SELECT unnest(members) FROM group_speeds WHERE run = $run AND iteration = $iteration AND slow"

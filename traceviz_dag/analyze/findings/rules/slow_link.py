@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule
-from traceviz_dag.analyze.wording import capitals, counted, numbered, spanned, unspanned
+from traceviz_dag.analyze.wording import capitals, counted, numbered
+from traceviz_dag.spans import spanned, unspanned
 from traceviz_dag.vocabulary import FindingClass
 
 MANY_UNMATCHED = 0.1

@@ -5,7 +5,8 @@ from __future__ import annotations
 from traceviz_dag.analyze.findings.fragments import SLOW_ALONE
 from traceviz_dag.analyze.findings.rule import EditKey, Row, Rule
 from traceviz_dag.analyze.stage_times import NOTABLE_EXCESS
-from traceviz_dag.analyze.wording import duration, numbered, share, unspanned
+from traceviz_dag.analyze.wording import duration, numbered, share
+from traceviz_dag.spans import unspanned
 from traceviz_dag.vocabulary import FindingClass
 
 _SQL = f"""

@@ -11,7 +11,7 @@ from traceviz_dag.analyze.wording import capitals, duration, share
 from traceviz_dag.lake.summaries import DIMENSIONS_SQL
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
-from traceviz_dag.show.report.exposed import exposed_splits
+from traceviz_dag.show.report.parts.exposed import exposed_splits
 from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, table
 
 RANKS_SQL = """

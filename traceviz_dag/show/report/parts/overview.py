@@ -14,7 +14,7 @@ from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.facts import ranks_named
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars, trend
 from traceviz_dag.show.report.evidence import Asked
-from traceviz_dag.show.report.exposed import Splits, exposed_splits
+from traceviz_dag.show.report.parts.exposed import Splits, exposed_splits
 from traceviz_dag.show.report.parts.findings import finding_card
 from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section
 from traceviz_dag.vocabulary import Severity
