@@ -132,7 +132,7 @@ class Job:
     def name(self) -> str:
         """It in a line."""
         shown = ", ".join(f"{name} {_short(value)}" for fault in self.faults.values() for name, value in fault.items())
-        usual = LAYOUTS[self.layout]
+        usual = LAYOUTS.get(self.layout, self.settings)
         values = {name: getattr(self.settings, name) for name in _THIN}
         thin = [f"{name} {_short(value)}" for name, value in values.items() if value != getattr(usual, name)]
         how = ["stacks" if self.settings.stacks else "no stacks", *([] if self.groups else ["no groups"]), *thin]
@@ -243,14 +243,31 @@ def drawn_job(seed: int) -> Job:
     draw = random.Random(seed)
     fault = draw.choice(list(FAULTS)) if draw.random() < 0.75 else ""
     while True:
-        layout = draw.choice(list(LAYOUTS))
-        settings = replace(LAYOUTS[layout], seed=seed, stacks=draw.random() < 0.6, balanced_router=True)
-        groups = draw.random() < 0.8
-        if not fault:
-            return Job(seed, layout, {}, settings, groups)
-        drawn = _drawn(draw, fault, settings)
-        if drawn is not None and _possible(_with(settings, {fault: drawn})):
-            return Job(seed, layout, {fault: drawn}, _with(settings, {fault: drawn}), groups)
+        job = _job_with(draw, fault, LAYOUTS, seed)
+        if job is not None:
+            return job
+
+
+def drawn_fault(draw: random.Random, layouts: Mapping[str, JobSettings], seed: int) -> Job:
+    """A job of other layouts, with call stacks and process groups: one in four is healthy."""
+    while True:
+        fault = draw.choice(list(FAULTS)) if draw.random() < 0.75 else ""
+        job = _job_with(draw, fault, layouts, seed)
+        if job is not None:
+            return replace(job, settings=replace(job.settings, stacks=True), groups=True)
+
+
+def _job_with(draw: random.Random, fault: str, layouts: Mapping[str, JobSettings], seed: int) -> Job | None:
+    """A job with one fault, or with none; None where nobody could tell that the fault is one."""
+    layout = draw.choice(list(layouts))
+    settings = replace(layouts[layout], seed=seed, stacks=draw.random() < 0.6, balanced_router=True)
+    groups = draw.random() < 0.8
+    if not fault:
+        return Job(seed, layout, {}, settings, groups)
+    drawn = _drawn(draw, fault, settings)
+    if drawn is None or not _possible(_with(settings, {fault: drawn})):
+        return None
+    return Job(seed, layout, {fault: drawn}, _with(settings, {fault: drawn}), groups)
 
 
 def _drawn(draw: random.Random, fault: str, settings: JobSettings) -> Mapping[str, Any] | None:
