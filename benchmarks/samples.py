@@ -157,9 +157,7 @@ def main() -> None:
                 kinds[kind.partition(" (")[0]] += 1
                 for line in lines:
                     print(f"      {kind}: {line}", flush=True)
-    print(
-        f"{pairs} pairs, {wrong} contradict ({dict(kinds)}); the fault is named in {by_name}; of {len(FAULTS)} faults"
-    )
+    print(f"{pairs} pairs, {wrong} contradict {dict(kinds) or ''}; {by_name} name the fault of their job")
     sys.exit(1 if wrong else 0)
 
 
