@@ -252,3 +252,16 @@ class MemoryEvidence(StrEnum):
     SIZE_MATCH = "size_match"
     """Its size, and those of the others: together they are as many and as large as the gradients."""
     NONE = "none"
+
+
+class CaptureQuestion(StrEnum):
+    """What a capture may be for; of a dimension: who is late in its communication."""
+
+    OVERLAP = "overlap"
+    BUBBLES = "bubbles"
+    STRAGGLERS = "stragglers"
+    TENSOR_WAITS = "tp"
+    CONTEXT_WAITS = "cp"
+    DATA_WAITS = "dp"
+    EXPERT_WAITS = "ep"
+    SAVINGS = "savings"

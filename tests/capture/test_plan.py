@@ -8,6 +8,7 @@ import itertools
 import json
 import shlex
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,8 @@ from traceviz_dag.capture.plan import consequences, plan
 from traceviz_dag.capture.plugin import CaptureSettings
 from traceviz_dag.capture.releases import CORE_0_10, MAIN, RELEASES, Release, release_of
 from traceviz_dag.capture.rendering import Rendering
+from traceviz_dag.capture.samples import proposals
+from traceviz_dag.vocabulary import CaptureQuestion
 
 JOB = {"world_size": 16, "node_size": 8, "tp": 2, "pp": 2, "command": "pretrain_gpt.py --num-layers 8"}
 TORCH = {"use_pytorch_profiler": True, "profile_step_start": 20, "profile_step_end": 22, "job": JOB}
@@ -260,6 +263,37 @@ def test_the_consequences_name_ranks_size_place_and_disturbance():
     text = " ".join(consequences(ProfilingConfig.model_validate({**TORCH, "output_folder": "/out"})))
     for words in ("0-1,8-9 (replica) of 16", "iterations 20 to 21", "/out", "MB", "slightly higher", "wait"):
         assert words in text
+
+
+def test_the_table_of_what_ranks_answer_is_that_of_the_code():
+    job = {"world_size": 4096, "node_size": 8, "tp": 8, "pp": 8, "layers": 64}
+    config = ProfilingConfig.model_validate({**TORCH, "accept_size": True, "job": job})
+    text = (Path(__file__).parents[2] / "docs" / "capture.md").read_text()
+    table = [line.strip("| ").split(" | ") for line in text.partition("| record | ranks |")[2].splitlines()]
+    questions, rows = table[0], table[2:8]
+    for question in questions:
+        found = {one.name: one for one in proposals(config, CaptureQuestion(question))}
+        for name, ranks, *answers in rows:
+            answer = answers[questions.index(question)]
+            assert (len(found[name].ranks), found[name].prospect.answer) == (int(ranks), answer), (name, question)
+        in_order = [("yes", "in part", "no").index(one.prospect.answer) for one in found.values()]
+        assert in_order == sorted(in_order)
+
+
+def test_ranks_are_proposed_within_a_budget(tmp_path):
+    path = tmp_path / "capture.json"
+    path.write_text(json.dumps(TORCH))
+    said = traceviz("capture", "plan", path, "--question", "bubbles").stdout
+    assert "one pipeline" in said and 'profile_ranks = "stage"' in said
+    asked = traceviz("capture", "plan", path, "--question", "tp", "--most-ranks", "4", "--json")
+    (least, *_) = json.loads(asked.stdout)
+    assert least["ranks"] == [0, 1, 8, 9] and least["prospect"]["answer"] == "yes"
+    refused = traceviz("capture", "plan", path, "--question", "dp", "--most-ranks", "2", code=2).stderr
+    assert "takes 4 ranks" in refused
+    assert "no cp communication" in traceviz("capture", "plan", path, "--question", "cp", code=2).stderr
+    assert "name a question" in traceviz("capture", "plan", path, "--most-gb", "1", code=2).stderr
+    answers = json.loads(traceviz("capture", "plan", path, "--json").stdout)["answers"]
+    assert {one["question"]: one["answer"] for one in answers}["Who is late in DP communication?"] == "no"
 
 
 def test_explaining_the_rendered_arguments_promises_what_was_planned():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from traceviz_dag.spans import spanned
+
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
@@ -31,10 +33,4 @@ def iteration_words(iterations: range) -> str:
 
 def rank_words(ranks: Iterable[int]) -> str:
     """Ranks as runs: ``0-3,8``."""
-    runs: list[list[int]] = []
-    for rank in sorted(ranks):
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+    return spanned(ranks).replace(" ", "")

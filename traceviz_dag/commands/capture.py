@@ -12,8 +12,10 @@ from traceviz_dag.analyze import wording
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
 from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.vocabulary import CaptureQuestion
 
 if TYPE_CHECKING:
+    from traceviz_dag.capture.configuration import ProfilingConfig
     from traceviz_dag.capture.ncu import HotKernel
 
 capture = typer.Typer(no_args_is_help=True, help="Plan a capture, explain one, and record inside a training job.")
@@ -32,15 +34,24 @@ def plan(
         list[str] | None,
         typer.Option(help="Print only this text, ready to paste: plugin, megatron, nsys-slurm …; repeat it for more."),
     ] = None,
+    question: Annotated[
+        CaptureQuestion | None, typer.Option(help="Propose ranks to record for this question instead of the plan.")
+    ] = None,
+    most_ranks: Annotated[
+        int | None, typer.Option(min=1, help="With --question: record so many ranks at most.")
+    ] = None,
+    most_gb: Annotated[float | None, typer.Option(min=0, help="With --question: write so many GB at most.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Check a profiling configuration and print it for every launcher: arguments, snippets, variables, scripts.
 
     By default the ranks of one complete model are recorded (profile_ranks = "replica"). Megatron Bridge's own default
-    is rank 0; that of today's Megatron-LM is all ranks.
+    is rank 0; that of today's Megatron-LM is all ranks. What the chosen ranks will answer is listed; --question lists
+    which ranks answer one question, the fewest that do so first.
     """
     from traceviz_dag.capture.configuration import STARTER, read_configuration
     from traceviz_dag.capture.plan import consequences, plan
+    from traceviz_dag.capture.samples import prospects
     from traceviz_dag.system.whole_files import write_atomically
 
     file = config or Path("capture.toml")
@@ -48,6 +59,11 @@ def plan(
         write_atomically(file, STARTER.encode())
         typer.echo(f"traceviz: wrote {file}: set iterations and [job] to yours, and run this again", err=True)
     settings = read_configuration(file)
+    if question is not None:
+        _propose(settings, question, most_ranks, most_gb, json=json)
+        return
+    if most_ranks is not None or most_gb is not None:
+        raise UsageError("--most-ranks and --most-gb bound what --question proposes; name a question")
     renderings = plan(settings)
     unknown = set(target or ()) - {rendering.target for rendering in renderings}
     if unknown:
@@ -61,6 +77,7 @@ def plan(
                 "iterations": list(settings.iterations),
                 "estimate": asdict(settings.estimate()) if settings.use_pytorch_profiler else None,
                 "consequences": consequences(settings),
+                "answers": [asdict(one) for one in prospects(settings.job, settings.ranks()).values()],
                 "targets": [asdict(rendering) for rendering in chosen],
             }
         )
@@ -71,10 +88,53 @@ def plan(
         return
     for sentence in consequences(settings):
         typer.echo(f"- {sentence}")
+    rows = [[one.question, one.answer, one.why] for one in prospects(settings.job, settings.ranks()).values()]
+    print_table("What these ranks will answer", ["question", "answer", "because"], rows)
     for rendering in chosen:
         typer.echo(f"\n# {rendering.title}  (--target {rendering.target})\n{rendering.text}")
         for note in rendering.notes:
             typer.echo(f"  # {note}")
+
+
+def _propose(
+    settings: ProfilingConfig, question: CaptureQuestion, most_ranks: int | None, most_gb: float | None, *, json: bool
+) -> None:
+    """Print which ranks answer a question, those first that the budget allows and that answer it best."""
+    from traceviz_dag.capture.samples import proposals
+    from traceviz_dag.capture.sizes import readable_bytes
+
+    every = proposals(settings, question)
+    found = [
+        one
+        for one in every
+        if (most_ranks is None or len(one.ranks) <= most_ranks)
+        and (most_gb is None or one.bytes_raw <= most_gb * 10**9)
+        and one.prospect.answer != "no"
+    ]
+    if not found:
+        least = min(every, key=lambda one: (one.prospect.answer == "no", len(one.ranks)))
+        size = f", {readable_bytes(least.bytes_raw)}" if least.bytes_raw else ""
+        raise UsageError(
+            f"no choice of ranks answers {question.value!r} within this budget; the smallest that does, {least.name}, "
+            f"takes {len(least.ranks)} ranks{size}"
+        )
+    if json:
+        print_json([asdict(one) for one in found])
+        return
+    rows = [
+        [
+            one.name,
+            len(one.ranks),
+            readable_bytes(one.bytes_raw) if one.bytes_raw else None,
+            one.prospect.answer,
+            one.prospect.why,
+        ]
+        for one in found
+    ]
+    print_table(found[0].prospect.question, ["record", "ranks", "JSON", "answer", "because"], rows)
+    choice = found[0].choice
+    words = f'"{choice}"' if isinstance(choice, str) else f"[{', '.join(map(str, choice))}]"
+    typer.echo(f"The first of them: profile_ranks = {words}")
 
 
 @capture.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
