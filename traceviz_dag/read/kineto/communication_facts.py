@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from itertools import compress
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -49,12 +50,14 @@ class FactRows:
             return
         told = list(compress(arguments, has_facts))
         self._rows.append(rows[np.array(has_facts)])
+        # Only the inputs of operators state the group's address.
+        kinds = {type(row): row for row in told}.values()
+        common = [name for name in _COLUMNS if all(hasattr(row, name) for row in kinds)]
+        columns = dict(zip(common, zip(*map(attrgetter(*common), told), strict=True), strict=True))
         for name in _COLUMNS:
-            # Only the inputs of operators state the group's address.
-            values = [getattr(row, name, MISSING) for row in told]
+            values = columns[name] if name in columns else [getattr(row, name, MISSING) for row in told]
             texts = self._texts.get(name)
-            whole = [value if type(value) is int else as_integer(value) for value in values] if texts is None else None
-            self._facts[name].append(integers(texts.codes(values) if texts is not None else whole or []))
+            self._facts[name].append(integers(texts.codes(values) if texts is not None else _whole(values)))
 
     def rows(self) -> Int64:
         """The rows that have facts, ascending."""
@@ -80,6 +83,13 @@ class FactRows:
         return CollectiveFacts(**columns)
 
 
+def _whole(values: Sequence[Any]) -> Sequence[int]:
+    """Integers as decoded, MISSING for what is none."""
+    if {*map(type, values)} == {int}:
+        return values
+    return [value if type(value) is int else as_integer(value) for value in values]
+
+
 class _TextCodes(dict[Any, int]):
     """Value as decoded → number of its canonical text in a list of its own.
 
@@ -96,7 +106,7 @@ class _TextCodes(dict[Any, int]):
         self._texts.append(self._canonical(value))
         return self[value]
 
-    def codes(self, values: list[Any]) -> list[int]:
+    def codes(self, values: Sequence[Any]) -> list[int]:
         """Numbers of ``values``; lists cannot be looked up and go by their text."""
         try:
             return [self[value] for value in values]

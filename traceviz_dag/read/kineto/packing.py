@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from itertools import chain
 from typing import Any
@@ -38,7 +38,7 @@ def codes(values: Iterable[int], count: int) -> Int32:
     return np.frombuffer(struct.pack(f"{count}i", *values), np.int32)
 
 
-def integers(values: list[Any]) -> Int64:
+def integers(values: Sequence[Any]) -> Int64:
     """Integers of ``values``, MISSING for what is none; read-only."""
     layout = f"{len(values)}q"
     try:
