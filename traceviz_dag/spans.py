@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 def spanned(numbers: Iterable[int]) -> str:
@@ -24,3 +24,17 @@ def unspanned(text: str) -> tuple[int, ...]:
     """
     spans = (part.strip().partition("-") for part in text.split(","))
     return tuple(sorted({number for low, _, high in spans for number in range(int(low), int(high or low) + 1)}))
+
+
+def expected_ranks(stated: Iterable[str | None], world: int | None, found: Iterable[int]) -> Collection[int]:
+    """Ranks that should have a trace: those that the capture meant to record, else those of the world.
+
+    A choice is believed where each trace states the same one, and is of one of its ranks.
+
+    Args:
+        stated: what each trace states, as such a text. world: ranks of the job. found: ranks with a trace.
+    """
+    choices = {*stated}
+    choice = choices.pop() if len(choices) == 1 else None
+    chosen = frozenset(unspanned(choice)) if choice is not None else frozenset()
+    return chosen if chosen and chosen.issuperset(found) else range(world or 0)

@@ -63,7 +63,7 @@ def _answer(run: str, iterations: list[StoredIteration]) -> dict[str, Any]:
         "iterations": list(steady),
         "left_out": sorted({each.iteration for each in iterations} - set(steady)),
         "ranks": sorted({rank for each in iterations for rank in each.ranks}),
-        "partial": [each.iteration for each in iterations if each.completeness.mark],
+        "partial": [each.iteration for each in iterations if each.completeness.partial],
         "capture_mode": " / ".join(
             sorted(
                 {capture_mode(each.lake, each.run, each.iteration) for each in iterations if each.iteration in steady}

@@ -9,7 +9,7 @@ from typing import TypedDict
 import pyarrow as pa
 
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.spans import spanned, unspanned
+from traceviz_dag.spans import expected_ranks, spanned
 from traceviz_dag.tables import ITERATIONS, RUNS
 from traceviz_dag.tables.rows import rows_of
 from traceviz_dag.vocabulary import TraceStatus
@@ -263,8 +263,8 @@ class TraceFiles:
     @property
     def wanted(self) -> set[int]:
         """Ranks that should have a trace: those that the capture meant to record, else those of the job."""
-        stated = {row["captured_ranks"] for row in self.rows if row["captured_ranks"] is not None}
-        return {rank for text in stated for rank in unspanned(text)} if stated else set(range(self.expected or 0))
+        stated = [row["captured_ranks"] for row in self.rows if row["status"] != TraceStatus.FAILED.value]
+        return set(expected_ranks(stated, self.expected, {row["rank"] for row in self.rows} | self.unmade))
 
     @property
     def missing(self) -> list[int]:

@@ -6,13 +6,11 @@ nanoseconds on the rank's clock. An integer that an event does not carry is ``MI
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field, fields, is_dataclass
 
 import numpy as np
 
 from traceviz_dag.arrays import Int8, Int32, Int64
-from traceviz_dag.spans import unspanned
 
 MISSING = -(2**62)
 """Represents an absent integer in event columns; no real value reaches it."""
@@ -72,11 +70,6 @@ class TraceHeader:
     profile_memory: bool | None = None
     captured_ranks: str | None = None
     settings: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def expected_ranks(self) -> Collection[int]:
-        """Ranks that should have a trace: those that the capture meant to record, else those of the world."""
-        return range(self.world_size or 0) if self.captured_ranks is None else unspanned(self.captured_ranks)
 
 
 @dataclass(frozen=True, slots=True)

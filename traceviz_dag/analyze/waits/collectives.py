@@ -110,5 +110,8 @@ def _scopes(matches: Matches) -> pa.DictionaryArray:
         low, high = np.full(len(matched), np.iinfo(np.int64).max), np.full(len(matched), -1)
         np.minimum.at(low, number, of_row[matched])
         np.maximum.at(high, number, of_row[matched])
-        scope[matched] = low[number] != high[number]
+        apart = low[number] != high[number]
+        # Members that were not read may run on other nodes.
+        whole = matches.fault[matched] == FAULTS.index(Fault.NONE)
+        scope[matched] = np.where(apart | whole, apart, -1)
     return word_column(scope, [INTRA_NODE, INTER_NODE])

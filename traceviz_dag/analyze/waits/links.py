@@ -92,7 +92,8 @@ def _compared(collectives: pa.Table) -> _Compared:
     """Hold large transfers against those of like groups: of one dimension, operation, size and scope."""
     # With a member missing, what looks like a transfer may be a wait for it.
     whole = pc.and_(pc.is_valid(collectives["last_transfer_ns"]), pc.is_null(collectives["fault"]))
-    rows = collectives.filter(whole)
+    # Between nodes a transfer takes longer than inside of one: where nodes are unknown, no two groups are alike.
+    rows = collectives.filter(pc.and_(whole, pc.is_valid(collectives["scope"])))
     rank, size, transfer = (optional_integers(rows, name) for name in ("rank", "bytes", "last_transfer_ns"))
     large = np.flatnonzero(((size == MISSING) | (size >= LATENCY_BYTES)) & (transfer > 0))
     rows, rank, size, transfer = rows.take(pa.array(large)), rank[large], size[large], transfer[large]

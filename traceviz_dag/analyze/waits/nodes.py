@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import gcd
 
 
 def nodes_of_devices(devices: Mapping[int, str | None]) -> dict[int, int]:
     """Rank → ordinal of its node; empty where the devices do not show.
 
     Ranks are laid out node by node, a process a GPU: with n GPUs a node, rank r runs on device r mod n of node r // n.
-    Where every process sees one device only (number 0), or a rank breaks the pattern, nothing can be known.
+    So n divides what rank and device differ by, and is larger than every device's number. Where every process sees one
+    device only (number 0), a rank breaks the pattern, or some ranks alone leave several n possible, nothing is known.
 
     Args:
         devices: rank → ``gpu:N``.
     """
     told = {rank: re.fullmatch(r"gpu:(\d+)", name or "") for rank, name in devices.items()}
     ordinals = {rank: int(match[1]) for rank, match in told.items() if match}
-    size = max(ordinals.values(), default=0) + 1
-    if size < 2 or len(ordinals) < len(devices) or any(rank % size != device for rank, device in ordinals.items()):
+    last = max(ordinals.values(), default=0)
+    apart = gcd(*(rank - device for rank, device in ordinals.items()))
+    if last == 0 or len(ordinals) < len(devices) or any(rank < device for rank, device in ordinals.items()):
         return {}
-    return {rank: rank // size for rank in ordinals}
+    if apart == 0:
+        return dict.fromkeys(ordinals, 0)
+    sizes = [size for size in range(last + 1, apart + 1) if apart % size == 0]
+    return {rank: rank // sizes[0] for rank in ordinals} if len(sizes) == 1 else {}

@@ -22,6 +22,7 @@ from traceviz_dag.read.events import TraceEvents, TraceHeader, TracePeek, same_e
 from traceviz_dag.read.kineto.memory import MEMORY
 from traceviz_dag.read.layouts import TraceFile
 from traceviz_dag.read.placement import Identity, Placement, resolve
+from traceviz_dag.spans import expected_ranks
 
 
 class OneRankAFile(ABC):
@@ -129,13 +130,11 @@ class OneRankAFile(ABC):
         return Headers(found, faults)
 
     def expected_ranks(self, entries: Sequence[RankInput]) -> Collection[int]:
-        """Ranks that should have a trace, as the first readable header states them."""
-        for entry in entries:
-            try:
-                return self.header(Path(entry.path)).expected_ranks
-            except BadInputError:
-                continue
-        return ()
+        """Ranks that should have a trace, as the readable headers state them."""
+        headers = self.headers(entries, None).found.values()
+        worlds = [header.world_size for header in headers if header.world_size is not None]
+        stated = (header.captured_ranks for header in headers)
+        return expected_ranks(stated, max(worlds, default=None), {entry.rank for entry in entries})
 
     def events(
         self, trace: RankTrace, topology: Topology, rules: Rules, *, every_annotation: bool = False
@@ -179,7 +178,8 @@ class OneRankAFile(ABC):
             problems += [f"rank {rank}: {fault}" for rank, fault in cut]
         capture = _counted(request, peeks)
         known = {entry.rank for entry in inputs.ranks}
-        wanted = {rank for peeked in peeks for rank in peeked.header.expected_ranks}
+        stated = (peeked.header.captured_ranks for peeked in peeks)
+        wanted = {*expected_ranks(stated, capture.world_size, known)}
         missing = () if request.chosen_by_name else sorted(wanted - known)
         capture = replace(
             capture,

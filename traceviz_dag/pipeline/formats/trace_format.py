@@ -110,7 +110,7 @@ class TraceFormat(FileFormat, Protocol):
         """The headers of ranks of one iteration, from which its topology is made."""
 
     def expected_ranks(self, entries: Sequence[RankInput]) -> Collection[int]:
-        """Ranks that should have a trace, as the first readable file states them; none where no file does."""
+        """Ranks that should have a trace, as the readable files state them; none where no file does."""
 
     def events(
         self, trace: RankTrace, topology: Topology, rules: Rules, *, every_annotation: bool = False

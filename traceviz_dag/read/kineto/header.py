@@ -85,7 +85,9 @@ def _captured_ranks(capture: object, world: int | None) -> str | None:
     given = capture.get("captured_ranks") if isinstance(capture, dict) else None
     if world is None or not isinstance(given, str) or not _RANK_RANGES.fullmatch(given):
         return None
-    if any(int(number) >= world for number in re.findall(r"\d+", given)):
+    spans = [[int(number) for number in part.split("-")] for part in given.split(",")]
+    # Each rank once, so that no header takes long.
+    if any(span[-1] >= world for span in spans) or sum(span[-1] - span[0] + 1 for span in spans) > world:
         return None
     return spanned(unspanned(given)) or None
 

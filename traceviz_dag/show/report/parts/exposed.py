@@ -4,26 +4,35 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from traceviz_dag.lake.summaries import COVERED, MEASURED_SQL
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.report.charts import Piece
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.parts.part import Page
 
-SPLIT_SQL = """
-WITH known AS (
-    SELECT rank, dimension, if(fault IS NULL, exposed_wait_ns, NULL) AS waits,
-        if(fault IS NULL, exposed_transfer_ns, NULL) AS transfers, duration_ns
-    FROM collectives WHERE run = $run AND iteration = $iteration
+SPLIT_SQL = f"""
+{MEASURED_SQL},
+facts AS (
+    SELECT rank, dimension, exposed_wait_ns AS waits, exposed_transfer_ns AS transfers, NULL AS exposed
+    FROM collectives WHERE run = $run AND iteration = $iteration AND fault IS NULL AND {COVERED}
+    UNION ALL
+    SELECT rank, dimension, NULL, NULL, exposed_ns FROM measured
+),
+sums AS (
+    SELECT rank, dimension, coalesce(sum(waits), 0) AS waits, coalesce(sum(transfers), 0) AS transfers,
+        -- Of a rank, or of all, dimensions that communicate at once count once.
+        if(dimension IS NULL, sum(exposed) FILTER (dimension = 'all'), sum(exposed)) AS exposed
+    FROM facts GROUP BY GROUPING SETS (rank, dimension, ())
 )
-SELECT rank, dimension, coalesce(sum(waits), 0)::BIGINT AS wait_ns, coalesce(sum(transfers), 0)::BIGINT AS transfer_ns,
-    coalesce(sum(duration_ns) FILTER (waits IS NULL), 0)::BIGINT AS unknown_ns,
-    sum(coalesce(waits + transfers, duration_ns))::BIGINT AS all_ns
-FROM known GROUP BY GROUPING SETS (rank, dimension, ()) HAVING all_ns > 0
+SELECT rank, dimension, waits::BIGINT AS wait_ns, transfers::BIGINT AS transfer_ns,
+    greatest(exposed - waits - transfers, 0)::BIGINT AS unknown_ns,
+    greatest(exposed, waits + transfers)::BIGINT AS all_ns
+FROM sums WHERE greatest(exposed, waits + transfers) > 0
 """
 
 
 class Split(NamedTuple):
-    """Sums over communication kernels, ns; one of which no wait is known adds its whole duration to ``unknown_ns``."""
+    """Sums over communication kernels, ns, and what is exposed beyond them: of kernels of which no wait is known."""
 
     wait_ns: int
     transfer_ns: int
