@@ -61,7 +61,8 @@ def of_iterations(*keys: str) -> Partitions:
     return {(asset, key) for asset in ITERATION_ASSETS for key in keys}
 
 
-def _no_findings() -> AbstractContextManager[object]:
+def no_findings() -> AbstractContextManager[object]:
+    """While it lasts, the table findings of each iteration that is computed is empty."""
     return patch.object(making, "iteration_findings", lambda *_: FINDINGS.schema.empty_table())
 
 
@@ -96,7 +97,7 @@ class Loop:
         for event in result.asset_events:
             self.instance.report_runless_asset_event(event)
         for request in result.run_requests or ():
-            with _no_findings():
+            with no_findings():
                 register_traces.execute_in_process(
                     run_config={**request.run_config, **QUIET},
                     instance=self.instance,
@@ -218,7 +219,7 @@ class Loop:
     def _materialise(
         self, names: tuple[str, ...], partition_key: str | None = None, tags: dict[str, str] | None = None
     ) -> None:
-        with _no_findings():
+        with no_findings():
             result = dg.materialize(
                 self.assets,
                 selection=dg.AssetSelection.assets(*names),

@@ -98,7 +98,7 @@ def classified(settings: JobSettings, folder: Path) -> list[tuple[Classification
     "name",
     fast(
         CASES,
-        *("starts, stages", "from step to step", "shifted marks", "lost rows"),
+        *("from step to step", "shifted marks"),
         *(
             "without stacks: starts, stages",
             "without stacks: stops",
@@ -106,8 +106,6 @@ def classified(settings: JobSettings, folder: Path) -> list[tuple[Classification
             "without stacks: marks begin before the optimizer",
             "without stacks: stops in the optimizer",
             "first rows lost",
-            "first rows lost, interleaved",
-            "within a forward step",
             "lost rows around a mark",
             "without stacks: lost rows around a mark",
             "without stacks: stops before a backward step",

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from isal import igzip
 
+from tests.sets import fast
 from traceviz_dag.classify.kernels import Classification
 from traceviz_dag.classify.phases.steps import FORWARD
 from traceviz_dag.classify.rules import load_rules
@@ -19,6 +20,8 @@ from traceviz_dag.pipeline.ranks import classify_trace
 from traceviz_dag.read.kineto.reader import read_kineto
 
 RUNS = ("pp4_1f1b", "tp2_pp2_vpp2_full", "pp2_dp2_distopt_overlap", "pp2_ep2_moe")
+OF_OWN_WAYS = ("tp2_pp2_vpp2_full", "pp2_ep2_moe")
+"""Runs that together take all ways through the rules for kernels without stacks."""
 UNIFIED_PHASE = {"p2p": "other", "finalize": "other", "zero_grad_buffer": "other"}
 
 
@@ -180,14 +183,14 @@ def wrongly_told(table: pd.DataFrame, column: str) -> float:
     return float(table.dur_ns[told & (table[column] != table[f"{column}_true"])].sum() / table.dur_ns.sum())
 
 
-@pytest.fixture(scope="module", params=RUNS)
+@pytest.fixture(scope="module", params=fast(RUNS, *OF_OWN_WAYS))
 def without_stacks(request, shared_data, tmp_path_factory) -> pd.DataFrame:
     """The same runs as Megatron-LM's default captures them: operators and threads, but no Python functions."""
     run = shared_data / "megatron_gpu" / request.param
     return joined_with_truth(classified(stripped(run, tmp_path_factory.mktemp("without_stacks"))), run / "truth")
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", fast(RUNS, *OF_OWN_WAYS, "pp2_dp2_distopt_overlap"))
 def test_without_stacks_and_groups_nothing_untrue_is_reported_and_computation_is(shared_data, tmp_path, run):
     folder = stripped(shared_data / "megatron_gpu" / run, tmp_path, groups=False)
     for ranks in ((0, 1, 2, 3), (1,), (0, 3)):

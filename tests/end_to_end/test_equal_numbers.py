@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 
 from tests.commands.jobs import home_of, traces_of
 from tests.end_to_end.conftest import traceviz
+from tests.sets import fast
 from tests.show.report.pages import text_of as page_of
 from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.commands.common.output import milliseconds
@@ -41,7 +42,13 @@ def answer(home: Path, *command: str) -> list[dict]:
     return json.loads(traceviz(*command, "--home", home, "--json", code=None).stdout)
 
 
-@pytest.mark.parametrize("job", ["slow_rank", "bad_split", "slow_link", "two_steps", "without_stacks", "dp_only"])
+@pytest.mark.parametrize(
+    "job",
+    fast(
+        ["slow_rank", "bad_split", "slow_link", "two_steps", "without_stacks", "dp_only"],
+        *("slow_rank", "bad_split", "two_steps", "without_stacks", "dp_only"),
+    ),
+)
 def test_every_surface_says_the_same_of_a_step(job):
     home = home_of(job)
     (measures,) = answer(home, "iterations")

@@ -206,14 +206,15 @@ DEAR_GAINS = (
     "name",
     [
         *(
-            "dp2 small hidden wait",
             "pp2 split",
-            "dp3 throttled gpu 1",
             "dp4 whole graph throttled gpu 0",
             "tp2 pp2 torch 2.3 collection 1",
             "dp4 varying sequences, tiny kernels 1",
         ),
-        *(pytest.param(dear, marks=pytest.mark.long) for dear in DEAR_GAINS),
+        *(
+            pytest.param(dear, marks=pytest.mark.long)
+            for dear in ("dp2 small hidden wait", "dp3 throttled gpu 1", *DEAR_GAINS)
+        ),
     ],
 )
 def test_a_predicted_gain_comes_true(name, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 
 from assets.resources import TracevizHome
 from sensors.computed import report_once
+from tests.assets.loop import no_findings
 from tests.small_run import rank_file, two_ranks_analysed
 from traceviz_dag.lake.under_way import under_way
 from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
@@ -16,8 +17,15 @@ from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.staleness import ITERATION_TABLES
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _findings_left_empty():
+    """All rules take as long as all other tables, and nothing here asks what they say."""
+    with no_findings():
+        yield
+
+
 @pytest.fixture(scope="module")
-def analysed(tmp_path_factory):
+def analysed(tmp_path_factory, _findings_left_empty):
     return two_ranks_analysed(tmp_path_factory.mktemp("computed"))
 
 

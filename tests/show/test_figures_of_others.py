@@ -100,7 +100,8 @@ def test_a_figure_that_cannot_be_is_refused_in_one_line(tmp_path, old, new, faul
 def test_a_drawer_that_fails_is_reported_as_its_own_fault_and_costs_its_own_figure_only(tmp_path, home, ending, fault):
     twice = f"{CODE.replace('    return figure', f'    {ending}')}\n{SOUND}"
     with installed(tmp_path / "package", twice, f'{POINTS}\nzero_counts = "our_figures:ZERO"'):
-        done = call("figures", "--home", home, "--kind", "kernel_counts,zero_counts", "--processes", "1", "--json")
+        kinds = ("--kind", "kernel_counts,zero_counts", "--formats", "svg")
+        done = call("figures", "--home", home, *kinds, "--processes", "1", "--json")
     assert done.code == 2 and "Traceback" not in done.err
     assert f"figure kernel_counts: our_figures:draw_kernel_counts {fault}; fix it" in done.err, done.err
     assert [figure["kind"] for figure in done.json] == ["zero_counts"]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.sets import fast
 from tests.simulate.conftest import CONFIGURATIONS, small
 from traceviz_dag.errors import UsageError
 from traceviz_dag.simulate import simulate
@@ -66,6 +67,14 @@ PAIRS = [
     and not (fault == "expert_imbalance" and job.ep == 1)
     and not (fault == "bad_stage_split" and job.pp == 1)
 ]
+OF_OWN_WAYS = (
+    *(("nodes", fault) for fault in OF_PARTS),
+    *(("without_stacks", fault) for fault in ("data_stall", "garbage_collection", "slow_link", "tiny_kernels")),
+    *(("experts", "expert_imbalance"), ("experts", "hidden_synchronisation"), ("interleaved", "pageable_copy")),
+    *(("1f1b", "slow_gpu"), ("1f1b", "bad_stage_split"), ("layer_graphs", "bad_stage_split")),
+    *(("combined", "graph_break"),),
+)
+"""Each fault in one job at least, and all jobs: together they take all ways through the simulator."""
 
 
 def _program(key: str) -> str:
@@ -140,7 +149,7 @@ def _assert_left_alone(faulty: tuple[Model, list[StepTimes]], without: tuple[Mod
         assert common == healthy.keys() and common
 
 
-@pytest.mark.parametrize(("name", "fault"), PAIRS)
+@pytest.mark.parametrize(("name", "fault"), fast(PAIRS, *OF_OWN_WAYS))
 def test_a_fault_changes_the_step_and_leaves_alone_what_it_does_not_touch(name: str, fault: str):
     settings = JOBS[name].with_faults(**FAULTS[fault])
     refuse_idle_faults(settings)

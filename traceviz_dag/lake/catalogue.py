@@ -27,7 +27,7 @@ from traceviz_dag.lake.partitions import FILE_NAME as PART_NAME
 from traceviz_dag.lake.recorded import refuse_gone
 from traceviz_dag.lake.stale import hidden_ranks, read_stale
 from traceviz_dag.lake.upgrade import is_upgraded
-from traceviz_dag.system.duckdb_memory import connect_in_memory
+from traceviz_dag.system.duckdb_memory import attaching_database
 from traceviz_dag.system.whole_files import exclusive_lock
 from traceviz_dag.tables import PARTITION_COLUMNS, Column, Table, all_tables
 
@@ -327,7 +327,7 @@ def _change(path: Path, home: Path, known: Mapping[str, str], views: Mapping[str
         f"CREATE OR REPLACE VIEW {_ORIGIN} AS SELECT {quoted_text(str(home))} AS home, "
         f"{quoted_text(json.dumps(digests))} AS definitions"
     )
-    with connect_in_memory() as connection:
+    with attaching_database() as connection:
         connection.execute(f"ATTACH {quoted_text(str(path))} AS {_ALIAS} (STORAGE_VERSION '{_STORAGE_VERSION}')")
         connection.execute(f"USE {_ALIAS}")
         # One transaction: hundreds of them, each with its own write to the disk, take ten times as long.
@@ -357,9 +357,11 @@ def _origin(home: Path) -> _Origin | None:
 @lru_cache(maxsize=16)
 def _origin_in(home: Path, *_of_file: int) -> _Origin:
     """A file that is as it was when it was last asked is not opened again."""
-    with connect_in_memory() as connection:
+    with attaching_database() as connection:
         attach(connection, home)
         [[built_at, definitions]] = connection.execute(f"SELECT home, definitions FROM {_ORIGIN}").fetchall()
+        connection.execute("USE memory")
+        connection.execute(f"DETACH {_ALIAS}")
     return _Origin(built_at, json.loads(definitions))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from itertools import count
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from traceviz_dag.system.memory_limit import THREADS, address_space
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 warnings.filterwarnings("ignore", "Arrow output on a DB-API result", UserWarning)
 
 _NAMES = count(1)
+_ATTACHING = Lock()
 _SHARE = 4
 """A limit of the address space, divided by it, is what DuckDB may take: the rest is for code, Arrow and Python."""
 
@@ -63,6 +65,15 @@ def scratch_database() -> Iterator[duckdb.DuckDBPyConnection]:
         raise
     finally:
         connection.close()
+
+
+@contextmanager
+def attaching_database() -> Iterator[duckdb.DuckDBPyConnection]:
+    """As ``scratch_database``, for who attaches a file, and detaches it: one at a time, as a file and a name can only
+    be attached once.
+    """
+    with _ATTACHING, scratch_database() as connection:
+        yield connection
 
 
 @cache

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +21,7 @@ from tests.analyze.schedules import (
     one_pipeline,
     perfect,
 )
+from tests.sets import fast
 from traceviz_dag.analyze.across_invariants import periods_violations
 from traceviz_dag.analyze.pipelines.period_summary import judge_pairs, period_summary, two_modes
 from traceviz_dag.analyze.pipelines.periods import BUSY_COLUMNS, period_rows, periods_table, refused, scored_rows
@@ -128,18 +130,25 @@ def test_without_pipelines_a_unit_is_a_micro_batch():
     ]
 
 
-@pytest.mark.parametrize("source", ["megatron_gpu", "megatron_cpu"])
+UNITS = {
+    "pp4_1f1b": {0: 0, 1: 0, 2: 2},
+    "pp2_dp2_distopt_overlap": {0: 4},
+    "pp2_ep2_moe": {0: 4},
+    "tp2_pp2_vpp2_full": {0: 6},
+}
+"""m = 4 throughout: pipeline stages s of p have m - (p - s) steady units, of an interleaved one as observed."""
+
+
 @pytest.mark.parametrize(
-    ("run", "units"),
-    [
-        # m = 4 throughout: pipeline stages s of p have m - (p - s) steady units, of an interleaved one as observed.
-        ("pp4_1f1b", {0: 0, 1: 0, 2: 2}),
-        ("pp2_dp2_distopt_overlap", {0: 4}),
-        ("pp2_ep2_moe", {0: 4}),
-        ("tp2_pp2_vpp2_full", {0: 6}),
-    ],
+    ("source", "run"),
+    fast(
+        product(("megatron_gpu", "megatron_cpu"), UNITS),
+        *(("megatron_gpu", "pp4_1f1b"), ("megatron_gpu", "pp2_dp2_distopt_overlap"), ("megatron_gpu", "pp2_ep2_moe")),
+        *(("megatron_gpu", "tp2_pp2_vpp2_full"), ("megatron_cpu", "pp2_dp2_distopt_overlap")),
+    ),
 )
-def test_megatron_s_own_runs_have_the_units_that_their_schedules_allow(shared_data, source, run, units):
+def test_megatron_s_own_runs_have_the_units_that_their_schedules_allow(shared_data, source, run):
+    units = UNITS[run]
     iteration = analysed(shared_data / source / run)
     kernels = partial(iteration.kernels, columns=BUSY_COLUMNS)
     table = periods_table(iteration.microbatches(), iteration.topology, kernels, iteration.ranks)

@@ -85,7 +85,7 @@ def test_nobody_is_blamed_in_a_healthy_job():
     ("faults", "culprit", "doing"),
     [
         (Faults(slow_gpu=5), 5, "bwd_computation"),
-        (Faults(data_stall=2, data_stall_ms=20.0), 2, "host"),
+        pytest.param(Faults(data_stall=2, data_stall_ms=20.0), 2, "host", marks=pytest.mark.long),
         (Faults(garbage_collection=6, garbage_collection_ms=20.0), 6, "host"),
     ],
 )

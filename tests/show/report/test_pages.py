@@ -85,7 +85,7 @@ NUMBER = re.compile(r"-?[\d.,]*\d(?: (?:s|ms|µs|ns|%)(?!\w))?")
 
 LIKE_OTHERS = (
     *("bad_split", "alone_in_stage", "two_steps", "clock_ahead", "without_topology", "without_stacks"),
-    *("two_iterations", "split_pipelines", "bursts"),
+    *("two_iterations", "split_pipelines", "bursts", "missing_stage", "without_clocks"),
 )
 """Their pages take no way through the report's code that those of the other jobs do not take."""
 
