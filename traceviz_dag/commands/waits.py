@@ -113,7 +113,12 @@ def _certainty(iteration: StoredIteration, collectives: pa.Table) -> dict[str, A
         beyond = pa.array([Fault.MEMBERS_MISSING.value, Fault.PEER_MISSING.value])
         left_out = pc.sum(pc.is_in(collectives["fault"].cast(pa.string()), beyond)).as_py() or 0
     certain = uncertain == left_out
-    return {"communication_kernels": kernels, "uncertain": uncertain, "certain": certain, "reason": reason}
+    return {
+        "communication_kernels": kernels,
+        "uncertain": uncertain,
+        "certain": certain,
+        "reason": None if certain else reason,
+    }
 
 
 def _matching(collectives: pa.Table) -> list[dict[str, Any]]:
@@ -159,8 +164,10 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
             for row in sorted(answer["ranks"], key=lambda row: (iteration.lead.place(row["rank"]), -row["own_ns"]))
         ],
     )
+    # A chain ends where a rank was not captured.
+    whose = "the ranks read" if iteration.completeness.mark else "all ranks"
     print_table(
-        "First causes of waits, through chains; cost: waits of all ranks, gain: saved by fixing the rank or its links",
+        f"First causes of waits, through chains; cost: waits of {whose}, gain: saved by fixing the rank or its links",
         ["rank", "cause", "cost ms", "of all waits", "direct ms", "passed on ms", "gain ms"],
         [
             [

@@ -93,6 +93,7 @@ class RankedStep:
         step: its graph. stages: stage of each of its ranks, ``MISSING`` where unknown.
         tight: its graph with all waits that may be where launches are not on record; None where they are.
         loose: its graph without meetings of which several groups may be the members; None where there are none.
+        unread: ranks of the job that were not read, where those that were are no complete model.
     """
 
     number: int
@@ -100,10 +101,11 @@ class RankedStep:
     stages: tuple[int, ...]
     tight: StepWork | None = None
     loose: StepWork | None = None
+    unread: int = 0
 
     def what_if(self) -> WhatIf:
         """Predictions for it."""
-        return WhatIf(self.step, self.stages, self.tight, self.loose)
+        return WhatIf(self.step, self.stages, self.tight, self.loose, unread=self.unread)
 
 
 def causes_tables(
@@ -223,7 +225,15 @@ def _ranked_step(
         stages,
         step_work(list(placed), tight, members) if done else None,
         None if fewer is members else step_work(list(placed), loose, fewer),
+        _unread(source.topology, set(placed)),
     )
+
+
+def _unread(topology: Topology, read: set[int]) -> int:
+    """Ranks of the job that were not read, where those that were are no complete model; replicas are taken as alike."""
+    if any(read.issuperset(replica) for replica in topology.replicas.closure):
+        return 0
+    return len({rank for replica in topology.replicas.closure for rank in replica} - read)
 
 
 def _with_dimensions(kernels: pa.Table, collectives: pa.Table, rank: int) -> pa.Table:

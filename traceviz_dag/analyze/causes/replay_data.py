@@ -152,9 +152,13 @@ def _carried(numbers: Int64) -> Int64:
 
 
 def _refusals(what_if: WhatIf) -> dict[str, str]:
-    """Of the edits that name neither a rank nor a dimension, those that the step shows nothing of, and why."""
+    """Name of an edit that cannot be predicted → why: the step shows nothing of it, or it changes ranks not read."""
     result = {}
-    for edit in what_if.general():
+    first = what_if.dimensions()[:1]
+    for edit in (*what_if.general(), *map(what_if.hide, first), *(what_if.faster(each, 2) for each in first)):
+        if (why := what_if.unseen(edit)) is not None:
+            result[edit.name] = why
+            continue
         try:
             edit.apply(what_if.times)
         except NoEvidenceError as error:

@@ -27,6 +27,7 @@ from traceviz_dag.analyze.causes.gains import LEAST_GAIN, error_bar, gain_row
 from traceviz_dag.analyze.causes.reordered import Change, items_of
 from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
 from traceviz_dag.analyze.causes.usual_times import Usual
+from traceviz_dag.analyze.wording import counted
 from traceviz_dag.arrays import Int64
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
@@ -118,7 +119,13 @@ class WhatIf:
     """Predictions for one step."""
 
     def __init__(
-        self, step: StepWork, stages: Sequence[int], tight: StepWork | None = None, loose: StepWork | None = None
+        self,
+        step: StepWork,
+        stages: Sequence[int],
+        tight: StepWork | None = None,
+        loose: StepWork | None = None,
+        *,
+        unread: int = 0,
     ) -> None:
         """Take a step.
 
@@ -126,8 +133,11 @@ class WhatIf:
             stages: stage of each rank; ``MISSING`` where unknown.
             tight: the same with all waits that may be, where launches are not on record; None where they are.
             loose: the same without meetings of which several groups may be the members; None where there are none.
+            unread: ranks of the job that were not read, where those that were are no complete model: what changes all
+                ranks is not predicted then.
         """
         self.step = step
+        self.unread = unread
         self.tight = None if tight is None else WhatIf(tight, stages)
         self.loose = None if loose is None else WhatIf(loose, stages)
         self.edits = StepEdits(step, tuple(stages))
@@ -137,8 +147,12 @@ class WhatIf:
         """The gain of some edits together.
 
         Raises:
-            NoEvidenceError: they ask for an order of work that cannot be made, or the step shows nothing of one.
+            NoEvidenceError: they ask for an order of work that cannot be made, the step shows nothing of one, or it
+                would change ranks that were not read.
         """
+        for edit in edits:
+            if (why := self.unseen(edit)) is not None:
+                raise NoEvidenceError(why)
         found = self._predicted(edits, [edit.apply for edit in edits])
         applied = [edit.most or edit.apply for edit in edits]
         if any(edit.most is not None for edit in edits):
@@ -155,6 +169,12 @@ class WhatIf:
         if edits and self._why_open and more > max(WIDEST * self.step_ns, WIDEST_SHARE * found.gain_ns):
             found = replace(found, undecided=found.undecided or self._why_open)
         return found
+
+    def unseen(self, edit: Edit) -> str | None:
+        """Why an edit of all ranks cannot be predicted from those that were read; None where it can."""
+        if not self.unread or edit.rank is not None or edit.ranks is not None:
+            return None
+        return f"it would change the {counted(self.unread, 'rank', 'ranks')} that were not read, too"
 
     def _with_fewer(
         self, found: Prediction, applied: Sequence[Callable[[AllTimes], AllTimes]], loose: WhatIf

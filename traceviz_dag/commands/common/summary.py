@@ -142,6 +142,8 @@ def print_verdict(summaries: Sequence[Mapping[str, Any]], after: Sequence[str]) 
     )
     kind = STEP_KINDS.get(measures["step_kind"] or "", "").split(";")[0].split(":")[0]
     what = "step" if measured["steps"] else "first to last kernel"
+    # Of different ranks nothing is the same.
+    agree = agree if len({one["chosen"] for one in judged}) == 1 else "other ranks than before"
     rest = [f"iteration {last['iteration']}{f' ({agree})' if agree else ''}"]
     # Where GPUs go on long after their hosts, the step is that of which savings are, and its parts are of the hosts'.
     longer_ns = last["verdict"].to_last_kernel_ns

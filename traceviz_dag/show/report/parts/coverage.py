@@ -166,7 +166,7 @@ def _capture(page: Page) -> Markup:
         words = "Ranks were captured in different modes or hold different steps: compare their times with care."
         said = Markup('<p class="attention">{}</p>').format(run.fact(words))
     elif run.rows and run.rows[0]["parity"]:
-        said = paragraph(run.fact("All ranks were captured in the same mode."))
+        said = paragraph(run.fact("All ranks that were read were captured in the same mode."))
     return section(
         "Capture",
         said,

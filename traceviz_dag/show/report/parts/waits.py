@@ -324,8 +324,8 @@ def _costs(page: Page) -> Markup:
         table(
             ["rank", "stage", "cause", "cost", "direct", "passed on", "of all waits", "gain of fixing the rank"],
             lines,
-            "A cost is what waits of all ranks took together, charged through chains to whoever was late first. It is "
-            "no saving; the gain is what the replay predicts for fixing the rank, where it was asked.",
+            f"A cost is what waits of {'the ranks read' if page.mark else 'all ranks'} took together, charged through "
+            "chains to whoever was late first. It is no saving; the gain is what the replay predicts for fixing the rank, where it was asked.",
         ),
         left,
     )
