@@ -329,7 +329,8 @@ WAIT_TABLES = (
         ["rank"],
     ),
     PrintedTable(
-        r"First causes of waits, through chains; cost: waits of (?:all ranks|the ranks read), gain: saved by fixing the rank or its links",
+        r"First causes of waits, through chains; cost: waits of (?:all ranks|the ranks read), gain: saved by fixing "
+        r"the rank or its links",
         f"""{_COSTS} SELECT *, cost / (SELECT sum(cost) FROM costs) AS share, cost / 1e6 AS cost_ms,
             direct / 1e6 AS direct_ms, passed / 1e6 AS passed_ms, gain / 1e6 AS gain_ms
         FROM costs LEFT JOIN gains USING (rank)""",

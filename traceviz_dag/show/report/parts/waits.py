@@ -308,6 +308,7 @@ def _costs(page: Page) -> Markup:
     if not asked.rows:
         return Markup("")
     shown, left = top(asked.rows, "causes", _MOST_CAUSES)
+    whose = "the ranks read" if page.mark else "all ranks"
     lines = [
         [
             "unknown" if row["rank"] is None else f"{row['rank']}",
@@ -324,8 +325,9 @@ def _costs(page: Page) -> Markup:
         table(
             ["rank", "stage", "cause", "cost", "direct", "passed on", "of all waits", "gain of fixing the rank"],
             lines,
-            f"A cost is what waits of {'the ranks read' if page.mark else 'all ranks'} took together, charged through "
-            "chains to whoever was late first. It is no saving; the gain is what the replay predicts for fixing the rank, where it was asked.",
+            f"A cost is what waits of {whose} took together, charged through "
+            "chains to whoever was late first. It is no saving; the gain is what the replay predicts for fixing the "
+            "rank, where it was asked.",
         ),
         left,
     )
