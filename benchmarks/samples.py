@@ -100,7 +100,7 @@ def said(settings: JobSettings) -> Said:
                     if row["gain_ns"] is not None
                 },
                 iteration.completeness.partial,
-                iteration.step_ns,
+                iteration.step_ns or 0,
             )
 
 

@@ -348,6 +348,18 @@ def test_what_a_missing_rank_was_waited_for_is_no_transfer_and_no_sure_gain(tmp_
         what_if.predict(equal)
 
 
+def test_what_would_change_ranks_that_nobody_saw_is_not_predicted(tmp_path):
+    """The slow GPU is in the other replica: what all ranks would gain, this one does not show."""
+    settings = small(pp=2, dp=2, faults=Faults(slow_gpu=1), edges=Edges(captured_ranks="0,2"))
+    with analysed(settings, tmp_path) as iteration:
+        rows = iteration.table("what_if").to_pylist()
+        assert iteration.completeness.partial is False
+    general = [row for row in rows if row["rank"] is None and row["ranks"] is None]
+    assert {row["edit"] for row in general} >= {"no_jitter", "equal_stages", "no_pauses", "hide"}
+    for row in general:
+        assert row["gain_ns"] is None and row["refusal"] == "it would change the 2 ranks that were not read, too"
+
+
 @pytest.mark.parametrize(
     ("name", "untold"),
     [

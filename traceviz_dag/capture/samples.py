@@ -94,7 +94,9 @@ def prospects(job: Job, ranks: Collection[int]) -> Mapping[Question, Prospect]:
     if every:
         found[Question.SAVINGS] = Prospect(saved, "yes", "all ranks record")
     elif any(chosen >= set(replica) for replica in grids.replicas.closure):
-        found[Question.SAVINGS] = Prospect(saved, "in part", "what other replicas wait for is not seen")
+        found[Question.SAVINGS] = Prospect(
+            saved, "in part", "of a rank alone: what other replicas would change is not seen"
+        )
     else:
         found[Question.SAVINGS] = Prospect(saved, "no", "no replica records whole")
     return found

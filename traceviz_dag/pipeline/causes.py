@@ -93,7 +93,7 @@ class RankedStep:
         step: its graph. stages: stage of each of its ranks, ``MISSING`` where unknown.
         tight: its graph with all waits that may be where launches are not on record; None where they are.
         loose: its graph without meetings of which several groups may be the members; None where there are none.
-        unread: ranks of the job that were not read, where those that were are no complete model.
+        unread: ranks of the job that were not read, where few were read, or no complete model.
     """
 
     number: int
@@ -230,10 +230,11 @@ def _ranked_step(
 
 
 def _unread(topology: Topology, read: set[int]) -> int:
-    """Ranks of the job that were not read, where those that were are no complete model; replicas are taken as alike."""
-    if any(read.issuperset(replica) for replica in topology.replicas.closure):
-        return 0
-    return len({rank for replica in topology.replicas.closure for rank in replica} - read)
+    """Ranks of the job that were not read, where few were, or no complete model; else replicas are taken as alike."""
+    replicas = topology.replicas.closure
+    every = {rank for replica in replicas for rank in replica}
+    most = 2 * len(read) > len(every) and any(read.issuperset(replica) for replica in replicas)
+    return 0 if most else len(every - read)
 
 
 def _with_dimensions(kernels: pa.Table, collectives: pa.Table, rank: int) -> pa.Table:

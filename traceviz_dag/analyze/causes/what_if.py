@@ -133,7 +133,7 @@ class WhatIf:
             stages: stage of each rank; ``MISSING`` where unknown.
             tight: the same with all waits that may be, where launches are not on record; None where they are.
             loose: the same without meetings of which several groups may be the members; None where there are none.
-            unread: ranks of the job that were not read, where those that were are no complete model: what changes all
+            unread: ranks of the job that were not read, where few were read, or no complete model: what changes all
                 ranks is not predicted then.
         """
         self.step = step
