@@ -66,8 +66,12 @@ RULE = Rule(
     key=("scope",),
     edit=_edit,
     unable_sql="""
-SELECT 'no transfers could be compared: no dimension has two groups' AS reason
-WHERE NOT EXISTS (FROM links WHERE run = $run AND iteration = $iteration)
+SELECT 'no transfers could be compared: ' || CASE
+        WHEN count(*) > 0 AND count(scope) = 0 THEN 'nothing shows which ranks share a node'
+        ELSE 'no dimension has two groups'
+    END AS reason
+FROM collectives WHERE run = $run AND iteration = $iteration AND fault IS NULL
+HAVING NOT EXISTS (FROM links WHERE run = $run AND iteration = $iteration)
 """,
     partly_sql=f"""
 SELECT 'not judged on ' || count(*) FILTER (fault IS NOT NULL) || ' of ' || count(*)
