@@ -614,9 +614,10 @@ TABLES = (
         SELECT iteration, step_ns / 1e6 AS step, compute_ns / 1e6 AS compute, exposed_ns / 1e6 AS exposed,
             idle_ns / 1e6 AS idle, hidden_share, longest_computation_rank, NULL AS night,
             model_flops_per_gpu / step_ns * 1e9 / peak_flops_per_s AS mfu,
-            ranks || if(partial, ' (partial)', '') AS ranks,
+            iterations.ranks || if(expected_ranks > iterations.ranks, ' of ' || expected_ranks, '')
+                || if(partial, ' (partial)', '') AS ranks,
             step_ns / lag(step_ns) OVER (ORDER BY iteration) - 1 AS change
-        FROM iterations WHERE run = $run""",
+        FROM iterations LEFT JOIN runs USING (run, iteration) WHERE run = $run""",
         {
             **{"iteration": "iteration", "ranks": "ranks", "step": "step", "change": "change", "idle": "idle"},
             **{"computation": "compute", "exposed": "exposed", "hidden": "hidden_share", "night": "night"},
