@@ -15,17 +15,17 @@ from traceviz_dag.capture.configuration import Job, ProfilingConfig
 from traceviz_dag.capture.explain import Prospect
 from traceviz_dag.classify.topology.rank_grids import compute_grids
 from traceviz_dag.errors import UsageError
-from traceviz_dag.vocabulary import CaptureQuestion as Question
+from traceviz_dag.vocabulary import CaptureQuestion
 
 _SEVERAL = 3
 """Ranks with equal work from which the slow one of them is known."""
 
 
 _WAITS = {
-    Question.TENSOR_WAITS: "tp",
-    Question.CONTEXT_WAITS: "cp",
-    Question.DATA_WAITS: "dp_cp",
-    Question.EXPERT_WAITS: "ep",
+    CaptureQuestion.TENSOR_WAITS: "tp",
+    CaptureQuestion.CONTEXT_WAITS: "cp",
+    CaptureQuestion.DATA_WAITS: "dp_cp",
+    CaptureQuestion.EXPERT_WAITS: "ep",
 }
 """Question → groups whose members wait for one another."""
 
@@ -49,7 +49,7 @@ class Proposal:
     prospect: Prospect
 
 
-def prospects(job: Job, ranks: Collection[int]) -> Mapping[Question, Prospect]:
+def prospects(job: Job, ranks: Collection[int]) -> Mapping[CaptureQuestion, Prospect]:
     """What the traces of some ranks answer; questions that a job does not have are left out."""
     grids, chosen = compute_grids(job.sizes()), frozenset(ranks)
     every = len(chosen) == job.world_size
@@ -61,13 +61,13 @@ def prospects(job: Job, ranks: Collection[int]) -> Mapping[Question, Prospect]:
         return sum(group <= chosen for group in groups), shared, len(groups)
 
     found = {
-        Question.OVERLAP: Prospect(
+        CaptureQuestion.OVERLAP: Prospect(
             "How much communication is hidden?", "yes", f"of {counted(len(chosen), 'rank', 'ranks')}"
         )
     }
     if job.pp > 1:
         complete, _, pipelines = whole("pp")
-        found[Question.BUBBLES] = Prospect(
+        found[CaptureQuestion.BUBBLES] = Prospect(
             "Which stage is slow, and what are the bubbles?",
             "yes" if complete else "no",
             f"{complete} of {pipelines} pipelines record whole",
@@ -75,7 +75,7 @@ def prospects(job: Job, ranks: Collection[int]) -> Mapping[Question, Prospect]:
     peers = Counter(grids.coordinates[rank].pp for rank in chosen)
     least, most = min(peers.values()), max(peers.values())
     bare = f"; none of {counted(job.pp - len(peers), 'stage', 'stages')}" if len(peers) < job.pp else ""
-    found[Question.STRAGGLERS] = Prospect(
+    found[CaptureQuestion.STRAGGLERS] = Prospect(
         "Which rank computes slowly?",
         "yes" if least >= _SEVERAL and not bare else "in part" if most > 1 else "no",
         f"{counted(least, 'rank', 'ranks')} of a stage record{'s' * (least == 1)}{bare}; {_SEVERAL} or more show which "
@@ -92,17 +92,17 @@ def prospects(job: Job, ranks: Collection[int]) -> Mapping[Question, Prospect]:
             )
     saved = "What would a fix save?"
     if every:
-        found[Question.SAVINGS] = Prospect(saved, "yes", "all ranks record")
+        found[CaptureQuestion.SAVINGS] = Prospect(saved, "yes", "all ranks record")
     elif any(chosen >= set(replica) for replica in grids.replicas.closure):
-        found[Question.SAVINGS] = Prospect(
+        found[CaptureQuestion.SAVINGS] = Prospect(
             saved, "in part", "of a rank alone: what other replicas would change is not seen"
         )
     else:
-        found[Question.SAVINGS] = Prospect(saved, "no", "no replica records whole")
+        found[CaptureQuestion.SAVINGS] = Prospect(saved, "no", "no replica records whole")
     return found
 
 
-def proposals(config: ProfilingConfig, question: Question) -> list[Proposal]:
+def proposals(config: ProfilingConfig, question: CaptureQuestion) -> list[Proposal]:
     """Choices of ranks that answer a question, those that answer it best first, then the fewest ranks.
 
     Raises:

@@ -143,19 +143,25 @@ _UNMADE_SQL = f"WITH {_STALE_RANKS} SELECT rank FROM unmade"
 _DESCRIBED_SQL = "SELECT count(*) AS ranks FROM topology WHERE run = $run AND iteration = $iteration"
 
 
-def iterations(lake: Lake, run: str, iteration: int, *, with_partial: bool = False) -> pa.Table:
+def iterations(
+    lake: Lake, run: str, iteration: int, *, with_partial: bool = False, files: TraceFiles | None = None
+) -> pa.Table:
     """What table ``iterations`` measures of one iteration; no row where no rank's overlap was measured.
 
     Ranks that were read in part are left out, as their times are too short, unless ``with_partial`` asks for them; the
     row is ``partial`` in either case. A rank with several steps or devices in the iteration enters the means with its
     own mean. ``partial`` is NULL where nothing was lost and nothing states how many ranks there should be.
 
+    Args:
+        files: its traces, where they were asked already.
+
     Returns:
         The columns of the table up to ``step_kind``.
     """
     sql = ITERATIONS_WITH_PARTIAL_SQL if with_partial else ITERATIONS_SQL
     measured = lake.query_iteration(sql, run=run, iteration=iteration)
-    partial = pa.array([trace_files(lake, run, iteration).partial] * measured.num_rows, pa.bool_())
+    files = files or trace_files(lake, run, iteration)
+    partial = pa.array([files.partial] * measured.num_rows, pa.bool_())
     measured = measured.add_column(measured.column_names.index("covered_ranks") + 1, "partial", partial)
     return measured.cast(pa.schema([ITERATIONS.schema.field(name) for name in measured.column_names]))
 
@@ -280,13 +286,16 @@ def trace_files(lake: Lake, run: str, iteration: int) -> TraceFiles:
     return TraceFiles(tuple(rows_of(files, FileRow)), ranks, frozenset(unmade["rank"].to_pylist()))
 
 
-def runs(lake: Lake, run: str, iteration: int) -> pa.Table:
+def runs(lake: Lake, run: str, iteration: int, files: TraceFiles | None = None) -> pa.Table:
     """The row of table ``runs`` for one iteration; no row where no trace of it was ingested.
 
     ``parity`` compares call stacks, shapes, process groups, host rows and the profiled steps over the readable ranks. A
     rank whose trace does not state its backend or device contradicts nobody.
+
+    Args:
+        files: as of :func:`iterations`.
     """
-    files = trace_files(lake, run, iteration)
+    files = files or trace_files(lake, run, iteration)
     if not files.rows and not files.unmade:
         return RUNS.schema.empty_table()
     readable = [row for row in files.rows if row["status"] != TraceStatus.FAILED.value]

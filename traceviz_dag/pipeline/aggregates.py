@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from traceviz_dag.analyze.utilization import Stated, utilization
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.lake.queries import iterations, runs, stated
+from traceviz_dag.lake.queries import TraceFiles, iterations, runs, stated, trace_files
 from traceviz_dag.tables import ITERATIONS
 
 
@@ -23,15 +23,16 @@ def aggregate(lake: Lake, run: str, iteration: int, *, with_partial: bool = Fals
     Returns:
         Table name → rows, for each of ``AGGREGATED_TABLES`` of ``lake.queries``.
     """
+    files = trace_files(lake, run, iteration)
     return {
-        "iterations": measured_iteration(lake, run, iteration, with_partial=with_partial),
-        "runs": runs(lake, run, iteration),
+        "iterations": _measured(lake, run, iteration, files, with_partial=with_partial),
+        "runs": runs(lake, run, iteration, files),
     }
 
 
-def measured_iteration(lake: Lake, run: str, iteration: int, *, with_partial: bool = False) -> pa.Table:
+def _measured(lake: Lake, run: str, iteration: int, files: TraceFiles, *, with_partial: bool) -> pa.Table:
     """The row of table ``iterations`` for one iteration; no row where no rank's overlap was measured."""
-    rows = iterations(lake, run, iteration, with_partial=with_partial).to_pylist()
+    rows = iterations(lake, run, iteration, with_partial=with_partial, files=files).to_pylist()
     if not rows:
         return ITERATIONS.schema.empty_table()
     said = stated(lake, run, iteration, with_partial=with_partial)

@@ -235,7 +235,8 @@ def without_trace(missing: Collection[int], world: int | None, chosen: str) -> s
 
 def _chosen(files: TraceFiles) -> str:
     """See Completeness.chosen."""
-    rows = [row for row in files.rows if row["rank"] in files.wanted]
+    wanted = files.wanted
+    rows = [row for row in files.rows if row["rank"] in wanted]
     # A rank is one stage of one pipeline.
     stages = {row["stage"] for row in rows if row["stage"] is not None}
     pipelines = {row["pipeline"] for row in rows if row["pipeline"] is not None}
@@ -243,9 +244,9 @@ def _chosen(files: TraceFiles) -> str:
         (row["stage"], row["pipeline"]) for row in rows if row["stage"] in stages and row["pipeline"] in pipelines
     }
     which = ""
-    if len(placed) == len(files.wanted) == len(stages) * len(pipelines):
+    if len(placed) == len(wanted) == len(stages) * len(pipelines):
         which = f"{numbered('stage', stages)} of {numbered('pipeline', pipelines)}"
-    return chosen_in_words(files.wanted, files.expected, which)
+    return chosen_in_words(wanted, files.expected, which)
 
 
 def _different_steps(traces: Iterable[FileRow]) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
