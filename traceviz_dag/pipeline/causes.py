@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -138,8 +139,8 @@ def causes_tables(
             kept.append(what_if)
         path = critical_path(step, what_if.times)
         parts["path_edges"].append(path_edges(step, number))
-        modules = {rank: source.kernels(rank, _MODULE_COLUMNS) for rank in step.ranks}
-        parts["path_segments"].append(path_segments(step, path, stages, number, modules.__getitem__))
+        modules = partial(source.kernels, columns=_MODULE_COLUMNS)
+        parts["path_segments"].append(path_segments(step, path, stages, number, modules))
         parts["path_items"].append(path_items(step, what_if.times, path, stages, number))
         parts["critical_imbalance"].append(critical_imbalance(step, what_if.times, path, number))
         replicas = [replica_of.get(rank, MISSING) for rank in step.ranks]
@@ -187,15 +188,18 @@ def _each_step(
 def _ranked_step(
     source: Source, windows: Mapping[int, tuple[int, int]], collectives: pa.Table, messages: pa.Table, number: int
 ) -> RankedStep:
-    ranks = [rank for rank in source.ranks if rank in windows]
-    tables = {rank: kernels_of_step(source.kernels(rank, KERNEL_COLUMNS), number) for rank in ranks}
-    tables = {rank: _with_dimensions(table, collectives, rank) for rank, table in tables.items()}
-    found = {rank: table for rank, table in tables.items() if table.num_rows}
-    if not found:
+    placed, has_gpu = {}, False
+    known = _known_dimensions(collectives)
+    # One table after the other: those of all ranks together are larger than all that is made of them.
+    for rank in source.ranks:
+        table = kernels_of_step(source.kernels(rank, KERNEL_COLUMNS), number) if rank in windows else None
+        if table is not None and table.num_rows:
+            has_gpu |= CPU_DEVICE not in pc.unique(table["device"].cast(pa.string())).to_pylist()
+            placed[rank] = rank_kernels(_with_dimensions(table, known.get(rank)))
+    if not placed:
         raise NoEvidenceError("no rank has kernels in this step")
-    if all(CPU_DEVICE in pc.unique(table["device"].cast(pa.string())).to_pylist() for table in found.values()):
+    if not has_gpu:
         raise NoEvidenceError("the traces have no GPU, so nothing shows what waited for what")
-    placed = {rank: rank_kernels(table) for rank, table in found.items()}
     of = list(placed), list(placed.values())
     members = _members(*of, collectives, messages)
     open_ = pc.any(pc.and_(pc.is_null(collectives["communication"]), pc.is_valid(collectives["may_meet"]))).as_py()
@@ -217,8 +221,8 @@ def _ranked_step(
         if lacks_launches(mine):
             tied = kernel_edges(mine, called[rank], done[mine.program])
             tight[-1] = _work(as_launched(mine, tied), tied, joined, *of_host)
-    known = (source.topology.stage_of(rank)[0] for rank in placed)
-    stages = tuple(MISSING if stage is None else stage for stage in known)
+    found = (source.topology.stage_of(rank)[0] for rank in placed)
+    stages = tuple(MISSING if stage is None else stage for stage in found)
     return RankedStep(
         number,
         step_work(list(placed), works, members),
@@ -237,13 +241,29 @@ def _unread(topology: Topology, read: set[int]) -> int:
     return 0 if most else len(every - read)
 
 
-def _with_dimensions(kernels: pa.Table, collectives: pa.Table, rank: int) -> pa.Table:
-    """One rank's kernels, each communication with the dimension that its members show together."""
-    mine = collectives.filter(pc.equal(collectives["rank"], rank))
-    place = pc.index_in(kernels["kernel_id"], value_set=mine["kernel_id"].cast(kernels["kernel_id"].type))
-    known = mine["dimension"].cast(pa.string()).take(place)
+def _known_dimensions(collectives: pa.Table) -> dict[int, pa.Table]:
+    """Rank → ``kernel_id`` of its communications and the ``dimension`` that their members show together."""
+    rank = collectives["rank"].to_numpy(zero_copy_only=False)
+    order = np.argsort(rank, kind="stable")
+    table = pa.table({"kernel_id": collectives["kernel_id"], "dimension": collectives["dimension"].cast(pa.string())})
+    table = table.take(pa.array(order)).combine_chunks()
+    each, begins = np.unique(rank[order], return_index=True)
+    lengths = np.diff(begins, append=len(order))
+    parts = zip(each.tolist(), begins.tolist(), lengths.tolist(), strict=True)
+    return {one: table.slice(begin, length) for one, begin, length in parts}
+
+
+def _with_dimensions(kernels: pa.Table, known: pa.Table | None) -> pa.Table:
+    """One rank's kernels, each communication with the dimension that its members show together.
+
+    Args:
+        known: of ``_known_dimensions``; None for a rank without any.
+    """
+    if known is None:
+        return kernels
+    place = pc.index_in(kernels["kernel_id"], value_set=known["kernel_id"].cast(kernels["kernel_id"].type))
     own = kernels["dimension"].cast(pa.string())
-    told = pc.coalesce(known, own)
+    told = pc.coalesce(known["dimension"].take(place), own)
     if told.equals(own):
         return kernels
     at = kernels.column_names.index("dimension")
@@ -335,8 +355,11 @@ def _members(
 def _places(ranks: Sequence[int], placed: Sequence[RankKernels], rank: Int64, kernel: Int64) -> tuple[Int64, Int64]:
     """Place of each rank, and of each kernel in its rank; ``NONE`` where it is not of this step."""
     place, spot = np.full(len(rank), NONE), np.full(len(rank), NONE)
-    for number, (one, kernels) in enumerate(zip(ranks, placed, strict=True)):
-        mine = np.flatnonzero(rank == one)
+    order = np.argsort(rank, kind="stable")
+    ends = np.searchsorted(rank[order], np.array(ranks, np.int64), side="right")
+    begins = np.searchsorted(rank[order], np.array(ranks, np.int64))
+    for number, (kernels, low, high) in enumerate(zip(placed, begins.tolist(), ends.tolist(), strict=True)):
+        mine = order[low:high]
         found = kernels.places(kernel[mine])
         place[mine[found >= 0]], spot[mine[found >= 0]] = number, found[found >= 0]
     return place, spot

@@ -60,23 +60,30 @@ def balanced_experts(step: StepWork, experts: Experts, times: Sequence[Times], s
         shortest_ns: the shortest transfer of the step.
     """
     members = step.members
-    total = np.zeros(int(members.meeting.max(initial=-1)) + 2)
+    meetings = int(members.meeting.max(initial=-1)) + 2
+    total, count = np.zeros(meetings), np.zeros(meetings, np.int64)
     taken = []
     for mine, meeting in zip(times, experts.meeting, strict=True):
         inside = np.flatnonzero(meeting != NONE)
-        own = np.bincount(meeting[inside], weights=mine.duration_ns[inside], minlength=len(total))
-        taken.append(own)
-        total += own
-    count = np.sum([each > 0 for each in taken], axis=0)
+        own, number = np.unique(meeting[inside], return_inverse=True)
+        taken.append((own, np.bincount(number, weights=mine.duration_ns[inside], minlength=len(own))))
+        total[own] += taken[-1][1]
+        count[own] += taken[-1][1] > 0
     mean = total / np.maximum(count, 1)
+    share = np.ones(len(members.rank))
+    share[experts.exchanges] = experts.share
+    carries = np.zeros(len(members.rank), dtype=bool)
+    carries[experts.exchanges] = True
     result = []
-    for place, (mine, meeting) in enumerate(zip(times, experts.meeting, strict=True)):
-        factor = np.where(meeting != NONE, mean[meeting] / np.maximum(taken[place][meeting], 1), 1.0)
+    for place, (mine, meeting, (own, sums)) in enumerate(zip(times, experts.meeting, taken, strict=True)):
+        usual = np.append(mean[own] / np.maximum(sums, 1), 1.0)
+        factor = usual[np.where(meeting != NONE, np.searchsorted(own, meeting), len(own))]
         duration = np.rint(mine.duration_ns * factor).astype(np.int64)
-        carried = members.rank[experts.exchanges] == place
-        kernel = members.kernel[experts.exchanges[carried]]
+        carried = members.of(place)
+        carried = carried[carries[carried]]
+        kernel = members.kernel[carried]
         above = np.maximum(duration[kernel] - shortest_ns, 0)
-        duration[kernel] -= np.rint(above * (1 - experts.share[carried])).astype(np.int64)
+        duration[kernel] -= np.rint(above * (1 - share[carried])).astype(np.int64)
         result.append(replace(mine, duration_ns=duration))
     return tuple(result)
 
@@ -91,7 +98,7 @@ def _exchanges(step: StepWork) -> tuple[Int64, np.ndarray]:
     received, sent = (np.full(len(members.rank), MISSING) for _ in range(2))
     expert = np.zeros(len(members.rank), dtype=bool)
     for place, work in enumerate(step.works):
-        mine = np.flatnonzero(members.rank == place)
+        mine = members.of(place)
         kernel = members.kernel[mine]
         sent[mine], received[mine] = work.kernels.in_elements[kernel], work.kernels.out_elements[kernel]
         if Dimension.EP.value in work.kernels.dimensions:
@@ -118,7 +125,7 @@ def _windows(step: StepWork, place: int, side: Int64) -> Int64:
     work, members = step.works[place], step.members
     kernels = work.kernels
     of_kernel, meeting = np.full(len(kernels), _EVEN), np.full(len(kernels), NONE)
-    mine = np.flatnonzero(members.rank == place)
+    mine = members.of(place)
     of_kernel[members.kernel[mine]], meeting[members.kernel[mine]] = side[mine], members.meeting[mine]
     if not (of_kernel != _EVEN).any():
         return np.full(len(kernels), NONE)

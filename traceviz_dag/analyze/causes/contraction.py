@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -131,8 +132,9 @@ def _implied(works: Sequence[RankWork], grows: Sequence[Bool]) -> list[Bool]:
     since = starts[np.searchsorted(starts, spot, side="right") - 1]
     graph = graph_of(int(base[-1]), waits.waiting, waits.waited_for)
     reach = np.full((len(spot), int(stream.max(initial=0)) + 1), _NEVER)
-    for (low, first_low), (high, first_high) in zip(graph.levels, graph.levels[1:], strict=False):
-        source = graph.waited_for[low:high]
+    waiting, waited_for = graph.waiting, graph.waited_for
+    for (low, first_low, _), (high, first_high, _) in pairwise(graph.levels.tolist()):
+        source = waited_for[low:high]
         behind = np.where(grow[source][:, None], reach[source], _NEVER)
         told = behind.copy()
         told[np.arange(len(source)), stream[source]] = source
@@ -147,7 +149,7 @@ def _implied(works: Sequence[RankWork], grows: Sequence[Bool]) -> list[Bool]:
         drop = number[implied & waits.event[number]]
         for place in np.unique(waits.rank[drop]).tolist():
             result[place][waits.edge[drop[waits.rank[drop] == place]]] = True
-        reach[graph.waiting[first]] = best
+        reach[waiting[first]] = best
     return result
 
 

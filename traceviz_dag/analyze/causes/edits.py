@@ -179,7 +179,7 @@ class StepEdits:
         with_it = count[meeting] == len(places)
         signature, transfer, dimension = (np.empty(len(members.rank), np.int64) for _ in range(3))
         for number, (work, mine) in enumerate(self._parts(times)):
-            own = np.flatnonzero(members.rank == number)
+            own = members.of(number)
             signature[own] = work.kernels.signature[members.kernel[own]]
             dimension[own] = work.kernels.dimension[members.kernel[own]]
             transfer[own] = mine.duration_ns[members.kernel[own]]
@@ -199,7 +199,8 @@ class StepEdits:
             fixed[left] = np.rint(transfer[left] * share).astype(np.int64)
         result, shortest = list(times), self._shortest(times) if most else 0
         for number, mine in enumerate(times):
-            own = np.flatnonzero((members.rank == number) & with_it)
+            own = members.of(number)
+            own = own[with_it[own]]
             duration = mine.duration_ns.copy()
             duration[members.kernel[own]] = fixed[own]
             if most:
@@ -245,7 +246,7 @@ class StepEdits:
         np.minimum.at(lowest, members.meeting, members.rank)
         np.maximum.at(highest, members.meeting, members.rank)
         for number, (work, mine) in enumerate(self._parts(self.step.times())):
-            here = members.rank == number
+            here = members.of(number)
             own, place = np.unique(members.kernel[here], return_inverse=True)
             transfer = mine.duration_ns[own]
             low, high = np.full(len(own), len(self.step.ranks)), np.zeros(len(own), np.int64)

@@ -11,6 +11,7 @@ computed at once. Time grows with the edges, times the sets of durations that ar
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -47,20 +48,39 @@ class Graph:
 
     Attributes:
         nodes: how many there are.
-        waiting, waited_for: per edge, the node that waits and the one it waits for; sorted by level of the first, then
-            by that node.
+        order: the nodes by level, then by number; a node's place in it is its *spot*.
+        source: per edge, the spot of the node that it waits for; edges are sorted by the spot of the node that waits.
         number: per edge, its place in the edges that were given.
-        first: places of the edges that are the first of their waiting node.
-        levels: per level but the lowest, where its edges begin in ``waiting`` and in ``first``, and the ends of the
-            last: levels × 2.
+        first: per node above the lowest level, in the order of spots, where its edges begin in ``source``.
+        levels: per level but the lowest, where its edges begin in ``source``, its nodes in ``first`` and in ``order``,
+            and the ends of the last: levels × 3.
     """
 
     nodes: int
-    waiting: Int64
-    waited_for: Int64
+    order: Int64
+    source: Int64
     number: Int64
     first: Int64
     levels: Int64
+
+    @property
+    def waiting(self) -> Int64:
+        """Per edge, in the order of ``number``, the node that waits."""
+        low = self.nodes - len(self.first)
+        return np.repeat(self.order[low:], np.diff(self.first, append=len(self.source)))
+
+    @property
+    def waited_for(self) -> Int64:
+        """Per edge, in the order of ``number``, the node that it waits for."""
+        return self.order[self.source]
+
+    @property
+    def level(self) -> Int64:
+        """Per node, the length of the longest chain of edges before it."""
+        result = np.zeros(self.nodes, np.int64)
+        begins = self.levels[:, 2]
+        result[self.order[begins[0] :]] = np.repeat(np.arange(1, len(begins)), np.diff(begins))
+        return result
 
     def ends(self, durations: Times, lags: Times | None = None, earliest: Times | None = None) -> Times:
         """When every node ends.
@@ -74,16 +94,26 @@ class Graph:
         Returns:
             As ``durations``. A node starts at its end less its duration.
         """
-        result = durations.copy() if earliest is None else np.maximum(durations, earliest)
+        # In the order of levels, what is computed at once lies together, and what it waits for is near.
+        ended = durations[self.order]
+        least = None if earliest is None else earliest[self.order]
         shift = None if lags is None else lags[self.number]
-        for (low, first_low), (high, first_high) in zip(self.levels, self.levels[1:], strict=False):
-            arrivals = result[self.waited_for[low:high]]
+        low, first_low, spot = self.levels[0].tolist()
+        if least is not None:
+            np.maximum(ended[:spot], least[:spot], out=ended[:spot])
+        for high, first_high, above in self.levels[1:].tolist():
+            arrivals = ended[self.source[low:high]]
             if shift is not None:
                 arrivals += shift[low:high]
-            first = self.first[first_low:first_high]
-            nodes = self.waiting[first]
-            ended = durations[nodes] + np.maximum.reduceat(arrivals, first - low, axis=0)
-            result[nodes] = ended if earliest is None else np.maximum(ended, earliest[nodes])
+            if high - low > above - spot:
+                arrivals = np.maximum.reduceat(arrivals, self.first[first_low:first_high] - low, axis=0)
+            mine = ended[spot:above]
+            mine += arrivals
+            if least is not None:
+                np.maximum(mine, least[spot:above], out=mine)
+            low, first_low, spot = high, first_high, above
+        result = np.empty_like(ended)
+        result[self.order] = ended
         return result
 
     def latest(self, latest: Int64, durations: Int64, lags: Int64) -> Int64:
@@ -96,12 +126,15 @@ class Graph:
         Returns:
             Per node; less its end it is the node's slack.
         """
-        result = latest.copy()
-        shift = lags[self.number]
-        for (low, _), (high, _) in zip(self.levels[:-1][::-1], self.levels[1:][::-1], strict=True):
-            waiting = self.waiting[low:high]
-            np.minimum.at(result, self.waited_for[low:high], result[waiting] - durations[waiting] - shift[low:high])
-        return result
+        result, taken, shift = latest[self.order], durations[self.order], lags[self.number]
+        each = np.diff(self.first, append=len(self.source))
+        for below, here in pairwise(self.levels.tolist()[::-1]):
+            (high, first_high, above), (low, first_low, spot) = below, here
+            begins = np.repeat(result[spot:above] - taken[spot:above], each[first_low:first_high])
+            np.minimum.at(result, self.source[low:high], begins - shift[low:high])
+        ordered = np.empty_like(result)
+        ordered[self.order] = result
+        return ordered
 
     def binding(self, ends: Times, lags: Times | None = None) -> Int64:
         """Per node, the edge that it started by, as given: the one that arrived last; of several the first given.
@@ -113,10 +146,10 @@ class Graph:
             ``NO_EDGE`` for nodes that wait for nothing.
         """
         arrivals = ends[self.waited_for] if lags is None else ends[self.waited_for] + lags[self.number]
-        best = np.lexsort((self.number, -arrivals, self.waiting))
-        chosen = best[np.flatnonzero(np.diff(self.waiting[best], prepend=-1))]
+        waiting = np.repeat(np.arange(len(self.first)), np.diff(self.first, append=len(self.source)))
+        best = np.lexsort((self.number, -arrivals, waiting))
         result = np.full(self.nodes, NO_EDGE, np.int64)
-        result[self.waiting[chosen]] = self.number[chosen]
+        result[self.order[self.nodes - len(self.first) :]] = self.number[best[self.first]]
         return result
 
 
@@ -130,13 +163,15 @@ def graph_of(nodes: int, waiting: Int64, waited_for: Int64) -> Graph:
         CircleError: some wait for one another.
     """
     level = _levels(nodes, waiting, waited_for)
-    number = np.lexsort((waiting, level[waiting]))
-    sorted_waiting = waiting[number]
-    first = np.flatnonzero(np.diff(sorted_waiting, prepend=-1))
-    height = int(level.max(initial=0))
-    bounds = np.searchsorted(level[sorted_waiting], np.arange(1, height + 2))
-    levels = np.stack([bounds, np.searchsorted(first, bounds)], axis=1)
-    return Graph(nodes, sorted_waiting, waited_for[number], number, first, levels)
+    order = np.argsort(level, kind="stable")
+    spot = np.empty(nodes, np.int64)
+    spot[order] = np.arange(nodes)
+    number = np.argsort(spot[waiting], kind="stable")
+    reached = spot[waiting[number]]
+    first = np.flatnonzero(np.diff(reached, prepend=-1))
+    nodes_below = np.searchsorted(level[order], np.arange(1, int(level.max(initial=0)) + 2))
+    levels = np.stack([np.searchsorted(reached, nodes_below), nodes_below - (nodes - len(first)), nodes_below], axis=1)
+    return Graph(nodes, order, spot[waited_for[number]], number, first, levels)
 
 
 def tie(nodes: int, waiting: Int64, waited_for: Int64, join: Int64) -> tuple[int, Int64, Int64]:

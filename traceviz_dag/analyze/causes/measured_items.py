@@ -82,7 +82,7 @@ def message_members(step: StepWork) -> Bool:
     """Mark the members of meetings that are messages between stages."""
     found = np.zeros(len(step.members.rank), dtype=bool)
     for place, work in enumerate(step.works):
-        mine = np.flatnonzero(step.members.rank == place)
+        mine = step.members.of(place)
         found[mine] = _between_stages(work)[step.members.kernel[mine]]
     return found & (np.bincount(step.members.meeting, minlength=1)[step.members.meeting] == 2)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 import numpy as np
 
@@ -70,7 +71,7 @@ class HostWaits:
     kernel: Int64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RankWork:
     """Nodes and edges of one rank in one step.
 
@@ -137,6 +138,15 @@ class RankWork:
     def nodes(self) -> int:
         """How many nodes there are."""
         return self.end + 1
+
+    @cached_property
+    def by_kind(self) -> Mapping[EdgeKind, Int64]:
+        """Places of the edges on which the host's time passes: launches that are known, calls and what they waited for,
+        and from the last section to the step's end."""
+        chosen = {kind: self.kind == kind for kind in (EdgeKind.HOST, EdgeKind.SYNCHRONISATION)}
+        chosen[EdgeKind.LAUNCH] = (self.kind == EdgeKind.LAUNCH) & (self.evidence == _ORDER)
+        chosen[EdgeKind.END] = (self.kind == EdgeKind.END) & (self.waited_for >= self.sections)
+        return {kind: np.flatnonzero(mask) for kind, mask in chosen.items()}
 
     def is_joined(self) -> Bool:
         """Mark the kernels that are part of a matched communication."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -23,7 +24,7 @@ _ORDER = EVIDENCES.index("order")
 _LOWEST = np.iinfo(np.int64).min // 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Members:
     """Who takes part in meetings; one entry a member of a meeting. A kernel may carry several messages.
 
@@ -37,6 +38,16 @@ class Members:
     kernel: Int64
     meeting: Int64
     partial: Bool | None = None
+
+    def of(self, place: int) -> Int64:
+        """Places of the entries of one rank, ascending."""
+        order, bounds = self._by_rank
+        return order[bounds[place] : bounds[place + 1]] if place + 1 < len(bounds) else order[:0]
+
+    @cached_property
+    def _by_rank(self) -> tuple[Int64, Int64]:
+        order = np.argsort(self.rank, kind="stable")
+        return order, np.searchsorted(self.rank[order], np.arange(int(self.rank.max(initial=-1)) + 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +107,7 @@ class StepWork:
         result = []
         for place, work in enumerate(self.works):
             duration = work.kernels.duration_ns.copy()
-            mine = self.members.rank == place
+            mine = self.members.of(place)
             duration[self.members.kernel[mine]] = transfers[mine]
             begin = work.start_ns - self.offset_ns[place] - self.begin_ns[place]
             own = np.zeros(len(work.section_ns), np.int64)
@@ -112,9 +123,9 @@ class StepWork:
     def is_met(self, place: int) -> Bool:
         """Mark the kernels of a rank that are part of a matched communication of which every member is known."""
         members = self.members
-        mine = members.rank == place
+        mine = members.of(place)
         if members.partial is not None:
-            mine &= ~members.partial[members.meeting]
+            mine = mine[~members.partial[members.meeting[mine]]]
         marked = np.zeros(len(self.works[place].kernels), dtype=bool)
         marked[members.kernel[mine]] = True
         return marked
@@ -124,7 +135,7 @@ class StepWork:
         members = self.members
         start, end = np.empty(len(members.rank), np.int64), np.empty(len(members.rank), np.int64)
         for place, work in enumerate(self.works):
-            mine = np.flatnonzero(members.rank == place)
+            mine = members.of(place)
             start[mine] = work.kernels.start_ns[members.kernel[mine]] - self.offset_ns[place]
             end[mine] = work.kernels.end_ns[members.kernel[mine]] - self.offset_ns[place]
         ready = np.full(int(members.meeting.max(initial=-1)) + 1, _LOWEST)
@@ -168,8 +179,9 @@ class StepWork:
         lags = np.zeros(len(self.waiting), np.int64)
         edge = 0
         for place, (work, mine) in enumerate(zip(self.works, times, strict=True)):
-            durations[self.base[place] : self.base[place + 1]] = _node_durations(work, mine)
-            lags[edge : edge + len(work.waiting)] = _edge_lags(work, mine)
+            behind = suffixes(work, mine)
+            durations[self.base[place] : self.base[place + 1]] = _node_durations(work, mine, behind)
+            _fill_edge_lags(lags[edge : edge + len(work.waiting)], work, mine, behind)
             edge += len(work.waiting)
         count = len(self.members.rank)
         begins = np.cumsum([0, *(len(mine.duration_ns) for mine in times)])
@@ -209,42 +221,43 @@ def suffixes(work: RankWork, times: Times) -> Int64:
     return np.asarray(total[last][work.segment] - total + times.lag_ns + times.duration_ns, dtype=np.int64)
 
 
-def latest_launch(work: RankWork, times: Times) -> Int64:
-    """Per segment, from the begin of its host section to its end if nothing but launches held it up."""
+def latest_launch(work: RankWork, times: Times, behind: Int64) -> Int64:
+    """Per segment, from the begin of its host section to its end if nothing but launches held it up.
+
+    Args:
+        behind: ``suffixes``.
+    """
     if not len(work.first):
         return np.empty(0, np.int64)
-    launched = np.where(times.launch_ns == MISSING, _LOWEST, times.launch_ns + suffixes(work, times))
+    launched = np.where(times.launch_ns == MISSING, _LOWEST, times.launch_ns + behind)
     return np.asarray(np.maximum.reduceat(launched, work.first), dtype=np.int64)
 
 
-def _node_durations(work: RankWork, times: Times) -> Int64:
+def _node_durations(work: RankWork, times: Times, behind: Int64) -> Int64:
     result = np.zeros(work.nodes, np.int64)
-    joined = work.segment[work.joined]
     if work.segments:
-        result[: work.segments] = suffixes(work, times)[work.first]
-    result[joined] = 0
+        result[: work.segments] = behind[work.first]
+    result[work.segment[work.joined]] = 0
     result[work.arrivals : work.sections] = times.lag_ns[work.joined]
     result[work.sections : work.end] = times.section_lag_ns
     result[work.sections] = times.section_ns[0]
     return result
 
 
-def _edge_lags(work: RankWork, times: Times) -> Int64:
-    result = np.zeros(len(work.waiting), np.int64)
-    launch = np.flatnonzero((work.kind == EdgeKind.LAUNCH) & (work.evidence == _ORDER))
-    target = work.waiting[launch]
-    arrives = target >= work.segments
-    segment = np.where(arrives, 0, target)
-    if work.segments:
-        through = latest_launch(work, times) - suffixes(work, times)[work.first]
-        arrival = times.launch_ns[work.joined] if len(work.joined) else np.zeros(1, np.int64)
-        result[launch] = np.where(arrives, arrival[np.where(arrives, target - work.arrivals, 0)], through[segment])
-    host = work.kind == EdgeKind.HOST
+def _fill_edge_lags(result: Int64, work: RankWork, times: Times, behind: Int64) -> None:
+    """Put what passes on each edge of a rank into zeros."""
+    kinds = work.by_kind
+    launch = kinds[EdgeKind.LAUNCH]
+    if len(launch):
+        through = np.zeros(work.sections, np.int64)
+        through[: work.segments] = latest_launch(work, times, behind) - behind[work.first]
+        through[work.arrivals :] = times.launch_ns[work.joined]
+        result[launch] = through[work.waiting[launch]]
+    host = kinds[EdgeKind.HOST]
     result[host] = times.section_ns[work.waiting[host] - work.sections]
-    held = np.flatnonzero(work.kind == EdgeKind.SYNCHRONISATION)
+    held = kinds[EdgeKind.SYNCHRONISATION]
     result[held] = np.where(times.waits[work.waiting[held] - work.sections], 0, NEVER_LATE)
-    result[(work.kind == EdgeKind.END) & (work.waited_for >= work.sections)] = times.host_end_ns
-    return result
+    result[kinds[EdgeKind.END]] = times.host_end_ns
 
 
 def step_work(ranks: Sequence[int], works: Sequence[RankWork], members: Members) -> StepWork:
@@ -271,7 +284,7 @@ def step_work(ranks: Sequence[int], works: Sequence[RankWork], members: Members)
     waited_for = [work.waited_for + base[place] for place, work in enumerate(works)]
     kernel_node, arrival_node = np.empty(len(end), np.int64), np.empty(len(end), np.int64)
     for place, work in enumerate(works):
-        mine = np.flatnonzero(members.rank == place)
+        mine = members.of(place)
         kernel_node[mine] = base[place] + work.segment[members.kernel[mine]]
         arrival_node[mine] = base[place] + work.arrivals + np.searchsorted(work.joined, members.kernel[mine])
     meeting = base[-1] + members.meeting

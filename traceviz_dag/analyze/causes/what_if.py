@@ -263,7 +263,7 @@ class WhatIf:
             total += int(np.maximum(mine.launch_ns - other.launch_ns, 0).max(initial=0)) * len(mine.section_ns)
             shorter = np.maximum(mine.duration_ns - other.duration_ns, 0)
             total += int(shorter[~self.step.works[place].is_joined()].sum())
-            own = members.rank == place
+            own = members.of(place)
             np.maximum.at(of_meeting, members.meeting[own], shorter[members.kernel[own]])
             for name in _PARTS[1:]:
                 total += int(np.maximum(getattr(mine, name) - getattr(other, name), 0).sum())
