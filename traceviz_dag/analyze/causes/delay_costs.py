@@ -27,7 +27,7 @@ from traceviz_dag.analyze.causes.graph import NO_EDGE
 from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times, latest_launch, suffixes
 from traceviz_dag.analyze.matching.communications import nullable
-from traceviz_dag.arrays import NONE, Bool, Int64
+from traceviz_dag.arrays import NONE, Bool, Int64, ranges
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import DELAY_COSTS
 
@@ -74,43 +74,130 @@ class DelayCosts:
 def delay_costs(step: StepWork, times: Sequence[Times]) -> DelayCosts:
     """Charge the waits of a step, as it was measured or with other times."""
     stations = _stations(step, times)
+    excess, held = _excess(stations)
+    known = stations.late != NONE
+    own = np.where(known, stations.wait_ns, 0)
+    passed = np.zeros(len(own), np.int64)
+    charge = _Charge(np.cumsum(excess, axis=1), held)
+    charge.hand_on(np.flatnonzero(known), own, passed)
+    # What a station passes on is complete once all above it have been looked at.
+    order = np.argsort(-stations.level, kind="stable")
+    bounds = np.flatnonzero(np.diff(stations.level[order], prepend=-1, append=-1))
+    for low, high in pairwise(bounds.tolist()):
+        here = order[low:high]
+        charge.hand_on(here[known[here] & (passed[here] > 0)], passed, passed)
     ranks = len(step.ranks)
-    # Numbers of Python: entry by entry they are several times faster than those of an array.
-    direct, passed_on = ([[0] * len(DELAYS) for _ in range(ranks + 1)] for _ in range(2))
-    waited, waits = [0] * ranks, [0] * (ranks + 1)
-    passed = [0] * len(stations.rank)
-    for one in np.argsort(-np.array(stations.level), kind="stable").tolist():
-        own = stations.wait_ns[one] if stations.late[one] != NONE else 0
-        if own + passed[one] <= 0:
-            continue
-        if stations.late[one] == NONE:
-            passed_on[-1][_UNKNOWN] += passed[one]
-            continue
-        late = stations.late_rank[one]
-        waited[stations.rank[one]] += own
-        waits[late] += own > 0
-        excess, held = stations.excess(one)
-        total, lengths = sum(excess), list(held.values())
-        for amount, target in ((own, direct[late]), (passed[one], passed_on[late])):
-            if not amount:
-                continue
-            shares = _split(amount, excess, total)
-            for cause, share in enumerate(shares[:_WAIT]):
-                target[cause] += share
-            for station, share in zip(held, _split(shares[_WAIT], lengths, sum(lengths)), strict=True):
-                passed[station] += share
-    return DelayCosts(*(np.array(each, np.int64) for each in (direct, passed_on, waited, waits)))
+    direct, passed_on = np.zeros((2, ranks + 1, len(DELAYS)), np.int64)
+    for target, amount in ((direct, own), (passed_on, passed)):
+        np.add.at(target, stations.late_rank[known], charge.shares(np.flatnonzero(known), amount))
+    passed_on[-1, _UNKNOWN] = passed[~known].sum()
+    waited, waits = np.zeros(ranks, np.int64), np.zeros(ranks + 1, np.int64)
+    np.add.at(waited, stations.rank, own)
+    np.add.at(waits, stations.late_rank[known], own[known] > 0)
+    return DelayCosts(direct, passed_on, waited, waits)
 
 
-def _split(amount: int, parts: Sequence[int], total: int) -> list[int]:
-    """An amount in proportion to some parts; whole numbers that add up to it."""
-    result, before, taken = [], 0, 0
-    for part in parts:
-        before += part
-        reached = amount * before // total if total else 0
-        result.append(reached - taken)
-        taken = reached
-    return result
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """What late ranks themselves waited for since they last met who waits for them; sorted by ``of``.
+
+    Attributes:
+        of: place of the station at which a rank is waited for. station: where that rank waited. length_ns: how long.
+    """
+
+    of: Int64
+    station: Int64
+    length_ns: Int64
+
+
+@dataclass(frozen=True, slots=True)
+class _Charge:
+    """How waits are shared over an excess.
+
+    Attributes:
+        until: per station and kind, the excess of all kinds up to it.
+        held: what of it was waiting.
+    """
+
+    until: Int64
+    held: _Held
+
+    def shares(self, stations: Int64, amount: Int64) -> Int64:
+        """Per given station and kind, what is charged of its amount; nothing for waits, which are handed on."""
+        until = self.until[stations]
+        reached = _part(amount[stations, None], until, until[:, -1:])
+        shares = np.diff(reached, axis=1, prepend=0)
+        shares[:, _WAIT] = 0
+        return shares
+
+    def hand_on(self, stations: Int64, amount: Int64, passed: Int64) -> None:
+        """Add what of the amounts of some stations was itself waiting to the stations where that was."""
+        total = self.until[stations, -1]
+        waited = np.where(
+            total > 0, amount[stations] - _part(amount[stations], self.until[stations, _WAIT - 1], total), 0
+        )
+        stations, waited = stations[waited > 0], waited[waited > 0]
+        low, high = (np.searchsorted(self.held.of, stations, side=side) for side in ("left", "right"))
+        pairs, count = ranges(low, high), high - low
+        until = np.cumsum(self.held.length_ns[pairs])
+        ends = np.cumsum(count)
+        before = np.repeat(np.append(0, until)[ends - count], count)
+        whole = np.repeat(np.append(0, until)[ends], count) - before
+        reached = _part(np.repeat(waited, count), until - before, whole)
+        first = np.zeros(len(pairs), dtype=bool)
+        first[(ends - count)[count > 0]] = True
+        share = np.where(first, reached, np.diff(reached, prepend=0))
+        np.add.at(passed, self.held.station[pairs], share)
+
+
+_WHOLE = 1 << 31
+"""Below it the product of two numbers is exact."""
+
+
+def _part(amount: Int64, part: Int64, total: Int64) -> Int64:
+    """``amount * part // total``, exact for parts of a total of any size; 0 of no total."""
+    total = np.maximum(total, 1)
+    times, rest = np.divmod(amount, total)
+    exact = rest if total.max(initial=0) < _WHOLE else rest.astype(object)
+    return np.asarray(times * part + (exact * part // total).astype(np.int64), dtype=np.int64)
+
+
+def _excess(stations: _Stations) -> tuple[Int64, _Held]:
+    """What each late rank did longer since it and who waits for it last met, by kind; and its waits since."""
+    mine, theirs = stations.before.copy(), stations.late_before.copy()
+    of, station, length = [], [], []
+
+    def hold(waiting: Int64, until: Int64 | int = 0) -> None:
+        """Note the waits of late ranks at the stations that they have been followed back to."""
+        where = theirs[waiting]
+        of.append(waiting)
+        station.append(where)
+        length.append(stations.wait_ns[where] - until)
+
+    met = np.zeros(len(mine), dtype=bool)
+    open_ = np.flatnonzero(stations.late != NONE)
+    while len(open_ := open_[(mine[open_] != NONE) & (theirs[open_] != NONE)]):
+        same = stations.last_met(mine[open_], theirs[open_]) != MISSING
+        met[open_[same]] = True
+        open_ = open_[~same]
+        later = stations.level[mine[open_]] >= stations.level[theirs[open_]]
+        mine[open_[later]] = stations.before[mine[open_[later]]]
+        hold(open_[~later])
+        theirs[open_[~later]] = stations.before[theirs[open_[~later]]]
+    sums = stations.late_sums - stations.own_sums
+    since = stations.last_met(mine[met], theirs[met])
+    sums[met] += stations.own_sums[mine[met]] - stations.own_sums[theirs[met]]
+    # At the meeting each had waited since it arrived.
+    sums[met, _WAIT] += stations.arrival_ns[theirs[met]] - stations.arrival_ns[mine[met]]
+    hold(np.flatnonzero(met), since - stations.arrival_ns[theirs[met]])
+    open_ = np.flatnonzero((stations.late != NONE) & ~met)
+    while len(open_ := open_[theirs[open_] != NONE]):
+        hold(open_)
+        theirs[open_] = stations.before[theirs[open_]]
+    parts = [np.concatenate(each) for each in (of, station, length)]
+    kept = np.flatnonzero(parts[2] > 0)
+    kept = kept[np.argsort(parts[0][kept], kind="stable")]
+    return np.maximum(sums, 0), _Held(*(each[kept] for each in parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,48 +208,35 @@ class _Stations:
         rank: place of its rank. level: of its latest meeting in the graph, which all that it rests on is below.
         arrival_ns, wait_ns: when its rank arrives, and until the last one has.
         before: the station before it that its arrival rests on; ``NONE`` for none.
-        meetings: numbers of its meetings. ready_ns: per meeting, when the last has arrived.
+        meetings: numbers of its meetings, a column for each, ``NONE`` where it has fewer. ready_ns: per meeting, when
+            the last has arrived.
         late: node of the arrival that it waits for; ``NONE`` where its last meeting lacks members.
         late_rank: place of the rank of that. late_before: the station that this arrival rests on.
         late_sums, own_sums: of the time by kind of that rank until then, and of the own rank until it arrives.
     """
 
-    rank: Sequence[int]
-    level: Sequence[int]
-    arrival_ns: Sequence[int]
-    wait_ns: Sequence[int]
-    before: Sequence[int]
-    meetings: Sequence[frozenset[int]]
+    rank: Int64
+    level: Int64
+    arrival_ns: Int64
+    wait_ns: Int64
+    before: Int64
+    meetings: Int64
     ready_ns: Int64
-    late: Sequence[int]
-    late_rank: Sequence[int]
-    late_before: Sequence[int]
+    late: Int64
+    late_rank: Int64
+    late_before: Int64
     late_sums: Int64
     own_sums: Int64
 
-    def excess(self, one: int) -> tuple[list[int], dict[int, int]]:
-        """What the late rank did longer since the two last met, by kind; and its waits since, by station."""
-        mine, theirs = self.before[one], self.late_before[one]
-        held: dict[int, int] = {}
-        while NONE not in (mine, theirs) and not self.meetings[mine] & self.meetings[theirs]:
-            if self.level[mine] >= self.level[theirs]:
-                mine = self.before[mine]
-            else:
-                held[theirs] = self.wait_ns[theirs]
-                theirs = self.before[theirs]
-        sums = [late - own for late, own in zip(self.late_sums[one].tolist(), self.own_sums[one].tolist(), strict=True)]
-        if NONE not in (mine, theirs):
-            met = max(int(self.ready_ns[meeting]) for meeting in self.meetings[mine] & self.meetings[theirs])
-            both = zip(sums, self.own_sums[theirs].tolist(), self.own_sums[mine].tolist(), strict=True)
-            sums = [each - late + own for each, late, own in both]
-            # At the meeting each had waited since it arrived.
-            sums[_WAIT] += self.arrival_ns[theirs] - self.arrival_ns[mine]
-            held[theirs] = self.arrival_ns[theirs] + self.wait_ns[theirs] - met
-        else:
-            while theirs != NONE:
-                held[theirs] = self.wait_ns[theirs]
-                theirs = self.before[theirs]
-        return [max(each, 0) for each in sums], {station: length for station, length in held.items() if length > 0}
+    def last_met(self, one: Int64, other: Int64) -> Int64:
+        """When the last came to the last meeting of which both of two stations are part; ``MISSING`` for none."""
+        result = np.full(len(one), MISSING)
+        for mine in self.meetings.T:
+            for theirs in self.meetings.T:
+                same = (mine[one] == theirs[other]) & (mine[one] != NONE)
+                ready = self.ready_ns[mine[one[same]]]
+                result[same] = np.where(result[same] == MISSING, ready, np.maximum(result[same], ready))
+        return result
 
 
 def _stations(step: StepWork, times: Sequence[Times]) -> _Stations:
@@ -185,34 +259,38 @@ def _stations(step: StepWork, times: Sequence[Times]) -> _Stations:
     if step.members.partial is not None:
         late = np.where(step.members.partial[meeting_of - step.base[-1]], NONE, late)
     return _Stations(
-        (np.searchsorted(step.base, kernel, side="right") - 1).tolist(),
-        level[meeting_of].tolist(),
-        ends[arrival].tolist(),
-        (ready - ends[arrival]).tolist(),
-        last[arrival].tolist(),
+        np.searchsorted(step.base, kernel, side="right") - 1,
+        level[meeting_of],
+        ends[arrival],
+        ready - ends[arrival],
+        last[arrival],
         meetings,
         ends[step.base[-1] :],
-        late.tolist(),
-        (np.searchsorted(step.base, late, side="right") - 1).tolist(),
-        last[late].tolist(),
+        late,
+        np.searchsorted(step.base, late, side="right") - 1,
+        last[late],
         sums[late],
         sums[arrival],
     )
 
 
-def _joined(step: StepWork) -> tuple[Int64, Int64, list[frozenset[int]]]:
+def _joined(step: StepWork) -> tuple[Int64, Int64, Int64]:
     """Nodes of the kernels that meet others and of their arrivals, and the numbers of their meetings."""
-    kernels, arrivals = [], []
-    numbers: list[frozenset[int]] = []
+    kernels, arrivals, entries = [], [], []
+    joined = 0
     for place, work in enumerate(step.works):
         kernels.append(step.base[place] + work.segment[work.joined])
         arrivals.append(step.base[place] + work.arrivals + np.arange(len(work.joined)))
         mine = step.members.of(place)
-        of = np.searchsorted(work.joined, step.members.kernel[mine])
-        found: list[list[int]] = [[] for _ in work.joined]
-        for number, meeting in zip(of.tolist(), step.members.meeting[mine].tolist(), strict=True):
-            found[number].append(meeting)
-        numbers += map(frozenset, found)
+        of = joined + np.searchsorted(work.joined, step.members.kernel[mine])
+        entries.append(np.stack([of, step.members.meeting[mine]]))
+        joined += len(work.joined)
+    of, meeting = np.concatenate([np.empty((2, 0), np.int64), *entries], axis=1)
+    order = np.argsort(of, kind="stable")
+    of, meeting = of[order], meeting[order]
+    nth = np.arange(len(of)) - np.searchsorted(of, of)
+    numbers = np.full((joined, int(nth.max(initial=0)) + 1), NONE)
+    numbers[of, nth] = meeting
     return np.concatenate(kernels), np.concatenate(arrivals), numbers
 
 
