@@ -30,6 +30,9 @@ from traceviz_dag.simulate import JobSettings, simulate
 
 JOB = JobSettings(tp=2, pp=4, dp=2, layers=8, microbatches=8, iterations=1, seed=3)
 
+_APART_NS = 1_001
+"""By how much the clocks of two copies differ."""
+
 _JOINED = ("dp", "edp")
 """Dimensions whose communications have members in all copies."""
 
@@ -58,11 +61,19 @@ class Copies:
 
     def kernels(self, rank: int, columns: Sequence[str]) -> pa.Table:
         """One rank's kernels."""
-        return self.stored.kernels(rank % self.own, columns)
+        return self._on_its_clock(self.stored.kernels(rank % self.own, columns), rank // self.own)
 
     def synchronizations(self, rank: int) -> pa.Table:
         """One rank's synchronisations."""
-        return self.stored.synchronizations(rank % self.own)
+        return self._on_its_clock(self.stored.synchronizations(rank % self.own), rank // self.own)
+
+    def _on_its_clock(self, table: pa.Table, copy: int | pa.Array) -> pa.Table:
+        """Each copy has a clock of its own: no two ranks have the same times."""
+        for name in ("start_ns", "launch_start_ns", "window_start_ns", "window_end_ns"):
+            if name in table.column_names:
+                moved = pc.add(table[name], pc.multiply(copy, _APART_NS))
+                table = table.set_column(table.column_names.index(name), name, moved)
+        return table
 
     def hidden_waits(self, rank: int) -> Sequence[int]:
         """One rank's waits for its GPU that need not be."""
@@ -74,7 +85,8 @@ class Copies:
 
     def windows(self) -> pa.Table:
         """The windows of all ranks."""
-        return self._copied(self.stored.windows(), ("rank",))
+        copied = self._copied(self.stored.windows(), ("rank",))
+        return self._on_its_clock(copied, pc.divide(copied["rank"].cast(pa.int64()), self.own))
 
     def collectives(self) -> pa.Table:
         """The members of all communications."""

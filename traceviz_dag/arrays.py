@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,10 @@ UInt64 = npt.NDArray[np.uint64]
 Float64 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_Record = TypeVar("_Record", bound="DataclassInstance")
 _Integer = TypeVar("_Integer", bound=np.integer)
 
 NONE = -1
@@ -36,6 +41,27 @@ def distinct(values: npt.NDArray[_Integer]) -> npt.NDArray[_Integer]:
     # Equal ones often follow one another, and few are left to sort.
     ordered = np.sort(values[np.append(True, values[1:] != values[:-1])] if len(values) else values)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+
+
+class Shared:
+    """Keeps equal arrays once: those of ranks that run the same program are mostly equal."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, list[np.ndarray]] = {}
+
+    def of(self, value: _Record) -> _Record:
+        """The same record with arrays, read-only, of which an equal one is known replaced by that."""
+        arrays = ((field.name, getattr(value, field.name)) for field in fields(value))
+        return replace(value, **{name: self._one(array) for name, array in arrays if isinstance(array, np.ndarray)})
+
+    def _one(self, array: np.ndarray) -> np.ndarray:
+        alike = self._known.setdefault(hash(array.tobytes()), [])
+        for known in alike:
+            if known.dtype == array.dtype and np.array_equal(known, array):
+                return known
+        array.flags.writeable = False
+        alike.append(array)
+        return array
 
 
 def ranges(lows: Int64, highs: Int64) -> Int64:

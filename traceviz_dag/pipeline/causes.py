@@ -31,7 +31,7 @@ from traceviz_dag.analyze.causes.step_work import Members, StepWork, step_work
 from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import optional_integers
-from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.arrays import NONE, Int64, Shared
 from traceviz_dag.classify.topology.tables import ordinals_of
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import NoEvidenceError
@@ -188,14 +188,14 @@ def _each_step(
 def _ranked_step(
     source: Source, windows: Mapping[int, tuple[int, int]], collectives: pa.Table, messages: pa.Table, number: int
 ) -> RankedStep:
-    placed, has_gpu = {}, False
+    placed, has_gpu, shared = {}, False, Shared()
     known = _known_dimensions(collectives)
     # One table after the other: those of all ranks together are larger than all that is made of them.
     for rank in source.ranks:
         table = kernels_of_step(source.kernels(rank, KERNEL_COLUMNS), number) if rank in windows else None
         if table is not None and table.num_rows:
             has_gpu |= CPU_DEVICE not in pc.unique(table["device"].cast(pa.string())).to_pylist()
-            placed[rank] = rank_kernels(_with_dimensions(table, known.get(rank)))
+            placed[rank] = shared.of(rank_kernels(_with_dimensions(table, known.get(rank))))
     if not placed:
         raise NoEvidenceError("no rank has kernels in this step")
     if not has_gpu:
@@ -215,7 +215,7 @@ def _ranked_step(
         joined, surely = (np.unique(each.kernel[each.rank == place]) for each in (members, fewer))
         hidden = source.hidden_waits(rank)
         of_host = host_waits(mine, synchronizations[rank], hidden), windows[rank], source.pauses(rank)
-        works.append(_work(mine, edges, joined, *of_host))
+        works.append(shared.of(_work(mine, edges, joined, *of_host)))
         loose.append(works[-1] if fewer is members else _work(mine, edges, surely, *of_host))
         tight.append(works[-1])
         if lacks_launches(mine):

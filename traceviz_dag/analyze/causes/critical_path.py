@@ -73,7 +73,7 @@ def critical_path(step: StepWork, times: Sequence[Times]) -> CriticalPath:
     """Follow the path from the end of the longest rank's step back to its begin."""
     durations, lags = step.weights(times)
     ends = step.graph.ends(durations, lags)
-    binding = step.graph.binding(ends, lags)
+    binding, waited_for = step.graph.binding(ends, lags), step.waited_for
     longest = step.longest(ends)
     begin = int(ends[step.base[longest] + step.works[longest].sections])
     node = int(step.base[longest] + step.works[longest].end)
@@ -86,7 +86,7 @@ def critical_path(step: StepWork, times: Sequence[Times]) -> CriticalPath:
             if now > begin:
                 rows.append((place, NONE, CAUSES.index(PathCause.LATE_BEGIN), begin, now - begin, NONE))
             break
-        source, kind = int(step.waited_for[edge]), int(step.kind[edge])
+        source, kind = int(waited_for[edge]), int(step.kind[edge])
         if place < len(step.works):
             local = node - int(step.base[place])
             evidence = int(step.evidence[edge])

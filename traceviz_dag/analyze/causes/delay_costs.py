@@ -242,20 +242,20 @@ class _Stations:
 def _stations(step: StepWork, times: Sequence[Times]) -> _Stations:
     durations, lags = step.weights(times)
     ends = step.graph.ends(durations, lags)
-    binding = step.graph.binding(ends, lags)
+    binding, waited_for = step.graph.binding(ends, lags), step.waited_for
     level = step.graph.level
     kernel, arrival, meetings = _joined(step)
-    meeting_of = step.waited_for[binding[kernel]]
+    meeting_of = waited_for[binding[kernel]]
     ready = ends[meeting_of]
-    parent = np.where(binding == NO_EDGE, NONE, step.waited_for[np.where(binding == NO_EDGE, 0, binding)])
+    parent = np.where(binding == NO_EDGE, NONE, waited_for[np.where(binding == NO_EDGE, 0, binding)])
     parent[kernel] = arrival
     pieces = _pieces(step, times, ends, binding, parent)
     pieces[kernel, _COMMUNICATION] = ends[kernel] - ready
     pieces[kernel, _WAIT] = ready - ends[arrival]
-    station = np.full(step.graph.nodes, NONE)
-    station[kernel] = np.arange(len(kernel))
-    sums, last = _along(parent, level, pieces, station)
-    late = step.waited_for[binding[meeting_of]]
+    last = np.full(step.graph.nodes, NONE)
+    last[kernel] = np.arange(len(kernel))
+    _sum_up(parent, level, pieces, last)
+    late = waited_for[binding[meeting_of]]
     if step.members.partial is not None:
         late = np.where(step.members.partial[meeting_of - step.base[-1]], NONE, late)
     return _Stations(
@@ -269,8 +269,8 @@ def _stations(step: StepWork, times: Sequence[Times]) -> _Stations:
         late,
         np.searchsorted(step.base, late, side="right") - 1,
         last[late],
-        sums[late],
-        sums[arrival],
+        pieces[late],
+        pieces[arrival],
     )
 
 
@@ -294,9 +294,8 @@ def _joined(step: StepWork) -> tuple[Int64, Int64, Int64]:
     return np.concatenate(kernels), np.concatenate(arrivals), numbers
 
 
-def _along(parent: Int64, level: Int64, pieces: Int64, station: Int64) -> tuple[Int64, Int64]:
-    """Per node, the sums of the pieces up to it on its rank, and the last station there, itself included."""
-    sums, last = pieces.copy(), station.copy()
+def _sum_up(parent: Int64, level: Int64, sums: Int64, last: Int64) -> None:
+    """Add to each node's piece and station those up to it on its rank: sums of pieces, and the last station there."""
     order = np.argsort(level, kind="stable")
     bounds = np.flatnonzero(np.diff(level[order], prepend=-1, append=level.max(initial=0) + 1))
     for low, high in pairwise(bounds.tolist()):
@@ -304,7 +303,6 @@ def _along(parent: Int64, level: Int64, pieces: Int64, station: Int64) -> tuple[
         nodes = nodes[parent[nodes] != NONE]
         sums[nodes] += sums[parent[nodes]]
         last[nodes] = np.where(last[nodes] == NONE, last[parent[nodes]], last[nodes])
-    return sums, last
 
 
 def _pieces(step: StepWork, times: Sequence[Times], ends: Int64, binding: Int64, parent: Int64) -> Int64:

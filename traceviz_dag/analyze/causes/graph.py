@@ -146,10 +146,12 @@ class Graph:
             ``NO_EDGE`` for nodes that wait for nothing.
         """
         arrivals = ends[self.waited_for] if lags is None else ends[self.waited_for] + lags[self.number]
-        waiting = np.repeat(np.arange(len(self.first)), np.diff(self.first, append=len(self.source)))
-        best = np.lexsort((self.number, -arrivals, waiting))
         result = np.full(self.nodes, NO_EDGE, np.int64)
-        result[self.order[self.nodes - len(self.first) :]] = self.number[best[self.first]]
+        if len(self.first):
+            last = np.maximum.reduceat(arrivals, self.first)
+            among = arrivals == np.repeat(last, np.diff(self.first, append=len(self.source)))
+            given = np.minimum.reduceat(np.where(among, self.number, len(self.number)), self.first)
+            result[self.order[self.nodes - len(self.first) :]] = given
         return result
 
 

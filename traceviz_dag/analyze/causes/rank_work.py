@@ -14,7 +14,7 @@ synchronisation also has a *lag*: what passed between the latest of all it waite
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from traceviz_dag.analyze.causes.kernel_edges import INFERRED, KernelEdges
 from traceviz_dag.analyze.causes.rank_kernels import RankKernels
-from traceviz_dag.arrays import NONE, Bool, Int64
+from traceviz_dag.arrays import NONE, Bool, Int8, Int64
 from traceviz_dag.read.events import MISSING
 
 
@@ -110,8 +110,8 @@ class RankWork:
     untold: Int64
     waiting: Int64
     waited_for: Int64
-    kind: Int64
-    evidence: Int64
+    kind: Int8
+    evidence: Int8
     lag: Int64
 
     @property
@@ -188,12 +188,12 @@ def rank_work(
         paused[kernels.kernel_id == kernel_id] = length
     gpu_end = int(kernels.end_ns.max(initial=window[0]))
     host_end = window[1] if window[1] != gpu_end else int(section_ns[-1])
-    end = max(window[1], gpu_end)
+    end, none = max(window[1], gpu_end), np.empty(0, np.int64)
     work = RankWork(
         kernels, _lags(kernels, edges, np.where(launched, ready, MISSING), window[0]), launch, first, segment,
         joined, section[first], section_ns, _section_lags(kernels, waits, section_ns),
         np.append(False, waits.hidden), paused, window[0], end,
-        edges.unknown, edges.untold, *(np.empty(0, np.int64) for _ in range(5)),
+        edges.unknown, edges.untold, none, none, none.astype(np.int8), none.astype(np.int8), none,
     )  # fmt: skip
     return _with_edges(work, edges, waits, host_end)
 
@@ -267,12 +267,11 @@ def _with_edges(work: RankWork, edges: KernelEdges, waits: HostWaits, host_end: 
         (np.array([work.end]), np.array([work.end - 1]), EdgeKind.END, _ORDER, host_end - work.section_ns[-1:]),
         (np.full(len(final), work.end), final, EdgeKind.END, _ORDER, 0),
     ]  # fmt: skip
-    columns = [
-        np.concatenate([np.broadcast_to(np.asarray(part[column]), len(part[0])) for part in parts]).astype(np.int64)
+    waiting, waited_for, kind, evidence, lag = (
+        np.concatenate([np.broadcast_to(np.asarray(part[column]), len(part[0])) for part in parts])
         for column in range(5)
-    ]
-    return RankWork(
-        kernels, work.lag_ns, work.launch_ns, first, segment, work.joined, work.section, work.section_ns,
-        work.section_lag_ns, work.section_hidden, work.paused_ns, work.start_ns, work.end_ns,
-        work.unknown, work.untold, *columns,
+    )
+    return replace(
+        work, waiting=waiting.astype(np.int64), waited_for=waited_for.astype(np.int64), kind=kind.astype(np.int8),
+        evidence=evidence.astype(np.int8), lag=lag.astype(np.int64),
     )  # fmt: skip

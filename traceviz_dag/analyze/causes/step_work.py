@@ -16,7 +16,7 @@ import numpy as np
 from traceviz_dag.analyze.causes.graph import NEVER_LATE, CircleError, Graph, graph_of
 from traceviz_dag.analyze.causes.rank_offsets import rank_offsets
 from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
-from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.arrays import Bool, Int8, Int64
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 
@@ -83,7 +83,7 @@ class StepWork:
             be compared with.
         base: node at which each rank's nodes begin, and the number of the first meeting.
         members: of the meetings.
-        graph: of all nodes; kind, evidence, lag: per edge, as given to the graph.
+        graph: of all nodes; kind, evidence: per edge, as given to the graph.
         begin_ns: when the first rank begins its step, per set of ranks that can be compared, on the common clock.
     """
 
@@ -94,12 +94,24 @@ class StepWork:
     base: Int64
     members: Members
     graph: Graph
-    waiting: Int64
-    waited_for: Int64
-    kind: Int64
-    evidence: Int64
-    lag: Int64
+    kind: Int8
+    evidence: Int8
     begin_ns: Int64
+
+    @property
+    def waiting(self) -> Int64:
+        """Per edge, as given to the graph, the node that waits."""
+        return self._as_given(self.graph.waiting)
+
+    @property
+    def waited_for(self) -> Int64:
+        """Per edge, as given to the graph, the node that it waits for."""
+        return self._as_given(self.graph.waited_for)
+
+    def _as_given(self, values: Int64) -> Int64:
+        result = np.empty_like(values)
+        result[self.graph.number] = values
+        return result
 
     def times(self) -> tuple[Times, ...]:
         """The times as measured, rank by rank."""
@@ -176,7 +188,7 @@ class StepWork:
     def weights(self, times: Sequence[Times]) -> tuple[Int64, Int64]:
         """What the nodes take, and what passes on the edges, with the given times."""
         durations = np.zeros(self.graph.nodes, np.int64)
-        lags = np.zeros(len(self.waiting), np.int64)
+        lags = np.zeros(len(self.kind), np.int64)
         edge = 0
         for place, (work, mine) in enumerate(zip(self.works, times, strict=True)):
             behind = suffixes(work, mine)
@@ -291,9 +303,9 @@ def step_work(ranks: Sequence[int], works: Sequence[RankWork], members: Members)
     nodes = int(base[-1] + members.meeting.max(initial=-1) + 1)
     all_waiting = np.concatenate([*waiting, meeting, kernel_node])
     all_waited_for = np.concatenate([*waited_for, arrival_node, meeting])
-    own = np.concatenate([np.empty(0, np.int64), *(work.kind for work in works)])
-    kinds = [np.full(len(end), kind) for kind in (EdgeKind.ARRIVAL, EdgeKind.TRANSFER)]
-    evidence = np.concatenate([*(work.evidence for work in works), np.full(2 * len(end), _ORDER)])
+    kinds = [np.full(len(end), kind, np.int8) for kind in (EdgeKind.ARRIVAL, EdgeKind.TRANSFER)]
+    kind = np.concatenate([*(work.kind for work in works), *kinds])
+    evidence = np.concatenate([*(work.evidence for work in works), np.full(2 * len(end), _ORDER, np.int8)])
     begin = np.array([work.start_ns for work in works], np.int64) - offset
     earliest = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(earliest, together, begin)
@@ -302,10 +314,8 @@ def step_work(ranks: Sequence[int], works: Sequence[RankWork], members: Members)
     except CircleError as error:
         raise NoEvidenceError(_circle_in_words(error, ranks, works, base)) from error
     return StepWork(
-        tuple(ranks), tuple(works), offset, together, base, members, graph,
-        all_waiting, all_waited_for, np.concatenate([own, *kinds]), evidence,
-        np.concatenate([*(work.lag for work in works), np.zeros(2 * len(end), np.int64)]), earliest[together],
-    )  # fmt: skip
+        tuple(ranks), tuple(works), offset, together, base, members, graph, kind, evidence, earliest[together]
+    )
 
 
 _CIRCLE_SHOWN = 6

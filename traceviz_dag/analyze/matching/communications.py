@@ -23,7 +23,7 @@ from traceviz_dag.analyze.matching.operations import (
     operation_of,
     reduced_type,
 )
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int8, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension, Kind, StepEvidence
 
@@ -163,7 +163,7 @@ def nullable(values: Int64) -> pa.Array:
     return pa.array(values, mask=values == MISSING)
 
 
-def word_column(codes: Int64, words: Sequence[str | None]) -> pa.DictionaryArray:
+def word_column(codes: Int64 | Int8, words: Sequence[str | None]) -> pa.DictionaryArray:
     """A dictionary column; a negative code and the word None are NULL."""
     known = sorted({word for word in words if word is not None})
     place = np.array([-1 if word is None else known.index(word) for word in words] + [-1], dtype=np.int32)
