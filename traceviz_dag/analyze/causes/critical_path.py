@@ -69,14 +69,22 @@ class CriticalPath:
     entered_by: Int64
 
 
-def critical_path(step: StepWork, times: Sequence[Times]) -> CriticalPath:
-    """Follow the path from the end of the longest rank's step back to its begin."""
+def critical_path(
+    step: StepWork, times: Sequence[Times], node: int | None = None, begin: int | None = None
+) -> CriticalPath:
+    """Follow the path from the end of the longest rank's step back to its begin.
+
+    Args:
+        node: from whose end instead. begin: until when instead, from the begin of the first rank's step.
+    """
     durations, lags = step.weights(times)
     ends = step.graph.ends(durations, lags)
     binding, waited_for = step.graph.binding(ends, lags), step.waited_for
     longest = step.longest(ends)
-    begin = int(ends[step.base[longest] + step.works[longest].sections])
-    node = int(step.base[longest] + step.works[longest].end)
+    if begin is None:
+        begin = int(ends[step.base[longest] + step.works[longest].sections])
+    if node is None:
+        node = int(step.base[longest] + step.works[longest].end)
     now = int(ends[node])
     rows: list[tuple[int, int, int, int, int, int]] = []
     while True:

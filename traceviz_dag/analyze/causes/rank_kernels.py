@@ -58,6 +58,7 @@ class RankKernels:
         by_grid: whether memory bounds it and its grid shows how much it has to do.
         in_elements, out_elements: of its message; ``MISSING`` where unknown.
         latency_ns: what passes at least from a launch to the start of its kernel.
+        queues: device and stream behind each number of ``stream``.
     """
 
     kernel_id: Int64
@@ -88,6 +89,7 @@ class RankKernels:
     latency_ns: int
     dimensions: tuple[str, ...]
     categories: tuple[str, ...]
+    queues: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.kernel_id)
@@ -121,8 +123,10 @@ def rank_kernels(table: pa.Table) -> RankKernels:
     Args:
         table: of one rank, columns ``KERNEL_COLUMNS``.
     """
-    device, _ = codes(table, "device")
-    stream = number_groups(device, optional_integers(table, "stream"))[1]
+    device, devices = codes(table, "device")
+    numbers = optional_integers(table, "stream")
+    of_queue, stream = number_groups(device, numbers)
+    queues = zip(device[of_queue].tolist(), numbers[of_queue].tolist(), strict=True)
     order = np.lexsort((integers(table, "kernel_id"), integers(table, "start_ns"), stream))
     table, stream = table.take(pa.array(order)), stream[order]
     start = integers(table, "start_ns")
@@ -163,6 +167,7 @@ def rank_kernels(table: pa.Table) -> RankKernels:
         latency_ns=max(0, int(np.quantile(waited, _USUAL_LATENCY, method="lower"))) if len(waited) else 0,
         dimensions=tuple(dimensions),
         categories=tuple(categories),
+        queues=tuple(f"{[*devices, None][one]} {number}" for one, number in queues),
     )
 
 

@@ -73,7 +73,7 @@ class Times:
     host_end_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StepWork:
     """All ranks of a step and their graph.
 
@@ -198,7 +198,7 @@ class StepWork:
         count = len(self.members.rank)
         begins = np.cumsum([0, *(len(mine.duration_ns) for mine in times)])
         of_kernel = np.concatenate([np.empty(0, np.int64), *(mine.duration_ns for mine in times)])
-        lags[edge + count :] = of_kernel[begins[self.members.rank] + self.members.kernel]
+        lags[edge + count : edge + 2 * count] = of_kernel[begins[self.members.rank] + self.members.kernel]
         return durations, lags
 
     def lengths(self, ends: Int64) -> Int64:
@@ -272,11 +272,17 @@ def _fill_edge_lags(result: Int64, work: RankWork, times: Times, behind: Int64) 
     result[kinds[EdgeKind.END]] = times.host_end_ns
 
 
-def step_work(ranks: Sequence[int], works: Sequence[RankWork], members: Members) -> StepWork:
+def step_work(
+    ranks: Sequence[int],
+    works: Sequence[RankWork],
+    members: Members,
+    further: tuple[Int64, Int64, Int64] | None = None,
+) -> StepWork:
     """Tie the work of all ranks together.
 
     Args:
         ranks: their numbers, ascending; works: the work of each, whose ``joined`` are the kernels of ``members``.
+        further: kind, waiting and waited_for of edges between nodes of different places.
 
     Raises:
         NoEvidenceError: some work waits for itself; its kernels are named.
@@ -301,11 +307,13 @@ def step_work(ranks: Sequence[int], works: Sequence[RankWork], members: Members)
         arrival_node[mine] = base[place] + work.arrivals + np.searchsorted(work.joined, members.kernel[mine])
     meeting = base[-1] + members.meeting
     nodes = int(base[-1] + members.meeting.max(initial=-1) + 1)
-    all_waiting = np.concatenate([*waiting, meeting, kernel_node])
-    all_waited_for = np.concatenate([*waited_for, arrival_node, meeting])
+    more_kinds, more_waiting, more_waited_for = further or (np.empty(0, np.int64),) * 3
+    all_waiting = np.concatenate([*waiting, meeting, kernel_node, more_waiting])
+    all_waited_for = np.concatenate([*waited_for, arrival_node, meeting, more_waited_for])
     kinds = [np.full(len(end), kind, np.int8) for kind in (EdgeKind.ARRIVAL, EdgeKind.TRANSFER)]
-    kind = np.concatenate([*(work.kind for work in works), *kinds])
-    evidence = np.concatenate([*(work.evidence for work in works), np.full(2 * len(end), _ORDER, np.int8)])
+    kind = np.concatenate([*(work.kind for work in works), *kinds, more_kinds.astype(np.int8)])
+    by_order = np.full(2 * len(end) + len(more_kinds), _ORDER, np.int8)
+    evidence = np.concatenate([*(work.evidence for work in works), by_order])
     begin = np.array([work.start_ns for work in works], np.int64) - offset
     earliest = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(earliest, together, begin)
