@@ -31,11 +31,11 @@ from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
-from traceviz_dag.pipeline.causes import RankedStep, causes_tables, ranked_steps
+from traceviz_dag.pipeline.causes import RankedStep, causes_tables, ranked_steps, steady_steps
 from traceviz_dag.pipeline.findings import stored_verdict
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.simulate import JobSettings, simulate
-from traceviz_dag.simulate.settings import ContextExchange, Edges, Era, Faults, Graphs, Recompute
+from traceviz_dag.simulate.settings import ContextExchange, Edges, Era, Faults, Graphs, Layout, Recompute
 
 JOBS = {
     "1f1b": small(pp=2, dp=2, layers=4),
@@ -98,6 +98,45 @@ def test_the_replay_gives_every_kernel_back_and_the_path_is_the_step(job, name):
         assert min(each.min() for each in slack) == 0
         for place, kernel in zip(path.rank.tolist(), path.kernel.tolist(), strict=True):
             assert kernel < 0 or slack[place][kernel] <= 0
+
+
+def test_joined_steps_give_every_kernel_back_and_their_path_is_the_period():
+    steps = steady_steps(analysed_at(traces_of("two_steps")))
+    work, times = steps.steady.work, steps.steady.times
+    ends = work.replay(times)
+    for place, each in enumerate(work.works):
+        last = np.append(each.first[1:], len(each.kernels)) - 1
+        low = work.base[place]
+        replayed = ends[low : low + each.segments] + work.begin_ns[place] + work.offset_ns[place]
+        np.testing.assert_array_equal(replayed, each.kernels.end_ns[last])
+    segments = steps.path_segments()
+    assert pc.sum(segments["duration_ns"]).as_py() == steps.steady.period_ns
+    assert steps.numbers[1] in segments["step"].unique().to_pylist()
+
+
+@pytest.mark.long
+def test_what_is_gained_in_a_period_comes_true(tmp_path):
+    settings = small(pp=2, dp=2, layers=4, iterations=3, layout=Layout.TORCH_PROFILE, faults=Faults(slow_gpu=1))
+    period = {}
+    for name, job in {"slow": settings, "fixed": replace(settings, faults=Faults())}.items():
+        simulate(job, tmp_path / name, workers=1)
+        with iterations_at(tmp_path / name, tmp_path / f"{name}_home") as iterations:
+            steady = steady_steps(iterations).steady
+            period[name] = steady.period_ns
+            if name == "slow":
+                edits = [[one.fix_rank(1)] for one in steady.steps]
+                found = steady.predict(edits)
+                alone = [one.predict(*mine).gain_ns for one, mine in zip(steady.steps, edits, strict=True)]
+    assert found.gain_ns == pytest.approx(period["slow"] - period["fixed"], rel=0.1)
+    assert found.gain_low_ns <= min(alone) and max(alone) <= found.gain_high_ns
+
+
+def test_what_does_not_follow_one_another_is_not_joined(job):
+    iteration = job("1f1b")
+    with pytest.raises(NoEvidenceError, match="needs two training steps that follow one another, and there is one"):
+        steady_steps([iteration])
+    with pytest.raises(NoEvidenceError, match="pass between two of the steps"):
+        steady_steps([iteration, iteration])
 
 
 @pytest.mark.parametrize("name", ["interleaved", "clocks apart"])

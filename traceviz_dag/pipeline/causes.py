@@ -18,6 +18,7 @@ from traceviz_dag.analyze.causes.causes_tables import (
     refused_what_if,
     what_if_table,
 )
+from traceviz_dag.analyze.causes.chained import Steady
 from traceviz_dag.analyze.causes.critical_imbalance import critical_imbalance
 from traceviz_dag.analyze.causes.critical_path import critical_path
 from traceviz_dag.analyze.causes.delay_costs import delay_costs_table
@@ -83,6 +84,13 @@ class Source(Protocol):
 
     def windows(self) -> pa.Table:
         """The table ``overlap`` of the ranks that are counted, with a column ``rank``."""
+
+
+class StoredSource(Source, Protocol):
+    """The same with the tables that are made across ranks."""
+
+    def table(self, name: str) -> pa.Table:
+        """One of its tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +171,51 @@ def ranked_steps(source: Source, collectives: pa.Table, messages: pa.Table) -> I
         if isinstance(ranked, NoEvidenceError):
             raise ranked
         yield ranked
+
+
+@dataclass(frozen=True, slots=True)
+class SteadySteps:
+    """Training steps of several iterations that follow one another, and the iteration of each.
+
+    Attributes:
+        steady: their replay. ranked, sources: per step.
+    """
+
+    steady: Steady
+    ranked: tuple[RankedStep, ...]
+    sources: tuple[StoredSource, ...]
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """The first and the last step."""
+        return self.ranked[0].number, self.ranked[-1].number
+
+    def path_segments(self) -> pa.Table:
+        """The critical path of the steady periods, as the table ``path_segments`` has that of a step."""
+        path, ranks, parts = self.steady.work.steady_path(self.steady.times), len(self.ranked[0].stages), []
+        for place, (ranked, source) in enumerate(zip(self.ranked, self.sources, strict=True)):
+            modules = partial(source.kernels, columns=_MODULE_COLUMNS)
+            mine = path.only(path.rank // ranks == place, less=place * ranks)
+            parts.append(path_segments(ranked.step, mine, ranked.stages, ranked.number, modules))
+        return pa.concat_tables(parts).unify_dictionaries()
+
+
+def steady_steps(sources: Sequence[StoredSource]) -> SteadySteps:
+    """The steps of iterations as one chain.
+
+    Args:
+        sources: in the order of iterations.
+
+    Raises:
+        NoEvidenceError: a step cannot be replayed, or the steps cannot be joined; see ``chained``.
+    """
+    found = [
+        (ranked, source)
+        for source in sources
+        for ranked in ranked_steps(source, source.table("collectives"), source.table("messages"))
+    ]
+    ranked, of = zip(*found, strict=True) if found else ((), ())
+    return SteadySteps(Steady([one.what_if() for one in ranked]), ranked, of)
 
 
 def replayable_steps(source: Source, collectives: pa.Table, messages: pa.Table) -> Iterator[RankedStep]:

@@ -9,9 +9,10 @@ how the others begin.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -34,13 +35,15 @@ class ChainedWork(StepWork):
 
     Attributes:
         steps: how many. late_ns: per place, how long after the first rank of its step the rank begins it.
-        gap_ns: per place of the steps after the first, from the end of the rank's step before on the host to its begin.
+        gap_ns: per place of the steps after the first, from the end of the rank's step before on the host to its begin;
+            from the step's own end where it ends with its GPU (``by_gpu``).
         sooner: per place, kernels before which less passes once the step before counts, and by how much, ns.
     """
 
     steps: int = 1
     late_ns: tuple[int, ...] = ()
     gap_ns: tuple[int, ...] = ()
+    by_gpu: tuple[bool, ...] = ()
     sooner: tuple[tuple[Int64, Int64], ...] = ()
 
     def weights(self, times: Sequence[Times]) -> tuple[Int64, Int64]:
@@ -54,7 +57,8 @@ class ChainedWork(StepWork):
         taken = np.array(self.late_ns[ranks:], np.int64) - durations[begins]
         durations[begins] = 0
         gap = np.array(self.gap_ns, np.int64)
-        ended = np.array([mine.host_end_ns for mine in times[:count]], np.int64)
+        both = zip(times[:count], self.by_gpu, strict=True)
+        ended = np.array([0 if by_gpu else mine.host_end_ns for mine, by_gpu in both], np.int64)
         first = len(lags) - count - sum(len(kernels) for kernels, _ in self.sooner)
         lags[first : first + count] = ended + np.maximum(gap - taken, np.minimum(gap, 0))
         return durations, lags
@@ -95,10 +99,13 @@ def chained(steps: Sequence[StepWork]) -> ChainedWork:
     offset = np.concatenate([step.offset_ns for step in steps])
     base = np.cumsum([0, *(work.nodes for work in works)])
     begin = np.array([work.start_ns for work in works], np.int64) - offset
-    ended = np.array([_host_end(work) for work in works], np.int64) - offset
-    gap = begin[count:] - ended[:-count]
+    by_gpu = [_ends_with_gpu(work) for work in works[:-count]]
+    ended = np.array([_host_end(work) for work in works[:-count]], np.int64) - offset[:-count]
+    gap = begin[count:] - ended
     first = base[count:-1] + np.array([work.sections for work in works[count:]], np.int64)
-    last = base[:-1][:-count] + np.array([work.end - 1 for work in works[:-count]], np.int64)
+    last = base[:-1][:-count] + np.array(
+        [work.end - (not gpu) for work, gpu in zip(works, by_gpu, strict=False)], np.int64
+    )
     streams = [_NO_STREAMS] * count
     streams += [
         _streams(before, work, int(offset[place + count] - offset[place]))
@@ -116,6 +123,7 @@ def chained(steps: Sequence[StepWork]) -> ChainedWork:
         steps=len(steps),
         late_ns=tuple(late.tolist()),
         gap_ns=tuple(gap.tolist()),
+        by_gpu=tuple(by_gpu),
         sooner=tuple((each.kernel, each.sooner_ns) for each in streams),
     )
 
@@ -138,8 +146,17 @@ def _check(steps: Sequence[StepWork]) -> None:
                 )
 
 
+def _ends_with_gpu(work: RankWork) -> bool:
+    """Whether a rank's step was cut where its last kernel ends, so that its host's end is not known; see
+    ``rank_work``."""
+    gpu_end = int(work.kernels.end_ns.max(initial=work.start_ns))
+    return work.end_ns == gpu_end and int(work.lag[work.by_kind[EdgeKind.END]][0]) == 0
+
+
 def _host_end(work: RankWork) -> int:
-    """When a rank's step ends on its host, on its clock."""
+    """When a rank's step ends on its host, on its clock; with its GPU where that is not known."""
+    if _ends_with_gpu(work):
+        return work.end_ns
     return int(work.section_ns[-1] + work.lag[work.by_kind[EdgeKind.END]][0])
 
 
@@ -234,5 +251,18 @@ class Steady:
         undecided = next((each.undecided for each in alone if each.undecided is not None), None)
         return Prediction(tuple(edits[0]), self.period_ns, gain, low, high, error, None, undecided)
 
+    def usual(self, rows: Iterable[Mapping[str, Any]]) -> list[list[Edit]]:
+        """The edits of rows of table ``what_if``, each once, for each of the steps."""
+        keys = dict.fromkeys((row["edit"], row["rank"], row["dimension"], row["ranks"], row["factor"]) for row in rows)
+        return [[_edit(one, *key) for one in self.steps] for key in keys]
+
     def _period(self, times: Sequence[Times]) -> int:
         return self.work.period_ns(self.work.replay(times))
+
+
+def _edit(
+    step: WhatIf, name: str, rank: int | None, dimension: str | None, ranks: str | None, factor: float | None
+) -> Edit:
+    if factor is not None and dimension is not None:
+        return step.faster(dimension, factor)
+    return step.named(name, rank, dimension, ranks)

@@ -9,7 +9,7 @@ would be arbitrary: all complete chains are equally long.)
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from traceviz_dag.analyze.causes.graph import NO_EDGE
 from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times, suffixes
-from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.arrays import NONE, Bool, Int64
 from traceviz_dag.read.events import MISSING
 
 _ORDER = EVIDENCES.index("order")
@@ -67,6 +67,11 @@ class CriticalPath:
     start_ns: Int64
     duration_ns: Int64
     entered_by: Int64
+
+    def only(self, which: Bool, less: int) -> CriticalPath:
+        """Some segments, their ranks' places lower by ``less``."""
+        rank, *others = (getattr(self, field.name)[which] for field in fields(self))
+        return CriticalPath(rank - less, *others)
 
 
 def critical_path(

@@ -39,6 +39,12 @@ RecordsOption = Annotated[
 ]
 
 
+SteadyOption = Annotated[
+    bool,
+    typer.Option("--steady", help="Join the steps of all iterations, which follow one another: their steady period."),
+]
+
+
 def refuse_both(path: Path | None, run: str | None, iteration: int | None) -> None:
     """Let nobody name traces beside records.
 
@@ -112,6 +118,32 @@ def untold_waits(run: str, iteration: int, unknown: Mapping[str, Any] | None) ->
 def place(iteration: StoredIteration) -> dict[str, Any]:
     """Run and iteration, and what of it was not read, as the first columns of every row."""
     return {"run": iteration.run, "iteration": iteration.iteration, **iteration.completeness.as_json()}
+
+
+def by_run(iterations: Sequence[StoredIteration]) -> list[list[StoredIteration]]:
+    """The iterations of each run, in order."""
+    runs: dict[str, list[StoredIteration]] = {}
+    for each in sorted(iterations, key=lambda one: one.iteration):
+        runs.setdefault(each.run, []).append(each)
+    return list(runs.values())
+
+
+def place_of_all(iterations: Sequence[StoredIteration]) -> dict[str, Any]:
+    """``place`` of iterations of one run that are answered together: that of the last, and the numbers of all."""
+    partial = next((each for each in iterations if each.completeness.partial), iterations[-1])
+    told = {**place(iterations[-1]), **partial.completeness.as_json()}
+    return {**told, "iterations": [each.iteration for each in iterations]}
+
+
+def print_steady(iterations: Sequence[StoredIteration], text: str) -> None:
+    """Print the title of steps that are joined, and below it what limits the last of them."""
+    from traceviz_dag.analyze.wording import numbered
+
+    last = iterations[-1]
+    marks = (each.completeness.mark for each in iterations)
+    mark = next((f"{each} · " for each in marks if each), "")
+    named = numbered("iteration", [each.iteration for each in iterations])
+    print_limit(f"{last.run} · {named} · {mark}{text}", last.lead, f"This verdict is of iteration {last.iteration}.")
 
 
 def blame_statement(row: LateRank) -> str:

@@ -16,16 +16,21 @@ from traceviz_dag.commands.common.across import (
     RecordsOption,
     RulesOption,
     RunOption,
+    SteadyOption,
+    by_run,
     chosen_iterations,
     end_untold,
     heading,
     place,
+    place_of_all,
     print_lead,
+    print_steady,
     refuse_both,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, print_wrapped
 from traceviz_dag.commands.critical_path.of_records import critical_path_of_records
+from traceviz_dag.errors import NoEvidenceError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,22 +62,34 @@ def critical_path(
     records: RecordsOption = None,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
+    steady: SteadyOption = False,
     json: JsonOption = False,
 ) -> None:
     """Show the critical path: what limits the step time, nanosecond by nanosecond, over all ranks.
 
     It follows the step back from its end, always to what came last. Each nanosecond is a kernel's run, a transfer, the
     host's or a lag of one rank, never a wait; the parts add up to the step. What shortening a part would gain is
-    another question, since another path may then be the longest: ask traceviz what-if.
+    another question, since another path may then be the longest: ask traceviz what-if. Steps that follow one another
+    have a path from the end of the first to that of the last, too (--steady).
     """
     if records is not None:
         refuse_both(path, run, iteration)
+        if steady:
+            raise UsageError("--steady is for traces; records hold whole steps")
         critical_path_of_records(records, json)
         return
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
-        answers = [_answer(each) for each in iterations]
+        if steady:
+            answers = [_steady(several) for several in by_run(iterations)]
+        else:
+            answers = [_answer(each) for each in iterations]
         if json:
             print_json(answers)
+        elif steady:
+            for several, answer in zip(by_run(iterations), answers, strict=True):
+                print_steady(several, _steady_statement(answer))
+                if answer["certain"]:
+                    _print_profiles(several[-1], answer, "of the periods")
         else:
             for each, answer in zip(iterations, answers, strict=True):
                 _print(each, answer)
@@ -109,6 +126,35 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
         "critical_imbalance": _imbalance(iteration),
         "legs": path_legs(segments),
     }
+
+
+def _steady(iterations: Sequence[StoredIteration]) -> dict[str, Any]:
+    """The critical path of the steady periods of iterations of one run."""
+    from traceviz_dag.analyze.causes.path_legs import path_legs
+    from traceviz_dag.lake.across_ranks_views import PROFILED_BY
+    from traceviz_dag.pipeline.causes import steady_steps
+
+    where = place_of_all(iterations)
+    try:
+        steps = steady_steps(iterations)
+    except NoEvidenceError as error:
+        told: dict[str, Any] = {"certain": False, "reason": str(error), "steps": None, "period_ns": None, "legs": []}
+        return {**where, **told, **{name: [] for name in PROFILED_BY}}
+    segments = steps.path_segments()
+    return {
+        **where,
+        **{"certain": True, "reason": None, "steps": len(steps.ranked), "period_ns": steps.steady.period_ns},
+        **_profiles(iterations[-1], segments, PROFILED_BY),
+        "legs": path_legs(segments),
+    }
+
+
+def _steady_statement(answer: dict[str, Any]) -> str:
+    if answer["period_ns"] is None:
+        return "no steady period"
+    periods = answer["steps"] - 1
+    count = "steady period" if periods == 1 else f"{periods} steady periods, each"
+    return f"{count} {milliseconds(answer['period_ns'])} ms; {_runs_on(answer, 'its' if periods == 1 else 'their')}"
 
 
 def _profiles(
@@ -195,13 +241,18 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
     print_lead(iteration, _statement(answer), RELATIONS["critical path"])
     for line in (_critical(answer), _seen(answer), *([_unmatched(answer)] if answer["unmatched"] else [])):
         print_wrapped(line, 4, "  ")
+    _print_profiles(iteration, answer)
+    _print_imbalance(answer["critical_imbalance"])
+
+
+def _print_profiles(iteration: StoredIteration, answer: dict[str, Any], share: str = "of the step") -> None:
     answer = answer | {"rank": sorted(answer["rank"], key=lambda row: iteration.lead.place(row["rank"]))}
     for name, title in _TITLES.items():
         if name == "stage" and all(row[name] is None for row in answer[name]):
             continue
         print_table(
             title,
-            [name, "ms", "of the step"],
+            [name, "ms", share],
             [
                 [
                     row[name] if name in _NUMBERS else activity(row[name]),
@@ -213,14 +264,13 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
         )
         if name == "cause":
             _print_hosts(answer)
-    _print_imbalance(answer["critical_imbalance"])
 
 
 def _print_hosts(answer: dict[str, Any]) -> None:
     from traceviz_dag.analyze.findings.verdict import NOTABLE
 
-    rows = answer["hosts"]
-    if sum(row["path_ns"] for row in rows) < NOTABLE * answer["step_ns"]:
+    rows = answer.get("hosts", [])
+    if not rows or sum(row["path_ns"] for row in rows) < NOTABLE * answer["step_ns"]:
         return
     print_table(
         "Hosts on the path: time until each launch, by what launches",
@@ -253,17 +303,18 @@ def _print_imbalance(rows: Sequence[dict[str, Any]]) -> None:
 
 def _statement(answer: dict[str, Any]) -> str:
     """How long the step is, and which rank has most of the path."""
+    length = milliseconds(answer["step_ns"])
+    if answer["steps"] == 1:
+        return f"step {length} ms to its last kernel; {_runs_on(answer, 'its')}"
+    return f"{answer['steps']} steps, {length} ms together, each to its last kernel; {_runs_on(answer, 'their')}"
+
+
+def _runs_on(answer: dict[str, Any], whose: str) -> str:
     ranks: Sequence[dict[str, Any]] = answer["rank"]
     first = ranks[0]
-    length = milliseconds(answer["step_ns"])
-    steps = (
-        f"step {length} ms to its last kernel; its"
-        if answer["steps"] == 1
-        else f"{answer['steps']} steps, {length} ms together, each to its last kernel; their"
-    )
     others = f", on {len(ranks)} ranks in all" if len(ranks) > 1 else " and on no other"
     return (
-        f"{steps} critical path runs on rank {first['rank']} for {milliseconds(first['path_ns'])} ms "
+        f"{whose} critical path runs on rank {first['rank']} for {milliseconds(first['path_ns'])} ms "
         f"({wording.percent(first['share'])}){others}"
     )
 

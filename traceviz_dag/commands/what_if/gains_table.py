@@ -12,25 +12,29 @@ from traceviz_dag.analyze.findings.verdict import Lead
 from traceviz_dag.commands.common.output import milliseconds, percent, print_table, shown
 
 
-def print_gains(heading: Callable[[str], None], rows: Sequence[dict[str, Any]], lead: Lead | None = None) -> None:
+def print_gains(
+    heading: Callable[[str], None], rows: Sequence[dict[str, Any]], lead: Lead | None = None, steady: str | None = None
+) -> None:
     """Print edits, the largest gain first.
 
     Args:
         heading: prints a statement below what is spoken of. rows: of ``over_steps``. lead: whose fixes come
-            before all others.
+            before all others. steady: instead of the step, what the rows are of: a steady period.
     """
     if not rows:
-        heading("nothing can be predicted")
+        heading(f"{steady}; nothing can be predicted" if steady else "nothing can be predicted")
         return
     step_ns, steps = max((row["step_ns"], row["steps"]) for row in rows)
     several = f"{steps} steps, {milliseconds(step_ns)} ms together, each"
-    heading(f"{f'step {milliseconds(step_ns)} ms' if steps == 1 else several} to its last kernel")
+    heading(steady or f"{f'step {milliseconds(step_ns)} ms' if steps == 1 else several} to its last kernel")
+    steps = 1 if steady else steps
+    of = "period" if steady else "step"
     edits, first = {row["edit"] for row in rows}, ""
     if lead is not None and lead.edits and len(rows) > 1:
         rows, first = lead.fixes_first(rows), ", those of the findings first"
     print_table(
         f"Gains in ms{', each edit alone' * (TOGETHER not in edits)}{first}; they do not add up",
-        ["edit", "gain", "of step", "at least", "at most", "step then", *(["steps"] * (steps > 1))],
+        ["edit", "gain", f"of {of}", "at least", "at most", f"{of} then", *(["steps"] * (steps > 1))],
         [
             [
                 named_edit(row),

@@ -15,14 +15,18 @@ from traceviz_dag.commands.common.across import (
     RecordsOption,
     RulesOption,
     RunOption,
+    SteadyOption,
+    by_run,
     chosen_iterations,
     end_untold,
     place,
+    place_of_all,
     print_lead,
+    print_steady,
     refuse_both,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json
+from traceviz_dag.commands.common.output import milliseconds, print_json
 from traceviz_dag.commands.what_if.gains_table import print_gains
 from traceviz_dag.commands.what_if.of_records import what_if_of_records
 from traceviz_dag.commands.what_if.wanted import Wanted, listed, once, speed
@@ -85,6 +89,7 @@ def what_if(
     schedule: Annotated[
         str | None, typer.Option(help="Run another schedule: 1f1b, interleaved or interleaved-overlapped.")
     ] = None,
+    steady: SteadyOption = False,
     records: RecordsOption = None,
     run: RunOption = None,
     iteration: IterationOption = None,
@@ -96,8 +101,8 @@ def what_if(
 
     Without an edit, it ranks the usual ones. Several edits are predicted one by one and together; their gains do not
     add up. Another number of micro-batches or another schedule makes the order of the work anew. The error bar spans
-    replays with the measured delays of the host and without any, and all training steps. Gains are ceilings. Records
-    give the slowdown of the job, too.
+    replays with the measured delays of the host and without any, and all training steps. Gains are ceilings. Steps
+    that follow one another show a steady period, too (--steady). Records give the slowdown of the job.
     """
     flags = {
         **{"even_layers": even_layers, "equal_stages": equal_stages, "no_jitter": no_jitter},
@@ -123,11 +128,17 @@ def what_if(
         raise UsageError(f"--microbatches {microbatches}: a step has at least one")
     if records is not None:
         refuse_both(path, run, iteration)
+        if steady:
+            raise UsageError("--steady is for traces; records hold whole steps")
         what_if_of_records(records, json, wanted)
         return
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = []
-        for each in iterations:
+        for several in by_run(iterations) if steady else ():
+            answers.append(_steady(several, wanted))
+            if not json:
+                print_gains(partial(print_steady, several), answers[-1]["rows"], several[-1].lead, answers[-1]["of"])
+        for each in () if steady else iterations:
             rows, reason = _predicted(each, wanted) if wanted else _stored(each)
             answers.append({**place(each), "certain": reason is None, "reason": reason, "rows": rows})
             if not json:
@@ -140,11 +151,46 @@ def what_if(
     end_untold(answers)
 
 
+def _steady(iterations: Sequence[StoredIteration], wanted: Wanted) -> dict[str, Any]:
+    """Edits and what they gain in each steady period of iterations of one run."""
+    from traceviz_dag.pipeline.causes import steady_steps
+
+    rows: list[dict[str, Any]] = []
+    reason, period = None, "no steady period"
+    try:
+        steps = steady_steps(iterations)
+        steady = steps.steady
+        first, last = steps.numbers
+        period = (
+            f"steady period {milliseconds(steady.period_ns)} ms, from the end of step {first} to that of step {last}"
+        )
+        if wanted:
+            _check_ranks(iterations[-1], wanted)
+            each = [wanted.edits(one, iterations[-1].sets_of_ranks) for one in steady.steps]
+            single = [list(edits) for edits in zip(*each, strict=True)]
+            choices = [[[edit] for edit in edits] for edits in single] + ([each] if len(single) > 1 else [])
+        else:
+            stored = (row for one in iterations for row in one.table("what_if").to_pylist() if row["refusal"] is None)
+            choices = [[[edit] for edit in edits] for edits in steady.usual(stored)]
+        for choice in choices:
+            try:
+                rows.append(steady.predict(choice).as_row())
+            except NoEvidenceError as error:
+                reason = reason or str(error)
+    except NoEvidenceError as error:
+        reason = str(error)
+    told = over_steps(rows)
+    for row in told:
+        row["steps"] = len(steps.ranked)
+    reason = reason if wanted or not told else None
+    return {**place_of_all(iterations), "certain": reason is None, "reason": reason, "of": period, "rows": told}
+
+
 def _flat(answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """A row for each edit of each iteration; one without an edit where nothing can be predicted, with the reason."""
     rows = []
     for answer in answers:
-        where = {name: value for name, value in answer.items() if name != "rows"}
+        where = {name: value for name, value in answer.items() if name not in ("rows", "of")}
         rows += [
             {**where, **row}
             for row in answer["rows"] or [dict.fromkeys((*EDIT_COLUMNS, "steps", *SUMMED_COLUMNS, *MEAN_COLUMNS))]
@@ -162,16 +208,8 @@ def _stored(iteration: StoredIteration) -> tuple[list[dict[str, Any]], str | Non
 
 def _predicted(iteration: StoredIteration, wanted: Wanted) -> tuple[list[dict[str, Any]], str | None]:
     from traceviz_dag.pipeline.causes import ranked_steps
-    from traceviz_dag.pipeline.completeness import ranks_in_words
 
-    asked = [(f"--{name.replace('_', '-')}", ranks) for name, ranks in wanted.together]
-    for option, ranks in (("--fix-rank", wanted.ranks), ("--fix-link", wanted.links), *asked):
-        unknown = sorted(set(ranks) - set(iteration.ranks))
-        if unknown:
-            raise UsageError(
-                f"{option} {unknown[0]}: no such rank was read of {iteration.run} {iteration.iteration}; "
-                f"there are {ranks_in_words(iteration.ranks)}"
-            )
+    _check_ranks(iteration, wanted)
     rows: list[dict[str, Any]] = []
     reason = None
     try:
@@ -186,6 +224,20 @@ def _predicted(iteration: StoredIteration, wanted: Wanted) -> tuple[list[dict[st
     except NoEvidenceError as error:
         reason = str(error)
     return over_steps(rows), reason if rows or reason else _NO_STEP
+
+
+def _check_ranks(iteration: StoredIteration, wanted: Wanted) -> None:
+    """Refuse edits of ranks that were not read."""
+    from traceviz_dag.pipeline.completeness import ranks_in_words
+
+    asked = [(f"--{name.replace('_', '-')}", ranks) for name, ranks in wanted.together]
+    for option, ranks in (("--fix-rank", wanted.ranks), ("--fix-link", wanted.links), *asked):
+        unknown = sorted(set(ranks) - set(iteration.ranks))
+        if unknown:
+            raise UsageError(
+                f"{option} {unknown[0]}: no such rank was read of {iteration.run} {iteration.iteration}; "
+                f"there are {ranks_in_words(iteration.ranks)}"
+            )
 
 
 _NO_STEP = "no training step is known"
