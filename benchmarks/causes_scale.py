@@ -3,7 +3,8 @@
 Run: ``python -m benchmarks.causes_scale 64 256 1024``. A job of 16 ranks is simulated and analysed once. Larger jobs
 are copies of its tables: each is a data-parallel replica, whose data-parallel communications have the members of all
 copies, and whose other communications and messages stay within the copy. So every copy takes the same time; the work is
-that of so many ranks, but a real job's ranks would differ. Each size runs in a separate process.
+that of so many ranks, but a real job's ranks would differ. With ``--long`` each rank has 11,000 kernels instead of 800.
+Each size runs in a separate process.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from traceviz_dag.pipeline.causes import causes_tables
 from traceviz_dag.simulate import JobSettings, simulate
 
 JOB = JobSettings(tp=2, pp=4, dp=2, layers=8, microbatches=8, iterations=1, seed=3)
+
+LONG = replace(JOB, layers=64, microbatches=16)
 
 _APART_NS = 1_001
 """By how much the clocks of two copies differ."""
@@ -157,11 +160,12 @@ def main() -> int:
     """Measure the sizes that are asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("ranks", type=int, nargs="*", default=[64, 256, 1024])
+    parser.add_argument("--long", action="store_true", help="ranks with 11,000 kernels each")
     given = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        simulate(JOB, folder / "job", workers=1)
+        simulate(LONG if given.long else JOB, folder / "job", workers=1)
         analysed = context.Process(target=analyse, args=(folder,))
         analysed.start()
         analysed.join()

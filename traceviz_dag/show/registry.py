@@ -120,7 +120,7 @@ OWN_KINDS = (
         "wait_map",
         Scope.ACROSS_RANKS,
         "who waits for whom",
-        ("collectives", "rank_clocks", "findings"),
+        ("collectives", "rank_clocks", "delay_costs", "findings"),
         f"{_FIGURES}.wait_map:draw_wait_map",
     ),
     FigureKind(

@@ -72,14 +72,14 @@ def draw_wait_map(source: TableSource) -> Figure | None:
     ranks = np.unique(optional_integers(collectives, "rank"))
     step_ns = step_time(source.table("overlap", WINDOW_COLUMNS))
     late = {row["rank"]: row for row in rows_of(late_ranks(collectives, step_ns), LateRank)}
-    lead = lead_in(source)
+    lead, costs = lead_in(source), _delay_costs(source)
     rows = map_rows(waits, ranks, [*lead.ranks, *(rank for rank, row in late.items() if row["blamed"])])
     panels = wait_panels(waits, rows)
     edges = class_edges(panels)
     height = min(max(_MAP_HEIGHT / len(rows), _LOWEST_ROW), _HIGHEST_ROW)
     with typography():
         page = open_page(
-            _caption(source, collectives, waits, step_ns, late, rows, panels, edges, lead),
+            _caption(source, collectives, waits, step_ns, late, costs, rows, panels, edges, lead),
             _HEADING + len(rows) * height,
             axis_height=0.36,
         )
@@ -87,7 +87,7 @@ def draw_wait_map(source: TableSource) -> Figure | None:
         for panel, across in zip(panels, panel_widths([panel.total_ns for panel in panels]), strict=True):
             _draw_panel(page, panel, edges, (left, across), height)
             left += across + GAP
-        _label_rows(page, waits, rows, late, height, lead)
+        _label_rows(page, waits, rows, late, costs, height, lead)
     return page.figure
 
 
@@ -149,18 +149,34 @@ def _runs(mask: npt.NDArray[np.bool_]) -> tuple[Float64, Float64, Float64]:
     return row.astype(np.float64), first.astype(np.float64), last.astype(np.float64)
 
 
+def _delay_costs(source: TableSource) -> Counter[int]:
+    """What the waits that each rank first caused cost all ranks, through chains; empty where nothing shows it."""
+    table = source.table("delay_costs", ("rank", "cost_ns"))
+    costs: Counter[int] = Counter()
+    for rank, cost in zip(*(optional_integers(table, name).tolist() for name in ("rank", "cost_ns")), strict=True):
+        costs[rank] += cost
+    return costs
+
+
 def _label_rows(
-    page: Page, waits: pa.Table, rows: Sequence[MapRow], late: Mapping[int, LateRank], height: float, lead: Lead
+    page: Page,
+    waits: pa.Table,
+    rows: Sequence[MapRow],
+    late: Mapping[int, LateRank],
+    costs: Counter[int],
+    height: float,
+    lead: Lead,
 ) -> None:
     size = max(min(LABEL, 0.8 * height * POINTS_PER_INCH), 4.5)
     waited: Counter[int] = Counter()
     for rank, wait in zip(optional_integers(waits, "rank").tolist(), _waits(waits).tolist(), strict=True):
         waited[rank] += wait
-    page.text(page.right, page.top + 0.25, "waits · makes wait", SMALL, palette.QUIET_INK)
+    makes = "costs others" if costs else "makes wait"
+    page.text(page.right, page.top + 0.25, f"waits · {makes}", SMALL, palette.QUIET_INK)
     for number, row in enumerate(rows):
         blamed = any(late[rank]["blamed"] or rank in lead.faults for rank in row.ranks)
         y = _HEADING + (number + 0.5) * height
-        own = max(late[rank]["own_ns"] for rank in row.ranks)
+        own = max(costs[rank] if costs else late[rank]["own_ns"] for rank in row.ranks)
         mean = sum(waited[rank] for rank in row.ranks) // len(row.ranks)
         page.row_label(y, row.label, colour=palette.ATTENTION if blamed else palette.INK, size=size)
         page.row_measures(y, f"{duration(mean)} · {duration(own)}", min(size, SMALL), blamed)
@@ -176,6 +192,7 @@ def _caption(
     waits: pa.Table,
     step_ns: int | None,
     late: Mapping[int, LateRank],
+    costs: Counter[int],
     rows: Sequence[MapRow],
     panels: Sequence[WaitPanel],
     edges: Sequence[int],
@@ -196,13 +213,15 @@ def _caption(
             place(source),
             *([finding] if lead.faults else []),
             f"{len(late)} ranks, {waits.num_rows:,} parts in matched communications",
-            *([f"{share(total, time)} of their time is waiting", "a delay is not a saving"] if blamed else []),
+            *([f"{share(total, time)} of their time is waiting"] if blamed else []),
+            *(["costs: waits of all ranks, through chains to their first cause"] if costs else []),
+            *(["a delay is not a saving"] if blamed or costs else []),
             *([f"rows of {folded} ranks are shared, those with similar waits in one"] if folded else []),
             *([statement.replace(" us ", " µs ")] if facts["solved"] else []),
         ],
         warnings=[*lost_ranks(source), *warnings],
         legend=[LegendGroup("wait", list(_legend(panels, edges)))],
-        footer="tables collectives, rank_clocks, findings",
+        footer=f"tables collectives, rank_clocks, {'delay_costs, ' * bool(costs)}findings",
         note="a column: one communication of the rank, by its number in the dimension"
         + ("; mean where several share a cell" if several else ""),
     )
