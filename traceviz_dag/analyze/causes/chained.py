@@ -48,8 +48,7 @@ class ChainedWork(StepWork):
 
     def weights(self, times: Sequence[Times]) -> tuple[Int64, Int64]:
         """What the nodes take, and what passes on the edges, with the given times."""
-        each = [_sooner(mine, *of_step) for mine, of_step in zip(times, self.sooner, strict=True)]
-        durations, lags = StepWork.weights(self, each)
+        durations, lags = StepWork.weights(self, times)
         count = len(self.gap_ns)
         ranks = len(self.ranks) - count
         begins = self._begins()[ranks:]
@@ -62,6 +61,10 @@ class ChainedWork(StepWork):
         first = len(lags) - count - sum(len(kernels) for kernels, _ in self.sooner)
         lags[first : first + count] = ended + np.maximum(gap - taken, np.minimum(gap, 0))
         return durations, lags
+
+    def behind_each_other(self, times: AllTimes) -> AllTimes:
+        """The times as measured, without what kernels waited for the step before: that follows from the graph."""
+        return tuple(_sooner(mine, *of_step) for mine, of_step in zip(times, self.sooner, strict=True))
 
     def period_ns(self, ends: Int64) -> int:
         """The steady period: from the end of the first step to that of the last, for each step after the first."""
@@ -220,7 +223,7 @@ class Steady:
         """
         self.steps = tuple(what_ifs)
         self.work = chained([one.step for one in what_ifs])
-        self.times: AllTimes = tuple(mine for one in what_ifs for mine in one.times)
+        self.times = self.work.behind_each_other(tuple(mine for one in what_ifs for mine in one.times))
         self.period_ns = self._period(self.times)
         self._free_ns = self._period(without_lags(self.times))
 
@@ -237,8 +240,9 @@ class Steady:
             raise NoEvidenceError("another order of the work is predicted for single steps only")
         alone = [one.predict(*mine) for one, mine in zip(self.steps, edits, strict=True)]
         times: list[Times] = []
-        for one, mine in zip(self.steps, edits, strict=True):
-            edited = one.times
+        count = len(self.steps[0].step.ranks)
+        for place, mine in enumerate(edits):
+            edited = self.times[place * count : (place + 1) * count]
             for edit in mine:
                 edited = edit.apply(edited)
             times += edited
