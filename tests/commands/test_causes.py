@@ -220,6 +220,28 @@ def test_another_order_shows_the_step_for_each_micro_batch_and_a_refusal_costs_n
     assert "several model chunks in a stage, and the job has one" in found[0]["reason"]
 
 
+def test_steps_in_a_row_are_answered_together_and_one_alone_is_said_to_be_one():
+    home = home_of("two_steps")
+    (path,) = rows("critical-path", "--home", home, "--steady")
+    assert path["steps"] == 2 and path["period_ns"] > 0
+    for profile in ("cause", "rank", "stage", "category"):
+        assert sum(row["path_ns"] for row in path[profile]) == path["period_ns"]
+    edits = rows("what-if", "--home", home, "--steady")
+    assert {row["step_ns"] for row in edits} == {path["period_ns"]}
+    stored = open_lake(home).query("SELECT DISTINCT edit, rank, dimension FROM what_if WHERE refusal IS NULL")
+    assert {(row["edit"], row["rank"], row["dimension"]) for row in edits} == {
+        tuple(row.values()) for row in stored.to_pylist()
+    }
+    assert all(row["gain_low_ns"] <= row["gain_ns"] <= row["gain_high_ns"] for row in edits)
+    together = rows("what-if", "--home", home, "--steady", "--hide=dp", "--equal-stages")
+    assert [row["edit"] for row in together if row["edit"] == "together"] == ["together"]
+    _, output, _ = ask("what-if", "--home", home, "--steady")
+    assert f"steady period {path['period_ns'] / 1e6:,.3f} ms, from the end of step" in output.replace("\n  ", " ")
+    for command in ("what-if", "critical-path"):
+        code, _, line = ask(command, "--home", home_of("slow_rank"), "--steady")
+        assert code == 2 and "needs two training steps that follow one another, and there is one" in line
+
+
 def test_a_limit_cuts_the_print_and_not_the_json():
     home = home_of("slow_rank")
     whole = rows("what-if", "--home", home, "--limit", 2)
