@@ -293,6 +293,24 @@ CUT_WINDOWS = {
     for cut, (changes, edges) in CUTS.items()
 }
 
+HYBRIDEP = replace(EXPERTS, dispatcher=Dispatcher.HYBRIDEP)
+WIDE_HYBRIDEP = replace(SMALL, tp=2, dp=4, ep=4, dispatcher=Dispatcher.HYBRIDEP)
+CURRENT: dict[str, dict[str, JobSettings]] = {
+    "stacks": {
+        "experts over HybridEP": HYBRIDEP,
+        "experts over HybridEP, tp2 etp2 ep4": WIDE_HYBRIDEP,
+        "combined 1F1B, HybridEP": replace(COMBINED, dispatcher=Dispatcher.HYBRIDEP),
+    },
+    "no stacks": {
+        "experts over HybridEP": replace(HYBRIDEP, stacks=False),
+        "experts over HybridEP, tp2 etp2 ep4": replace(WIDE_HYBRIDEP, stacks=False),
+        "combined 1F1B, HybridEP": replace(COMBINED, dispatcher=Dispatcher.HYBRIDEP, stacks=False),
+    },
+    "nsys": {"experts over HybridEP": replace(NSYS, pp=2, dp=2, ep=2, dispatcher=Dispatcher.HYBRIDEP)},
+    "no stacks, no groups": {"experts over HybridEP": replace(HYBRIDEP, stacks=False)},
+}
+"""What has come to Megatron in 2026; at the end of the matrix, so that the jobs before keep their seeds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -377,6 +395,7 @@ def matrix() -> list[Configuration]:
     ]
     rows += [("subsets", name, settings, ranks) for name, (settings, ranks) in SUBSETS.items()]
     rows += [("cut windows", name, settings, None) for name, settings in CUT_WINDOWS.items()]
+    rows += [(part, name, settings, None) for part, jobs in CURRENT.items() for name, settings in jobs.items()]
     return [
         Configuration(part, name, replace(settings, seed=101 + index), ranks)
         for index, (part, name, settings, ranks) in enumerate(rows)

@@ -310,6 +310,31 @@ def test_a_stream_of_one_known_group_shows_the_kernels_without_metadata(tmp_path
     assert table.category.tolist() == ["fwd_communication"] * 2
 
 
+def test_hybridep_moves_tokens_of_experts_and_plans_and_permutes_on_its_own(tmp_path):
+    groups = [
+        {"pg_name": "1", "pg_desc": "EXPERT_MODEL_PARALLEL_GROUP", "pg_size": 2, "ranks": [0, 2]},
+        {"pg_name": "2", "pg_desc": "EXPERT_TENSOR_PARALLEL_GROUP", "pg_size": 2, "ranks": [0, 1]},
+    ]
+    file = KinetoFile(world_size=4, groups=groups)
+    megatron_step(file)
+    file.python("megatron/core/transformer/moe/fused_a2a.py(90): hybrid_ep_dispatch", 1_310, 1_890)
+    names = (
+        "void ag_nvl_kernel<1024>(void**, void*, int, long*)",
+        "void hybrid_ep::scan<512, 108, 8, 1, 2>(bool const*)",
+        "void permute_preprocessing_kernel<256, 32>(bool*, int*)",
+        "void hybrid_ep::device_sync_kernel<8>(unsigned int*, unsigned int*)",
+        "void hybrid_ep::dispatch_kernel<unsigned short>(hybrid_ep::dispatch_kernel_param_t<unsigned short>)",
+        "void permute_kernel<512, unsigned short, float, float>(unsigned short*)",
+    )
+    for number, name in enumerate(names):
+        file.kernel(name, 1_400 + 20 * number, 1_410 + 20 * number, launched=1_350 + 20 * number)
+    table = kernels(file, tmp_path)
+    moves = ["ep", None, None, "ep", "ep", None]
+    assert table.dimension.astype(object).where(table.dimension.notna(), None).tolist() == moves
+    assert table.kind.tolist() == ["communication" if dimension else "computation" for dimension in moves]
+    assert set(table.phase) == {"forward"} and set(table.microbatch) == {0}
+
+
 def test_ambiguous_rank_sets_stay_unknown_with_their_candidates(tmp_path):
     groups = [
         {"pg_name": "1", "pg_desc": "undefined", "pg_size": 2, "ranks": [0, 1]},

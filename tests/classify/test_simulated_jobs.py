@@ -7,7 +7,18 @@ from functools import cache
 
 import pytest
 
-from benchmarks.accuracy import COMBINED, INTERLEAVED, NSYS_PIPELINE, OLD, PIPELINE, SMALL, Configuration, Score, run
+from benchmarks.accuracy import (
+    COMBINED,
+    CURRENT,
+    INTERLEAVED,
+    NSYS_PIPELINE,
+    OLD,
+    PIPELINE,
+    SMALL,
+    Configuration,
+    Score,
+    run,
+)
 from tests.sets import fast
 from traceviz_dag.simulate.settings import Faults, Graphs, Recompute
 
@@ -26,6 +37,8 @@ JOBS = {
     "combined_without_stacks": Configuration(
         "no stacks", "combined, overlapped P2P", replace(COMBINED, stacks=False, overlap_p2p=True)
     ),
+    "hybridep_without_stacks": Configuration("no stacks", "HybridEP", CURRENT["no stacks"]["experts over HybridEP"]),
+    "hybridep": Configuration("stacks", "HybridEP", CURRENT["stacks"]["experts over HybridEP, tp2 etp2 ep4"]),
     "agreement_after_the_optimizer": Configuration("stacks", "agreement", replace(PIPELINE, agreement=True)),
     "agreement_without_stacks": Configuration(
         "no stacks", "agreement", replace(PIPELINE, agreement=True, stacks=False, microbatches=6)

@@ -54,6 +54,7 @@ CONFIGURATIONS = {
     "experts": told(tp=2, dp=4, ep=4, etp=1),
     "experts_on_wider_tensor": small(tp=2, dp=4, ep=2, etp=4, layers=2, faults=Faults(expert_imbalance=0.3)),
     "deepep": told(pp=2, dp=2, ep=2, dispatcher=Dispatcher.DEEPEP),
+    "hybridep": told(tp=2, dp=4, ep=4, dispatcher=Dispatcher.HYBRIDEP),
     "combined": told(pp=2, vpp=2, dp=2, ep=2, overlap_expert=True),
     "combined_overlapped_p2p": told(pp=2, vpp=2, dp=2, ep=2, overlap_expert=True, overlap_p2p=True),
     "combined_alone": small(dp=2, ep=2, overlap_expert=True, era=Era.TORCH_2_4),

@@ -59,10 +59,11 @@ class Graphs(StrEnum):
 
 
 class Dispatcher(StrEnum):
-    """What carries tokens to experts: NCCL all-to-alls, or DeepEP's own kernels."""
+    """What carries tokens to experts: NCCL all-to-alls, or the kernels of DeepEP or of its branch HybridEP."""
 
     ALL_TO_ALL = "alltoall"
     DEEPEP = "deepep"
+    HYBRIDEP = "hybridep"
 
 
 class ContextExchange(StrEnum):

@@ -41,7 +41,7 @@ _OPEN_NAME = re.compile("nccl.*(?:SendRecv|Generic)", re.I)
 _GATHERS, _SCATTERS = re.compile(r"all_?gather", re.I), re.compile(r"reduce_?scatter", re.I)
 _SHARDED = "parameters_gathered_and_gradients_scattered"
 _OF_THE_MODEL = frozenset({Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP, Dimension.PP})
-_EXPERT_WORDS = ("moe", "expert", "groupedgemm", "grouped_gemm", "groupedlinear", "deep_ep")
+_EXPERT_WORDS = ("moe", "expert", "groupedgemm", "grouped_gemm", "groupedlinear", "deep_ep", "hybrid_ep", "hybridep")
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,6 +163,7 @@ class DimensionEvidence:
     def _by_name(self, group: GroupFacts, role: str | None) -> DimensionDecision:
         frame, kernel = self.frame, self.kernel
         of_kernel = kernel.among if kernel is not None else ()
+        of_library = (kernel.dimension,) if kernel is not None and kernel.dimension is not None else ()
         conceivable = self._conceivable(group)
         if _ALL_TO_ALL.search(self.collective) and not (group.given or (frame is not None and frame.among)):
             return DimensionDecision(Dimension.UNKNOWN, Evidence.NONE, "all_to_all", _EXCHANGED, role)
@@ -171,7 +172,7 @@ class DimensionEvidence:
         if frame is not None and group.given and (told := set(frame.among) & set(conceivable)):
             return self._one_among(tuple(d for d in Dimension if d in told), _evidence_of(frame), frame.name, role)
         if frame is not None and frame.among and (not group.given or "python_function" in frame.on):
-            both = tuple(dimension for dimension in frame.among if dimension in of_kernel)
+            both = tuple(dimension for dimension in frame.among if dimension in (*of_kernel, *of_library))
             return self._one_among(both or frame.among, _evidence_of(frame), frame.name, role)
         if kernel is not None and kernel.dimension is not None:
             return DimensionDecision(kernel.dimension, Evidence.KERNEL_NAME, kernel.name, role=role)

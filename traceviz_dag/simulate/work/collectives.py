@@ -38,7 +38,7 @@ GROUP_OF = {
 }
 """Short key → description of the process group."""
 
-BYTES_OF = {"Float": 4, "BFloat16": 2, "Long": 8, "Int": 4}
+BYTES_OF = {"Float": 4, "BFloat16": 2, "Long": 8, "Int": 4, "Byte": 1}
 _SHORT_TYPE = {"Float": "f32", "BFloat16": "bf16", "Long": "i64", "Int": "i32"}
 _LONG_TYPE = {"Float": "float", "BFloat16": "bfloat", "Long": "int64_t", "Int": "int32_t"}
 _PYBIND = (
@@ -173,13 +173,18 @@ def communicate(
 def unrecorded(
     what: Collective, name: str, stream: str, *, current: str = "compute", waits: bool = True, records: str = ""
 ) -> Kernel:
-    """Communication without NCCL: a kernel of its own library, which no operator describes."""
+    """Communication without NCCL: a kernel of its own library, which no operator describes.
+
+    Args:
+        stream: on which it runs, after the present work of ``current``, and before its next where that ``waits``.
+    """
+    other = stream != current
     return Kernel(
         name,
         Kind.COMMUNICATION,
         stream=stream,
-        after=(current,),
-        blocks=current if waits else "",
+        after=(current,) if other else (),
+        blocks=current if waits and other else "",
         records=records,
         call="cudaLaunchKernelExC",
         collective=what,

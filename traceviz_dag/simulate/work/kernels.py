@@ -46,6 +46,14 @@ CUSTOM = {
     ", unsigned int, float, 4> >(at::native::ReduceOp<float, at::native::MaxOps<float>, unsigned int, float, 4>)",
     "l2_norm": "void multi_tensor_apply_kernel<TensorListMetadata<1>, L2NormFunctor<float>, float*, float*, bool, int>"
     "(int, int volatile*, TensorListMetadata<1>, L2NormFunctor<float>, float*, float*, bool, int)",
+    "hybridep_scan": "void hybrid_ep::scan<512, 108, 8, 1, 2>(bool const*, hybrid_ep::tmp_state_t*, int*, bool*, "
+    "bool*, int*, bool*, int, int, int)",
+    "hybridep_row_map": "void permute_preprocessing_kernel<256, 32>(bool*, int*, int, int*, int, int*, int, int, int*, "
+    "int*, int*, int)",
+    "hybridep_permute": "void permute_kernel<512, unsigned short, float, float>(unsigned short*, unsigned short*, "
+    "float*, float*, float*, float*, int*, int*, int, int, int, int, int, int)",
+    "hybridep_unpermute": "void unpermute_kernel<512, unsigned short, float>(unsigned short*, unsigned short*, float*, "
+    "float*, int*, int*, int, int, int, int, int)",
     "adam": "void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctorMaster<float, float, int>, float, float, "
     "float, int, int, float>(int, int volatile*, TensorListMetadata<4>, AdamFunctorMaster<float, float, int>)",
     "scale": "void multi_tensor_apply_kernel<TensorListMetadata<2>, ScaleFunctor<float, float>, float>"

@@ -62,14 +62,24 @@ def moe_parts(job: Job, nodes: Nodes, current: str = "compute") -> Parts:
     if current != "compute":
         # In the combined schedule the engine's root of the backward dispatch that follows takes this number.
         nodes.new(GRAPH_ROOT)
-    sort = py(UTILS, "sort_chunks_by_idxs", _by_tokens(kernels.fused("sort_chunks", 2 * moved)))
-    post = py(DISPATCHER, "dispatch_postprocess", *_expert_tensor(job, nodes, "_allgather_base"), sort)
-    pre = py(DISPATCHER, "combine_preprocess", sort, *_expert_tensor(job, nodes, "_reduce_scatter_base"))
+    sort: tuple[Node, ...] = ()
+    if not _permutes_on_the_way(job):
+        sort = (py(UTILS, "sort_chunks_by_idxs", _by_tokens(kernels.fused("sort_chunks", 2 * moved))),)
+    post = py(DISPATCHER, "dispatch_postprocess", *_expert_tensor(job, nodes, "_allgather_base"), *sort)
+    pre = py(DISPATCHER, "combine_preprocess", *sort, *_expert_tensor(job, nodes, "_reduce_scatter_base"))
     compute = py(MOE_LAYER, "routed_experts_compute", post, _experts(job, nodes), pre)
     combine = py(MOE_LAYER, "combine", py(DISPATCHER, "token_combine", *_all_to_all(job, nodes, "combine", current)))
-    mapped = op("_moe_unpermute_mask_map", kernels.fused("unpermute", 2 * moved), sequence=nodes.new("unpermute"))
-    finish = py(MOE_LAYER, "postprocess", py(DISPATCHER, "combine_postprocess", py(UTILS, "unpermute", mapped)))
+    mapped: tuple[Node, ...] = ()
+    if not _permutes_on_the_way(job):
+        unpermute = kernels.fused("unpermute", 2 * moved)
+        mapped = (py(UTILS, "unpermute", op("_moe_unpermute_mask_map", unpermute, sequence=nodes.new("unpermute"))),)
+    finish = py(MOE_LAYER, "postprocess", py(DISPATCHER, "combine_postprocess", *mapped))
     return Parts((route, preprocess), (dispatch,), (compute,), (combine, finish))
+
+
+def _permutes_on_the_way(job: Job) -> bool:
+    """Whether what moves tokens puts them in the order of experts, too, and back."""
+    return job.settings.dispatcher is Dispatcher.HYBRIDEP and job.settings.ep > 1
 
 
 def _moved(job: Job) -> int:
@@ -114,6 +124,8 @@ def _router(job: Job, nodes: Nodes) -> tuple[Node, ...]:
 
 def _preprocess(job: Job, nodes: Nodes) -> tuple[Node, ...]:
     settings = job.settings
+    if _permutes_on_the_way(job):
+        return (py(DISPATCHER, "setup_metadata"),)
     experts, members = settings.expert_count, settings.expert_tensor * settings.ep
     counts = collective("etp_ep", "_allgather_base", experts, "Long", "moe_counts", Dimension.EP, members)
     total = kernels.reduction(job.shape.shard * experts, "long")
@@ -180,21 +192,84 @@ _DEEPEP = {
 FUSED_A2A = "megatron/core/transformer/moe/fused_a2a.py"
 
 
-def _fused_name(direction: str) -> str:
-    return f"Fused{direction.capitalize()}"
+def _hybridep(job: Job, direction: str, current: str, *, planned: bool) -> Row:
+    """HybridEP's dispatch or combine, on the current stream: barriers of all ranks around the kernel that moves tokens,
+    and a local permutation.
+
+    Args:
+        planned: whether the plan of an earlier dispatch is used. A new one gathers everybody's choice of experts and
+            scans it.
+    """
+    settings, order = job.settings, "permute" if direction == "dispatch" else "unpermute"
+    members = settings.expert_tensor * settings.ep
+    tokens = replace(token_exchange(settings, direction, tokens=True), group="etp_ep", uneven="")
+    few = replace(tokens, nbytes=64, in_elements=8, out_elements=8)
+    name = f"void hybrid_ep::device_sync_kernel<{members}>(unsigned int*, unsigned int*)"
+    barrier = replace(unrecorded(few, name, current, current=current), grid=1, block=32)
+    travel = unrecorded(tokens, _HYBRIDEP[direction], current, current=current)
+    permute = _by_tokens(kernels.custom(f"hybridep_{order}", 2 * _moved(job)))
+    around = (barrier, travel, barrier)
+    launched = (*around, permute) if direction == "dispatch" else (permute, *around)
+    exchange = builtin(f"method {direction}_with_{order} of PyCapsule object at 0x", *launched)
+    if direction == "combine":
+        return py(HYBRIDEP_BUFFER, "combine_with_unpermute", exchange)
+    plan = () if planned else _hybridep_plan(job, current)
+    return py(HYBRIDEP_BUFFER, "dispatch_with_permute", *plan, exchange)
+
+
+def _hybridep_plan(job: Job, current: str) -> tuple[Row, ...]:
+    """Everybody's choice of experts, gathered by a kernel of its own within a node and by NCCL between nodes, and the
+    maps that follow from it."""
+    settings = job.settings
+    members = settings.expert_tensor * settings.ep
+    choices = job.shape.shard * settings.expert_count
+    what = collective("etp_ep", "_allgather_base", choices, "Byte", "moe_counts", Dimension.EP, members)
+    if members > settings.node_size:
+        gathered = communicate(settings, what, current=current, members=members)
+    else:
+        kernel = unrecorded(what, _HYBRIDEP["gather"], current, current=current)
+        gathered = builtin("method allgather_routing_map of PyCapsule object at 0x", kernel)
+    scan = kernels.custom("hybridep_scan", 2 * choices * members)
+    rows = kernels.custom("hybridep_row_map", 4 * choices * members)
+    return gathered, builtin("method metadata_preprocessing of PyCapsule object at 0x", scan, rows)
+
+
+HYBRIDEP_BUFFER = "deep_ep/hybrid_ep_buffer.py"
+_HYBRIDEP = {
+    "gather": "void ag_nvl_kernel<1024>(void**, void*, int, long*, unsigned long long*, unsigned long long*, int, int)",
+    "dispatch": "void hybrid_ep::dispatch_kernel<hybrid_ep::warp_group<1, 0>, hybrid_ep::warp_group<1, 1>, "
+    "hybrid_ep::warp_group<2, 2>, unsigned short, 10, 8, 128, 8, 1, 32, true>"
+    "(hybrid_ep::dispatch_kernel_param_t<unsigned short>)",
+    "combine": "void hybrid_ep::combine_kernel<hybrid_ep::warp_group<4, 0>, hybrid_ep::warp_group<4, 4>, "
+    "hybrid_ep::warp_group<1, 8>, 10, 2, 128, 4, 8, 1, 32, 2, false>(hybrid_ep::combine_kernel_param_t)",
+}
+
+
+def _fused_exchange(job: Job, direction: str, current: str, *, planned: bool) -> Row:
+    """Dispatch or combine by a library of its own."""
+    if job.settings.dispatcher is Dispatcher.HYBRIDEP:
+        return _hybridep(job, direction, current, planned=planned)
+    return _deepep(job, direction, current)
+
+
+def _fused_names(job: Job, direction: str) -> tuple[str, str]:
+    """Autograd function and its caller."""
+    if job.settings.dispatcher is Dispatcher.HYBRIDEP:
+        return f"HybridEP{direction.capitalize()}", f"hybrid_ep_{direction}"
+    return f"Fused{direction.capitalize()}", f"fused_{direction}"
 
 
 def _all_to_all(job: Job, nodes: Nodes, direction: str, current: str, tokens: bool = True) -> tuple[Row, ...]:
     settings = job.settings
     if settings.ep == 1:
         return ()
-    if settings.dispatcher is Dispatcher.DEEPEP:
+    if settings.dispatcher is not Dispatcher.ALL_TO_ALL:
         if not tokens:
             return ()
         sequence = nodes.new(f"ep:{direction}:tokens")
-        name = _fused_name(direction)
-        inner = applied(name, FUSED_A2A, _deepep(job, direction, current), sequence=sequence)
-        return (py(FUSED_A2A, f"fused_{direction}", inner),)
+        name, caller = _fused_names(job, direction)
+        exchange = _fused_exchange(job, direction, current, planned=direction == "combine")
+        return (py(FUSED_A2A, caller, applied(name, FUSED_A2A, exchange, sequence=sequence)),)
     made = communicate(settings, token_exchange(settings, direction, tokens), current=current, members=settings.ep)
     role = f"ep:{direction}:{'tokens' if tokens else 'probabilities'}"
     return (py(MAPPINGS, "all_to_all", applied("_AllToAll", MAPPINGS, made, sequence=nodes.new(role))),)
@@ -205,14 +280,12 @@ def _all_to_all_backward(job: Job, nodes: Nodes, direction: str, current: str, t
     if settings.ep == 1:
         return ()
     back = "combine" if direction == "dispatch" else "dispatch"
-    if settings.dispatcher is Dispatcher.DEEPEP:
+    if settings.dispatcher is not Dispatcher.ALL_TO_ALL:
         if not tokens:
             return ()
-        return (
-            applied_backward(
-                _fused_name(direction), FUSED_A2A, nodes[f"ep:{direction}:tokens"], _deepep(job, back, current)
-            ),
-        )
+        exchange = _fused_exchange(job, back, current, planned=True)
+        name, _ = _fused_names(job, direction)
+        return (applied_backward(name, FUSED_A2A, nodes[f"ep:{direction}:tokens"], exchange),)
     made = communicate(settings, token_exchange(settings, back, tokens), current=current, members=settings.ep)
     role = f"ep:{direction}:{'tokens' if tokens else 'probabilities'}"
     return (applied_backward("_AllToAll", MAPPINGS, nodes[role], applied("_AllToAll", MAPPINGS, made)),)
@@ -236,7 +309,7 @@ def _expert_tensor_call(job: Job, operation: str) -> Row:
 
 
 def _expert_tensor(job: Job, nodes: Nodes, operation: str) -> tuple[Row, ...]:
-    if job.settings.expert_tensor == 1:
+    if job.settings.expert_tensor == 1 or _permutes_on_the_way(job):
         return ()
     name, outer = _ETP_NAMES[operation]
     inner = applied(name, MAPPINGS, _expert_tensor_call(job, operation), sequence=nodes.new(f"etp:{operation}"))
@@ -244,7 +317,7 @@ def _expert_tensor(job: Job, nodes: Nodes, operation: str) -> tuple[Row, ...]:
 
 
 def _expert_tensor_backward(job: Job, nodes: Nodes, operation: str) -> tuple[Row, ...]:
-    if job.settings.expert_tensor == 1:
+    if job.settings.expert_tensor == 1 or _permutes_on_the_way(job):
         return ()
     back = "_reduce_scatter_base" if operation == "_allgather_base" else "_allgather_base"
     body = _expert_tensor_call(job, back)
@@ -293,17 +366,14 @@ def moe_backward_parts(job: Job, nodes: Nodes, reduces: bool, current: str = "co
     """The backward by the forward's stages."""
     moved, width, inner = _moved(job), job.shape.width, expert_hidden(job.settings)
     name, file = ("_GroupedLinear", GROUPED) if job.te else ("GroupedGemm", "grouped_gemm/ops.py")
-    unpermute = evaluate(
-        "_moe_unpermute_mask_mapBackward", nodes["unpermute"], kernels.fused("unpermute_backward", 3 * moved)
-    )
-    combine = (unpermute, *_all_to_all_backward(job, nodes, "combine", current))
-    sort = evaluate("_moe_chunk_sortBackward", -1, _by_tokens(kernels.fused("sort_chunks", 2 * moved)))
+    unpermute, sort, permute = _orders_backward(job, nodes)
+    combine = (*unpermute, *_all_to_all_backward(job, nodes, "combine", current))
     activation = _by_tokens(kernels.fused("swiglu_backward", 2 * moved))
     fc2 = _expert_products(job, width, inner, backward=True)
     fc1 = _expert_products(job, inner, width, backward=True)
     experts = (
         *_expert_tensor_backward(job, nodes, "_reduce_scatter_base"),
-        sort,
+        *sort,
         applied_backward(name, file, nodes["experts:fc2"], *fc2),
         evaluate("WeightedSwiGLUFunctionBackward", nodes["experts:activation"], activation),
         applied_backward(name, file, nodes["experts:fc1"], *fc1),
@@ -314,8 +384,19 @@ def moe_backward_parts(job: Job, nodes: Nodes, reduces: bool, current: str = "co
         *_all_to_all_backward(job, nodes, "dispatch", current, tokens=False),
         *_all_to_all_backward(job, nodes, "dispatch", current),
     )
+    return Parts((*permute, *_router_backward(job, nodes)), dispatch, experts, combine)
+
+
+def _orders_backward(job: Job, nodes: Nodes) -> tuple[tuple[Row, ...], tuple[Row, ...], tuple[Row, ...]]:
+    """The backward of the orders of tokens: behind the combine, at the experts, and before the dispatch."""
+    if _permutes_on_the_way(job):
+        return (), (), ()
+    moved = _moved(job)
+    merging = kernels.fused("unpermute_backward", 3 * moved)
+    unpermute = evaluate("_moe_unpermute_mask_mapBackward", nodes["unpermute"], merging)
+    sort = evaluate("_moe_chunk_sortBackward", -1, _by_tokens(kernels.fused("sort_chunks", 2 * moved)))
     permute = evaluate("_moe_permute_mask_mapBackward", nodes["permute"], kernels.fused("unpermute", 2 * moved))
-    return Parts((permute, *_router_backward(job, nodes)), dispatch, experts, combine)
+    return (unpermute,), (sort,), (permute,)
 
 
 def _router_backward(job: Job, nodes: Nodes) -> tuple[Row, ...]:
