@@ -295,19 +295,51 @@ CUT_WINDOWS = {
 
 HYBRIDEP = replace(EXPERTS, dispatcher=Dispatcher.HYBRIDEP)
 WIDE_HYBRIDEP = replace(SMALL, tp=2, dp=4, ep=4, dispatcher=Dispatcher.HYBRIDEP)
+FURTHER = replace(PIPELINE, mtp_layers=1)
+HYBRID = replace(PIPELINE, layers=8, hybrid_pattern="M-M*")
+HYBRID_CONTEXT = replace(SMALL, cp=2, pp=2, layers=8, hybrid_pattern="M-M*")
 CURRENT: dict[str, dict[str, JobSettings]] = {
     "stacks": {
         "experts over HybridEP": HYBRIDEP,
         "experts over HybridEP, tp2 etp2 ep4": WIDE_HYBRIDEP,
         "combined 1F1B, HybridEP": replace(COMBINED, dispatcher=Dispatcher.HYBRIDEP),
+        "multi-token prediction": FURTHER,
+        "two further tokens, interleaved, experts": replace(EXPERTS, vpp=2, mtp_layers=2),
+        "hybrid model": HYBRID,
+        "hybrid model with experts, interleaved": replace(EXPERTS, vpp=2, layers=8, hybrid_pattern="ME*-"),
+        "hybrid model, cp2": HYBRID_CONTEXT,
     },
     "no stacks": {
         "experts over HybridEP": replace(HYBRIDEP, stacks=False),
         "experts over HybridEP, tp2 etp2 ep4": replace(WIDE_HYBRIDEP, stacks=False),
         "combined 1F1B, HybridEP": replace(COMBINED, dispatcher=Dispatcher.HYBRIDEP, stacks=False),
+        "multi-token prediction": replace(FURTHER, stacks=False),
+        "multi-token prediction, full recompute": replace(FURTHER, recompute=Recompute.FULL, stacks=False),
+        "two further tokens, interleaved, experts": replace(EXPERTS, vpp=2, mtp_layers=2, stacks=False),
+        "hybrid model": replace(HYBRID, stacks=False),
+        "hybrid model, full recompute": replace(HYBRID, recompute=Recompute.FULL, stacks=False),
+        "hybrid model, cp2": replace(HYBRID_CONTEXT, stacks=False),
+        "hybrid model with experts, cp2": replace(
+            HYBRID_CONTEXT, dp=2, ep=2, hybrid_pattern="MEM*", layers=4, stacks=False
+        ),
     },
-    "nsys": {"experts over HybridEP": replace(NSYS, pp=2, dp=2, ep=2, dispatcher=Dispatcher.HYBRIDEP)},
-    "no stacks, no groups": {"experts over HybridEP": replace(HYBRIDEP, stacks=False)},
+    "no descriptions": {
+        "multi-token prediction, stacks off": replace(FURTHER, era=OLD, stacks=False),
+        "hybrid model, cp2, no topology file, stacks off": replace(HYBRID_CONTEXT, era=OLD, stacks=False),
+        "hybrid model with experts, cp2, stacks off": replace(
+            HYBRID_CONTEXT, dp=2, ep=2, hybrid_pattern="MEM*", layers=4, era=OLD, stacks=False
+        ),
+    },
+    "nsys": {
+        "experts over HybridEP": replace(NSYS, pp=2, dp=2, ep=2, dispatcher=Dispatcher.HYBRIDEP),
+        "multi-token prediction": replace(NSYS, pp=2, dp=2, mtp_layers=1),
+        "hybrid model": replace(NSYS, pp=2, dp=2, layers=8, hybrid_pattern="M-M*"),
+    },
+    "no stacks, no groups": {
+        "experts over HybridEP": replace(HYBRIDEP, stacks=False),
+        "multi-token prediction": replace(FURTHER, stacks=False),
+        "hybrid model, cp2": replace(HYBRID_CONTEXT, stacks=False),
+    },
 }
 """What has come to Megatron in 2026; at the end of the matrix, so that the jobs before keep their seeds."""
 

@@ -206,12 +206,13 @@ def _orders() -> Iterator[Case]:
 
 def outcome(case: Case, folder: Path) -> Outcome:
     """Predict one case, and see what happens."""
-    before, after = _what_if(case.settings, folder / "before"), _what_if(case.fixed, folder / "after")
+    before, after = what_if_of(case.settings, folder / "before"), what_if_of(case.fixed, folder / "after")
     one = before.predict(*case.edits(before))
     return Outcome(case, one.step_ns, one.gain_ns, one.gain_low_ns, one.gain_high_ns, before.step_ns - after.step_ns)
 
 
-def _what_if(settings: JobSettings, folder: Path) -> WhatIf:
+def what_if_of(settings: JobSettings, folder: Path) -> WhatIf:
+    """What edits of a simulated job's one step predict; its traces are written into a new folder."""
     simulate(settings, folder, workers=1)
     with iterations_at(folder, folder.parent / "home") as (iteration,):
         tables = (iteration.table("collectives"), iteration.table("messages"))

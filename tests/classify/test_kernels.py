@@ -335,6 +335,42 @@ def test_hybridep_moves_tokens_of_experts_and_plans_and_permutes_on_its_own(tmp_
     assert set(table.phase) == {"forward"} and set(table.microbatch) == {0}
 
 
+def test_layers_of_several_classes_have_numbers_of_their_own_and_further_tokens_none(tmp_path):
+    file = KinetoFile()
+    megatron_step(file)
+    modules = ("MambaLayer_0", "TransformerLayer_0", "MLPLayer_0", "MambaLayer_1", "MultiTokenPredictionLayer_0")
+    for number, name in enumerate(modules):
+        file.python(f"nn.Module: {name}", 1_310 + 100 * number, 1_390 + 100 * number)
+        if name.startswith("MultiToken"):
+            file.python("nn.Module: TransformerLayer_1", 1_320 + 100 * number, 1_380 + 100 * number)
+        file.kernel(GEMM, 1_360 + 100 * number, 1_370 + 100 * number, launched=1_340 + 100 * number)
+    table = kernels(file, tmp_path)
+    assert table.layer.tolist()[:4] == [0, 1, 2, 3] and pd.isna(table.layer[4])
+    assert table.module.tolist()[4] == "TransformerLayer_1"
+    assert set(table.category) == {"fwd_computation"}
+
+
+@pytest.mark.parametrize(
+    ("beside", "dimension", "candidates"),
+    [
+        ((), "ep", []),
+        (("MambaSplitConv1dScanCombinedFn",), "cp", []),
+        (("MambaSplitConv1dScanCombinedFn", "_moe_permute_mask_map"), "unknown", ["cp,ep"]),
+    ],
+)
+def test_an_all_to_all_without_group_moves_tokens_unless_layers_mix_sequences(tmp_path, beside, dimension, candidates):
+    file = KinetoFile(world_size=4)
+    megatron_step(file)
+    for number, name in enumerate(beside):
+        file.operator(name, 1_310 + 10 * number, 1_315 + 10 * number)
+    file.operator("_AllToAll", 1_330, 1_390)
+    file.operator("c10d::alltoall_base_", 1_340, 1_380)
+    file.kernel(SENDRECV, 1_400, 1_450, launched=1_350)
+    table = kernels(file, tmp_path)
+    assert table.dimension.tolist() == [dimension] and table.dimension_candidates.dropna().tolist() == candidates
+    assert table.dimension_rule.tolist() == ["expert_all_to_all_operator"]
+
+
 def test_ambiguous_rank_sets_stay_unknown_with_their_candidates(tmp_path):
     groups = [
         {"pg_name": "1", "pg_desc": "undefined", "pg_size": 2, "ranks": [0, 1]},

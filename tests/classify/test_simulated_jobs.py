@@ -39,6 +39,10 @@ JOBS = {
     ),
     "hybridep_without_stacks": Configuration("no stacks", "HybridEP", CURRENT["no stacks"]["experts over HybridEP"]),
     "hybridep": Configuration("stacks", "HybridEP", CURRENT["stacks"]["experts over HybridEP, tp2 etp2 ep4"]),
+    "further_tokens": Configuration("stacks", "MTP", CURRENT["stacks"]["two further tokens, interleaved, experts"]),
+    "hybrid_without_groups": Configuration(
+        "no stacks, no groups", "hybrid", CURRENT["no stacks"]["hybrid model with experts, cp2"]
+    ),
     "agreement_after_the_optimizer": Configuration("stacks", "agreement", replace(PIPELINE, agreement=True)),
     "agreement_without_stacks": Configuration(
         "no stacks", "agreement", replace(PIPELINE, agreement=True, stacks=False, microbatches=6)

@@ -265,7 +265,16 @@ def _devices(device: Int64) -> pa.Array:
 
 
 def _layers(codes: Int64, strings: tuple[str, ...]) -> Int64:
-    """The numbers that the names of layers end with; MISSING for a name that ends otherwise."""
-    distinct, which = np.unique(codes, return_inverse=True)
+    """The numbers that the names of layers end with; MISSING for a name that ends otherwise.
+
+    The profiler numbers the layers of each class from 0, so where there are several classes, layers are numbered in the
+    order in which they come.
+    """
+    distinct, first, which = np.unique(codes, return_index=True, return_inverse=True)
     matches = [_LAYER.search(strings[code]) for code in distinct.tolist()]
-    return np.array([MISSING if match is None else int(match[1]) for match in matches], dtype=np.int64)[which]
+    numbers = np.array([MISSING if match is None else int(match[1]) for match in matches], dtype=np.int64)
+    classes = {match.string[: match.start()] for match in matches if match is not None}
+    if len(classes) > 1:
+        layers = np.flatnonzero(numbers != MISSING)
+        numbers[layers[np.argsort(first[layers])]] = np.arange(len(layers))
+    return numbers[which]

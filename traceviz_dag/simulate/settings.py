@@ -234,6 +234,9 @@ class JobSettings:
     Attributes, as far as their options do not say it:
         overlap_tensor: Transformer Engine's userbuffers carry tensor-parallel communication beside its products.
         layers, hidden, heads, feed_forward, vocabulary, sequence, batch: the model; batch is samples per micro-batch.
+        hybrid_pattern: classes of a hybrid model's layers, repeated up to the number of layers: M Mamba, * attention,
+            - MLP, E experts; empty: each layer has attention and an MLP.
+        mtp_layers: depths of multi-token prediction, each with a layer of its own behind those of the last stage.
         experts, top_k: mixture of experts; experts 0 is a dense model (it defaults to 2 ep when ep > 1).
         balanced_router: the router sends each expert-parallel rank as many tokens; else their numbers vary a little.
         agreement: after the optimizer the ranks of a model agree on its success and on the gradient norm to log,
@@ -260,6 +263,10 @@ class JobSettings:
     order: str = option("tp-cp-ep-dp-pp", PARALLELISM, "Rank order, the fastest dimension first.")
     microbatches: int = option(8, MODEL, "Micro-batches per step.")
     layers: int = option(16, MODEL, "Transformer layers.")
+    hybrid_pattern: str = option(
+        "", MODEL, "Hybrid model: M Mamba, * attention, - MLP, E experts, one a layer, repeated; such as M-M*."
+    )
+    mtp_layers: int = option(0, MODEL, "Depths of multi-token prediction on the last stage.")
     hidden: int = option(4096, MODEL, "Hidden size.")
     heads: int = 32
     feed_forward: int = 16384
@@ -339,6 +346,11 @@ class JobSettings:
         return self.experts or (2 * self.ep if self.ep > 1 else 0)
 
     @property
+    def kinds_of_layers(self) -> str:
+        """The symbols of a hybrid model's layers; empty for other models."""
+        return self.hybrid_pattern * (self.layers // max(len(self.hybrid_pattern), 1))
+
+    @property
     def layers_of_stages(self) -> tuple[int, ...]:
         """Layers of each virtual stage, in model order (stage ``pp * chunk + stage``)."""
         stages = self.pp * self.vpp
@@ -388,11 +400,18 @@ def _faults_of(s: JobSettings) -> list[str]:
     sizes |= {"microbatches": s.microbatches, "layers": s.layers, "iterations": s.iterations, "node-size": s.node_size}
     sizes |= {"hidden": s.hidden, "sequence": s.sequence}
     found = [f"--{name} is {size}; it must be at least 1" for name, size in sizes.items() if size < 1]
-    if s.memory and (s.edges.truncated_rank is not None or s.edges.cuts or s.expert_count):
-        found.append("--memory: snapshots are of dense models whose traces are whole; leave experts and oddities out")
+    if s.memory and (s.edges.truncated_rank is not None or s.edges.cuts or _beyond_dense(s)):
+        found.append(
+            "--memory: snapshots are of dense models whose traces are whole; leave experts, multi-token prediction, "
+            "hybrid patterns and oddities out"
+        )
     if not found and sorted(s.order.split("-")) != ["cp", "dp", "ep", "pp", "tp"]:
         found.append(f"--order {s.order}: it must name tp, cp, ep, dp and pp once each, for example tp-cp-ep-dp-pp")
     return found or _extent_faults(s) or [*_size_faults(s), *_feature_faults(s), *_rank_faults(s), *_format_faults(s)]
+
+
+def _beyond_dense(s: JobSettings) -> bool:
+    return bool(s.expert_count or s.mtp_layers or s.hybrid_pattern)
 
 
 def _said(*faults: tuple[bool, str]) -> list[str]:
@@ -445,6 +464,7 @@ def _size_faults(s: JobSettings) -> list[str]:
             s.sequence % pieces != 0,
             f"--sequence {s.sequence} must be a multiple of {pieces}, which tp and cp cut it into",
         ),
+        (s.mtp_layers < 0, f"--mtp-layers {s.mtp_layers}: there cannot be fewer than none"),
         (s.experts < 0, f"--experts {s.experts}: there cannot be fewer than none"),
         (s.expert_count % s.ep != 0, f"{s.expert_count} experts cannot be spread over ep = {s.ep}"),
         (
@@ -467,6 +487,12 @@ def _feature_faults(s: JobSettings) -> list[str]:
         (s.overlap_tensor and not (te and s.tp > 1 and s.sequence_parallel), "--overlap-tensor needs tp > 1 and te"),
         (graphs and s.recompute is not Recompute.NONE, "--cuda-graphs runs without recompute"),
         (graphs and s.expert_count > 0, "--cuda-graphs needs a dense model"),
+        (s.mtp_layers > 0 and s.cp > 1, "--mtp-layers runs without context parallelism"),
+        (
+            s.mtp_layers > 0 and (s.overlap_expert or graphs),
+            "--mtp-layers runs without --overlap-expert and without --cuda-graphs",
+        ),
+        *_hybrid_faults(s),
         (s.cp > 1 and not te, "context parallelism needs --transformer transformer-engine"),
         (split < 0, f"--bad-stage-split {split}: layers can only be moved to the first stage"),
         (split > 0 and stages < 2, "a bad stage split needs at least two stages"),
@@ -492,6 +518,24 @@ def _feature_faults(s: JobSettings) -> list[str]:
         (s.faults.varying_sequences > 0 and s.expert_count > 0, "--varying-sequences needs a dense model"),
         (not 0 <= s.faults.bursts < 1, "--bursts is a share of the time between 0 and 1"),
     )
+
+
+def _hybrid_faults(s: JobSettings) -> list[tuple[bool, str]]:
+    pattern, te = s.hybrid_pattern, s.transformer is Transformer.TRANSFORMER_ENGINE
+    if not pattern:
+        return []
+    beside = s.mtp_layers or s.overlap_expert or s.overlap_tensor or s.cuda_graphs is not Graphs.NONE
+    plain = s.recompute in (Recompute.NONE, Recompute.FULL, Recompute.SELECTIVE) and not beside and te
+    return [
+        (bool(set(pattern) - set("M*-E")), f"--hybrid-pattern {pattern}: its symbols are M, *, - and E"),
+        (s.layers % len(pattern) != 0, f"--layers {s.layers} must be a multiple of the {len(pattern)} of the pattern"),
+        (("E" in pattern) != (s.expert_count > 0), "a hybrid pattern has an E if the model has experts, and only then"),
+        (
+            not plain,
+            "--hybrid-pattern runs with --transformer transformer-engine and without graphs, overlap of experts "
+            "and tensors, output-discarding recompute and multi-token prediction",
+        ),
+    ]
 
 
 def _rank_faults(s: JobSettings) -> list[str]:

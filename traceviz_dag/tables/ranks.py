@@ -126,7 +126,12 @@ KERNELS = Table(
         Column("chunk", INTEGER, "Virtual pipeline stage (model chunk) on this rank, from 0; NULL where unknown."),
         Column("microbatch", INTEGER, "Micro-batch index within its chunk, from 0; NULL where none or unknown."),
         Column("module", DICTIONARY, "Innermost nn.Module around the launch."),
-        Column("layer", INTEGER, "Suffix of the innermost TransformerLayer around the launch."),
+        Column(
+            "layer",
+            INTEGER,
+            "Number of the layer around the launch: the suffix of its TransformerLayer, or of a model with layers of "
+            "several classes its place among all layers of the file. NULL in layers of multi-token prediction.",
+        ),
         Column("step", BIGINT, "Number of the ProfilerStep it belongs to; NULL where the file has none."),
         Column(
             "step_evidence",

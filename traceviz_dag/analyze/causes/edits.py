@@ -41,6 +41,9 @@ LEAST_CONGESTED_NS = 20_000
 _IN_PROPORTION = 0.8
 """Share of the time of kernels of all stages that runs in one proportion where that is the proportion of layers."""
 
+_OF_ITS_OWN = 0.1
+"""Share of the time of a layer that kernels may take which other layers do not run, if it is like them."""
+
 _WITHIN_LAYERS = (Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP)
 """Dimensions whose communication layers run."""
 
@@ -299,8 +302,15 @@ class StepEdits:
         counts = np.array([_layers(work) for work in works], np.float64)
         stages, group = np.unique(self.stages, return_inverse=True)
         of_stage = np.array([counts[group == number].max() for number in range(len(stages))])
+        beside = next((work.kernels.beside_layers for work in works if work.kernels.beside_layers), None)
         if not of_stage.any():
+            if beside is not None:
+                raise NoEvidenceError(f"{beside}: kernels alone do not show the layers; capture call stacks")
             of_stage = _layers_by_kinds(works, self.step.times(), np.asarray(group, np.int64))
+        elif not _of_one_kind(works, self.step.times()):
+            raise NoEvidenceError("layers of several kinds: as many in each stage are not as much work")
+        elif beside is not None and (of_stage == of_stage[0]).all():
+            raise NoEvidenceError(f"each stage has as many layers already; the rest is {beside}")
         if (of_stage == 0).any():
             raise NoEvidenceError("layers are not known of every stage; capture call stacks, which show them")
         named = [work.kernels.layer != MISSING for work in works]
@@ -525,6 +535,27 @@ def _layers(work: RankWork) -> int:
     if (kernels.chunk[there] != MISSING).any():
         there &= kernels.chunk != MISSING
     return len(np.unique(np.stack([kernels.chunk[there], kernels.layer[there]]), axis=1).T) if there.any() else 0
+
+
+def _of_one_kind(works: Sequence[RankWork], times: AllTimes) -> bool:
+    """Whether all layers run the same kernels forward, but for ``_OF_ITS_OWN`` of the time of each."""
+    masks = [_runs(work, FORWARD) & (work.kernels.layer != MISSING) for work in works]
+    place = np.repeat(np.arange(len(works)), [int(mask.sum()) for mask in masks])
+    name, chunk, number, taken = (
+        np.concatenate([column[mask] for column, mask in zip(columns, masks, strict=True)])
+        for columns in (
+            [work.kernels.name for work in works],
+            [work.kernels.chunk for work in works],
+            [work.kernels.layer for work in works],
+            [mine.duration_ns for mine in times],
+        )
+    )
+    first, layer = number_groups(place, chunk, number)
+    known, kind = np.unique(name, return_inverse=True)
+    time = np.zeros((len(first), len(known)))
+    np.add.at(time, (layer, kind), taken)
+    common = (time > 0).all(axis=0)
+    return bool((time[:, ~common].sum(axis=1) <= _OF_ITS_OWN * time.sum(axis=1)).all())
 
 
 def _layers_by_kinds(works: Sequence[RankWork], times: AllTimes, stage: Int64) -> Float64:

@@ -23,7 +23,7 @@ KERNEL_COLUMNS = (
     *("kernel_id", "name", "start_ns", "duration_ns", "device", "stream", "kind", "phase", "dimension", "category"),
     *("chunk", "microbatch", "step", "launch_start_ns", "launch_duration_ns", "launch_thread", "collective"),
     *("group_name", "operator", "input_sizes", "grid_x", "grid_y", "grid_z", "in_elements", "out_elements"),
-    *("layer", "graph_node_id"),
+    *("layer", "graph_node_id", "phase_rule"),
 )
 """Columns of ``kernels`` that the graph of a step is made of."""
 
@@ -59,6 +59,7 @@ class RankKernels:
         in_elements, out_elements: of its message; ``MISSING`` where unknown.
         latency_ns: what passes at least from a launch to the start of its kernel.
         queues: device and stream behind each number of ``stream``.
+        beside_layers: what the rank runs that kernels alone do not distinguish from more layers; None: nothing known.
     """
 
     kernel_id: Int64
@@ -90,6 +91,7 @@ class RankKernels:
     dimensions: tuple[str, ...]
     categories: tuple[str, ...]
     queues: tuple[str, ...] = ()
+    beside_layers: str | None = None
 
     def __len__(self) -> int:
         return len(self.kernel_id)
@@ -168,7 +170,23 @@ def rank_kernels(table: pa.Table) -> RankKernels:
         dimensions=tuple(dimensions),
         categories=tuple(categories),
         queues=tuple(f"{[*devices, None][one]} {number}" for one, number in queues),
+        beside_layers=_beside_layers(table),
     )
+
+
+def _beside_layers(table: pa.Table) -> str | None:
+    for column, words, what in _BESIDE_LAYERS:
+        code, names = codes(table, column)
+        if np.isin(code, [number for number, name in enumerate(names) if name in words]).any():
+            return what
+    return None
+
+
+_BESIDE_LAYERS = (
+    ("phase_rule", ("multi_token_prediction",), "multi-token prediction"),
+    ("operator", ("MambaSplitConv1dScanCombinedFn", "MambaChunkScanCombinedFn"), "layers of several kinds"),
+)
+"""Column of ``kernels``, what it says of some of them, and what that shows."""
 
 
 NO_PHASE = PHASES.index(Phase.UNKNOWN)

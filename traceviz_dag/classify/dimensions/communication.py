@@ -20,7 +20,7 @@ from traceviz_dag.classify.dimensions.dimension_evidence import (
     GroupFacts,
 )
 from traceviz_dag.classify.launches import Launches
-from traceviz_dag.classify.rules import Rules
+from traceviz_dag.classify.rules import FrameRule, Rules
 from traceviz_dag.classify.topology.group_dimensions import group_kind
 from traceviz_dag.classify.topology.types import Group, Topology
 from traceviz_dag.classify.topology.unite import group_dimension
@@ -41,6 +41,9 @@ _OPEN_NAME = re.compile("nccl.*(?:SendRecv|Generic)", re.I)
 _GATHERS, _SCATTERS = re.compile(r"all_?gather", re.I), re.compile(r"reduce_?scatter", re.I)
 _SHARDED = "parameters_gathered_and_gradients_scattered"
 _OF_THE_MODEL = frozenset({Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP, Dimension.PP})
+_EXPERT_FRAMES = ("expert_all_to_all", "expert_all_to_all_operator")
+_STATE_SPACES = ("mamba", "gated_delta", "gateddelta", "causal_conv1d")
+"""Words of layers that turn parts of a sequence into parts of the heads, by the function that also moves tokens."""
 _EXPERT_WORDS = ("moe", "expert", "groupedgemm", "grouped_gemm", "groupedlinear", "deep_ep", "hybrid_ep", "hybridep")
 
 
@@ -163,7 +166,9 @@ def decide_dimensions(
         ]
     )
     distinct, which = np.unique(keys, axis=1, return_inverse=True)
-    experts = _has_experts(trace, groups)
+    mixes = _mixes_sequences(trace)
+    experts = _has_experts(trace, groups, mixes)
+    frames = [_of_either(rule) if mixes and rule.name in _EXPERT_FRAMES else rule for rule in rules.frames]
     decisions = []
     of_groups = []
 
@@ -179,7 +184,7 @@ def decide_dimensions(
                 rules,
                 groups.split,
                 groups.absent if experts else groups.absent | _EXPERT_DIMENSIONS,
-                rules.frames[frame] if frame >= 0 else None,
+                frames[frame] if frame >= 0 else None,
                 rules.kernels[kernel] if kernel >= 0 else None,
                 trace.strings[collective] or trace.strings[kernel_name],
                 _PHASES[at],
@@ -275,11 +280,23 @@ def _from_sizes(
     return decisions, which
 
 
-def _has_experts(trace: TraceEvents, groups: JobGroups) -> bool:
+def _mixes_sequences(trace: TraceEvents) -> bool:
+    """Whether Megatron's all-to-all may also be that of state-space layers, which context parallelism splits."""
+    if not any(name in _EXPERT_OPERATORS for name in trace.strings):
+        return False
+    return any(word in name for name in map(str.lower, trace.strings) for word in _STATE_SPACES)
+
+
+def _of_either(rule: FrameRule) -> FrameRule:
+    """The rule of the all-to-all where it may move tokens to experts, or parts of sequences."""
+    return dataclasses.replace(rule, dimension=None, collectives=(), among=(Dimension.CP, Dimension.EP), role=None)
+
+
+def _has_experts(trace: TraceEvents, groups: JobGroups, mixes: bool) -> bool:
     """Whether the job may be a mixture of experts: Megatron creates groups for experts in every job."""
     if Dimension.EP in groups.split:
         return True
-    if any(name in _EXPERT_OPERATORS for name in trace.strings):
+    if not mixes and any(name in _EXPERT_OPERATORS for name in trace.strings):
         return True
     return any(word in name for name in map(str.lower, trace.strings) for word in _EXPERT_WORDS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -29,6 +30,9 @@ _SIDES = np.array(
 )
 _OUTSIDE = "outside_microbatch_steps"
 EVIDENCES = tuple(Evidence)
+_LAYER = re.compile(r"nn\.Module: (?:\w*Transformer|Mamba|MLP)Layer_")
+"""Layers of Megatron-core's models; hybrid ones mix them."""
+_FURTHER_TOKENS = "nn.Module: MultiTokenPrediction"
 _DISCARDING, _RECOMPUTED = "CheckpointWithoutOutputFunction", "checkpoint_recompute"
 
 
@@ -43,7 +47,7 @@ class Places:
         dimension_rule: nearest frame rule that speaks of communication, or NONE.
         member: index into ``steps``, or NONE.
         named_forward: whether a row's own name says that it runs forward, wherever no other says more.
-        module, layer, operator: position of the innermost module, TransformerLayer and CPU operator, or NONE.
+        module, layer, operator: position of the innermost module, layer of the model and CPU operator, or NONE.
         rule_names: names of the rules, then what lies outside all micro-batch steps, then the PLACES inferred without
             call stacks.
     """
@@ -104,7 +108,6 @@ def read_places(
 
     phase, phase_rule = _with_recomputed_outputs(trace, tree, rules, phase, phase_rule)
     is_module = np.array([name.startswith("nn.Module: ") for name in trace.strings], dtype=bool)
-    is_layer = np.array([name.startswith("nn.Module: TransformerLayer_") for name in trace.strings], dtype=bool)
     names = trace.host.name[tree.rows]
     operators = trace.host.category[tree.rows] == CPU_OP
     return Places(
@@ -114,12 +117,23 @@ def read_places(
         dimension_rule=_dimension_rules(tree, rules, rule),
         member=member,
         module=tree.nearest(is_module[names]),
-        layer=tree.nearest(is_layer[names]),
+        layer=_layers_around(trace, tree, is_module),
         operator=tree.nearest(operators),
         named_forward=names_phase & weak_rule[rule] & (phase_of_rule[rule] == PHASES.index(Phase.FORWARD)) & operators,
         steps=steps,
         rule_names=(*(frame.name for frame in rules.frames), _OUTSIDE, *(name for name, _ in PLACES)),
     )
+
+
+def _layers_around(trace: TraceEvents, tree: HostTree, is_module: Bool) -> Int64:
+    """Position of the innermost of the model's layers, or NONE: what predicts further tokens has a layer of its own."""
+    is_layer, predicts = np.zeros((2, len(is_module)), dtype=bool)
+    for code in np.flatnonzero(is_module).tolist():
+        is_layer[code] = _LAYER.match(trace.strings[code]) is not None
+        predicts[code] = trace.strings[code].startswith(_FURTHER_TOKENS)
+    names = trace.host.name[tree.rows]
+    layer = tree.nearest(is_layer[names])
+    return np.where(tree.nearest(predicts[names]) == NONE, layer, NONE) if predicts.any() else layer
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,6 +166,10 @@ class Identity:
             "bf16": True,
             "fp16": False,
         }
+        if settings.hybrid_pattern:
+            given["hybrid_layer_pattern"] = settings.kinds_of_layers
+        if settings.mtp_layers:
+            given["mtp_num_layers"] = settings.mtp_layers
         if settings.expert_count:
             given |= {"num_experts": settings.expert_count, "moe_router_topk": settings.top_k, "moe_layer_freq": 1}
             given["moe_ffn_hidden_size"] = expert_hidden(settings) * settings.expert_tensor

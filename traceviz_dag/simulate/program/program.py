@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from traceviz_dag.schedules import Action, Await, Backward, Combined, Exchange, Forward
@@ -12,10 +12,18 @@ from traceviz_dag.simulate.program.segments import Rows, StepSegments
 from traceviz_dag.simulate.program.stage import StageProgram
 from traceviz_dag.simulate.schedules import schedule_of
 from traceviz_dag.simulate.settings import Graphs
-from traceviz_dag.simulate.tree import Nodes
-from traceviz_dag.simulate.work import ends, faults, layers, stacks, stepping
+from traceviz_dag.simulate.tree import Nodes, py
+from traceviz_dag.simulate.work import ends, faults, layers, prediction, stacks, stepping
 from traceviz_dag.simulate.work.disturbed import Disturbance
+from traceviz_dag.simulate.work.linears import Job
 from traceviz_dag.vocabulary import Phase
+
+_PARTS_OF_PREDICTIONS = ("inputs", "joined", "norm", "loss")
+
+
+def _prediction(depth: int, part: str) -> int:
+    """The position by which a part of a depth of multi-token prediction is remembered; see ``Owner``."""
+    return -10 - len(_PARTS_OF_PREDICTIONS) * depth - _PARTS_OF_PREDICTIONS.index(part)
 
 
 def step_items(program: StageProgram, rank: int, number: int) -> Iterator[Item]:
@@ -132,12 +140,14 @@ class StepProgram(StepSegments):
         block = stacks.block_frames(settings, program.full)
         yield Open(block, chunk)
         for position in range(program.layers[chunk]):
-            yield from self._layer_forward(program.placed(context, position))
+            yield from self._layer_forward(program.placed(context, position), self.program.full)
         # The last norm follows the checkpointed layers, outside their frame.
         yield Close(int(program.full))
         if program.has_head(chunk):
             yield self.final_norm(context)
         yield Close(len(block) - int(program.full))
+        if program.predictions(chunk):
+            yield from self._predictions(context)
         if program.has_head(chunk):
             yield self.head(context)
         yield Close(len(model) + 1)
@@ -147,14 +157,61 @@ class StepProgram(StepSegments):
         if program.has_head(chunk):
             yield self.plain("count", lambda: (stepping.count_tokens(),))
 
-    def _layer_forward(self, context: Context) -> Iterator[Item]:
+    def _predictions(self, context: Context) -> Iterator[Item]:
+        """Multi-token prediction: depth by depth, then the losses of all."""
+        job, chunk, microbatch = self.job, context.chunk, context.microbatch
+        block = (
+            py(ends.model_file(self.settings), "_postprocess"),
+            *stacks.prediction_frames("MultiTokenPredictionBlock"),
+        )
+        yield Open(block, chunk)
+        for depth in range(self.program.predictions(chunk)):
+            frames = stacks.prediction_frames("MultiTokenPredictionLayer")
+            yield Open(frames, depth)
+            owner = (chunk, microbatch, _prediction(depth, "inputs"))
+            yield self.making("prediction inputs", lambda: prediction.inputs_forward(job), context, owner)
+            yield Open((py(prediction.PREDICTION, "_proj_and_transformer_layer"),))
+            owner = (chunk, microbatch, _prediction(depth, "joined"))
+            yield self.making("prediction joined", lambda: prediction.joined_forward(job), context, owner)
+            layer = self.program.placed(context, self.program.layers[chunk] + depth)
+            yield from self._layer_forward(layer, checkpointed=False)
+            owner = (chunk, microbatch, _prediction(depth, "norm"))
+            yield self.making("prediction norm", lambda: prediction.final_norm_forward(job), context, owner)
+            yield Close(1)
+            yield Close(len(frames))
+        yield Close(len(block) - 1)
+        for depth in range(self.program.predictions(chunk)):
+            owner = (chunk, microbatch, _prediction(depth, "loss"))
+            yield self.making("prediction loss", lambda: prediction.loss_forward(job), context, owner)
+        yield Close(1)
+
+    def _predictions_backward(self, context: Context) -> Iterator[Item]:
+        job, chunk, microbatch = self.job, context.chunk, context.microbatch
+
+        def part(depth: int, name: str, backward: Callable[[Job, Nodes], Rows]) -> Segment:
+            nodes = self.program.library.nodes(f"prediction {name}")
+            owner = (chunk, microbatch, _prediction(depth, name))
+            return self.engine(f"prediction {name} backward", lambda: backward(job, nodes), context, owner)
+
+        depths = list(reversed(range(self.program.predictions(chunk))))
+        for depth in depths:
+            yield part(depth, "loss", prediction.loss_backward)
+        for depth in depths:
+            yield part(depth, "norm", prediction.final_norm_backward)
+            layer = self.program.placed(context, self.program.layers[chunk] + depth)
+            yield from self._layer_backward(layer, checkpointed=False)
+            yield part(depth, "joined", prediction.joined_backward)
+            yield part(depth, "inputs", prediction.inputs_backward)
+
+    def _layer_forward(self, context: Context, checkpointed: bool) -> Iterator[Item]:
         variant = self.forward_variant(context)
         owner = (context.chunk, context.microbatch, context.position)
         if self.settings.cuda_graphs is Graphs.LAYER:
             yield from graphs.layer_forward(self, variant, context, owner)
             return
-        make = layers.checkpointed_forward if self.program.full else layers.layer_forward
-        yield self.making(f"forward:{variant}", lambda: make(self.job, variant), context, owner)
+        make = layers.checkpointed_forward if checkpointed else layers.layer_forward
+        key = f"forward:{variant.key}" if checkpointed is self.program.full else f"forward without recompute:{variant}"
+        yield self.making(key, lambda: make(self.job, variant), context, owner)
 
     def _backward(self, action: Backward) -> Iterator[Item]:
         program, settings, job = self.program, self.settings, self.job
@@ -168,31 +225,34 @@ class StepProgram(StepSegments):
         if program.has_head(chunk):
             owner = (chunk, microbatch, -2)
             yield self.engine("loss backward", lambda: (ends.loss_backward(job),), context, owner)
-            yield from self.head_backward(context)
+            head, norm = self.head_backward(context)
+            yield head
+            yield from self._predictions_backward(context)
+            yield norm
         for position in reversed(range(program.layers[chunk])):
-            yield from self._layer_backward(program.placed(context, position))
+            yield from self._layer_backward(program.placed(context, position), program.full)
         if program.has_embedding(chunk):
             yield self.embedding_backward(context)
         yield Close(len(engine))
         yield Close(len(frames))
 
-    def _layer_backward(self, context: Context) -> Iterator[Item]:
-        variant = replace(self.program.variant, reduces=self.reduces(context.microbatch))
+    def _layer_backward(self, context: Context, checkpointed: bool) -> Iterator[Item]:
+        variant = replace(self.program.variant_of(context.layer), reduces=self.reduces(context.microbatch))
         owner = (context.chunk, context.microbatch, context.position)
         job = self.job
         if self.settings.cuda_graphs is Graphs.LAYER:
             yield from graphs.layer_backward(self, variant, context, owner)
-        elif not self.program.full:
+        elif not checkpointed:
 
             def rows() -> Rows:
                 return layers.layer_backward(job, variant, layers.layer_forward(job, variant)[1])
 
-            yield self.engine(f"backward:{variant}", rows, context, owner)
+            yield self.engine(f"backward:{variant.key}", rows, context, owner)
         else:
 
             def build() -> tuple[Rows, Nodes]:
                 return layers.checkpointed_backward(job, variant, layers.checkpointed_forward(job, variant)[1])
 
-            template = self.program.library.get(f"recomputed backward:{variant}", build, autograd=True)
+            template = self.program.library.get(f"recomputed backward:{variant.key}", build, autograd=True)
             yield Segment(template, replace(context, refers=self.made[owner], makes=self.sequence))
             self.sequence += template.nodes

@@ -81,9 +81,10 @@ class StepSegments:
         """The embedding's forward."""
         gathers = self.gathers(context.microbatch)
         own, expert = "own" if gathers else "", self.program.expert
+        following = gathers and not self.settings.hybrid_pattern
         owner = (context.chunk, context.microbatch, -1)
         return self.making(
-            f"embedding:{gathers}", lambda: ends.embedding_forward(self.job, own, gathers, expert), context, owner
+            f"embedding:{gathers}", lambda: ends.embedding_forward(self.job, own, following, expert), context, owner
         )
 
     def final_norm(self, context: Context) -> Segment:
@@ -117,11 +118,15 @@ class StepSegments:
     def forward_variant(self, context: Context) -> LayerVariant:
         """How a layer runs forward: the first micro-batch's hooks gather parameters."""
         program, chunk, position = self.program, context.chunk, context.position
+        variant = program.variant_of(context.layer)
         if not self.gathers(context.microbatch):
-            return program.variant
+            return variant
+        if variant.kind:
+            # A layer's own class decides what is gathered; each gathers late, in its own hook.
+            return replace(variant, gathers="own")
         first = position == 0 and not program.has_embedding(chunk)
-        following = position + 1 < program.layers[chunk]
-        return replace(program.variant, gathers="own" if first else "wait", gathers_next=following)
+        following = position + 1 < program.layers[chunk] + program.predictions(chunk)
+        return replace(variant, gathers="own" if first else "wait", gathers_next=following)
 
     def reduces(self, microbatch: int) -> bool:
         """Whether a micro-batch's backward hooks reduce gradients."""

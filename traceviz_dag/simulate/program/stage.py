@@ -38,8 +38,22 @@ class StageProgram:
 
     def _buckets(self, chunk: int) -> tuple[str, ...]:
         layer = ("expert_layer", "expert") if self.expert else ("dense",)
+        first = self.first_layers[chunk]
+        kinds = self.settings.kinds_of_layers[first : first + self.layers[chunk]]
         embedding = ("embedding",) if self.has_embedding(chunk) or self.has_head(chunk) else ()
-        return (*embedding, *layer * self.layers[chunk])
+        if kinds:
+            each = (("expert_layer", "expert") if kind == "E" else ("dense",) for kind in kinds)
+            return (*embedding, *(bucket for buckets in each for bucket in buckets))
+        return (*embedding, *layer * (self.layers[chunk] + self.predictions(chunk)))
+
+    def variant_of(self, layer: int) -> LayerVariant:
+        """How a layer of the model runs."""
+        kinds = self.settings.kinds_of_layers
+        return replace(self.variant, kind=kinds[layer], expert=kinds[layer] == "E") if kinds else self.variant
+
+    def predictions(self, chunk: int) -> int:
+        """Depths of multi-token prediction; their layers follow those of the chunk."""
+        return self.settings.mtp_layers if self.has_head(chunk) else 0
 
     def has_embedding(self, chunk: int) -> bool:
         """Whether a chunk starts with the embedding."""

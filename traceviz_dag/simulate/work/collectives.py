@@ -63,6 +63,7 @@ _SPELLINGS = {
     "_allgather_base": _Spelling(
         "all_gather_into_tensor", "_allgather_base", "c10d::_allgather_base_", "nccl:_all_gather_base", "AllGather"
     ),
+    "allgather": _Spelling("all_gather", "allgather", "c10d::allgather_", "nccl:all_gather", "AllGather"),
     "_reduce_scatter_base": _Spelling(
         "reduce_scatter_tensor",
         "_reduce_scatter_base",

@@ -64,7 +64,7 @@ class Disturbance:
         if f.varying_sequences and context.microbatch >= 0:
             share = sequence_share(self.settings, step, context.microbatch, self.replica)
             changes[f"length {share}"] = partial(_of_length, share=share, tokens=_tokens(self.settings))
-        if 0 <= self.settings.layers - self.settings.wide_layers <= context.layer:
+        if 0 <= self.settings.layers - self.settings.wide_layers <= context.layer < self.settings.layers:
             changes["wide"] = _wide
         if self.settings.persistent:
             changes["persistent"] = _persistent

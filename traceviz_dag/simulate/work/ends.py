@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceviz_dag.simulate.settings import Era
+from traceviz_dag.simulate.settings import Era, JobSettings
 from traceviz_dag.simulate.tree import Kernel, Node, Nodes, Pause, Row, builtin, evaluate, module, op, py
 from traceviz_dag.simulate.work import kernels
 from traceviz_dag.simulate.work.collectives import collective, communicate
@@ -21,9 +21,17 @@ from traceviz_dag.simulate.work.linears import (
 from traceviz_dag.vocabulary import Dimension
 
 EMBEDDING = "megatron/core/models/common/embeddings/language_model_embedding.py"
-GPT = "megatron/core/models/gpt/gpt_model.py"
+_GPT = "megatron/core/models/gpt/gpt_model.py"
+_HYBRID, _MAMBA = "megatron/core/models/hybrid/hybrid_model.py", "megatron/core/models/mamba/mamba_model.py"
 CROSS_ENTROPY = "megatron/core/tensor_parallel/cross_entropy.py"
 SCHEDULES = "megatron/core/pipeline_parallel/schedules.py"
+
+
+def model_file(settings: JobSettings) -> str:
+    """The file of the model's class; that of hybrid models was Mamba's once."""
+    if not settings.hybrid_pattern:
+        return _GPT
+    return _HYBRID if settings.era is Era.TORCH_2_7 else _MAMBA
 
 
 def batch(job: Job, entry: Entry, stall_ns: int = 0) -> Row:
@@ -46,10 +54,10 @@ def batch(job: Job, entry: Entry, stall_ns: int = 0) -> Row:
 class Entry:
     """Files of the training script around Megatron-core: Megatron-LM's own, or Megatron Bridge's."""
 
-    def __init__(self, bridge: bool) -> None:
+    def __init__(self, bridge: bool, script: str = "pretrain_gpt.py") -> None:
         self.bridge = bridge
-        self.forward_file = "megatron/bridge/training/gpt_step.py" if bridge else "pretrain_gpt.py"
-        self.loss_file = "megatron/bridge/training/losses.py" if bridge else "pretrain_gpt.py"
+        self.forward_file = "megatron/bridge/training/gpt_step.py" if bridge else script
+        self.loss_file = "megatron/bridge/training/losses.py" if bridge else script
         self.loss_function = "masked_next_token_loss" if bridge else "loss_func"
         self.training = "megatron/bridge/training/train.py" if bridge else "megatron/training/training.py"
         self.training_utilities = (
@@ -75,7 +83,7 @@ def embedding_forward(job: Job, gathers: str, gathers_next: bool, expert: bool) 
     )
     dropped = module("Dropout", py("torch/nn/modules/dropout.py", "forward", op("aten::dropout", dropout)))
     body = py("megatron/core/utils.py", "wrapper", py(EMBEDDING, "forward", words, dropped))
-    return py(GPT, "_preprocess", module("LanguageModelEmbedding", body)), nodes
+    return py(model_file(job.settings), "_preprocess", module("LanguageModelEmbedding", body)), nodes
 
 
 def _combined(job: Job) -> tuple[Row, ...]:
@@ -118,7 +126,9 @@ def head_forward(job: Job) -> tuple[Row, Nodes]:
     )
     loss = py(CROSS_ENTROPY, "vocab_parallel_cross_entropy", entropy)
     language = "megatron/core/models/common/language_module/language_module.py"
-    return py(GPT, "_postprocess", logits, py(language, "compute_language_model_loss", loss)), nodes
+    return py(
+        model_file(job.settings), "_postprocess", logits, py(language, "compute_language_model_loss", loss)
+    ), nodes
 
 
 def _reduce_logits(job: Job, step: str, kernel: Kernel) -> tuple[Node, ...]:

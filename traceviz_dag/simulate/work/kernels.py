@@ -46,6 +46,16 @@ CUSTOM = {
     ", unsigned int, float, 4> >(at::native::ReduceOp<float, at::native::MaxOps<float>, unsigned int, float, 4>)",
     "l2_norm": "void multi_tensor_apply_kernel<TensorListMetadata<1>, L2NormFunctor<float>, float*, float*, bool, int>"
     "(int, int volatile*, TensorListMetadata<1>, L2NormFunctor<float>, float*, float*, bool, int)",
+    "conv": "void causal_conv1d_channellast_fwd_kernel<Causal_conv1d_channellast_fwd_kernel_traits<128, 4, 64, true, "
+    f"{_BF16}, {_BF16}>, false>(ConvParamsBase)",
+    "conv_backward": "void causal_conv1d_channellast_bwd_kernel<Causal_conv1d_channellast_bwd_kernel_traits<128, 4, "
+    f"64, true, true, {_BF16}, {_BF16}>, false, false, false>(ConvParamsBwd)",
+    "roll": "void at::native::(anonymous namespace)::roll_cuda_kernel<long>(long const*, long*, long, long, long, "
+    "long, long, long)",
+    "cat": "void at::native::(anonymous namespace)::CatArrayBatchedCopy_alignedK_contig<at::native::(anonymous "
+    "namespace)::OpaqueType<2u>, unsigned int, 3, 64, 64, 16>(at::native::(anonymous namespace)::OpaqueType<2u>*)",
+    "argmax": "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::ArgMaxOps<float>, "
+    "unsigned int, long, 4> >(at::native::ReduceOp<float, at::native::ArgMaxOps<float>, unsigned int, long, 4>)",
     "hybridep_scan": "void hybrid_ep::scan<512, 108, 8, 1, 2>(bool const*, hybrid_ep::tmp_state_t*, int*, bool*, "
     "bool*, int*, bool*, int, int, int)",
     "hybridep_row_map": "void permute_preprocessing_kernel<256, 32>(bool*, int*, int, int*, int, int*, int, int, int*, "
@@ -82,6 +92,8 @@ FUSED = {
     "row_map": "_row_id_map_pass_1_kernel",
     "unpermute": "_unpermute_kernel",
     "unpermute_backward": "_unpermute_bwd_with_merging_probs_kernel",
+    "gated_norm": "_layer_norm_fwd_1pass_kernel",
+    "gated_norm_bwd": "_layer_norm_bwd_kernel",
     "cross_entropy": "triton_red_fused_exp_index_log_sub_sum_0",
     "cross_entropy_backward": "triton_poi_fused_index_put_mul_sub_1",
 }
@@ -101,6 +113,8 @@ FUNCTORS = {
     "power": "pow_tensor_scalar_kernel_impl<float, float>",
     "to_float": "float16tofloat32_copy_kernel_cuda",
     "to_bfloat16": "bfloat16_copy_kernel_cuda",
+    "exp": "exp_kernel_cuda<float>",
+    "negate": "neg_kernel_cuda<float>",
     "less": "CompareLTFunctor<long>",
 }
 """Functors of ATen's pointwise kernels, by role."""
@@ -158,8 +172,13 @@ def reduction(nbytes: float, element: str = "float") -> Kernel:
 
 def fused(role: str, nbytes: float) -> Kernel:
     """A generated or library kernel of ``FUSED`` that moves ``nbytes``."""
+    return triton(FUSED[role], nbytes)
+
+
+def triton(name: str, nbytes: float) -> Kernel:
+    """A kernel that Triton compiles, or another that the driver API launches, and that moves ``nbytes``."""
     duration = elementwise_ns(nbytes)
-    kernel = Kernel(FUSED[role], Kind.COMPUTATION, duration, call="cuLaunchKernel", grid=1024, block=256, registers=40)
+    kernel = Kernel(name, Kind.COMPUTATION, duration, call="cuLaunchKernel", grid=1024, block=256, registers=40)
     return _memory_bound(kernel, nbytes)
 
 

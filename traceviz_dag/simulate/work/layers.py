@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from traceviz_dag.simulate.tree import (
     Node,
@@ -17,7 +17,7 @@ from traceviz_dag.simulate.tree import (
     py,
     without_graph,
 )
-from traceviz_dag.simulate.work import kernels
+from traceviz_dag.simulate.work import hybrid, kernels
 from traceviz_dag.simulate.work.attention import core_attention_backward, core_attention_forward, engine
 from traceviz_dag.simulate.work.gradients import accumulate, gather_hook
 from traceviz_dag.simulate.work.linears import (
@@ -53,6 +53,7 @@ class LayerVariant:
         gathers_next: whether the hook also launches the next layer's.
         reduces: whether its gradients are complete, so that their reduction starts.
         checkpoints_attention: selective recompute; discards: output-discarding recompute of the layer norms.
+        kind: symbol of the layer in a hybrid model, see ``hybrid.LAYERS_OF``; empty: attention and MLP.
     """
 
     expert: bool = False
@@ -61,6 +62,12 @@ class LayerVariant:
     reduces: bool = False
     checkpoints_attention: bool = False
     discards: bool = False
+    kind: str = field(default="", repr=False)
+
+    @property
+    def key(self) -> str:
+        """What a template's key says of it."""
+        return f"{self}{self.kind}"
 
     def fuses_norm(self, job: Job, mlp: bool) -> bool:
         """Whether the norm before a half of the layer is part of its first linear."""
@@ -71,10 +78,25 @@ def layer_forward(job: Job, variant: LayerVariant) -> tuple[Row, Nodes]:
     """One layer's forward, from ``TransformerLayer.__call__`` down."""
     nodes = Nodes()
     hook = gather_hook(job, variant.gathers, variant.gathers_next, variant.expert)
+    if variant.kind:
+        return _hybrid_forward(job, nodes, variant, hook), nodes
     attention = attention_forward(job, nodes, variant, hook)
     mlp = mlp_forward(job, nodes, variant)
     layer = module("TransformerLayer", py(LAYER, "forward", attention, mlp))
     return py("megatron/core/transformer/module.py", "__call__", layer), nodes
+
+
+def _hybrid_forward(job: Job, nodes: Nodes, variant: LayerVariant, hook: tuple[Node, ...]) -> Row:
+    """One layer of a hybrid model: half a transformer layer, or Mamba's mixer."""
+    body: list[Node]
+    if variant.kind == "*":
+        body = [py(LAYER, "forward", attention_forward(job, nodes, variant, hook))]
+    elif variant.kind == "M":
+        mixer = hybrid.mixer_forward(job, nodes, hook, variant.fuses_norm(job, mlp=False))
+        body = [py(hybrid.MAMBA_LAYER, "forward", mixer, _bias_dropout_add(job, nodes, "bda:mixer"))]
+    else:
+        body = [*hook, py(LAYER, "forward", mlp_forward(job, nodes, variant))]
+    return py("megatron/core/transformer/module.py", "__call__", module(hybrid.LAYERS_OF[variant.kind], *body))
 
 
 def attention_forward(job: Job, nodes: Nodes, variant: LayerVariant, hook: tuple[Node, ...] = ()) -> Row:
@@ -193,6 +215,15 @@ def checkpointed_backward(job: Job, variant: LayerVariant, nodes: Nodes) -> tupl
 
 def layer_backward(job: Job, variant: LayerVariant, nodes: Nodes) -> tuple[Row, ...]:
     """The engine's rows of one layer's backward, in their order."""
+    if variant.kind == "*":
+        return attention_backward(job, variant, nodes)
+    if variant.kind == "M":
+        residual = bias_dropout_add_backward(job, variant, nodes, "mixer")
+        fused = variant.fuses_norm(job, mlp=False)
+        return (*residual, *hybrid.mixer_backward(job, nodes, fused, variant.reduces))
+    if variant.kind:
+        last = accumulate(job, "dense", 1, variant.reduces, variant.expert)
+        return (*mlp_backward(job, variant, nodes), *last)
     return (*mlp_backward(job, variant, nodes), *attention_backward(job, variant, nodes))
 
 

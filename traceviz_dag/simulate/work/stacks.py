@@ -9,7 +9,7 @@ from traceviz_dag.schedules import Exchange, Transfer
 from traceviz_dag.simulate.settings import Era, JobSettings
 from traceviz_dag.simulate.tree import Collective, Node, Row, RowKind, Wait, builtin, op, py, synchronise
 from traceviz_dag.simulate.work.collectives import batched_exchange, message, single_exchange
-from traceviz_dag.simulate.work.ends import Entry
+from traceviz_dag.simulate.work.ends import Entry, model_file
 from traceviz_dag.simulate.work.linears import Job
 from traceviz_dag.vocabulary import Dimension
 
@@ -18,7 +18,7 @@ P2P = "megatron/core/pipeline_parallel/p2p_communication.py"
 MODULE_FILE = "torch/nn/modules/module.py"
 TRANSFORMER_MODULE = "megatron/core/transformer/module.py"
 BLOCK = "megatron/core/transformer/transformer_block.py"
-GPT = "megatron/core/models/gpt/gpt_model.py"
+PREDICTION = "megatron/core/transformer/multi_token_prediction.py"
 
 
 def chance(settings: JobSettings, what: str) -> bool:
@@ -28,7 +28,19 @@ def chance(settings: JobSettings, what: str) -> bool:
 
 def entry_of(settings: JobSettings) -> Entry:
     """Which training script the job runs under."""
-    return Entry(bridge=settings.era is not Era.TORCH_2_3 and chance(settings, "bridge"))
+    script = "pretrain_gpt.py"
+    if settings.hybrid_pattern:
+        script = "pretrain_hybrid.py" if settings.era is Era.TORCH_2_7 else "pretrain_mamba.py"
+    return Entry(settings.era is not Era.TORCH_2_3 and chance(settings, "bridge"), script)
+
+
+def _classes(settings: JobSettings) -> tuple[str, str, str]:
+    """The model's class, and file and class of its block of layers."""
+    if not settings.hybrid_pattern:
+        return "GPTModel", BLOCK, "TransformerBlock"
+    if settings.era is Era.TORCH_2_7:
+        return "HybridModel", "megatron/core/models/hybrid/hybrid_block.py", "HybridStack"
+    return "MambaModel", "megatron/core/ssm/mamba_block.py", "MambaStack"
 
 
 def annotated_step(number: int) -> Row:
@@ -71,22 +83,29 @@ def _module(name: str) -> tuple[Row, ...]:
 
 
 def model_frames(settings: JobSettings) -> tuple[Row, ...]:
-    """Frames from ``DistributedDataParallel`` to ``GPTModel.forward``."""
+    """Frames from ``DistributedDataParallel`` to the model's ``forward``."""
+    file, (name, *_) = model_file(settings), _classes(settings)
     half = (*_module("Float16Module"), py(TRANSFORMER_MODULE, "forward")) if chance(settings, "float16") else ()
-    wrapper = (py(GPT, "__call__"), py(TRANSFORMER_MODULE, "__call__")) if settings.era is Era.TORCH_2_7 else ()
+    wrapper = (py(file, "__call__"), py(TRANSFORMER_MODULE, "__call__")) if settings.era is Era.TORCH_2_7 else ()
     ddp = py("megatron/core/distributed/data_parallel_base.py", "forward")
-    return (*_module("DistributedDataParallel"), ddp, *half, *wrapper, *_module("GPTModel"), py(GPT, "forward"))
+    return (*_module("DistributedDataParallel"), ddp, *half, *wrapper, *_module(name), py(file, "forward"))
 
 
 def block_frames(settings: JobSettings, checkpointed: bool) -> tuple[Row, ...]:
-    """Frames of the transformer block around its layers."""
-    wrapper = (py(BLOCK, "__call__"), py(TRANSFORMER_MODULE, "__call__")) if settings.era is Era.TORCH_2_7 else ()
-    frames = (*wrapper, *_module("TransformerBlock"), py(BLOCK, "forward"))
+    """Frames of the block around its layers."""
+    _, file, name = _classes(settings)
+    wrapper = (py(file, "__call__"), py(TRANSFORMER_MODULE, "__call__")) if settings.era is Era.TORCH_2_7 else ()
+    frames = (*wrapper, *_module(name), py(file, "forward"))
     if not checkpointed:
         return frames
     if settings.era is Era.TORCH_2_7:
         return (*frames, py("megatron/core/recompute.py", "checkpointed_forward"))
-    return (*frames, py(BLOCK, "_checkpointed_forward"))
+    return (*frames, py(file, "_checkpointed_forward"))
+
+
+def prediction_frames(name: str) -> tuple[Row, ...]:
+    """Frames of a module of multi-token prediction."""
+    return (*_module(name), py(PREDICTION, "forward"))
 
 
 def backward_frames(settings: JobSettings) -> tuple[Row, ...]:
