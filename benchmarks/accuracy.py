@@ -298,6 +298,8 @@ WIDE_HYBRIDEP = replace(SMALL, tp=2, dp=4, ep=4, dispatcher=Dispatcher.HYBRIDEP)
 FURTHER = replace(PIPELINE, mtp_layers=1)
 HYBRID = replace(PIPELINE, layers=8, hybrid_pattern="M-M*")
 HYBRID_CONTEXT = replace(SMALL, cp=2, pp=2, layers=8, hybrid_pattern="M-M*")
+SIZED = replace(SMALL, dp=4, pp=2, dynamic_context=True)
+SIZED_TENSOR = replace(SMALL, tp=2, cp=2, dp=2, dynamic_context=True)
 CURRENT: dict[str, dict[str, JobSettings]] = {
     "stacks": {
         "experts over HybridEP": HYBRIDEP,
@@ -308,6 +310,8 @@ CURRENT: dict[str, dict[str, JobSettings]] = {
         "hybrid model": HYBRID,
         "hybrid model with experts, interleaved": replace(EXPERTS, vpp=2, layers=8, hybrid_pattern="ME*-"),
         "hybrid model, cp2": HYBRID_CONTEXT,
+        "dynamic context": SIZED,
+        "dynamic context, tp2 cp2 dp2": SIZED_TENSOR,
     },
     "no stacks": {
         "experts over HybridEP": replace(HYBRIDEP, stacks=False),
@@ -322,6 +326,11 @@ CURRENT: dict[str, dict[str, JobSettings]] = {
         "hybrid model with experts, cp2": replace(
             HYBRID_CONTEXT, dp=2, ep=2, hybrid_pattern="MEM*", layers=4, stacks=False
         ),
+        "dynamic context": replace(SIZED, stacks=False),
+        "dynamic context, tp2 cp2 dp2": replace(SIZED_TENSOR, stacks=False),
+        "dynamic context, gathered keys, interleaved": replace(
+            SIZED, vpp=2, context_exchange=ContextExchange.ALL_GATHER, stacks=False
+        ),
     },
     "no descriptions": {
         "multi-token prediction, stacks off": replace(FURTHER, era=OLD, stacks=False),
@@ -329,16 +338,20 @@ CURRENT: dict[str, dict[str, JobSettings]] = {
         "hybrid model with experts, cp2, stacks off": replace(
             HYBRID_CONTEXT, dp=2, ep=2, hybrid_pattern="MEM*", layers=4, era=OLD, stacks=False
         ),
+        "dynamic context, stacks off": replace(SIZED, era=OLD, stacks=False),
+        "dynamic context, no topology file, stacks off": replace(SIZED, era=OLD, stacks=False),
     },
     "nsys": {
         "experts over HybridEP": replace(NSYS, pp=2, dp=2, ep=2, dispatcher=Dispatcher.HYBRIDEP),
         "multi-token prediction": replace(NSYS, pp=2, dp=2, mtp_layers=1),
         "hybrid model": replace(NSYS, pp=2, dp=2, layers=8, hybrid_pattern="M-M*"),
+        "dynamic context": replace(NSYS, pp=2, dp=4, dynamic_context=True),
     },
     "no stacks, no groups": {
         "experts over HybridEP": replace(HYBRIDEP, stacks=False),
         "multi-token prediction": replace(FURTHER, stacks=False),
         "hybrid model, cp2": replace(HYBRID_CONTEXT, stacks=False),
+        "dynamic context": replace(SIZED, stacks=False),
     },
 }
 """What has come to Megatron in 2026; at the end of the matrix, so that the jobs before keep their seeds."""

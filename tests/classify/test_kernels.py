@@ -371,6 +371,25 @@ def test_an_all_to_all_without_group_moves_tokens_unless_layers_mix_sequences(tm
     assert table.dimension_rule.tolist() == ["expert_all_to_all_operator"]
 
 
+def test_the_largest_context_exchanges_keys_over_the_group_that_sums_gradients(tmp_path):
+    ranks = list(range(4))
+    groups = [
+        {"pg_name": "1", "pg_desc": "DATA_PARALLEL_GROUP_WITH_CP", "pg_size": 4, "ranks": ranks},
+        {"pg_name": "2", "pg_desc": "HYBRID_DP_CP_GROUP_2", "pg_size": 2, "ranks": [0, 1]},
+    ]
+    file = KinetoFile(world_size=4, groups=groups)
+    megatron_step(file)
+    file.operator("AttnFuncWithCPAndKVAllGather", 1_310, 1_590)
+    gather = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    for number, (start, inside) in enumerate(((1_400, 1_350), (1_500, 1_450), (1_700, 1_650))):
+        group = groups[1 if number == 1 else 0]
+        facts = {"Process Group Name": group["pg_name"], "Process Group Description": group["pg_desc"]}
+        file.kernel(gather, start, start + 20, launched=inside, **facts, **{"Collective name": "_allgather_base"})
+    table = kernels(file, tmp_path)
+    assert table.dimension.tolist() == ["cp", "cp", "dp"]
+    assert table.microbatch.tolist()[:2] == [0, 0] and pd.isna(table.microbatch[2])
+
+
 def test_ambiguous_rank_sets_stay_unknown_with_their_candidates(tmp_path):
     groups = [
         {"pg_name": "1", "pg_desc": "undefined", "pg_size": 2, "ranks": [0, 1]},

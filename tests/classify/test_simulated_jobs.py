@@ -43,6 +43,9 @@ JOBS = {
     "hybrid_without_groups": Configuration(
         "no stacks, no groups", "hybrid", CURRENT["no stacks"]["hybrid model with experts, cp2"]
     ),
+    "dynamic_context_without_stacks": Configuration(
+        "no stacks", "dynamic context", CURRENT["no stacks"]["dynamic context, tp2 cp2 dp2"]
+    ),
     "agreement_after_the_optimizer": Configuration("stacks", "agreement", replace(PIPELINE, agreement=True)),
     "agreement_without_stacks": Configuration(
         "no stacks", "agreement", replace(PIPELINE, agreement=True, stacks=False, microbatches=6)

@@ -60,6 +60,7 @@ CONFIGURATIONS = {
     "combined_alone": small(dp=2, ep=2, overlap_expert=True, era=Era.TORCH_2_4),
     "further_tokens": told(tp=2, pp=2, vpp=2, mtp_layers=2, recompute=Recompute.FULL),
     "hybrid": small(tp=2, cp=2, pp=2, dp=2, ep=2, etp=1, hybrid_pattern="ME*-"),
+    "dynamic_context": told(tp=2, cp=2, dp=2, pp=2, dynamic_context=True),
     "ring_attention": told(cp=2, tp=2, pp=2, layers=2),
     "gathered_attention": small(cp=4, context_exchange=ContextExchange.ALL_GATHER),
     "userbuffers": told(tp=2, pp=2, overlap_tensor=True),

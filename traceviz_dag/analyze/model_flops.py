@@ -27,6 +27,8 @@ _UNCOUNTED = {
     "decoder_num_layers": "an encoder beside the decoder",
     "variable_seq_lengths": "sequences of varying length",
     "sequence_packing": "sequences packed to a length",
+    "sequence_packing_scheduler": "sequences packed to a length",
+    "dynamic_context_parallel": "sequences packed to a length",
     "sft": "sequences packed to a length",
 }
 """Argument → what a model has with it whose operations are not counted here."""

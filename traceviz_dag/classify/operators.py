@@ -12,6 +12,16 @@ _DISTRIBUTED = ("c10d::", "record_param_comms", "nccl:", "gloo:")
 _EXCHANGES = ("nccl:coalesced", "nccl:send", "nccl:recv", "c10d::send", "c10d::recv")
 
 
+_SIZED_CONTEXT, _PACKED = "_DP_CP_GROUP_", "FlashAttnVarlenFunc"
+"""In the descriptions of groups of a micro-batch's own size, and attention of packed sequences."""
+
+
+def packs_sequences(trace: TraceEvents) -> bool:
+    """Whether the trace shows that the job packs sequences, which then travel to the ranks that run them."""
+    groups = trace.header.process_groups or ()
+    return _PACKED in trace.strings or any(_SIZED_CONTEXT in (group.description or "") for group in groups)
+
+
 def operators_named(trace: TraceEvents, tree: HostTree, *prefixes: str) -> Bool:
     """Tree positions of operators whose names begin with one of the prefixes."""
     named = np.array([name.startswith(prefixes) for name in trace.strings], dtype=bool)

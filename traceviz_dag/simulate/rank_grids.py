@@ -99,6 +99,8 @@ def _creation(settings: JobSettings) -> Iterator[tuple[str, tuple[int, ...]]]:
     if newest:
         yield from (("GTP_WEIGHT_REMAT_GROUP", (rank,)) for rank in everyone)
     yield from _with_gloo("DATA_PARALLEL_GROUP_WITH_CP", dense.groups("dp", "cp"))
+    if settings.dynamic_context:
+        yield from _sized_contexts(dense.groups("dp", "cp"), 1 if newest else 2)
     yield from _with_gloo("DATA_PARALLEL_GROUP", dense.groups("dp"))
     yield from _each("CONTEXT_PARALLEL_GROUP", dense.groups("cp"))
     yield from _each("MODEL_PARALLEL_GROUP", dense.groups("tp", "pp"))
@@ -120,6 +122,16 @@ def _creation(settings: JobSettings) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield from _each("EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP_WITH_EGTP", expert.groups("tp", "ep", "pp"))
     yield from _with_gloo("EXPERT_DATA_PARALLEL_GROUP", expert.groups("dp"))
     yield "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP", everyone
+
+
+def _sized_contexts(domains: list[tuple[int, ...]], least: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Neighbours in each domain of data and context parallelism, in all powers of two below its size."""
+    for domain in domains:
+        size = least
+        while size < len(domain):
+            for first in range(0, len(domain), size):
+                yield f"HYBRID_DP_CP_GROUP_{size}", domain[first : first + size]
+            size *= 2
 
 
 def _each(description: str, groups: list[tuple[int, ...]]) -> Iterator[tuple[str, tuple[int, ...]]]:

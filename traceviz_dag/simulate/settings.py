@@ -234,6 +234,8 @@ class JobSettings:
     Attributes, as far as their options do not say it:
         overlap_tensor: Transformer Engine's userbuffers carry tensor-parallel communication beside its products.
         layers, hidden, heads, feed_forward, vocabulary, sequence, batch: the model; batch is samples per micro-batch.
+        dynamic_context: sequences are packed, and each micro-batch is split over as many neighbours in the domain of
+            data and context parallelism as its longest sequence needs.
         hybrid_pattern: classes of a hybrid model's layers, repeated up to the number of layers: M Mamba, * attention,
             - MLP, E experts; empty: each layer has attention and an MLP.
         mtp_layers: depths of multi-token prediction, each with a layer of its own behind those of the last stage.
@@ -286,6 +288,9 @@ class JobSettings:
     dispatcher: Dispatcher = option(Dispatcher.ALL_TO_ALL, OVERLAP, "Communication that carries tokens to experts.")
     context_exchange: ContextExchange = option(
         ContextExchange.POINT_TO_POINT, MODEL, "How context parallelism moves keys and values."
+    )
+    dynamic_context: bool = option(
+        False, MODEL, "Pack sequences, and split each micro-batch over a context of its own size (dp x cp ranks)."
     )
     recompute: Recompute = option(Recompute.NONE, MODEL, "Activations to recompute.")
     cuda_graphs: Graphs = option(Graphs.NONE, MODEL, "Parts to replay as CUDA graphs.")
@@ -403,7 +408,7 @@ def _faults_of(s: JobSettings) -> list[str]:
     if s.memory and (s.edges.truncated_rank is not None or s.edges.cuts or _beyond_dense(s)):
         found.append(
             "--memory: snapshots are of dense models whose traces are whole; leave experts, multi-token prediction, "
-            "hybrid patterns and oddities out"
+            "hybrid patterns, dynamic contexts and oddities out"
         )
     if not found and sorted(s.order.split("-")) != ["cp", "dp", "ep", "pp", "tp"]:
         found.append(f"--order {s.order}: it must name tp, cp, ep, dp and pp once each, for example tp-cp-ep-dp-pp")
@@ -411,7 +416,7 @@ def _faults_of(s: JobSettings) -> list[str]:
 
 
 def _beyond_dense(s: JobSettings) -> bool:
-    return bool(s.expert_count or s.mtp_layers or s.hybrid_pattern)
+    return bool(s.expert_count or s.mtp_layers or s.hybrid_pattern or s.dynamic_context)
 
 
 def _said(*faults: tuple[bool, str]) -> list[str]:
@@ -493,6 +498,7 @@ def _feature_faults(s: JobSettings) -> list[str]:
             "--mtp-layers runs without --overlap-expert and without --cuda-graphs",
         ),
         *_hybrid_faults(s),
+        *_dynamic_faults(s),
         (s.cp > 1 and not te, "context parallelism needs --transformer transformer-engine"),
         (split < 0, f"--bad-stage-split {split}: layers can only be moved to the first stage"),
         (split > 0 and stages < 2, "a bad stage split needs at least two stages"),
@@ -518,6 +524,22 @@ def _feature_faults(s: JobSettings) -> list[str]:
         (s.faults.varying_sequences > 0 and s.expert_count > 0, "--varying-sequences needs a dense model"),
         (not 0 <= s.faults.bursts < 1, "--bursts is a share of the time between 0 and 1"),
     )
+
+
+def _dynamic_faults(s: JobSettings) -> list[tuple[bool, str]]:
+    if not s.dynamic_context:
+        return []
+    domain, te = s.dp * s.cp, s.transformer is Transformer.TRANSFORMER_ENGINE
+    beside = s.mtp_layers or s.hybrid_pattern or s.expert_count or s.cuda_graphs is not Graphs.NONE
+    return [
+        (domain < 2 or bool(domain & domain - 1), f"--dynamic-context: dp x cp is {domain}; it must be a power of two"),
+        (
+            bool(beside) or not te,
+            "--dynamic-context runs with --transformer transformer-engine, without graphs, experts, "
+            "hybrid patterns and multi-token prediction",
+        ),
+        (s.faults.varying_sequences > 0, "--dynamic-context packs sequences; leave --varying-sequences out"),
+    ]
 
 
 def _hybrid_faults(s: JobSettings) -> list[tuple[bool, str]]:

@@ -20,6 +20,7 @@ from traceviz_dag.classify.dimensions.dimension_evidence import (
     GroupFacts,
 )
 from traceviz_dag.classify.launches import Launches
+from traceviz_dag.classify.operators import packs_sequences
 from traceviz_dag.classify.rules import FrameRule, Rules
 from traceviz_dag.classify.topology.group_dimensions import group_kind
 from traceviz_dag.classify.topology.types import Group, Topology
@@ -168,6 +169,8 @@ def decide_dimensions(
     distinct, which = np.unique(keys, axis=1, return_inverse=True)
     mixes = _mixes_sequences(trace)
     experts = _has_experts(trace, groups, mixes)
+    # Attention splits sequences, and no group is for that alone: each micro-batch has a context of its own size.
+    packs = packs_sequences(trace) or (Dimension.CP not in groups.split and _splits_attention(trace))
     frames = [_of_either(rule) if mixes and rule.name in _EXPERT_FRAMES else rule for rule in rules.frames]
     decisions = []
     of_groups = []
@@ -188,6 +191,7 @@ def decide_dimensions(
                 rules.kernels[kernel] if kernel >= 0 else None,
                 trace.strings[collective] or trace.strings[kernel_name],
                 _PHASES[at],
+                packs,
             ).decide(group)
         )
     decisions = _from_same_groups(decisions, of_groups)
@@ -278,6 +282,10 @@ def _from_sizes(
         decisions.append(decided)
         which[large & (which == index)] = len(decisions) - 1
     return decisions, which
+
+
+def _splits_attention(trace: TraceEvents) -> bool:
+    return any(name.startswith("AttnFuncWithC") for name in trace.strings)
 
 
 def _mixes_sequences(trace: TraceEvents) -> bool:

@@ -73,6 +73,7 @@ class DimensionEvidence:
         frame: the nearest frame rule that speaks of communication. kernel: the rule of the kernel's own name.
         collective: name of the collective, or of the kernel where it states none.
         phase: of its launch; unknown where nothing shows.
+        packs: whether the job packs sequences: before the micro-batches they travel between its replicas.
     """
 
     rules: Rules
@@ -82,6 +83,7 @@ class DimensionEvidence:
     kernel: KernelRule | None
     collective: str
     phase: Phase
+    packs: bool = False
 
     def decide(self, group: GroupFacts) -> DimensionDecision:
         """Weigh frame, group and name, in this order of trust where they speak.
@@ -144,8 +146,15 @@ class DimensionEvidence:
             for candidate in candidates
             if self.rules.can_carry(candidate, self.collective)
         }
+        if self._routes() and Dimension.DP in candidates:
+            found = {Dimension.DP}
         found -= self.absent & _PARALLEL
         return found - _BETWEEN_MICROBATCHES if self.phase in WITHIN_MICROBATCHES else found
+
+    def _routes(self) -> bool:
+        """Whether the collective may send packed sequences to the replicas that run them."""
+        outside = self.phase not in WITHIN_MICROBATCHES and self.phase is not Phase.OPTIMIZER
+        return self.packs and outside and _ALL_TO_ALL.search(self.collective) is not None
 
     def _among_candidates(
         self, group: GroupFacts, candidates: tuple[Dimension, ...], role: str | None
@@ -166,7 +175,8 @@ class DimensionEvidence:
         of_library = (kernel.dimension,) if kernel is not None and kernel.dimension is not None else ()
         conceivable = self._conceivable(group)
         if _ALL_TO_ALL.search(self.collective) and not (group.given or (frame is not None and frame.among)):
-            return DimensionDecision(Dimension.UNKNOWN, Evidence.NONE, "all_to_all", _EXCHANGED, role)
+            exchanged = (Dimension.DP, *_EXCHANGED) if self._routes() else _EXCHANGED
+            return DimensionDecision(Dimension.UNKNOWN, Evidence.NONE, "all_to_all", exchanged, role)
         if _COLLECTIVE.search(self.collective):
             of_kernel = ()
         if frame is not None and group.given and (told := set(frame.among) & set(conceivable)):

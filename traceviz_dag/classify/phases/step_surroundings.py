@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceviz_dag.arrays import NONE, Bool, Int64
-from traceviz_dag.classify.operators import operators_named, outermost_operators
+from traceviz_dag.classify.operators import operators_named, outermost_operators, packs_sequences
 from traceviz_dag.classify.phases.marks import ProfilerSteps, step_at
 from traceviz_dag.classify.phases.training_windows import GRADIENTS_TO_ZERO, OPTIMIZER_STEP
 from traceviz_dag.read.events import USER_ANNOTATION, TraceEvents
@@ -19,6 +19,8 @@ from traceviz_dag.read.host_tree import HostTree
 
 _GATHERING = ("c10d::allgather", "c10d::_allgather_base")
 _ZEROING = ("aten::zero_", "aten::zeros", "aten::_foreach_zero_", "aten::fill_", "aten::empty")
+_ROUTING = ("c10d::alltoall",)
+_COUNTER = ("aten::zeros",)
 _PARALLEL = "PARALLEL_GROUP"
 """In the descriptions of Megatron's process groups, which every job of it has."""
 
@@ -123,6 +125,8 @@ def _before(
     gathered in between are the schedule's: a module's hook gathers them once the micro-batch is loaded. Sharded
     training without Megatron loads it unseen, and what it gathers there is its first layer's. Where a step does not
     begin like that, what comes before the first operator that autograd knows and the first communication stays open.
+
+    Packed sequences are sent to the ranks that run them before the schedule sets its counter of tokens to zero.
     """
     step_of_outermost = step_at(profiler, tree.start_ns[outermost])
     zeroing = operators_named(trace, tree, *_ZEROING)[outermost]
@@ -130,6 +134,8 @@ def _before(
     groups = trace.header.process_groups
     if groups and not any(_PARALLEL in (group.description or "") for group in groups):
         gathering[:] = False
+    packs = packs_sequences(trace)
+    routing, counter = (operators_named(trace, tree, *names)[outermost] for names in (_ROUTING, _COUNTER))
     begins = np.zeros(len(tree), dtype=bool)
     unclear = np.zeros(len(tree), dtype=bool)
     step_of_position = step_at(profiler, tree.start_ns)
@@ -138,6 +144,10 @@ def _before(
     for number in np.unique(step_at(profiler, forward_starts)).tolist():
         mine = np.flatnonzero(step_of_outermost == number)
         run = np.minimum.accumulate(zeroing[mine] | gathering[mine])
+        early = tree.start_ns[outermost[mine]] < forward_starts[step_at(profiler, forward_starts) == number].min()
+        if packs or (routing[mine] & early).any():
+            counted = np.flatnonzero(counter[mine] & early)
+            run[: counted.max(initial=-1) + 1] = True
         if run.any() and zeroing[mine[0]]:
             begins[outermost[mine[run]]] = True
             continue

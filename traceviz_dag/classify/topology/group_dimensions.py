@@ -41,6 +41,8 @@ _KINDS: Mapping[str, GroupKind] = {
     "HIERARCHICAL_CONTEXT_PARALLEL_GROUP": GroupKind(Dimension.CP),
     # Each sample's sequence is split over one of these: they play the part of a CP group of that size.
     "HYBRID_DP_CP_GROUP": GroupKind(Dimension.CP),
+    # Megatron renamed the functions of these groups in 2026; nothing else could be described so.
+    "DYNAMIC_DP_CP_GROUP": GroupKind(Dimension.CP),
     "DATA_PARALLEL_GROUP": GroupKind(Dimension.DP, "dp"),
     "DATA_PARALLEL_GROUP_WITH_CP": GroupKind(Dimension.DP, "dp_cp"),
     "INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP": GroupKind(Dimension.DP, "intra_dp_cp"),
@@ -90,7 +92,7 @@ _HIERARCHY_LEVELS: Mapping[tuple[str, int], str] = {
 _TWIN_SUFFIXES = ("_GLOO", "_AG")
 _LARGER_SUFFIXES = ("_WITH_GTP_REMAT", "_WITH_EGTP")
 _NUMBERED = re.compile(
-    r"(?P<base>HIERARCHICAL_\w+?_GROUP(?:_GLOO)?)_L(?P<level>\d{1,4})|(?P<sized>HYBRID_DP_CP_GROUP)_\d+"
+    r"(?P<base>HIERARCHICAL_\w+?_GROUP(?:_GLOO)?)_L(?P<level>\d{1,4})|(?P<sized>(?:HYBRID|DYNAMIC)_DP_CP_GROUP)_\d+"
 )
 
 DESCRIPTIONS: Mapping[str, str] = {

@@ -28,7 +28,7 @@ ARGUMENTS = (
     *("moe_layer_freq", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size", "moe_latent_size"),
     *("multi_latent_attention", "mtp_num_layers", "experimental_attention_variant", "attention_output_gate"),
     *("is_hybrid_model", "decoder_num_layers", "fp4", "variable_seq_lengths", "sequence_packing", "sft"),
-    "hybrid_context_parallel",
+    *("hybrid_context_parallel", "dynamic_context_parallel", "sequence_packing_scheduler"),
 )
 """Arguments of Megatron-LM, as above."""
 

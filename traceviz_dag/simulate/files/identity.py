@@ -12,7 +12,7 @@ from traceviz_dag.arrays import Int64
 from traceviz_dag.simulate.rank_grids import ProcessGroup, RankGrids
 from traceviz_dag.simulate.settings import Era, JobSettings
 from traceviz_dag.simulate.tree import Collective
-from traceviz_dag.simulate.work.collectives import GROUP_OF
+from traceviz_dag.simulate.work.collectives import GROUP_OF, SIZED_CONTEXTS
 from traceviz_dag.simulate.work.gradients import expert_hidden
 
 BASE_NS = 1_767_225_600_000_000_000
@@ -42,6 +42,7 @@ _STREAMS = (
     "communication",
     "userbuffers",
     "deepep",
+    *(f"nccl:{key}" for key in (*SIZED_CONTEXTS, "dp")),
 )
 
 
@@ -167,7 +168,9 @@ class Identity:
             "fp16": False,
         }
         if settings.hybrid_pattern:
-            given["hybrid_layer_pattern"] = settings.kinds_of_layers
+            given["hybrid_layer_pattern"] = True
+        if settings.dynamic_context:
+            given |= {"dynamic_context_parallel": True, "variable_seq_lengths": True}
         if settings.mtp_layers:
             given["mtp_num_layers"] = settings.mtp_layers
         if settings.expert_count:

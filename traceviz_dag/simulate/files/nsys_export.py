@@ -37,6 +37,7 @@ _ELEMENT_BYTES = {"BFloat16": 2, "Half": 2, "Float": 4, "Long": 8, "Int": 4, "By
 _CALLS = {
     "allreduce": "ncclAllReduce",
     "allreduce_coalesced": "ncclAllReduce",
+    "allgather": "ncclAllGather",
     "_allgather_base": "ncclAllGather",
     "allgather_into_tensor_coalesced": "ncclAllGather",
     "_reduce_scatter_base": "ncclReduceScatter",

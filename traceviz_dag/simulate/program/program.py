@@ -13,7 +13,7 @@ from traceviz_dag.simulate.program.stage import StageProgram
 from traceviz_dag.simulate.schedules import schedule_of
 from traceviz_dag.simulate.settings import Graphs
 from traceviz_dag.simulate.tree import Nodes, py
-from traceviz_dag.simulate.work import ends, faults, layers, prediction, stacks, stepping
+from traceviz_dag.simulate.work import ends, faults, layers, packing, prediction, stacks, stepping
 from traceviz_dag.simulate.work.disturbed import Disturbance
 from traceviz_dag.simulate.work.linears import Job
 from traceviz_dag.vocabulary import Phase
@@ -49,6 +49,9 @@ class StepProgram(StepSegments):
         yield Open((stacks.annotated_step(self.number),))
         yield Open(frames)
         yield from self._zero_gradients()
+        if settings.dynamic_context:
+            loads = packing.loads(settings, self.rank)
+            yield self.plain(f"packing:{loads}", lambda: (packing.scheduled(self.job, loads),))
         if settings.cuda_graphs is Graphs.ITERATION:
             yield from graphs.iteration(self, self._forward_and_backward())
         else:
@@ -211,7 +214,7 @@ class StepProgram(StepSegments):
             return
         make = layers.checkpointed_forward if checkpointed else layers.layer_forward
         key = f"forward:{variant.key}" if checkpointed is self.program.full else f"forward without recompute:{variant}"
-        yield self.making(key, lambda: make(self.job, variant), context, owner)
+        yield self.making(key, lambda: make(self.job.in_context(variant.context), variant), context, owner)
 
     def _backward(self, action: Backward) -> Iterator[Item]:
         program, settings, job = self.program, self.settings, self.job
@@ -237,9 +240,9 @@ class StepProgram(StepSegments):
         yield Close(len(frames))
 
     def _layer_backward(self, context: Context, checkpointed: bool) -> Iterator[Item]:
-        variant = replace(self.program.variant_of(context.layer), reduces=self.reduces(context.microbatch))
+        variant = replace(self.variant(context), reduces=self.reduces(context.microbatch))
         owner = (context.chunk, context.microbatch, context.position)
-        job = self.job
+        job = self.job.in_context(variant.context)
         if self.settings.cuda_graphs is Graphs.LAYER:
             yield from graphs.layer_backward(self, variant, context, owner)
         elif not checkpointed:

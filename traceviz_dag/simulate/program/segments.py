@@ -9,7 +9,7 @@ from functools import partial
 from traceviz_dag.simulate.items import NOWHERE, Context, Item, Segment
 from traceviz_dag.simulate.program.stage import StageProgram
 from traceviz_dag.simulate.tree import Nodes, Row
-from traceviz_dag.simulate.work import ends, faults
+from traceviz_dag.simulate.work import ends, faults, packing
 from traceviz_dag.simulate.work.layers import LayerVariant
 
 Rows = tuple[Row, ...]
@@ -59,6 +59,9 @@ class StepSegments:
     def batch(self, context: Context) -> Iterator[Item]:
         """The loading of a micro-batch, on the stages that need one."""
         program, job = self.program, self.job
+        if self.settings.dynamic_context:
+            # Each stage needs the lengths of the packed sequences.
+            yield self.plain("lengths", lambda: (packing.lengths(job),), context)
         if not (program.has_embedding(context.chunk) or program.has_head(context.chunk)):
             return
         stall = faults.loader_stall_ns(self.settings, self.rank, context.microbatch)
@@ -115,10 +118,18 @@ class StepSegments:
         settings = self.settings
         return microbatch == 0 and settings.overlap_param_gather and settings.distributed_optimizer
 
+    def variant(self, context: Context) -> LayerVariant:
+        """How a layer runs a micro-batch."""
+        variant = self.program.variant_of(context.layer)
+        if self.settings.dynamic_context:
+            size = packing.context_size(self.settings, self.rank, self.number, context.microbatch)
+            variant = replace(variant, context=size)
+        return variant
+
     def forward_variant(self, context: Context) -> LayerVariant:
         """How a layer runs forward: the first micro-batch's hooks gather parameters."""
         program, chunk, position = self.program, context.chunk, context.position
-        variant = program.variant_of(context.layer)
+        variant = self.variant(context)
         if not self.gathers(context.microbatch):
             return variant
         if variant.kind:

@@ -62,16 +62,24 @@ def _core(job: Job, nodes: Nodes) -> Row:
 def _flash(job: Job, nodes: Nodes) -> Row:
     shape = job.shape
     sequence = nodes.new("attention")
-    if job.settings.cp == 1:
+    if job.cp == 1:
         kernel = kernels.flash_attention(shape.tokens, shape.context, shape.inner)
-        body = py(FLASH, "_flash_attn_forward", builtin("method fwd of PyCapsule object at 0x", kernel))
-        inner = op("FlashAttnFunc", body, sequence=sequence)
+        name, function = _flash_names(job)
+        body = py(FLASH, function, builtin("method fwd of PyCapsule object at 0x", kernel))
+        inner = op(name, body, sequence=sequence)
     else:
         body = py(f"{TE_ATTENTION}/context_parallel.py", "forward", *_ring(job, backward=False))
         inner = op(_context_function(job), body, sequence=sequence)
     called = py(f"{TE_ATTENTION}/backends.py", "forward", py(FUNCTION, "apply", builtin(APPLY, inner)))
     outer = py(f"{TE_ATTENTION}/dot_product_attention.py", "forward", module("FlashAttention", called))
     return module("TEDotProductAttention", py(TE_ADAPTER, "forward", outer))
+
+
+def _flash_names(job: Job) -> tuple[str, str]:
+    """Autograd function and caller of attention of sequences of one length, or packed ones."""
+    if job.settings.dynamic_context:
+        return "FlashAttnVarlenFunc", "_flash_attn_varlen_forward"
+    return "FlashAttnFunc", "_flash_attn_forward"
 
 
 def _context_function(job: Job) -> str:
@@ -82,7 +90,7 @@ def _context_function(job: Job) -> str:
 
 def _ring(job: Job, backward: bool) -> tuple[Node, ...]:
     """Context-parallel attention: each step's keys and values travel while the step before is computed."""
-    shape, cp = job.shape, job.settings.cp
+    shape, cp = job.shape, job.cp
     piece = kernels.flash_attention(shape.tokens, shape.context / cp, shape.inner, backward)
     compute = builtin(f"method {'bwd' if backward else 'fwd'} of PyCapsule object at 0x", piece)
     if job.settings.context_exchange is ContextExchange.ALL_GATHER:
@@ -102,9 +110,9 @@ def _ring(job: Job, backward: bool) -> tuple[Node, ...]:
 
 
 def _keys_and_values(job: Job, operation: str) -> Row:
-    cp = job.settings.cp
+    cp = job.cp
     elements = 2 * job.shape.tokens * job.shape.inner
-    what = collective("cp", operation, elements, "BFloat16", "keys_values", Dimension.CP, cp)
+    what = collective(job.cp_group, operation, elements, "BFloat16", "keys_values", Dimension.CP, cp)
     return communicate(job.settings, what, members=cp)
 
 
@@ -112,7 +120,7 @@ def _passed_on(job: Job, backward: bool) -> list[Row]:
     elements = (4 if backward else 2) * job.shape.tokens * job.shape.inner
     rows = []
     for sends in (True, False):
-        what = message("cp", sends, 1 if sends else -1, elements, "keys_values", Dimension.CP)
+        what = message(job.cp_group, sends, 1 if sends else -1, elements, "keys_values", Dimension.CP)
         rows.append(single_exchange(job.settings, what, "cp", "cp:send" if sends else "cp:recv"))
     return rows
 
@@ -163,13 +171,13 @@ def _flash_backward(job: Job, nodes: Nodes | None) -> tuple[Row, ...]:
     nbytes = 2 * shape.tokens * shape.inner
     dot = kernels.custom("flash_dot", 2 * nbytes)
     sequence = nodes["attention"] if nodes else -1
-    if job.settings.cp > 1:
+    if job.cp > 1:
         body = py(f"{TE_ATTENTION}/context_parallel.py", "backward", dot, *_ring(job, backward=True))
         return (evaluate(f"{_context_function(job)}Backward", sequence, py(FUNCTION, "apply", body)),)
     main = kernels.flash_attention(shape.tokens, shape.context, shape.inner, backward=True)
     convert = kernels.custom("flash_convert", 3 * nbytes)
     body = py(FLASH, "backward", builtin("method bwd of PyCapsule object at 0x", dot, main, convert))
-    return (evaluate("FlashAttnFuncBackward", sequence, py(FUNCTION, "apply", body)),)
+    return (evaluate(f"{_flash_names(job)[0]}Backward", sequence, py(FUNCTION, "apply", body)),)
 
 
 def _unfused_backward(job: Job, nodes: Nodes | None) -> tuple[Row, ...]:

@@ -20,6 +20,9 @@ from traceviz_dag.simulate.tree import (
 )
 from traceviz_dag.vocabulary import Dimension, Kind
 
+SIZED_CONTEXTS = {f"cp{1 << power}": f"HYBRID_DP_CP_GROUP_{1 << power}" for power in range(14)}
+"""Short key → description of the groups of dynamic context parallelism, one for each size below that of the domain."""
+
 GROUP_OF = {
     "tp": "TENSOR_MODEL_PARALLEL_GROUP",
     "cp": "CONTEXT_PARALLEL_GROUP",
@@ -35,6 +38,7 @@ GROUP_OF = {
     "edp": "EXPERT_DATA_PARALLEL_GROUP",
     "optimizer": "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP",
     "world": "default_pg",
+    **SIZED_CONTEXTS,
 }
 """Short key → description of the process group."""
 

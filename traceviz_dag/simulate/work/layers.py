@@ -54,6 +54,7 @@ class LayerVariant:
         reduces: whether its gradients are complete, so that their reduction starts.
         checkpoints_attention: selective recompute; discards: output-discarding recompute of the layer norms.
         kind: symbol of the layer in a hybrid model, see ``hybrid.LAYERS_OF``; empty: attention and MLP.
+        context: over how many ranks the micro-batch is split where each has its own number; else 0.
     """
 
     expert: bool = False
@@ -63,11 +64,12 @@ class LayerVariant:
     checkpoints_attention: bool = False
     discards: bool = False
     kind: str = field(default="", repr=False)
+    context: int = field(default=0, repr=False)
 
     @property
     def key(self) -> str:
         """What a template's key says of it."""
-        return f"{self}{self.kind}"
+        return f"{self}{self.kind}{self.context or ''}"
 
     def fuses_norm(self, job: Job, mlp: bool) -> bool:
         """Whether the norm before a half of the layer is part of its first linear."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from traceviz_dag.simulate.durations import Shape
 from traceviz_dag.simulate.settings import JobSettings, Transformer
@@ -26,15 +26,29 @@ _MEGATRON_LINEAR = "LinearWithGradAccumulationAndAsyncCommunication"
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What the trees of a job depend on."""
+    """What the trees of a job depend on.
+
+    Attributes:
+        cp, cp_group: over how many ranks a micro-batch's sequences are split, and over which group.
+    """
 
     settings: JobSettings
     shape: Shape
+    cp: int
+    cp_group: str = "cp"
 
     @classmethod
     def of(cls, settings: JobSettings) -> Job:
         """The job of some settings."""
-        return cls(settings, Shape.of(settings))
+        return cls(settings, Shape.of(settings), settings.cp)
+
+    def in_context(self, size: int) -> Job:
+        """The job as it runs a micro-batch that is split over so many ranks of its domain; 0: as it always does."""
+        if not size:
+            return self
+        domain = self.settings.dp * self.settings.cp
+        shape = replace(self.shape, context=self.shape.tokens * size)
+        return replace(self, shape=shape, cp=size, cp_group="dp_cp" if size == domain else f"cp{size}")
 
     @property
     def te(self) -> bool:
