@@ -11,9 +11,9 @@ from traceviz_dag.simulate.program import combined, graphs
 from traceviz_dag.simulate.program.segments import Rows, StepSegments
 from traceviz_dag.simulate.program.stage import StageProgram
 from traceviz_dag.simulate.schedules import schedule_of
-from traceviz_dag.simulate.settings import Graphs
+from traceviz_dag.simulate.settings import Graphs, Offload, Precision
 from traceviz_dag.simulate.tree import Nodes
-from traceviz_dag.simulate.work import ends, faults, layers, stacks, stepping
+from traceviz_dag.simulate.work import ends, faults, fsdp, layers, offload, quantized, stacks, stepping
 from traceviz_dag.simulate.work.disturbed import Disturbance
 from traceviz_dag.vocabulary import Phase
 
@@ -133,6 +133,9 @@ class StepProgram(StepSegments):
         yield Open(block, chunk)
         for position in range(program.layers[chunk]):
             yield from self._layer_forward(program.placed(context, position))
+        if settings.precision is Precision.FP8:
+            tensors = 3 * quantized.MODULES_OF_LAYER * program.layers[chunk]
+            yield self.plain(f"scales:{tensors}", lambda: quantized.updated_scales(job, tensors, forward=True), context)
         # The last norm follows the checkpointed layers, outside their frame.
         yield Close(int(program.full))
         if program.has_head(chunk):
@@ -150,6 +153,9 @@ class StepProgram(StepSegments):
     def _layer_forward(self, context: Context) -> Iterator[Item]:
         variant = self.forward_variant(context)
         owner = (context.chunk, context.microbatch, context.position)
+        if self.settings.offload is Offload.LAYERS:
+            place = context.position, variant.depth
+            yield self.plain(f"offload:{place}", lambda: (offload.before_forward(self.job, *place),), context)
         if self.settings.cuda_graphs is Graphs.LAYER:
             yield from graphs.layer_forward(self, variant, context, owner)
             return
@@ -173,11 +179,15 @@ class StepProgram(StepSegments):
             yield from self._layer_backward(program.placed(context, position))
         if program.has_embedding(chunk):
             yield self.embedding_backward(context)
+        if settings.fsdp:
+            tied = program.has_embedding(chunk) and program.has_head(chunk)
+            owner = (chunk, microbatch, 0)
+            yield self.engine(f"root:{tied}", lambda: fsdp.root_post_backward(job, tied), context, owner)
         yield Close(len(engine))
         yield Close(len(frames))
 
     def _layer_backward(self, context: Context) -> Iterator[Item]:
-        variant = replace(self.program.variant, reduces=self.reduces(context.microbatch))
+        variant = self.backward_variant(context)
         owner = (context.chunk, context.microbatch, context.position)
         job = self.job
         if self.settings.cuda_graphs is Graphs.LAYER:

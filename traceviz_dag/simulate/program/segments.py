@@ -8,6 +8,7 @@ from functools import partial
 
 from traceviz_dag.simulate.items import NOWHERE, Context, Item, Segment
 from traceviz_dag.simulate.program.stage import StageProgram
+from traceviz_dag.simulate.settings import Offload, Precision
 from traceviz_dag.simulate.tree import Nodes, Row
 from traceviz_dag.simulate.work import ends, faults
 from traceviz_dag.simulate.work.layers import LayerVariant
@@ -81,9 +82,9 @@ class StepSegments:
         """The embedding's forward."""
         gathers = self.gathers(context.microbatch)
         own, expert = "own" if gathers else "", self.program.expert
-        owner = (context.chunk, context.microbatch, -1)
+        owner, following = (context.chunk, context.microbatch, -1), gathers or self.settings.fsdp
         return self.making(
-            f"embedding:{gathers}", lambda: ends.embedding_forward(self.job, own, gathers, expert), context, owner
+            f"embedding:{gathers}", lambda: ends.embedding_forward(self.job, own, following, expert), context, owner
         )
 
     def final_norm(self, context: Context) -> Segment:
@@ -101,6 +102,10 @@ class StepSegments:
         job, chunk, microbatch = self.job, context.chunk, context.microbatch
         nodes, reduces = self.program.library.nodes("head"), self.reduces(microbatch)
 
+        # Weights that the output layer shares with the embedding are complete with the embedding's backward.
+        if self.settings.fsdp and self.program.has_embedding(chunk):
+            reduces = False
+
         def rows() -> Rows:
             return ends.head_backward(job, nodes, reduces)
 
@@ -117,19 +122,44 @@ class StepSegments:
     def forward_variant(self, context: Context) -> LayerVariant:
         """How a layer runs forward: the first micro-batch's hooks gather parameters."""
         program, chunk, position = self.program, context.chunk, context.position
-        if not self.gathers(context.microbatch):
-            return program.variant
+        variant = self._placed(context)
+        if not (self.gathers(context.microbatch) or self.settings.fsdp):
+            return variant
         first = position == 0 and not program.has_embedding(chunk)
         following = position + 1 < program.layers[chunk]
-        return replace(program.variant, gathers="own" if first else "wait", gathers_next=following)
+        return replace(variant, gathers="own" if first else "wait", gathers_next=following)
+
+    def backward_variant(self, context: Context) -> LayerVariant:
+        """How a layer runs backward: the last micro-batch's hooks reduce gradients; those of FSDP always do."""
+        variant = replace(self._placed(context), reduces=self.reduces(context.microbatch), quantizes=False)
+        if not self.settings.fsdp:
+            return variant
+        last = context.position + 1 == self.program.layers[context.chunk]
+        return replace(variant, gathers_back="own" if last else "wait", gathers_previous=context.position > 0)
+
+    def _placed(self, context: Context) -> LayerVariant:
+        """What follows from a layer's place in its chunk and from its micro-batch."""
+        settings, depth = self.settings, self.program.layers[context.chunk]
+        variant = self.program.variant
+        if settings.offload is not Offload.NONE:
+            variant = replace(variant, position=context.position, depth=depth)
+        if settings.precision is not Precision.BF16:
+            variant = replace(variant, quantizes=context.microbatch == 0)
+        if settings.precision is Precision.FP8 and context.position == 0:
+            variant = replace(variant, first_scaled=True, depth=depth)
+        return variant
 
     def reduces(self, microbatch: int) -> bool:
         """Whether a micro-batch's backward hooks reduce gradients."""
+        if self.settings.fsdp:
+            return True
         return self.settings.overlap_grad_reduce and microbatch == self.settings.microbatches - 1
 
     def embedding_backward(self, context: Context) -> Segment:
         """The embedding's backward."""
         nodes, reduces = self.program.library.nodes(f"embedding:{self.gathers(0)}"), self.reduces(context.microbatch)
+        if self.settings.fsdp and self.program.has_head(context.chunk):
+            reduces = False
         owner = (context.chunk, context.microbatch, -1)
         return self.engine(
             f"embedding backward:{reduces}", lambda: ends.embedding_backward(self.job, nodes, reduces), context, owner

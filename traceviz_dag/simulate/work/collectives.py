@@ -34,11 +34,12 @@ GROUP_OF = {
     "etp_ep_pp": "EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP",
     "edp": "EXPERT_DATA_PARALLEL_GROUP",
     "optimizer": "INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP",
+    "amax": "TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP",
     "world": "default_pg",
 }
 """Short key → description of the process group."""
 
-BYTES_OF = {"Float": 4, "BFloat16": 2, "Long": 8, "Int": 4}
+BYTES_OF = {"Float": 4, "BFloat16": 2, "Long": 8, "Int": 4, "Byte": 1}
 _SHORT_TYPE = {"Float": "f32", "BFloat16": "bf16", "Long": "i64", "Int": "i32"}
 _LONG_TYPE = {"Float": "float", "BFloat16": "bfloat", "Long": "int64_t", "Int": "int32_t"}
 _PYBIND = (
