@@ -164,7 +164,7 @@ def decide_dimensions(
             kernel_rule[rows],
             trace.device.name[rows],
             phase[rows],
-            _sizes(facts, rows, frame_rule, phase, rules),
+            _sizes(facts, rows),
         ]
     )
     distinct, which = np.unique(keys, axis=1, return_inverse=True)
@@ -203,13 +203,11 @@ def decide_dimensions(
     return decide_by_use(carried, rules, groups.members, experts=experts), which
 
 
-def _sizes(facts: CollectiveFacts, rows: Int64, frame_rule: Int64, phase: Int64, rules: Rules) -> Int64:
-    """How much each communication carries, as an index into ``_SIZES``, where that matters."""
+def _sizes(facts: CollectiveFacts, rows: Int64) -> Int64:
+    """How much each communication carries, as an index into ``_SIZES``."""
     elements = np.maximum(facts.in_elements[rows], facts.out_elements[rows])
-    maxima = np.array([bool(frame.maxima) for frame in rules.frames] + [False])
-    matters = maxima[frame_rule[rows]] | (phase[rows] == _PHASES.index(Phase.OPTIMIZER))
-    one = matters & (elements > 0) & (elements <= MOST_ELEMENTS_OF_ONE)
-    few = matters & ~one & (elements > 0) & (elements <= MOST_MAXIMA_ELEMENTS)
+    one = (elements > 0) & (elements <= MOST_ELEMENTS_OF_ONE)
+    few = (elements > MOST_ELEMENTS_OF_ONE) & (elements <= MOST_MAXIMA_ELEMENTS)
     return np.where(one, _SIZES.index(Size.ONE), np.where(few, _SIZES.index(Size.FEW), _SIZES.index(Size.ANY)))
 
 

@@ -92,7 +92,7 @@ class DimensionEvidence:
         frame: the nearest frame rule that speaks of communication. kernel: the rule of the kernel's own name.
         collective: name of the collective, or of the kernel where it states none.
         phase: of its launch; unknown where nothing shows.
-        size: what it carries, where that matters.
+        size: how much it carries.
     """
 
     rules: Rules
@@ -176,6 +176,9 @@ class DimensionEvidence:
             if self.rules.can_carry(candidate, self.collective)
         }
         found -= self.absent & _PARALLEL
+        if self.size is Size.FEW:
+            # A norm is one number.
+            found.discard(Dimension.GRAD_NORM)
         return found - _BETWEEN_MICROBATCHES if self.phase in WITHIN_MICROBATCHES else found
 
     def _among_candidates(
