@@ -270,49 +270,53 @@ SUBSETS = {
     "torch 2.3, no topology file, stacks off, rank 2": (replace(PIPELINE, era=OLD, stacks=False), (2,)),
 }
 
+BRIEF = replace(SMALL, microbatches=2)
 FEATURES = {
-    "Megatron-FSDP, tp2 dp2": replace(SMALL, tp=2, dp=2, fsdp=True),
+    "Megatron-FSDP, tp2 dp2": replace(BRIEF, tp=2, dp=2, fsdp=True),
     "Megatron-FSDP, full recompute, dp4, Megatron's own layers": replace(
-        SMALL, dp=4, fsdp=True, recompute=Recompute.FULL, transformer=Transformer.LOCAL
+        BRIEF, dp=4, fsdp=True, recompute=Recompute.FULL, transformer=Transformer.LOCAL
     ),
     "Megatron-FSDP, interleaved, experts": replace(SMALL, pp=2, vpp=2, dp=4, ep=2, fsdp=True),
     "offloaded modules, interleaved tp2 pp2 vpp2": replace(SMALL, tp=2, pp=2, vpp=2, layers=8, offload=Offload.MODULES),
-    "offloaded layers, dp2": replace(SMALL, dp=2, offload=Offload.LAYERS),
+    "offloaded layers, dp2": replace(BRIEF, dp=2, offload=Offload.LAYERS),
     "FP8, delayed scaling, tp2 pp2 dp2": replace(PIPELINE, precision=Precision.FP8),
     "FP8, current scaling, tp2 pp2, experts": replace(SMALL, tp=2, pp=2, dp=2, ep=2, precision=Precision.FP8_CURRENT),
-    "FP8, blocks, full recompute": replace(SMALL, dp=2, precision=Precision.FP8_BLOCKWISE, recompute=Recompute.FULL),
+    "FP8, blocks, full recompute": replace(BRIEF, dp=2, precision=Precision.FP8_BLOCKWISE, recompute=Recompute.FULL),
     "MXFP8, interleaved pp2 vpp2": replace(SMALL, pp=2, vpp=2, dp=2, precision=Precision.MXFP8),
     "NVFP4, Megatron-FSDP, offloaded modules, tp2 dp2": replace(
-        SMALL, tp=2, dp=2, precision=Precision.NVFP4, fsdp=True, offload=Offload.MODULES
+        BRIEF, tp=2, dp=2, precision=Precision.NVFP4, fsdp=True, offload=Offload.MODULES
     ),
 }
 """What Megatron-core added in 2025 and 2026."""
 
 TODAY = {
-    "stacks": {**FEATURES, "Megatron-FSDP, torch 2.4-2.6": replace(SMALL, dp=4, fsdp=True, era=RECENT)},
+    "stacks": {**FEATURES, "Megatron-FSDP, torch 2.4-2.6": replace(BRIEF, dp=4, fsdp=True, era=RECENT)},
     "no stacks": {name: replace(settings, stacks=False) for name, settings in FEATURES.items()},
     "no descriptions": {
         name: replace(settings, era=OLD)
         for name, settings in {
             "FP8, delayed scaling": replace(PIPELINE, precision=Precision.FP8),
-            "FP8, delayed scaling, stacks off": replace(SMALL, tp=2, dp=2, precision=Precision.FP8, stacks=False),
+            "FP8, delayed scaling, stacks off": replace(BRIEF, tp=2, dp=2, precision=Precision.FP8, stacks=False),
             "FP8, delayed scaling, no topology file": replace(PIPELINE, precision=Precision.FP8),
-            "offloaded layers": replace(SMALL, dp=2, offload=Offload.LAYERS),
+            "FP8, delayed scaling, no topology file, stacks off": replace(
+                BRIEF, tp=2, dp=2, precision=Precision.FP8, stacks=False
+            ),
+            "offloaded layers": replace(BRIEF, dp=2, offload=Offload.LAYERS),
         }.items()
     },
     "nsys": {
         "Megatron-FSDP, NVFP4, offloaded modules": replace(
-            NSYS, tp=2, dp=2, precision=Precision.NVFP4, fsdp=True, offload=Offload.MODULES
+            NSYS, tp=2, dp=2, microbatches=2, precision=Precision.NVFP4, fsdp=True, offload=Offload.MODULES
         ),
         "FP8, delayed scaling": replace(NSYS_PIPELINE, precision=Precision.FP8),
     },
     "no stacks, no groups": {
         name: replace(settings, stacks=False)
         for name, settings in {
-            "Megatron-FSDP, dp4": replace(SMALL, dp=4, fsdp=True),
-            "Megatron-FSDP, tp2 dp2": replace(SMALL, tp=2, dp=2, fsdp=True),
-            "FP8, delayed scaling, tp2 dp2": replace(SMALL, tp=2, dp=2, precision=Precision.FP8),
-            "FP8, current scaling, tp2 dp2": replace(SMALL, tp=2, dp=2, precision=Precision.FP8_CURRENT),
+            "Megatron-FSDP, dp4": replace(BRIEF, dp=4, fsdp=True),
+            "Megatron-FSDP, tp2 dp2": replace(BRIEF, tp=2, dp=2, fsdp=True),
+            "FP8, delayed scaling, tp2 dp2": replace(BRIEF, tp=2, dp=2, precision=Precision.FP8),
+            "FP8, current scaling, tp2 dp2": replace(BRIEF, tp=2, dp=2, precision=Precision.FP8_CURRENT),
         }.items()
     },
 }
