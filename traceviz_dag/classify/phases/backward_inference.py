@@ -114,6 +114,8 @@ def _with_callbacks(
     free = np.flatnonzero(outermost & np.isin(tree.thread, threads) & (of_position == NONE))
     before = np.searchsorted(tree.start_ns[roots], tree.start_ns[free], side="right") - 1
     free, before = free[before >= 0], before[before >= 0]
+    if not len(free):
+        return end
     both = np.concatenate([roots[before], free])
     order = np.argsort(tree.start_ns[both], kind="stable")
     ordinal = np.empty(len(both), dtype=np.int64)
