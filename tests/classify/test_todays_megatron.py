@@ -132,6 +132,13 @@ def overlap_of(result: Classification) -> dict:
     return rows[0]
 
 
+def test_exposed_gathers_and_reductions_are_those_of_the_truth():
+    table = overlap_table(classified("no stacks").kernels)
+    measured = {row["dimension"]: row["exposed_ns"] for row in table.to_pylist()}
+    truth = pd.read_parquet(folder_of(JOBS["no stacks"], "no stacks") / "truth" / "rank_0000.parquet")
+    assert measured["dp"] == truth.exposed_ns[truth.dimension == "dp"].sum() > 0
+
+
 def test_one_number_within_a_layer_is_a_maximum_over_its_tensor_parallel_ranks():
     maxima = compared("current scaling")
     maxima = maxima[maxima.role_true == "amax"]
