@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake import catalogue, queries
+from traceviz_dag.lake import catalogue, queries, summaries
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.tables import ITERATIONS, RUNS
 
@@ -222,10 +222,10 @@ def test_a_run_whose_ranks_all_failed(lake: Lake, sample):
 @pytest.mark.parametrize(
     "sql",
     [
-        queries.ITERATIONS_SQL,
-        queries.ITERATIONS_WITH_PARTIAL_SQL,
-        queries.STATED_SQL,
-        queries.FILES_SQL,
+        summaries.WINDOWS_SQL,
+        summaries.CUT_STEPS_SQL,
+        summaries.DIMENSIONS_SQL,
+        summaries.CATEGORY_SHARES_SQL,
     ],
 )
 def test_the_same_query_runs_over_the_whole_catalogue(two_ranks: Lake, sql):
@@ -252,7 +252,7 @@ def test_a_file_that_the_system_does_not_open_is_not_called_damaged(two_ranks: L
         two_ranks.table("overlap", RUN, 7).arrow()
     monkeypatch.setattr("traceviz_dag.lake.read_only.fetch", refuse_duckdb)
     with pytest.raises(BadInputError, match=r"cannot be read.*; raise the limit of open files"):
-        queries.iterations(two_ranks, RUN, 7)
+        two_ranks.query_iteration("FROM overlap", run=RUN, iteration=7)
 
 
 def test_dollar_signs_in_texts_names_and_comments_name_no_parameter(two_ranks: Lake):
