@@ -42,10 +42,9 @@ _META = "traceviz_meta"
 
 _ORIGIN = f"{_META}.origin"
 _ATTEMPTS = 5
-_MANY_MENTIONS = 8
-"""Reading all columns of a table once takes as long as three mentions of a narrow one, nine of the widest."""
-_SMALL_BYTES, _TINY_BYTES = 4 << 20, 1 << 18
-"""Of a table's files, which are compressed: what is read once for many mentions, and for any."""
+_READ_ONCE = ((4, 1 << 18), (8, 4 << 20))
+"""From so many mentions on, a table of so many bytes at most, which are compressed, is read once: reading all of its
+columns takes as long as three mentions of a narrow one, nine of the widest; of few bytes, planning takes most."""
 _LOCK = f".{FILE_NAME}.lock"
 _LEFT_OVERS = f".{FILE_NAME}.*.building*"
 _SQL_TYPES = {
@@ -201,7 +200,8 @@ class NarrowViews:
         self.connection.execute(";\n".join(statements))
 
     def _is_small(self, table: Table, size: int) -> bool:
-        return size <= (_SMALL_BYTES if self._mentions[table.name] >= _MANY_MENTIONS else _TINY_BYTES)
+        mentions = self._mentions[table.name]
+        return not size or any(mentions >= least and size <= most for least, most in _READ_ONCE)
 
 
 def _state(path: Path) -> tuple[int, ...]:
