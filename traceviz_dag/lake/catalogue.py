@@ -168,14 +168,14 @@ class NarrowViews:
     _made: dict[str, tuple[str, object]] = field(default_factory=dict)
     """Table → what was made of it, TABLE or VIEW, and of which files."""
 
-    def prepare(self, sql: str) -> None:
-        """Make what one query, or several, need."""
+    def prepare(self, sql: str) -> set[str]:
+        """Make what one query, or several, need, and return the tables that were made, or made anew."""
         named = [table for table in tables_named_in(sql) if self.tables is None or table.name in self.tables]
         words = Counter(re.findall(r"\w+", sql.lower()))
         self._mentions.update({table.name: words[table.name] for table in named})
         by_rank = any("rank" in table.partitioned_by for table in named)
         marks = read_stale(self.home / LAKE_FOLDER, self.run, self.iteration) if by_rank else ()
-        statements = []
+        statements, changed = [], set()
         for table in named:
             name, folder = quoted_name(table.name), self.home / LAKE_FOLDER / table.name
             parts = list(find_partitions(folder, table, self.run, self.iteration))
@@ -197,7 +197,9 @@ class NarrowViews:
                 columns = (f"{quoted_name(column.name)} {sql_type(column.type)}" for column in view_columns(table))
                 statements.append(f"CREATE {kind} {name} ({', '.join(columns)})")
             self._made[table.name] = wanted
+            changed.add(table.name)
         self.connection.execute(";\n".join(statements))
+        return changed
 
     def _is_small(self, table: Table, size: int) -> bool:
         mentions = self._mentions[table.name]
@@ -215,12 +217,12 @@ def _state(path: Path) -> tuple[int, ...]:
 
 def tables_named_in(sql: str) -> list[Table]:
     """The tables that a query may read: those that it names, also by way of a view, and all where it names files."""
-    words = _words_of(sql)
+    words = words_of(sql)
     if "parquet" in sql.lower():
         return list(all_tables().values())
     for view in reversed(VIEWS):
         if view.name in words:
-            words |= _words_of(view.sql)
+            words |= words_of(view.sql)
     return [table for table in all_tables().values() if not words.isdisjoint({table.name, _files_view(table)})]
 
 
@@ -232,10 +234,11 @@ def _files_view(table: Table) -> str:
 def columns_named_in(sql: str, table: Table) -> set[str]:
     """The columns of a table that a query may read: all of them, where it has a star."""
     names = {column.name for column in table.columns}
-    return names if "*" in sql else names & _words_of(sql)
+    return names if "*" in sql else names & words_of(sql)
 
 
-def _words_of(sql: str) -> set[str]:
+def words_of(sql: str) -> set[str]:
+    """Every word of a query, in small letters, and so every name in it."""
     return set(re.findall(r"\w+", sql.lower()))
 
 

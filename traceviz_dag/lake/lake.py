@@ -431,6 +431,8 @@ class Session:
 
     lake: Lake
     views: catalogue.NarrowViews
+    made: dict[str, str] = field(default_factory=dict)
+    """Table of a shared part → the part, as long as what it was made of is the same."""
 
     def within(self) -> Lake:
         """The lake, which asks its named queries of this iteration in this session."""
@@ -458,10 +460,14 @@ class Session:
         self.lake._check_named("\n".join(queries), views.run, views.iteration)
         try:
             short, parts = _with_shared(queries, shared)
-            views.prepare("\n".join([*short, *parts.values()]))
+            changed = views.prepare("\n".join([*short, *parts.values()]))
+            self.made = {name: sql for name, sql in self.made.items() if changed.isdisjoint(catalogue.words_of(sql))}
             for name, sql in parts.items():
-                made = f"CREATE OR REPLACE TABLE {name} AS {sql}"
-                views.connection.execute(made, _named(sql, views.run, views.iteration))
+                if self.made.get(name) != sql or not changed.isdisjoint(catalogue.words_of(sql)):
+                    made = f"CREATE OR REPLACE TABLE {name} AS {sql}"
+                    views.connection.execute(made, _named(sql, views.run, views.iteration))
+                    self.made[name] = sql
+                    changed.add(name)
             rows = {
                 sql: read_only.fetch(views.connection, sql, _named(sql, views.run, views.iteration))
                 for sql in dict.fromkeys(short)
