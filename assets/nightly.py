@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Any
 
 import dagster as dg
 import pyarrow as pa
@@ -42,7 +41,7 @@ from traceviz_dag.lake.inputs import registered_if_any
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
 from traceviz_dag.lake.partitions import Partition
-from traceviz_dag.lake.queries import RANK_MEASURES_SQL, trace_files
+from traceviz_dag.lake.queries import RankMeasures, rank_measures, trace_files
 from traceviz_dag.lake.stale import hidden_ranks
 from traceviz_dag.pipeline.completeness import ranks_in_words
 from traceviz_dag.pipeline.findings import capture_mode
@@ -207,11 +206,11 @@ class _Night:
     """What of an iteration can be compared.
 
     Attributes:
-        ranks: rank → its row of RANK_MEASURES_SQL.
+        ranks: rank → its measures.
     """
 
     partition: Partition
-    ranks: Mapping[int, Mapping[str, Any]]
+    ranks: Mapping[int, RankMeasures]
     coverage: Coverage
 
     @property
@@ -220,7 +219,7 @@ class _Night:
 
     def step_ns(self, ranks: Collection[int]) -> int:
         """The longest step of some of its ranks."""
-        return max(int(self.ranks[rank]["step_ns"]) for rank in ranks)
+        return max(self.ranks[rank]["step_ns"] for rank in ranks)
 
 
 def _night(lake: Lake, partition: Partition) -> _Night | None:
@@ -230,8 +229,7 @@ def _night(lake: Lake, partition: Partition) -> _Night | None:
     if not rows or rows[0]["step_ns"] is None:
         return None
     covered = set(rows[0]["covered_ranks"])
-    measured = lake.query_iteration(RANK_MEASURES_SQL, run=run, iteration=iteration).to_pylist()
-    ranks = {row["rank"]: row for row in measured if row["rank"] in covered}
+    ranks = {one["rank"]: one for one in rank_measures(lake, run, iteration) if one["rank"] in covered}
     if not ranks:
         return None
     layout: dict[int, Place] = {}

@@ -54,6 +54,8 @@ from traceviz_dag.simulate.settings import (
     Format,
     Graphs,
     Layout,
+    Offload,
+    Precision,
     Recompute,
     Transformer,
 )
@@ -268,6 +270,58 @@ SUBSETS = {
     "torch 2.3, no topology file, stacks off, rank 2": (replace(PIPELINE, era=OLD, stacks=False), (2,)),
 }
 
+BRIEF = replace(SMALL, microbatches=2)
+FEATURES = {
+    "Megatron-FSDP, tp2 dp2": replace(BRIEF, tp=2, dp=2, fsdp=True),
+    "Megatron-FSDP, full recompute, dp4, Megatron's own layers": replace(
+        BRIEF, dp=4, fsdp=True, recompute=Recompute.FULL, transformer=Transformer.LOCAL
+    ),
+    "Megatron-FSDP, interleaved, experts": replace(SMALL, pp=2, vpp=2, dp=4, ep=2, fsdp=True),
+    "offloaded modules, interleaved tp2 pp2 vpp2": replace(SMALL, tp=2, pp=2, vpp=2, layers=8, offload=Offload.MODULES),
+    "offloaded layers, dp2": replace(BRIEF, dp=2, offload=Offload.LAYERS),
+    "FP8, delayed scaling, tp2 pp2 dp2": replace(PIPELINE, precision=Precision.FP8),
+    "FP8, current scaling, tp2 pp2, experts": replace(SMALL, tp=2, pp=2, dp=2, ep=2, precision=Precision.FP8_CURRENT),
+    "FP8, blocks, full recompute": replace(BRIEF, dp=2, precision=Precision.FP8_BLOCKWISE, recompute=Recompute.FULL),
+    "MXFP8, interleaved pp2 vpp2": replace(SMALL, pp=2, vpp=2, dp=2, precision=Precision.MXFP8),
+    "NVFP4, Megatron-FSDP, offloaded modules, tp2 dp2": replace(
+        BRIEF, tp=2, dp=2, precision=Precision.NVFP4, fsdp=True, offload=Offload.MODULES
+    ),
+}
+"""What Megatron-core added in 2025 and 2026."""
+
+TODAY = {
+    "stacks": {**FEATURES, "Megatron-FSDP, torch 2.4-2.6": replace(BRIEF, dp=4, fsdp=True, era=RECENT)},
+    "no stacks": {name: replace(settings, stacks=False) for name, settings in FEATURES.items()},
+    "no descriptions": {
+        name: replace(settings, era=OLD)
+        for name, settings in {
+            "FP8, delayed scaling": replace(PIPELINE, precision=Precision.FP8),
+            "FP8, delayed scaling, stacks off": replace(BRIEF, tp=2, dp=2, precision=Precision.FP8, stacks=False),
+            "FP8, delayed scaling, no topology file": replace(PIPELINE, precision=Precision.FP8),
+            "FP8, delayed scaling, no topology file, stacks off": replace(
+                BRIEF, tp=2, dp=2, precision=Precision.FP8, stacks=False
+            ),
+            "offloaded layers": replace(BRIEF, dp=2, offload=Offload.LAYERS),
+        }.items()
+    },
+    "nsys": {
+        "Megatron-FSDP, NVFP4, offloaded modules": replace(
+            NSYS, tp=2, dp=2, microbatches=2, precision=Precision.NVFP4, fsdp=True, offload=Offload.MODULES
+        ),
+        "FP8, delayed scaling": replace(NSYS_PIPELINE, precision=Precision.FP8),
+    },
+    "no stacks, no groups": {
+        name: replace(settings, stacks=False)
+        for name, settings in {
+            "Megatron-FSDP, dp4": replace(BRIEF, dp=4, fsdp=True),
+            "Megatron-FSDP, tp2 dp2": replace(BRIEF, tp=2, dp=2, fsdp=True),
+            "FP8, delayed scaling, tp2 dp2": replace(BRIEF, tp=2, dp=2, precision=Precision.FP8),
+            "FP8, current scaling, tp2 dp2": replace(BRIEF, tp=2, dp=2, precision=Precision.FP8_CURRENT),
+        }.items()
+    },
+}
+"""Of each part, jobs with these features."""
+
 TWO_STEPS = {"iterations": 2, "layout": Layout.TORCH_PROFILE}
 CUTS: dict[str, tuple[dict[str, Any], Edges]] = {
     "starts in a step": ({}, Edges(window_from=0.4)),
@@ -440,6 +494,8 @@ def matrix() -> list[Configuration]:
     ]
     rows += [("subsets", name, settings, ranks) for name, (settings, ranks) in SUBSETS.items()]
     rows += [("cut windows", name, settings, None) for name, settings in CUT_WINDOWS.items()]
+    # Last, so that the others keep their seeds.
+    rows += [(part, name, settings, None) for part, jobs in TODAY.items() for name, settings in jobs.items()]
     rows += [(part, name, settings, None) for part, jobs in CURRENT.items() for name, settings in jobs.items()]
     return [
         Configuration(part, name, replace(settings, seed=101 + index), ranks)

@@ -35,9 +35,11 @@ class StepKind(StrEnum):
 
 
 class TrainingFramework(StrEnum):
-    """What trained: Megatron-LM, or data parallelism of PyTorch or DeepSpeed without its schedule."""
+    """What trained: Megatron-LM, with its DDP or its FSDP, or data parallelism of PyTorch or DeepSpeed without its
+    schedule."""
 
     MEGATRON = "megatron"
+    MEGATRON_FSDP = "megatron_fsdp"
     DDP = "ddp"
     FSDP = "fsdp"
     ZERO = "zero"

@@ -14,6 +14,7 @@ from tests import adversarial
 from tests.adversarial import HEALTHY, MS, US, Job
 from tests.analyze.across_ranks import TINY, analysed_here, match_rows, part, simulated, topology
 from tests.sets import fast
+from tests.show.job import empty_table
 from traceviz_dag.analyze.across_invariants import collectives_violations
 from traceviz_dag.analyze.clocks.clocks import solve_clocks
 from traceviz_dag.analyze.matching.collective_matching import FAULTS
@@ -25,7 +26,6 @@ from traceviz_dag.commands.waits import _answer, _statements
 from traceviz_dag.lake.summaries import computation_by_kernel
 from traceviz_dag.pipeline.across_ranks import StoredIteration
 from traceviz_dag.show.figures.wait_map import draw_wait_map
-from traceviz_dag.show.source import empty_table
 from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.settings import Faults
 from traceviz_dag.vocabulary import Dimension, TopologySource

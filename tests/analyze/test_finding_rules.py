@@ -156,6 +156,15 @@ def test_communication_is_fixed_in_the_way_of_its_dimension():
     assert "--overlap-grad-reduce" in words[0] and "--tp-comm-overlap" in words[1] and len(set(words)) == 4
 
 
+@pytest.mark.parametrize("dimension", ["dp", "edp"])
+def test_megatron_fsdp_always_overlaps_and_has_flags_of_its_own(dimension):
+    rule = rule_named("exposed_communication")
+    words = rule.what_to_do({"dimension": dimension}, framework=TrainingFramework.MEGATRON_FSDP)
+    assert "--suggested-communication-unit-size" in words and "--overlap-" not in words
+    of_layers = rule.what_to_do({"dimension": "tp"}, framework=TrainingFramework.MEGATRON_FSDP)
+    assert "--tp-comm-overlap" in of_layers
+
+
 def test_options_of_megatron_are_advised_where_megatron_trains_and_nowhere_else():
     row = {"dimension": "dp", "because": "more", "launches_ns": 1, "against": "peers", "late_category": None}
     for rule in RULES:
@@ -168,7 +177,7 @@ def test_options_of_megatron_are_advised_where_megatron_trains_and_nowhere_else(
             assert told == here or "Megatron" in here
     exposed = rule_named("exposed_communication")
     told = {exposed.what_to_do(row, framework=each) for each in (None, *TrainingFramework)}
-    assert len(told) == 5 and all("fix those first" in each for each in told)
+    assert len(told) == 6 and all("fix those first" in each for each in told)
 
 
 @pytest.mark.parametrize("dimension", ["dp", "edp", "embedding", "tp"])

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake import catalogue, queries
+from traceviz_dag.lake import catalogue, queries, summaries
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.tables import ITERATIONS, RUNS
 
@@ -222,10 +222,10 @@ def test_a_run_whose_ranks_all_failed(lake: Lake, sample):
 @pytest.mark.parametrize(
     "sql",
     [
-        queries.ITERATIONS_SQL,
-        queries.ITERATIONS_WITH_PARTIAL_SQL,
-        queries.STATED_SQL,
-        queries.FILES_SQL,
+        summaries.WINDOWS_SQL,
+        summaries.CUT_STEPS_SQL,
+        summaries.DIMENSIONS_SQL,
+        summaries.CATEGORY_SHARES_SQL,
     ],
 )
 def test_the_same_query_runs_over_the_whole_catalogue(two_ranks: Lake, sql):
@@ -252,7 +252,7 @@ def test_a_file_that_the_system_does_not_open_is_not_called_damaged(two_ranks: L
         two_ranks.table("overlap", RUN, 7).arrow()
     monkeypatch.setattr("traceviz_dag.lake.read_only.fetch", refuse_duckdb)
     with pytest.raises(BadInputError, match=r"cannot be read.*; raise the limit of open files"):
-        queries.iterations(two_ranks, RUN, 7)
+        two_ranks.query_iteration("FROM overlap", run=RUN, iteration=7)
 
 
 def test_dollar_signs_in_texts_names_and_comments_name_no_parameter(two_ranks: Lake):
@@ -274,3 +274,20 @@ def test_a_part_that_queries_share_is_asked_once_and_their_rows_are_the_same(two
         made = {name for (name,) in session.views.connection.execute("SHOW TABLES").fetchall()}
         assert {"shared_0", "shared_1"} <= made
     assert alone[1]["rows"].to_pylist() != [0]
+
+
+@pytest.mark.parametrize("mentions", [1, 9])
+def test_a_session_sees_what_is_written_while_it_is_open(two_ranks: Lake, sample, mentions):
+    inner = "(SELECT rank, step FROM overlap WHERE run = $run AND iteration = $iteration AND dimension = 'all')"
+    asked = [f"SELECT count(DISTINCT step) AS steps FROM {inner}", *(f"FROM {inner} -- {n}" for n in range(mentions))]
+    step = [("gpu:1", "step", 8, "all", 0, 500, 100, 0, 0)]
+    with two_ranks.session(run=RUN, iteration=7) as session:
+        lake = session.within()
+        before = session.ask_each(asked, [inner])
+        assert session.ask_each(asked, [inner]) == before
+        two_ranks.write("overlap", overlap_rows(sample, step), run=RUN, iteration=7, rank=1)
+        after = session.ask_each(asked, [inner])
+        assert lake.query_iteration(asked[0], run=RUN, iteration=7) == after[0]
+        assert lake.query_iteration(asked[0], run=RUN, iteration=8)["steps"].to_pylist() == [1]
+    assert [rows[0]["steps"][0].as_py() for rows in (before, after)] == [1, 2]
+    assert [8 in rows[1]["step"].to_pylist() for rows in (before, after)] == [False, True]

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from traceviz_dag.analyze.microbatches import microbatches_table
 from traceviz_dag.analyze.overlap import overlap_table
-from traceviz_dag.show.source import empty_table
+from traceviz_dag.lake.catalogue import view_columns
 from traceviz_dag.tables import TABLES
 
 MS = 1_000_000
@@ -35,6 +35,12 @@ class MemorySource:
             for at, part in chosen.items()
         ]
         return pa.concat_tables(found).select(list(columns)) if found else empty_table(name, columns)
+
+
+def empty_table(name: str, columns: Sequence[str]) -> pa.Table:
+    """Those columns of a table with their types and no rows: what a source hands out where nothing was written."""
+    types = {column.name: column.type for column in view_columns(TABLES[name])}
+    return pa.schema([(column, types[column]) for column in columns]).empty_table()
 
 
 def one_row(name: str, **values: object) -> pa.Table:

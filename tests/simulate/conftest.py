@@ -21,6 +21,8 @@ from traceviz_dag.simulate.settings import (
     Era,
     Faults,
     Graphs,
+    Offload,
+    Precision,
     Recompute,
     Transformer,
 )
@@ -71,6 +73,8 @@ CONFIGURATIONS = {
     "skewed": small(tp=2, pp=2, dp=2, layers=2, clock_skew_ms=3.0, clock_drift_ppm=20.0, faults=Faults(slow_gpu=3)),
     "faulty_hosts": told(pp=2, dp=2, faults=Faults(data_stall=0, garbage_collection=1, hidden_synchronisation=3)),
     "slow_link": small(pp=2, dp=2, faults=Faults(slow_link=1)),
+    "sharded": told(tp=2, dp=2, layers=3, microbatches=2, fsdp=True, offload=Offload.MODULES, precision=Precision.FP8),
+    "offloaded_layers": told(dp=2, microbatches=2, offload=Offload.LAYERS, precision=Precision.FP8_CURRENT),
     "bad_split": small(pp=2, layers=6, faults=Faults(bad_stage_split=1)),
 }
 

@@ -6,7 +6,18 @@ import pytest
 
 from tests.simulate.conftest import CONFIGURATIONS, small
 from traceviz_dag.errors import UsageError
-from traceviz_dag.simulate.settings import Edges, Faults, Graphs, JobSettings, Layout, Recompute
+from traceviz_dag.simulate.settings import (
+    Edges,
+    Era,
+    Faults,
+    Graphs,
+    JobSettings,
+    Layout,
+    Offload,
+    Precision,
+    Recompute,
+    Transformer,
+)
 
 
 @pytest.mark.parametrize("name", CONFIGURATIONS)
@@ -32,6 +43,14 @@ def test_configurations_are_valid(name):
         (small(seed=-1), "--seed -1"),
         (small(edges=Edges(missing_launches=1.5)), "--missing-launches is a share"),
         (small(vpp=2), "--vpp needs --pp"),
+        (small(fsdp=True, overlap_grad_reduce=False), "--fsdp always overlaps"),
+        (small(fsdp=True, era=Era.TORCH_2_3), "--fsdp needs PyTorch 2.4"),
+        (small(fsdp=True, memory=True), "snapshots know no --fsdp"),
+        (small(offload=Offload.MODULES, transformer=Transformer.LOCAL), "--offload needs --transformer"),
+        (small(offload=Offload.MODULES, recompute=Recompute.FULL), "keeps nothing to offload"),
+        (small(offload=Offload.LAYERS, pp=2), "runs without pipelining"),
+        (small(precision=Precision.FP8, transformer=Transformer.LOCAL), "--precision of less than 16 bits needs"),
+        (small(precision=Precision.NVFP4, era=Era.TORCH_2_4), "--precision nvfp4 needs PyTorch 2.7"),
         (small(pp=2, vpp=2, microbatches=3), "--microbatches as a multiple of pp = 2"),
         (small(overlap_expert=True), "--overlap-expert needs --ep"),
         (small(overlap_p2p=True, pp=2), "--overlap-p2p needs the interleaved"),

@@ -15,6 +15,9 @@ _MEGATRON = re.compile(
     r"|_VocabParallelCrossEntropy"
 )
 _GROUP_OF_MEGATRON = re.compile(r"(?:MODEL|DATA|CONTEXT|EXPERT)_\w*PARALLEL_\w*GROUP|(?:DATA|MODEL)_PARALLEL_GROUP")
+_FSDP_OF_MEGATRON = re.compile(r"megatron_fsdp/|CustomFSDP\.forward|RegisterFSDPBackwardFunction")
+"""Files, the annotation around the forward pass, and the autograd function that releases what a unit gathered."""
+
 _OTHERS = {
     TrainingFramework.ZERO: re.compile(r"deepspeed/|DeepSpeed"),
     TrainingFramework.FSDP: re.compile(r"FSDP::|FullyShardedDataParallel"),
@@ -35,6 +38,8 @@ def framework_of(events: TraceEvents, kernels: pa.Table) -> TrainingFramework | 
     Args:
         kernels: table ``kernels`` of the trace.
     """
+    if any(map(_FSDP_OF_MEGATRON.search, events.strings)):
+        return TrainingFramework.MEGATRON_FSDP
     groups = (group.description or "" for group in events.header.process_groups)
     if any(map(_GROUP_OF_MEGATRON.search, groups)) or any(map(_MEGATRON.search, events.strings)):
         return TrainingFramework.MEGATRON

@@ -41,6 +41,7 @@ class FrameRule:
     overrides: tuple[str, ...] = ()
     collectives: tuple[tuple[str, Dimension], ...] = ()
     among: tuple[Dimension, ...] = ()
+    maxima: tuple[Dimension, ...] = ()
     role: str | None = None
     outermost: bool = False
     outranks: tuple[str, ...] = ()
@@ -97,6 +98,7 @@ class _Entry(msgspec.Struct):
     overrides: list[str] = []
     collectives: dict[str, str] = {}
     among: list[str] = []
+    maxima: list[str] = []
     role: str = ""
     outermost: bool = False
     outranks: list[str] = []
@@ -234,7 +236,8 @@ def _frame_rule(entry: Mapping[str, Any], source: Path | str) -> FrameRule:
     values["dimension"] = _member(values.get("dimension"), Dimension, entry, source)
     values["overrides"] = tuple(values.get("overrides", ()))
     values["collectives"] = _collectives(entry, source)
-    values["among"] = _among(entry, source)
+    values["among"] = _dimensions(entry, "among", source)
+    values["maxima"] = _dimensions(entry, "maxima", source)
     values["outranks"] = tuple(values.get("outranks", ()))
     return FrameRule(**values)
 
@@ -243,7 +246,7 @@ def _kernel_rule(entry: Mapping[str, Any], source: Path | str) -> KernelRule:
     values = _checked(entry, KernelRule, source)
     values["kind"] = _member(values.get("kind", "communication"), Kind, entry, source)
     values["dimension"] = _member(values.get("dimension"), Dimension, entry, source)
-    values["among"] = _among(entry, source)
+    values["among"] = _dimensions(entry, "among", source)
     values["phase"] = _member(values.get("phase"), Phase, entry, source)
     if values.get("opens") not in (None, *KERNEL_OPENS):
         raise BadInputError(source, f"rule {entry['name']!r}: opens = {values['opens']!r}", f"use {list(KERNEL_OPENS)}")
@@ -265,8 +268,8 @@ def _collectives(entry: Mapping[str, Any], source: Path | str) -> tuple[tuple[st
     )
 
 
-def _among(entry: Mapping[str, Any], source: Path | str) -> tuple[Dimension, ...]:
-    return tuple(_member(dimension, Dimension, entry, source) for dimension in entry.get("among", ()))
+def _dimensions(entry: Mapping[str, Any], key: str, source: Path | str) -> tuple[Dimension, ...]:
+    return tuple(_member(dimension, Dimension, entry, source) for dimension in entry.get(key, ()))
 
 
 def _checked(entry: Mapping[str, Any], rule_type: type, source: Path | str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,7 +22,7 @@ import xxhash
 from traceviz_dag.errors import BadInputError, OutputError
 from traceviz_dag.lake.across_ranks_views import VIEWS
 from traceviz_dag.lake.conversion import DAMAGED
-from traceviz_dag.lake.partitions import ANALYSE_AGAIN, Partition, find_partitions, glob_pattern
+from traceviz_dag.lake.partitions import ANALYSE_AGAIN, find_partitions, glob_pattern
 from traceviz_dag.lake.partitions import FILE_NAME as PART_NAME
 from traceviz_dag.lake.recorded import refuse_gone
 from traceviz_dag.lake.stale import hidden_ranks, read_stale
@@ -42,10 +42,9 @@ _META = "traceviz_meta"
 
 _ORIGIN = f"{_META}.origin"
 _ATTEMPTS = 5
-_MANY_MENTIONS = 8
-"""Reading all columns of a table once takes as long as three mentions of a narrow one, nine of the widest."""
-_SMALL_BYTES = 4 << 20
-"""Of a table's files, which are compressed."""
+_READ_ONCE = ((4, 1 << 18), (8, 4 << 20))
+"""From so many mentions on, a table of so many bytes at most, which are compressed, is read once: reading all of its
+columns takes as long as three mentions of a narrow one, nine of the widest; of few bytes, planning takes most."""
 _LOCK = f".{FILE_NAME}.lock"
 _LEFT_OVERS = f".{FILE_NAME}.*.building*"
 _SQL_TYPES = {
@@ -149,11 +148,12 @@ def build_in_memory(connection: duckdb.DuckDBPyConnection, home: Path) -> None:
 
 @dataclass(slots=True)
 class NarrowViews:
-    """A view of each table that queries name, over the files of one iteration alone, made as they name it.
+    """A view of each table that queries name, over the files of one iteration alone, made as they name it, and made
+    anew where its files are others since.
 
     Partitions that are kept although they are stale are left out. No other folder is listed, and a damaged file of
-    another table is not opened: that table may be what the query is to make anew. A small table that is named many
-    times is read into memory instead: each mention of a view opens all its files again, one per rank.
+    another table is not opened: that table may be what the query is to make anew. A small table is read into memory
+    instead: each mention of a view opens all its files again, one per rank, and takes longer to plan.
 
     Attributes:
         tables: the only ones that queries may read; None lets them read all.
@@ -165,65 +165,64 @@ class NarrowViews:
     iteration: int
     tables: Collection[str] | None = None
     _mentions: Counter[str] = field(default_factory=Counter)
-    _made: dict[str, str] = field(default_factory=dict)
-    _large: set[str] = field(default_factory=set)
+    _made: dict[str, tuple[str, object]] = field(default_factory=dict)
+    """Table → what was made of it, TABLE or VIEW, and of which files."""
 
-    def prepare(self, sql: str) -> None:
-        """Make what one query, or several, need."""
+    def prepare(self, sql: str) -> set[str]:
+        """Make what one query, or several, need, and return the tables that were made, or made anew."""
         named = [table for table in tables_named_in(sql) if self.tables is None or table.name in self.tables]
         words = Counter(re.findall(r"\w+", sql.lower()))
         self._mentions.update({table.name: words[table.name] for table in named})
-        wanted = {table: self._kind(table) for table in named}
-        changed = {table: kind for table, kind in wanted.items() if self._made.get(table.name) != kind}
-        by_rank = any("rank" in table.partitioned_by for table in changed)
+        by_rank = any("rank" in table.partitioned_by for table in named)
         marks = read_stale(self.home / LAKE_FOLDER, self.run, self.iteration) if by_rank else ()
-        for table, kind in changed.items():
+        statements, changed = [], set()
+        for table in named:
             name, folder = quoted_name(table.name), self.home / LAKE_FOLDER / table.name
-            if not (present := any(self._parts(table))):
+            parts = list(find_partitions(folder, table, self.run, self.iteration))
+            states = [_state(part.folder(folder) / PART_NAME) for part in parts]
+            hidden = hidden_ranks(table, marks)
+            former, made_of = self._made.get(table.name, (None, None))
+            kind = "TABLE" if former == "TABLE" or self._is_small(table, sum(size for size, *_ in states)) else "VIEW"
+            wanted = (kind, (parts, states, hidden))
+            if (former, made_of) == wanted:
+                continue
+            if not parts:
                 refuse_gone(self.home / LAKE_FOLDER, table, self.run, self.iteration)
-            rows = _rows(folder, table, present, self.run, self.iteration, hidden_ranks(table, marks))
-            if former := self._made.get(table.name):
-                self.connection.execute(f"DROP {former} {name}")
-            self.connection.execute(f"CREATE {kind} {name} AS {rows}")
-            self._made[table.name] = kind
+            statements += [f"DROP {former} {name}"] if former else []
+            if parts:
+                rows = _rows(folder, table, True, self.run, self.iteration, hidden)
+                statements.append(f"CREATE {kind} {name} AS {rows}")
+            else:
+                # As small as it gets, and a view of no rows takes longer to plan.
+                columns = (f"{quoted_name(column.name)} {sql_type(column.type)}" for column in view_columns(table))
+                statements.append(f"CREATE {kind} {name} ({', '.join(columns)})")
+            self._made[table.name] = wanted
+            changed.add(table.name)
+        self.connection.execute(";\n".join(statements))
+        return changed
 
-    def forget(self) -> None:
-        """Have all made anew by the next query: files that they are over went away."""
-        for name, kind in self._made.items():
-            self.connection.execute(f"DROP {kind} {quoted_name(name)}")
-        self._made.clear()
-
-    def _kind(self, table: Table) -> str:
-        if self._made.get(table.name) == "TABLE":
-            return "TABLE"
-        if self._mentions[table.name] < _MANY_MENTIONS or table.name in self._large:
-            return "VIEW"
-        folder = self.home / LAKE_FOLDER / table.name
-        size = sum(_size(part.folder(folder) / PART_NAME) for part in self._parts(table))
-        if size <= _SMALL_BYTES:
-            return "TABLE"
-        self._large.add(table.name)
-        return "VIEW"
-
-    def _parts(self, table: Table) -> Iterator[Partition]:
-        return find_partitions(self.home / LAKE_FOLDER / table.name, table, self.run, self.iteration)
+    def _is_small(self, table: Table, size: int) -> bool:
+        mentions = self._mentions[table.name]
+        return not size or any(mentions >= least and size <= most for least, most in _READ_ONCE)
 
 
-def _size(path: Path) -> int:
+def _state(path: Path) -> tuple[int, ...]:
+    """Its size, first, and what else differs once a file is replaced."""
     try:
-        return path.stat().st_size
+        status = path.stat()
     except FileNotFoundError:
-        return 0  # gone since it was listed: the query reports it
+        return (0,)  # gone since it was listed: the query reports it
+    return (status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 def tables_named_in(sql: str) -> list[Table]:
     """The tables that a query may read: those that it names, also by way of a view, and all where it names files."""
-    words = _words_of(sql)
+    words = words_of(sql)
     if "parquet" in sql.lower():
         return list(all_tables().values())
     for view in reversed(VIEWS):
         if view.name in words:
-            words |= _words_of(view.sql)
+            words |= words_of(view.sql)
     return [table for table in all_tables().values() if not words.isdisjoint({table.name, _files_view(table)})]
 
 
@@ -235,10 +234,11 @@ def _files_view(table: Table) -> str:
 def columns_named_in(sql: str, table: Table) -> set[str]:
     """The columns of a table that a query may read: all of them, where it has a star."""
     names = {column.name for column in table.columns}
-    return names if "*" in sql else names & _words_of(sql)
+    return names if "*" in sql else names & words_of(sql)
 
 
-def _words_of(sql: str) -> set[str]:
+def words_of(sql: str) -> set[str]:
+    """Every word of a query, in small letters, and so every name in it."""
     return set(re.findall(r"\w+", sql.lower()))
 
 
@@ -376,25 +376,27 @@ def _views(home: Path) -> Mapping[str, str]:
 
 @lru_cache(maxsize=16)
 def _composed(lake: Path, present: frozenset[str]) -> Mapping[str, str]:
-    views = {}
+    views: dict[str, str] = {}
     for table in all_tables().values():
-        files = f"{_META}.{quoted_name(_files_view(table))}"
-        rows = _rows(lake / table.name, table, table.name in present)
-        views[files] = f"CREATE OR REPLACE VIEW {files} AS {rows}"
-        columns = view_columns(table)
-        names = ", ".join(quoted_name(column.name) for column in columns)
-        comments = [(column.name, column.comment) for column in columns]
-        views |= _commented_view(table.name, f"SELECT {names} FROM {files}", table.comment, comments)
+        name = f"{_META}.{quoted_name(_files_view(table))}"
+        views[name] = f"CREATE OR REPLACE VIEW {name} AS {_rows(lake / table.name, table, table.name in present)}"
+        views.update(_view_of_table(table))
     for view in VIEWS:
-        views |= _commented_view(view.name, view.sql, view.comment, view.columns)
+        views.update(_commented_view(view.name, view.sql, view.comment, view.columns))
     return views
 
 
-def _digests(views: Mapping[str, str]) -> Mapping[str, str]:
-    return {name: xxhash.xxh3_128_hexdigest(statements.encode()) for name, statements in views.items()}
+@lru_cache(maxsize=256)
+def _view_of_table(table: Table) -> Mapping[str, str]:
+    """The view that users see, over that of files: the same in every home."""
+    columns = view_columns(table)
+    names = ", ".join(quoted_name(column.name) for column in columns)
+    comments = tuple((column.name, column.comment) for column in columns)
+    rows = f"SELECT {names} FROM {_META}.{quoted_name(_files_view(table))}"
+    return _commented_view(table.name, rows, table.comment, comments)
 
 
-def _commented_view(view: str, rows: str, comment: str, columns: Sequence[tuple[str, str]]) -> dict[str, str]:
+def _commented_view(view: str, rows: str, comment: str, columns: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     name = f"main.{quoted_name(view)}"
     statements = [
         f"CREATE OR REPLACE VIEW {name} AS {rows}",
@@ -402,6 +404,15 @@ def _commented_view(view: str, rows: str, comment: str, columns: Sequence[tuple[
         *(f"COMMENT ON COLUMN {name}.{quoted_name(column)} IS {quoted_text(text)}" for column, text in columns),
     ]
     return {name: ";\n".join(statements)}
+
+
+def _digests(views: Mapping[str, str]) -> Mapping[str, str]:
+    return {name: _digest(statements) for name, statements in views.items()}
+
+
+@lru_cache(maxsize=512)
+def _digest(statements: str) -> str:
+    return xxhash.xxh3_128_hexdigest(statements.encode())
 
 
 def _rows(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -70,19 +70,19 @@ class Lake:
 
     Attributes:
         home: the folder, absolute.
+        tables_folder: that of all tables.
     """
 
     home: Path
+    tables_folder: Path = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tables_folder", self.home / catalogue.LAKE_FOLDER)
 
     @property
     def catalogue_path(self) -> Path:
         """The DuckDB file of views, for any DuckDB client to open read-only."""
         return self.home / catalogue.FILE_NAME
-
-    @property
-    def tables_folder(self) -> Path:
-        """The folder of all tables."""
-        return self.home / catalogue.LAKE_FOLDER
 
     def write(
         self, table_name: str, data: pa.Table, *, run: str, iteration: int, rank: int | None = None, made: str = ""
@@ -288,6 +288,18 @@ class Lake:
             raise self._nothing_there(table, run, iteration, rank)
         return TableReader(table, self._folder(table), tuple(partitions))
 
+    def rows(
+        self, name: str, run: str, iteration: int, columns: Sequence[str] | None = None, rank: int | None = None
+    ) -> pa.Table:
+        """The rows of a table of an iteration, as :meth:`TableReader.arrow` gives them; none where no part is there.
+
+        Raises:
+            UsageError, BadInputError: as for :meth:`partitions` and there.
+        """
+        table = definition(name)
+        partitions = tuple(self.partitions(name, run, iteration, rank))
+        return TableReader(table, self._folder(table), partitions).arrow(columns)
+
     def refresh_catalogue(self) -> Path:
         """Build the catalogue anew and swap it in, safe beside other refreshers and open readers.
 
@@ -419,6 +431,12 @@ class Session:
 
     lake: Lake
     views: catalogue.NarrowViews
+    made: dict[str, str] = field(default_factory=dict)
+    """Table of a shared part → the part, as long as what it was made of is the same."""
+
+    def within(self) -> Lake:
+        """The lake, which asks its named queries of this iteration in this session."""
+        return _LakeInSession(self.lake.home, open=self)
 
     def ask(self, sql: str) -> pa.Table:
         """The rows of a query, with ``$run`` and ``$iteration`` bound; errors as :meth:`Lake.query_iteration`."""
@@ -442,10 +460,14 @@ class Session:
         self.lake._check_named("\n".join(queries), views.run, views.iteration)
         try:
             short, parts = _with_shared(queries, shared)
-            views.prepare("\n".join([*short, *parts.values()]))
+            changed = views.prepare("\n".join([*short, *parts.values()]))
+            self.made = {name: sql for name, sql in self.made.items() if changed.isdisjoint(catalogue.words_of(sql))}
             for name, sql in parts.items():
-                made = f"CREATE OR REPLACE TABLE {name} AS {sql}"
-                views.connection.execute(made, _named(sql, views.run, views.iteration))
+                if self.made.get(name) != sql or not changed.isdisjoint(catalogue.words_of(sql)):
+                    made = f"CREATE OR REPLACE TABLE {name} AS {sql}"
+                    views.connection.execute(made, _named(sql, views.run, views.iteration))
+                    self.made[name] = sql
+                    changed.add(name)
             rows = {
                 sql: read_only.fetch(views.connection, sql, _named(sql, views.run, views.iteration))
                 for sql in dict.fromkeys(short)
@@ -455,10 +477,25 @@ class Session:
             if not read_only.tells_damage(error):
                 raise
             if read_only.are_gone(error):
-                views.forget()
                 raise read_only.FilesGoneError(str(error).splitlines()[0]) from error
             fault = f"iteration {views.iteration} of run {views.run} cannot be read: {str(error).splitlines()[0]}"
             raise BadInputError(self.lake.home, fault, fault_and_remedy(error)[1]) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _LakeInSession(Lake):
+    """See :meth:`Session.within`."""
+
+    open: Session = field(kw_only=True, compare=False)
+
+    @contextmanager
+    def session(self, *, run: str, iteration: int) -> Iterator[Session]:
+        """The open one, where it is of this iteration."""
+        if (run, iteration) == (self.open.views.run, self.open.views.iteration):
+            yield self.open
+        else:
+            with Lake.session(self, run=run, iteration=iteration) as session:
+                yield session
 
 
 def _with_shared(queries: Sequence[str], shared: Sequence[str]) -> tuple[list[str], dict[str, str]]:

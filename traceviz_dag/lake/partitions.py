@@ -61,11 +61,15 @@ class Partition:
         """Which one it is, as messages name it."""
         return f"run {self.run}, iteration {self.iteration}" + ("" if self.rank is None else f", rank {self.rank}")
 
+    @property
+    def below(self) -> str:
+        """Where this partition is, from its table's folder; of thousands, a Path each would take most of the time."""
+        place = f"run={escape(self.run)}/iteration={self.iteration}"
+        return place if self.rank is None else f"{place}/rank={self.rank}"
+
     def folder(self, table_folder: Path) -> Path:
         """The folder of this partition under its table's folder."""
-        # At once: each Path in between would be parsed anew, for every part of an iteration many times.
-        below = f"run={escape(self.run)}/iteration={self.iteration}"
-        return table_folder / (below if self.rank is None else f"{below}/rank={self.rank}")
+        return table_folder / self.below
 
 
 @lru_cache(maxsize=256)
@@ -142,22 +146,22 @@ def find_partitions(
     table_folder: Path, table: Table, run: str | None = None, iteration: int | None = None, rank: int | None = None
 ) -> Iterator[Partition]:
     """Partitions with a finished file, in no order; looks only into the folders that the given values leave."""
-    for run_name, run_folder in values_in(table_folder, "run", None if run is None else escape(run)):
+    for run_name, run_folder in values_in(str(table_folder), "run", None if run is None else escape(run)):
         for step, step_folder in values_in(run_folder, "iteration", None if iteration is None else str(iteration)):
             if "rank" not in table.partitioned_by:
-                if (step_folder / FILE_NAME).is_file():
+                if os.path.isfile(f"{step_folder}/{FILE_NAME}"):  # noqa: PTH113 - as for Partition.below
                     yield Partition(run_name, int(step))
                 continue
             for number, rank_folder in values_in(step_folder, "rank", None if rank is None else str(rank)):
-                if (rank_folder / FILE_NAME).is_file():
+                if os.path.isfile(f"{rank_folder}/{FILE_NAME}"):  # noqa: PTH113
                     yield Partition(run_name, int(step), int(number))
 
 
-def values_in(parent: Path, column: str, wanted: str | None = None) -> Iterator[tuple[str, Path]]:
-    """(value, folder) of each ``column=…`` folder, or of the wanted one alone."""
+def values_in(parent: str, column: str, wanted: str | None = None) -> Iterator[tuple[str, str]]:
+    """(value, folder) of each ``column=…`` folder, or of the wanted one alone, whether it is there or not."""
     prefix = f"{column}="
     try:
-        names = [entry.name for entry in parent.iterdir()] if wanted is None else [prefix + wanted]
+        names = os.listdir(parent) if wanted is None else [prefix + wanted]  # noqa: PTH208
     except (FileNotFoundError, NotADirectoryError):
         return
     for name in names:
@@ -166,7 +170,7 @@ def values_in(parent: Path, column: str, wanted: str | None = None) -> Iterator[
         value = unquote(name.removeprefix(prefix), errors="replace")
         ours = prefix + escape(value) == name if column == "run" else _WHOLE_NUMBER.fullmatch(value)
         if ours:
-            yield value, parent / name
+            yield value, f"{parent}/{name}"
 
 
 def check_run(run: str) -> None:

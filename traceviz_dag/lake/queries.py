@@ -1,150 +1,88 @@
-"""Named queries over one iteration: what its tables say together, as SQL that any DuckDB client can run, too."""
+"""What the tables of one iteration say together: how its traces were read, and the measures of its ranks as one."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from itertools import chain
+from math import floor
+from typing import Any, TypedDict, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.spans import expected_ranks, spanned
 from traceviz_dag.tables import ITERATIONS, RUNS
-from traceviz_dag.tables.rows import rows_of
-from traceviz_dag.vocabulary import TraceStatus
+from traceviz_dag.tables.rows import columns_of
+from traceviz_dag.vocabulary import StaleCause, StaleStage, TraceStatus
 
 AGGREGATED_TABLES = ("iterations", "runs")
-"""The tables that one query each makes of an iteration's others, in the order in which they are written."""
+"""The tables with one row that are made of an iteration's others, in the order in which they are written."""
 
-_STALE_RANKS = """stale AS (
-    SELECT rank FROM stale_tables
-    WHERE run = $run AND iteration = $iteration AND stage = 'ranks' AND cause <> 'gone'
-),
-unmade AS (
-    SELECT rank FROM stale_tables
-    WHERE run = $run AND iteration = $iteration AND stage = 'ranks' AND cause NOT IN ('gone', 'unlisted')
-)"""
-"""Ranks whose tables no measure counts, as something newer exists; those of them whose trace could not be computed."""
 
-_WHOLE_RANKS = """
-    AND rank NOT IN (SELECT rank FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'read')"""
+class RankMeasures(TypedDict):
+    """A rank's own measures: its longest training step, and means over its steps and devices, ns.
 
-TAKEN_STEPS_SQL = "CASE WHEN list_contains(steps, $iteration) THEN [$iteration] ELSE steps END"
-"""Of a row of ``traces``, the training steps that it covers: a file of several, each taken for itself, holds this
-iteration among others."""
+    Attributes:
+        hidden_sum_ns, communication_sum_ns: over them together.
+        marked: whether every device has a training step.
+    """
 
-_BY_RANK = """WITH {stale},
-windows AS (
-    SELECT * FROM overlap
-    WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND window_name IN ('step', 'kernels'){ranks}
-        AND rank NOT IN (FROM stale)
-    -- A device with training steps is measured by them, another one from its first kernel to its last.
-    QUALIFY window_name = 'step' OR count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) = 0
-),
-by_rank AS (
-    SELECT
-        rank,
-        max(window_end_ns - window_start_ns) AS step_ns,
-        avg(compute_ns) AS compute_ns,
-        avg(communication_ns) AS communication_ns,
-        avg(hidden_ns) AS hidden_ns,
-        avg(exposed_ns) AS exposed_ns,
-        avg(idle_ns) AS idle_ns,
-        sum(hidden_ns) AS hidden_sum_ns,
-        sum(communication_ns) AS communication_sum_ns
-    FROM windows GROUP BY rank
-)
-"""
-"""Each counted rank's own measures: its longest training step, and means over its steps and devices."""
+    rank: int
+    step_ns: int
+    compute_ns: float
+    communication_ns: float
+    hidden_ns: float
+    exposed_ns: float
+    idle_ns: float
+    hidden_sum_ns: int
+    communication_sum_ns: int
+    marked: bool
 
-_ITERATIONS_SQL = f"""
-{_BY_RANK.rstrip()}
-SELECT
-    CAST(count(*) AS INTEGER) AS ranks,
-    CAST(list(rank ORDER BY rank) AS INTEGER[]) AS covered_ranks,
-    max(step_ns) AS step_ns,
-    CAST(round(avg(compute_ns)) AS BIGINT) AS compute_ns,
-    CAST(round(avg(communication_ns)) AS BIGINT) AS communication_ns,
-    CAST(round(avg(hidden_ns)) AS BIGINT) AS hidden_ns,
-    CAST(round(avg(exposed_ns)) AS BIGINT) AS exposed_ns,
-    CAST(round(avg(idle_ns)) AS BIGINT) AS idle_ns,
-    sum(hidden_sum_ns) / nullif(sum(communication_sum_ns), 0) AS hidden_share,
-    (SELECT rank FROM by_rank WHERE compute_ns > 0 ORDER BY by_rank.compute_ns DESC, rank LIMIT 1)
-        AS longest_computation_rank,
-    (
-        SELECT 1 - sum(classified_ns) / nullif(sum(kernel_ns), 0) FROM traces
-        WHERE run = $run AND iteration = $iteration AND rank IN (SELECT rank FROM by_rank)
-    ) AS unclassified_share,
-    (
-        SELECT CASE WHEN count(DISTINCT step_kind) = 1 AND count(*) = count(step_kind) THEN any_value(step_kind) END
-        FROM traces WHERE run = $run AND iteration = $iteration AND rank IN (SELECT rank FROM by_rank)
-    ) AS step_kind
-FROM by_rank
-HAVING count(*) > 0
-"""
 
-ITERATIONS_SQL = _ITERATIONS_SQL.format(ranks=_WHOLE_RANKS, stale=_STALE_RANKS)
-"""Over the ranks that were read whole."""
+_MEANS = ("compute_ns", "communication_ns", "hidden_ns", "exposed_ns", "idle_ns")
+_WINDOW = ("rank", "device", "window_name", "dimension", "window_start_ns", "window_end_ns", *_MEANS)
 
-RANK_MEASURES_SQL = _BY_RANK.format(ranks="", stale=_STALE_RANKS) + (
-    "SELECT rank, step_ns, compute_ns, exposed_ns FROM by_rank"
-)
-"""The measures of each rank that those of the iteration are made of."""
 
-ITERATIONS_WITH_PARTIAL_SQL = _ITERATIONS_SQL.format(ranks="", stale=_STALE_RANKS)
-"""Over all ranks with tables, those that were read in part among them."""
+def rank_measures(lake: Lake, run: str, iteration: int) -> list[RankMeasures]:
+    """The measures of each rank that those of the iteration are made of, by rank.
 
-_STATED_SQL = """
-WITH {stale},
-files AS (
-    SELECT * FROM traces
-    WHERE run = $run AND iteration = $iteration AND status <> 'failed' AND rank NOT IN (FROM stale)
-),
-measured AS (
-    SELECT bool_or(window_name = 'step') AS has_step FROM overlap
-    WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND window_name IN ('step', 'kernels'){ranks}
-        AND rank NOT IN (FROM stale)
-    GROUP BY rank, device
-)
-SELECT
-    coalesce(list(DISTINCT settings ORDER BY settings) FILTER (settings IS NOT NULL), []) AS settings,
-    coalesce(list(DISTINCT device_name ORDER BY device_name) FILTER (device_name IS NOT NULL), []) AS devices,
-    greatest(
-        max(world_size),
-        (SELECT nullif(count(*), 0) FROM topology WHERE run = $run AND iteration = $iteration)
-    ) AS expected_ranks,
-    coalesce((SELECT bool_and(has_step) FROM measured), FALSE) AS steps_marked,
-    coalesce((SELECT bool_or(status <> 'read') FROM files WHERE TRUE{ranks}), FALSE) AS in_part
-FROM files
-"""
+    A device with training steps is measured by them, another one from its first kernel to its last.
+    """
+    overlap = lake.rows("overlap", run, iteration, _WINDOW)
+    whole = pc.equal(overlap["dimension"].cast(pa.string()), "all")
+    of_device: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for row in overlap.filter(whole).to_pylist():
+        if row["window_name"] in ("step", "kernels"):
+            of_device.setdefault((row["rank"], row["device"]), []).append(row)
+    of_rank: dict[int, list[list[dict[str, Any]]]] = {}
+    for rank, device in sorted(of_device):
+        rows = of_device[rank, device]
+        of_rank.setdefault(rank, []).append([row for row in rows if row["window_name"] == "step"] or rows)
+    return [_measures(rank, list(chain(*devices)), devices) for rank, devices in of_rank.items()]
 
-STATED_SQL = _STATED_SQL.format(ranks=_WHOLE_RANKS, stale=_STALE_RANKS)
-"""What the traces state of the job, and whether the ranks that were read whole have a training step marked each."""
 
-STATED_WITH_PARTIAL_SQL = _STATED_SQL.format(ranks="", stale=_STALE_RANKS)
-"""The same, of all ranks with tables."""
-
-FILES_SQL = f"""
-WITH {_STALE_RANKS}
-SELECT
-    rank, file, status, fault, world_size, captured_ranks, pipeline, stage, backend, device_name,
-    has_stacks, has_shapes, has_groups, has_host_rows, steps, {TAKEN_STEPS_SQL} AS taken_steps,
-    forward_microbatches, backward_microbatches,
-    coalesce(settings LIKE '%"hybrid_context_parallel": "True"%', false) AS uneven
-FROM (FROM traces WHERE run = $run AND iteration = $iteration AND rank NOT IN (FROM stale)) AS traces
-    LEFT JOIN (SELECT rank, pipeline, stage FROM topology WHERE run = $run AND iteration = $iteration) USING (rank)
-ORDER BY rank
-"""
-"""How the trace of each rank was read that is not stale, and what it states of the job."""
-
-_UNMADE_SQL = f"WITH {_STALE_RANKS} SELECT rank FROM unmade"
-
-_DESCRIBED_SQL = "SELECT count(*) AS ranks FROM topology WHERE run = $run AND iteration = $iteration"
+def _measures(rank: int, rows: Sequence[dict[str, Any]], devices: Sequence[Sequence[dict[str, Any]]]) -> RankMeasures:
+    sums = {name: sum(row[name] for row in rows) for name in _MEANS}
+    return RankMeasures(
+        rank=rank,
+        step_ns=max(row["window_end_ns"] - row["window_start_ns"] for row in rows),
+        hidden_sum_ns=sums["hidden_ns"],
+        communication_sum_ns=sums["communication_ns"],
+        marked=all(rows[0]["window_name"] == "step" for rows in devices),
+        **{name: value / len(rows) for name, value in sums.items()},  # type: ignore[typeddict-item]
+    )
 
 
 def iterations(
-    lake: Lake, run: str, iteration: int, *, with_partial: bool = False, files: TraceFiles | None = None
+    lake: Lake,
+    run: str,
+    iteration: int,
+    *,
+    with_partial: bool = False,
+    files: TraceFiles | None = None,
+    measures: Sequence[RankMeasures] | None = None,
 ) -> pa.Table:
     """What table ``iterations`` measures of one iteration; no row where no rank's overlap was measured.
 
@@ -153,49 +91,44 @@ def iterations(
     own mean. ``partial`` is NULL where nothing was lost and nothing states how many ranks there should be.
 
     Args:
-        files: its traces, where they were asked already.
+        files, measures: its traces, and what its ranks measure, where they were asked already.
 
     Returns:
         The columns of the table up to ``step_kind``.
     """
-    sql = ITERATIONS_WITH_PARTIAL_SQL if with_partial else ITERATIONS_SQL
-    measured = lake.query_iteration(sql, run=run, iteration=iteration)
     files = files or trace_files(lake, run, iteration)
-    partial = pa.array([files.partial] * measured.num_rows, pa.bool_())
-    measured = measured.add_column(measured.column_names.index("covered_ranks") + 1, "partial", partial)
-    return measured.cast(pa.schema([ITERATIONS.schema.field(name) for name in measured.column_names]))
-
-
-class StatedRow(TypedDict):
-    """What the traces of an iteration state of its job.
-
-    Attributes:
-        settings: JSON objects as column ``settings`` of table ``traces`` has them, each once.
-        devices: names of GPUs, each once.
-        expected_ranks: ranks of the job; None where nothing states them.
-        steps_marked: whether every device that is measured has a training step.
-        in_part: whether ranks are measured whose trace was read, or whose training step was recorded, in part.
-    """
-
-    settings: list[str]
-    devices: list[str]
-    expected_ranks: int | None
-    steps_marked: bool
-    in_part: bool
-
-
-def stated(lake: Lake, run: str, iteration: int, *, with_partial: bool = False) -> StatedRow:
-    """What the traces that could be read state, for the measures that :func:`iterations` does not take of kernels."""
-    sql = STATED_WITH_PARTIAL_SQL if with_partial else STATED_SQL
-    (row,) = rows_of(lake.query_iteration(sql, run=run, iteration=iteration), StatedRow)
-    return row
+    measures = rank_measures(lake, run, iteration) if measures is None else measures
+    left_out = set() if with_partial else {*files.in_part, *files.failed}
+    counted = [one for one in measures if one["rank"] not in left_out]
+    schema = pa.schema([ITERATIONS.schema.field(at) for at in range(ITERATIONS.schema.names.index("step_kind") + 1)])
+    if not counted:
+        return schema.empty_table()
+    covered = [one["rank"] for one in counted]
+    traces = [row for row in files.rows if row["rank"] in set(covered)]
+    kernel_ns = sum(row["kernel_ns"] or 0 for row in traces)
+    communication_ns = sum(one["communication_sum_ns"] for one in counted)
+    longest = min(counted, key=lambda one: (-one["compute_ns"], one["rank"]))
+    kinds = {row["step_kind"] for row in traces}
+    row = {
+        "ranks": len(counted),
+        "covered_ranks": covered,
+        "partial": files.partial,
+        "step_ns": max(one["step_ns"] for one in counted),
+        # Halves go up.
+        **{name: floor(sum(one[name] for one in counted) / len(counted) + 0.5) for name in _MEANS},  # type: ignore[literal-required]
+        "hidden_share": sum(one["hidden_sum_ns"] for one in counted) / communication_ns if communication_ns else None,
+        "longest_computation_rank": longest["rank"] if longest["compute_ns"] > 0 else None,
+        "unclassified_share": 1 - sum(row["classified_ns"] or 0 for row in traces) / kernel_ns if kernel_ns else None,
+        "step_kind": kinds.pop() if len(kinds) == 1 else None,
+    }
+    return pa.Table.from_pylist([row], schema)
 
 
 class FileRow(TypedDict):
-    """A row of ``FILES_SQL``: columns of table ``traces``, and one more.
+    """How the trace of a rank was read, and what it states: columns of table ``traces``, and more.
 
     Attributes:
-        taken_steps: the training steps that were taken of the file.
+        taken_steps: the training steps that were taken of the file: of several, each taken for itself, its own.
         pipeline: its ordinal; stage: its place in it.
         uneven: whether replicas may run different numbers of micro-batches.
     """
@@ -214,11 +147,19 @@ class FileRow(TypedDict):
     has_shapes: bool | None
     has_groups: bool | None
     has_host_rows: bool | None
+    settings: str | None
+    kernel_ns: int | None
+    classified_ns: int | None
+    step_kind: str | None
     steps: list[int] | None
     taken_steps: list[int] | None
     forward_microbatches: list[int | None] | None
     backward_microbatches: list[int | None] | None
     uneven: bool
+
+
+_PLACE, _FOLLOWING = ("pipeline", "stage"), ("taken_steps", "uneven")
+_UNEVEN = '"hybrid_context_parallel": "True"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,10 +221,17 @@ class TraceFiles:
 
 def trace_files(lake: Lake, run: str, iteration: int) -> TraceFiles:
     """How each trace of an iteration was read."""
-    queries = (FILES_SQL, _DESCRIBED_SQL, _UNMADE_SQL)
-    files, described, unmade = lake.query_iteration_each(queries, run=run, iteration=iteration)
-    (ranks,) = described["ranks"].to_pylist()
-    return TraceFiles(tuple(rows_of(files, FileRow)), ranks, frozenset(unmade["rank"].to_pylist()))
+    marks = [row for row in lake.stale(run, iteration) if row.stage == StaleStage.RANKS and not row.is_counted]
+    places = {row["rank"]: row for row in lake.rows("topology", run, iteration, ["rank", *_PLACE]).to_pylist()}
+    columns = [name for name in columns_of(FileRow) if name not in (*_PLACE, *_FOLLOWING)]
+    rows = []
+    for row in lake.rows("traces", run, iteration, columns).to_pylist():
+        place = places.get(row["rank"], dict.fromkeys(_PLACE))
+        several = iteration in (row["steps"] or ())
+        row |= {"taken_steps": [iteration] if several else row["steps"], "uneven": _UNEVEN in (row["settings"] or "")}
+        rows.append({name: place[name] if name in _PLACE else row[name] for name in columns_of(FileRow)})
+    unmade = frozenset(row.rank for row in marks if row.rank is not None and row.cause != StaleCause.UNLISTED)
+    return TraceFiles(tuple(cast("list[FileRow]", rows)), len(places), unmade)
 
 
 def runs(lake: Lake, run: str, iteration: int, files: TraceFiles | None = None) -> pa.Table:

@@ -32,7 +32,7 @@ class TableReader:
 
     Attributes:
         folder: the table's folder in the lake.
-        partitions: at least one.
+        partitions: where there are none, there are no rows.
     """
 
     definition: Table
@@ -58,9 +58,9 @@ class TableReader:
         tell_missing(self.definition, check(self.folder.parent, self.definition, self.partitions), names)
         schema = pa.schema([(name, known[name]) for name in names])
         parts = [part for partition in self.partitions if (part := self._part(partition, schema)) is not None]
-        if not parts:
+        if not parts and self.partitions:
             raise BadInputError(self.folder, "the partitions were deleted while they were read", "analyse again")
-        return pa.concat_tables(parts).unify_dictionaries()
+        return pa.concat_tables([*parts, *([] if parts else [schema.empty_table()])]).unify_dictionaries()
 
     def df(self, columns: Sequence[str] | None = None) -> pd.DataFrame:
         """The rows as a pandas frame; texts that repeat are categoricals. Arguments and errors as :meth:`arrow`."""

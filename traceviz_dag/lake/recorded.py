@@ -250,7 +250,7 @@ def is_as_recorded(lake: Path, table: str, partition: Partition, read_again: boo
         OSError: it cannot be read.
     """
     digest_in = _digest_in.__wrapped__ if read_again else _digest_in
-    path = str(partition.folder(lake / table) / FILE_NAME)
+    path = f"{lake}/{table}/{partition.below}/{FILE_NAME}"
     compared = None
     while True:
         record = recorded(lake, partition.run, partition.iteration)
@@ -302,7 +302,7 @@ def digest_in_place(path: Path) -> str | None:
 
 def recorded(lake: Path, run: str, iteration: int) -> Record:
     """What is recorded of an iteration; nothing where there is no file."""
-    path = str(_path(lake, run, iteration))
+    path = f"{lake}/{FOLDER}/{Partition(run, iteration).below}"
     while True:
         try:
             return _record_in(path, *_state(path))
@@ -328,7 +328,7 @@ def recorded_iterations(lake: Path) -> list[tuple[str, int]]:
     """Run and iteration of each record."""
     return sorted(
         (run, int(iteration))
-        for run, folder in values_in(lake / FOLDER, "run")
+        for run, folder in values_in(f"{lake}/{FOLDER}", "run")
         for iteration, _ in values_in(folder, "iteration")
     )
 

@@ -132,12 +132,12 @@ def _fault(table: str, place: Partition, path: Path, why: str) -> Fault:
 def _parts(folder: Path) -> Iterator[tuple[Path, tuple[str, Partition]]]:
     """Every part, also of tables that this version does not know."""
     for table in _folders(folder):
-        for run, of_run in values_in(folder / table, "run"):
+        for run, of_run in values_in(f"{folder}/{table}", "run"):
             for number, of_iteration in values_in(of_run, "iteration"):
                 places = [(None, of_iteration), *((int(rank), at) for rank, at in values_in(of_iteration, "rank"))]
                 for rank, at in places:
-                    if (at / FILE_NAME).is_file():
-                        yield at / FILE_NAME, (table, Partition(run, int(number), rank))
+                    if (path := Path(at, FILE_NAME)).is_file():
+                        yield path, (table, Partition(run, int(number), rank))
 
 
 def _folders(folder: Path) -> list[str]:

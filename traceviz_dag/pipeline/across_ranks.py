@@ -76,7 +76,6 @@ from traceviz_dag.tables import (
     FINDINGS,
     LATE_RANKS,
     LINKS,
-    OVERLAP,
     PERIOD_PERCENTILES,
     PERIODS,
     SYNCHRONIZATIONS,
@@ -195,7 +194,8 @@ class StoredIteration:
 
     def slow_hosts(self) -> list[int]:
         """The rank that alone is bound by launches; none where no rank is, or several are."""
-        return [row["rank"] for row in self._hosts[0] if row["rank"] is not None]
+        ranks = [row["rank"] for row in self._hosts[0]]
+        return ranks if len(ranks) == 1 else []
 
     def pausing_hosts(self) -> list[int]:
         """Ranks whose host alone does something else while its GPU is idle, the longest first."""
@@ -204,10 +204,7 @@ class StoredIteration:
 
     def windows(self) -> pa.Table:
         """The windows of the ranks that are counted; no rows where none is in the lake."""
-        if not self.lake.partitions("overlap", self.run, self.iteration):
-            none = OVERLAP.schema.empty_table().select(WINDOW_COLUMNS)
-            return none.add_column(0, "rank", pa.array([], pa.int64()))
-        table = self.lake.table("overlap", self.run, self.iteration).arrow(["rank", *WINDOW_COLUMNS])
+        table = self.lake.rows("overlap", self.run, self.iteration, ["rank", *WINDOW_COLUMNS])
         table = table.filter(pc.is_in(table["rank"], pa.array(self.ranks, table["rank"].type)))
         unmarked, number = self._unmarked
         if not unmarked:
@@ -291,10 +288,10 @@ class StoredIteration:
 
     @cached_property
     def _hosts(self) -> list[list[dict[str, Any]]]:
-        """What is asked about the hosts: rows of rule launch_bound, of ``_HOST_CLUES_SQL``, of each rule on pauses."""
+        """What is asked about the hosts: who is bound by launches, rows of ``_HOST_CLUES_SQL`` and of rules."""
         with self.lake.session(run=self.run, iteration=self.iteration) as session:
             pauses = [rule.sql for rule in speaking_rules(session, host_pauses.RULES)]
-            answers = session.ask_each([launch_bound.RULE.sql, _HOST_CLUES_SQL, *pauses], SHARED)
+            answers = session.ask_each([launch_bound.RANKS_SQL, _HOST_CLUES_SQL, *pauses], SHARED)
         return [rows.to_pylist() for rows in answers]
 
     @cached_property

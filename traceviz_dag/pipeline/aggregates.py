@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from traceviz_dag.analyze.utilization import Stated, utilization
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.lake.queries import TraceFiles, iterations, runs, stated, trace_files
+from traceviz_dag.lake.queries import TraceFiles, iterations, rank_measures, runs, trace_files
 from traceviz_dag.tables import ITERATIONS
+from traceviz_dag.vocabulary import TraceStatus
 
 
 def aggregate(lake: Lake, run: str, iteration: int, *, with_partial: bool = False) -> Mapping[str, pa.Table]:
@@ -32,17 +33,19 @@ def aggregate(lake: Lake, run: str, iteration: int, *, with_partial: bool = Fals
 
 def _measured(lake: Lake, run: str, iteration: int, files: TraceFiles, *, with_partial: bool) -> pa.Table:
     """The row of table ``iterations`` for one iteration; no row where no rank's overlap was measured."""
-    rows = iterations(lake, run, iteration, with_partial=with_partial, files=files).to_pylist()
+    measures = rank_measures(lake, run, iteration)
+    rows = iterations(lake, run, iteration, with_partial=with_partial, files=files, measures=measures).to_pylist()
     if not rows:
         return ITERATIONS.schema.empty_table()
-    said = stated(lake, run, iteration, with_partial=with_partial)
+    covered = set(rows[0]["covered_ranks"])
+    readable = [row for row in files.rows if row["status"] != TraceStatus.FAILED.value]
     found = utilization(
         Stated(
-            [json.loads(settings) for settings in said["settings"]],
-            said["devices"],
-            said["expected_ranks"],
-            rows[0]["step_ns"] if said["steps_marked"] else None,
-            said["in_part"],
+            [json.loads(settings) for settings in sorted({row["settings"] for row in readable if row["settings"]})],
+            sorted({row["device_name"] for row in readable if row["device_name"]}),
+            max((files.described, *(row["world_size"] or 0 for row in readable))) or None,
+            rows[0]["step_ns"] if all(one["marked"] for one in measures if one["rank"] in covered) else None,
+            with_partial and bool(files.in_part),
         )
     )
     return pa.Table.from_pylist([rows[0] | asdict(found)], ITERATIONS.schema)

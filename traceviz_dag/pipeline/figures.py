@@ -36,7 +36,7 @@ _MOST_PEAKS = 4
 
 _LEAST_FOR_POOL = 4
 _BACKENDS = tuple(f"matplotlib.backends.backend_{name}" for name in ("agg", "svg", "pdf"))
-IMPORTED_ONCE: Sequence[str] = (__name__, *_BACKENDS)
+IMPORTED_ONCE: Sequence[str] = ("traceviz_dag.system.without_pandas", __name__, *_BACKENDS)
 """What processes that draw find imported."""
 
 OF_A_RANK = (Scope.RANK, Scope.MEMORY_OF_RANK)

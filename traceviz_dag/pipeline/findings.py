@@ -128,13 +128,16 @@ def speaking_rules(session: Session, rules: Sequence[Rule]) -> list[Rule]:
 
 
 def _reasons_sql(queries: Mapping[str, str]) -> str:
-    """Queries that give a reason each, as one: planning them is most of what they take."""
-    asked = "\nUNION ALL\n".join(f"SELECT '{name}' AS rule, reason FROM (\n{sql}\n)" for name, sql in queries.items())
-    return asked or "SELECT NULL AS rule, NULL AS reason WHERE false"
+    """Queries that give a reason each, as one: planning them is most of what they take, so each is asked once."""
+    rules: dict[str, list[str]] = {}
+    for name, sql in queries.items():
+        rules.setdefault(sql, []).append(name)
+    asked = "\nUNION ALL\n".join(f"SELECT {names} AS rules, reason FROM (\n{sql}\n)" for sql, names in rules.items())
+    return asked or "SELECT [] AS rules, NULL AS reason WHERE false"
 
 
 def _reasons(told: pa.Table) -> dict[str, str]:
-    return {str(row["rule"]): str(row["reason"]) for row in told.to_pylist()}
+    return {rule: str(row["reason"]) for row in told.to_pylist() for rule in row["rules"]}
 
 
 def _saved_together(

@@ -21,7 +21,6 @@ from traceviz_dag.pipeline.formats.trace_format import Headers, RankTrace
 from traceviz_dag.read.events import TraceHeader
 from traceviz_dag.read.topology_file import read_topology_file
 from traceviz_dag.tables import TOPOLOGY_TABLES
-from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
 from traceviz_dag.vocabulary import TopologySource, TraceStatus
 
 
@@ -160,19 +159,15 @@ def ranks_that_break_invariants(lake: Lake, run: str, iteration: int) -> list[in
 
 def violations_of_ranks(lake: Lake, run: str, iteration: int, table: str) -> list[tuple[int, list[str]]]:
     """Ranks whose rows of ``overlap`` or ``microbatches`` break invariants, and the names of these."""
-    if not lake.partitions(table, run, iteration):
-        return []
     violations = overlap_violations if table == "overlap" else microbatch_violations
     found: dict[int, set[str]] = {}
-    for row in violations(lake.table(table, run, iteration).arrow()).to_pylist():
+    for row in violations(lake.rows(table, run, iteration)).to_pylist():
         found.setdefault(row["rank"], set()).add(row["invariant"])
     return [(rank, sorted(found[rank])) for rank in sorted(found)]
 
 
 def unread_ranks(lake: Lake, inputs: IterationInputs) -> list[int]:
     """Registered ranks without a readable trace in the lake."""
-    read = set()
-    if lake.partitions("traces", inputs.run, inputs.iteration):
-        traces = lake.table("traces", inputs.run, inputs.iteration).arrow(columns_of(TraceStatusRow))
-        read = {row["rank"] for row in rows_of(traces, TraceStatusRow) if row["status"] != TraceStatus.FAILED.value}
+    traces = lake.rows("traces", inputs.run, inputs.iteration, ["rank", "status"]).to_pylist()
+    read = {row["rank"] for row in traces if row["status"] != TraceStatus.FAILED.value}
     return sorted(entry.rank for entry in inputs.ranks if entry.rank not in read)

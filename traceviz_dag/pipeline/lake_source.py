@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.show.source import empty_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +20,4 @@ class LakeSource:
 
     def table(self, name: str, columns: Sequence[str], rank: int | None = None) -> pa.Table:
         """The chosen columns; no rows where the partition was not written."""
-        if not self.lake.partitions(name, self.run, self.iteration, rank):
-            return empty_table(name, columns)
-        return self.lake.table(name, self.run, self.iteration, rank).arrow(columns)
+        return self.lake.rows(name, self.run, self.iteration, columns, rank)

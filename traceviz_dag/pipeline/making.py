@@ -277,15 +277,16 @@ def make_across_ranks(
     write = partial(lake.write, run=run, iteration=iteration, made=word)
     if not lake.partitions("kernels", run, iteration):
         raise BadInputError(inputs.folder, f"no rank of {inputs.key} has tables", "fix its traces")
-    stored = StoredIteration(lake, run, iteration, inputs, with_partial)
-    tables = dict(analyse_across_ranks(stored))
-    named, verdicts, fault = _named_pairs(pairs, stored, tables["periods"])
-    tables["periods"] = pa.concat_tables([tables["periods"], named])
-    tables["period_percentiles"] = PERIOD_PERCENTILES.from_rows(period_summary(tables["periods"]))
-    made = {name: Made(write(name, rows), rows) for name, rows in tables.items()}
-    # Rules ask the tables as they are in the lake, as anybody can.
-    found = iteration_findings(lake, run, iteration, stored.what_ifs)
-    made[FINDINGS.name] = Made(write(FINDINGS.name, found), found)
+    with lake.session(run=run, iteration=iteration) as session:
+        stored = StoredIteration(session.within(), run, iteration, inputs, with_partial)
+        tables = dict(analyse_across_ranks(stored))
+        named, verdicts, fault = _named_pairs(pairs, stored, tables["periods"])
+        tables["periods"] = pa.concat_tables([tables["periods"], named])
+        tables["period_percentiles"] = PERIOD_PERCENTILES.from_rows(period_summary(tables["periods"]))
+        made = {name: Made(write(name, rows), rows) for name, rows in tables.items()}
+        # Rules ask the tables as they are in the lake, as anybody can.
+        found = iteration_findings(stored.lake, run, iteration, stored.what_ifs)
+        made[FINDINGS.name] = Made(write(FINDINGS.name, found), found)
     unmark_where_current(lake, inputs)
     return AcrossRanks(made, verdicts, fault, warnings)
 

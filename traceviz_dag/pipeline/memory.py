@@ -56,20 +56,16 @@ def memory_sources(lake: Lake, inputs: IterationInputs) -> tuple[MemorySource, .
     tables.
     """
     run, iteration = inputs.run, inputs.iteration
-    known = lake.partitions("traces", run, iteration)
-    told = lake.query_iteration(_TELLING, run=run, iteration=iteration)["rank"].to_pylist() if known else []
+    traced = lake.rows("traces", run, iteration, ["rank", "has_memory_events"]).to_pylist()
+    told = {row["rank"] for row in traced if row["has_memory_events"]}
     has_snapshot = {one.rank for one in inputs.snapshots}
-    if told and lake.partitions("memory_events", run, iteration):
-        has_snapshot |= set(lake.query_iteration(_OF_SNAPSHOTS, run=run, iteration=iteration)["rank"].to_pylist())
+    if told:
+        events = lake.rows("memory_events", run, iteration, ["rank", "source"])
+        of_snapshots = pc.equal(events["source"].cast(pa.string()), "snapshot")
+        has_snapshot |= set(pc.unique(events["rank"].filter(of_snapshots)).to_pylist())
     traces = [one for one in inputs.ranks if one.rank in told and one.rank not in has_snapshot]
     found: tuple[MemorySource, ...] = (*inputs.snapshots, *(one for one in traces if Path(one.path).exists()))
     return tuple(sorted(found, key=lambda one: one.rank))
-
-
-_TELLING = "SELECT rank FROM traces WHERE run = $run AND iteration = $iteration AND has_memory_events"
-_OF_SNAPSHOTS = """
-    SELECT DISTINCT rank FROM memory_events WHERE run = $run AND iteration = $iteration AND source = 'snapshot'
-"""
 
 
 NOT_TAKEN_REMEDY = "put that of this trace in its place; traceviz memory summary reads a snapshot alone"
@@ -136,9 +132,7 @@ def set_aside_unreadable(lake: Lake, inputs: IterationInputs) -> list[int]:
 
 def read_in_part(lake: Lake, inputs: IterationInputs) -> dict[int, str]:
     """Rank → what could not be used of the snapshot that its tables are of."""
-    if not lake.partitions(MEMORY_RECORDINGS.name, inputs.run, inputs.iteration):
-        return {}
-    rows = lake.table(MEMORY_RECORDINGS.name, inputs.run, inputs.iteration).arrow(["rank", "fault"]).to_pylist()
+    rows = lake.rows(MEMORY_RECORDINGS.name, inputs.run, inputs.iteration, ["rank", "fault"]).to_pylist()
     return {row["rank"]: row["fault"] for row in rows if row["fault"] is not None}
 
 

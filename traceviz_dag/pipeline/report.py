@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from traceviz_dag.analyze.causes.what_if import WhatIf
-from traceviz_dag.lake.lake import Lake, Session
+from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
 from traceviz_dag.pipeline.across_ranks import StoredIteration
 from traceviz_dag.pipeline.causes import ranked_steps
@@ -26,13 +26,7 @@ from traceviz_dag.vocabulary import REPORTS_FOLDER
 
 @dataclass(frozen=True, slots=True)
 class StoredReportSource(LakeSource):
-    """The tables of one iteration in the lake, and answers to queries.
-
-    Attributes:
-        session: of the iteration, for many queries one after the other.
-    """
-
-    session: Session | None = None
+    """The tables of one iteration in the lake, and answers to queries."""
 
     def holds(self, table: str) -> bool:
         """Whether a table of the iteration was written, with or without rows."""
@@ -40,9 +34,7 @@ class StoredReportSource(LakeSource):
 
     def ask(self, sql: str) -> pa.Table:
         """The rows of a query about the iteration, with ``$run`` and ``$iteration`` bound."""
-        if self.session is None:
-            return self.lake.query_iteration(sql, run=self.run, iteration=self.iteration)
-        return self.session.ask(sql)
+        return self.lake.query_iteration(sql, run=self.run, iteration=self.iteration)
 
     def ask_run(self, sql: str) -> pa.Table:
         """The rows of a query about all iterations of the run, with ``$run`` bound."""
@@ -99,4 +91,4 @@ def write_report(
 @contextmanager
 def _source(lake: Lake, run: str, iteration: int) -> Iterator[StoredReportSource]:
     with lake.session(run=run, iteration=iteration) as session:
-        yield StoredReportSource(lake, run, iteration, session)
+        yield StoredReportSource(session.within(), run, iteration)

@@ -28,7 +28,7 @@ from traceviz_dag.system.whole_files import write_atomically
 LOGS = "logs"
 """Folder of a home for what a fault of this program leaves: the traceback, for whoever fixes it."""
 
-IMPORTED_ONCE: Sequence[str] = (__name__, "pandas")
+IMPORTED_ONCE: Sequence[str] = ("traceviz_dag.system.without_pandas", __name__)
 """What processes that analyse find imported."""
 _WORKER_BYTES = 600 << 20
 """What a worker takes for a trace of 200 MB (docs/benchmarks.md), and half as much again."""

@@ -73,6 +73,26 @@ class ContextExchange(StrEnum):
     ALL_GATHER = "all-gather"
 
 
+class Offload(StrEnum):
+    """Which activations wait on the host for the backward pass: none, those of core attention (Megatron's fine-grained
+    offloading of modules), or those of whole layers (Transformer Engine's)."""
+
+    NONE = "none"
+    MODULES = "modules"
+    LAYERS = "layers"
+
+
+class Precision(StrEnum):
+    """Number format of the layers' products, with the recipe that scales 8-bit numbers."""
+
+    BF16 = "bf16"
+    FP8 = "fp8"
+    FP8_CURRENT = "fp8-current"
+    FP8_BLOCKWISE = "fp8-blockwise"
+    MXFP8 = "mxfp8"
+    NVFP4 = "nvfp4"
+
+
 OPTION: Final = "option"
 """Key of a field's metadata under which its :class:`Option` is."""
 
@@ -241,6 +261,9 @@ class JobSettings:
         mtp_layers: depths of multi-token prediction, each with a layer of its own behind those of the last stage.
         experts, top_k: mixture of experts; experts 0 is a dense model (it defaults to 2 ep when ep > 1).
         balanced_router: the router sends each expert-parallel rank as many tokens; else their numbers vary a little.
+        fsdp: parameters, gradients and optimizer are sharded (strategy optim_grads_params): units are the layers.
+        offload: with ``MODULES`` the last layer of a chunk keeps what it saves, with ``LAYERS`` the second half do.
+        precision: ``FP8`` scales by the maxima of steps before (delayed scaling), which all ranks of a stage agree on.
         agreement: after the optimizer the ranks of a model agree on its success and on the gradient norm to log,
             as Megatron-LM's training loop does.
         node_size: GPUs per node.
@@ -280,6 +303,7 @@ class JobSettings:
     balanced_router: bool = False
     sequence_parallel: bool = True
     distributed_optimizer: bool = option(True, OVERLAP, "Shard the optimizer over data parallelism.")
+    fsdp: bool = option(False, OVERLAP, "Shard parameters and gradients with Megatron-FSDP.")
     overlap_grad_reduce: bool = option(True, OVERLAP, "Reduce gradients during the backward pass.")
     overlap_param_gather: bool = option(True, OVERLAP, "Gather parameters during the forward pass.")
     overlap_p2p: bool = option(False, OVERLAP, "Overlap pipeline communication (needs --vpp).")
@@ -293,6 +317,8 @@ class JobSettings:
         False, MODEL, "Pack sequences, and split each micro-batch over a context of its own size (dp x cp ranks)."
     )
     recompute: Recompute = option(Recompute.NONE, MODEL, "Activations to recompute.")
+    offload: Offload = option(Offload.NONE, MODEL, "Activations to keep on the host until the backward pass.")
+    precision: Precision = option(Precision.BF16, MODEL, "Number format of the products; fp8 uses delayed scaling.")
     cuda_graphs: Graphs = option(Graphs.NONE, MODEL, "Parts to replay as CUDA graphs.")
     transformer: Transformer = option(Transformer.TRANSFORMER_ENGINE, MODEL, "Implementation of the layers.")
     era: Era = option(Era.TORCH_2_7, CAPTURE, "PyTorch version that writes the traces.")
@@ -410,6 +436,8 @@ def _faults_of(s: JobSettings) -> list[str]:
             "--memory: snapshots are of dense models whose traces are whole; leave experts, multi-token prediction, "
             "hybrid patterns, dynamic contexts and oddities out"
         )
+    if s.memory and (s.fsdp or s.offload is not Offload.NONE or s.precision is not Precision.BF16):
+        found.append("--memory: snapshots know no --fsdp, --offload and --precision; leave them out")
     if not found and sorted(s.order.split("-")) != ["cp", "dp", "ep", "pp", "tp"]:
         found.append(f"--order {s.order}: it must name tp, cp, ep, dp and pp once each, for example tp-cp-ep-dp-pp")
     return found or _extent_faults(s) or [*_size_faults(s), *_feature_faults(s), *_rank_faults(s), *_format_faults(s)]
@@ -484,7 +512,36 @@ def _feature_faults(s: JobSettings) -> list[str]:
     recomputes_layers = s.recompute not in (Recompute.NONE, Recompute.SELECTIVE)
     stages, split = s.pp * s.vpp, s.faults.bad_stage_split
     te = s.transformer is Transformer.TRANSFORMER_ENGINE
+    offload, low = s.offload is not Offload.NONE, s.precision is not Precision.BF16
+    whole = s.recompute is Recompute.FULL
     return _said(
+        (
+            s.fsdp and not (s.distributed_optimizer and s.overlap_grad_reduce and s.overlap_param_gather),
+            "--fsdp always overlaps and shards; leave out --no-overlap-... and --no-distributed-optimizer",
+        ),
+        (s.fsdp and (s.overlap_expert or graphs), "--fsdp runs without --overlap-expert and --cuda-graphs"),
+        (s.fsdp and s.era is Era.TORCH_2_3, "--fsdp needs PyTorch 2.4"),
+        (offload and (s.overlap_expert or graphs), "--offload runs without --overlap-expert and --cuda-graphs"),
+        (offload and not te, "--offload needs --transformer transformer-engine"),
+        (offload and whole, "--offload runs with selective recompute or none: full recompute keeps nothing to offload"),
+        (s.offload is Offload.MODULES and s.era is not Era.TORCH_2_7, "--offload modules needs PyTorch 2.7"),
+        (
+            s.offload is Offload.LAYERS and (s.pp > 1 or s.recompute is not Recompute.NONE),
+            "--offload layers runs without pipelining and recompute",
+        ),
+        (low and not te, "--precision of less than 16 bits needs --transformer transformer-engine"),
+        (
+            low and (s.overlap_expert or graphs),
+            "--precision of less than 16 bits runs without --overlap-expert and --cuda-graphs",
+        ),
+        (
+            s.precision in (Precision.MXFP8, Precision.NVFP4) and s.era is not Era.TORCH_2_7,
+            f"--precision {s.precision} needs PyTorch 2.7",
+        ),
+        (
+            s.precision not in (Precision.BF16, Precision.FP8) and s.era is Era.TORCH_2_3,
+            f"--precision {s.precision} needs PyTorch 2.4",
+        ),
         (s.overlap_expert and s.ep < 2, "--overlap-expert needs --ep of at least 2"),
         (s.overlap_expert and s.pp > 1 and s.vpp < 2, "--overlap-expert with pipelining needs --vpp of at least 2"),
         (s.overlap_expert and recomputes_layers, "--overlap-expert runs with selective recompute or none"),
@@ -499,6 +556,11 @@ def _feature_faults(s: JobSettings) -> list[str]:
         ),
         *_hybrid_faults(s),
         *_dynamic_faults(s),
+        (
+            bool(s.mtp_layers or s.hybrid_pattern or s.dynamic_context)
+            and (s.fsdp or s.offload is not Offload.NONE or s.precision is not Precision.BF16),
+            "--mtp-layers, --hybrid-pattern and --dynamic-context run without --fsdp, --offload and --precision",
+        ),
         (s.cp > 1 and not te, "context parallelism needs --transformer transformer-engine"),
         (split < 0, f"--bad-stage-split {split}: layers can only be moved to the first stage"),
         (split > 0 and stages < 2, "a bad stage split needs at least two stages"),

@@ -92,7 +92,11 @@ TRACES = Table(
             "(an engine that serves a model), or graph_replay (CUDA graphs, whose phases are not recorded); NULL where "
             "nothing shows.",
         ),
-        Column("framework", TEXT, "What trained: megatron, ddp, fsdp (1 or 2) or zero; NULL where nothing shows."),
+        Column(
+            "framework",
+            TEXT,
+            "What trained: megatron, megatron_fsdp, ddp, fsdp (1 or 2) or zero; NULL where nothing shows.",
+        ),
     ),
 )
 

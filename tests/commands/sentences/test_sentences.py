@@ -20,6 +20,7 @@ from tests.commands.sentences.printed import Home, Reader
 from tests.commands.sentences.what_doctor_says import hold
 from tests.sets import fast
 from tests.show.drawn import texts, title
+from tests.show.job import empty_table
 from traceviz_dag.commands.accuracy import accuracy
 from traceviz_dag.commands.clocks import clocks
 from traceviz_dag.commands.common.output import at_most
@@ -45,7 +46,6 @@ from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
 from traceviz_dag.show.figures.predicted_gains import draw_predicted_gains
 from traceviz_dag.show.figures.rank_timeline import draw_rank_timeline
 from traceviz_dag.show.figures.wait_map import draw_wait_map
-from traceviz_dag.show.source import empty_table
 
 COMMANDS = {
     **{"clocks": clocks, "iterations": iterations, "overlap": overlap, "periods": periods, "pipelines": pipelines},

@@ -110,9 +110,10 @@ class Rule:
         if own is not None:
             return own
         remedy = self.remedy if self.remedy_of is None else self.remedy_of(row)
-        return remedy if framework is TrainingFramework.MEGATRON else _OF_MEGATRON.sub("", remedy)
+        return remedy if framework in _MEGATRONS else _OF_MEGATRON.sub("", remedy)
 
 
+_MEGATRONS = (TrainingFramework.MEGATRON, TrainingFramework.MEGATRON_FSDP)
 _OF_MEGATRON = re.compile(r" \(Megatron-LM: [^)]*\)")
 
 

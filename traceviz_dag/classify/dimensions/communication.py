@@ -14,10 +14,13 @@ from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.classify.dimensions.communicator_use import Carried, decide_by_use
 from traceviz_dag.classify.dimensions.dimension_evidence import (
     MOST_COUNT_ELEMENTS,
+    MOST_ELEMENTS_OF_ONE,
+    MOST_MAXIMA_ELEMENTS,
     RANKS_AND_USE,
     DimensionDecision,
     DimensionEvidence,
     GroupFacts,
+    Size,
 )
 from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.operators import packs_sequences
@@ -31,6 +34,7 @@ from traceviz_dag.vocabulary import Dimension, Evidence, Phase, TopologySource
 
 _PHASES = tuple(Phase)
 _NO_PHASE = _PHASES.index(Phase.UNKNOWN)
+_SIZES = tuple(Size)
 _OF_GROUPS = frozenset({Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP, Dimension.PP})
 """Dimensions whose groups carry nothing else that a call stack would not show."""
 _COMBINED_GROUPS = frozenset({"tp_cp", "tp_dp", "tp_dp_cp", "etp_ep"})
@@ -164,6 +168,7 @@ def decide_dimensions(
             kernel_rule[rows],
             trace.device.name[rows],
             phase[rows],
+            _sizes(facts, rows),
         ]
     )
     distinct, which = np.unique(keys, axis=1, return_inverse=True)
@@ -179,7 +184,7 @@ def decide_dimensions(
     def group_of(name: int, description: int, ranks: int) -> GroupFacts:
         return _group(trace.strings, name, description, ranks, groups)
 
-    for name, description, ranks, collective, frame, kernel, kernel_name, at in distinct.T.tolist():
+    for name, description, ranks, collective, frame, kernel, kernel_name, at, size in distinct.T.tolist():
         group = group_of(name, description, ranks)
         of_groups.append(group)
         decisions.append(
@@ -191,6 +196,7 @@ def decide_dimensions(
                 rules.kernels[kernel] if kernel >= 0 else None,
                 trace.strings[collective] or trace.strings[kernel_name],
                 _PHASES[at],
+                _SIZES[size],
                 packs,
             ).decide(group)
         )
@@ -204,6 +210,14 @@ def decide_dimensions(
         return decisions, which
     carried, which = _carried(trace, facts, phase, rows, decisions, which, group_of)
     return decide_by_use(carried, rules, groups.members, experts=experts), which
+
+
+def _sizes(facts: CollectiveFacts, rows: Int64) -> Int64:
+    """How much each communication carries, as an index into ``_SIZES``."""
+    elements = np.maximum(facts.in_elements[rows], facts.out_elements[rows])
+    one = (elements > 0) & (elements <= MOST_ELEMENTS_OF_ONE)
+    few = (elements > MOST_ELEMENTS_OF_ONE) & (elements <= MOST_MAXIMA_ELEMENTS)
+    return np.where(one, _SIZES.index(Size.ONE), np.where(few, _SIZES.index(Size.FEW), _SIZES.index(Size.ANY)))
 
 
 def _as_where_launches_are_known(alike: Int64, lost: Bool, decisions: list[DimensionDecision], which: Int64) -> Int64:

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 
 from traceviz_dag.classify.dimensions.dimension_evidence import (
     MOST_COUNT_ELEMENTS,
+    MOST_ELEMENTS_OF_ONE,
     WITHIN_MICROBATCHES,
     DimensionDecision,
     GroupFacts,
+    of_shards,
 )
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.group_lookup import DEFAULT_GROUP_NAME
@@ -145,6 +147,11 @@ def _apply(
     for use, place in zip(communicator.uses, communicator.places, strict=True):
         before = decisions[place]
         if before.dimension is not Dimension.UNKNOWN or not rules.can_carry(dimension, use.collective):
+            continue
+        one = 0 < use.elements <= MOST_ELEMENTS_OF_ONE
+        norm = of_shards(dimension, use.collective, use.phase, before.role) if one else None
+        if norm is not None:
+            decisions[place] = norm
             continue
         served = (rules.of_group(dimension, use.collective) or (dimension, ""))[0]
         decisions[place] = DimensionDecision(served, Evidence.PROCESS_GROUP, rule, (), before.role)

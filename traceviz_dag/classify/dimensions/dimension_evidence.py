@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from enum import IntEnum
 
 from traceviz_dag.classify.rules import FrameRule, KernelRule, Rules
 from traceviz_dag.classify.topology.group_lookup import DEFAULT_GROUP_NAME
@@ -18,6 +19,13 @@ WITHIN_MICROBATCHES = frozenset({Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE}
 MOST_COUNT_ELEMENTS = 64
 """Elements, or bytes where only these are known, that a count, a norm or a barrier moves at the most."""
 
+MOST_ELEMENTS_OF_ONE = 4
+"""Of one number: its element, or the bytes of a float."""
+
+MOST_MAXIMA_ELEMENTS = 4096
+"""Of the maxima of all tensors that a rank scales: three for each of four products of a layer, and some more."""
+
+_ALL_REDUCE = re.compile(r"all_?reduce", re.I)
 _ALL_TO_ALL = re.compile(r"all_?to_?all", re.I)
 _COLLECTIVE = re.compile(r"all_?gather|reduce|broadcast", re.I)
 _EXCHANGED = (Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP)
@@ -27,9 +35,20 @@ RANKS_AND_USE = "rank_set_and_use"
 """Rule of what ranks leave open and the collective and its place decide."""
 OUTSIDE_OPTIMIZER = "norm_group_outside_the_optimizer"
 """Rule of what the gradient norm's group carries elsewhere."""
+ONE_NUMBER_OF_SHARDS = "one_number_of_the_optimizers_shards"
+"""Rule of what is summed over the ranks that share gradients, in the optimizer."""
+_REPLICAS = (Dimension.DP, Dimension.EDP)
 _EXPERT_TWINS = {Dimension.TP: Dimension.ETP, Dimension.DP: Dimension.EDP}
 _BY_RANKS = "rank_set"
 _BETWEEN_MICROBATCHES = frozenset({Dimension.GRAD_NORM, Dimension.EMBEDDING, Dimension.CONTROL})
+
+
+class Size(IntEnum):
+    """How much a communication carries: any amount, one number, or several that are too few to be activations."""
+
+    ANY = 0
+    ONE = 1
+    FEW = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +92,7 @@ class DimensionEvidence:
         frame: the nearest frame rule that speaks of communication. kernel: the rule of the kernel's own name.
         collective: name of the collective, or of the kernel where it states none.
         phase: of its launch; unknown where nothing shows.
+        size: how much it carries.
         packs: whether the job packs sequences: before the micro-batches they travel between its replicas.
     """
 
@@ -83,6 +103,7 @@ class DimensionEvidence:
     kernel: KernelRule | None
     collective: str
     phase: Phase
+    size: Size = Size.ANY
     packs: bool = False
 
     def decide(self, group: GroupFacts) -> DimensionDecision:
@@ -91,6 +112,16 @@ class DimensionEvidence:
         A rank set that several groups share is narrowed down to the dimensions that have such a collective at such a
         place; where several are left, the dimension stays unknown and they are its candidates.
         """
+        reduces = _ALL_REDUCE.search(self.collective) is not None
+        if reduces and self.size is Size.FEW and self.frame is not None and self.frame.maxima:
+            frame = replace(self.frame, dimension=None, collectives=(), among=self.frame.maxima, role=None)
+            return replace(self, frame=frame, size=Size.ANY).decide(group)
+        decision = self._weighed(group)
+        if self.size is not Size.ONE or decision.evidence is not Evidence.PROCESS_GROUP:
+            return decision
+        return of_shards(decision.dimension, self.collective, self.phase, decision.role) or decision
+
+    def _weighed(self, group: GroupFacts) -> DimensionDecision:
         frame = self.frame
         candidates = self._candidates(group)
         told = frame.dimension_of(self.collective) if frame is not None else None
@@ -149,6 +180,9 @@ class DimensionEvidence:
         if self._routes() and Dimension.DP in candidates:
             found = {Dimension.DP}
         found -= self.absent & _PARALLEL
+        if self.size is Size.FEW:
+            # A norm is one number.
+            found.discard(Dimension.GRAD_NORM)
         return found - _BETWEEN_MICROBATCHES if self.phase in WITHIN_MICROBATCHES else found
 
     def _routes(self) -> bool:
@@ -222,6 +256,17 @@ class DimensionEvidence:
         if len(possible) == 1:
             return DimensionDecision(possible[0], evidence, rule, role=role)
         return DimensionDecision(Dimension.UNKNOWN, Evidence.NONE, rule, possible, role)
+
+
+def of_shards(dimension: Dimension, collective: str, phase: Phase, role: str | None = None) -> DimensionDecision | None:
+    """What one number serves that is summed over the replicas by the optimizer; None elsewhere.
+
+    Where gradients are sharded, it is their norm, or a count of zeros.
+    """
+    if dimension not in _REPLICAS or phase is not Phase.OPTIMIZER or not _ALL_REDUCE.search(collective):
+        return None
+    both = (Dimension.GRAD_NORM, Dimension.CONTROL)
+    return DimensionDecision(Dimension.UNKNOWN, Evidence.NONE, ONE_NUMBER_OF_SHARDS, both, role)
 
 
 def _evidence_of(frame: FrameRule) -> Evidence:

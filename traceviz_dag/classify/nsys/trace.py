@@ -38,7 +38,7 @@ from traceviz_dag.read.nsys.iterations import Iterations
 from traceviz_dag.read.nsys.profile import MARK, PROCESS_BITS, SCHEMAS, NsysProfile
 
 _ANNOTATION = re.compile(
-    r"ProfilerStep#|Optimizer\.|FSDP::|DistributedDataParallel|nccl:|gloo:|## |enumerate\(DataLoader\)"
+    r"ProfilerStep#|Optimizer\.|FSDP::|CustomFSDP\.|DistributedDataParallel|nccl:|gloo:|## |enumerate\(DataLoader\)"
 )
 _OPERATOR = re.compile(
     r"(?:aten|autograd|c10d|torch|_?c10d_functional|transformer_engine|flash_attn\w*)::|\w+Backward\d*$"

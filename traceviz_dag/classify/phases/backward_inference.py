@@ -73,6 +73,7 @@ def find_backward_steps(
     on_thread = np.where(lookup(tree.thread.astype(np.int64), tree.parent) == tree.thread, tree.parent, NONE)
     of_position = lookup(step, lookup(stretch_of, replace(tree, parent=on_thread).nearest(marked)))
     _add_first_gradients(tree, main, gradients, step[begins], of_position)
+    end = _with_callbacks(trace, tree, main, roots, stretch, step, of_position, end)
     maker_step = np.full(len(tree), NONE, dtype=np.int64)
     maker_step[makers] = step[stretch_of[nodes]]
     steps = int(step.max()) + 1 if count else 0
@@ -90,6 +91,44 @@ def _stretches(trace: TraceEvents, tree: HostTree, main: int, roots: Int64) -> I
     before = np.searchsorted(interrupting, tree.start_ns[roots])
     first = np.append(True, np.diff(before) != 0)[: len(roots)]
     return (np.cumsum(first) - 1).astype(np.int64)
+
+
+def _with_callbacks(
+    trace: TraceEvents,
+    tree: HostTree,
+    main: int,
+    roots: Int64,
+    stretch: Int64,
+    step: Int64,
+    of_position: Int64,
+    end: Int64,
+) -> Int64:
+    """Give what the engine calls after its last node, such as sharded data parallelism's last reduction, to the
+    backward step that runs until the main thread goes on; returns the ends of the stretches with that.
+
+    Args:
+        roots, stretch: outermost nodes by start, and the stretch of each. step: of each stretch.
+    """
+    threads = np.unique(tree.thread[roots])
+    outermost = lookup(tree.thread.astype(np.int64), tree.parent) != tree.thread
+    free = np.flatnonzero(outermost & np.isin(tree.thread, threads) & (of_position == NONE))
+    before = np.searchsorted(tree.start_ns[roots], tree.start_ns[free], side="right") - 1
+    free, before = free[before >= 0], before[before >= 0]
+    if not len(free):
+        return end
+    both = np.concatenate([roots[before], free])
+    order = np.argsort(tree.start_ns[both], kind="stable")
+    ordinal = np.empty(len(both), dtype=np.int64)
+    ordinal[order] = _stretches(trace, tree, main, both[order])
+    goes_on = ordinal[: len(free)] == ordinal[len(free) :]
+    called = np.full(len(tree), NONE, dtype=np.int64)
+    called[free[goes_on]] = stretch[before[goes_on]]
+    inside = (lookup(called, tree.nearest(called != NONE)) != NONE) & np.isin(tree.thread, threads)
+    inside &= of_position == NONE
+    of_position[inside] = step[lookup(called, tree.nearest(called != NONE))[inside]]
+    end = end.copy()
+    np.maximum.at(end, stretch[before[goes_on]], tree.end_ns[free[goes_on]])
+    return end
 
 
 def _spans(tree: HostTree, roots: Int64, group: Int64, count: int) -> tuple[Int64, Int64]:

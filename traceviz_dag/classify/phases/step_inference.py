@@ -52,11 +52,12 @@ PLACES = (
     ("around_the_optimizer", Phase.OPTIMIZER),
     ("reported_after_the_optimizer", Phase.OTHER),
     ("amid_a_forward_only_step", Phase.FORWARD),
+    ("after_the_nodes_of_a_backward_step", Phase.BACKWARD),
 )
 """Rule and phase of each kind of place on the main thread."""
 
 _FORWARD, _BETWEEN_FORWARD, _FIRST_GRADIENT, _ZEROED, _COUNTED, _FINALISED, _OPTIMIZER, _REPORTED = range(8)
-_FORWARD_ONLY = 8
+_FORWARD_ONLY, _ENDS_BACKWARD = 8, 9
 _MODEL_PARALLEL = "MODEL_PARALLEL_GROUP"
 """In the descriptions of the process groups of Megatron's model parallelism, which every job of it has."""
 
@@ -155,6 +156,7 @@ def infer_steps(
     place[surroundings.zeroed] = _ZEROED
     first_gradient = (backward.of_position != NONE) & (tree.thread == main)
     place[first_gradient] = _FIRST_GRADIENT
+    place[(backward.of_position != NONE) & (tree.thread != main)] = _ENDS_BACKWARD
     forward[backward.of_position != NONE] = NONE
     _add_after(tree, main, surroundings, place)
     numbered = _recording(trace, tree, main) & ~apart & (tree.nearest(exchanging) == NONE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from copy import copy
 from functools import wraps
@@ -90,6 +91,8 @@ def _summary(place: str) -> str:
 def _made(name: str, place: str) -> Any:
     module, attribute = place.split(":")
     found = getattr(import_module(module), attribute)
+    if "pyarrow" in sys.modules:
+        import_module("traceviz_dag.system.without_pandas")
     if isinstance(found, typer.Typer):
         for command in found.registered_commands:
             command.callback = _plain(command.callback) if command.callback is not None else None

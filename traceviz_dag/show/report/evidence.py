@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -97,9 +97,9 @@ class Asked:
 
     def fact(self, text: str) -> Markup:
         """A number, or a few words with one, that leads to its rows and its query."""
-        short = Markup(" data-short") if len(text) <= _SHORT else ""
-        fact = '<a href="#" class="fact"{} data-evidence="{}">{}</a>'
-        return Markup(fact).format(short, self.name, printable(text))
+        short = " data-short" if len(text) <= _SHORT else ""
+        named = f'<a href="#" class="fact"{short} data-evidence="{self.name}">'
+        return Markup(f"{named}{escape(printable(text))}</a>")
 
     def statement(self, text: str) -> Markup:
         """A sentence about all rows together, with a button that shows them."""
@@ -109,16 +109,15 @@ class Asked:
 
 def rows_table(table: pa.Table) -> Markup:
     """Rows as a table, with the names of their columns."""
-    head = Markup("").join(Markup('<th scope="col">{}</th>').format(name) for name in table.column_names)
-    body = Markup("").join(
-        Markup("<tr>{}</tr>").format(
-            Markup("").join(Markup("<td>{}</td>").format(_cell(value)) for value in row.values())
-        )
-        for row in table.to_pylist()
-    )
-    return Markup('<div class="scroll"><table><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>').format(
-        head, body
-    )
+    return grid(table.column_names, (map(_cell, row.values()) for row in table.to_pylist()))
+
+
+def grid(columns: Iterable[str], rows: Iterable[Iterable[str]], caption: Markup | None = None) -> Markup:
+    """A table; what is no markup is escaped. Put together as text: formatting each cell takes five times as long."""
+    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
+    body = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    told = f"{caption or ''}<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
+    return Markup(f'<div class="scroll"><table>{told}</table></div>')
 
 
 def _left_out(table: pa.Table) -> Markup:

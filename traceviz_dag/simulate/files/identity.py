@@ -12,8 +12,8 @@ from traceviz_dag.arrays import Int64
 from traceviz_dag.simulate.rank_grids import ProcessGroup, RankGrids
 from traceviz_dag.simulate.settings import Era, JobSettings
 from traceviz_dag.simulate.tree import Collective
+from traceviz_dag.simulate.work.buckets import expert_hidden
 from traceviz_dag.simulate.work.collectives import GROUP_OF, SIZED_CONTEXTS
-from traceviz_dag.simulate.work.gradients import expert_hidden
 
 BASE_NS = 1_767_225_600_000_000_000
 """Kineto's baseTimeNanoseconds; 2026-01-01."""
@@ -42,6 +42,10 @@ _STREAMS = (
     "communication",
     "userbuffers",
     "deepep",
+    "nccl:amax",
+    "fsdp:reduce",
+    "offload:down",
+    "offload:up",
     *(f"nccl:{key}" for key in (*SIZED_CONTEXTS, "dp")),
 )
 

@@ -11,9 +11,20 @@ from traceviz_dag.simulate.program import combined, graphs
 from traceviz_dag.simulate.program.segments import Rows, StepSegments
 from traceviz_dag.simulate.program.stage import StageProgram
 from traceviz_dag.simulate.schedules import schedule_of
-from traceviz_dag.simulate.settings import Graphs
+from traceviz_dag.simulate.settings import Graphs, Offload, Precision
 from traceviz_dag.simulate.tree import Nodes, py
-from traceviz_dag.simulate.work import ends, faults, layers, packing, prediction, stacks, stepping
+from traceviz_dag.simulate.work import (
+    ends,
+    faults,
+    fsdp,
+    layers,
+    offload,
+    packing,
+    prediction,
+    quantized,
+    stacks,
+    stepping,
+)
 from traceviz_dag.simulate.work.disturbed import Disturbance
 from traceviz_dag.simulate.work.linears import Job
 from traceviz_dag.vocabulary import Phase
@@ -144,6 +155,9 @@ class StepProgram(StepSegments):
         yield Open(block, chunk)
         for position in range(program.layers[chunk]):
             yield from self._layer_forward(program.placed(context, position), self.program.full)
+        if settings.precision is Precision.FP8:
+            tensors = 3 * quantized.MODULES_OF_LAYER * program.layers[chunk]
+            yield self.plain(f"scales:{tensors}", lambda: quantized.updated_scales(job, tensors, forward=True), context)
         # The last norm follows the checkpointed layers, outside their frame.
         yield Close(int(program.full))
         if program.has_head(chunk):
@@ -209,11 +223,14 @@ class StepProgram(StepSegments):
     def _layer_forward(self, context: Context, checkpointed: bool) -> Iterator[Item]:
         variant = self.forward_variant(context)
         owner = (context.chunk, context.microbatch, context.position)
+        if self.settings.offload is Offload.LAYERS:
+            place = context.position, variant.depth
+            yield self.plain(f"offload:{place}", lambda: (offload.before_forward(self.job, *place),), context)
         if self.settings.cuda_graphs is Graphs.LAYER:
             yield from graphs.layer_forward(self, variant, context, owner)
             return
         make = layers.checkpointed_forward if checkpointed else layers.layer_forward
-        key = f"forward:{variant.key}" if checkpointed is self.program.full else f"forward without recompute:{variant}"
+        key = f"forward:{variant}" if checkpointed is self.program.full else f"forward without recompute:{variant}"
         yield self.making(key, lambda: make(self.job.in_context(variant.context), variant), context, owner)
 
     def _backward(self, action: Backward) -> Iterator[Item]:
@@ -236,11 +253,15 @@ class StepProgram(StepSegments):
             yield from self._layer_backward(program.placed(context, position), program.full)
         if program.has_embedding(chunk):
             yield self.embedding_backward(context)
+        if settings.fsdp:
+            tied = program.has_embedding(chunk) and program.has_head(chunk)
+            owner = (chunk, microbatch, 0)
+            yield self.engine(f"root:{tied}", lambda: fsdp.root_post_backward(job, tied), context, owner)
         yield Close(len(engine))
         yield Close(len(frames))
 
     def _layer_backward(self, context: Context, checkpointed: bool) -> Iterator[Item]:
-        variant = replace(self.variant(context), reduces=self.reduces(context.microbatch))
+        variant = self.backward_variant(context)
         owner = (context.chunk, context.microbatch, context.position)
         job = self.job.in_context(variant.context)
         if self.settings.cuda_graphs is Graphs.LAYER:
@@ -250,12 +271,12 @@ class StepProgram(StepSegments):
             def rows() -> Rows:
                 return layers.layer_backward(job, variant, layers.layer_forward(job, variant)[1])
 
-            yield self.engine(f"backward:{variant.key}", rows, context, owner)
+            yield self.engine(f"backward:{variant}", rows, context, owner)
         else:
 
             def build() -> tuple[Rows, Nodes]:
                 return layers.checkpointed_backward(job, variant, layers.checkpointed_forward(job, variant)[1])
 
-            template = self.program.library.get(f"recomputed backward:{variant.key}", build, autograd=True)
+            template = self.program.library.get(f"recomputed backward:{variant}", build, autograd=True)
             yield Segment(template, replace(context, refers=self.made[owner], makes=self.sequence))
             self.sequence += template.nodes

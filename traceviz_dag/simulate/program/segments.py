@@ -8,6 +8,7 @@ from functools import partial
 
 from traceviz_dag.simulate.items import NOWHERE, Context, Item, Segment
 from traceviz_dag.simulate.program.stage import StageProgram
+from traceviz_dag.simulate.settings import Offload, Precision
 from traceviz_dag.simulate.tree import Nodes, Row
 from traceviz_dag.simulate.work import ends, faults, packing
 from traceviz_dag.simulate.work.layers import LayerVariant
@@ -84,8 +85,8 @@ class StepSegments:
         """The embedding's forward."""
         gathers = self.gathers(context.microbatch)
         own, expert = "own" if gathers else "", self.program.expert
-        following = gathers and not self.settings.hybrid_pattern
         owner = (context.chunk, context.microbatch, -1)
+        following = (gathers and not self.settings.hybrid_pattern) or self.settings.fsdp
         return self.making(
             f"embedding:{gathers}", lambda: ends.embedding_forward(self.job, own, following, expert), context, owner
         )
@@ -104,6 +105,10 @@ class StepSegments:
         """Backward of cross entropy, output layer and last layer norm."""
         job, chunk, microbatch = self.job, context.chunk, context.microbatch
         nodes, reduces = self.program.library.nodes("head"), self.reduces(microbatch)
+
+        # Weights that the output layer shares with the embedding are complete with the embedding's backward.
+        if self.settings.fsdp and self.program.has_embedding(chunk):
+            reduces = False
 
         def rows() -> Rows:
             return ends.head_backward(job, nodes, reduces)
@@ -129,8 +134,8 @@ class StepSegments:
     def forward_variant(self, context: Context) -> LayerVariant:
         """How a layer runs forward: the first micro-batch's hooks gather parameters."""
         program, chunk, position = self.program, context.chunk, context.position
-        variant = self.variant(context)
-        if not self.gathers(context.microbatch):
+        variant = self._placed(context)
+        if not (self.gathers(context.microbatch) or self.settings.fsdp):
             return variant
         if variant.kind:
             # A layer's own class decides what is gathered; each gathers late, in its own hook.
@@ -139,13 +144,37 @@ class StepSegments:
         following = position + 1 < program.layers[chunk] + program.predictions(chunk)
         return replace(variant, gathers="own" if first else "wait", gathers_next=following)
 
+    def backward_variant(self, context: Context) -> LayerVariant:
+        """How a layer runs backward: the last micro-batch's hooks reduce gradients; those of FSDP always do."""
+        variant = replace(self._placed(context), reduces=self.reduces(context.microbatch), quantizes=False)
+        if not self.settings.fsdp:
+            return variant
+        last = context.position + 1 == self.program.layers[context.chunk]
+        return replace(variant, gathers_back="own" if last else "wait", gathers_previous=context.position > 0)
+
+    def _placed(self, context: Context) -> LayerVariant:
+        """What follows from a layer's place in its chunk and from its micro-batch."""
+        settings, depth = self.settings, self.program.layers[context.chunk]
+        variant = self.variant(context)
+        if settings.offload is not Offload.NONE:
+            variant = replace(variant, position=context.position, depth=depth)
+        if settings.precision is not Precision.BF16:
+            variant = replace(variant, quantizes=context.microbatch == 0)
+        if settings.precision is Precision.FP8 and context.position == 0:
+            variant = replace(variant, first_scaled=True, depth=depth)
+        return variant
+
     def reduces(self, microbatch: int) -> bool:
         """Whether a micro-batch's backward hooks reduce gradients."""
+        if self.settings.fsdp:
+            return True
         return self.settings.overlap_grad_reduce and microbatch == self.settings.microbatches - 1
 
     def embedding_backward(self, context: Context) -> Segment:
         """The embedding's backward."""
         nodes, reduces = self.program.library.nodes(f"embedding:{self.gathers(0)}"), self.reduces(context.microbatch)
+        if self.settings.fsdp and self.program.has_head(context.chunk):
+            reduces = False
         owner = (context.chunk, context.microbatch, -1)
         return self.engine(
             f"embedding backward:{reduces}", lambda: ends.embedding_backward(self.job, nodes, reduces), context, owner

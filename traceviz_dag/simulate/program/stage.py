@@ -8,7 +8,7 @@ from traceviz_dag.simulate.items import Context
 from traceviz_dag.simulate.settings import JobSettings, Recompute
 from traceviz_dag.simulate.templates import Library
 from traceviz_dag.simulate.work import stacks
-from traceviz_dag.simulate.work.gradients import bucket_parameters
+from traceviz_dag.simulate.work.buckets import bucket_parameters
 from traceviz_dag.simulate.work.layers import LayerVariant
 from traceviz_dag.simulate.work.linears import Job
 

@@ -232,4 +232,6 @@ def _event_key(event: str, context: Context) -> tuple[str, int, int]:
         return event, context.chunk, 0
     if event.endswith(":next"):
         return event.removesuffix(":next"), context.chunk, context.position + 1
+    if event.endswith(":previous"):
+        return event.removesuffix(":previous"), context.chunk, context.position - 1
     return event, context.chunk, context.position

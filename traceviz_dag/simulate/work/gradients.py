@@ -2,39 +2,14 @@
 
 from __future__ import annotations
 
-from traceviz_dag.simulate.settings import JobSettings
 from traceviz_dag.simulate.tree import Node, Row, RowKind, builtin, op, py
-from traceviz_dag.simulate.work import kernels
+from traceviz_dag.simulate.work import fsdp, kernels
+from traceviz_dag.simulate.work.buckets import bucket_parameters, group_of_bucket
 from traceviz_dag.simulate.work.collectives import collective, communicate
 from traceviz_dag.simulate.work.linears import Job, waited
-from traceviz_dag.vocabulary import Dimension
 
 DDP = "megatron/core/distributed/distributed_data_parallel.py"
 BUFFER = "megatron/core/distributed/param_and_grad_buffer.py"
-
-
-def expert_hidden(settings: JobSettings) -> int:
-    """Width of one expert's MLP on one rank: experts are a quarter as wide as the dense MLP."""
-    return settings.feed_forward // 4 // settings.expert_tensor
-
-
-def bucket_parameters(job: Job, bucket: str) -> int:
-    """Parameters on one rank of a bucket: ``dense``, ``expert``, ``expert_layer`` (its rest), ``embedding``."""
-    settings, shape = job.settings, job.shape
-    if bucket == "embedding":
-        return settings.vocabulary * settings.hidden // settings.tp
-    if bucket == "expert":
-        return settings.expert_count // settings.ep * 2 * shape.width * expert_hidden(settings)
-    if bucket == "expert_layer":
-        return shape.width * (4 * shape.inner + settings.expert_count) + 4 * shape.width
-    return shape.layer_parameters
-
-
-def group_of_bucket(settings: JobSettings, bucket: str) -> tuple[str, Dimension, int]:
-    """Group, dimension and size of the group over which a bucket is reduced."""
-    if bucket == "expert":
-        return "edp", Dimension.EDP, settings.expert_data
-    return "dp_cp", Dimension.DP, settings.dp * settings.cp
 
 
 def gather_parameters(job: Job, bucket: str, event: str, asynchronous: bool = True) -> tuple[Row, ...]:
@@ -68,6 +43,8 @@ def gather_hook(job: Job, gathers: str, gathers_next: bool, expert: bool, embedd
     Args:
         gathers: "" (parameters are there), "wait" (the gather runs already), "own" (the hook must launch it).
     """
+    if job.settings.fsdp:
+        return fsdp.embedding_hook(job, bool(gathers), gathers_next, expert) if embedding else ()
     if not gathers:
         return ()
     buckets = ["embedding"] if embedding else ["expert_layer", "expert"] if expert else ["dense"]
@@ -85,6 +62,9 @@ def gather_hook(job: Job, gathers: str, gathers_next: bool, expert: bool, embedd
 
 def accumulate(job: Job, bucket: str, parameters: int, reduces: bool = False, expert: bool = False) -> tuple[Row, ...]:
     """``AccumulateGrad`` of some parameters; the last one's hook starts the reduction where gradients are full."""
+    reduced = ("expert_layer" if expert and bucket == "dense" else bucket) if reduces else ""
+    if job.settings.fsdp:
+        return fsdp.accumulate(job, bucket, parameters, reduced)
     rows = []
     title = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
     for index in range(parameters):
@@ -92,8 +72,8 @@ def accumulate(job: Job, bucket: str, parameters: int, reduces: bool = False, ex
         if not job.te:
             add = kernels.elementwise("add_float", 8.0 * job.shape.width)
             body.append(builtin("method add_ of Tensor object at 0x", op("aten::add_", add)))
-        if reduces and index == parameters - 1:
-            launched = reduce_gradients(job, "expert_layer" if expert and bucket == "dense" else bucket, "grads")
+        if reduced and index == parameters - 1:
+            launched = reduce_gradients(job, reduced, "grads")
             body.append(py(BUFFER, "register_grad_ready", *launched))
         inner = op("torch::autograd::AccumulateGrad", op("aten::detach"))
         rows.append(Row(RowKind.OPERATOR, title, (inner, py(DDP, "hook", *body))))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 
+from traceviz_dag.simulate.settings import Offload
 from traceviz_dag.simulate.tree import (
     Node,
     Nodes,
@@ -17,7 +19,7 @@ from traceviz_dag.simulate.tree import (
     py,
     without_graph,
 )
-from traceviz_dag.simulate.work import hybrid, kernels
+from traceviz_dag.simulate.work import fsdp, hybrid, kernels, offload, quantized
 from traceviz_dag.simulate.work.attention import core_attention_backward, core_attention_forward, engine
 from traceviz_dag.simulate.work.gradients import accumulate, gather_hook
 from traceviz_dag.simulate.work.linears import (
@@ -53,6 +55,11 @@ class LayerVariant:
         gathers_next: whether the hook also launches the next layer's.
         reduces: whether its gradients are complete, so that their reduction starts.
         checkpoints_attention: selective recompute; discards: output-discarding recompute of the layer norms.
+        again: its forward is the second one of full recompute.
+        gathers_back, gathers_previous: like ``gathers`` and ``gathers_next``, in the backward pass (FSDP).
+        position, depth: the layer's among those of its chunk, and their number; 0 where neither matters.
+        quantizes: the micro-batch is the first, which quantizes the weights.
+        first_scaled: its backward is the last of the chunk, which updates the scales of gradients.
         kind: symbol of the layer in a hybrid model, see ``hybrid.LAYERS_OF``; empty: attention and MLP.
         context: over how many ranks the micro-batch is split where each has its own number; else 0.
     """
@@ -65,11 +72,18 @@ class LayerVariant:
     discards: bool = False
     kind: str = field(default="", repr=False)
     context: int = field(default=0, repr=False)
+    again: bool = field(default=False, repr=False)
+    gathers_back: str = field(default="", repr=False)
+    gathers_previous: bool = field(default=False, repr=False)
+    position: int = field(default=0, repr=False)
+    depth: int = field(default=0, repr=False)
+    quantizes: bool = field(default=False, repr=False)
+    first_scaled: bool = field(default=False, repr=False)
 
-    @property
-    def key(self) -> str:
-        """What a template's key says of it."""
-        return f"{self}{self.kind}{self.context or ''}"
+    def __str__(self) -> str:
+        """The key of a template; what a job does without is not part of it, since keys decide random costs."""
+        given = [one.name for one in fields(self) if not one.repr and getattr(self, one.name) != one.default]
+        return " ".join([repr(self), *(f"{name}={getattr(self, name)}" for name in given)])
 
     def fuses_norm(self, job: Job, mlp: bool) -> bool:
         """Whether the norm before a half of the layer is part of its first linear."""
@@ -82,9 +96,13 @@ def layer_forward(job: Job, variant: LayerVariant) -> tuple[Row, Nodes]:
     hook = gather_hook(job, variant.gathers, variant.gathers_next, variant.expert)
     if variant.kind:
         return _hybrid_forward(job, nodes, variant, hook), nodes
+    before: tuple[Row, ...] = ()
+    if job.settings.fsdp:
+        before = fsdp.before_forward(job, nodes, variant.expert, variant.gathers, variant.gathers_next, variant.again)
     attention = attention_forward(job, nodes, variant, hook)
     mlp = mlp_forward(job, nodes, variant)
-    layer = module("TransformerLayer", py(LAYER, "forward", attention, mlp))
+    after = fsdp.after_forward(nodes) if job.settings.fsdp else ()
+    layer = module("TransformerLayer", *before, py(LAYER, "forward", attention, mlp), *after)
     return py("megatron/core/transformer/module.py", "__call__", layer), nodes
 
 
@@ -108,19 +126,23 @@ def attention_forward(job: Job, nodes: Nodes, variant: LayerVariant, hook: tuple
     norm: tuple[Node, ...] = ()
     if not fused:
         norm = (py(LAYER, "_run_input_layernorm", _norm(job, nodes, variant, "norm:attention")),)
-    linear = column_forward(job, nodes, "qkv", 3 * shape.inner, *hook, norm=fused)
+    linear = column_forward(job, nodes, "qkv", 3 * shape.inner, *hook, norm=fused, weights=variant.quantizes)
     qkv = py(ATTENTION, "get_query_key_value_tensors", linear, *_bias(job, 3 * shape.inner))
-    core = core_attention_forward(job, nodes, variant.checkpoints_attention)
-    projection = row_forward(job, nodes, "projection", shape.inner)
-    body = py(ATTENTION, "forward", qkv, *_rope(job, nodes), core, projection)
+    core = offload.around_forward(job, nodes, variant.position, variant.depth, partial(_core, job, nodes, variant))
+    projection = row_forward(job, nodes, "projection", shape.inner, variant.quantizes)
+    body = py(ATTENTION, "forward", qkv, *_rope(job, nodes), *core, projection)
     bda = residual_forward(job, nodes, "attention")
     return py(LAYER, "_forward_attention", *norm, module("SelfAttention", body), bda)
+
+
+def _core(job: Job, nodes: Nodes, variant: LayerVariant) -> Row:
+    return core_attention_forward(job, nodes, variant.checkpoints_attention)
 
 
 def mlp_forward(job: Job, nodes: Nodes, variant: LayerVariant) -> Row:
     """``_forward_mlp``: norm, MLP or experts, residual."""
     norm = mlp_norm_forward(job, nodes, variant)
-    inner = moe_forward(job, nodes) if variant.expert else dense_mlp_forward(job, nodes, variant)
+    inner = moe_forward(job, nodes, variant.quantizes) if variant.expert else dense_mlp_forward(job, nodes, variant)
     bda = residual_forward(job, nodes, "mlp")
     return py(LAYER, "_forward_mlp", *norm, py(LAYER, "_run_mlp", inner), bda)
 
@@ -182,7 +204,8 @@ def _bias_dropout_add(job: Job, nodes: Nodes, role: str) -> Row:
 def dense_mlp_forward(job: Job, nodes: Nodes, variant: LayerVariant) -> Row:
     """``MLP.forward``: two linears around the activation."""
     shape = job.shape
-    first = column_forward(job, nodes, "fc1", shape.feed_forward, norm=variant.fuses_norm(job, mlp=True))
+    fused, weights = variant.fuses_norm(job, mlp=True), variant.quantizes
+    first = column_forward(job, nodes, "fc1", shape.feed_forward, norm=fused, weights=weights)
     nbytes = 3 * shape.tokens * shape.feed_forward * shape.element
     sequence = nodes.new("activation")
     if job.te:
@@ -190,7 +213,7 @@ def dense_mlp_forward(job: Job, nodes: Nodes, variant: LayerVariant) -> Row:
         activation = py(SWIGLU, "bias_swiglu_impl", inner)
     else:
         activation = builtin("function gelu", op("aten::gelu", kernels.elementwise("gelu", nbytes), sequence=sequence))
-    second = row_forward(job, nodes, "fc2", shape.feed_forward)
+    second = row_forward(job, nodes, "fc2", shape.feed_forward, weights)
     bias = _bias(job, shape.feed_forward)
     return module("MLP", py("megatron/core/transformer/mlp.py", "forward", first, *bias, activation, second))
 
@@ -208,6 +231,9 @@ def checkpointed_forward(job: Job, variant: LayerVariant) -> tuple[Row, Nodes]:
 def checkpointed_backward(job: Job, variant: LayerVariant, nodes: Nodes) -> tuple[tuple[Row, ...], Nodes]:
     """Its backward: the forward again, then a nested run of the engine; also the nodes made on the way."""
     again = replace(variant, gathers="", gathers_next=False)
+    if job.settings.fsdp:
+        # The second forward gathers what the backward needs; the backward finds it there.
+        again = replace(variant, gathers=variant.gathers_back, gathers_next=False, gathers_back="wait", again=True)
     layer, made = layer_forward(job, again)
     forward = in_phase(py(RECOMPUTE, "custom_forward", layer), Phase.RECOMPUTE)
     inner = [nested(row) for row in layer_backward(job, again, made)]
@@ -226,7 +252,13 @@ def layer_backward(job: Job, variant: LayerVariant, nodes: Nodes) -> tuple[Row, 
     if variant.kind:
         last = accumulate(job, "dense", 1, variant.reduces, variant.expert)
         return (*mlp_backward(job, variant, nodes), *last)
-    return (*mlp_backward(job, variant, nodes), *attention_backward(job, variant, nodes))
+    rows = (*mlp_backward(job, variant, nodes), *attention_backward(job, variant, nodes))
+    if job.settings.offload is Offload.LAYERS:
+        rows = offload.before_backward(job, rows, variant.position, variant.depth)
+    if job.settings.fsdp:
+        gather = fsdp.before_backward(job, nodes, variant.expert, variant.gathers_back, variant.gathers_previous)
+        return gather, *rows, fsdp.after_backward(nodes)
+    return rows
 
 
 def mlp_backward(job: Job, variant: LayerVariant, nodes: Nodes) -> tuple[Row, ...]:
@@ -255,9 +287,13 @@ def attention_backward(job: Job, variant: LayerVariant, nodes: Nodes) -> tuple[R
     fused = variant.fuses_norm(job, mlp=False)
     rows = list(bias_dropout_add_backward(job, variant, nodes, "attention"))
     rows += row_backward(job, nodes, "projection", job.shape.inner)
-    rows += core_attention_backward(job, nodes, variant.checkpoints_attention)
+    core = core_attention_backward(job, nodes, variant.checkpoints_attention)
+    rows += offload.around_backward(job, nodes, variant.position, variant.depth, core)
     rows += _rope_backward(job, nodes)
-    rows.append(column_backward(job, nodes["qkv"], 3 * job.shape.inner, norm=fused))
+    last: tuple[Row, ...] = ()
+    if variant.first_scaled:
+        last = quantized.updated_scales(job, 2 * quantized.MODULES_OF_LAYER * variant.depth, forward=False)
+    rows.append(column_backward(job, nodes["qkv"], 3 * job.shape.inner, norm=fused, last=last))
     if not fused:
         rows += _norm_backward(job, variant, nodes["norm:attention"])
     rows += accumulate(job, "dense", 3, variant.reduces, variant.expert)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from traceviz_dag.simulate.durations import Shape
 from traceviz_dag.simulate.settings import JobSettings, Transformer
 from traceviz_dag.simulate.tree import Collective, Kernel, Node, Nodes, Row, Wait, builtin, evaluate, module, op, py
-from traceviz_dag.simulate.work import kernels
+from traceviz_dag.simulate.work import kernels, quantized
 from traceviz_dag.simulate.work.collectives import collective, communicate, unrecorded
 from traceviz_dag.vocabulary import Dimension
 
@@ -15,7 +15,7 @@ FUNCTION = "torch/autograd/function.py"
 APPLY = "method apply of FunctionMeta object at 0x"
 LAYERS = "megatron/core/tensor_parallel/layers.py"
 MAPPINGS = "megatron/core/tensor_parallel/mappings.py"
-TE = "transformer_engine/pytorch"
+TE = quantized.TE
 TE_ADAPTER = "megatron/core/extensions/transformer_engine.py"
 USERBUFFERS = {
     "_allgather_base": "void userbuffers_fp16_sum_inplace_gpu_mc_ag<2>(int, int, int, int, int, uint4*, int, void**)",
@@ -56,6 +56,11 @@ class Job:
         return self.settings.transformer is Transformer.TRANSFORMER_ENGINE
 
     @property
+    def replicas(self) -> int:
+        """Size of the group that has dense gradients in common."""
+        return self.settings.dp * self.settings.cp
+
+    @property
     def shards_sequence(self) -> bool:
         """Whether activations are split along the sequence over the tensor-parallel group."""
         return self.settings.sequence_parallel and self.settings.tp > 1
@@ -65,11 +70,11 @@ class Job:
         """Bytes of a layer's input on this rank."""
         return self.shape.shard * self.shape.width * self.shape.element
 
-    def tensor_collective(self, operation: str) -> Collective:
-        """A bfloat16 collective of a layer's activations over the tensor-parallel group."""
+    def tensor_collective(self, operation: str, dtype: str = "BFloat16") -> Collective:
+        """A collective of a layer's activations over the tensor-parallel group."""
         tokens = self.shape.tokens if operation == "allreduce" else self.shape.shard
         elements = tokens * self.shape.width
-        return collective("tp", operation, elements, "BFloat16", "activation", Dimension.TP, self.settings.tp)
+        return collective("tp", operation, elements, dtype, "activation", Dimension.TP, self.settings.tp)
 
     def communicate_tensor(self, operation: str, records: str = "", inside_product: bool = False) -> Row:
         """Its call chain; asynchronous when an event is named.
@@ -77,7 +82,9 @@ class Job:
         Args:
             inside_product: it feeds or follows a product of Transformer Engine, whose userbuffers can carry it.
         """
-        what = self.tensor_collective(operation)
+        # What feeds a quantized product is gathered after its cast.
+        cast = inside_product and operation == "_allgather_base" and quantized.quantizes(self)
+        what = self.tensor_collective(operation, "Byte" if cast else "BFloat16")
         tp = self.settings.tp
         if self.settings.overlap_tensor and inside_product:
             name = USERBUFFERS[operation]
@@ -103,11 +110,11 @@ def waited(event: str) -> Row:
     return py("torch/distributed/distributed_c10d.py", "wait", bound)
 
 
-def te_product(kernel: Kernel) -> Row:
+def te_product(job: Job, kernel: Kernel) -> Row:
     """A matrix product of Transformer Engine."""
-    return py(
-        f"{TE}/cpp_extensions/gemm.py", "general_gemm", builtin("method generic_gemm of PyCapsule object at 0x", kernel)
-    )
+    launched = (*quantized.swizzled(job, kernel.sizes[0][0] * kernel.sizes[0][1]), quantized.product(job, kernel))
+    bound = builtin("method generic_gemm of PyCapsule object at 0x", *launched)
+    return py(f"{TE}/cpp_extensions/gemm.py", "general_gemm", bound)
 
 
 def matmul_operator(kernel: Kernel, owner: str = "type") -> Row:
@@ -133,13 +140,21 @@ def norm_backward(job: Job, sequence: int) -> Row:
 
 
 def column_forward(
-    job: Job, nodes: Nodes, role: str, columns: int, *before: Node, norm: bool = True, head: bool = False
+    job: Job,
+    nodes: Nodes,
+    role: str,
+    columns: int,
+    *before: Node,
+    norm: bool = True,
+    head: bool = False,
+    weights: bool = False,
 ) -> Row:
     """A column-parallel linear: gathers the sequence, multiplies.
 
     Args:
         before: rows of pre-hooks. norm: Transformer Engine's fused layer norm comes first.
         head: the output layer, which is Megatron's own in either implementation.
+        weights: whether a quantized product's weights are cast, too.
     """
     buffered = job.te and not head
     gather = (job.communicate_tensor("_allgather_base", "", buffered),) if job.shards_sequence else ()
@@ -151,9 +166,11 @@ def column_forward(
     if norm:
         kernel = kernels.fused("te_norm", 2 * job.activation_bytes)
         body.append(builtin("method layernorm_fwd of PyCapsule object at 0x", kernel))
+    body += quantized.cast(job, job.shape.shard * job.shape.width, shard=True)
     if gather:
         body.append(py(f"{TE}/distributed.py", "gather_along_first_dim", *gather))
-    body.append(te_product(product))
+    body += quantized.cast(job, columns * job.shape.width, weight=True) if weights else ()
+    body.append(te_product(job, product))
     function, file, title = _te_names(norm)
     inner = applied(function, file, *body, sequence=nodes.new(role))
     return module(title, *before, py(TE_ADAPTER, "forward", py(file, "forward", inner)))
@@ -177,8 +194,14 @@ def _megatron_linear_backward(sequence: int, *children: Node) -> Row:
     return evaluate(f"{_MEGATRON_LINEAR}Backward", sequence, py(FUNCTION, "apply", backward))
 
 
-def column_backward(job: Job, sequence: int, columns: int, norm: bool = True, head: bool = False) -> Row:
-    """Backward of a column-parallel linear: the input's gradient is reduced while the weight's is computed."""
+def column_backward(
+    job: Job, sequence: int, columns: int, norm: bool = True, head: bool = False, last: tuple[Node, ...] = ()
+) -> Row:
+    """Backward of a column-parallel linear: the input's gradient is reduced while the weight's is computed.
+
+    Args:
+        last: what a module of Transformer Engine does at its end.
+    """
     shape = job.shape
     grad_input = kernels.matmul(shape.tokens, shape.width, columns, "NNN")
     grad_weight = kernels.matmul(columns, shape.width, shape.tokens, "NTN")
@@ -197,17 +220,19 @@ def column_backward(job: Job, sequence: int, columns: int, norm: bool = True, he
         first = matmul_operator(grad_input, "Tensor")
         weight = builtin("function wgrad_gemm_accum_fp32", grad_weight)
         return _megatron_linear_backward(sequence, *before, first, *between, weight, *after)
-    body = [*before, te_product(grad_input), *between, te_product(grad_weight), *after]
+    gradient = quantized.cast(job, shape.tokens * columns)
+    body = [*gradient, *before, te_product(job, grad_input), *between, te_product(job, grad_weight), *after]
     if norm:
         main = kernels.fused("te_norm_backward", 3 * job.activation_bytes)
         finish = kernels.fused("te_norm_finalize", 0.1 * job.activation_bytes)
         body.append(builtin("method layernorm_bwd of PyCapsule object at 0x", main, finish))
+    body += last
     function, file, _ = _te_names(norm)
     return applied_backward(function, file, sequence, *body)
 
 
-def row_forward(job: Job, nodes: Nodes, role: str, inputs: int) -> Row:
-    """A row-parallel linear: multiplies, then sums over the tensor-parallel group."""
+def row_forward(job: Job, nodes: Nodes, role: str, inputs: int, weights: bool = False) -> Row:
+    """A row-parallel linear: multiplies, then sums over the tensor-parallel group; ``weights``: as above."""
     product = kernels.matmul(job.shape.tokens, job.shape.width, inputs)
     operation = "_reduce_scatter_base" if job.shards_sequence else "allreduce"
     summed = (job.communicate_tensor(operation, "", job.te),) if job.settings.tp > 1 else ()
@@ -215,7 +240,9 @@ def row_forward(job: Job, nodes: Nodes, role: str, inputs: int) -> Row:
         linear = py(LAYERS, "_forward_impl", _megatron_linear(nodes.new(role), (), product))
         mapping = _summing_map(job, nodes.new(f"{role}:sum"), summed) if summed else ()
         return module("RowParallelLinear", py(LAYERS, "forward", linear, *mapping))
-    body: list[Node] = [te_product(product)]
+    body: list[Node] = [*quantized.cast(job, job.shape.tokens * inputs)]
+    body += quantized.cast(job, inputs * job.shape.width, weight=True) if weights else ()
+    body.append(te_product(job, product))
     if summed:
         function = "reduce_scatter_along_first_dim" if job.shards_sequence else "allreduce"
         body.append(py(f"{TE}/distributed.py", function, *summed))
@@ -244,8 +271,9 @@ def row_backward(job: Job, nodes: Nodes, role: str, inputs: int) -> tuple[Row, .
     grad_weight = kernels.matmul(shape.width, inputs, shape.tokens, "NTN")
     gather = (job.communicate_tensor("_allgather_base", "", job.te),) if job.shards_sequence else ()
     if job.te:
-        body: list[Node] = [py(f"{TE}/distributed.py", "gather_along_first_dim", *gather)] if gather else []
-        body += [te_product(grad_input), te_product(grad_weight)]
+        body: list[Node] = [*quantized.cast(job, shape.shard * shape.width, shard=True)]
+        body += [py(f"{TE}/distributed.py", "gather_along_first_dim", *gather)] if gather else []
+        body += [te_product(job, grad_input), te_product(job, grad_weight)]
         return (applied_backward("_Linear", f"{TE}/module/linear.py", nodes[role], *body),)
     rows = []
     if job.settings.tp > 1:

@@ -19,9 +19,10 @@ from traceviz_dag.simulate.tree import (
     py,
     synchronise,
 )
-from traceviz_dag.simulate.work import kernels
+from traceviz_dag.simulate.work import kernels, quantized
+from traceviz_dag.simulate.work.buckets import expert_hidden
 from traceviz_dag.simulate.work.collectives import collective, communicate, unrecorded
-from traceviz_dag.simulate.work.gradients import accumulate, expert_hidden
+from traceviz_dag.simulate.work.gradients import accumulate
 from traceviz_dag.simulate.work.linears import APPLY, FUNCTION, MAPPINGS, TE, TE_ADAPTER, Job, applied, applied_backward
 from traceviz_dag.vocabulary import Dimension
 
@@ -41,9 +42,9 @@ class Parts:
     combine: tuple[Row, ...]
 
 
-def moe_forward(job: Job, nodes: Nodes) -> Row:
-    """``MoELayer.forward``."""
-    parts = moe_parts(job, nodes)
+def moe_forward(job: Job, nodes: Nodes, weights: bool = False) -> Row:
+    """``MoELayer.forward``; ``weights``: whether a quantized product's weights are cast, too."""
+    parts = moe_parts(job, nodes, weights=weights)
     body = py(MOE_LAYER, "custom_forward", *parts.route, *parts.dispatch, *parts.experts, *parts.combine)
     return module("MoELayer", py(MOE_LAYER, "forward", body))
 
@@ -52,8 +53,8 @@ GRAPH_ROOT = "graph_root"
 """Role of the number that no operator of a layer's nodes takes."""
 
 
-def moe_parts(job: Job, nodes: Nodes, current: str = "compute") -> Parts:
-    """The stages of the forward; ``current`` is the stream of dispatch and combine."""
+def moe_parts(job: Job, nodes: Nodes, current: str = "compute", weights: bool = False) -> Parts:
+    """The stages of the forward; ``current`` is the stream of dispatch and combine, ``weights`` as above."""
     moved = _moved(job)
     route = py(MOE_LAYER, "route", module("TopKRouter", py(f"{MOE}/router.py", "forward", *_router(job, nodes))))
     preprocess = py(MOE_LAYER, "preprocess", py(DISPATCHER, "dispatch_preprocess", *_preprocess(job, nodes)))
@@ -67,7 +68,7 @@ def moe_parts(job: Job, nodes: Nodes, current: str = "compute") -> Parts:
         sort = (py(UTILS, "sort_chunks_by_idxs", _by_tokens(kernels.fused("sort_chunks", 2 * moved))),)
     post = py(DISPATCHER, "dispatch_postprocess", *_expert_tensor(job, nodes, "_allgather_base"), *sort)
     pre = py(DISPATCHER, "combine_preprocess", *sort, *_expert_tensor(job, nodes, "_reduce_scatter_base"))
-    compute = py(MOE_LAYER, "routed_experts_compute", post, _experts(job, nodes), pre)
+    compute = py(MOE_LAYER, "routed_experts_compute", post, _experts(job, nodes, weights), pre)
     combine = py(MOE_LAYER, "combine", py(DISPATCHER, "token_combine", *_all_to_all(job, nodes, "combine", current)))
     mapped: tuple[Node, ...] = ()
     if not _permutes_on_the_way(job):
@@ -334,26 +335,34 @@ def _expert_products(job: Job, columns: int, rows: int, backward: bool) -> list[
     return [_by_tokens(product) for _ in range(local) for product in products]
 
 
-def _experts(job: Job, nodes: Nodes) -> Row:
+def _experts(job: Job, nodes: Nodes, weights: bool) -> Row:
     inner, width = expert_hidden(job.settings), job.shape.width
     nbytes = 6 * routed_tokens(job.settings) * inner
-    first = _grouped_linear(job, nodes, "fc1", _expert_products(job, inner, width, backward=False))
+    first = _grouped_linear(job, nodes, "fc1", _expert_products(job, inner, width, backward=False), weights)
     kernel = _by_tokens(kernels.fused("swiglu", nbytes))
     swiglu = op("WeightedSwiGLUFunction", kernel, sequence=nodes.new("experts:activation"))
-    second = _grouped_linear(job, nodes, "fc2", _expert_products(job, width, inner, backward=False))
+    second = _grouped_linear(job, nodes, "fc2", _expert_products(job, width, inner, backward=False), weights)
     body = py(f"{MOE}/experts.py", "forward", first, py(SWIGLU, "weighted_bias_swiglu_impl", swiglu), second)
     return module("TEGroupedMLP" if job.te else "GroupedMLP", body)
 
 
-def _grouped_linear(job: Job, nodes: Nodes, role: str, products: list[Kernel]) -> Row:
+def _grouped_linear(job: Job, nodes: Nodes, role: str, products: list[Kernel], weights: bool) -> Row:
     sequence = nodes.new(f"experts:{role}")
     if not job.te:
         return py(FUNCTION, "apply", builtin(APPLY, op("GroupedGemm", *products, sequence=sequence)))
-    bound = builtin("method te_general_grouped_gemm of PyCapsule object at 0x", *products)
-    gemm = py(f"{TE}/cpp_extensions/gemm.py", "general_grouped_gemm", bound)
-    inner = applied("_GroupedLinear", GROUPED, gemm, sequence=sequence)
+    inner = applied("_GroupedLinear", GROUPED, *_te_products(job, products, weights), sequence=sequence)
     title = "TEColumnParallelGroupedLinear" if role == "fc1" else "TERowParallelGroupedLinear"
     return module(title, py(TE_ADAPTER, "forward", py(GROUPED, "forward", inner)))
+
+
+def _te_products(job: Job, products: list[Kernel], weights: bool) -> tuple[Row, ...]:
+    """Transformer Engine's products of all experts, with the casts of what they read."""
+    (m, k), (_, n) = products[0].sizes[:2]
+    casts = quantized.cast(job, len(products) * m * k)
+    casts += quantized.cast(job, len(products) * k * n, weight=True) if weights else ()
+    launched = [each for one in products for each in (*quantized.swizzled(job, m * k), quantized.product(job, one))]
+    bound = builtin("method te_general_grouped_gemm of PyCapsule object at 0x", *launched)
+    return *casts, py(f"{TE}/cpp_extensions/gemm.py", "general_grouped_gemm", bound)
 
 
 def moe_backward(job: Job, nodes: Nodes, reduces: bool) -> tuple[Row, ...]:
@@ -369,8 +378,11 @@ def moe_backward_parts(job: Job, nodes: Nodes, reduces: bool, current: str = "co
     unpermute, sort, permute = _orders_backward(job, nodes)
     combine = (*unpermute, *_all_to_all_backward(job, nodes, "combine", current))
     activation = _by_tokens(kernels.fused("swiglu_backward", 2 * moved))
-    fc2 = _expert_products(job, width, inner, backward=True)
-    fc1 = _expert_products(job, inner, width, backward=True)
+    fc2: list[Node] = [*_expert_products(job, width, inner, backward=True)]
+    fc1: list[Node] = [*_expert_products(job, inner, width, backward=True)]
+    if quantized.quantizes(job):
+        fc2 = [*_te_products(job, _expert_products(job, width, inner, backward=True), weights=False)]
+        fc1 = [*_te_products(job, _expert_products(job, inner, width, backward=True), weights=False)]
     experts = (
         *_expert_tensor_backward(job, nodes, "_reduce_scatter_base"),
         *sort,

@@ -7,7 +7,8 @@ from zlib import crc32
 
 from traceviz_dag.schedules import Exchange, Transfer
 from traceviz_dag.simulate.settings import Era, JobSettings
-from traceviz_dag.simulate.tree import Collective, Node, Row, RowKind, Wait, builtin, op, py, synchronise
+from traceviz_dag.simulate.tree import Collective, Node, Row, RowKind, Wait, annotation, builtin, op, py, synchronise
+from traceviz_dag.simulate.work import fsdp
 from traceviz_dag.simulate.work.collectives import batched_exchange, message, single_exchange
 from traceviz_dag.simulate.work.ends import Entry, model_file
 from traceviz_dag.simulate.work.linears import Job
@@ -88,6 +89,10 @@ def model_frames(settings: JobSettings) -> tuple[Row, ...]:
     half = (*_module("Float16Module"), py(TRANSFORMER_MODULE, "forward")) if chance(settings, "float16") else ()
     wrapper = (py(file, "__call__"), py(TRANSFORMER_MODULE, "__call__")) if settings.era is Era.TORCH_2_7 else ()
     ddp = py("megatron/core/distributed/data_parallel_base.py", "forward")
+    if settings.fsdp:
+        outer = (*_module("FullyShardedDataParallel"), ddp, *_module("MegatronFSDP"), py(fsdp.WRAPPER, "forward"))
+        half = (py(TRANSFORMER_MODULE, "forward"),) if half else ()
+        return (*outer, annotation("CustomFSDP.forward"), *half, *wrapper, *_module(name), py(file, "forward"))
     return (*_module("DistributedDataParallel"), ddp, *half, *wrapper, *_module(name), py(file, "forward"))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceviz_dag.simulate.settings import Era
 from traceviz_dag.simulate.tree import Node, Row, annotation, builtin, op, py, synchronise
-from traceviz_dag.simulate.work import kernels
+from traceviz_dag.simulate.work import fsdp, kernels
 from traceviz_dag.simulate.work.collectives import collective, communicate
 from traceviz_dag.simulate.work.gradients import BUFFER, DDP, gather_parameters, reduce_gradients
 from traceviz_dag.simulate.work.linears import Job, waited
@@ -19,6 +19,9 @@ CONTEXT = "torch/utils/_contextlib.py"
 
 def zero_gradients(job: Job, parameters: int) -> Row:
     """``zero_grad_buffer`` of one model chunk."""
+    if job.settings.fsdp:
+        cleared = op("aten::zero_", kernels.fill(4 * parameters // job.replicas))
+        return py(fsdp.WRAPPER, "zero_grad_buffer", py(fsdp.BUFFER, "zero_grad", cleared))
     filled = op("aten::zero_", kernels.fill(4 * parameters))
     reset = py(BUFFER, "reset", builtin("method zero_ of Tensor object at 0x", filled))
     return py(DDP, "zero_grad_buffer", reset)
@@ -37,6 +40,8 @@ def count_tokens() -> Row:
 
 def finish_gradients(job: Job, buckets: tuple[str, ...]) -> Row:
     """``finish_grad_sync`` of one chunk: waits for overlapped reductions, or runs them now."""
+    if job.settings.fsdp:
+        return fsdp.finish_gradients()
     if job.settings.overlap_grad_reduce:
         body: list[Node] = [waited("stream:nccl:dp_cp"), waited("stream:nccl:edp")]
         if not job.settings.expert_count:
@@ -69,9 +74,11 @@ def finalize(job: Job, first: bool, last: bool, chunks: tuple[tuple[str, ...], .
     rows.append(builtin("method clamp of type object at 0x", op("aten::clamp", kernels.elementwise("clamp", 8))))
     reciprocal = op("aten::reciprocal", kernels.elementwise("reciprocal", 8))
     rows.append(py("torch/_tensor.py", "__rdiv__", builtin("method reciprocal of Tensor object at 0x", reciprocal)))
+    wrapper, buffer = (fsdp.WRAPPER, fsdp.BUFFER) if settings.fsdp else (DDP, BUFFER)
+    held = parameters // replicas if settings.fsdp else parameters
     for _ in chunks:
-        scaled = op("aten::mul_", kernels.elementwise("multiply", 8 * parameters / len(chunks)))
-        rows.append(py(DDP, "scale_gradients", py(BUFFER, "scale_gradients", scaled)))
+        scaled = op("aten::mul_", kernels.elementwise("multiply", 8 * held / len(chunks)))
+        rows.append(py(wrapper, "scale_gradients", py(buffer, "scale_gradients", scaled)))
     return py(FINALIZE, "finalize_model_grads", *rows)
 
 
@@ -87,6 +94,8 @@ def optimizer_step(job: Job, parameters: int, tensors: int, buckets: tuple[str, 
     copied = builtin(
         "method copy_ of Tensor object at 0x", op("aten::copy_", kernels.elementwise("to_bfloat16", 6 * shard))
     )
+    if job.settings.fsdp:
+        copied = py(fsdp.BUFFER, "copy_main_weights_to_model_weights", copied)
     body: list[Node] = [profiled, py(DISTRIBUTED_OPTIMIZER, "_copy_main_params_to_model_params", copied)]
     file = DISTRIBUTED_OPTIMIZER if job.settings.distributed_optimizer else OPTIMIZER
     if job.settings.distributed_optimizer and not job.settings.overlap_param_gather:
@@ -109,6 +118,13 @@ def _grad_norm(job: Job, shard: int, tensors: int) -> list[Node]:
     group, members = (
         ("optimizer", settings.world) if settings.distributed_optimizer else ("mp", settings.tp * settings.pp)
     )
+    sharded: tuple[Row, ...] = ()
+    if settings.fsdp:
+        # Each rank has its shards' norms: they are summed over the shards first, then over the model.
+        group, members = "mp", settings.tp * settings.pp
+        if job.replicas > 1:
+            summed = collective("dp_cp", "allreduce", 1, "Float", "grad_norm", Dimension.GRAD_NORM, job.replicas)
+            sharded = (communicate(settings, summed, members=job.replicas),)
     groups = [(group, members)]
     if settings.expert_count and not settings.distributed_optimizer:
         groups.append(("etp_ep_pp", settings.expert_tensor * settings.ep * settings.pp))
@@ -125,6 +141,7 @@ def _grad_norm(job: Job, shard: int, tensors: int) -> list[Node]:
                 builtin("method zeros of type object at 0x", zeros),
                 py("megatron/core/utils.py", "multi_tensor_applier", *norms),
                 builtin("method pow of Tensor object at 0x", op("aten::pow", kernels.elementwise("power", 8))),
+                *sharded,
                 communicate(settings, what, members=size),
                 builtin("method item of Tensor object at 0x", item),
             )

@@ -65,8 +65,9 @@ def _remedy(row: Row) -> str:
         )
     if "HtoD" in row["operation"] or "DtoH" in row["operation"]:
         return (
-            "Copy ahead on another stream, beside computation; keep on the GPU what is copied in every step; profile "
-            "after parameters and data are loaded."
+            "Copy ahead on another stream, beside computation; keep on the GPU what is copied in every step "
+            "(Megatron-LM: fewer --offload-modules, a lower --cpu-offloading-num-layers); profile after parameters and "
+            "data are loaded."
         )
     return "Avoid the copy (contiguous layouts, views, in-place operations), or run it on another stream."
 

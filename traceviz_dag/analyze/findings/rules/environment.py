@@ -79,11 +79,18 @@ FROM ranked GROUP BY what
 
 _TRACES = "FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'"
 
-KNOWN_SQL = "\nUNION ALL\n".join(
-    f"SELECT '{words}' AS what, {place} AS place, count({column}) AS ranks, count(*) AS of_ranks, "
-    f"count(DISTINCT {column}) AS said {_TRACES}"
-    for place, (column, words) in enumerate([*STATED.items(), ("settings", SETTINGS)])
+_SAID = {**STATED, "settings": SETTINGS}
+
+KNOWN_SQL = f"""
+SELECT list_extract({[*_SAID.values()]}, place + 1) AS what, place, count(said) AS ranks, count(*) AS of_ranks,
+    count(DISTINCT said) AS said
+FROM (
+    SELECT list_position({[*_SAID]}, stated) - 1 AS place, said
+    FROM (SELECT {", ".join(f"CAST({column} AS TEXT) AS {column}" for column in _SAID)} {_TRACES})
+        UNPIVOT INCLUDE NULLS (said FOR stated IN ({", ".join(_SAID)}))
 )
+GROUP BY place
+"""
 """How many ranks state each thing, and how many different values: columns what, place, ranks, of_ranks, said."""
 
 _UNABLE_SQL = f"""

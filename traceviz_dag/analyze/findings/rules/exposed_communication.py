@@ -102,6 +102,10 @@ _REMEDIES = {
 }
 
 _ELSEWHERE = {
+    TrainingFramework.MEGATRON_FSDP: "Gather and reduce more at once and earlier, in buffers that stay (Megatron-LM: "
+    "--suggested-communication-unit-size, --fsdp-double-buffer, --use-nccl-ub); shard over fewer GPUs (Megatron-LM: "
+    "--num-distributed-optimizer-instances), or keep parameters whole (Megatron-LM: --data-parallel-sharding-strategy "
+    "optim_grads).",
     TrainingFramework.DDP: "Send gradients beside the backward pass in buckets of another size (bucket_cap_mb), and "
     "only in the last of several micro-batches (no_sync).",
     TrainingFramework.FSDP: "Shard each layer for itself, gather the next one earlier (FSDP 1: forward_prefetch, "
@@ -109,9 +113,12 @@ _ELSEWHERE = {
     TrainingFramework.ZERO: "Overlap it with computation (DeepSpeed: overlap_comm, stage3_prefetch_bucket_size), or "
     "shard less (a lower stage, or zero_hpz_partition_size).",
 }
-"""Of data parallelism, what to do where another framework trains."""
+"""Of data parallelism, what to do where it is not Megatron's DDP."""
 
 _FORWARD = {
+    TrainingFramework.MEGATRON_FSDP: "Gather more at once and earlier, in buffers that stay (Megatron-LM: "
+    "--suggested-communication-unit-size, --fsdp-double-buffer, --use-nccl-ub), or shard over fewer GPUs (Megatron-LM: "
+    "--num-distributed-optimizer-instances).",
     TrainingFramework.DDP: "Do not send buffers in each forward pass (broadcast_buffers=False), or evaluate the module "
     "that is wrapped.",
     TrainingFramework.FSDP: "Shard each layer for itself, gather the next one earlier (FSDP 1: forward_prefetch; "
@@ -131,7 +138,8 @@ def _remedy(row: Row) -> str:
 
 
 def _elsewhere(row: Row, framework: TrainingFramework) -> str | None:
-    return f"{_ELSEWHERE[framework]} {_LATE}" if row["dimension"] == "dp" and framework in _ELSEWHERE else None
+    sharded = ("dp", "edp") if framework is TrainingFramework.MEGATRON_FSDP else ("dp",)
+    return f"{_ELSEWHERE[framework]} {_LATE}" if row["dimension"] in sharded and framework in _ELSEWHERE else None
 
 
 def _forward(row: Row, framework: TrainingFramework | None) -> str | None:

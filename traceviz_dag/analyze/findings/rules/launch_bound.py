@@ -66,6 +66,9 @@ bound AS (
 )
 """
 
+RANKS_SQL = f"{_BOUND} SELECT rank FROM bound"
+"""The ranks that are bound by launches."""
+
 SQL = f"""
 {_BOUND}
 SELECT

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from traceviz_dag.analyze.findings.verdict import Lead, Verdict
 from traceviz_dag.analyze.wording import share
 from traceviz_dag.printable import printable
-from traceviz_dag.show.report.evidence import Book, ReportSource
+from traceviz_dag.show.report.evidence import Book, ReportSource, grid
 from traceviz_dag.show.report.timeline import Timeline
 
 
@@ -72,15 +72,8 @@ def paragraph(*content: Markup | str, quiet: bool = False) -> Markup:
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[Markup | str]], caption: str = "") -> Markup:
     """A table; cells that hold digits alone are aligned as numbers by the style sheet's tabular figures."""
-    head = Markup("").join(Markup('<th scope="col">{}</th>').format(column) for column in columns)
-    body = Markup("").join(
-        Markup("<tr>{}</tr>").format(Markup("").join(Markup("<td>{}</td>").format(_shown(cell)) for cell in row))
-        for row in rows
-    )
-    told = Markup("<caption>{}</caption>").format(_shown(caption)) if caption else ""
-    return Markup('<div class="scroll"><table>{}<thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>').format(
-        told, head, body
-    )
+    told = Markup("<caption>{}</caption>").format(_shown(caption)) if caption else None
+    return grid(columns, (map(_shown, row) for row in rows), told)
 
 
 def _shown(text: Markup | str) -> Markup | str:
