@@ -287,7 +287,7 @@ FEATURES = {
         BRIEF, tp=2, dp=2, precision=Precision.NVFP4, fsdp=True, offload=Offload.MODULES
     ),
 }
-"""What Megatron-core added in 2025 and 2026."""
+"""What Megatron-core added in 2025 and 2026 to how it shards, moves and multiplies."""
 
 TODAY = {
     "stacks": {**FEATURES, "Megatron-FSDP, torch 2.4-2.6": replace(BRIEF, dp=4, fsdp=True, era=RECENT)},
@@ -354,7 +354,7 @@ HYBRID = replace(PIPELINE, layers=8, hybrid_pattern="M-M*")
 HYBRID_CONTEXT = replace(SMALL, cp=2, pp=2, layers=8, hybrid_pattern="M-M*")
 SIZED = replace(SMALL, dp=4, pp=2, dynamic_context=True)
 SIZED_TENSOR = replace(SMALL, tp=2, cp=2, dp=2, dynamic_context=True)
-CURRENT: dict[str, dict[str, JobSettings]] = {
+MODELS_OF_TODAY: dict[str, dict[str, JobSettings]] = {
     "stacks": {
         "experts over HybridEP": HYBRIDEP,
         "experts over HybridEP, tp2 etp2 ep4": WIDE_HYBRIDEP,
@@ -495,8 +495,8 @@ def matrix() -> list[Configuration]:
     rows += [("subsets", name, settings, ranks) for name, (settings, ranks) in SUBSETS.items()]
     rows += [("cut windows", name, settings, None) for name, settings in CUT_WINDOWS.items()]
     # Last, so that the others keep their seeds.
-    rows += [(part, name, settings, None) for part, jobs in TODAY.items() for name, settings in jobs.items()]
-    rows += [(part, name, settings, None) for part, jobs in CURRENT.items() for name, settings in jobs.items()]
+    todays = [(part, jobs) for table in (TODAY, MODELS_OF_TODAY) for part, jobs in table.items()]
+    rows += [(part, name, settings, None) for part, jobs in todays for name, settings in jobs.items()]
     return [
         Configuration(part, name, replace(settings, seed=101 + index), ranks)
         for index, (part, name, settings, ranks) in enumerate(rows)

@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks.accuracy import (
     COMBINED,
-    CURRENT,
     INTERLEAVED,
+    MODELS_OF_TODAY,
     NSYS_PIPELINE,
     OLD,
     PIPELINE,
@@ -37,14 +37,18 @@ JOBS = {
     "combined_without_stacks": Configuration(
         "no stacks", "combined, overlapped P2P", replace(COMBINED, stacks=False, overlap_p2p=True)
     ),
-    "hybridep_without_stacks": Configuration("no stacks", "HybridEP", CURRENT["no stacks"]["experts over HybridEP"]),
-    "hybridep": Configuration("stacks", "HybridEP", CURRENT["stacks"]["experts over HybridEP, tp2 etp2 ep4"]),
-    "further_tokens": Configuration("stacks", "MTP", CURRENT["stacks"]["two further tokens, interleaved, experts"]),
+    "hybridep_without_stacks": Configuration(
+        "no stacks", "HybridEP", MODELS_OF_TODAY["no stacks"]["experts over HybridEP"]
+    ),
+    "hybridep": Configuration("stacks", "HybridEP", MODELS_OF_TODAY["stacks"]["experts over HybridEP, tp2 etp2 ep4"]),
+    "further_tokens": Configuration(
+        "stacks", "MTP", MODELS_OF_TODAY["stacks"]["two further tokens, interleaved, experts"]
+    ),
     "hybrid_without_groups": Configuration(
-        "no stacks, no groups", "hybrid", CURRENT["no stacks"]["hybrid model with experts, cp2"]
+        "no stacks, no groups", "hybrid", MODELS_OF_TODAY["no stacks"]["hybrid model with experts, cp2"]
     ),
     "dynamic_context_without_stacks": Configuration(
-        "no stacks", "dynamic context", CURRENT["no stacks"]["dynamic context, tp2 cp2 dp2"]
+        "no stacks", "dynamic context", MODELS_OF_TODAY["no stacks"]["dynamic context, tp2 cp2 dp2"]
     ),
     "agreement_after_the_optimizer": Configuration("stacks", "agreement", replace(PIPELINE, agreement=True)),
     "agreement_without_stacks": Configuration(

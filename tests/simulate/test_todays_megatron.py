@@ -11,7 +11,7 @@ from traceviz_dag.simulate.settings import Era, Precision
 from traceviz_dag.simulate.tree import Kernel, Node, Row
 from traceviz_dag.simulate.work import quantized
 from traceviz_dag.simulate.work.fsdp import REDUCE_STREAM, reduce
-from traceviz_dag.simulate.work.linears import Job as Trees
+from traceviz_dag.simulate.work.job import Job as Trees
 
 LAYERS, MICROBATCHES = 3, 2
 

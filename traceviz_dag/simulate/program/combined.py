@@ -30,8 +30,8 @@ from traceviz_dag.simulate.tree import (
 )
 from traceviz_dag.simulate.work import ends, kernels, layers, stacks, stepping
 from traceviz_dag.simulate.work.gradients import gather_hook
+from traceviz_dag.simulate.work.job import Job
 from traceviz_dag.simulate.work.layers import LayerVariant
-from traceviz_dag.simulate.work.linears import Job
 from traceviz_dag.simulate.work.moe import GRAPH_ROOT, moe_backward_parts, moe_parts
 from traceviz_dag.vocabulary import Phase
 

@@ -26,7 +26,7 @@ from traceviz_dag.simulate.work import (
     stepping,
 )
 from traceviz_dag.simulate.work.disturbed import Disturbance
-from traceviz_dag.simulate.work.linears import Job
+from traceviz_dag.simulate.work.job import Job
 from traceviz_dag.vocabulary import Phase
 
 _PARTS_OF_PREDICTIONS = ("inputs", "joined", "norm", "loss")

@@ -9,8 +9,8 @@ from traceviz_dag.simulate.settings import JobSettings, Recompute
 from traceviz_dag.simulate.templates import Library
 from traceviz_dag.simulate.work import stacks
 from traceviz_dag.simulate.work.buckets import bucket_parameters
+from traceviz_dag.simulate.work.job import Job
 from traceviz_dag.simulate.work.layers import LayerVariant
-from traceviz_dag.simulate.work.linears import Job
 
 
 class StageProgram:

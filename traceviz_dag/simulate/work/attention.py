@@ -18,7 +18,8 @@ from traceviz_dag.simulate.tree import (
 )
 from traceviz_dag.simulate.work import kernels
 from traceviz_dag.simulate.work.collectives import collective, communicate, message, single_exchange
-from traceviz_dag.simulate.work.linears import APPLY, FUNCTION, TE_ADAPTER, Job
+from traceviz_dag.simulate.work.job import Job
+from traceviz_dag.simulate.work.linears import APPLY, FUNCTION, TE_ADAPTER
 from traceviz_dag.vocabulary import Dimension, Phase
 
 ATTENTION = "megatron/core/transformer/attention.py"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceviz_dag.simulate.settings import JobSettings
-from traceviz_dag.simulate.work.linears import Job
+from traceviz_dag.simulate.work.job import Job
 from traceviz_dag.vocabulary import Dimension
 
 

@@ -7,9 +7,9 @@ from traceviz_dag.simulate.tree import Kernel, Node, Nodes, Pause, Row, builtin,
 from traceviz_dag.simulate.work import kernels
 from traceviz_dag.simulate.work.collectives import collective, communicate
 from traceviz_dag.simulate.work.gradients import accumulate, gather_hook
+from traceviz_dag.simulate.work.job import Job
 from traceviz_dag.simulate.work.linears import (
     MAPPINGS,
-    Job,
     applied,
     applied_backward,
     column_backward,

@@ -13,7 +13,8 @@ from traceviz_dag.simulate.tree import Node, Nodes, Row, RowKind, builtin, evalu
 from traceviz_dag.simulate.work import kernels
 from traceviz_dag.simulate.work.buckets import bucket_parameters, group_of_bucket
 from traceviz_dag.simulate.work.collectives import collective, communicate
-from traceviz_dag.simulate.work.linears import APPLY, FUNCTION, Job, waited
+from traceviz_dag.simulate.work.job import Job
+from traceviz_dag.simulate.work.linears import APPLY, FUNCTION, waited
 
 _PACKAGE = "megatron/core/distributed/fsdp/src/megatron_fsdp"
 WRAPPER, BUFFER = f"{_PACKAGE}/megatron_fsdp.py", f"{_PACKAGE}/param_and_grad_buffer.py"

@@ -6,7 +6,8 @@ from traceviz_dag.simulate.tree import Node, Row, RowKind, builtin, op, py
 from traceviz_dag.simulate.work import fsdp, kernels
 from traceviz_dag.simulate.work.buckets import bucket_parameters, group_of_bucket
 from traceviz_dag.simulate.work.collectives import collective, communicate
-from traceviz_dag.simulate.work.linears import Job, waited
+from traceviz_dag.simulate.work.job import Job
+from traceviz_dag.simulate.work.linears import waited
 
 DDP = "megatron/core/distributed/distributed_data_parallel.py"
 BUFFER = "megatron/core/distributed/param_and_grad_buffer.py"

@@ -11,9 +11,9 @@ from traceviz_dag.simulate.tree import Collective, Node, Nodes, Row, builtin, mo
 from traceviz_dag.simulate.work import kernels
 from traceviz_dag.simulate.work.collectives import communicate
 from traceviz_dag.simulate.work.gradients import accumulate
+from traceviz_dag.simulate.work.job import Job
 from traceviz_dag.simulate.work.linears import (
     MAPPINGS,
-    Job,
     applied,
     applied_backward,
     column_backward,

@@ -22,10 +22,10 @@ from traceviz_dag.simulate.tree import (
 from traceviz_dag.simulate.work import fsdp, hybrid, kernels, offload, quantized
 from traceviz_dag.simulate.work.attention import core_attention_backward, core_attention_forward, engine
 from traceviz_dag.simulate.work.gradients import accumulate, gather_hook
+from traceviz_dag.simulate.work.job import Job
 from traceviz_dag.simulate.work.linears import (
     APPLY,
     FUNCTION,
-    Job,
     column_backward,
     column_forward,
     norm_backward,

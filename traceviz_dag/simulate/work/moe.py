@@ -23,7 +23,8 @@ from traceviz_dag.simulate.work import kernels, quantized
 from traceviz_dag.simulate.work.buckets import expert_hidden
 from traceviz_dag.simulate.work.collectives import collective, communicate, unrecorded
 from traceviz_dag.simulate.work.gradients import accumulate
-from traceviz_dag.simulate.work.linears import APPLY, FUNCTION, MAPPINGS, TE, TE_ADAPTER, Job, applied, applied_backward
+from traceviz_dag.simulate.work.job import Job
+from traceviz_dag.simulate.work.linears import APPLY, FUNCTION, MAPPINGS, TE, TE_ADAPTER, applied, applied_backward
 from traceviz_dag.vocabulary import Dimension
 
 MOE = "megatron/core/transformer/moe"
@@ -380,7 +381,7 @@ def moe_backward_parts(job: Job, nodes: Nodes, reduces: bool, current: str = "co
     activation = _by_tokens(kernels.fused("swiglu_backward", 2 * moved))
     fc2: list[Node] = [*_expert_products(job, width, inner, backward=True)]
     fc1: list[Node] = [*_expert_products(job, inner, width, backward=True)]
-    if quantized.quantizes(job):
+    if job.quantizes:
         fc2 = [*_te_products(job, _expert_products(job, width, inner, backward=True), weights=False)]
         fc1 = [*_te_products(job, _expert_products(job, inner, width, backward=True), weights=False)]
     experts = (

@@ -14,7 +14,8 @@ from dataclasses import replace
 from traceviz_dag.simulate.settings import Era, Offload
 from traceviz_dag.simulate.tree import Kernel, Node, Nodes, Row, Wait, builtin, evaluate, op, py, recording
 from traceviz_dag.simulate.work import kernels
-from traceviz_dag.simulate.work.linears import APPLY, FUNCTION, TE, Job
+from traceviz_dag.simulate.work.job import Job
+from traceviz_dag.simulate.work.linears import APPLY, FUNCTION, TE
 
 FINE_GRAINED = "megatron/core/pipeline_parallel/fine_grained_activation_offload.py"
 LAYER_WISE = f"{TE}/cpu_offload.py"

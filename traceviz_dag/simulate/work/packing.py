@@ -14,7 +14,7 @@ from traceviz_dag.simulate.settings import JobSettings
 from traceviz_dag.simulate.tree import Collective, Node, Row, builtin, op, py, synchronise
 from traceviz_dag.simulate.work import kernels
 from traceviz_dag.simulate.work.collectives import BYTES_OF, collective, communicate
-from traceviz_dag.simulate.work.linears import Job
+from traceviz_dag.simulate.work.job import Job
 from traceviz_dag.vocabulary import Dimension
 
 SCHEDULE = "megatron/core/datasets/data_schedule.py"

@@ -9,11 +9,11 @@ from __future__ import annotations
 from traceviz_dag.simulate.tree import Node, Nodes, Row, builtin, evaluate, op, py
 from traceviz_dag.simulate.work import ends, kernels
 from traceviz_dag.simulate.work.collectives import collective, communicate
+from traceviz_dag.simulate.work.job import Job
 from traceviz_dag.simulate.work.linears import (
     APPLY,
     FUNCTION,
     MAPPINGS,
-    Job,
     applied,
     applied_backward,
     column_backward,

@@ -8,16 +8,14 @@ tensor is a shard of the sequence, its ranks agree on it. Blocks have separate s
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from traceviz_dag.simulate.durations import LAUNCH_FLOOR_NS, elementwise_ns
 from traceviz_dag.simulate.settings import Era, Precision
 from traceviz_dag.simulate.tree import Bound, Kernel, Node, Row, RowKind, builtin, op, py
 from traceviz_dag.simulate.work.collectives import collective, communicate
+from traceviz_dag.simulate.work.job import Job
 from traceviz_dag.vocabulary import Dimension, Kind
-
-if TYPE_CHECKING:
-    from traceviz_dag.simulate.work.linears import Job
 
 TE = "transformer_engine/pytorch"
 MODULES_OF_LAYER = 4
@@ -77,11 +75,6 @@ _PRODUCTS: Final = {
 _SWIZZLES = frozenset({Precision.MXFP8, Precision.NVFP4})
 _OF_SHARDS = frozenset({Precision.FP8_CURRENT, Precision.NVFP4})
 """Scaled by the maximum of the whole tensor, of which ranks of a sequence have shards."""
-
-
-def quantizes(job: Job) -> bool:
-    """Whether products have fewer than 16 bits."""
-    return job.settings.precision is not Precision.BF16
 
 
 def product(job: Job, kernel: Kernel) -> Kernel:

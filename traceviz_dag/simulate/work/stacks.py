@@ -11,7 +11,7 @@ from traceviz_dag.simulate.tree import Collective, Node, Row, RowKind, Wait, ann
 from traceviz_dag.simulate.work import fsdp
 from traceviz_dag.simulate.work.collectives import batched_exchange, message, single_exchange
 from traceviz_dag.simulate.work.ends import Entry, model_file
-from traceviz_dag.simulate.work.linears import Job
+from traceviz_dag.simulate.work.job import Job
 from traceviz_dag.vocabulary import Dimension
 
 SCHEDULES = "megatron/core/pipeline_parallel/schedules.py"

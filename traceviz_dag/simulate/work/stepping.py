@@ -7,7 +7,8 @@ from traceviz_dag.simulate.tree import Node, Row, annotation, builtin, op, py, s
 from traceviz_dag.simulate.work import fsdp, kernels
 from traceviz_dag.simulate.work.collectives import collective, communicate
 from traceviz_dag.simulate.work.gradients import BUFFER, DDP, gather_parameters, reduce_gradients
-from traceviz_dag.simulate.work.linears import Job, waited
+from traceviz_dag.simulate.work.job import Job
+from traceviz_dag.simulate.work.linears import waited
 from traceviz_dag.vocabulary import Dimension
 
 FINALIZE = "megatron/core/distributed/finalize_model_grads.py"
