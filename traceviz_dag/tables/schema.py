@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import pyarrow as pa
 import xxhash
@@ -25,27 +26,29 @@ class Column:
     comment: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Table:
     """One table of the lake.
 
     Attributes:
         partitioned_by: the partition columns in path order; ``("run", "iteration")`` or with ``"rank"``.
         columns: what a file holds, in order.
-        schema: the Arrow schema of a file of this table.
-        version: that of the schema: another one wherever a column has another name, type or index.
     """
 
     name: str
     comment: str
     partitioned_by: tuple[str, ...]
     columns: tuple[Column, ...]
-    schema: pa.Schema = field(init=False, repr=False, compare=False)
-    version: str = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "schema", pa.schema([(column.name, column.type) for column in self.columns]))
-        object.__setattr__(self, "version", xxhash.xxh3_64_hexdigest(str(self.schema).encode()))
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of a file of this table."""
+        return pa.schema([(column.name, column.type) for column in self.columns])
+
+    @cached_property
+    def version(self) -> str:
+        """That of the schema: another one wherever a column has another name, type or index."""
+        return xxhash.xxh3_64_hexdigest(str(self.schema).encode())
 
     def from_rows(self, rows: pa.Table) -> pa.Table:
         """This table's columns of some rows, in its order and with its types.
