@@ -27,7 +27,7 @@ from tests.show.home import fill_home
 from tests.simulate.conftest import small
 from traceviz_dag.analyze.causes.critical_path import critical_path, slacks
 from traceviz_dag.analyze.causes.edits import StepEdits
-from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
+from traceviz_dag.analyze.causes.what_if import Edit, Suspects, WhatIf
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
@@ -113,6 +113,16 @@ def test_joined_steps_give_every_kernel_back_and_their_path_is_the_period():
     assert pc.sum(segments["duration_ns"]).as_py() == steps.steady.period_ns
     assert steps.numbers[1] in segments["step"].unique().to_pylist()
 
+    def shows_nothing(times):
+        raise NoEvidenceError("nothing of the kind here")
+
+    first, second = steps.steady.steps
+    everywhere = steps.steady.predict([[first.hide("all")], [second.hide("all")]])
+    nothing = Edit("hide", shows_nothing)
+    assert 0 <= steps.steady.predict([[first.hide("all")], [nothing]]).gain_ns < everywhere.gain_ns
+    with pytest.raises(NoEvidenceError, match="nothing of the kind here"):
+        steps.steady.predict([[nothing], [nothing]])
+
 
 @pytest.mark.long
 def test_what_is_gained_in_a_period_comes_true(tmp_path):
@@ -135,7 +145,7 @@ def test_what_does_not_follow_one_another_is_not_joined(job):
     iteration = job("1f1b")
     with pytest.raises(NoEvidenceError, match="needs two training steps that follow one another, and there is one"):
         steady_steps([iteration])
-    with pytest.raises(NoEvidenceError, match="pass between two of the steps"):
+    with pytest.raises(NoEvidenceError, match="pass between steps 10 and 10"):
         steady_steps([iteration, iteration])
 
 

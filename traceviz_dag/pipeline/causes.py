@@ -215,7 +215,7 @@ def steady_steps(sources: Sequence[StoredSource]) -> SteadySteps:
         for ranked in ranked_steps(source, source.table("collectives"), source.table("messages"))
     ]
     ranked, of = zip(*found, strict=True) if found else ((), ())
-    return SteadySteps(Steady([one.what_if() for one in ranked]), ranked, of)
+    return SteadySteps(Steady([one.what_if() for one in ranked], [one.number for one in ranked]), ranked, of)
 
 
 def replayable_steps(source: Source, collectives: pa.Table, messages: pa.Table) -> Iterator[RankedStep]:

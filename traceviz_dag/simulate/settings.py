@@ -613,7 +613,10 @@ def _hybrid_faults(s: JobSettings) -> list[tuple[bool, str]]:
     return [
         (bool(set(pattern) - set("M*-E")), f"--hybrid-pattern {pattern}: its symbols are M, *, - and E"),
         (s.layers % len(pattern) != 0, f"--layers {s.layers} must be a multiple of the {len(pattern)} of the pattern"),
-        (("E" in pattern) != (s.expert_count > 0), "a hybrid pattern has an E if the model has experts, and only then"),
+        (
+            ("E" in pattern) != (s.expert_count > 0),
+            "a hybrid pattern has an E if the model has experts (--experts or --ep above 1), and only then",
+        ),
         (
             not plain,
             "--hybrid-pattern runs with --transformer transformer-engine and without graphs, overlap of experts "

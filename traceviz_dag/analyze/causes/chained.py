@@ -1,10 +1,10 @@
 """Training steps that follow one another in one graph: their steady period, its critical path, and what edits gain.
 
-A step by itself begins with an idle GPU and ends when its last kernel has run. In training the next step's host does
-not wait for that, and ranks enter a step as they left the one before. So the graphs of several steps are joined: on
-each rank the host goes on from one step to the next, and a stream from the last kernel to the next one. The steady
-period is the time between the ends of the first and the last step, for each step in between; the first step only shows
-how the others begin.
+A step by itself begins with an idle GPU and ends when its last kernel has run and its host is done. In training the
+next step's host does not wait for other streams and ranks, and ranks enter a step as they left the one before. So the
+graphs of several steps are joined: on each rank the host goes on from one step to the next, and a stream from the last
+kernel to the next one. The steady period is the time between the ends of the first and the last step, for each step in
+between; the first step only shows how the others begin.
 """
 
 from __future__ import annotations
@@ -90,14 +90,17 @@ def _sooner(times: Times, kernels: Int64, by_ns: Int64) -> Times:
     return replace(times, lag_ns=lag)
 
 
-def chained(steps: Sequence[StepWork]) -> ChainedWork:
+def chained(steps: Sequence[StepWork], numbers: Sequence[int]) -> ChainedWork:
     """Join steps that follow one another.
+
+    Args:
+        numbers: of each step, for what is said of it.
 
     Raises:
         NoEvidenceError: there is only one, they are of different ranks or were not recorded in one go, or some work
             waits for itself.
     """
-    _check(steps)
+    _check(steps, numbers)
     count, works = len(steps[0].ranks), [work for step in steps for work in step.works]
     offset = np.concatenate([step.offset_ns for step in steps])
     base = np.cumsum([0, *(work.nodes for work in works)])
@@ -131,21 +134,23 @@ def chained(steps: Sequence[StepWork]) -> ChainedWork:
     )
 
 
-def _check(steps: Sequence[StepWork]) -> None:
+def _check(steps: Sequence[StepWork], numbers: Sequence[int]) -> None:
     if len(steps) < 2:
         raise NoEvidenceError("a steady period needs two training steps that follow one another, and there is one")
     first = steps[0]
-    for before, step in pairwise(steps):
+    for (before, step), (one, other) in zip(pairwise(steps), pairwise(numbers), strict=True):
         if lost := set(first.ranks) ^ set(step.ranks):
-            raise NoEvidenceError(f"rank {min(lost)} was not read in each of the steps, so they cannot be joined")
+            raise NoEvidenceError(
+                f"rank {min(lost)} was read in one of steps {one} and {other} only, so they cannot be joined"
+            )
         if not np.array_equal(first.together, step.together):
             raise NoEvidenceError("not the same ranks communicate in each of the steps, so they cannot be joined")
         for rank, old, new in zip(step.ranks, before.works, step.works, strict=True):
             apart = new.start_ns - _host_end(old)
             if abs(apart) > MOST_APART * (old.end_ns - old.start_ns):
                 raise NoEvidenceError(
-                    f"on rank {rank} {apart / 1e6:,.1f} ms pass between two of the steps, so they do not follow one "
-                    "another; record them in one go"
+                    f"on rank {rank} {apart / 1e6:,.1f} ms pass between steps {one} and {other}, so they do not follow "
+                    "one another; record them in one go"
                 )
 
 
@@ -215,14 +220,14 @@ def _members(steps: Sequence[StepWork]) -> Members:
 class Steady:
     """Predictions for the steady period of steps that follow one another."""
 
-    def __init__(self, what_ifs: Sequence[WhatIf]) -> None:
-        """Take the steps.
+    def __init__(self, what_ifs: Sequence[WhatIf], numbers: Sequence[int]) -> None:
+        """Take the steps and their numbers.
 
         Raises:
             NoEvidenceError: as ``chained``.
         """
         self.steps = tuple(what_ifs)
-        self.work = chained([one.step for one in what_ifs])
+        self.work = chained([one.step for one in what_ifs], numbers)
         self.times = self.work.behind_each_other(tuple(mine for one in what_ifs for mine in one.times))
         self.period_ns = self._period(self.times)
         self._free_ns = self._period(without_lags(self.times))
@@ -230,22 +235,31 @@ class Steady:
     def predict(self, edits: Sequence[Sequence[Edit]]) -> Prediction:
         """What some edits together gain in each period. The bar also holds what they gain in each step by itself.
 
+        A step that shows nothing of an edit, such as a pause that is in another one, gains nothing by it.
+
         Args:
             edits: of each step.
 
         Raises:
-            NoEvidenceError: as ``WhatIf.predict``; or another order of work is asked for.
+            NoEvidenceError: as ``WhatIf.predict``, in each of the steps; or another order of work is asked for.
         """
         if any(edit.change is not None for edit in edits[0]):
             raise NoEvidenceError("another order of the work is predicted for single steps only")
-        alone = [one.predict(*mine) for one, mine in zip(self.steps, edits, strict=True)]
+        alone: list[Prediction] = []
         times: list[Times] = []
+        refused: NoEvidenceError | None = None
         count = len(self.steps[0].step.ranks)
-        for place, mine in enumerate(edits):
+        for place, (one, mine) in enumerate(zip(self.steps, edits, strict=True)):
             edited = self.times[place * count : (place + 1) * count]
-            for edit in mine:
-                edited = edit.apply(edited)
+            try:
+                alone.append(one.predict(*mine))
+                for edit in mine:
+                    edited = edit.apply(edited)
+            except NoEvidenceError as why:
+                refused = refused or why
             times += edited
+        if refused is not None and not alone:
+            raise refused
         gain = self.period_ns - self._period(times)
         free = self._free_ns - self._period(without_lags(times))
         error = self._free_ns / self.period_ns - 1 if self.period_ns else 0.0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceviz_dag.analyze.wording import activity
+from traceviz_dag.analyze.wording import activity, numbered
 from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.output import milliseconds, print_wrapped
 from traceviz_dag.commands.common.partial import end_partial
@@ -92,7 +92,8 @@ def end_untold(answers: Sequence[Mapping[str, Any]]) -> None:
     """Say of which iterations the traces cannot show for certain, after the answers were printed.
 
     Args:
-        answers: one for each iteration: ``run``, ``iteration``, ``certain`` and, where that is false, ``reason``.
+        answers: one for each iteration: ``run``, ``iteration``, ``certain`` and, where that is false, ``reason``; or
+            for each run, with ``iterations``.
 
     Raises:
         NoEvidenceError: there is such an iteration.
@@ -100,8 +101,11 @@ def end_untold(answers: Sequence[Mapping[str, Any]]) -> None:
     untold = [answer for answer in answers if not answer["certain"]]
     if untold:
         first = untold[0]
-        more = f" ({len(untold)} of {len(answers)} iterations)" if len(answers) > 1 else ""
-        raise NoEvidenceError(f"{first['run']} {first['iteration']}: {first['reason']}{more}")
+        several = first.get("iterations")
+        what = "iterations" if several is None else "runs"
+        more = f" ({len(untold)} of {len(answers)} {what})" if len(answers) > 1 else ""
+        of = first["iteration"] if several is None else numbered("iteration", several)
+        raise NoEvidenceError(f"{first['run']} {of}: {first['reason']}{more}")
 
 
 def untold_waits(run: str, iteration: int, unknown: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -137,13 +141,17 @@ def place_of_all(iterations: Sequence[StoredIteration]) -> dict[str, Any]:
 
 def print_steady(iterations: Sequence[StoredIteration], text: str) -> None:
     """Print the title of steps that are joined, and below it what limits the last of them."""
-    from traceviz_dag.analyze.wording import numbered
-
     last = iterations[-1]
     marks = (each.completeness.mark for each in iterations)
     mark = next((f"{each} · " for each in marks if each), "")
     named = numbered("iteration", [each.iteration for each in iterations])
     print_limit(f"{last.run} · {named} · {mark}{text}", last.lead, f"This verdict is of iteration {last.iteration}.")
+
+
+def print_reason(answer: Mapping[str, Any]) -> None:
+    """Print why an answer is not certain where the line at the end speaks of what was not read instead."""
+    if answer["reason"] is not None and answer["partial"]:
+        print_wrapped(answer["reason"], 4, "  ")
 
 
 def blame_statement(row: LateRank) -> str:
@@ -172,8 +180,6 @@ def slow_statements(rows: Sequence[SlowRank]) -> list[str]:
 
 def cut_statements(rows: Sequence[CutStep]) -> list[str]:
     """Which training steps beside an iteration are cut, and on which ranks, a line each."""
-    from traceviz_dag.analyze.wording import numbered
-
     how, lines = {"start": "started", "stop": "stopped"}, []
     for row in rows:
         where = "" if row["everywhere"] else f" on {numbered('rank', row['ranks'])}"

@@ -24,6 +24,7 @@ from traceviz_dag.commands.common.across import (
     place,
     place_of_all,
     print_lead,
+    print_reason,
     print_steady,
     refuse_both,
 )
@@ -88,7 +89,8 @@ def critical_path(
         elif steady:
             for several, answer in zip(by_run(iterations), answers, strict=True):
                 print_steady(several, _steady_statement(answer))
-                if answer["certain"]:
+                print_reason(answer)
+                if answer["period_ns"] is not None:
                     _print_profiles(several[-1], answer, "of the periods")
         else:
             for each, answer in zip(iterations, answers, strict=True):
@@ -98,7 +100,6 @@ def critical_path(
 
 def _answer(iteration: StoredIteration) -> dict[str, Any]:
     from traceviz_dag.analyze.causes.path_legs import path_legs
-    from traceviz_dag.analyze.findings.verdict import NOTABLE
     from traceviz_dag.lake.across_ranks_views import PROFILED_BY
 
     segments = iteration.table("path_segments")
@@ -106,11 +107,7 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
     refusals = sorted({row["refusal"] for row in steps if row["refusal"] is not None and row["edit"] is None})
     known = segments.num_rows > 0
     items, matched = iteration.table("path_items"), _matched(iteration)
-    reasons = [*refusals, *([] if known else ["no training step is known"])]
-    count = sum(row["kernels"] for row in matched["unmatched"])
-    if len(iteration.ranks) > 1 and count >= NOTABLE * matched["communication_kernels"] > 0:
-        of = f"{count} of {matched['communication_kernels']} communication kernels"
-        reasons.append(f"{of} are not matched with all their members, so the path may run on other ranks")
+    reasons = [*refusals, *([] if known else ["no training step is known"]), *_open(iteration, matched)]
     return {
         **place(iteration),
         "certain": not reasons,
@@ -128,6 +125,17 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
     }
 
 
+def _open(iteration: StoredIteration, matched: dict[str, Any]) -> list[str]:
+    """Why the path may run elsewhere."""
+    from traceviz_dag.analyze.findings.verdict import NOTABLE
+
+    count = sum(row["kernels"] for row in matched["unmatched"])
+    if len(iteration.ranks) < 2 or not count >= NOTABLE * matched["communication_kernels"] > 0:
+        return []
+    of = f"{count} of {matched['communication_kernels']} communication kernels"
+    return [f"{of} are not matched with all their members, so the path may run on other ranks"]
+
+
 def _steady(iterations: Sequence[StoredIteration]) -> dict[str, Any]:
     """The critical path of the steady periods of iterations of one run."""
     from traceviz_dag.analyze.causes.path_legs import path_legs
@@ -141,9 +149,15 @@ def _steady(iterations: Sequence[StoredIteration]) -> dict[str, Any]:
         told: dict[str, Any] = {"certain": False, "reason": str(error), "steps": None, "period_ns": None, "legs": []}
         return {**where, **told, **{name: [] for name in PROFILED_BY}}
     segments = steps.path_segments()
+    reason = next((each for one in iterations for each in _open(one, _matched(one))), None)
     return {
         **where,
-        **{"certain": True, "reason": None, "steps": len(steps.ranked), "period_ns": steps.steady.period_ns},
+        **{
+            "certain": reason is None,
+            "reason": reason,
+            "steps": len(steps.ranked),
+            "period_ns": steps.steady.period_ns,
+        },
         **_profiles(iterations[-1], segments, PROFILED_BY),
         "legs": path_legs(segments),
     }

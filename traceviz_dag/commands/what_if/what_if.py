@@ -22,6 +22,7 @@ from traceviz_dag.commands.common.across import (
     place,
     place_of_all,
     print_lead,
+    print_reason,
     print_steady,
     refuse_both,
 )
@@ -138,14 +139,14 @@ def what_if(
             answers.append(_steady(several, wanted))
             if not json:
                 print_gains(partial(print_steady, several), answers[-1]["rows"], several[-1].lead, answers[-1]["of"])
+                print_reason(answers[-1])
         for each in () if steady else iterations:
             rows, reason = _predicted(each, wanted) if wanted else _stored(each)
             answers.append({**place(each), "certain": reason is None, "reason": reason, "rows": rows})
             if not json:
                 print_gains(partial(print_lead, each), rows, each.lead)
-                if wanted and reason is not None and answers[-1]["partial"]:
-                    # The line at the end speaks of what was not read.
-                    typer.echo(f"  {reason}")
+                if wanted:
+                    print_reason(answers[-1])
         if json:
             print_json(_flat(answers))
     end_untold(answers)
@@ -170,19 +171,27 @@ def _steady(iterations: Sequence[StoredIteration], wanted: Wanted) -> dict[str, 
             single = [list(edits) for edits in zip(*each, strict=True)]
             choices = [[[edit] for edit in edits] for edits in single] + ([each] if len(single) > 1 else [])
         else:
-            stored = (row for one in iterations for row in one.table("what_if").to_pylist() if row["refusal"] is None)
-            choices = [[[edit] for edit in edits] for edits in steady.usual(stored)]
+            stored = [row for one in iterations for row in one.table("what_if").to_pylist()]
+            reason = next((row["refusal"] for row in stored if row["refusal"] and row["edit"] is None), None)
+            usual = steady.usual(row for row in stored if row["refusal"] is None)
+            choices = [[[edit] for edit in edits] for edits in usual]
+        refused = None if wanted else next((row["refusal"] for row in stored if row["refusal"]), None)
         for choice in choices:
             try:
-                rows.append(steady.predict(choice).as_row())
+                found = steady.predict(choice)
             except NoEvidenceError as error:
-                reason = reason or str(error)
+                refused = refused or str(error)
+                continue
+            if wanted or found.undecided is None:
+                rows.append(found.as_row())
+            else:
+                refused = refused or found.undecided
+        reason = reason or (refused if wanted or not rows else None)
     except NoEvidenceError as error:
         reason = str(error)
     told = over_steps(rows)
     for row in told:
         row["steps"] = len(steps.ranked)
-    reason = reason if wanted or not told else None
     return {**place_of_all(iterations), "certain": reason is None, "reason": reason, "of": period, "rows": told}
 
 
