@@ -146,7 +146,9 @@ def test_every_command_of_the_page_succeeds(page, places, tmp_path, monkeypatch,
         # What simulated jobs are is as large as their options say, and no larger than it must be.
         words += ["--layers", "4", "--microbatches", "2"] if words[0] == "simulate" else []
         # What all commands of a page are asked of is analysed: four ranks and a step of it.
-        words += ["--dp", "1", "--iterations", "1"] if words[0] == "simulate" and "--slow-gpu" in words else []
+        words += ["--dp", "1"] if words[0] == "simulate" and "--slow-gpu" in words else []
+        # Several steps of a file are what the page speaks of.
+        words += ["--iterations", "2" if "--layout" in words else "1"] if "--slow-gpu" in words else []
         # tests/show/page writes every figure in every format, and the figures of a rank are like those of the next.
         if words[0] == "figures":
             words += [] if "--formats" in words else ["--formats", "png"]
