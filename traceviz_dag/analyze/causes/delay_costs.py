@@ -243,6 +243,8 @@ def _stations(step: StepWork, times: Sequence[Times]) -> _Stations:
     durations, lags = step.weights(times)
     ends = step.graph.ends(durations, lags)
     binding, waited_for = step.graph.binding(ends, lags), step.waited_for
+    # Of thousands of ranks they are large, and what follows is largest.
+    del durations, lags
     level = step.graph.level
     kernel, arrival, meetings = _joined(step)
     meeting_of = waited_for[binding[kernel]]
