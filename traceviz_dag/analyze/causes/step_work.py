@@ -289,13 +289,10 @@ def step_work(
     """
     count = len(ranks)
     base = np.concatenate([[0], np.cumsum([work.nodes for work in works])]).astype(np.int64)
-    end = np.array(
-        [
-            works[rank].kernels.end_ns[kernel]
-            for rank, kernel in zip(members.rank.tolist(), members.kernel.tolist(), strict=True)
-        ],
-        np.int64,
-    )
+    end = np.empty(len(members.rank), np.int64)
+    for place, work in enumerate(works):
+        mine = members.of(place)
+        end[mine] = work.kernels.end_ns[members.kernel[mine]]
     kernel = _kernel_numbers(works, members)
     offset, together = rank_offsets(count, members.rank, members.meeting, end, kernel)
     waiting = [work.waiting + base[place] for place, work in enumerate(works)]
