@@ -26,7 +26,8 @@ from tests.sets import fast
 from tests.show.home import fill_home
 from tests.simulate.conftest import small
 from traceviz_dag.analyze.causes.critical_path import critical_path, slacks
-from traceviz_dag.analyze.causes.edits import StepEdits
+from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits
+from traceviz_dag.analyze.causes.step_work import StepWork
 from traceviz_dag.analyze.causes.what_if import Edit, Suspects, WhatIf
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.lake.lake import open_lake
@@ -78,19 +79,25 @@ def steps_of(iteration: StoredIteration) -> list[RankedStep]:
     return list(ranked_steps(iteration, iteration.table("collectives"), iteration.table("messages")))
 
 
+def kernels_given_back(step: StepWork, times: AllTimes) -> np.ndarray:
+    """The replay, which ends each kernel, and each rank's step, when the trace does."""
+    ends = step.replay(times)
+    for place, work in enumerate(step.works):
+        last = np.append(work.first[1:], len(work.kernels)) - 1
+        low = step.base[place]
+        replayed = ends[low : low + work.segments] + step.begin_ns[place] + step.offset_ns[place]
+        np.testing.assert_array_equal(replayed, work.kernels.end_ns[last])
+        assert ends[low + work.end] + step.begin_ns[place] + step.offset_ns[place] == work.end_ns
+    return ends
+
+
 @pytest.mark.parametrize("name", fast(JOBS, "interleaved", "combined experts", "one rank", "graphs", "old"))
 def test_the_replay_gives_every_kernel_back_and_the_path_is_the_step(job, name):
     iteration = job(name)
     assert iteration.ranks == tuple(range(JOBS[name].world)), "in this order everywhere"
     for ranked in steps_of(iteration):
         step, times = ranked.step, ranked.step.times()
-        ends = step.replay(times)
-        for place, work in enumerate(step.works):
-            last = np.append(work.first[1:], len(work.kernels)) - 1
-            low = step.base[place]
-            replayed = ends[low : low + work.segments] + step.begin_ns[place] + step.offset_ns[place]
-            np.testing.assert_array_equal(replayed, work.kernels.end_ns[last])
-            assert ends[low + work.end] + step.begin_ns[place] + step.offset_ns[place] == work.end_ns
+        ends = kernels_given_back(step, times)
         path = critical_path(step, times)
         assert path.duration_ns.sum() == step.step_ns(ends)
         assert (path.duration_ns > 0).all()
@@ -103,12 +110,7 @@ def test_the_replay_gives_every_kernel_back_and_the_path_is_the_step(job, name):
 def test_joined_steps_give_every_kernel_back_and_their_path_is_the_period():
     steps = steady_steps(analysed_at(traces_of("two_steps")))
     work, times = steps.steady.work, steps.steady.times
-    ends = work.replay(times)
-    for place, each in enumerate(work.works):
-        last = np.append(each.first[1:], len(each.kernels)) - 1
-        low = work.base[place]
-        replayed = ends[low : low + each.segments] + work.begin_ns[place] + work.offset_ns[place]
-        np.testing.assert_array_equal(replayed, each.kernels.end_ns[last])
+    kernels_given_back(work, times)
     segments = steps.path_segments()
     assert pc.sum(segments["duration_ns"]).as_py() == steps.steady.period_ns
     assert steps.numbers[1] in segments["step"].unique().to_pylist()
