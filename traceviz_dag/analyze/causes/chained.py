@@ -22,7 +22,7 @@ from traceviz_dag.analyze.causes.gains import error_bar
 from traceviz_dag.analyze.causes.rank_work import EdgeKind, RankWork
 from traceviz_dag.analyze.causes.step_work import Members, StepWork, Times, step_work, without_lags
 from traceviz_dag.analyze.causes.what_if import Edit, Prediction, WhatIf
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.errors import NoEvidenceError
 
 MOST_APART = 0.01
@@ -40,11 +40,11 @@ class ChainedWork(StepWork):
         sooner: per place, kernels before which less passes once the step before counts, and by how much, ns.
     """
 
-    steps: int = 1
-    late_ns: tuple[int, ...] = ()
-    gap_ns: tuple[int, ...] = ()
-    by_gpu: tuple[bool, ...] = ()
-    sooner: tuple[tuple[Int64, Int64], ...] = ()
+    steps: int
+    late_ns: Int64
+    gap_ns: Int64
+    by_gpu: Bool
+    sooner: tuple[tuple[Int64, Int64], ...]
 
     def weights(self, times: Sequence[Times]) -> tuple[Int64, Int64]:
         """What the nodes take, and what passes on the edges, with the given times."""
@@ -53,13 +53,11 @@ class ChainedWork(StepWork):
         ranks = len(self.ranks) - count
         begins = self._begins()[ranks:]
         # An edit can take a late begin only from what passes between the steps.
-        taken = np.array(self.late_ns[ranks:], np.int64) - durations[begins]
+        taken = self.late_ns[ranks:] - durations[begins]
         durations[begins] = 0
-        gap = np.array(self.gap_ns, np.int64)
-        both = zip(times[:count], self.by_gpu, strict=True)
-        ended = np.array([0 if by_gpu else mine.host_end_ns for mine, by_gpu in both], np.int64)
+        ended = np.where(self.by_gpu, 0, [mine.host_end_ns for mine in times[:count]])
         first = len(lags) - count - sum(len(kernels) for kernels, _ in self.sooner)
-        lags[first : first + count] = ended + np.maximum(gap - taken, np.minimum(gap, 0))
+        lags[first : first + count] = ended + np.maximum(self.gap_ns - taken, np.minimum(self.gap_ns, 0))
         return durations, lags
 
     def behind_each_other(self, times: AllTimes) -> AllTimes:
@@ -105,13 +103,11 @@ def chained(steps: Sequence[StepWork], numbers: Sequence[int]) -> ChainedWork:
     offset = np.concatenate([step.offset_ns for step in steps])
     base = np.cumsum([0, *(work.nodes for work in works)])
     begin = np.array([work.start_ns for work in works], np.int64) - offset
-    by_gpu = [_ends_with_gpu(work) for work in works[:-count]]
+    by_gpu = np.array([_ends_with_gpu(work) for work in works[:-count]], dtype=bool)
     ended = np.array([_host_end(work) for work in works[:-count]], np.int64) - offset[:-count]
     gap = begin[count:] - ended
     first = base[count:-1] + np.array([work.sections for work in works[count:]], np.int64)
-    last = base[:-1][:-count] + np.array(
-        [work.end - (not gpu) for work, gpu in zip(works, by_gpu, strict=False)], np.int64
-    )
+    last = base[:-1][:-count] + np.array([work.end for work in works[:-count]], np.int64) - ~by_gpu
     streams = [_NO_STREAMS] * count
     streams += [
         _streams(before, work, int(offset[place + count] - offset[place]))
@@ -127,9 +123,9 @@ def chained(steps: Sequence[StepWork], numbers: Sequence[int]) -> ChainedWork:
     return ChainedWork(
         **{**parts, "offset_ns": offset, "begin_ns": np.tile(steps[0].begin_ns, len(steps))},
         steps=len(steps),
-        late_ns=tuple(late.tolist()),
-        gap_ns=tuple(gap.tolist()),
-        by_gpu=tuple(by_gpu),
+        late_ns=late,
+        gap_ns=gap,
+        by_gpu=by_gpu,
         sooner=tuple((each.kernel, each.sooner_ns) for each in streams),
     )
 
@@ -272,15 +268,7 @@ class Steady:
     def usual(self, rows: Iterable[Mapping[str, Any]]) -> list[list[Edit]]:
         """The edits of rows of table ``what_if``, each once, for each of the steps."""
         keys = dict.fromkeys((row["edit"], row["rank"], row["dimension"], row["ranks"], row["factor"]) for row in rows)
-        return [[_edit(one, *key) for one in self.steps] for key in keys]
+        return [[one.named(*key) for one in self.steps] for key in keys]
 
     def _period(self, times: Sequence[Times]) -> int:
         return self.work.period_ns(self.work.replay(times))
-
-
-def _edit(
-    step: WhatIf, name: str, rank: int | None, dimension: str | None, ranks: str | None, factor: float | None
-) -> Edit:
-    if factor is not None and dimension is not None:
-        return step.faster(dimension, factor)
-    return step.named(name, rank, dimension, ranks)

@@ -388,13 +388,15 @@ class WhatIf:
             factor=factor,
         )
 
-    def named(self, name: str, rank: int | None, dimension: str | None, ranks: str | None) -> Edit:
-        """The edit that a row of table ``what_if`` names, but for those with a factor."""
+    def named(
+        self, name: str, rank: int | None, dimension: str | None, ranks: str | None, factor: float | None = None
+    ) -> Edit:
+        """The edit that a row of table ``what_if`` names."""
         if ranks is not None:
             members = unspanned(ranks)
             return self.fix_links(members) if name == "fix_links" else self.fix_ranks(name, members)
         if dimension is not None:
-            return self.hide(dimension)
+            return self.hide(dimension) if factor is None else self.faster(dimension, factor)
         if rank is not None:
             edits = {"fix_rank": self.fix_rank, "fix_gpu": self.fix_gpu, "fix_link": self.fix_link}
             return {**edits, "host_free": self.host_free, "no_pauses": self.no_pauses}[name](rank)
