@@ -157,41 +157,40 @@ def _steady(iterations: Sequence[StoredIteration], wanted: Wanted) -> dict[str, 
     from traceviz_dag.pipeline.causes import steady_steps
 
     rows: list[dict[str, Any]] = []
-    reason, period = None, "no steady period"
+    whole: list[str] = []
+    refused: list[str] = []
+    period = "no steady period"
     try:
         steps = steady_steps(iterations)
-        steady = steps.steady
-        first, last = steps.numbers
+        steady, (first, last) = steps.steady, steps.numbers
         period = (
             f"steady period {milliseconds(steady.period_ns)} ms, from the end of step {first} to that of step {last}"
         )
         if wanted:
             _check_ranks(iterations[-1], wanted)
             each = [wanted.edits(one, iterations[-1].sets_of_ranks) for one in steady.steps]
-            single = [list(edits) for edits in zip(*each, strict=True)]
+            single = list(zip(*each, strict=True))
             choices = [[[edit] for edit in edits] for edits in single] + ([each] if len(single) > 1 else [])
         else:
             stored = [row for one in iterations for row in one.table("what_if").to_pylist()]
-            reason = next((row["refusal"] for row in stored if row["refusal"] and row["edit"] is None), None)
+            whole = [row["refusal"] for row in stored if row["refusal"] is not None and row["edit"] is None]
+            refused = [row["refusal"] for row in stored if row["refusal"] is not None]
             usual = steady.usual(row for row in stored if row["refusal"] is None)
             choices = [[[edit] for edit in edits] for edits in usual]
-        refused = None if wanted else next((row["refusal"] for row in stored if row["refusal"]), None)
         for choice in choices:
             try:
                 found = steady.predict(choice)
             except NoEvidenceError as error:
-                refused = refused or str(error)
+                refused.append(str(error))
                 continue
             if wanted or found.undecided is None:
                 rows.append(found.as_row())
             else:
-                refused = refused or found.undecided
-        reason = reason or (refused if wanted or not rows else None)
+                refused.append(found.undecided)
     except NoEvidenceError as error:
-        reason = str(error)
-    told = over_steps(rows)
-    for row in told:
-        row["steps"] = len(steps.ranked)
+        whole = [str(error)]
+    reason = next(iter([*whole, *(refused if wanted or not rows else [])]), None)
+    told = [{**row, "steps": len(steps.ranked)} for row in over_steps(rows)]
     return {**place_of_all(iterations), "certain": reason is None, "reason": reason, "of": period, "rows": told}
 
 
