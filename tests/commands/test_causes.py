@@ -333,6 +333,17 @@ def test_records_give_the_published_slowdown_and_the_text_says_the_same(records)
     assert f"were as it was: the first 20 of {len(answer['data_parallel_ranks'])}" in output
 
 
+def test_waits_of_records_are_charged_to_first_causes_in_text_and_json_alike(records):
+    code, output, _ = ask("waits", "--records", records, "--json")
+    answer = json.loads(output)
+    assert code == 0 and answer["steps"] == 43 and answer["waited_ns"] == sum(row["cost_ns"] for row in answer["costs"])
+    code, output, _ = ask("waits", "--records", records)
+    first = answer["costs"][0]
+    assert code == 0 and f"waited {answer['waited_ns'] / 1e6:,.3f} ms" in output
+    shown = [f"{first[name] / 1e6:,.3f}" for name in ("cost_ns", "direct_ns", "passed_on_ns", "gain_ns")]
+    assert next(line.split() for line in output.splitlines() if "computation" in line)[4:] == shown[1:]
+
+
 def test_edits_of_records_are_rows_as_those_of_traces(records):
     code, output, _ = ask("what-if", "--records", records, "--fix-rank", 66, "--hide", "pp", "--json")
     answer = json.loads(output)
@@ -403,5 +414,7 @@ def test_records_of_which_a_step_lacks_operations_are_partial_everywhere(records
     assert answer["faults"] and answer["faults"][0] in line
     code, output, line = ask("critical-path", "--records", records)
     assert code == 2 and "· PARTIAL · 42 steps" in output and answer["faults"][0] in line
+    code, output, line = ask("waits", "--records", records)
+    assert code == 2 and "· PARTIAL · ranks waited" in output and "1 of 43 steps were left out" in line
     code, output, line = ask("what-if", "--records", records)
     assert code == 2 and "· PARTIAL · step" in output and "1 of 43 steps were left out" in line

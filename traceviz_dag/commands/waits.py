@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import typer
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
 from traceviz_dag.analyze.findings.verdict import RELATIONS
-from traceviz_dag.analyze.wording import activity, capitals, numbered
+from traceviz_dag.analyze.wording import activity, capitals, counted, numbered
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
+    RecordsOption,
     RulesOption,
     RunOption,
     blame_statement,
@@ -22,10 +25,13 @@ from traceviz_dag.commands.common.across import (
     end_untold,
     place,
     print_lead,
+    refuse_both,
     slow_statements,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, print_wrapped
+from traceviz_dag.commands.common.records import naming, work_at
+from traceviz_dag.errors import IncompleteError
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.across_ranks import StoredIteration
@@ -35,6 +41,7 @@ def waits(
     path: PathArgument = None,
     run: RunOption = None,
     iteration: IterationOption = None,
+    records: RecordsOption = None,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -46,6 +53,10 @@ def waits(
     up to all waits. The exit code is 2 if not every communication has a certain wait: matched with nobody, or not
     wholly, or known neither from solved clocks nor from durations.
     """
+    if records is not None:
+        refuse_both(path, run, iteration)
+        _of_records(records, json)
+        return
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = [_answer(each) for each in iterations]
         if json:
@@ -166,17 +177,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
     )
     # A chain ends where a rank was not captured.
     whose = "the ranks read" if iteration.completeness.mark else "all ranks"
-    print_table(
-        f"First causes of waits, through chains; cost: waits of {whose}, gain: saved by fixing the rank or its links",
-        ["rank", "cause", "cost ms", "of all waits", "direct ms", "passed on ms", "gain ms"],
-        [
-            [
-                *(row["rank"], row["cause"], milliseconds(row["cost_ns"]), percent(row["cost_share"])),
-                *(milliseconds(row[name]) for name in ("direct_ns", "passed_on_ns", "gain_ns")),
-            ]
-            for row in answer["costs"]
-        ],
-    )
+    _print_costs(f"cost: waits of {whose}, gain: saved by fixing the rank or its links", answer["costs"])
     print_table(
         "Communication by dimension, sums over the kernels whose waits are known, ms",
         ["dimension", "kernels", "hidden wait", "exposed wait", "hidden transfer", "exposed transfer"],
@@ -207,6 +208,47 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
             for row in answer["matrix"]
         ],
     )
+
+
+def _print_costs(meaning: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    print_table(
+        f"First causes of waits, through chains; {meaning}",
+        ["rank", "cause", "cost ms", "of all waits", "direct ms", "passed on ms", "gain ms"],
+        [
+            [
+                *(row["rank"], row["cause"], milliseconds(row["cost_ns"]), percent(row["cost_share"])),
+                *(milliseconds(row[name]) for name in ("direct_ns", "passed_on_ns", "gain_ns")),
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _of_records(path: Path, json: bool) -> None:
+    """What caused the waits of a job's recorded operations.
+
+    Raises:
+        BadInputError: the file or its meta file cannot be read.
+        NoEvidenceError: no step has all its operations.
+        IncompleteError: at the end, where rows or steps were left out.
+    """
+    from traceviz_dag.analyze.causes.records_delays import records_costs
+
+    work, faults = work_at(path)
+    with naming(path):
+        rows, steps_ns = records_costs(work)
+    waited = sum(row["cost_ns"] for row in rows)
+    answer = {"records": path.name, "steps": len(steps_ns), "steps_ns": sum(steps_ns), "waited_ns": waited}
+    if json:
+        print_json({**answer, "costs": rows, "partial": bool(faults), "faults": faults})
+    else:
+        typer.echo(
+            f"\n{path.name} · {'PARTIAL · ' * bool(faults)}ranks waited {milliseconds(waited)} ms for one another, all "
+            f"together, in {counted(len(steps_ns), 'step', 'steps')} of {milliseconds(sum(steps_ns))} ms"
+        )
+        _print_costs("cost: waits of all ranks, gain: saved by fixing the rank, over all steps", rows)
+    if faults:
+        raise IncompleteError("; ".join(faults))
 
 
 def _blamed(answer: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
+from traceviz_dag.analyze.causes.records_delays import records_costs
 from traceviz_dag.analyze.causes.records_work import records_work
 from traceviz_dag.analyze.causes.slowdowns import slowdowns
 from traceviz_dag.commands.main import app
@@ -169,3 +170,25 @@ def test_the_meta_file_is_found_beside_a_copy(tmp_path, shared_data):
         shutil.copy(shared_data / "straggler_analysis" / name, tmp_path / name)
     records = read_pipeline_records(tmp_path / "trace-SE.parquet")
     assert (records.data_parallel, records.stages, records.rows.num_rows) == (32, 2, 107_328)
+
+
+def test_waits_of_a_real_job_are_charged_to_the_nanosecond(shared_data):
+    work = records_work(read_pipeline_records(shared_data / "straggler_analysis" / "trace-SE.parquet"))
+    rows, steps = records_costs(work)
+    latest: dict[int, int] = {}
+    members = [
+        (join, start) for join, start in zip(work.join.tolist(), work.start_ns.tolist(), strict=True) if join >= 0
+    ]
+    for join, start in members:
+        latest[join] = max(latest.get(join, start), start)
+    assert sum(row["cost_ns"] for row in rows) == sum(latest[join] - start for join, start in members)
+    assert sum(row["cost_ns"] for row in rows if row["stage"] == 1) > 0.87 * sum(row["cost_ns"] for row in rows)
+    assert len(steps) == 43 and rows[0]["rank"] == 66 and 0 < rows[0]["gain_ns"] < rows[0]["cost_ns"]
+
+
+def test_the_waits_of_a_small_job_cost_what_its_slow_rank_takes_longer(tmp_path):
+    rows, _ = records_costs(records_work(read_pipeline_records(_write(tmp_path, _job(slow=(1, 1), forward=0.03)))))
+    assert sum(row["cost_ns"] for row in rows if row["rank"] == 3) > 0.8 * sum(row["cost_ns"] for row in rows)
+    assert (
+        rows[0]["rank"] == 3 and rows[0]["gain_ns"] > 0 and not any(row["gain_ns"] for row in rows if row["rank"] != 3)
+    )

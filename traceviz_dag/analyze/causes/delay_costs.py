@@ -15,7 +15,7 @@ gains less.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
@@ -73,7 +73,11 @@ class DelayCosts:
 
 def delay_costs(step: StepWork, times: Sequence[Times]) -> DelayCosts:
     """Charge the waits of a step, as it was measured or with other times."""
-    stations = _stations(step, times)
+    return charged(_stations(step, times), len(step.ranks))
+
+
+def charged(stations: Stations, ranks: int) -> DelayCosts:
+    """Charge the waits at all stations of a number of ranks."""
     excess, held = _excess(stations)
     known = stations.late != NONE
     own = np.where(known, stations.wait_ns, 0)
@@ -86,7 +90,6 @@ def delay_costs(step: StepWork, times: Sequence[Times]) -> DelayCosts:
     for low, high in pairwise(bounds.tolist()):
         here = order[low:high]
         charge.hand_on(here[known[here] & (passed[here] > 0)], passed, passed)
-    ranks = len(step.ranks)
     direct, passed_on = np.zeros((2, ranks + 1, len(DELAYS)), np.int64)
     for target, amount in ((direct, own), (passed_on, passed)):
         np.add.at(target, stations.late_rank[known], charge.shares(np.flatnonzero(known), amount))
@@ -162,7 +165,7 @@ def _part(amount: Int64, part: Int64, total: Int64) -> Int64:
     return np.asarray(times * part + (exact * part // total).astype(np.int64), dtype=np.int64)
 
 
-def _excess(stations: _Stations) -> tuple[Int64, _Held]:
+def _excess(stations: Stations) -> tuple[Int64, _Held]:
     """What each late rank did longer since it and who waits for it last met, by kind; and its waits since."""
     mine, theirs = stations.before.copy(), stations.late_before.copy()
     of, station, length = [], [], []
@@ -201,7 +204,7 @@ def _excess(stations: _Stations) -> tuple[Int64, _Held]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stations:
+class Stations:
     """Kernels that wait for other ranks; one entry each.
 
     Attributes:
@@ -239,37 +242,82 @@ class _Stations:
         return result
 
 
-def _stations(step: StepWork, times: Sequence[Times]) -> _Stations:
+def _stations(step: StepWork, times: Sequence[Times]) -> Stations:
     durations, lags = step.weights(times)
     ends = step.graph.ends(durations, lags)
-    binding, waited_for = step.graph.binding(ends, lags), step.waited_for
+    binding = step.graph.binding(ends, lags)
     # Of thousands of ranks they are large, and what follows is largest.
     del durations, lags
-    level = step.graph.level
-    kernel, arrival, meetings = _joined(step)
-    meeting_of = waited_for[binding[kernel]]
+    parent = parents(step.waited_for, binding)
+    return stations_of(
+        Replayed(step.graph.level, ends, step.waited_for, binding, parent),
+        lambda nodes: np.asarray(np.searchsorted(step.base, nodes, side="right") - 1, dtype=np.int64),
+        *_joined(step),
+        _pieces(step, times, ends, binding, parent),
+        int(step.base[-1]),
+        step.members.partial,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A graph that was replayed; per node, but ``waited_for``, which is per edge as given.
+
+    Attributes:
+        level, ends, waited_for, binding: as of ``Graph``. parent: what it rests on; ``NONE`` for nothing.
+    """
+
+    level: Int64
+    ends: Int64
+    waited_for: Int64
+    binding: Int64
+    parent: Int64
+
+
+def parents(waited_for: Int64, binding: Int64) -> Int64:
+    """Per node, the one that it started by; ``NONE`` for nothing."""
+    return np.where(binding == NO_EDGE, NONE, waited_for[np.where(binding == NO_EDGE, 0, binding)])
+
+
+def stations_of(
+    replayed: Replayed,
+    place_of: Callable[[Int64], Int64],
+    kernel: Int64,
+    arrival: Int64,
+    meetings: Int64,
+    pieces: Int64,
+    first_meeting: int,
+    partial: Bool | None = None,
+) -> Stations:
+    """The stations of a graph.
+
+    Args:
+        place_of: nodes → places of their ranks. kernel, arrival: nodes of what meets others, and of its arrival.
+        meetings: as of ``Stations``; the node of the first is ``first_meeting``. partial: as of ``Members``.
+        pieces: per node, what its rank did since what it rests on, by kind; filled up here.
+    """
+    ends = replayed.ends
+    meeting_of = replayed.waited_for[replayed.binding[kernel]]
     ready = ends[meeting_of]
-    parent = np.where(binding == NO_EDGE, NONE, waited_for[np.where(binding == NO_EDGE, 0, binding)])
-    parent[kernel] = arrival
-    pieces = _pieces(step, times, ends, binding, parent)
+    replayed.parent[kernel] = arrival
     pieces[kernel, _COMMUNICATION] = ends[kernel] - ready
     pieces[kernel, _WAIT] = ready - ends[arrival]
-    last = np.full(step.graph.nodes, NONE)
+    last = np.full(len(ends), NONE)
     last[kernel] = np.arange(len(kernel))
-    _sum_up(parent, level, pieces, last)
-    late = waited_for[binding[meeting_of]]
-    if step.members.partial is not None:
-        late = np.where(step.members.partial[meeting_of - step.base[-1]], NONE, late)
-    return _Stations(
-        np.searchsorted(step.base, kernel, side="right") - 1,
-        level[meeting_of],
+    _sum_up(replayed.parent, replayed.level, pieces, last)
+    late = replayed.waited_for[replayed.binding[meeting_of]]
+    if partial is not None:
+        late = np.where(partial[meeting_of - first_meeting], NONE, late)
+    return Stations(
+        place_of(kernel),
+        replayed.level[meeting_of],
         ends[arrival],
         ready - ends[arrival],
         last[arrival],
         meetings,
-        ends[step.base[-1] :],
+        ends[first_meeting:],
         late,
-        np.searchsorted(step.base, late, side="right") - 1,
+        place_of(late),
         last[late],
         pieces[late],
         pieces[arrival],
@@ -354,13 +402,21 @@ def delay_costs_table(step: StepWork, times: Sequence[Times], stages: Sequence[i
     Args:
         stages: stage of each rank, ``MISSING`` where unknown. number: of the ProfilerStep; ``MISSING`` for none.
     """
-    costs = delay_costs(step, times)
+    return costs_table(delay_costs(step, times), step.ranks, stages, number)
+
+
+def costs_table(costs: DelayCosts, ranks: Sequence[int], stages: Sequence[int], number: int) -> pa.Table:
+    """Costs as the table ``delay_costs``.
+
+    Args:
+        ranks: their numbers. stages, number: as ``delay_costs_table`` takes them.
+    """
     place, cause = np.nonzero(costs.direct_ns + costs.passed_on_ns)
     direct, passed_on = costs.direct_ns[place, cause], costs.passed_on_ns[place, cause]
     return DELAY_COSTS.from_columns(
         {
             "step": nullable(np.full(len(place), number)),
-            "rank": nullable(np.array([*step.ranks, MISSING], np.int64)[place]),
+            "rank": nullable(np.array([*ranks, MISSING], np.int64)[place]),
             "stage": nullable(np.array([*stages, MISSING], np.int64)[place]),
             "cause": [DELAYS[code].value for code in cause.tolist()],
             "cost_ns": direct + passed_on,

@@ -32,8 +32,12 @@ _WORTH_NS = 1_000_000
 """A time that usually passes before an operation is worth explaining from here on."""
 
 
-def with_inferred_waits(work: RecordsWork) -> RecordsWork:
-    """The work with the waits that hold; its lags are what these leave unexplained."""
+def with_inferred_waits(work: RecordsWork, barriers: bool = True) -> RecordsWork:
+    """The work with the waits that hold; its lags are what these leave unexplained.
+
+    Args:
+        barriers: with those for all ranks of a stage; without them no rank waits for another but in a join.
+    """
     ends = replayed_ends(work, work.own_ns)
     waiting, waited_for, waits = [work.waiting], [work.waited_for], [work.waits]
     for later, earlier in _exchanges(work, ends):
@@ -42,7 +46,7 @@ def with_inferred_waits(work: RecordsWork) -> RecordsWork:
         waited_for.append(earlier)
         waits.append(later)
     opened, nodes = [ends], work.graph.nodes
-    for operations, steps, sources, source_steps in _barriers(work, ends):
+    for operations, steps, sources, source_steps in _barriers(work, ends) if barriers else ():
         ready = np.full(int(source_steps.max()) + 1, np.iinfo(np.int64).min)
         np.maximum.at(ready, source_steps, ends[sources])
         opened.append(ready)
