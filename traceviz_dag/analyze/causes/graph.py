@@ -20,8 +20,11 @@ import numpy.typing as npt
 from traceviz_dag.arrays import Int64, ranges
 from traceviz_dag.errors import NoEvidenceError
 
-Times = TypeVar("Times", npt.NDArray[np.int64], npt.NDArray[np.float64])
+AnyTimes = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 """Durations and ends in one unit; integers stay exact."""
+
+Times = TypeVar("Times", npt.NDArray[np.int64], npt.NDArray[np.float64], AnyTimes)
+"""The same, where what comes out is what went in."""
 
 NO_EDGE = -1
 """Instead of a binding edge, for a node that waits for nothing."""

@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from traceviz_dag.analyze.causes.graph import AnyTimes
 from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.analyze.pipelines.replay import Durations, Structure, replay, stage_spans, structure_of
+from traceviz_dag.analyze.pipelines.replay import Structure, replay, stage_spans, structure_of
 from traceviz_dag.analyze.pipelines.work_items import BACKWARD, COMBINED, FORWARD, WorkItems, work_items
 from traceviz_dag.arrays import Int64
 from traceviz_dag.classify.topology.types import Topology
@@ -171,7 +172,7 @@ def _replays(structure: Structure, pipelines: list[_Pipeline]) -> list[_Replays]
     total = actual.sum(axis=0)
     scale = math.lcm(*np.bincount(kind).tolist(), *np.bincount(own).tolist())
     fits = int(total.max()) * scale < np.iinfo(np.int64).max
-    durations: Durations = actual if fits else actual.astype(np.float64)
+    durations: AnyTimes = actual if fits else actual.astype(np.float64)
     cases = np.concatenate([_means(durations, kind, scale), _means(durations, own, scale), durations * scale], axis=1)
     spans = stage_spans(structure, *replay(structure, cases))
     count, stages = len(pipelines), len(spans)
@@ -197,12 +198,12 @@ def _classes(pipeline: _Pipeline) -> tuple[Int64, Int64]:
     return number_groups(kind)[1].astype(np.int64), number_groups(stage, kind, *chunks)[1].astype(np.int64)
 
 
-def _means(durations: Durations, group: Int64, scale: int) -> Durations:
+def _means(durations: AnyTimes, group: Int64, scale: int) -> AnyTimes:
     """For each item the mean of its group, times ``scale``, which all counts divide."""
     sums = np.zeros((int(group.max()) + 1, durations.shape[1]), dtype=durations.dtype)
     np.add.at(sums, group, durations)
     factors = np.array([scale // count for count in np.bincount(group).tolist()], dtype=durations.dtype)
-    means: Durations = np.multiply(sums, factors[:, None])[group]
+    means: AnyTimes = np.multiply(sums, factors[:, None])[group]
     return means
 
 

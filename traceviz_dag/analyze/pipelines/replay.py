@@ -2,7 +2,7 @@
 
 An item starts when the one before it on its stage has ended and its input is there: a forward step that of the virtual
 stage before, a backward step that of the virtual stage after, the last one its own forward step. Pipelines of equal
-structure are replayed together, and so are several sets of durations; the loop is over the items of one pipeline.
+structure are replayed together, and so are several sets of durations.
 """
 
 from __future__ import annotations
@@ -11,14 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from traceviz_dag.analyze.causes.graph import AnyTimes, CircleError, Graph, graph_of
 from traceviz_dag.analyze.pipelines.work_items import BACKWARD, FORWARD, WorkItems
 from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
-
-Durations = npt.NDArray[np.int64] | npt.NDArray[np.float64]
-"""In any unit; integers keep what is computed of them exact."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +23,11 @@ class Structure:
     """The items of one pipeline and what each waits for; items are numbered stage by stage in the order of work.
 
     Attributes:
-        order: items in an order in which each comes after what it waits for.
-        waits_for: per item, up to three items: the one before on its stage, and its inputs; -1 for none.
+        graph: an item waits for the one before it on its stage, and for its inputs.
         stage: per item.
     """
 
-    order: tuple[int, ...]
-    waits_for: Int64
+    graph: Graph
     stage: Int64
 
 
@@ -57,9 +52,9 @@ def structure_of(stages: Sequence[WorkItems], chunks: int) -> Structure | None:
                     return None
                 makers[key] = offset + place
         offset += len(items)
-    waits_for = np.full((offset, 3), -1, dtype=np.int64)
     of_stage = np.repeat(np.arange(count), [len(items) for items in stages])
-    waits_for[1:, 0] = np.where(of_stage[1:] == of_stage[:-1], np.arange(offset - 1), -1)
+    follows = np.flatnonzero(of_stage[1:] == of_stage[:-1])
+    edges = list(zip((follows + 1).tolist(), follows.tolist(), strict=True))
     for (direction, virtual, microbatch), item in makers.items():
         source = _source(direction, virtual, last)
         if source is None:
@@ -67,29 +62,26 @@ def structure_of(stages: Sequence[WorkItems], chunks: int) -> Structure | None:
         maker = makers.get((*source, microbatch))
         if maker is None:
             return None
-        waits_for[item, 1 + direction] = -1 if maker == item else maker
-    order = _topological(waits_for)
-    return None if order is None else Structure(order, waits_for, of_stage)
+        if maker != item:
+            edges.append((item, maker))
+    waiting, waited_for = np.array(edges, np.int64).reshape(-1, 2).T
+    try:
+        return Structure(graph_of(offset, waiting, waited_for), of_stage)
+    except CircleError:
+        return None
 
 
-def replay(structure: Structure, durations: Durations) -> tuple[Durations, Durations]:
+def replay(structure: Structure, durations: AnyTimes) -> tuple[AnyTimes, AnyTimes]:
     """Start and end of every item, from 0.
 
     Args:
         durations: items × cases; cases are pipelines and sets of durations.
     """
-    starts, ends = np.zeros_like(durations), np.zeros_like(durations)
-    waits_for = structure.waits_for.tolist()
-    for item in structure.order:
-        begin = starts[item]
-        for other in waits_for[item]:
-            if other >= 0:
-                np.maximum(begin, ends[other], out=begin)
-        np.add(begin, durations[item], out=ends[item])
-    return starts, ends
+    ends = structure.graph.ends(durations)
+    return ends - durations, ends
 
 
-def stage_spans(structure: Structure, starts: Durations, ends: Durations) -> Durations:
+def stage_spans(structure: Structure, starts: AnyTimes, ends: AnyTimes) -> AnyTimes:
     """First start to last end of each stage: stages × cases."""
     edges = np.flatnonzero(np.diff(structure.stage, prepend=-1))
     return np.maximum.reduceat(ends, edges, axis=0) - np.minimum.reduceat(starts, edges, axis=0)
@@ -107,23 +99,3 @@ def _source(direction: int, virtual: int, last: int) -> tuple[int, int] | None:
     if direction == FORWARD:
         return None if virtual == 0 else (FORWARD, virtual - 1)
     return (FORWARD, last) if virtual == last else (BACKWARD, virtual + 1)
-
-
-def _topological(waits_for: Int64) -> tuple[int, ...] | None:
-    """An order in which each item comes after what it waits for; None where there is a circle."""
-    users: list[list[int]] = [[] for _ in waits_for]
-    missing = (waits_for >= 0).sum(axis=1).tolist()
-    for item, others in enumerate(waits_for.tolist()):
-        for other in others:
-            if other >= 0:
-                users[other].append(item)
-    ready = [item for item, count in enumerate(missing) if not count]
-    order: list[int] = []
-    while ready:
-        item = ready.pop()
-        order.append(item)
-        for user in users[item]:
-            missing[user] -= 1
-            if not missing[user]:
-                ready.append(user)
-    return tuple(order) if len(order) == len(waits_for) else None
