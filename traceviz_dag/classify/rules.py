@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase, translate
 from functools import cache, lru_cache
@@ -23,6 +23,9 @@ from traceviz_dag.vocabulary import Dimension, Kind, Phase
 ROW_KINDS = {"cpu_op": CPU_OP, "python_function": PYTHON_FUNCTION, "user_annotation": USER_ANNOTATION}
 OPENS = ("forward_step", "backward_step", "combined_step", "schedule")
 KERNEL_OPENS = ("optimizer",)
+
+_KEPT_NAMES, _LONGEST_KEPT = 1 << 14, 1000
+"""So many names, of so many characters at most, are matched once: those of a job's ranks are nearly all the same."""
 
 _LINE_NUMBER = re.compile(r"\(\d+\): ")
 
@@ -150,7 +153,7 @@ class Rules:
             for index, rule in enumerate(self.frames)
             if row_kind in {ROW_KINDS[kind] for kind in rule.on} and (outermost or not rule.outermost)
         ]
-        return _first_match([without_line_number(name) for name in names], applicable)
+        return _first_match(names, applicable, without_line_number)
 
     def match_kernels(self, names: Sequence[str]) -> list[int]:
         """For each kernel name the index of the first kernel rule that matches, or -1."""
@@ -189,23 +192,32 @@ def _built_in() -> tuple[tuple[FrameRule, ...], tuple[KernelRule, ...], tuple[Gr
     return tuple(frames), tuple(kernels), tuple(groups)
 
 
-def _first_match(names: Iterable[str], rules: Iterable[tuple[int, tuple[str, ...]]]) -> list[int]:
-    """For each name the number of the first rule that matches, or -1."""
-    expression = _alternation(tuple(rules))
-    if expression is None:
-        return [-1 for _ in names]
-    matches = (expression.match(name) for name in names)
-    return [-1 if match is None else int(str(match.lastgroup)[1:]) for match in matches]
+def _first_match(
+    names: Iterable[str], rules: Iterable[tuple[int, tuple[str, ...]]], told: Callable[[str], str] = str
+) -> list[int]:
+    """For each name the number of the first rule that matches what is told of it, or -1."""
+    first = _first_of(tuple(rules), told)
+    return [first(name) for name in names]
 
 
 @lru_cache(maxsize=64)
-def _alternation(rules: tuple[tuple[int, tuple[str, ...]], ...]) -> re.Pattern[str] | None:
-    """A group per rule: the first rule in order wins, in one pass of the regex engine; None without rules."""
-    if not rules:
-        return None
-    return re.compile(
-        "|".join(f"(?P<r{index}>{'|'.join(translate(pattern) for pattern in patterns)})" for index, patterns in rules)
-    )
+def _first_of(rules: tuple[tuple[int, tuple[str, ...]], ...], told: Callable[[str], str]) -> Callable[[str], int]:
+    """A name → the number of the first rule that matches, in one pass of the regex engine, a group per rule; or -1."""
+    groups = [f"(?P<r{index}>{'|'.join(translate(pattern) for pattern in patterns)})" for index, patterns in rules]
+    # Without rules, what matches nothing.
+    expression = re.compile("|".join(groups) or r"(?!)")
+    kept: dict[str, int] = {}
+
+    def first(name: str) -> int:
+        number = kept.get(name)
+        if number is None:
+            match = expression.match(told(name))
+            number = -1 if match is None else int(str(match.lastgroup)[1:])
+            if len(name) <= _LONGEST_KEPT and len(kept) < _KEPT_NAMES:
+                kept[name] = number
+        return number
+
+    return first
 
 
 def _by_collective(collectives: Iterable[tuple[str, Dimension]], name: str) -> Dimension | None:
