@@ -1,8 +1,9 @@
 """Do some ranks of a job say what all of them say?
 
-Run: ``python -m benchmarks.samples --jobs 20``. Each job is drawn, with a fault or healthy, simulated and analysed
-whole, and again from each kind of sample: one rank of each stage, one pipeline, one node, one replica, one
-data-parallel group, three ranks at random. A sample contradicts the whole where
+Run: ``python -m benchmarks.samples --jobs 16 --large 1`` (an hour on two busy cores). Each job, of 64 to 128 ranks or
+of 1,024, is drawn, with a fault or healthy, simulated and analysed whole, and again from each kind of sample: one rank
+of each stage, one pipeline, one node, one replica, one data-parallel group, three ranks at random. A sample contradicts
+the whole where
 
 - the overlap of a rank differs by a nanosecond,
 - a fault leads its findings that neither the job has nor the whole's findings name,
@@ -35,12 +36,15 @@ from traceviz_dag.spans import spanned, unspanned
 
 _SMALL = JobSettings(iterations=1, layers=4, microbatches=4, balanced_router=True)
 LAYOUTS = {
-    "tp2 pp4 dp4": replace(_SMALL, tp=2, pp=4, dp=4, layers=8, microbatches=8),
-    "pp4 dp8 on nodes of 4": replace(_SMALL, pp=4, dp=8, node_size=4, layers=8, microbatches=8),
-    "tp4 pp2 dp4": replace(_SMALL, tp=4, pp=2, dp=4),
-    "tp2 pp2 vpp2 dp8": replace(_SMALL, tp=2, pp=2, vpp=2, dp=8, layers=8),
-    "ep4 pp2 dp8": replace(_SMALL, ep=4, pp=2, dp=8, microbatches=2),
+    "tp2 pp4 dp8": replace(_SMALL, tp=2, pp=4, dp=8, layers=8, microbatches=8),
+    "pp4 dp16 on nodes of 4": replace(_SMALL, pp=4, dp=16, node_size=4, layers=8, microbatches=8),
+    "tp4 pp2 dp8": replace(_SMALL, tp=4, pp=2, dp=8),
+    "tp2 pp2 vpp2 dp16": replace(_SMALL, tp=2, pp=2, vpp=2, dp=16, layers=8),
+    "ep4 pp2 dp32": replace(_SMALL, ep=4, pp=2, dp=32, microbatches=2),
     "tp8 pp2 dp4": replace(_SMALL, tp=8, pp=2, dp=4),
+}
+LARGE = {
+    "tp8 pp8 dp16": replace(_SMALL, tp=8, pp=8, dp=16, layers=8, microbatches=8),
 }
 _OVERLAP_SQL = """
 SELECT rank, window_start_ns, window_end_ns, compute_ns, communication_ns, hidden_ns, exposed_ns, busy_ns, idle_ns
@@ -130,10 +134,10 @@ def contradictions(job: Job, whole: Said, sample: Said) -> Iterator[str]:
             yield f"{edit} gains {low} to {high} ns, of the whole {known[0]}"
 
 
-def one_job(seed: int) -> tuple[str, dict[str, list[str]], int]:
+def one_job(seed: int, layouts: Mapping[str, JobSettings] = LAYOUTS) -> tuple[str, dict[str, list[str]], int]:
     """The job of a seed: its name, kind of sample → contradictions, and how many samples name a fault."""
     draw = random.Random(seed)
-    job = drawn_fault(draw, LAYOUTS, seed)
+    job = drawn_fault(draw, layouts, seed)
     whole, found, named = said(job.settings), {}, 0
     for kind, ranks in samples(job.settings, draw).items():
         sample = said(replace(job.settings, edges=Edges(captured_ranks=spanned(ranks))))
@@ -146,13 +150,15 @@ def main() -> None:
     """Draw jobs, and compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=20)
+    parser.add_argument("--large", type=int, default=0, help="jobs of 1,024 ranks beside those")
     parser.add_argument("--first-seed", type=int, default=44_000)
     parser.add_argument("--workers", type=int, default=2)
     given = parser.parse_args()
-    seeds = range(given.first_seed, given.first_seed + given.jobs)
+    seeds = range(given.first_seed, given.first_seed + given.jobs + given.large)
+    layouts = [LARGE] * given.large + [LAYOUTS] * given.jobs
     pairs, wrong, kinds, by_name = 0, 0, Counter[str](), 0
     with ProcessPoolExecutor(given.workers) as pool:
-        for name, found, named in pool.map(one_job, seeds):
+        for name, found, named in pool.map(one_job, seeds, layouts):
             against = {kind: lines for kind, lines in found.items() if lines}
             pairs, wrong, by_name = pairs + len(found), wrong + len(against), by_name + named
             print(f"{'ok   ' if not against else 'WRONG'} {name}; {named} of {len(found)} samples name it", flush=True)
