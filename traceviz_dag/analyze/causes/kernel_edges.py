@@ -205,7 +205,9 @@ def _exits_by_calls(
     at_once, used = awaited_at_once(kernels, sides.apart, calls, klass)
     if side_by_side(kernels):
         of_item = kernels.microbatch[at_once.waited_for] != MISSING
+        # Calls hand the chain over between its streams, too, so how many there are shows nothing.
         at_once = together(at_once.only(~of_item), _since_calls(kernels, at_once.only(of_item), all_calls))
+        return at_once, calls.only(~used)
     calls, open_ = calls.only(~used), closing[~np.isin(closing, at_once.waited_for)]
     # Inside a step nothing needs its reduced gradients.
     useless = sides.computes & ~at_ends_of_steps(kernels, sides)
