@@ -26,12 +26,13 @@ import pyarrow.parquet as pq
 
 from benchmarks.accuracy_page import paragraph, write_waits
 from traceviz_dag.analyze.causes.graph import graph_of
-from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
+from traceviz_dag.analyze.causes.rank_kernels import RankKernels
+from traceviz_dag.analyze.causes.rank_work import EdgeKind, RankWork
 from traceviz_dag.arrays import Int64
 from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
 from traceviz_dag.pipeline.causes import ranked_steps
 from traceviz_dag.simulate import JobSettings, simulate
-from traceviz_dag.simulate.settings import ContextExchange, Dispatcher, Era, Graphs, Recompute
+from traceviz_dag.simulate.settings import ContextExchange, Dispatcher, Era, Graphs, Offload, Recompute
 
 Edge = tuple[int, int]
 """Places of the kernel that waits and of the one that it waits for."""
@@ -47,10 +48,10 @@ class Score:
     """True edges found, and found edges that are true.
 
     Attributes:
-        true, found: per kind of the truth, how many edges there are, and how many the graph has, itself or by others
-            that imply them.
-        claimed, right: how many edges the graph has by evidence, and how many of these the truth implies.
-        missed, wrong: kind or evidence, and the names of the two kernels.
+        true, found: per kind, how many edges the truth has, and how many the graph has, itself or by others that imply
+            them.
+        claimed, right: per kind, how many edges the graph has, and how many of these the truth implies.
+        missed, wrong: kind, and the names of the two kernels.
         open: communications and calls of which nothing shows what they are for.
     """
 
@@ -113,13 +114,13 @@ def reach_of_truth(work: RankWork, edges: Iterable[Edge]) -> Int64:
     return reach
 
 
-def claimed_edges(work: RankWork) -> Iterator[tuple[int, int, str]]:
-    """Kernel that waits, kernel waited for, evidence."""
+def claimed_edges(work: RankWork) -> Iterator[Edge]:
+    """The graph's edges between streams."""
     last = last_of(work)
     for edge in np.flatnonzero(work.kind == EdgeKind.EVENT).tolist():
         node = int(work.waiting[edge])
         waiting = work.joined[node - work.segments] if node >= work.segments else work.first[node]
-        yield int(waiting), int(last[work.waited_for[edge]]), EVIDENCES[work.evidence[edge]]
+        yield int(waiting), int(last[work.waited_for[edge]])
 
 
 def score(iteration: StoredIteration, truth: Path, into: Score) -> None:
@@ -133,26 +134,33 @@ def score(iteration: StoredIteration, truth: Path, into: Score) -> None:
             number, names = _numbers(iteration, rank, work)
             true = [
                 (number.get((row["waiting"], row["waiting_graph_node"])),
-                 number.get((row["waited_for"], row["waited_for_graph_node"])), row["kind"])
+                 number.get((row["waited_for"], row["waited_for_graph_node"])))
                 for row in rows.get(rank, ())
             ]  # fmt: skip
-            known = [(a, b, kind) for a, b, kind in true if a is not None and b is not None]
-            mine = reach_of_graph(work)
-            theirs = reach_of_truth(work, [(a, b) for a, b, _ in known])
-            stream = work.kernels.stream
+            known = [(a, b) for a, b in true if a is not None and b is not None]
+            mine, theirs = reach_of_graph(work), reach_of_truth(work, known)
+            stream, what = work.kernels.stream, _what(work.kernels)
             into.open += len(work.unknown) + len(work.untold)
-            for waiting, source, kind in known:
+            for waiting, source in known:
+                kind = f"{what[waiting]} for {what[source]}"
                 into.true[kind] = into.true.get(kind, 0) + 1
                 if mine[waiting, stream[source]] >= source:
                     into.found[kind] = into.found.get(kind, 0) + 1
                 else:
                     into.missed.append((kind, names[waiting], names[source]))
-            for waiting, source, evidence in claimed_edges(work):
-                into.claimed[evidence] = into.claimed.get(evidence, 0) + 1
+            for waiting, source in claimed_edges(work):
+                kind = f"{what[waiting]} for {what[source]}"
+                into.claimed[kind] = into.claimed.get(kind, 0) + 1
                 if theirs[waiting, stream[source]] >= source:
-                    into.right[evidence] = into.right.get(evidence, 0) + 1
+                    into.right[kind] = into.right.get(kind, 0) + 1
                 else:
-                    into.wrong.append((evidence, names[waiting], names[source]))
+                    into.wrong.append((kind, names[waiting], names[source]))
+
+
+def _what(kernels: RankKernels) -> list[str]:
+    """What each kernel does."""
+    words = np.where(kernels.communicates, "communication", np.where(kernels.computes, "work", "copy"))
+    return words.tolist()
 
 
 def _numbers(iteration: StoredIteration, rank: int, work: RankWork) -> tuple[Mapping[tuple[int, int], int], list[str]]:
@@ -202,6 +210,16 @@ def jobs() -> Iterator[tuple[str, JobSettings]]:
     yield "tp2 pp2 whole graph", small(tp=2, pp=2, cuda_graphs=Graphs.ITERATION)
     yield "tp2 pp2 dp2 torch 2.3", small(tp=2, pp=2, dp=2, era=Era.TORCH_2_3)
     yield "tp2 pp2 dp2 without stacks", small(tp=2, pp=2, dp=2, vpp=2, stacks=False)
+    yield "Megatron-FSDP, dp4", small(dp=4, fsdp=True)
+    yield "Megatron-FSDP, tp2 dp2", small(tp=2, dp=2, fsdp=True)
+    yield "Megatron-FSDP, dp4 full recompute", small(dp=4, fsdp=True, recompute=Recompute.FULL)
+    yield "Megatron-FSDP, ep2 pp2 dp4 interleaved", small(pp=2, vpp=2, dp=4, ep=2, fsdp=True)
+    yield "Megatron-FSDP, dp4 torch 2.4", small(dp=4, fsdp=True, era=Era.TORCH_2_4)
+    yield "offloaded modules, tp2 pp2 interleaved", small(tp=2, pp=2, vpp=2, layers=8, offload=Offload.MODULES)
+    yield "offloaded modules, tp2 dp2", small(tp=2, dp=2, offload=Offload.MODULES)
+    yield "offloaded layers, dp2", small(dp=2, offload=Offload.LAYERS)
+    yield "offloaded layers, dp2 torch 2.4", small(dp=2, offload=Offload.LAYERS, era=Era.TORCH_2_4)
+    yield "Megatron-FSDP, offloaded modules, tp2 dp2", small(tp=2, dp=2, fsdp=True, offload=Offload.MODULES)
 
 
 READINGS = {
@@ -286,6 +304,8 @@ def together(scores: Iterable[Score]) -> Score:
             for key, count in getattr(one, name).items():
                 mine[key] = mine.get(key, 0) + count
         result.open += one.open
+        result.missed += one.missed
+        result.wrong += one.wrong
     return result
 
 
@@ -312,6 +332,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--only", help="run the jobs whose names match this pattern, and write nothing")
     parser.add_argument("--reading", choices=READINGS, help="read them in this way only, and write nothing")
+    parser.add_argument("--seeds", type=int, default=1, help="run each job with so many seeds, and write nothing")
     parser.add_argument("--verbose", action="store_true", help="show what is missed and what is wrong")
     given = parser.parse_args()
     began, found = time.process_time(), []
@@ -319,14 +340,20 @@ def main() -> int:
         if given.only and not fnmatch(name, given.only):
             continue
         for reading in [given.reading] if given.reading else READINGS:
-            with tempfile.TemporaryDirectory() as folder:
-                one = outcome(settings, reading, Path(folder))
+            by_seed = []
+            for seed in range(settings.seed, settings.seed + given.seeds):
+                with tempfile.TemporaryDirectory() as folder:
+                    by_seed.append(outcome(replace(settings, seed=seed), reading, Path(folder)))
+            one = together(by_seed)
             found.append((name, reading, one))
             print(_row(name, reading, one), flush=True)
+            for kind in sorted({*one.true, *one.claimed}) if given.verbose else ():
+                counts = [getattr(one, name).get(kind, 0) for name in ("true", "found", "claimed", "right")]
+                print(f"   {kind}: {counts[0]} true, {counts[1]} found; {counts[2]} claimed, {counts[3]} right")
             for what in ("missed", "wrong") if given.verbose else ():
                 for words, count in Counter(getattr(one, what)).most_common(12):
                     print("  ", what, count, *words)
-    if not given.only and not given.reading:
+    if not given.only and not given.reading and given.seeds == 1:
         write_waits(markdown(found, time.process_time() - began))
     stripped = together([one for _, reading, one in found if reading != "without calls"])
     return 0 if stripped.recall >= FOUND and stripped.precision >= TRUE else 1

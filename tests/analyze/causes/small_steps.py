@@ -28,14 +28,14 @@ def kernels_drawn(draw: np.random.Generator, count: int, streams: int) -> RankKe
     launch = np.maximum(start - draw.integers(1, 200, count), 0)
     communicates = draw.random(count) < 0.4
     microbatch = draw.integers(0, 2, count)
-    none = np.full(count, MISSING)
+    none, no = np.full(count, MISSING), np.zeros(count, dtype=bool)
     return RankKernels(
         np.arange(count), start, end, stream, stream, np.where(draw.random(count) < 0.1, MISSING, launch), launch + 1,
         np.zeros(count, np.int64), communicates, ~communicates, np.where(communicates, draw.integers(0, 2, count), -1),
         np.full(count, -1), draw.integers(0, 2, count) + PHASES.index("forward"), np.zeros(count, np.int64),
         np.where(draw.random(count) < 0.2, MISSING, microbatch), none, np.zeros(count, np.int64),
-        np.full(count, -1), np.zeros(count, np.int64), np.zeros(count, dtype=bool), draw.integers(0, 4, count),
-        draw.integers(0, 2, count), np.zeros(count, dtype=bool), none, none, int(draw.integers(0, 5)), DIMENSIONS, (),
+        np.full(count, -1), np.zeros(count, np.int64), no, draw.integers(0, 4, count),
+        draw.integers(0, 2, count), no, none, none, no, no, int(draw.integers(0, 5)), DIMENSIONS, (),
     )  # fmt: skip
 
 

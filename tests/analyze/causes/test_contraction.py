@@ -82,7 +82,8 @@ def test_a_wait_that_others_imply_goes_unless_a_lag_below_zero_undoes_it(first_e
         no = np.zeros(3, dtype=bool)
         kernels = RankKernels(
             np.arange(3), start, end, np.array(stream), zero, none, none, zero, no, ~no, zero - 1, zero - 1,
-            np.array([0, 1, 0]), none, none, none, zero, zero - 1, zero, no, zero, zero, no, none, none, 0, (), (),
+            np.array([0, 1, 0]), none, none, none, zero, zero - 1, zero, no, zero, zero, no, none, none, no, no, 0, (),
+            (),
         )  # fmt: skip
         nothing = np.empty(0, np.int64)
         waiting, waited_for = np.array(waits).T

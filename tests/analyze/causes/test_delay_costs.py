@@ -58,11 +58,12 @@ def chain(before: Sequence[int], after: Sequence[int], hosts: Sequence[int] = ()
 def of_rank(place: int, kernels: Sequence[Sequence[int]]):
     start, end, communicates = (np.array(column) for column in zip(*kernels, strict=True))
     count, zero, none = len(start), np.zeros(len(start), np.int64), np.full(len(start), MISSING)
+    no = np.zeros(count, dtype=bool)
     launch = np.where(np.arange(count) == 0, start, MISSING)
     table = RankKernels(
         np.arange(count), start, end, zero, zero, launch, launch, zero, communicates, ~communicates,
         np.where(communicates, 0, -1), np.full(count, -1), zero + PHASES.index("forward"), zero, zero, none, zero,
-        np.full(count, -1), zero, np.zeros(count, dtype=bool), zero, zero, np.zeros(count, dtype=bool), none, none, 0,
+        np.full(count, -1), zero, no, zero, zero, no, none, none, no, no, 0,
         ("pp",), (),
     )  # fmt: skip
     edges = KernelEdges(NOTHING, NOTHING, NOTHING, NOTHING, NOTHING)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceviz_dag.analyze.causes.rank_kernels import PHASES, RankKernels
+from traceviz_dag.analyze.causes.side_streams import SideStreams, in_order_of_launch, on_chain, side_streams
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
 from traceviz_dag.arrays import NONE, Bool, Int64, lookup, ranges
@@ -29,7 +30,8 @@ AT_ONCE_NS = 5_000
 LATE_NS = 20_000
 """A kernel that starts so long after all that it is known to wait for waited for something else, too."""
 
-_MESSAGES = tuple(OPERATIONS.index(each) for each in (Operation.SEND, Operation.RECEIVE, Operation.SEND_RECEIVE))
+MESSAGES = tuple(OPERATIONS.index(each) for each in (Operation.SEND, Operation.RECEIVE, Operation.SEND_RECEIVE))
+"""Operations of pipeline neighbours; a kernel may be several of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +80,9 @@ def held_in_class(kernels: RankKernels, waits: Waits, *keys: Int64) -> Waits:
     return waits.only(holds & (share >= HOLDS_IN)[number])
 
 
-def in_order_of_launch(kernels: RankKernels) -> Int64:
-    """Kernels whose launch is known, in the order of launch: a thread that launches waits while another does."""
-    places = np.flatnonzero(kernels.launch_ns != MISSING)
-    return places[np.lexsort((kernels.start_ns[places], kernels.launch_ns[places]))]
-
-
-def on_streams_of_their_own(kernels: RankKernels) -> Bool:
-    """Mark communications on streams that compute nothing; others are in their stream's order as all work is."""
-    computing = np.zeros(int(kernels.stream.max(initial=-1)) + 1, dtype=bool)
-    computing[kernels.stream[kernels.computes]] = True
-    return np.asarray(kernels.communicates & ~computing[kernels.stream])
-
-
 def side_by_side(kernels: RankKernels) -> bool:
-    """Whether several streams compute: steps of micro-batches run into each other, each a chain of its own."""
-    return len(np.unique(kernels.stream[kernels.computes])) > 1
+    """Whether several streams compute the chain: steps of micro-batches run into each other, each one of its own."""
+    return bool(on_chain(kernels).sum() > 1)
 
 
 def neighbours(kernels: RankKernels, apart: Bool, members: Int64, of_item: bool) -> tuple[Int64, Int64]:
@@ -160,13 +149,58 @@ def within_items(kernels: RankKernels, apart: Bool) -> Waits:
     return held_in_class(kernels, waits, kind[source], kind[waiting], kernels.communicates[source].astype(np.int64))
 
 
+def within_visits(kernels: RankKernels, sides: SideStreams) -> Waits:
+    """Waits of communications between two kernels of a visit to another stream: from it, and back to it."""
+    order = in_order_of_launch(kernels)
+    order = order[np.argsort(kernels.thread[order], kind="stable")]
+    at = np.flatnonzero(sides.inside[order])
+    parts = [
+        across(kernels, order[at], order[at - 1], kernels.launch_ns[order[at]]),
+        across(kernels, order[at + 1], order[at], kernels.launch_ns[order[at]]),
+    ]
+    return together(*(held_in_class(kernels, each, kernels.what[order[at]]) for each in parts))
+
+
+def brought_back(kernels: RankKernels, sides: SideStreams) -> Waits:
+    """Copies from the host wait for the copies to it that they bring back.
+
+    A backward pass needs first what was saved last, so the visits of a micro-batch's backward step take the copies of
+    its forward step from the last to the first. That counts if all are taken, and if the sizes agree where known.
+    """
+    keys = (kernels.chunk, kernels.microbatch)
+    mine = in_order_of_launch(kernels)
+    mine = mine[(kernels.to_host | kernels.from_host)[mine] & (sides.visit != MISSING)[mine]]
+    mine = mine[(kernels.microbatch[mine] != MISSING)]
+    waiting: list[Int64] = []
+    source: list[Int64] = []
+    item = number_groups(*(key[mine] for key in keys))[1]
+    by_item = mine[np.argsort(item, kind="stable")]
+    for copies in np.split(by_item, np.flatnonzero(np.diff(np.sort(item))) + 1):
+        down, up = copies[kernels.to_host[copies]], copies[kernels.from_host[copies]]
+        if not len(up) or len(up) != len(down):
+            continue
+        begins = np.flatnonzero(np.diff(sides.visit[up], prepend=MISSING))
+        lengths = np.diff(np.append(begins, len(up)))
+        # A visit takes the last copies that are left, in their own order.
+        left = len(up) - begins
+        visit = np.repeat(np.arange(len(begins)), lengths)
+        sizes_up = kernels.sizes[up][np.lexsort((kernels.sizes[up], visit))]
+        sizes_down = kernels.sizes[down][::-1][np.lexsort((kernels.sizes[down][::-1], visit))]
+        if np.array_equal(sizes_up, sizes_down):
+            waiting.append(up[begins])
+            source.append(down[left - 1])
+    parts = [Waits(*pair, kernels.launch_ns[pair[0]]) for pair in zip(waiting, source, strict=True)]
+    waits = together(NO_WAITS, *parts)
+    return held_in_class(kernels, waits, kernels.stream[waits.waiting])
+
+
 def in_communicator_order(kernels: RankKernels) -> Waits:
     """Waits of each communication for the one before of the same process group, where they run on different streams.
 
     NCCL runs the operations of a communicator in the order of the calls, whatever their streams. Messages of a group
     may each have a communicator of their own, so nothing is said of them.
     """
-    collective = kernels.communicates & ~np.isin(kernels.operation, _MESSAGES)
+    collective = kernels.communicates & ~np.isin(kernels.operation, MESSAGES)
     mine = np.flatnonzero(collective & (kernels.group >= 0) & (kernels.launch_ns != MISSING))
     order = mine[np.lexsort((kernels.start_ns[mine], kernels.launch_ns[mine], kernels.group[mine]))]
     source, waiting = order[:-1], order[1:]
@@ -201,7 +235,7 @@ def lacks_launches(kernels: RankKernels) -> bool:
     Each stream counts: where the calls that launch are not on record, the operators around them stand for the launches
     of collectives, and nothing does for those of messages.
     """
-    apart = on_streams_of_their_own(kernels)
+    apart = kernels.communicates & side_streams(kernels).apart
     lost = np.bincount(kernels.stream[apart], weights=kernels.launch_ns[apart] == MISSING)
     return bool((2 * lost > np.bincount(kernels.stream[apart])).any())
 

@@ -19,26 +19,28 @@ from traceviz_dag.analyze.causes.inferred_waits import (
     Waits,
     across,
     before_the_optimizer,
+    brought_back,
     by_starts,
     held,
     held_in_class,
     in_communicator_order,
     in_graphs,
-    in_order_of_launch,
     lacks_launches,
     neighbours,
-    on_streams_of_their_own,
     passed_on,
     side_by_side,
     start_late,
     together,
     within_items,
+    within_visits,
 )
 from traceviz_dag.analyze.causes.rank_kernels import RankKernels
+from traceviz_dag.analyze.causes.side_streams import SideStreams, at_ends_of_steps, in_order_of_launch, side_streams
 from traceviz_dag.analyze.causes.wait_calls import (
     StreamWaits,
     WaitCalls,
     awaited_at_once,
+    awaited_in_turn,
     awaited_later,
     first_behind,
     handed_over,
@@ -81,19 +83,25 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits, done: Int64 | None = 
         waits: what is recorded of them, and the calls of which nothing shows for what a stream waits.
         done: see ``by_starts``.
     """
-    apart, communications = on_streams_of_their_own(kernels), _launched_apart(kernels)
-    klass = _classes(kernels, communications)
+    sides = side_streams(kernels)
+    apart, beside = sides.apart, _launched(kernels, sides.apart)
+    klass = _classes(kernels, beside, sides)
     calls = wait_calls(kernels, apart, waits)
-    launched = communications[~kernels.in_graph[communications]]
+    beside = beside[~kernels.in_graph[beside]]
+    opening, launched = beside[sides.opens[beside]], beside[sides.closes[beside]]
     recorded = Waits(waits.waiting, waits.waited_for, kernels.launch_ns[waits.waited_for])
     left = np.isin(launched, recorded.waited_for)
     # Where the trace has every call, what has none did not wait.
-    complete = waits.records > 0 or tell_entries(calls, launched)
+    communications = opening[kernels.communicates[opening]]
+    complete = waits.records > 0 or tell_entries(calls, communications if len(communications) else opening)
     if not complete:
         calls = replace(calls, entry=np.zeros_like(calls.entry))
-    called = launched[np.isin(launched, calls.after[calls.entry])] if complete else launched
+    called = opening[np.isin(opening, calls.after[calls.entry])] if complete else opening
     entries = _entries(kernels, apart, called[~np.isin(called, recorded.waiting)], klass)
     entries = together(entries, moved_entries(kernels, apart, calls, entries))
+    back, inside = brought_back(kernels, sides), within_visits(kernels, sides)
+    calls = calls.only(~_explained(calls, back, inside))
+    back = across(kernels, back.waiting, back.waited_for, back.since_ns)
     between = within_items(kernels, apart)
     if complete:
         between = between.only(np.isin(between.waiting, calls.waiter) | kernels.in_graph[between.waiting])
@@ -104,29 +112,25 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits, done: Int64 | None = 
     calls = _without(calls, apart, between.waiting[~np.isin(between.waiting, handed.waiting)])
     between = together(between, handed)
     calls = on_their_own_streams(kernels, apart, calls)
-    at_once, used = awaited_at_once(kernels, apart, calls, klass)
-    if side_by_side(kernels):
-        inside = kernels.microbatch[at_once.waited_for] != MISSING
-        at_once = together(at_once.only(~inside), _since_calls(kernels, at_once.only(inside), all_calls))
+    at_once, rest = _exits_by_calls(kernels, sides, calls, all_calls, launched[~left], klass)
     if not complete:
         others = launched[~left & ~np.isin(launched, at_once.waited_for)]
         at_once = together(at_once, _exits(kernels, apart, others, klass))
-    known = together(recorded, entries, between, at_once)
-    rest = calls.only(~used)
+    known = together(recorded, entries, back, inside, between, at_once)
     open_ = launched[~np.isin(launched, np.concatenate([recorded.waited_for, at_once.waited_for]))]
-    later, explained = awaited_later(kernels, rest, open_, klass, known)
+    # Nothing on the chain needs copies to the host, or reduced gradients: no place of a call shows that it is for them.
+    needed = open_[~(kernels.to_host | sides.computes)[open_]]
+    later, explained = awaited_later(kernels, rest, needed, klass, known)
     if not complete:
         open_ = open_[~np.isin(open_, later.waited_for)]
         later = together(later, before_the_optimizer(kernels, open_, klass))
-    graphs = _in_graphs(kernels, apart, communications[kernels.in_graph[communications]], klass)
+    replayed = _launched(kernels, apart & kernels.in_graph & sides.closes)
+    graphs = _in_graphs(kernels, apart, replayed, klass)
     further = passed_on(kernels, together(entries, handed, _of(recorded, apart)), together(between, at_once, later))
-    inferred = together(entries, between, at_once, later, graphs, further, in_communicator_order(kernels))
-    if lacks_launches(kernels):
-        unseen = kernels.launch_ns == MISSING
-        ways = [None] if done is None else [None, done]
-        inferred = together(inferred, *(by_starts(kernels, apart, unseen, each) for each in ways))
-    inferred = inferred.only(held(kernels, inferred.waiting, inferred.waited_for))
-    inferred = together(inferred, by_starts(kernels, apart, start_late(kernels, together(recorded, inferred))))
+    inferred = together(
+        *(entries, back, inside, between, at_once, later, graphs, further, in_communicator_order(kernels))
+    )
+    inferred = _with_starts(kernels, apart, recorded, inferred, done)
     untold = _untold(rest, explained, apart, together(recorded, inferred))
     return _edges(kernels, recorded, inferred, untold)
 
@@ -171,15 +175,55 @@ def as_launched(kernels: RankKernels, edges: KernelEdges) -> RankKernels:
     return replace(kernels, launch_ns=np.where(late, kernels.start_ns, kernels.launch_ns))
 
 
-def _classes(kernels: RankKernels, communications: Int64) -> Int64:
-    """Per kernel the number of its class; ``NONE`` where it is no communication on a stream of its own.
+def _classes(kernels: RankKernels, beside: Int64, sides: SideStreams) -> Int64:
+    """Per kernel the number of its class; ``NONE`` where it is on a stream of the chain.
 
     What the autograd engine and the main thread both launch is a separate class on each.
     """
     klass = np.full(len(kernels), NONE, np.int64)
-    keys = (column[communications] for column in (kernels.what, kernels.thread, kernels.stream))
-    klass[communications] = number_groups(*keys)[1]
+    name = np.where(kernels.communicates, 0, kernels.name)
+    role = sides.closes.astype(np.int64) + at_ends_of_steps(kernels, sides)
+    columns: tuple[Int64, ...] = (kernels.what, name, role, kernels.thread, kernels.stream)
+    klass[beside] = number_groups(*(column[beside] for column in columns))[1]
     return klass
+
+
+def _with_starts(kernels: RankKernels, apart: Bool, recorded: Waits, inferred: Waits, done: Int64 | None) -> Waits:
+    """The inferred waits that held, and those that starts of kernels show where launches or waits are not known."""
+    if lacks_launches(kernels):
+        unseen = kernels.launch_ns == MISSING
+        ways = [None] if done is None else [None, done]
+        inferred = together(inferred, *(by_starts(kernels, apart, unseen, each) for each in ways))
+    inferred = inferred.only(held(kernels, inferred.waiting, inferred.waited_for))
+    return together(inferred, by_starts(kernels, apart, start_late(kernels, together(recorded, inferred))))
+
+
+def _exits_by_calls(
+    kernels: RankKernels, sides: SideStreams, calls: WaitCalls, all_calls: WaitCalls, closing: Int64, klass: Int64
+) -> tuple[Waits, WaitCalls]:
+    """Waits for what runs beside the chain that the order of calls shows, and the calls that it does not explain."""
+    at_once, used = awaited_at_once(kernels, sides.apart, calls, klass)
+    if side_by_side(kernels):
+        of_item = kernels.microbatch[at_once.waited_for] != MISSING
+        # Calls hand the chain over between its streams, too, so how many there are shows nothing.
+        at_once = together(at_once.only(~of_item), _since_calls(kernels, at_once.only(of_item), all_calls))
+        return at_once, calls.only(~used)
+    calls, open_ = calls.only(~used), closing[~np.isin(closing, at_once.waited_for)]
+    # Inside a step nothing needs its reduced gradients.
+    useless = sides.computes & ~at_ends_of_steps(kernels, sides)
+    in_turn, used = awaited_in_turn(kernels, sides.apart, calls, open_, at_once.waited_for, useless)
+    return together(at_once, in_turn), calls.only(~used)
+
+
+def _explained(calls: WaitCalls, back: Waits, inside: Waits) -> Bool:
+    """Mark the calls ahead of copies from the host that wait for those to it, and those within visits."""
+    found = ~calls.entry & np.isin(calls.before, inside.waited_for) & np.isin(calls.after, inside.waiting)
+    ahead = np.flatnonzero(~calls.entry & np.isin(calls.after, back.waiting))
+    # Of several the last: those before it are of the stream that was current.
+    ahead = ahead[np.lexsort((-ahead, calls.after[ahead]))]
+    _, first = np.unique(calls.after[ahead], return_index=True)
+    found[ahead[first]] = True
+    return found
 
 
 def _entries(kernels: RankKernels, apart: Bool, members: Int64, klass: Int64) -> Waits:
@@ -270,10 +314,10 @@ def _untold(rest: WaitCalls, explained: Int64, apart: Bool, known: Waits) -> Int
     return rest.waiter[left]
 
 
-def _launched_apart(kernels: RankKernels) -> Int64:
-    """The communications on streams of their own, in the order of launch."""
+def _launched(kernels: RankKernels, which: Bool) -> Int64:
+    """Some kernels in the order of launch."""
     order = in_order_of_launch(kernels)
-    return order[on_streams_of_their_own(kernels)[order]]
+    return order[which[order]]
 
 
 def _edges(kernels: RankKernels, recorded: Waits, inferred: Waits, untold: Int64) -> KernelEdges:
@@ -284,6 +328,6 @@ def _edges(kernels: RankKernels, recorded: Waits, inferred: Waits, untold: Int64
     new = np.ones(len(order), dtype=bool)
     new[1:] = (np.diff(waiting) != 0) | (np.diff(waited_for) != 0)
     waiting, waited_for, evidence = waiting[new], waited_for[new], evidence[new]
-    communications = _launched_apart(kernels)
-    unknown = communications[~np.isin(communications, waited_for)]
+    closing = _launched(kernels, side_streams(kernels).closes)
+    unknown = closing[~np.isin(closing, waited_for)]
     return KernelEdges(waiting, waited_for, evidence.astype(np.int64), unknown, untold)

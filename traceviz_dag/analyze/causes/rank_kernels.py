@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -30,6 +31,9 @@ KERNEL_COLUMNS = (
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 """An odd number by which digests are mixed."""
 
+_TO_HOST, _FROM_HOST = re.compile("DtoH|DeviceToHost"), re.compile("HtoD|HostToDevice")
+"""In the names of copies; the first of CUDA, of Kineto and Nsight Systems alike, the second of ROCm."""
+
 _USUAL_LATENCY = 0.01
 """Quantile of the time from launch to start that counts as the launch's own: kernels that waited for nothing else."""
 
@@ -57,6 +61,7 @@ class RankKernels:
         sizes: of the sizes alone; 0 where unknown.
         by_grid: whether memory bounds it and its grid shows how much it has to do.
         in_elements, out_elements: of its message; ``MISSING`` where unknown.
+        to_host, from_host: whether it copies between the GPU and the host, by the way.
         latency_ns: what passes at least from a launch to the start of its kernel.
         queues: device and stream behind each number of ``stream``.
         beside_layers: what the rank runs that kernels alone do not distinguish from more layers; None: nothing known.
@@ -87,6 +92,8 @@ class RankKernels:
     by_grid: Bool
     in_elements: Int64
     out_elements: Int64
+    to_host: Bool
+    from_host: Bool
     latency_ns: int
     dimensions: tuple[str, ...]
     categories: tuple[str, ...]
@@ -166,6 +173,8 @@ def rank_kernels(table: pa.Table) -> RankKernels:
         by_grid=work_by_grid(*codes(table, "name"), blocks),
         in_elements=optional_integers(table, "in_elements"),
         out_elements=optional_integers(table, "out_elements"),
+        to_host=_is_named(table, _TO_HOST) & _is(kind, kinds, Kind.MEMORY),
+        from_host=_is_named(table, _FROM_HOST) & _is(kind, kinds, Kind.MEMORY),
         latency_ns=max(0, int(np.quantile(waited, _USUAL_LATENCY, method="lower"))) if len(waited) else 0,
         dimensions=tuple(dimensions),
         categories=tuple(categories),
@@ -222,6 +231,11 @@ def _digests(table: pa.Table, column: str) -> npt.NDArray[np.uint64]:
     code, words = codes(table, column)
     digests = [int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little") for word in words]
     return np.array([*digests, 0], np.uint64)[code]
+
+
+def _is_named(table: pa.Table, pattern: re.Pattern[str]) -> Bool:
+    code, names = codes(table, "name")
+    return np.array([*(pattern.search(name) is not None for name in names), False])[code]
 
 
 def _is(kind: np.ndarray, kinds: list[str], wanted: Kind) -> Bool:

@@ -8,27 +8,30 @@ the call comes right behind it (a synchronous one), or from what is seen in othe
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations, product
 
 import numpy as np
 
 from traceviz_dag.analyze.causes.inferred_waits import (
     AT_ONCE_NS,
     HOLDS_IN,
+    MESSAGES,
     NO_WAITS,
     SLACK_NS,
     Waits,
     across,
     held,
     held_in_class,
-    in_order_of_launch,
     launched_last,
     neighbours,
     side_by_side,
     together,
 )
 from traceviz_dag.analyze.causes.rank_kernels import RankKernels
+from traceviz_dag.analyze.causes.side_streams import following_work, in_order_of_launch, on_chain, steps
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
 from traceviz_dag.arrays import NONE, Bool, Int64, lookup
@@ -107,7 +110,7 @@ def wait_calls(kernels: RankKernels, apart: Bool, waits: StreamWaits) -> WaitCal
     count = len(waits.call_ns)
     before, after, stream = (np.full(count, NONE, np.int64) for _ in range(3))
     launches = in_order_of_launch(kernels)
-    computing = np.unique(kernels.stream[kernels.computes])
+    computing = np.flatnonzero(on_chain(kernels))
     work = launches[~apart[launches] & np.isin(kernels.stream[launches], computing)]
     at = np.searchsorted(kernels.launch_ns[work], waits.call_ns)
     waiter = lookup(work, np.where(at < len(work), at, NONE))
@@ -187,7 +190,7 @@ def moved_entries(kernels: RankKernels, apart: Bool, calls: WaitCalls, entries: 
     Args:
         entries: waits of communications for the work of their step.
     """
-    computing = np.unique(kernels.stream[kernels.computes])
+    computing = np.flatnonzero(on_chain(kernels))
     ahead = ~calls.entry & np.isin(calls.after, entries.waiting)
     ahead[first_behind(calls, right_behind(apart, calls))] = False
     if len(computing) != _TWO or not ahead.any():
@@ -275,6 +278,148 @@ def _in_a_row(kernels: RankKernels, calls: WaitCalls, communications: Int64, pla
         doubtful = begins[(launched > 1) & (count >= launched) & one_stream]
         result |= np.isin(places, mine[doubtful])
     return result
+
+
+_Way = Callable[[RankKernels, WaitCalls, Int64, Int64, Int64], Iterator[tuple[Int64, Int64]]]
+
+
+def awaited_in_turn(
+    kernels: RankKernels, apart: Bool, calls: WaitCalls, closing: Int64, at_once: Int64, useless: Bool
+) -> tuple[Waits, Bool]:
+    """Waits for what a stream runs in turn, each by a call of its own, and which calls these are.
+
+    A stream runs what it is given in turn, so a wait for a later one makes waits for those before it useless. Where a
+    thread makes as many calls as it launches kernels on a stream, never more so far, the calls are for these in turn:
+    nothing else leaves each call a use. Of several streams each has one call at most before a kernel, for the same
+    reason. That counts where it always holds: for launches in a row on a stream and the calls that follow in a row;
+    else in every micro-batch's step, of all calls or of those before kernels of a kind, for no other streams as well.
+
+    Args:
+        closing: what can be waited for, of which no wait is known.
+        at_once: what is waited for at once. Further calls right behind messages may be for others of the same kernel.
+        useless: kernels of which nothing is known that needs them: what fits these only is not taken to be for them.
+    """
+    used = np.zeros(len(calls.start_ns), dtype=bool)
+    messages = at_once[np.isin(kernels.operation[at_once], MESSAGES)]
+    further = np.isin(calls.before, messages)
+    closing = closing[kernels.operation[closing] != _SEND]
+    following = following_work(kernels, apart, closing)
+    closing, following = closing[following >= 0], following[following >= 0]
+    parts = [NO_WAITS]
+    ways: tuple[_Way, ...] = (_in_bursts, partial(_in_steps, by_kind=False), partial(_in_steps, by_kind=True))
+    # What one way explains may leave to another what it can.
+    for without, way in product((np.zeros_like(further), further), ways * 2):
+        taken = together(*parts).waited_for
+        left = ~np.isin(closing, taken)
+        mine = np.flatnonzero(~used & ~without & ~calls.entry & (calls.waiter >= 0))
+        for call, source in way(kernels, calls, mine, closing[left], following[left]):
+            waits = across(kernels, calls.waiter[call], source, calls.start_ns[call])
+            kept = held_in_class(kernels, waits, kernels.signature[waits.waiting])
+            if not useless[kept.waited_for].any():
+                used[call[np.isin(source, kept.waited_for)]] = True
+                parts.append(kept)
+    return together(*parts), used
+
+
+def _in_bursts(
+    kernels: RankKernels, calls: WaitCalls, mine: Int64, closing: Int64, following: Int64
+) -> Iterator[tuple[Int64, Int64]]:
+    """Calls and what each is for: all that a thread launches in a phase on a stream has as many calls right behind.
+
+    What it launches there on other streams is for later calls, unless that has as many calls right behind as well.
+
+    Args:
+        mine: the calls. following: of each kernel to be waited for, the work that is launched next.
+    """
+    time = np.concatenate([calls.start_ns[mine], kernels.launch_ns[closing]])
+    thread = np.concatenate([calls.thread[mine], kernels.thread[closing]])
+    launch = np.arange(len(time)) >= len(mine)
+    order = np.lexsort((time, thread))
+    begins = launch[order] & ~np.append(False, launch[order][:-1])
+    begins |= np.diff(thread[order], prepend=MISSING) != 0
+    burst = np.empty(len(time), np.int64)
+    burst[order] = np.cumsum(begins)
+    of_call, of_launch = burst[: len(mine)], burst[len(mine) :]
+    kind = number_groups(kernels.thread[closing], kernels.stream[closing], kernels.phase[following])[1]
+    fits = []
+    for one in np.unique(kind).tolist():
+        there = np.flatnonzero(kind == one)
+        behind = np.flatnonzero(np.isin(of_call, of_launch[there]))
+        times = calls.start_ns[mine[behind]], kernels.launch_ns[closing[there]]
+        pair = _balanced(of_call[behind], times[0], of_launch[there], times[1])
+        if pair is not None:
+            fits.append((there[pair[1]], behind[pair[0]]))
+    for there, behind in _alone(fits, len(mine)):
+        yield mine[behind], closing[there]
+
+
+def _in_steps(
+    kernels: RankKernels, calls: WaitCalls, mine: Int64, closing: Int64, following: Int64, by_kind: bool
+) -> Iterator[tuple[Int64, Int64]]:
+    """The same, of what a micro-batch's step launches on one stream, else on several.
+
+    Args:
+        by_kind: whether calls before kernels of a kind are a kind, or all of a phase.
+    """
+    waiter = calls.waiter[mine]
+    threads = np.concatenate([calls.thread[mine], kernels.thread[closing]])
+    keys = steps(kernels, np.concatenate([waiter, following]))
+    step, phase = (number_groups(threads, *some)[1].astype(np.int64) for some in (keys, keys[:1]))
+    step_of_call, step_of_launch = step[: len(mine)], step[len(mine) :]
+    kind = number_groups(phase[: len(mine)], kernels.signature[waiter] if by_kind else phase[: len(mine)])[1]
+    found = []
+    for one in np.unique(kind).tolist():
+        own = mine[kind == one]
+        of_own = step_of_call[kind == one]
+        of_phase = np.isin(phase[len(mine) :], phase[: len(mine)][kind == one])
+        streams = np.unique(kernels.stream[closing[of_phase]]).tolist()
+        for count in range(1, min(len(streams), _MOST_STREAMS) + 1):
+            fits = []
+            for some in combinations(streams, count):
+                there = of_phase & np.isin(kernels.stream[closing], some)
+                called, launched = of_own, step_of_launch[there]
+                if count > 1:
+                    called, launched = _apart(of_own, calls.waiter[own], launched, kernels.stream[closing[there]])
+                pair = _balanced(called, calls.start_ns[own], launched, kernels.launch_ns[closing[there]])
+                if pair is not None:
+                    fits.append((own[pair[0]], np.flatnonzero(there)[pair[1]]))
+            if fits:
+                found += fits if len(fits) == 1 else []
+                break
+    for calls_of_one, launches in _alone(found, len(closing)):
+        yield calls_of_one, closing[launches]
+
+
+def _alone(fits: list[tuple[Int64, Int64]], size: int) -> Iterator[tuple[Int64, Int64]]:
+    """Those of some pairs of arrays whose second has no place in common with that of another."""
+    taken = np.bincount(np.concatenate([np.empty(0, np.int64), *(places for _, places in fits)]), minlength=size)
+    return ((one, places) for one, places in fits if (taken[places] == 1).all())
+
+
+_MOST_STREAMS = 3
+"""Of more streams at once nothing is said: there are too many ways."""
+
+
+def _apart(call_step: Int64, waiter: Int64, launch_step: Int64, stream: Int64) -> tuple[Int64, Int64]:
+    """The steps of calls and launches, numbered anew for each stream of a step: the first has the most launches.
+
+    The first call before a kernel is for this stream, the second for the one with the most after it, and so on.
+    """
+    nth = _ordinals(number_groups(call_step, waiter)[1].astype(np.int64))
+    first, number = number_groups(launch_step, stream)
+    launches = np.bincount(number, minlength=len(first))
+    order = np.lexsort((stream[first], -launches, launch_step[first]))
+    place = np.empty(len(first), np.int64)
+    place[order] = _ordinals(launch_step[first][order])
+    return call_step * _MOST_STREAMS + nth, launch_step * _MOST_STREAMS + place[number]
+
+
+def _balanced(call_step: Int64, called_ns: Int64, launch_step: Int64, launched_ns: Int64) -> tuple[Int64, Int64] | None:
+    """Calls and launches in turn, step by step; None unless every step has as many, and never more calls so far."""
+    by_call, by_launch = np.lexsort((called_ns, call_step)), np.lexsort((launched_ns, launch_step))
+    if not np.array_equal(call_step[by_call], launch_step[by_launch]):
+        return None
+    return (by_call, by_launch) if (launched_ns[by_launch] < called_ns[by_call]).all() else None
 
 
 def awaited_later(
