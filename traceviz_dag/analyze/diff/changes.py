@@ -16,6 +16,12 @@ import numpy.typing as npt
 
 Key = tuple[Any, ...]
 
+PATH_KEY = ("stage", "phase", "category", "dimension", "module", "operation", "cause")
+"""What a row of the change by path is of; category is None where no kernel runs."""
+
+PART_KEY = ("stage", "category", "cause")
+"""What a row of its summary is of."""
+
 RESAMPLES = 2_000
 """How often steps are drawn again for an error bar."""
 
@@ -155,6 +161,16 @@ def summed(rows: Iterable[tuple[Key, int, int]]) -> dict[Key, Amount]:
         before = found.get(key, Amount(0, 0))
         found[key] = Amount(before.ns + ns, before.calls + calls)
     return found
+
+
+def narrowed(step: Step, whole: Sequence[str], key: Sequence[str]) -> Step:
+    """The same amounts by fewer parts of their keys.
+
+    Args:
+        whole: the parts of the step's keys. key: some of them.
+    """
+    places = [whole.index(name) for name in key]
+    return summed((tuple(each[place] for place in places), *amount) for each, amount in step.items())
 
 
 def _by_count(a_ns: int, b_ns: int, a_calls: Fraction, b_calls: Fraction) -> int:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from traceviz_dag.analyze.causes.step_work import StepWork, Times, without_hosts
+from traceviz_dag.analyze.diff.changes import Bar, error_bars, rounded_means
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.arrays import NONE, Bool, Float64, Int64
 from traceviz_dag.read.events import MISSING
@@ -285,3 +286,38 @@ def lengths(steps: Sequence[ReplayedStep]) -> Iterator[tuple[int, int]]:
     for one in steps:
         times = one.step.times()
         yield step_length(one.step, times), step_length(one.step, without_hosts(times))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRow:
+    """What one class of work makes of the change of the mean step.
+
+    Attributes:
+        order: when it is put in, from 1.
+        bar: from the steps of B alone where the sides have unequal numbers of steps; None where one has one step.
+    """
+
+    order: int
+    work: WorkClass
+    change_ns: int
+    bar: Bar | None
+
+    @property
+    def is_change(self) -> bool:
+        """Whether it differs by more than the steps do among themselves."""
+        return self.change_ns != 0 and (self.bar is None or self.bar.is_above_or_below_zero)
+
+
+def replay_rows(replayed: Sequence[ReplayedChange], change_ns: int, least_steps: int) -> list[ReplayRow]:
+    """The mean of each class over the steps of B, in the order of putting in.
+
+    Args:
+        change_ns: what they add up to: the change of the mean step. least_steps: those of the side that has fewer.
+    """
+    classes = [list(one.parts) for one in replayed]
+    # The last three are the same in every step.
+    order = [*sorted({part for each in classes for part in each[:-3]}, key=_order), *classes[0][-3:]]
+    each = np.array([[one.parts.get(part, 0) for part in order] for one in replayed], np.int64)
+    means = rounded_means(each.sum(axis=0).tolist(), len(each), change_ns)
+    bars = error_bars(np.zeros_like(each[:least_steps]), each)
+    return [ReplayRow(place, *row) for place, row in enumerate(zip(order, means, bars, strict=True), 1)]

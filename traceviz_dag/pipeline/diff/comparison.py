@@ -10,19 +10,26 @@ import numpy as np
 import pyarrow as pa
 
 from traceviz_dag.analyze.diff.changes import (
+    PART_KEY,
+    PATH_KEY,
     Amount,
-    Bar,
     Change,
     Step,
     changes,
-    error_bars,
     mean_ns,
-    rounded_means,
+    narrowed,
     summed,
 )
 from traceviz_dag.analyze.diff.comparable import Difference, differences, refusals, unstated
 from traceviz_dag.analyze.diff.findings import findings_changed
-from traceviz_dag.analyze.diff.replayed import ReplayedChange, ReplayedStep, WorkClass, lengths, replayed_change
+from traceviz_dag.analyze.diff.replayed import (
+    ReplayedChange,
+    ReplayedStep,
+    ReplayRow,
+    lengths,
+    replay_rows,
+    replayed_change,
+)
 from traceviz_dag.arrays import Int64
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.pipeline.across_ranks import StoredIteration
@@ -30,9 +37,6 @@ from traceviz_dag.pipeline.causes import ranked_steps
 from traceviz_dag.pipeline.diff.facts import OPERATION_SQL, facts_of
 from traceviz_dag.tables.causes import PATH_HOSTS_SQL
 from traceviz_dag.tables.ranks import NOT_CUT
-
-PATH_KEY = ("stage", "phase", "category", "dimension", "module", "operation", "cause")
-"""What a row of the change by path is of."""
 
 TABLES = {"operations": ("kind", "operation"), "kernels": ("kind", "name"), "modules": ("kind", "module")}
 """Tables of all kernels, on the path or not, and what their rows are of."""
@@ -69,20 +73,6 @@ _OPERATION_COLUMNS = ("kernel_id", "kind", "collective", "operator", "name")
 _NO_STEP = -1
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayRow:
-    """What one class of work makes of the change.
-
-    Attributes:
-        order: when it is put in, from 1.
-    """
-
-    order: int
-    work: WorkClass
-    change_ns: int
-    bar: Bar | None
-
-
 @dataclass(frozen=True)
 class Comparison:
     """Two sides compared.
@@ -90,7 +80,8 @@ class Comparison:
     Attributes:
         differences: in what they differ beside their times. unstated: what one side alone states, in words.
         steps: of each side. step: the change of the mean step; None where the sides were not compared.
-        path: rows by ``PATH_KEY``. replay: in the order of putting in; empty where ``no_replay`` says why not.
+        parts, path: rows by ``PART_KEY`` and by ``PATH_KEY``.
+        replay: in the order of putting in; empty where ``no_replay`` says why not.
         matched: share of B's kernel time that has a counterpart in A.
         tables: each of ``TABLES`` → rows. findings: as ``findings_changed`` gives them; None where not all have them.
         no_path: why there is no path; None where there is one.
@@ -100,6 +91,7 @@ class Comparison:
     unstated: Sequence[str]
     steps: tuple[int, int] = (0, 0)
     step: Change | None = None
+    parts: Sequence[Change] = ()
     path: Sequence[Change] = ()
     replay: Sequence[ReplayRow] = ()
     no_path: str | None = None
@@ -133,7 +125,8 @@ def compare(a: Sequence[StoredIteration], b: Sequence[StoredIteration], *, anywa
         why = str(error)
     kernels = [[step for each in side for step in _kernel_steps(each)] for side in (a, b)]
     tables = {
-        name: changes(*([_narrowed(step, key) for step in side] for side in kernels)) for name, key in TABLES.items()
+        name: changes(*([narrowed(step, _WHOLE_KEY, key) for step in side] for side in kernels))
+        for name, key in TABLES.items()
     }
     findings = [[each.findings() for each in side] if _have_findings(side) else None for side in (a, b)]
     told = findings_changed(findings[0], findings[1]) if findings[0] is not None and findings[1] is not None else None
@@ -143,13 +136,14 @@ def compare(a: Sequence[StoredIteration], b: Sequence[StoredIteration], *, anywa
     (step,) = changes(*([{(): Amount(sum(part.ns for part in one.values()), 1)} for one in side] for side in paths))
     counts = len(paths[0]), len(paths[1])
     path = changes(*paths)
+    parts = changes(*([narrowed(one, PATH_KEY, PART_KEY) for one in side] for side in paths))
     try:
         replayed = list(_replayed(a, b, counts, by_rank=by_rank))
     except NoEvidenceError as error:
-        return Comparison(found, alone, counts, step, path, no_replay=str(error), tables=tables, findings=told)
+        return Comparison(found, alone, counts, step, parts, path, no_replay=str(error), tables=tables, findings=told)
     matched = sum(one.matched_ns for one in replayed) / max(sum(one.kernels_ns for one in replayed), 1)
-    rows = _replay_rows(replayed, step.change_ns)
-    return Comparison(found, alone, counts, step, path, rows, None, None, matched, tables, told)
+    rows = replay_rows(replayed, step.change_ns, least_steps=min(counts))
+    return Comparison(found, alone, counts, step, parts, path, rows, None, None, matched, tables, told)
 
 
 def _have_findings(side: Sequence[StoredIteration]) -> bool:
@@ -194,11 +188,6 @@ def _kernel_steps(iteration: StoredIteration) -> list[Step]:
     return _by_step([row for row in rows if not numbers or row["step"] != _NO_STEP], _WHOLE_KEY)
 
 
-def _narrowed(step: Step, key: Sequence[str]) -> Step:
-    places = [_WHOLE_KEY.index(name) for name in key]
-    return summed((tuple(whole[place] for place in places), *amount) for whole, amount in step.items())
-
-
 def _replayed(
     a: Sequence[StoredIteration], b: Sequence[StoredIteration], counts: tuple[int, int], *, by_rank: bool
 ) -> Iterator[ReplayedChange]:
@@ -239,18 +228,3 @@ def _operations(table: pa.Table, kernel_id: Int64, numbers: dict[str, int]) -> I
         number = numbers.setdefault(first or row["operator"] or row["name"], len(numbers))
         number_of.update(dict.fromkeys(row["kernel_id_list"], number))
     return np.array([number_of[one] for one in kernel_id.tolist()], np.int64)
-
-
-def _replay_rows(replayed: Sequence[ReplayedChange], change_ns: int) -> list[ReplayRow]:
-    """The mean of each class over the steps of B; together they are the change."""
-    order = _merged([list(one.parts) for one in replayed])
-    each = np.array([[one.parts.get(part, 0) for part in order] for one in replayed], np.int64)
-    means = rounded_means(each.sum(axis=0).tolist(), len(each), change_ns)
-    bars = error_bars(np.zeros_like(each), each)
-    return [ReplayRow(place + 1, *row) for place, row in enumerate(zip(order, means, bars, strict=True))]
-
-
-def _merged(orders: Sequence[Sequence[WorkClass]]) -> list[WorkClass]:
-    """One order of all classes; the last three are the same everywhere."""
-    first = dict.fromkeys(part for order in orders for part in order[:-3])
-    return [*first, *orders[0][-3:]]
