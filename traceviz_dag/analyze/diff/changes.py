@@ -117,13 +117,13 @@ def rounded_means(sums_ns: Sequence[int], steps: int, total_ns: int | None = Non
     """The means of some sums over steps, each rounded down or up so that they add up.
 
     Args:
-        total_ns: what they add up to, a whole number next to the mean of all; by default that, rounded.
+        total_ns: what they add up to, less than 1 from the mean of all; by default that mean, rounded.
     """
     means = [each // steps for each in sums_ns]
     left = (mean_ns(sum(sums_ns), steps) if total_ns is None else total_ns) - sum(means)
     by_rest = sorted(range(len(means)), key=lambda place: (-(sums_ns[place] % steps), place))
-    for place in by_rest[:left] if left > 0 else by_rest[len(means) + left :]:
-        means[place] += 1 if left > 0 else -1
+    for place in by_rest[:left]:
+        means[place] += 1
     return means
 
 
