@@ -237,8 +237,8 @@ def _print_path(found: Comparison) -> None:
         "By path, operation by operation",
         {
             "what": [named_part(key["category"], key["cause"]) for key in keys],
-            **{name: [key[name] for key in keys] for name in ("stage", "phase", "module")},
-            "operation": [_operation(key["operation"]) for key in keys],
+            **{name: [key[name] for key in keys] for name in ("stage", "phase", "dimension", "module")},
+            "operation": _names([key["operation"] for key in keys]),
         },
         rows,
         found.steps,
@@ -255,11 +255,11 @@ def _print_replay(found: Comparison) -> None:
     bars = any(row.bar is not None for row in rows)
     print_table(
         f"By replay, {_change(found.step.change_ns)} ms per step: what each class of work makes of it",
-        ["put in", "what", "change ms", *(["at least", "at most", ""] if bars else [])],
+        ["put in", "what", "change ms", *(["at least", "at most", "note"] if bars else [])],
         [
             [
                 *(row.order, named_class(row.work), _change(row.change_ns)),
-                *((*_ends(row.bar), "" if row.is_change else "no change") if bars else ()),
+                *((*_ends(row.bar), None if row.is_change else "no change") if bars else ()),
             ]
             for row in rows
         ],
@@ -275,7 +275,7 @@ def _print_kernels(found: Comparison, name: str, word: str) -> None:
     rows = [row for row in found.tables[name] if row.change_ns or row.a_calls * steps[1] != row.b_calls * steps[0]]
     _print_changes(
         f"All kernels by {word}, {_change(whole)} ms per step over the ranks, waits in communication included",
-        {word: [_operation(row.key[1]) for row in rows], "kind": [row.key[0] for row in rows]},
+        {word: _names([row.key[1] for row in rows]), "kind": [row.key[0] for row in rows]},
         rows,
         steps,
     )
@@ -295,7 +295,7 @@ def _print_changes(
         title,
         [
             *(*named, "A ms", "B ms", "change ms", *(["at least", "at most"] if bars else [])),
-            *("calls A", "calls B", "by calls", "by length", *([""] if any(states) else [])),
+            *("calls A", "calls B", "by calls", "by length", *(["note"] if any(states) else [])),
         ],
         [
             [
@@ -303,7 +303,7 @@ def _print_changes(
                 *(milliseconds(row.a_ns), milliseconds(row.b_ns), _change(row.change_ns)),
                 *(_ends(row.bar) if bars else ()),
                 *(_calls(row.a_calls, steps[0]), _calls(row.b_calls, steps[1])),
-                *(_change(row.count_ns), _change(row.per_call_ns), *([state] if any(states) else [])),
+                *(_change(row.count_ns), _change(row.per_call_ns), *([state or None] if any(states) else [])),
             ]
             for row, state, *words in zip(rows, states, *named.values(), strict=True)
         ],
@@ -315,8 +315,11 @@ def _calls(calls: int, steps: int) -> str:
     return f"{calls // steps:,}" if calls % steps == 0 else f"{calls / steps:,.1f}"
 
 
-def _operation(name: str | None) -> str | None:
-    return None if name is None else shortened(name, 48)
+def _names(names: Sequence[str | None]) -> list[str | None]:
+    """Names as a table shows them: as short as they are still told apart."""
+    distinct = {name for name in names if name is not None}
+    lengths = [most for most in (48, 96) if len({shortened(name, most) for name in distinct}) == len(distinct)]
+    return [None if name is None else shortened(name, lengths[0]) if lengths else name for name in names]
 
 
 def _ends(bar: Bar | None) -> tuple[str | None, str | None]:
