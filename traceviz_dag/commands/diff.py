@@ -13,7 +13,7 @@ from traceviz_dag.analyze.wording import numbered, percent
 from traceviz_dag.commands.common.across import place_of_all
 from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, print_json, print_table, print_wrapped, shortened
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_table, print_wrapped, shortened, shown
 from traceviz_dag.commands.common.overwriting import check_output
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.errors import NoEvidenceError, UsageError
@@ -264,9 +264,11 @@ def _print_replay(found: Comparison) -> None:
             for row in rows
         ],
     )
-    typer.echo(
-        f"  {percent(found.matched)} of B's kernel time is of operations that A runs, too; classes are put in one "
-        f"after the other, 1 to {len(found.replay)}, and what is put in earlier may hide what comes later"
+    print_wrapped(
+        f"{percent(found.matched)} of B's kernel time is of operations that A runs, too; classes are put in one "
+        f"after the other, 1 to {len(found.replay)}, and what is put in earlier may hide what comes later",
+        4,
+        "  ",
     )
 
 
@@ -317,7 +319,7 @@ def _calls(calls: int, steps: int) -> str:
 
 def _names(names: Sequence[str | None]) -> list[str | None]:
     """Names as a table shows them: as short as they are still told apart."""
-    distinct = {name for name in names if name is not None}
+    distinct = {name for name in shown(names) if name is not None}
     lengths = [most for most in (48, 96) if len({shortened(name, most) for name in distinct}) == len(distinct)]
     return [None if name is None else shortened(name, lengths[0]) if lengths else name for name in names]
 
