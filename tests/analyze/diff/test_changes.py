@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.analyze.test_metrics_handbook import tables_of
 from traceviz_dag.analyze.diff.changes import Amount, Change, changes, mean_ns, rounded_means
 from traceviz_dag.analyze.diff.words import Outcome, state_of, verdict
 
@@ -48,6 +51,16 @@ def test_fewer_calls_of_equal_length_are_less_work_and_not_faster_code():
     assert (row.count_ns, row.per_call_ns) == (0, -6_800)
     row = one(Amount(68_000, 68), Amount(54_000, 60))
     assert (row.count_ns, row.per_call_ns) == (-8_000, -6_000)
+
+
+def test_the_worked_example_of_calls_and_their_length():
+    (rows,) = tables_of(Path(__file__).parents[3] / "docs" / "diff.md", "Calls and their length")
+    for row in rows:
+        found = one(*(Amount(row[side], row[f"calls {side}"]) if row[side] else None for side in "AB"))
+        assert (found.change_ns, found.count_ns, found.per_call_ns) == (
+            *(row["change"], row["by calls"]),
+            row["by length"],
+        )
 
 
 def test_what_one_side_alone_has_is_all_calls():
