@@ -46,7 +46,7 @@ def code(result) -> int:
 
 
 def reader(home: Path, a: str, b: str) -> Reader:
-    with side_at(a, home) as one, side_at(b, home) as other:
+    with side_at(a, home).opened() as one, side_at(b, home).opened() as other:
         return Reader(WithReplay(Home(home), compare(one, other, anyway=True)), DIFF, DIFF_TABLES)
 
 

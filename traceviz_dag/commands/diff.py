@@ -66,8 +66,10 @@ def diff(
 
     if figure is not None:
         _check_figure(figure, a, b)
+    # Both are looked up before the first is read, which may take minutes.
+    named = [side_at(given, home) for given in (a, b)]
     with ExitStack() as opened:
-        sides = [opened.enter_context(side_at(given, home)) for given in (a, b)]
+        sides = [opened.enter_context(each.opened()) for each in named]
         found = compare(*sides, anyway=anyway)
         judged = _verdict(found, least)
         if json:
@@ -193,6 +195,8 @@ def _print(sides: Sequence[Sequence[StoredIteration]], found: Comparison, judged
         print_wrapped(f"Not compared, as one of the two does not record it: {', '.join(found.unstated)}.", 4, "  ")
     if found.refused:
         return
+    if why := found.no_path or found.no_replay:
+        print_wrapped(f"{'The steps are' if found.no_path else 'The replay is'} not compared: {why}.", 4, "  ")
     if found.no_path is None:
         if found.no_replay is None:
             _print_replay(found)
@@ -238,7 +242,9 @@ def _print_path(found: Comparison) -> None:
         {
             "what": [named_part(key["category"], key["cause"]) for key in keys],
             **{name: [key[name] for key in keys] for name in ("stage", "phase", "dimension", "module")},
-            "operation": _names([key["operation"] for key in keys]),
+            "operation": _names(
+                [key["operation"] or ("after the last launch" if key["cause"] == "host" else None) for key in keys]
+            ),
         },
         rows,
         found.steps,
@@ -274,6 +280,8 @@ def _print_replay(found: Comparison) -> None:
 
 def _print_kernels(found: Comparison, name: str, word: str) -> None:
     steps, whole = found.steps, sum(row.change_ns for row in found.tables[name])
+    if all(row.key[1] is None for row in found.tables[name]):
+        return
     rows = [row for row in found.tables[name] if row.change_ns or row.a_calls * steps[1] != row.b_calls * steps[0]]
     _print_changes(
         f"All kernels by {word}, {_change(whole)} ms per step over the ranks, waits in communication included",

@@ -6,7 +6,7 @@ import pytest
 
 from traceviz_dag.analyze.diff.comparable import FLAGGED, REFUSED, Inputs, differences, refusals, unstated
 
-NONE = Inputs({}, {})
+NONE = Inputs({}, {}, {})
 
 
 @pytest.mark.parametrize("fact", [*REFUSED, *FLAGGED, "setting num_layers"])
@@ -28,9 +28,9 @@ def test_what_refuses_comes_first():
 
 
 def test_other_shapes_of_most_of_the_common_work_refuse_and_of_some_are_flagged():
-    a = Inputs({("mm", "8"): 90, ("mm", "9"): 10, ("old", "1"): 500}, {})
-    few = Inputs({("mm", "8"): 90, ("mm", "7"): 10, ("new", "1"): 500}, {})
-    most = Inputs({("mm", "7"): 100}, {})
+    a = Inputs({}, {("mm", "8"): 90, ("mm", "9"): 10, ("old", "1"): 500}, {})
+    few = Inputs({}, {("mm", "8"): 90, ("mm", "7"): 10, ("new", "1"): 500}, {})
+    most = Inputs({}, {("mm", "7"): 100}, {})
     ((some,), (other,)) = differences({}, {}, (a, few)), differences({}, {}, (a, most))
     assert (some.fact, some.refused, other.fact, other.refused) == ("shapes", False, "shapes", True)
     assert "90 % of the time" in some.sentence and "0 % of the time" in other.sentence
@@ -38,6 +38,16 @@ def test_other_shapes_of_most_of_the_common_work_refuse_and_of_some_are_flagged(
 
 
 def test_messages_of_other_types_refuse():
-    a, b = (Inputs({}, {"allreduce": frozenset({each}), "other": frozenset({each[:1]})}) for each in ("Float", "FBit"))
+    a, b = (
+        Inputs({}, {}, {"allreduce": frozenset({each}), "other": frozenset({each[:1]})}) for each in ("Float", "FBit")
+    )
     (found,) = differences({}, {}, (a, b))
     assert (found.fact, found.refused, found.a, found.b) == ("types", True, "Float", "FBit")
+
+
+def test_other_operations_refuse_from_half_of_the_time_and_are_flagged_from_a_tenth():
+    a = Inputs({"mm": 80, "old": 20}, {}, {})
+    for own, refused in ((500, True), (100, False)):
+        (found,) = differences({}, {}, (a, Inputs({"mm": 80, "new": own}, {}, {})))
+        assert (found.fact, found.refused, found.a) == ("operations", refused, "1 operation of its own")
+    assert differences({}, {}, (a, Inputs({"mm": 800, "new": 1}, {}, {}))) == []

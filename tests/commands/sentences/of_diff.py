@@ -63,7 +63,7 @@ _PATH = f"""
     GROUP BY ALL
     UNION ALL
     SELECT h.run, h.iteration, stage, NULL, NULL, 'host', regexp_replace(coalesce(h.caller, h.module), '_[0-9]+$', ''),
-        operation, sum(path_ns), sum(launches)
+        coalesce(operation, 'after the last launch'), sum(path_ns), sum(launches)
     FROM path_hosts h JOIN topology USING (run, iteration, rank) GROUP BY ALL
 """
 _PARTS = f"SELECT run, iteration, stage, what, sum(ns) AS ns, sum(calls) AS calls FROM ({_PATH}) GROUP BY ALL"

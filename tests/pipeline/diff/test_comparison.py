@@ -99,22 +99,22 @@ def test_a_side_is_a_run_an_iteration_a_home_traces_or_a_file(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     given = {"three_steps": 3, "three_steps@11": 1, str(home): 3, f"{home}/three_steps@12": 1, f"{home}@10": 1}
     for text, count in given.items():
-        with side_at(text, home) as found:
+        with side_at(text, home).opened() as found:
             assert (len(found), {each.run for each in found}) == (count, {"three_steps"}), text
     file = next(folder.rglob("rank_0000*.json"))
     with ranks_in_this_process():
         for text in (str(folder), f"{folder}@10", str(file)):
-            with side_at(text, tmp_path / "none") as found:
+            with side_at(text, tmp_path / "none").opened() as found:
                 assert [each.iteration for each in found] == [10]
     for text, why in {
         "other": "no such run",
         "three_steps@99": "no such iteration; there are 10, 11, 12",
         "no/where": "there is no such file or folder",
     }.items():
-        with pytest.raises(UsageError, match=why), side_at(text, home):
+        with pytest.raises(UsageError, match=why), side_at(text, home).opened():
             pass
-    with pytest.raises(UsageError, match="is no home"), side_at("run", tmp_path / "none"):
-        pass
+    with pytest.raises(UsageError, match="is no home"):
+        side_at("run", tmp_path / "none")
 
 
 def test_a_trace_without_a_gpu_has_tables_of_its_kernels_and_says_why_it_has_no_path(shared_data):

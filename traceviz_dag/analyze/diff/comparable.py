@@ -44,8 +44,9 @@ FLAGGED = {
 SETTING = "setting "
 """Facts whose names start so are settings of the job, flagged likewise."""
 
-_LEAST_SHARED = 0.5
-"""Sides of whose common computation less than this runs on inputs of the same sizes are not compared."""
+LEAST_SHARED, MOSTLY_SHARED = 0.5, 0.9
+"""Sides that share less than the first part of their computation, by operations or by sizes of inputs, are not compared;
+with less than the second part, the difference of operations is reported."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +76,12 @@ class Inputs:
     """On what inputs a side computes, and what its messages hold.
 
     Attributes:
+        times: operation of computation → time, ns.
         computed: operation and sizes of its inputs → time, ns; without operations whose sizes are not recorded.
         messages: operation of a communication → element types.
     """
 
+    times: Mapping[str, int]
     computed: Mapping[tuple[str, str], int]
     messages: Mapping[str, frozenset[str]]
 
@@ -92,7 +95,7 @@ def differences(a: Facts, b: Facts, inputs: tuple[Inputs, Inputs]) -> list[Diffe
             continue
         what, why = REFUSED.get(fact) or (FLAGGED.get(fact, fact), "it may be the cause")
         found.append(Difference(fact, what, _words(one), _words(other), fact in REFUSED, why))
-    found += [*_shapes(*inputs), *_types(*inputs)]
+    found += [*_operations(*inputs), *_shapes(*inputs), *_types(*inputs)]
     return sorted(found, key=lambda one: not one.refused)
 
 
@@ -100,6 +103,22 @@ def unstated(a: Facts, b: Facts) -> list[str]:
     """What could not be compared, because one side alone states it, in words."""
     words = {fact: words for fact, (words, _) in REFUSED.items()} | FLAGGED
     return [words[fact] for fact in words if bool(a.get(fact)) != bool(b.get(fact))]
+
+
+def _operations(a: Inputs, b: Inputs) -> list[Difference]:
+    """Whether they run other operations."""
+    whole = sum(a.times.values()) + sum(b.times.values())
+    both = sum(one.times[name] for one in (a, b) for name in one.times if name in a.times and name in b.times)
+    if not whole or both >= MOSTLY_SHARED * whole:
+        return []
+    refused = both < LEAST_SHARED * whole
+    why = f"{share(both, whole)} of the time of computation is of operations that both run"
+    why += "; compare runs of one model" if refused else "; others may be the cause"
+    alone_a, alone_b = (
+        counted(len(set(one.times) - set(other.times)), "operation of its own", "operations of its own")
+        for one, other in ((a, b), (b, a))
+    )
+    return [Difference("operations", "operations", alone_a, alone_b, refused=refused, why=why)]
 
 
 def _shapes(a: Inputs, b: Inputs) -> list[Difference]:
@@ -111,7 +130,7 @@ def _shapes(a: Inputs, b: Inputs) -> list[Difference]:
         same += sum(ns for key, ns in one.computed.items() if key in other.computed)
     if not whole or same == whole:
         return []
-    refused = same < _LEAST_SHARED * whole
+    refused = same < LEAST_SHARED * whole
     alike = f"{share(same, whole)} of the time of operations that both run is on inputs of sizes that both have"
     why = f"{alike}; {'compare models of one size' if refused else 'other work may be the cause'}"
     return [Difference("shapes", "sizes of inputs", *_sizes(a, b), refused=refused, why=why)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from traceviz_dag.analyze.causes.critical_path import RUN_CAUSES, PathCause
+from traceviz_dag.analyze.causes.critical_path import PathCause
 from traceviz_dag.analyze.diff.changes import Change
 from traceviz_dag.analyze.diff.replayed import AMOUNT, HOSTS, MEMORY, REMAINDER, UNMATCHED, ReplayRow, WorkClass
 from traceviz_dag.analyze.wording import activity, capitals, counted, duration
@@ -95,10 +95,8 @@ def named_class(work: WorkClass) -> str:
 
 
 def named_part(category: str | None, cause: str) -> str:
-    """What of the path a row is: a category of kernels, else the host or a lag."""
-    if category is None:
-        return activity(cause if cause not in RUN_CAUSES else "unclassified")
-    return f"{activity(category)}{', waits included' if cause == PathCause.UNMATCHED else ''}"
+    """What of the path a row is: a category of kernels that run, else the host or a lag."""
+    return f"{activity(category or cause)}{', waits included' if cause == PathCause.UNMATCHED else ''}"
 
 
 def main_cause(replay: Sequence[ReplayRow], step: Change) -> str | None:

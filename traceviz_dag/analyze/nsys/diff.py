@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from traceviz_dag.analyze import wording
+from traceviz_dag.analyze.diff.comparable import LEAST_SHARED, MOSTLY_SHARED
 from traceviz_dag.analyze.diff.words import LEAST_CHANGE, Outcome
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap
 from traceviz_dag.analyze.nsys.summary import NameMeasures
@@ -15,8 +16,7 @@ from traceviz_dag.vocabulary import Kind
 PARTS = ("compute_ns", "exposed_ns", "memory_alone_ns", "idle_ns")
 """What a window is made of: computation, exposed communication, memory operations alone, idle; together the window."""
 
-_COMPARABLE, _LITTLE = 0.9, 0.5
-_COMPARABLE_WORDS = "comparable: the same kernels run equally often"
+_COMPARABLE = "comparable: the same kernels run equally often"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def compare(
     shared = sum(one.total_a_ns + one.total_b_ns for one in both) / everything if everything else 0.0
     equal = sum(one.count_a == one.count_b for one in both) / len(both) if both else 0.0
     against = _against(len(a), len(b), shared, equal)
-    word = "hardly comparable" if shared < _LITTLE else "comparable with care"
+    word = "hardly comparable" if shared < LEAST_SHARED else "comparable with care"
     return ProfileComparison(
         window_a,
         window_b,
@@ -96,7 +96,7 @@ def compare(
         by_range,
         shared,
         equal,
-        _COMPARABLE_WORDS if not against else f"{word}: {'; '.join(against)}",
+        _COMPARABLE if not against else f"{word}: {'; '.join(against)}",
         not against,
         *_verdict(window_a, window_b, parts, shared),
     )
@@ -139,9 +139,9 @@ def _against(gpus_a: int, gpus_b: int, shared: float, equal: float) -> list[str]
     against = []
     if gpus_a != gpus_b:
         against.append(f"{gpus_a} GPUs against {gpus_b}")
-    if shared < _COMPARABLE:
+    if shared < MOSTLY_SHARED:
         against.append(f"only {wording.share(shared)} of the kernel time is in kernels that both run")
-    if equal < _COMPARABLE:
+    if equal < MOSTLY_SHARED:
         against.append(
             f"only {wording.share(equal)} of the common kernels run equally often, so the windows hold unequal work"
         )
@@ -152,7 +152,7 @@ def _verdict(
     window_a: int, window_b: int, parts: Mapping[str, tuple[int, int]], shared: float
 ) -> tuple[str, Outcome | None]:
     change = window_b - window_a
-    if shared < _LITTLE:
+    if shared < LEAST_SHARED:
         return "No verdict: the two run different kernels.", None
     if abs(change) <= LEAST_CHANGE * window_a:
         return f"No change: the window differs by {change / 1e6:+,.3f} ms, under 1 %.", Outcome.NO_CHANGE

@@ -53,7 +53,8 @@ of_hosts AS (
 ),
 of_kernels AS (
     SELECT step, stage, phase::TEXT AS phase,
-        CASE WHEN cause IN ('work', 'transfer', 'unmatched') THEN category::TEXT END AS category,
+        CASE WHEN cause IN ('work', 'transfer', 'unmatched') THEN coalesce(category::TEXT, 'unclassified') END
+            AS category,
         dimension::TEXT AS dimension, path_segments.module, {OPERATION_SQL} AS operation, cause::TEXT AS cause,
         duration_ns AS ns, 1 AS calls
     FROM path_segments LEFT JOIN kernels USING (rank, kernel_id) WHERE cause <> 'host'

@@ -53,6 +53,7 @@ FROM kernels WHERE run = $run AND iteration = $iteration GROUP BY ALL
 def facts_of(iterations: Sequence[StoredIteration]) -> tuple[Facts, Inputs]:
     """What the ranks of a side's iterations state together."""
     said: dict[str, set[str]] = {}
+    times: dict[str, int] = {}
     computed: dict[tuple[str, str], int] = {}
     messages: dict[str, set[str]] = {}
     for one in iterations:
@@ -73,10 +74,12 @@ def facts_of(iterations: Sequence[StoredIteration]) -> tuple[Facts, Inputs]:
             if value:
                 said.setdefault(name, set()).add(value)
         for row in inputs:
+            if row["kind"] == "computation":
+                times[row["operation"]] = times.get(row["operation"], 0) + row["ns"]
             if row["sizes"] is not None:
                 key = row["operation"], row["sizes"]
                 computed[key] = computed.get(key, 0) + row["ns"]
             if row["type"] is not None:
                 messages.setdefault(row["operation"], set()).add(row["type"])
     types = {name: frozenset(each) for name, each in messages.items()}
-    return {name: frozenset(each) for name, each in said.items()}, Inputs(computed, types)
+    return {name: frozenset(each) for name, each in said.items()}, Inputs(times, computed, types)
