@@ -45,7 +45,7 @@ SETTING = "setting "
 """Facts whose names start so are settings of the job, flagged likewise."""
 
 LEAST_SHARED, MOSTLY_SHARED = 0.5, 0.9
-"""Sides that share less than the first part of their computation, by operations or by sizes of inputs, are not compared;
+"""Sides that share less than the first part of their computation, by operations or sizes of inputs, are not compared;
 with less than the second part, the difference of operations is reported."""
 
 
