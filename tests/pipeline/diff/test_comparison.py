@@ -182,6 +182,7 @@ def around(spans: list[Span], at: int, prefix: str = "") -> str | None:
     return next((name.removeprefix(prefix) for name in named), None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("table", ["kernels", "operations"])
 def test_what_came_went_and_changed_its_count_in_a_real_pair_equals_a_count_of_the_raw_events(hta, shared_data, table):
     check_sums(hta)
