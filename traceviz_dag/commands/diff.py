@@ -337,4 +337,4 @@ def _ends(bar: Bar | None) -> tuple[str | None, str | None]:
 
 
 def _change(nanoseconds: int) -> str:
-    return f"{nanoseconds / 1e6:+,.3f}" if nanoseconds else "0.000"
+    return f"{nanoseconds / 1e6:+,.3f}" if abs(nanoseconds) > 500 else "0.000"
