@@ -214,13 +214,17 @@ class Export:
         return path
 
 
-def small_export() -> Export:
-    """Two kernels beside each other, a copy after them, a gap, an all-reduce: all launched inside ranges."""
+def small_export(last_ns: int = 700) -> Export:
+    """Two kernels beside each other, a copy after them, a gap, an all-reduce: all launched inside ranges.
+
+    Args:
+        last_ns: when the last kernel ends.
+    """
     export = Export()
     export.range(0, 1000, "Iteration 5")
     export.range(10, 400, "forward")
     for place, (start, end, name, stream) in enumerate(
-        [(100, 300, "gemm", 7), (200, 350, "ncclDevKernel_AllReduce_Sum", 20), (600, 700, "gemm", 7)]
+        [(100, 300, "gemm", 7), (200, 350, "ncclDevKernel_AllReduce_Sum", 20), (600, last_ns, "gemm", 7)]
     ):
         export.call(20 + place * 10, 25 + place * 10, correlation=place + 1)
         export.kernel(start, end, name, stream=stream, correlation=place + 1)

@@ -1,4 +1,4 @@
-"""The page of causes: what it shows as printed is printed, and its worked examples are computed.
+"""The pages of causes and of diff: what they show as printed is printed; worked examples are computed.
 
 TRACEVIZ_WRITE_TERMINALS=1 writes what the commands print into the page: look at what changed before it is committed.
 """
@@ -32,7 +32,7 @@ _PRINTED = re.compile(r"```\n((?:traceviz .*\n)+)```\n\n```text\n((?:(?!```).*\n
 
 
 def _output(command: str, folder: Path) -> str:
-    words = [word.replace("/tmp/job", str(folder / "job")) for word in shlex.split(command)[1:]]
+    words = [word.replace("/tmp/", f"{folder}/") for word in shlex.split(command)[1:]]
     home = [] if words[0] == "simulate" else ["--home", str(folder / "home")]
     result = CliRunner().invoke(app, [*words, *home], env={"COLUMNS": "110"})
     assert result.exit_code == 0, result.output
@@ -40,10 +40,11 @@ def _output(command: str, folder: Path) -> str:
 
 
 @pytest.mark.long
-def test_what_the_page_shows_is_what_the_commands_print(tmp_path):
-    text = PAGE.read_text()
+@pytest.mark.parametrize(("page", "count"), [(PAGE, 5), (PAGE.with_name("diff.md"), 1)], ids=["causes", "diff"])
+def test_what_the_page_shows_is_what_the_commands_print(page, count, tmp_path):
+    text = page.read_text()
     shown = _PRINTED.findall(text)
-    assert len(shown) == 5
+    assert len(shown) == count
     for commands, output in shown:
         *_, printed = [_output(command, tmp_path) for command in commands.splitlines()]
         printed = re.sub(r"\n{2,}", "\n\n", printed) + "\n"
@@ -51,7 +52,7 @@ def test_what_the_page_shows_is_what_the_commands_print(tmp_path):
             text = text.replace(
                 f"```\n{commands}```\n\n```text\n{output}```", f"```\n{commands}```\n\n```text\n{printed}```"
             )
-            PAGE.write_text(text)
+            page.write_text(text)
             continue
         assert output == printed, f"{commands}: {__doc__}"
 

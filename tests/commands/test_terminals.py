@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from tests.commands.jobs import home_of, traces_of
 from tests.commands.sentences.test_nsys import export
+from tests.pipeline.diff.jobs import changed
 from tests.sets import fast
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import IncompleteError
@@ -73,6 +74,11 @@ def test_tables_of_a_job(command, width):
 def test_tables_of_a_profile(command, width, profiles):
     name, *words = command.split()
     held(f"nsys_{name}", width, "nsys", name, export("b"), *words, "--home", profiles)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_tables_of_two_runs(width):
+    held("diff", width, "diff", *(changed(name)[0].lake.home for name in ("slow_gpu", "plain")), "--limit", 5)
 
 
 @pytest.mark.parametrize("width", fast(WIDTHS, WIDTHS[0]))

@@ -36,7 +36,7 @@ _PANELS = {
         "clocks",
         "topology",
     ),
-    "From night to night": ("iterations", "gate", "statement"),
+    "From night to night": ("iterations", "diff", "gate", "statement"),
     "Look at it": ("timeline", "top", "figures", "serve", "dev", "perfetto"),
     "One file": ("nsys", "memory", "classify"),
     "Tables, and files for other tools": ("sql", "lake", "batch", "aggregate"),

@@ -109,6 +109,14 @@ SELECT
 FROM clues WHERE waits OR pauses GROUP BY rank
 """
 
+_ON_PATH = (
+    *("rank", "kernel_id", "kind", "name", "collective", "launch_start_ns", "operator", "launch_name", "module"),
+)
+_GAPS_SQL = """
+SELECT rank, kernel_id, caller, doing, doing_ns, host_work FROM gpu_gaps
+WHERE run = $run AND iteration = $iteration
+"""
+
 _STEP_COLUMNS = (
     *("rank", "step", "chunk", "microbatch", "phase", "dimension", "order_in_rank", "host_start_ns"),
     *("span_start_ns", "span_end_ns"),
@@ -231,6 +239,17 @@ class StoredIteration:
     def ask(self, sql: str, **tables: pa.Table) -> pa.Table:
         """What ``rows_of_query`` gives of tables of this iteration."""
         return rows_of_query(sql, self.run, self.iteration, **tables)
+
+    def of_path(self, segments: pa.Table) -> dict[str, pa.Table]:
+        """The tables that a query about kernels and hosts of a critical path names, of its ranks.
+
+        Args:
+            segments: rows of table ``path_segments``.
+        """
+        ranks = pc.unique(segments["rank"]).to_pylist()
+        kernels = pa.concat_tables([self.kernels(rank, _ON_PATH) for rank in ranks], promote_options="permissive")
+        gaps = self.lake.query_iteration(_GAPS_SQL, run=self.run, iteration=self.iteration)
+        return {"path_segments": segments, "kernels": kernels, "gpu_gaps": gaps}
 
     def table(self, name: str) -> pa.Table:
         """A table across ranks: as it is in the lake, else computed; findings from the other tables in the lake."""

@@ -140,3 +140,32 @@ def test_the_perfetto_trace_holds_streams_ranges_and_calls_with_arrows(export, t
     assert len(sent) == 3
     flows = sorted(sent), sorted(ended or [flow for event in events if event.type == 2 for flow in event.flow_ids])
     assert flows[0] == flows[1]
+
+
+def test_diff_gates_and_compares_single_iterations(export, tmp_path):
+    slower = small_export()
+    slower.kernel(900, 1400, "gemm")
+    other = slower.write(tmp_path / "slower.sqlite")
+
+    def code(*words: object) -> int:
+        result = CliRunner().invoke(app, ["nsys", "diff", *map(str, words)])
+        assert result.exception is None or isinstance(result.exception, SystemExit | TracevizError), result.output
+        return getattr(result.exception, "exit_code", result.exit_code)
+
+    found = _json("diff", export, export)
+    assert (found["outcome"], found["is_comparable"], found["change_ns"]) == ("no change", True, 0)
+    assert code(export, export, "--gate") == code(export, other) == 0
+    assert code(export, export, "--gate", "--trim", "0.0000002", "0.0000008", "--trim-b", "0.0000002", "0.0000004") == 2
+    assert code(export, other, "--gate", "--json") == 2  # One call more: unequal work.
+    longer = small_export(last_ns=800)
+    assert code(export, longer.write(tmp_path / "longer.sqlite"), "--gate") == 1
+    number = _json("iterations", export)[0]
+    one = _json("diff", export, export, "--iteration", number["number"])
+    assert one["window_a_ns"] == one["window_b_ns"] == number["span_ns"]
+    for words, why in {
+        ("--iteration", 99): "no iteration 99 on GPU 0; there are 5 to 5",
+        ("--iteration-b", 5): "also give --iteration",
+        ("--iteration", 5, "--trim", 0, 1): "both name a window",
+    }.items():
+        with pytest.raises(UsageError, match=why):
+            _run("diff", export, export, *words)

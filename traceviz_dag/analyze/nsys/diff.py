@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from traceviz_dag.analyze import wording
+from traceviz_dag.analyze.diff.comparable import LEAST_SHARED, MOSTLY_SHARED
+from traceviz_dag.analyze.diff.words import LEAST_CHANGE, Outcome
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap
 from traceviz_dag.analyze.nsys.summary import NameMeasures
 from traceviz_dag.analyze.nsys.tree import RangeNode
@@ -14,8 +16,7 @@ from traceviz_dag.vocabulary import Kind
 PARTS = ("compute_ns", "exposed_ns", "memory_alone_ns", "idle_ns")
 """What a window is made of: computation, exposed communication, memory operations alone, idle; together the window."""
 
-_COMPARABLE, _LITTLE = 0.9, 0.5
-_NO_CHANGE = 0.01
+_COMPARABLE = "comparable: the same kernels run equally often"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,8 @@ class ProfileComparison:
         shared: share of the kernel time of both, memory operations aside, that is in kernels which both run.
         counts_equal: share of these kernels that run equally often.
         comparable: the same in words, with what speaks against it.
-        verdict: one sentence.
+        is_comparable: whether nothing speaks against it.
+        verdict: one sentence. outcome: the same in a word; None where they run different kernels.
     """
 
     window_a_ns: int
@@ -56,7 +58,9 @@ class ProfileComparison:
     shared: float
     counts_equal: float
     comparable: str
+    is_comparable: bool
     verdict: str
+    outcome: Outcome | None
 
 
 def compare(
@@ -82,6 +86,8 @@ def compare(
     both = [one for one in work if one.count_a and one.count_b]
     shared = sum(one.total_a_ns + one.total_b_ns for one in both) / everything if everything else 0.0
     equal = sum(one.count_a == one.count_b for one in both) / len(both) if both else 0.0
+    against = _against(len(a), len(b), shared, equal)
+    word = "hardly comparable" if shared < LEAST_SHARED else "comparable with care"
     return ProfileComparison(
         window_a,
         window_b,
@@ -90,8 +96,9 @@ def compare(
         by_range,
         shared,
         equal,
-        _comparable(len(a), len(b), shared, equal),
-        _verdict(window_a, window_b, parts, shared),
+        _COMPARABLE if not against else f"{word}: {'; '.join(against)}",
+        not against,
+        *_verdict(window_a, window_b, parts, shared),
     )
 
 
@@ -127,28 +134,28 @@ def _changes(a: Mapping[str, tuple[int, int]], b: Mapping[str, tuple[int, int]])
     return sorted(rows, key=lambda row: (-abs(row.change_ns), row.name))
 
 
-def _comparable(gpus_a: int, gpus_b: int, shared: float, equal: float) -> str:
+def _against(gpus_a: int, gpus_b: int, shared: float, equal: float) -> list[str]:
+    """What speaks against comparing."""
     against = []
     if gpus_a != gpus_b:
         against.append(f"{gpus_a} GPUs against {gpus_b}")
-    if shared < _COMPARABLE:
+    if shared < MOSTLY_SHARED:
         against.append(f"only {wording.share(shared)} of the kernel time is in kernels that both run")
-    if equal < _COMPARABLE:
+    if equal < MOSTLY_SHARED:
         against.append(
             f"only {wording.share(equal)} of the common kernels run equally often, so the windows hold unequal work"
         )
-    if not against:
-        return "comparable: the same kernels run equally often"
-    word = "hardly comparable" if shared < _LITTLE else "comparable with care"
-    return f"{word}: {'; '.join(against)}"
+    return against
 
 
-def _verdict(window_a: int, window_b: int, parts: Mapping[str, tuple[int, int]], shared: float) -> str:
+def _verdict(
+    window_a: int, window_b: int, parts: Mapping[str, tuple[int, int]], shared: float
+) -> tuple[str, Outcome | None]:
     change = window_b - window_a
-    if shared < _LITTLE:
-        return "No verdict: the two run different kernels."
-    if abs(change) <= _NO_CHANGE * window_a:
-        return f"No change: the window differs by {change / 1e6:+,.3f} ms, under 1 %."
+    if shared < LEAST_SHARED:
+        return "No verdict: the two run different kernels.", None
+    if abs(change) <= LEAST_CHANGE * window_a:
+        return f"No change: the window differs by {change / 1e6:+,.3f} ms, under 1 %.", Outcome.NO_CHANGE
     words = {
         "compute_ns": "computation",
         "exposed_ns": "exposed communication",
@@ -160,7 +167,8 @@ def _verdict(window_a: int, window_b: int, parts: Mapping[str, tuple[int, int]],
     delta = parts[part][1] - parts[part][0]
     word = "slower" if change > 0 else "faster"
     how_much = "most of it" if 2 * abs(delta) > abs(change) else "the largest part of it"
-    return (
+    sentence = (
         f"B is {wording.percent(abs(change) / window_a)} {word} ({change / 1e6:+,.3f} ms), {how_much} in {words[part]} "
         f"({delta / 1e6:+,.3f} ms)."
     )
+    return sentence, Outcome.LONGER if change > 0 else Outcome.SHORTER

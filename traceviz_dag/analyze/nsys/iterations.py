@@ -147,6 +147,19 @@ def _no_iteration(profile: NsysProfile, activity: Activity, number: int, there: 
     return UsageError(f"{profile.path}: no iteration {number} on GPU {activity.device}; {words}")
 
 
+def window_on_gpu(profile: NsysProfile, activity: Activity, rules: Rules, number: int) -> Clip:
+    """The window of one iteration on a GPU, as ``iteration_measures`` measures it.
+
+    Raises:
+        UsageError: there is no iteration of that number.
+    """
+    found, _ = windows_on_gpu(profile, activity, rules)
+    place = np.flatnonzero(found.number == number)
+    if not len(place):
+        raise _no_iteration(profile, activity, number, found.number.tolist())
+    return Clip(int(found.start_ns[place[0]]), int(found.end_ns[place[0]]))
+
+
 def iteration_window(profile: NsysProfile, activity: Activity, rules: Rules, number: int | None) -> Clip:
     """The window of one iteration of a GPU on the host; None takes the first.
 

@@ -187,6 +187,12 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequenc
     return table
 
 
+def shortened(name: str, most: int = 90) -> str:
+    """A name for a table: templates make kernel names longer than a screen."""
+    flat = " ".join(name.split())
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+
+
 def home_option(home: Path) -> str:
     """``--home …`` as a shell takes it, for commands that are printed as hints."""
     return f"--home {shlex.quote(str(home))}"
@@ -204,7 +210,7 @@ def percent(share: float | None) -> str:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, str) and (
-        value == ABSENT or value.rstrip("%").replace(",", "").replace(".", "", 1).lstrip("-").isdigit()
+        value == ABSENT or value.rstrip("%").replace(",", "").replace(".", "", 1).lstrip("+-").isdigit()
     )
 
 

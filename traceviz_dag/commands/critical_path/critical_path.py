@@ -45,13 +45,6 @@ _TITLES = {
     "category": "What runs on the path, by category",
 }
 
-_LAUNCHES = ("rank", "kernel_id", "launch_start_ns", "operator", "launch_name", "module")
-
-_GAPS_SQL = """
-SELECT rank, kernel_id, caller, doing, doing_ns, host_work FROM gpu_gaps
-WHERE run = $run AND iteration = $iteration
-"""
-
 _NUMBERS = ("rank", "stage")
 """Profiles whose parts are numbers; in the view all are texts."""
 
@@ -198,12 +191,9 @@ def _hosts(iteration: StoredIteration, segments: pa.Table) -> list[dict[str, Any
     from traceviz_dag.tables.questions import HOSTS_OF_PATH_SQL
 
     segments = segments.filter(pc.equal(segments["cause"].cast(pa.string()), "host"))
-    ranks = pc.unique(segments["rank"]).to_pylist()
-    if not ranks:
+    if not segments.num_rows:
         return []
-    kernels = pa.concat_tables([iteration.kernels(rank, _LAUNCHES) for rank in ranks], promote_options="permissive")
-    gaps = iteration.lake.query_iteration(_GAPS_SQL, run=iteration.run, iteration=iteration.iteration)
-    rows = iteration.ask(HOSTS_OF_PATH_SQL, path_segments=segments, kernels=kernels, gpu_gaps=gaps)
+    rows = iteration.ask(HOSTS_OF_PATH_SQL, **iteration.of_path(segments))
     return rows.select(["operation", "place", "path_ns", "launches"]).to_pylist()
 
 

@@ -12,14 +12,13 @@ from traceviz_dag.analyze.nsys.activity import processes_of
 from traceviz_dag.analyze.nsys.calls import CUDA, SYSTEM, calls_by_name
 from traceviz_dag.analyze.nsys.calls import stalls as find_stalls
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, shown
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, shortened, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     Opened,
     ProfileArgument,
     TrimOption,
     opened,
-    shortened,
 )
 
 SLIGHT = 0.001

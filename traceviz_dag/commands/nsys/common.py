@@ -133,9 +133,3 @@ def binary(bytes_: int | None) -> str:
 def seconds(nanoseconds: int | None) -> str:
     """An instant for people: seconds of the capture's clock, to the microsecond."""
     return "–" if nanoseconds is None else f"{nanoseconds / 1e9:,.6f}"
-
-
-def shortened(name: str, most: int = 90) -> str:
-    """A name for a table: templates make kernel names longer than a screen."""
-    flat = " ".join(name.split())
-    return flat if len(flat) <= most else f"{flat[: most - 1]}…"

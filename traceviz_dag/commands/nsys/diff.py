@@ -8,21 +8,23 @@ from typing import Annotated, Any
 
 import typer
 
+from traceviz_dag.analyze.diff.words import Outcome
 from traceviz_dag.analyze.nsys.diff import NameChange, ProfileComparison, compare
+from traceviz_dag.analyze.nsys.iterations import window_on_gpu
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap, gpu_overlap
 from traceviz_dag.analyze.nsys.summary import NameMeasures, by_name
 from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
 from traceviz_dag.analyze.wording import capitalised
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, print_json, print_table, shown
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_table, shortened, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     ProfileArgument,
     RulesOption,
     TrimOption,
     opened,
-    shortened,
 )
+from traceviz_dag.errors import NoEvidenceError, UsageError
 
 _PART_WORDS = {
     "compute_ns": "computation",
@@ -41,6 +43,16 @@ def diff(
     trim_b: Annotated[
         tuple[float, float] | None, typer.Option("--trim-b", help="Window of B; default: that of A.")
     ] = None,
+    iteration: Annotated[
+        int | None,
+        typer.Option("--iteration", help="Compare this training iteration of both, on each GPU.", show_default=False),
+    ] = None,
+    iteration_b: Annotated[
+        int | None, typer.Option("--iteration-b", help="Iteration of B; default: that of A.", show_default=False)
+    ] = None,
+    gate: Annotated[
+        bool, typer.Option("--gate", help="Exit with 1 if B is slower, with 2 if the two are not comparable.")
+    ] = False,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -48,14 +60,26 @@ def diff(
     """Compare two profiles: slower, faster, new and gone kernels, NVTX ranges, overlap and idle time.
 
     Computation, exposed communication, memory operations alone and idle time make up the window, so their changes add
-    up to its change. All numbers are sums over the GPUs.
+    up to its change. All numbers are sums over the GPUs. With --gate the exit code is 0 if B is at most 1 % slower.
     """
-    side_a = _side(a, home, gpu, trim, rules)
-    side_b = _side(b, home, gpu, trim_b or trim, rules)
+    if iteration is None and iteration_b is not None:
+        raise UsageError("--iteration-b is the iteration of B: also give --iteration, that of A")
+    if iteration is not None and (trim or trim_b):
+        raise UsageError("--iteration and --trim both name a window: give one of them")
+    side_a = _side(a, home, gpu, trim, rules, iteration)
+    side_b = _side(b, home, gpu, trim_b or trim, rules, iteration if iteration_b is None else iteration_b)
     found = compare(side_a[0], side_b[0], (side_a[1], side_b[1]), (side_a[2], side_b[2]))
     if json:
         print_json(_plain(found))
-        return
+    else:
+        _print(found)
+    if gate and not found.is_comparable:
+        raise NoEvidenceError(f"the gate judges no profiles that are {found.comparable}")
+    if gate and found.outcome is Outcome.LONGER:
+        raise typer.Exit(1)
+
+
+def _print(found: ProfileComparison) -> None:
     rows = [[_PART_WORDS[part], *_change(*values)] for part, values in found.parts.items()]
     rows.append(["window", *_change(found.window_a_ns, found.window_b_ns)])
     print_table("Where the time went", ["part", "A ms", "B ms", "change ms"], rows)
@@ -74,13 +98,25 @@ def diff(
     typer.echo(f"\n{capitalised(found.comparable)}.\n{found.verdict}")
 
 
-def _side(path: Path, home: Path, gpu: list[str], trim: tuple[float, float] | None, rules: Path | None) -> _Side:
+def _side(
+    path: Path,
+    home: Path,
+    gpu: list[str],
+    trim: tuple[float, float] | None,
+    rules: Path | None,
+    iteration: int | None,
+) -> _Side:
     given = opened(path, home, trim, rules)
     parts = given.gpus(gpu)
+    windows = [
+        given.window if iteration is None else window_on_gpu(given.profile, part, given.rules, iteration)
+        for part in parts
+    ]
+    each = list(zip(parts, windows, strict=True))
     return (
-        [gpu_overlap(part, given.window) for part in parts],
-        [one for part in parts for one in by_name(part, given.window)],
-        [root for part in parts for root in range_tree(given.profile, part, given.window or part.window(None))],
+        [gpu_overlap(part, window) for part, window in each],
+        [one for part, window in each for one in by_name(part, window)],
+        [root for part, window in each for root in range_tree(given.profile, part, window or part.window(None))],
     )
 
 

@@ -13,7 +13,7 @@ from traceviz_dag.analyze.nsys.overlap import gaps as find_gaps
 from traceviz_dag.analyze.nsys.overlap import gpu_overlap
 from traceviz_dag.analyze.nsys.tree import nested_ranges
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, print_json, print_table, shown
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_table, shortened, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     Opened,
@@ -23,7 +23,6 @@ from traceviz_dag.commands.nsys.common import (
     check_number,
     opened,
     seconds,
-    shortened,
 )
 
 

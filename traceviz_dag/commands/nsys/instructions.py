@@ -14,7 +14,7 @@ from traceviz_dag.analyze.nsys.instructions import dearest_kernels, kernel_instr
 from traceviz_dag.analyze.nsys.summary import summaries
 from traceviz_dag.capture.cutracer import counting_script
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, shown
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, shortened, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     Opened,
@@ -23,7 +23,6 @@ from traceviz_dag.commands.nsys.common import (
     TrimOption,
     gpu_numbers,
     opened,
-    shortened,
 )
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.nsys.instructions import read_instructions

@@ -9,7 +9,7 @@ import typer
 
 from traceviz_dag.analyze.nsys.iterations import iteration_measures, names_in_iteration
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import ABSENT, milliseconds, print_json, print_table, shown
+from traceviz_dag.commands.common.output import ABSENT, milliseconds, print_json, print_table, shortened, shown
 from traceviz_dag.commands.nsys.common import (
     MEASURES,
     GpuOption,
@@ -18,7 +18,6 @@ from traceviz_dag.commands.nsys.common import (
     TrimOption,
     opened,
     seconds,
-    shortened,
 )
 from traceviz_dag.vocabulary import WindowFrom
 

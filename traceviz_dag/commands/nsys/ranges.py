@@ -19,7 +19,15 @@ from traceviz_dag.analyze.nsys.projections import (
 from traceviz_dag.analyze.nsys.search import matcher
 from traceviz_dag.analyze.nsys.statistics import Durations
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import ABSENT, milliseconds, most_printed, print_json, print_table, shown
+from traceviz_dag.commands.common.output import (
+    ABSENT,
+    milliseconds,
+    most_printed,
+    print_json,
+    print_table,
+    shortened,
+    shown,
+)
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     Opened,
@@ -27,7 +35,6 @@ from traceviz_dag.commands.nsys.common import (
     TrimOption,
     opened,
     seconds,
-    shortened,
 )
 from traceviz_dag.errors import UsageError
 

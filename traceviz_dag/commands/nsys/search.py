@@ -9,7 +9,7 @@ import typer
 
 from traceviz_dag.analyze.nsys.search import search as find
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, print_json, print_table, shown
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_table, shortened, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     ProfileArgument,
@@ -17,7 +17,6 @@ from traceviz_dag.commands.nsys.common import (
     gpu_numbers,
     opened,
     seconds,
-    shortened,
 )
 
 _SHOWN = {"operations": "GPU", "calls": "call", "ranges": "NVTX range"}

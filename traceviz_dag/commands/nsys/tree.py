@@ -11,7 +11,7 @@ from traceviz_dag.analyze.nsys.in_order import in_order
 from traceviz_dag.analyze.nsys.iterations import iteration_window
 from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import ABSENT, milliseconds, most_printed, print_json, print_table
+from traceviz_dag.commands.common.output import ABSENT, milliseconds, most_printed, print_json, print_table, shortened
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     Opened,
@@ -20,7 +20,6 @@ from traceviz_dag.commands.nsys.common import (
     TrimOption,
     opened,
     seconds,
-    shortened,
 )
 from traceviz_dag.errors import UsageError
 

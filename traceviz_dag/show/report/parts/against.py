@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from markupsafe import Markup
 
+from traceviz_dag.analyze.diff.findings import by_culprit, gain_changed
 from traceviz_dag.analyze.nights import OTHER_RANKS, Delta, Measures, Tolerances, judge_nights
 from traceviz_dag.analyze.step_parts import IDLE
 from traceviz_dag.analyze.wording import duration, share
@@ -20,7 +20,7 @@ from traceviz_dag.show.report.evidence import Asked, Book
 from traceviz_dag.show.report.parts.overview import STEP_PARTS, STEP_SQL, TREND_SQL
 from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, sentence, table, top
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
-from traceviz_dag.vocabulary import Category, Kind, Severity
+from traceviz_dag.vocabulary import Category, Kind
 
 CAPTURE_SQL = """
 SELECT ranks, expected_ranks, failed_ranks, partial_ranks, missing_ranks, device_name, backend,
@@ -108,7 +108,6 @@ _MODE = {
     "has_groups": "process groups",
 }
 _AXES = ("tp", "cp", "dp", "pp", "ep", "etp", "edp")
-_LEAST_CHANGE = 0.1
 
 
 def against(page: Page) -> Markup | None:
@@ -274,12 +273,12 @@ def _difference(nanoseconds: int) -> str:
 
 def _findings(here: Book, there: Book) -> Markup:
     asked = [book.ask("Findings", FINDINGS_SQL) for book in (here, there)]
-    now, before = (_by_culprit(each.rows) for each in asked)
+    now, before = (by_culprit(each.rows) for each in asked)
     rows: list[list[Markup | str]] = []
     for key in [*now, *(key for key in before if key not in now)]:
         new, old = now.get(key), before.get(key)
         kept = now[key] if new else before[key]
-        what = _gain_changed(new["gain_ns"], old["gain_ns"]) if new and old else "new" if new else "gone"
+        what = gain_changed(new["gain_ns"], old["gain_ns"]) if new and old else "new" if new else "gone"
         rows.append(
             [
                 what,
@@ -296,20 +295,6 @@ def _findings(here: Book, there: Book) -> Markup:
     shown, left = top(rows, "findings")
     caption = "Findings of the same rule and culprit are one row; its sentence is this one's where it has it."
     return section("Findings", table(["change", "rule", "gain", "gain before", "in words"], shown, caption), left)
-
-
-def _by_culprit(rows: Sequence[Mapping[str, Any]]) -> dict[tuple[Any, ...], Mapping[str, Any]]:
-    found: dict[tuple[Any, ...], Mapping[str, Any]] = {}
-    for row in rows:
-        if row["severity"] == Severity.FINDING:
-            found.setdefault((row["rule"], *(row[name] for name in CULPRIT_COLUMNS)), row)
-    return found
-
-
-def _gain_changed(now: int | None, before: int | None) -> str:
-    if now is None or before is None or abs(now - before) <= _LEAST_CHANGE * max(abs(now), abs(before)):
-        return "as before"
-    return "gains more" if now > before else "gains less"
 
 
 def _overlap(here: Book, there: Book, names: tuple[str, str]) -> Markup:

@@ -1,0 +1,340 @@
+"""``traceviz diff``: what changed from one run to another, in tables that add up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from traceviz_dag.analyze.wording import numbered, percent
+from traceviz_dag.commands.common.across import place_of_all
+from traceviz_dag.commands.common.failures import end_half_renewed
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import milliseconds, print_json, print_table, print_wrapped, shortened, shown
+from traceviz_dag.commands.common.overwriting import check_output
+from traceviz_dag.commands.common.partial import end_partial
+from traceviz_dag.errors import NoEvidenceError, UsageError
+
+if TYPE_CHECKING:
+    from traceviz_dag.analyze.diff.changes import Bar, Change
+    from traceviz_dag.analyze.diff.words import Verdict
+    from traceviz_dag.pipeline.across_ranks import StoredIteration
+    from traceviz_dag.pipeline.diff.comparison import Comparison
+
+_WORSE = 1
+
+
+def diff(
+    a: Annotated[
+        str,
+        typer.Argument(
+            help="What to compare with: a folder of traces, a trace, an export of Nsight Systems, a home, HOME/RUN, or "
+            "a run of --home; each with @ITERATION for one iteration of it.",
+            show_default=False,
+        ),
+    ],
+    b: Annotated[str, typer.Argument(help="What is compared with A, given the same way.", show_default=False)],
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Compare although the two differ in more than their times.")
+    ] = False,
+    least: Annotated[
+        float, typer.Option("--least", min=0, help="Percent of A's step from which a change counts.")
+    ] = 1.0,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", help="Also draw the change into this .png, .svg or .pdf.")
+    ] = None,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Show what changed from run A to run B: the change of the step, by critical path and by replay, to the nanosecond.
+
+    The rows of both tables add up to the change. By path: what the critical path has more or less of, split into more
+    calls and longer calls. By replay: what B's step becomes shorter by with A's durations, class by class. Several
+    steps are compared by their means, with an error bar; a change within it is none. Then come all operations and
+    modules, on the path or not, and the findings that came, went and stayed.
+
+    Runs that differ in layout, micro-batches, GPU, shapes, types or capture mode are not compared without --anyway. The
+    exit code is 0 without a change or if B is faster, 1 if B is slower, and 2 if they are not compared, or ranks are
+    missing.
+    """
+    from traceviz_dag.analyze.diff.words import Outcome
+    from traceviz_dag.pipeline.diff.comparison import compare
+    from traceviz_dag.pipeline.diff.sides import side_at
+
+    if figure is not None:
+        _check_figure(figure, a, b)
+    # Both are looked up before the first is read, which may take minutes.
+    named = [side_at(given, home) for given in (a, b)]
+    with ExitStack() as opened:
+        sides = [opened.enter_context(each.opened()) for each in named]
+        found = compare(*sides, anyway=anyway)
+        judged = _verdict(found, least)
+        if json:
+            print_json(_answer((a, b), sides, found, judged))
+        else:
+            _print(sides, found, judged)
+        if figure is not None and found.step is not None and judged is not None:
+            _draw(figure, sides, found, judged)
+        every = [each for side in sides for each in side]
+        for home_of in dict.fromkeys(each.lake.home for each in every if each.inputs is None):
+            places = [(each.run, each.iteration) for each in every if each.lake.home == home_of]
+            end_half_renewed(home_of, places)
+        end_partial([each.completeness for each in every])
+    if found.refused:
+        raise NoEvidenceError(f"{a} and {b} are not compared: see above; --anyway compares them all the same")
+    if why := found.no_path or found.no_replay:
+        raise NoEvidenceError(f"the step cannot be replayed: {why}")
+    if judged is not None and judged.outcome is Outcome.LONGER:
+        raise typer.Exit(_WORSE)
+
+
+def _verdict(found: Comparison, least: float) -> Verdict | None:
+    from traceviz_dag.analyze.diff.words import verdict
+
+    return None if found.step is None else verdict(found.step, found.steps, least / 100)
+
+
+def _check_figure(figure: Path, a: str, b: str) -> None:
+    from traceviz_dag.vocabulary import FIGURE_FORMATS
+
+    if figure.suffix.removeprefix(".") not in FIGURE_FORMATS:
+        formats = ", ".join(f".{name}" for name in FIGURE_FORMATS)
+        raise UsageError(f"--figure {figure}: name a file that ends in {formats}")
+    check_output(figure, Path(a), Path(b), option="--figure", what="what is compared")
+
+
+def _draw(figure: Path, sides: Sequence[Sequence[StoredIteration]], found: Comparison, judged: Verdict) -> None:
+    from traceviz_dag.show.figures.step_change import draw_step_change
+    from traceviz_dag.show.page.rendering import write_figure
+
+    assert found.step is not None
+    drawn = draw_step_change(judged, [_named(side) for side in sides], found.step, found.parts, found.replay)
+    write_figure(drawn, figure.parent, figure.stem, (figure.suffix.removeprefix("."),))
+
+
+def _answer(
+    given: Sequence[str],
+    sides: Sequence[Sequence[StoredIteration]],
+    found: Comparison,
+    judged: Verdict | None,
+) -> dict[str, Any]:
+    from traceviz_dag.analyze.diff.changes import PART_KEY, PATH_KEY
+    from traceviz_dag.pipeline.diff.comparison import TABLES
+
+    step = found.step
+    named = [
+        {"given": text, **place_of_all(side), "steps": steps}
+        for text, side, steps in zip(given, sides, found.steps, strict=True)
+    ]
+    replay = [
+        {
+            **{"order": row.order, "what": row.work.what, "is_transfer": row.work.is_transfer},
+            **{"stage": row.work.stage, "change_ns": row.change_ns, **_bar(row.bar), "is_change": row.is_change},
+        }
+        for row in found.replay
+    ]
+    return {
+        "a": named[0],
+        "b": named[1],
+        "compared": not found.refused,
+        "differences": [
+            {"fact": one.fact, "a": one.a, "b": one.b, "refused": one.refused, "statement": one.sentence}
+            for one in found.differences
+        ],
+        "not_stated_by_both": list(found.unstated),
+        "outcome": None if judged is None else judged.outcome.value,
+        "statement": None if judged is None else judged.sentence,
+        "step": None if step is None else _row((), step),
+        "parts": [_row(PART_KEY, row) for row in found.parts],
+        "path": [_row(PATH_KEY, row) for row in found.path],
+        "replay": replay,
+        "matched_share": found.matched if found.replay else None,
+        "reason": found.no_path or found.no_replay,
+        **{name: [_row(key, row) for row in found.tables.get(name, ())] for name, key in TABLES.items()},
+        "findings": found.findings,
+    }
+
+
+def _row(key: Sequence[str], row: Change) -> dict[str, Any]:
+    from traceviz_dag.analyze.diff.words import state_of
+
+    return {
+        **dict(zip(key, row.key, strict=True)),
+        **{"a_ns": row.a_ns, "b_ns": row.b_ns, "change_ns": row.change_ns},
+        **{"a_calls": row.a_calls, "b_calls": row.b_calls, "count_ns": row.count_ns, "per_call_ns": row.per_call_ns},
+        **{**_bar(row.bar), "is_change": row.is_change, "state": state_of(row)},
+    }
+
+
+def _bar(bar: Bar | None) -> dict[str, int | None]:
+    return {"low_ns": None if bar is None else bar.low_ns, "high_ns": None if bar is None else bar.high_ns}
+
+
+def _named(side: Sequence[StoredIteration]) -> str:
+    return f"{side[0].run}, {numbered('iteration', (each.iteration for each in side))}"
+
+
+def _print(sides: Sequence[Sequence[StoredIteration]], found: Comparison, judged: Verdict | None) -> None:
+    from traceviz_dag.analyze.diff.words import Outcome, main_cause
+
+    marks = [next((each.completeness.mark for each in side if each.completeness.mark), "") for side in sides]
+    typer.echo()
+    for letter, side, mark in zip("AB", sides, marks, strict=True):
+        print_wrapped(f"{letter}: {_named(side)}{f' · {mark}' if mark else ''}", 3)
+    if judged is not None and found.step is not None:
+        print_wrapped(f"{judged.sentence}.", 4, "  ")
+        cause = None if judged.outcome is Outcome.NO_CHANGE else main_cause(found.replay, found.step)
+        if cause is not None:
+            print_wrapped(f"{cause}.", 4, "  ")
+    for one in found.differences:
+        print_wrapped(f"{'Not comparable' if one.refused else 'Differs'}: {one.sentence}.", 4, "  ")
+    if found.unstated:
+        print_wrapped(f"Not compared, as one of the two does not record it: {', '.join(found.unstated)}.", 4, "  ")
+    if found.refused:
+        return
+    if why := found.no_path or found.no_replay:
+        print_wrapped(f"{'The steps are' if found.no_path else 'The replay is'} not compared: {why}.", 4, "  ")
+    if found.no_path is None:
+        if found.no_replay is None:
+            _print_replay(found)
+        _print_parts(found)
+        _print_path(found)
+    for name, words in (("operations", "operation"), ("modules", "module")):
+        _print_kernels(found, name, words)
+    if found.findings is not None:
+        print_table(
+            "Findings",
+            ["change", "rule", "gain A ms", "gain B ms", "finding"],
+            [
+                [
+                    *(row["change"], row["rule"].replace("_", " ")),
+                    *(milliseconds(row["a_gain_ns"]), milliseconds(row["b_gain_ns"]), row["statement"]),
+                ]
+                for row in found.findings
+            ],
+        )
+
+
+def _print_parts(found: Comparison) -> None:
+    from traceviz_dag.analyze.diff.words import named_part
+
+    assert found.step is not None
+    rows = [row for row in found.parts if row.change_ns]
+    _print_changes(
+        f"By path, {_change(found.step.change_ns)} ms per step: what the critical path has more or less of",
+        {"what": [named_part(*row.key[1:]) for row in rows], "stage": [row.key[0] for row in rows]},
+        rows,
+        found.steps,
+    )
+
+
+def _print_path(found: Comparison) -> None:
+    from traceviz_dag.analyze.diff.changes import PATH_KEY
+    from traceviz_dag.analyze.diff.words import named_part
+
+    rows = [row for row in found.path if row.change_ns]
+    keys = [dict(zip(PATH_KEY, row.key, strict=True)) for row in rows]
+    _print_changes(
+        "By path, operation by operation",
+        {
+            "what": [named_part(key["category"], key["cause"]) for key in keys],
+            **{name: [key[name] for key in keys] for name in ("stage", "phase", "dimension", "module")},
+            "operation": _names(
+                [key["operation"] or ("after the last launch" if key["cause"] == "host" else None) for key in keys]
+            ),
+        },
+        rows,
+        found.steps,
+    )
+
+
+def _print_replay(found: Comparison) -> None:
+    from traceviz_dag.analyze.diff.words import named_class
+
+    assert found.step is not None
+    rows = sorted((row for row in found.replay if row.change_ns), key=lambda row: (-abs(row.change_ns), row.order))
+    if not rows:
+        return
+    bars = any(row.bar is not None for row in rows)
+    print_table(
+        f"By replay, {_change(found.step.change_ns)} ms per step: what each class of work makes of it",
+        ["put in", "what", "change ms", *(["at least", "at most", "note"] if bars else [])],
+        [
+            [
+                *(row.order, named_class(row.work), _change(row.change_ns)),
+                *((*_ends(row.bar), None if row.is_change else "no change") if bars else ()),
+            ]
+            for row in rows
+        ],
+    )
+    print_wrapped(
+        f"{percent(found.matched)} of B's kernel time is of operations that A runs, too; classes are put in one "
+        f"after the other, 1 to {len(found.replay)}, and what is put in earlier may hide what comes later",
+        4,
+        "  ",
+    )
+
+
+def _print_kernels(found: Comparison, name: str, word: str) -> None:
+    steps, whole = found.steps, sum(row.change_ns for row in found.tables[name])
+    if all(row.key[1] is None for row in found.tables[name]):
+        return
+    rows = [row for row in found.tables[name] if row.change_ns or row.a_calls * steps[1] != row.b_calls * steps[0]]
+    _print_changes(
+        f"All kernels by {word}, {_change(whole)} ms per step over the ranks, waits in communication included",
+        {word: _names([row.key[1] for row in rows]), "kind": [row.key[0] for row in rows]},
+        rows,
+        steps,
+    )
+
+
+def _print_changes(
+    title: str, named: Mapping[str, Sequence[object]], rows: Sequence[Change], steps: tuple[int, int]
+) -> None:
+    """Print rows of a change under what they are of; empty columns and tables are left out."""
+    from traceviz_dag.analyze.diff.words import state_of
+
+    if not rows:
+        return
+    named = {name: values for name, values in named.items() if any(value is not None for value in values)}
+    states, bars = [state_of(row) for row in rows], any(row.bar is not None for row in rows)
+    print_table(
+        title,
+        [
+            *(*named, "A ms", "B ms", "change ms", *(["at least", "at most"] if bars else [])),
+            *("calls A", "calls B", "by calls", "by length", *(["note"] if any(states) else [])),
+        ],
+        [
+            [
+                *words,
+                *(milliseconds(row.a_ns), milliseconds(row.b_ns), _change(row.change_ns)),
+                *(_ends(row.bar) if bars else ()),
+                *(_calls(row.a_calls, steps[0]), _calls(row.b_calls, steps[1])),
+                *(_change(row.count_ns), _change(row.per_call_ns), *([state or None] if any(states) else [])),
+            ]
+            for row, state, *words in zip(rows, states, *named.values(), strict=True)
+        ],
+    )
+
+
+def _calls(calls: int, steps: int) -> str:
+    """Calls per step."""
+    return f"{calls // steps:,}" if calls % steps == 0 else f"{calls / steps:,.1f}"
+
+
+def _names(names: Sequence[str | None]) -> list[str | None]:
+    """Names as a table shows them: as short as they are still told apart."""
+    distinct = {name for name in shown(names) if name is not None}
+    lengths = [most for most in (48, 96) if len({shortened(name, most) for name in distinct}) == len(distinct)]
+    return [None if name is None else shortened(name, lengths[0]) if lengths else name for name in names]
+
+
+def _ends(bar: Bar | None) -> tuple[str | None, str | None]:
+    return (None, None) if bar is None else (_change(bar.low_ns), _change(bar.high_ns))
+
+
+def _change(nanoseconds: int) -> str:
+    return f"{nanoseconds / 1e6:+,.3f}" if abs(nanoseconds) > 500 else "0.000"

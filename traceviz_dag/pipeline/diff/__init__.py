@@ -1,0 +1,1 @@
+"""Two sides of a comparison: found, read, and compared."""
