@@ -392,11 +392,10 @@ def _files_of_iteration(folder: Path, table: Table, run: str, iteration: int) ->
     return _files_of(folder, table, found, paths)
 
 
-def _files_of_table(folder: Path, table: Table) -> _Files:
+def _files_of_table(folder: Path, table: Table, packed: Sequence[Parts]) -> _Files:
     """Whatever is there or will be, as long as nothing is packed; from then on iteration by iteration, so that no view
     counts a rank twice, and one that is older than a packing fails rather than miss what was packed.
     """
-    packed = find_packed(folder.parent, table)
     if packed:
         places = {(parts.run, parts.iteration) for parts in packed}
         rest = (place for place in iterations_below(folder) if place not in places)
@@ -423,7 +422,8 @@ def _files_of(
 def _views(home: Path) -> Mapping[str, str]:
     """View, with its schema → the statements that make it and its comments, for a home as it is now."""
     lake, tables = home / LAKE_FOLDER, all_tables().items()
-    files = tuple((name, _files_of_table(lake / name, table)) for name, table in tables)
+    packed = find_packed(lake)
+    files = tuple((name, _files_of_table(lake / name, table, packed.get(name, ()))) for name, table in tables)
     # Of another version, what the views are depends on what the files have.
     compose = _composed if is_upgraded(lake) else _composed.__wrapped__
     return compose(lake, files)

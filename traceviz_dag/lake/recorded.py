@@ -18,7 +18,7 @@ import logging
 import os
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -310,7 +310,7 @@ class Parts:
     iteration: int
     own: tuple[Partition, ...]
     pack: Pack | None = None
-    packed: tuple[int, ...] = ()
+    packed: Sequence[int] = ()
     others: tuple[int, ...] = ()
 
     @property
@@ -341,7 +341,9 @@ def find_parts(
     """
     while True:
         packs = _packs(lake, table, run, iteration)
-        found = _packed(lake, table, packs, rank)
+        found = [
+            _parts_beside(lake, table.name, place, pack, recorded(lake, *place), rank) for place, pack in packs.items()
+        ]
         files = find_files(lake / table.name, table, run, iteration, rank, without=packs)
         for (name, number), own in groupby(files, key=lambda one: (one.run, one.iteration)):
             found.append(Parts(name, number, tuple(own)))
@@ -350,9 +352,14 @@ def find_parts(
             return found
 
 
-def find_packed(lake: Path, table: Table) -> list[Parts]:
-    """As :func:`find_parts`, of the iterations with a packed file of the table alone."""
-    return _packed(lake, table, _packs(lake, table, None, None), None)
+def find_packed(lake: Path) -> dict[str, list[Parts]]:
+    """As :func:`find_parts`, of the iterations with packed files alone: table → parts."""
+    found: dict[str, list[Parts]] = {}
+    for place in packed_iterations(lake):
+        record = recorded(lake, *place)
+        for name, pack in record.packs.items():
+            found.setdefault(name, []).append(_parts_beside(lake, name, place, pack, record))
+    return found
 
 
 def find_partitions(
@@ -389,18 +396,20 @@ def _packs(lake: Path, table: Table, run: str | None, iteration: int | None) -> 
     return {place: pack for place, pack in packs.items() if pack is not None}
 
 
-def _packed(lake: Path, table: Table, packs: Mapping[tuple[str, int], Pack], rank: int | None) -> list[Parts]:
-    found = []
-    for place, pack in packs.items():
-        contents = recorded(lake, *place).contents
-        named = [Partition(*place, one) for name, one in contents if name == table.name and rank in (None, one)]
-        apart = [one for one in named if pack_of(lake, table.name, one) is None]
-        own = tuple(one for one in apart if (one.folder(lake / table.name) / FILE_NAME).is_file())
-        others = {one.rank for one in apart if one.rank is not None and one.rank in pack}
-        ranks = pack.each_rank() if rank is None else (rank,) if rank in pack else ()
-        packed = tuple(one for one in ranks if one not in others)
-        found.append(Parts(*place, own, pack, packed, tuple(sorted(others))))
-    return found
+def _parts_beside(
+    lake: Path, table: str, place: tuple[str, int], pack: Pack, record: Record, rank: int | None = None
+) -> Parts:
+    """The parts of a table in an iteration that has a packed file of it."""
+    named = [Partition(*place, one) for name, one in record.contents if name == table and rank in (None, one)]
+    apart = [one for one in named if pack_of(lake, table, one) is None]
+    own = tuple(one for one in apart if (one.folder(lake / table) / FILE_NAME).is_file())
+    others = {one.rank for one in apart if one.rank is not None and one.rank in pack}
+    ranks: Sequence[int] = (rank,) if rank is not None and rank in pack else ()
+    if rank is None:
+        # Of a thousand ranks in each of many iterations, nothing that one may spare is made.
+        ranks = pack.ranks[0] if len(pack.ranks) == 1 else tuple(pack.each_rank())
+    packed = tuple(one for one in ranks if one not in others) if others else ranks
+    return Parts(*place, own, pack, packed, tuple(sorted(others)))
 
 
 def _of_file(contents: Iterable[Content], path: Path) -> tuple[Content, ...]:
