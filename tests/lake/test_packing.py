@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -337,6 +338,22 @@ def test_a_kept_file_that_is_not_what_was_packed_and_a_stray_one_are_named_and_n
     assert answers(job) == before
     assert {fault.path for fault in verify(job).faults} == {kept, stray}
     assert prune(job) == RANKS, "of the table beside which nobody put anything"
+
+
+def test_the_printed_status_is_what_queries_and_the_folders_say(job: Lake):
+    pack(job)
+    lines = call("lake", "status", "--at-least", "5", "--home", job.home).out.splitlines()
+    printed = [re.split(r"\s{2,}", line.strip()) for line in lines if line.strip().startswith(RUN)]
+    for run, iteration, table, ranks, files, rows, size, packed, kept, would in printed:
+        of = f"FROM {table} WHERE run = '{run}' AND iteration = {iteration}"
+        assert int(rows) == job.query(f"SELECT count(*) AS n {of}")["n"].to_pylist()[0]
+        there = len(list((job.tables_folder / table / Partition(RUN, int(iteration)).below).rglob("part.parquet")))
+        assert (int(ranks), int(kept)) == (RANKS, there if iteration == "1" else 0)
+        assert (int(files), int(packed)) == ((1, RANKS) if iteration == "1" else (there, 0))
+        read = [job.path(table, run=RUN, iteration=int(iteration), rank=rank) for rank in range(RANKS)]
+        assert float(size) == round(sum(path.stat().st_size for path in set(read)) / 1e6, 1)
+        assert would == ("do nothing" if iteration == "1" else "make 1 file of 5")
+    assert len(printed) == 4
 
 
 def test_commands_say_what_packing_would_do_and_do_it(job: Lake):

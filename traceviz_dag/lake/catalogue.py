@@ -374,14 +374,12 @@ class _Files:
 
     Attributes:
         own: DuckDB's patterns of those of one part each.
-        packs: paths of packed ones.
-        others: run, iteration and ranks of which what is packed does not count.
+        packs: patterns of packed ones, each with the ranks of which it does not count.
         paths: all of them, where the view is of one iteration.
     """
 
     own: tuple[str, ...] = ()
-    packs: tuple[str, ...] = ()
-    others: tuple[tuple[str, int, tuple[int, ...]], ...] = ()
+    packs: tuple[tuple[str, tuple[int, ...]], ...] = ()
     paths: tuple[Path, ...] = ()
 
 
@@ -413,10 +411,12 @@ def _files_of(
     folder: Path, table: Table, found: Sequence[Parts], paths: tuple[Path, ...], patterns: Sequence[str] = ()
 ) -> _Files:
     own = (glob_literal(one.folder(folder) / PART_NAME) for parts in found for one in parts.own)
-    packed = [(parts, parts.pack) for parts in found if parts.pack is not None and parts.packed]
-    packs = (glob_literal(pack.path(folder.parent, parts.run, parts.iteration)) for parts, pack in packed)
-    others = ((parts.run, parts.iteration, parts.others) for parts, _ in packed if parts.others)
-    return _Files((*patterns, *own), tuple(packs), tuple(others), paths)
+    packs = (
+        (glob_literal(parts.pack.path(folder.parent, parts.run, parts.iteration)), parts.others)
+        for parts in found
+        if parts.pack is not None and parts.packed
+    )
+    return _Files((*patterns, *own), tuple(packs), paths)
 
 
 def _views(home: Path) -> Mapping[str, str]:
@@ -488,30 +488,27 @@ def _rows(folder: Path, table: Table, files: _Files, hidden: Collection[int] = (
             else f"CAST(NULL AS {sql_type(column.type)}) AS {quoted_name(column.name)}"
             for column in columns
         )
-    not_hidden = [f"rank NOT IN ({', '.join(map(str, sorted(hidden)))})"] if hidden else []
-    selects = []
-    if files.packs:
-        in_path = [name for name in table.partitioned_by if name != "rank"]
-        superseded = [
-            f"NOT (run = {quoted_text(run)} AND iteration = {iteration} AND rank IN ({', '.join(map(str, ranks))}))"
-            for run, iteration, ranks in files.others
-        ]
-        selects.append(_select(folder, names, files.packs, in_path, [*superseded, *not_hidden]))
+    by_others: dict[tuple[int, ...], list[str]] = {}
+    for pattern, others in files.packs:
+        by_others.setdefault(others, []).append(pattern)
+    in_path = [name for name in table.partitioned_by if name != "rank"]
+    # One with ranks that do not count is read by itself: a condition on all rows of the others takes half of a query.
+    selects = [
+        _select(folder, names, patterns, in_path, {*others, *hidden}) for others, patterns in sorted(by_others.items())
+    ]
     if files.own:
-        selects.append(_select(folder, names, files.own, table.partitioned_by, not_hidden))
+        selects.append(_select(folder, names, files.own, table.partitioned_by, hidden))
     return " UNION ALL ".join(selects)
 
 
-def _select(
-    folder: Path, names: str, patterns: Sequence[str], in_path: Sequence[str], conditions: Sequence[str]
-) -> str:
+def _select(folder: Path, names: str, patterns: Sequence[str], in_path: Sequence[str], without: Collection[int]) -> str:
     texts = ", ".join(map(quoted_text, patterns))
     types = ", ".join(f"{name}: {sql_type(PARTITION_COLUMNS[name].type)}" for name in in_path)
     options = f"hive_partitioning = true, hive_types = {{{types}}}"
     if not is_upgraded(folder.parent):
         options += ", union_by_name = true"
-    where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    return f"SELECT {names} FROM read_parquet({texts if len(patterns) == 1 else f'[{texts}]'}, {options}){where}"
+    rows = f"SELECT {names} FROM read_parquet({texts if len(patterns) == 1 else f'[{texts}]'}, {options})"
+    return f"{rows} WHERE rank NOT IN ({', '.join(map(str, sorted(without)))})" if without else rows
 
 
 def _held_columns(folder: Path, table: Table) -> set[str]:

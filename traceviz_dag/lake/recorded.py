@@ -267,6 +267,8 @@ def content_of(lake: Path, table: str, partition: Partition) -> Content | None:
 
 def pack_of(lake: Path, table: str, partition: Partition) -> Pack | None:
     """The packed file that holds a part; None where it has a file of its own, or none."""
+    if partition.rank is None:
+        return None
     record = recorded(lake, partition.run, partition.iteration)
     held = record.held((table, partition.rank))
     if isinstance(held, Pack):
