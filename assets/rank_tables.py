@@ -25,7 +25,7 @@ from assets.step_faults import refresh_catalogue, told_in_a_line
 from traceviz_dag.lake.inputs import IterationInputs, registered
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import parse_rank_key, rank_key
-from traceviz_dag.lake.recorded import GONE
+from traceviz_dag.lake.record_lines import GONE
 from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
 from traceviz_dag.pipeline.iteration import stored_topology, violations_of_ranks
 from traceviz_dag.pipeline.made import CODE_VERSION

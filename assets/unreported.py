@@ -30,7 +30,7 @@ from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
-from traceviz_dag.lake.recorded import GONE
+from traceviz_dag.lake.record_lines import GONE
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.iteration import stored_topology, topology_version, unread_ranks
 from traceviz_dag.pipeline.making import judged_pairs, pairs_file

@@ -37,9 +37,10 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 
 import pyarrow.parquet as pq
 
@@ -48,6 +49,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.dagster_faults import is_between_tick_and_run
 from tests.nsys_file import small_export
 from tests.small_run import rank_file, write_run
+from traceviz_dag.errors import TracevizError
 from traceviz_dag.lake.catalogue import queryable
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.verify import verify
@@ -79,6 +81,7 @@ class Workload:
         longest_chain: so many kills at most, one behind the other.
         at: a kill, of all processes, waits until this holds of the home.
         made: files below the home that were made of the run.
+        watched: no answer changes, while it runs or after a kill; a reader asks in a loop.
     """
 
     arguments: tuple[str, ...]
@@ -90,11 +93,13 @@ class Workload:
     longest_chain: int = LONGEST_CHAIN
     at: Callable[[Path], bool] | None = None
     made: tuple[str, ...] = ()
+    watched: bool = False
 
 
 _WALK = """
 import sys
 from pathlib import Path
+from threading import Event, Thread
 from traceviz_dag.pipeline.screens import profile_model
 model = profile_model(Path(sys.argv[1]), Path(sys.argv[2]))
 lanes = list(model.lanes())
@@ -129,6 +134,9 @@ WORKLOADS = {
     "analyze nsys": Workload(("analyze", "EXPORT", "--home", "HOME")),
     "classify": Workload(("classify", "TRACE", "--home", "HOME", "--output", "OUT/kernels.parquet")),
     "simulate": Workload(("simulate", "OUT/simulated", "--layers", "2", "--pp", "2", "--microbatches", "2")),
+    "lake pack": Workload(
+        ("lake", "pack", "--at-least", "2", "--prune", "--home", "HOME"), analysed=True, watched=True
+    ),
     "tiles": Workload(("EXPORT", "HOME"), code=_WALK),
     "dagster ranks": Workload(("analyze", "RUN", "--home", "HOME", "--workers", "2"), ranks=64, ends_with=2),
     "dagster daemon": Workload(("daemon", "HOME", "RUN"), code=_DAGSTER, longest_chain=2, at=is_between_tick_and_run),
@@ -145,7 +153,7 @@ WORKLOADS = {
     "dagster newer_code": Workload(("newer_code", "HOME", "RUN"), analysed=True, code=_DAGSTER),
     "dagster catalogue": Workload(("catalogue", "HOME", "RUN"), analysed=True, code=_DAGSTER),
 }
-DRAWN = sorted(name for name in WORKLOADS if name != "tiles" and not name.startswith("dagster"))
+DRAWN = sorted(name for name in WORKLOADS if name not in ("tiles", "lake pack") and not name.startswith("dagster"))
 """Those that are drawn where nobody names any; another one would draw other trials for the same seed."""
 
 
@@ -269,7 +277,7 @@ class Bench:
     def faults_after_kill(self) -> list[str]:
         """Visible Parquet files that are not whole, and what ``traceviz lake verify`` would name."""
         # What is in the way of being written stays until the next run.
-        faults = [line for line in self.verified() if ".writing:" not in line]
+        faults = [line for line in self.verified() if ".writing:" not in line and "left by a packing" not in line]
         for base in (self.home, self.out):
             for path in base.rglob("*.parquet"):
                 if path.name.startswith("."):
@@ -279,6 +287,34 @@ class Bench:
                 except (OSError, ValueError) as error:
                     faults.append(f"{path.relative_to(self.folder)} is visible and not whole: {str(error)[:80]}")
         return faults
+
+    @contextmanager
+    def reader(self) -> Iterator[list[str]]:
+        """Somebody who asks in a loop, and what was another answer than the first."""
+        lake, over, faults = open_lake(self.home), Event(), list[str]()
+        [place] = {(one.run, one.iteration) for one in lake.partitions("kernels")}
+
+        def answers() -> list[object]:
+            return [
+                lake.query("SELECT rank, count(*) AS n, sum(duration_ns) FROM kernels GROUP BY ALL ORDER BY ALL"),
+                lake.query_iteration("SELECT * FROM overlap ORDER BY ALL", run=place[0], iteration=place[1]),
+                lake.rows("kernels", *place),
+            ]
+
+        def ask() -> None:
+            while not over.is_set():
+                try:
+                    faults.extend(["another answer"] if answers() != right else [])
+                except TracevizError as error:
+                    faults.append(f"no answer: {error}")
+
+        right, thread = answers(), Thread(target=ask)
+        thread.start()
+        try:
+            yield faults
+        finally:
+            over.set()
+            thread.join()
 
     def verified(self) -> list[str]:
         """What ``traceviz lake verify`` names."""
@@ -363,6 +399,30 @@ def begin_and_kill(bench: Bench, name: str, mark: str, chance: random.Random) ->
         What was killed, with the faults that were seen; and the exit code, 0 where the command came to its end.
     """
     kills: list[dict[str, object]] = []
+    workload = WORKLOADS[name]
+    with bench.reader() if workload.watched else nullcontext([]) as seen:
+        code = _killed(bench, name, mark, chance, kills)
+    faults: list[str] = []
+    if kills and kills[-1]["scope"] == "worker" and code not in (0, 2):
+        faults.append(f"a worker's death ended the command with {code}")
+    deadline = time.monotonic() + ORPHAN_SECONDS
+    while (orphans := processes(mark)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for orphan in orphans:
+        with suppress(OSError):
+            words = Path(f"/proc/{orphan}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            faults.append(f"alive after {ORPHAN_SECONDS:.0f} s: {words[:120]}")
+            os.kill(orphan, signal.SIGKILL)
+    faults += [*bench.faults_after_kill(), *seen]
+    if faults and not kills:
+        kills.append({"scope": "none", "by": "none", "killed": False})
+    for kill in kills:
+        kill["faults"] = faults if kill is kills[-1] else []
+    return kills, code
+
+
+def _killed(bench: Bench, name: str, mark: str, chance: random.Random, kills: list[dict[str, object]]) -> int:
+    """Start a workload and kill it, and note the kills; its exit code."""
     process, workload = bench.start(name, mark), WORKLOADS[name]
     started, before = time.monotonic(), bench.changes()
     total = bench.files[name] - before
@@ -385,24 +445,7 @@ def begin_and_kill(bench: Bench, name: str, mark: str, chance: random.Random) ->
         if killed:
             after = round(time.monotonic() - started, 2)
             kills.append({"scope": scope, "by": "work" if by_work else "changes", "killed": True, "after": after})
-    code = process.wait(1800)
-    faults: list[str] = []
-    if kills and kills[-1]["scope"] == "worker" and code not in (0, 2):
-        faults.append(f"a worker's death ended the command with {code}")
-    deadline = time.monotonic() + ORPHAN_SECONDS
-    while (orphans := processes(mark)) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    for orphan in orphans:
-        with suppress(OSError):
-            words = Path(f"/proc/{orphan}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            faults.append(f"alive after {ORPHAN_SECONDS:.0f} s: {words[:120]}")
-            os.kill(orphan, signal.SIGKILL)
-    faults += bench.faults_after_kill()
-    if faults and not kills:
-        kills.append({"scope": "none", "by": "none", "killed": False})
-    for kill in kills:
-        kill["faults"] = faults if kill is kills[-1] else []
-    return kills, code
+    return process.wait(1800)
 
 
 def _reached(bench: Bench, process: subprocess.Popen[bytes], by_work: bool, seconds: float, files: float) -> bool:

@@ -88,6 +88,7 @@ def test_tables_of_traces(width):
     held("doctor", width, "doctor", traces, "--home", home_of("slow_rank"))
     held("accuracy", width, "accuracy", traces, "--home", home_of("slow_rank"))
     held("findings", width, "findings", "--home", home_of("slow_rank"))
+    held("lake_status", width, "lake", "status", "--at-least", 4, "--home", home_of("slow_rank"))
 
 
 @pytest.mark.parametrize("job", fast(VERDICTS, "slow_rank", "healthy", "one_rank", "slow_link"))

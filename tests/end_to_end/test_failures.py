@@ -23,7 +23,7 @@ from tests.small_run import rank_file, two_ranks_analysed, write_run
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.partitions import Partition
-from traceviz_dag.lake.recorded import Content
+from traceviz_dag.lake.record_lines import Content
 from traceviz_dag.lake.write import store_part
 from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.pipeline import workers

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,9 +22,9 @@ import xxhash
 from traceviz_dag.errors import BadInputError, OutputError
 from traceviz_dag.lake.across_ranks_views import VIEWS
 from traceviz_dag.lake.conversion import DAMAGED
-from traceviz_dag.lake.partitions import ANALYSE_AGAIN, find_partitions, glob_pattern
+from traceviz_dag.lake.partitions import ANALYSE_AGAIN, find_files, glob_literal, glob_pattern
 from traceviz_dag.lake.partitions import FILE_NAME as PART_NAME
-from traceviz_dag.lake.recorded import refuse_gone
+from traceviz_dag.lake.recorded import Parts, find_packed, find_parts, iterations_below, refuse_gone
 from traceviz_dag.lake.stale import hidden_ranks, read_stale
 from traceviz_dag.lake.upgrade import is_upgraded
 from traceviz_dag.system.duckdb_memory import attaching_database
@@ -85,9 +85,11 @@ def refresh(home: Path) -> Path:
             return path
         temporary = home / f".{FILE_NAME}.new.building"
         former = None if log.exists() else _origin(home)
-        for attempt in range(_ATTEMPTS):
+        attempts = 0
+        while True:
+            views = _views(home)
             try:
-                _build(temporary, home, None if attempt else former)
+                _build(temporary, home, former, views)
                 break
             except (duckdb.Error, OSError) as error:
                 _remove_left_overs(home)
@@ -96,8 +98,9 @@ def refresh(home: Path) -> Path:
                     raise OutputError(path, fault, "free space there", errno.ENOSPC) from error
                 if isinstance(error, OSError):
                     raise
-                # A table's last file can be deleted between the listing and the view that needs a file.
-                if attempt == _ATTEMPTS - 1:
+                # A table's last file can be deleted between the listing and the view that needs a file, or be packed.
+                former, attempts = None, attempts + (_views(home) == views)
+                if attempts == _ATTEMPTS:
                     for part in (home / LAKE_FOLDER).glob(f"*/**/{PART_NAME}"):
                         if not part.is_file():
                             raise BadInputError(
@@ -178,19 +181,19 @@ class NarrowViews:
         statements, changed = [], set()
         for table in named:
             name, folder = quoted_name(table.name), self.home / LAKE_FOLDER / table.name
-            parts = list(find_partitions(folder, table, self.run, self.iteration))
-            states = [_state(part.folder(folder) / PART_NAME) for part in parts]
+            files = _files_of_iteration(folder, table, self.run, self.iteration)
+            states = [_state(path) for path in files.paths]
             hidden = hidden_ranks(table, marks)
             former, made_of = self._made.get(table.name, (None, None))
             kind = "TABLE" if former == "TABLE" or self._is_small(table, sum(size for size, *_ in states)) else "VIEW"
-            wanted = (kind, (parts, states, hidden))
+            wanted = (kind, (files, states, hidden))
             if (former, made_of) == wanted:
                 continue
-            if not parts:
+            if not files.paths:
                 refuse_gone(self.home / LAKE_FOLDER, table, self.run, self.iteration)
             statements += [f"DROP {former} {name}"] if former else []
-            if parts:
-                rows = _rows(folder, table, True, self.run, self.iteration, hidden)
+            if files.paths:
+                rows = _rows(folder, table, files, hidden)
                 statements.append(f"CREATE {kind} {name} AS {rows}")
             else:
                 # As small as it gets, and a view of no rows takes longer to plan.
@@ -289,16 +292,16 @@ def _remove_left_overs(home: Path) -> None:
         left_over.unlink(missing_ok=True)
 
 
-def _build(path: Path, home: Path, former: _Origin | None) -> None:
+def _build(path: Path, home: Path, former: _Origin | None, views: Mapping[str, str]) -> None:
     """Write a catalogue: the former one of this place, or one without files, with each view that is now another."""
     if former is not None and former.home == str(home):
         known = former.definitions
         shutil.copyfile(home / FILE_NAME, path)
     else:
-        empty = _composed(Path(), frozenset())
+        empty = _composed(Path(), ())
         known = _digests(empty)
         _write_empty(path, empty)
-    _change(path, home, known, _views(home))
+    _change(path, home, known, views)
 
 
 def _write_empty(path: Path, views: Mapping[str, str]) -> None:
@@ -365,21 +368,75 @@ def _origin_in(home: Path, *_of_file: int) -> _Origin:
     return _Origin(built_at, json.loads(definitions))
 
 
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The files of a table that a view is over.
+
+    Attributes:
+        own: DuckDB's patterns of those of one part each.
+        packs: patterns of packed ones, each with the ranks of which it does not count.
+        paths: all of them, where the view is of one iteration.
+    """
+
+    own: tuple[str, ...] = ()
+    packs: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    paths: tuple[Path, ...] = ()
+
+
+def _files_of_iteration(folder: Path, table: Table, run: str, iteration: int) -> _Files:
+    """Each file by its name."""
+    found = find_parts(folder.parent, table, run, iteration)
+    paths = tuple(path for parts in found for path in parts.files(folder.parent, table.name))
+    return _files_of(folder, table, found, paths)
+
+
+def _files_of_table(folder: Path, table: Table, packed: Sequence[Parts]) -> _Files:
+    """Whatever is there or will be, as long as nothing is packed; from then on iteration by iteration, so that no view
+    counts a rank twice, and one that is older than a packing fails rather than miss what was packed.
+    """
+    if packed:
+        places = {(parts.run, parts.iteration) for parts in packed}
+        rest = (place for place in iterations_below(folder) if place not in places)
+        own = [
+            glob_pattern(folder, table, *place)
+            for place in rest
+            if next(find_files(folder, table, *place), None) is not None
+        ]
+        return _files_of(folder, table, packed, (), own)
+    is_there = next(find_files(folder, table), None) is not None
+    return _Files((glob_pattern(folder, table),) if is_there else ())
+
+
+def _files_of(
+    folder: Path, table: Table, found: Sequence[Parts], paths: tuple[Path, ...], patterns: Sequence[str] = ()
+) -> _Files:
+    own = (glob_literal(one.folder(folder) / PART_NAME) for parts in found for one in parts.own)
+    packs = (
+        (glob_literal(parts.pack.path(folder.parent, parts.run, parts.iteration)), parts.others)
+        for parts in found
+        if parts.pack is not None and parts.packed
+    )
+    return _Files((*patterns, *own), tuple(packs), paths)
+
+
 def _views(home: Path) -> Mapping[str, str]:
     """View, with its schema → the statements that make it and its comments, for a home as it is now."""
     lake, tables = home / LAKE_FOLDER, all_tables().items()
-    present = frozenset(name for name, table in tables if next(find_partitions(lake / name, table), None) is not None)
+    packed = find_packed(lake)
+    files = tuple((name, _files_of_table(lake / name, table, packed.get(name, ()))) for name, table in tables)
     # Of another version, what the views are depends on what the files have.
     compose = _composed if is_upgraded(lake) else _composed.__wrapped__
-    return compose(lake, present)
+    return compose(lake, files)
 
 
 @lru_cache(maxsize=16)
-def _composed(lake: Path, present: frozenset[str]) -> Mapping[str, str]:
+def _composed(lake: Path, files: tuple[tuple[str, _Files], ...]) -> Mapping[str, str]:
     views: dict[str, str] = {}
+    of_table = dict(files)
     for table in all_tables().values():
         name = f"{_META}.{quoted_name(_files_view(table))}"
-        views[name] = f"CREATE OR REPLACE VIEW {name} AS {_rows(lake / table.name, table, table.name in present)}"
+        rows = _rows(lake / table.name, table, of_table.get(table.name, _Files()))
+        views[name] = f"CREATE OR REPLACE VIEW {name} AS {rows}"
         views.update(_view_of_table(table))
     for view in VIEWS:
         views.update(_commented_view(view.name, view.sql, view.comment, view.columns))
@@ -415,41 +472,50 @@ def _digest(statements: str) -> str:
     return xxhash.xxh3_128_hexdigest(statements.encode())
 
 
-def _rows(
-    folder: Path,
-    table: Table,
-    present: bool,
-    run: str | None = None,
-    iteration: int | None = None,
-    hidden: Collection[int] = (),
-) -> str:
+def _rows(folder: Path, table: Table, files: _Files, hidden: Collection[int] = ()) -> str:
     columns = view_columns(table)
-    if not present:
+    if not (files.own or files.packs):
         nulls = (f"CAST(NULL AS {sql_type(column.type)}) AS {quoted_name(column.name)}" for column in columns)
         return f"SELECT {', '.join(nulls)} WHERE false"
-    pattern = quoted_text(glob_pattern(folder, table, run, iteration))
-    types = ", ".join(f"{name}: {sql_type(PARTITION_COLUMNS[name].type)}" for name in table.partitioned_by)
-    options = f"hive_partitioning = true, hive_types = {{{types}}}"
     if is_upgraded(folder.parent):
         names = ", ".join(quoted_name(column.name) for column in columns)
     else:
         # A home of another version that cannot be written: what its files have, the rest NULL.
-        held = {*table.partitioned_by, *_held_columns(folder, table, run, iteration)}
+        held = {*table.partitioned_by, *_held_columns(folder, table)}
         names = ", ".join(
             quoted_name(column.name)
             if column.name in held
             else f"CAST(NULL AS {sql_type(column.type)}) AS {quoted_name(column.name)}"
             for column in columns
         )
+    by_others: dict[tuple[int, ...], list[str]] = {}
+    for pattern, others in files.packs:
+        by_others.setdefault(others, []).append(pattern)
+    in_path = [name for name in table.partitioned_by if name != "rank"]
+    # One with ranks that do not count is read by itself: a condition on all rows of the others takes half of a query.
+    selects = [
+        _select(folder, names, patterns, in_path, {*others, *hidden}) for others, patterns in sorted(by_others.items())
+    ]
+    if files.own:
+        selects.append(_select(folder, names, files.own, table.partitioned_by, hidden))
+    return " UNION ALL ".join(selects)
+
+
+def _select(folder: Path, names: str, patterns: Sequence[str], in_path: Sequence[str], without: Collection[int]) -> str:
+    texts = ", ".join(map(quoted_text, patterns))
+    types = ", ".join(f"{name}: {sql_type(PARTITION_COLUMNS[name].type)}" for name in in_path)
+    options = f"hive_partitioning = true, hive_types = {{{types}}}"
+    if not is_upgraded(folder.parent):
         options += ", union_by_name = true"
-    rows = f"SELECT {names} FROM read_parquet({pattern}, {options})"
-    return f"{rows} WHERE rank NOT IN ({', '.join(map(str, sorted(hidden)))})" if hidden else rows
+    rows = f"SELECT {names} FROM read_parquet({texts if len(patterns) == 1 else f'[{texts}]'}, {options})"
+    return f"{rows} WHERE rank NOT IN ({', '.join(map(str, sorted(without)))})" if without else rows
 
 
-def _held_columns(folder: Path, table: Table, run: str | None, iteration: int | None) -> set[str]:
+def _held_columns(folder: Path, table: Table) -> set[str]:
     """The columns that some part has; a damaged one is reported by the query."""
     names: set[str] = set()
-    for part in find_partitions(folder, table, run, iteration):
-        with suppress(*DAMAGED):
-            names.update(pq.read_schema(part.folder(folder) / PART_NAME).names)
+    for parts in find_parts(folder.parent, table):
+        for path in parts.files(folder.parent, table.name):
+            with suppress(*DAMAGED):
+                names.update(pq.read_schema(path).names)
     return names

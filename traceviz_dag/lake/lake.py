@@ -22,9 +22,10 @@ from traceviz_dag.lake.partitions import (
     check_filters,
     checked_partition,
     fault_and_remedy,
-    find_partitions,
+    find_files,
 )
 from traceviz_dag.lake.reader import TableReader
+from traceviz_dag.lake.record_lines import NOTHING, Content
 from traceviz_dag.lake.stale import Stale, hidden_ranks, read_stale
 from traceviz_dag.lake.upgrade import is_begun, move_aside, upgrade
 from traceviz_dag.lake.write import Written, write_part
@@ -124,7 +125,7 @@ class Lake:
         is_there = self.exists(table_name, run=run, iteration=iteration, rank=rank)
         return is_there and recorded.is_as_recorded(self.tables_folder, table_name, partition)
 
-    def content(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> recorded.Content | None:
+    def content(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> Content | None:
         """What is recorded of a partition; None where nothing is.
 
         Raises:
@@ -145,17 +146,20 @@ class Lake:
         content = self.content(table_name, run=run, iteration=iteration, rank=rank)
         if content is None:
             raise BadInputError(path, "is not recorded", "analyse its traces again")
-        return Written(path, pq.read_metadata(path).num_rows, path.stat().st_size, content.computed)
+        if rank is None or not recorded.pack_of(self.tables_folder, table_name, Partition(run, iteration, rank)):
+            return Written(path, pq.read_metadata(path).num_rows, path.stat().st_size, content.computed)
+        rows = self.table(table_name, run, iteration, rank).arrow(["rank"]).num_rows
+        return Written(path, rows, path.stat().st_size, content.computed)
 
     def path(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> Path:
-        """Where the file of a partition is once it is written.
+        """The file of a partition, or the packed one that holds it; where it will be, if it is not there.
 
         Raises:
             UsageError: no such table, or values that cannot name a partition of it.
         """
         table = definition(table_name)
         partition = checked_partition(table, run, iteration, rank)
-        return partition.folder(self._folder(table)) / FILE_NAME
+        return recorded.file_of(self.tables_folder, table.name, partition)
 
     def partitions(
         self,
@@ -177,7 +181,7 @@ class Lake:
         """
         table = definition(table_name)
         check_filters(table, run, iteration, rank)
-        found = list(find_partitions(self._folder(table), table, run, iteration, rank))
+        found = list(recorded.find_partitions(self.tables_folder, table, run, iteration, rank))
         if not (found or with_stale or run is None or iteration is None):
             recorded.refuse_gone(self.tables_folder, table, run, iteration)
         if rank is None and not with_stale and "rank" in table.partitioned_by:
@@ -215,7 +219,7 @@ class Lake:
             names = pq.read_schema(path).names
         except DAMAGED:
             return False
-        return names == definition(table_name).schema.names
+        return [name for name in names if name != "rank"] == definition(table_name).schema.names
 
     def delete(
         self,
@@ -237,24 +241,28 @@ class Lake:
             OutputError: a file cannot be set aside.
         """
         deleted: list[Partition] = []
-        lost_a_table = False
+        lost_a_file = False
         for table in map(definition, table_names):
             folder, before = self._folder(table), len(deleted)
+            found = recorded.find_parts(self.tables_folder, table, run, iteration, rank)
+            packed = {Partition(one.run, one.iteration, rank) for one in found for rank in one.packed}
             for partition in self.partitions(table.name, run, iteration, rank, with_stale=True):
                 part = partition.folder(folder)
                 with recorded.change_of(self.tables_folder, table.name, partition):
                     with suppress(FileNotFoundError):
-                        if set_aside:
+                        if partition in packed:
+                            (part / FILE_NAME).unlink(missing_ok=True)
+                        elif set_aside:
                             move_aside(self.tables_folder, table, partition)
                         else:
                             (part / FILE_NAME).unlink()
                         deleted.append(partition)
                     remove_stale_temporaries(part / FILE_NAME)
-            lost_a_table |= len(deleted) > before and next(find_partitions(folder, table), None) is None
+            lost_a_file |= bool(packed) or (len(deleted) > before and next(find_files(folder, table), None) is None)
         if rank is None:
             for place in {(one.run, one.iteration) for one in deleted}:
                 self.settle(*place)
-        if lost_a_table and self.catalogue_path.exists():
+        if lost_a_file and self.catalogue_path.exists():
             self.refresh_catalogue()
         return deleted
 
@@ -270,8 +278,12 @@ class Lake:
         catalogue.remove_left_overs(self.home)
 
     def settle(self, run: str, iteration: int) -> None:
-        """Bring the record of an iteration's parts into its shortest form, once they are written."""
+        """Bring the record of an iteration's parts into its shortest form, once they are written, and remove what it
+        names no more of what was packed."""
         recorded.settle(self.tables_folder, run, iteration)
+        record = recorded.recorded(self.tables_folder, run, iteration)
+        if record is not NOTHING:
+            recorded.remove_unnamed(self.tables_folder, run, iteration, record)
 
     def table(
         self, name: str, run: str | None = None, iteration: int | None = None, rank: int | None = None
@@ -332,14 +344,27 @@ class Lake:
         return {name: parts for name, parts in found.items() if parts}
 
     def _query(self, sql: str, parameters: read_only.Parameters) -> pa.Table:
-        current = catalogue.is_current(self.home) or self._refresh_where_possible()
+        packed = self._packed()
         self._check_named(sql)
+        current = catalogue.is_current(self.home)
+        if not current:
+            current = self._refresh_where_possible()
+            # What the new views are over may be other files than before.
+            self._check_named(sql)
         try:
             with read_only.open_read_only(self.home, in_memory=not current) as connection:
-                return read_only.run_select(connection, sql, parameters, catalogue.queryable())
+                rows = read_only.run_select(connection, sql, parameters, catalogue.queryable())
+            if self._packed() != packed:
+                raise read_only.FilesGoneError("tables are being packed; ask again")
+            return rows
         except duckdb.Error as error:
             fault = f"the catalogue cannot be opened: {str(error).splitlines()[0]}"
             raise BadInputError(self.catalogue_path, fault, "close the program that holds it, or delete it") from error
+
+    def _packed(self) -> list[tuple[str, int, object]]:
+        """What is packed: a view over patterns does not notice that files which it finds no more were packed."""
+        packed = recorded.packed_iterations(self.tables_folder)
+        return [(*place, recorded.recorded(self.tables_folder, *place).packs) for place in packed]
 
     def query_iteration(self, sql: str, *, run: str, iteration: int) -> pa.Table:
         """The rows of a named query, with ``$run`` and ``$iteration`` bound; no file of another iteration is listed.
@@ -401,8 +426,9 @@ class Lake:
         """Compare the parts that a query may read with their record."""
         for table in catalogue.tables_named_in(sql):
             if tables is None or table.name in tables:
-                found = find_partitions(self._folder(table), table, run, iteration)
-                missing = recorded.check(self.tables_folder, table, found)
+                found = recorded.find_parts(self.tables_folder, table, run, iteration)
+                files = (one for parts in found for one in parts.one_a_file)
+                missing = recorded.check(self.tables_folder, table, files)
                 recorded.tell_missing(table, missing, catalogue.columns_named_in(sql, table))
 
     def _folder(self, table: Table) -> Path:
@@ -419,7 +445,7 @@ class Lake:
     def _nothing_there(self, table: Table, run: str | None, iteration: int | None, rank: int | None) -> BadInputError:
         wanted = {"run": run, "iteration": iteration, "rank": rank}
         words = ", ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
-        runs = sorted({partition.run for partition in find_partitions(self._folder(table), table)})
+        runs = sorted({parts.run for parts in recorded.find_parts(self.tables_folder, table)})
         remedy = f"runs with this table: {', '.join(runs)}" if runs else "analyse a trace into this home first"
         fault = f"no partition of table {table.name}" + (f" for {words}" if words else "")
         return BadInputError(self.home, fault, remedy)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,9 +21,16 @@ SCHEMA_VERSION_KEY = b"traceviz.schema"
 parts wrote none."""
 
 ANALYSE_AGAIN = "run traceviz analyze on its traces again, which makes the file anew"
+"""What to do about a damaged file of the lake."""
+
 SET_ASIDE = "traceviz lake verify --set-aside moves it away"
 """What to do about a file that nobody wrote there, and of which there is no trace."""
-"""What to do about a damaged file of the lake."""
+
+PACK_AGAIN = (
+    "run traceviz lake pack, which makes it anew of the files of its ranks where these were kept, else traceviz "
+    "analyze on its traces"
+)
+FORGET_PACKS = "run traceviz lake verify --set-aside, which moves those files away, then traceviz analyze on its traces"
 
 _NO_DAMAGE = (errno.EMFILE, errno.EACCES, errno.EPERM)
 
@@ -142,12 +149,24 @@ def glob_literal(folder: Path) -> str:
     return re.sub(r"([*?\[])", r"[\1]", str(folder))
 
 
-def find_partitions(
-    table_folder: Path, table: Table, run: str | None = None, iteration: int | None = None, rank: int | None = None
+def find_files(
+    table_folder: Path,
+    table: Table,
+    run: str | None = None,
+    iteration: int | None = None,
+    rank: int | None = None,
+    *,
+    without: Collection[tuple[str, int]] = (),
 ) -> Iterator[Partition]:
-    """Partitions with a finished file, in no order; looks only into the folders that the given values leave."""
+    """Partitions with a finished file of their own, in no order; looks only into the folders that are left.
+
+    Args:
+        without: run and iteration of folders that are not looked into.
+    """
     for run_name, run_folder in values_in(str(table_folder), "run", None if run is None else escape(run)):
         for step, step_folder in values_in(run_folder, "iteration", None if iteration is None else str(iteration)):
+            if (run_name, int(step)) in without:
+                continue
             if "rank" not in table.partitioned_by:
                 if os.path.isfile(f"{step_folder}/{FILE_NAME}"):  # noqa: PTH113 - as for Partition.below
                     yield Partition(run_name, int(step))

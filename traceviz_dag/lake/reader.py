@@ -7,8 +7,9 @@ each one out.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,10 @@ import pyarrow.parquet as pq
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.catalogue import view_columns
 from traceviz_dag.lake.conversion import DAMAGED, converted
+from traceviz_dag.lake.packed_rows import rows_of_ranks
 from traceviz_dag.lake.partitions import FILE_NAME, SCHEMA_VERSION_KEY, Partition, fault_and_remedy
-from traceviz_dag.lake.recorded import check, tell_missing
+from traceviz_dag.lake.record_lines import Pack
+from traceviz_dag.lake.recorded import check, pack_of, tell_missing
 from traceviz_dag.tables import Table
 
 if TYPE_CHECKING:
@@ -57,7 +60,7 @@ class TableReader:
             raise UsageError(f"table {self.definition.name} has no column {unknown}; it has {', '.join(known)}")
         tell_missing(self.definition, check(self.folder.parent, self.definition, self.partitions), names)
         schema = pa.schema([(name, known[name]) for name in names])
-        parts = [part for partition in self.partitions if (part := self._part(partition, schema)) is not None]
+        parts = self._parts(schema)
         if not parts and self.partitions:
             raise BadInputError(self.folder, "the partitions were deleted while they were read", "analyse again")
         return pa.concat_tables([*parts, *([] if parts else [schema.empty_table()])]).unify_dictionaries()
@@ -66,13 +69,42 @@ class TableReader:
         """The rows as a pandas frame; texts that repeat are categoricals. Arguments and errors as :meth:`arrow`."""
         return self.arrow(columns).to_pandas()
 
+    def _parts(self, schema: pa.Schema) -> list[pa.Table]:
+        """The rows of each partition, or of several that lie side by side in a packed file; without deleted ones."""
+        while True:
+            held = [pack_of(self.folder.parent, self.definition.name, one) for one in self.partitions]
+            parts: list[pa.Table | None] = []
+            for (*_, pack), some in groupby(zip(self.partitions, held, strict=True), key=_place):
+                partitions = [partition for partition, _ in some]
+                if pack is None:
+                    parts += [self._part(partition, schema) for partition in partitions]
+                else:
+                    parts.append(self._packed_parts(pack, partitions, schema))
+            # A file that is gone was deleted, or its rows are in a packed file since.
+            if None not in parts or held == [
+                pack_of(self.folder.parent, self.definition.name, one) for one in self.partitions
+            ]:
+                return [part for part in parts if part is not None]
+
     def _part(self, partition: Partition, schema: pa.Schema) -> pa.Table | None:
-        path = partition.folder(self.folder) / FILE_NAME
         in_path = {name: getattr(partition, name) for name in self.definition.partitioned_by}
+        return self._rows(partition.folder(self.folder) / FILE_NAME, in_path, schema)
+
+    def _packed_parts(self, pack: Pack, partitions: Sequence[Partition], schema: pa.Schema) -> pa.Table | None:
+        first = partitions[0]
+        in_path: dict[str, str | int] = {"run": first.run, "iteration": first.iteration}
+        ranks = [one.rank for one in partitions if one.rank is not None]
+        return self._rows(pack.path(self.folder.parent, first.run, first.iteration), in_path, schema, ranks)
+
+    def _rows(
+        self, path: Path, in_path: Mapping[str, str | int], schema: pa.Schema, ranks: Sequence[int] | None = None
+    ) -> pa.Table | None:
+        """The rows of a file, of a packed one those of some ranks; None where it is gone."""
         try:
             with pq.ParquetFile(path) as file:
                 names = file.schema_arrow.names
-                data = file.read(columns=[name for name in schema.names if name not in in_path and name in names])
+                columns = [name for name in schema.names if name not in in_path and name in names]
+                data = file.read(columns=columns) if ranks is None else rows_of_ranks(file, ranks, columns)
                 if SCHEMA_VERSION_KEY not in (file.schema_arrow.metadata or {}):
                     # Of a version that kept no record: damaged texts would be seen when somebody prints them.
                     data.validate(full=True)
@@ -92,6 +124,12 @@ class TableReader:
             for field in schema
         ]
         return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _place(one: tuple[Partition, Pack | None]) -> tuple[str, int, Pack | None]:
+    """What partitions have in common that lie in the same packed file."""
+    partition, pack = one
+    return partition.run, partition.iteration, pack
 
 
 def _scalar(value: str | int) -> pa.Scalar:

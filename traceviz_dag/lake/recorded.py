@@ -5,10 +5,9 @@ iteration has a file of lines, ``lake/.recorded/run=…/iteration=N``, that says
 writer announces a digest before the part appears under its name and settles it afterwards. Killed in between, it leaves
 two digests that the part may have, and both are right: the former file, or the new one. :func:`settle` shows which.
 
-A line holds a checksum over its place and itself, a word, the table, the rank and the digest, of a part that was
-converted from an earlier version the digest that it had and the columns that it lacked, and what the part was made of;
-the last line of a part counts. Lines are appended in one write, so writers need no lock among themselves; those of one
-part take turns.
+The lines are those of ``record_lines.py``; they are appended in one write, so writers need no lock among themselves;
+those of one part take turns. Parts of several ranks may lie together in a packed file (``packing.py``): which file
+holds a part, the record alone says, so that its renaming is what commits a packing.
 """
 
 from __future__ import annotations
@@ -17,14 +16,16 @@ import errno
 import fcntl
 import logging
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import shutil
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import xxhash
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.conversion import DAMAGED
@@ -32,12 +33,34 @@ from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.partitions import (
     ANALYSE_AGAIN,
     FILE_NAME,
+    FORGET_PACKS,
+    PACK_AGAIN,
     SCHEMA_VERSION_KEY,
     SET_ASIDE,
     Partition,
+    escape,
     fault_and_remedy,
-    find_partitions,
+    find_files,
     values_in,
+)
+from traceviz_dag.lake.record_lines import (
+    ANNOUNCED,
+    AS_PACKED,
+    GONE,
+    NO_FILE,
+    NOTHING,
+    PACKED_FOLDER,
+    SETTLED,
+    Content,
+    Pack,
+    Part,
+    Record,
+    begun,
+    in_order,
+    line_of,
+    line_of_pack,
+    packed_folder,
+    parsed,
 )
 from traceviz_dag.printable import printable
 from traceviz_dag.system.whole_files import locked, make_folder, sync_folder, unwritable, write_atomically
@@ -48,68 +71,11 @@ _log = logging.getLogger(__name__)
 FOLDER = ".recorded"
 """In the lake's folder: no table has this name."""
 
-GONE = "-"
-"""Instead of a digest: there is no file."""
-
-_ANNOUNCED, _SETTLED, _BEGUN = "announced", "settled", "begun"
-_NO_PART = ("", None)
-_LEAST_WORDS = 4
 _REMEMBERED = 1 << 16
-
-Part = tuple[str, int | None]
-"""Table and rank; the rank is None in tables that hold a whole iteration."""
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """What a part holds.
-
-    Attributes:
-        digest: that of its file.
-        former: where it was converted, the digest that it had before.
-        missing: columns that the version which computed it did not have; they are NULL.
-        made: of what it was made, a word; empty where the writer did not say. It decides whether the part is stale.
-    """
-
-    digest: str
-    former: str = GONE
-    missing: tuple[str, ...] = ()
-    made: str = ""
-
-    @property
-    def computed(self) -> str:
-        """The digest of the file as it was computed, whatever version converted it since."""
-        return self.digest if self.former == GONE else self.former
-
-
-_GONE = Content(GONE)
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What is recorded of one iteration.
-
-    Attributes:
-        contents: part → what it may hold; more than one only where its last writer was killed.
-        is_complete: whether it covers every part of the iteration. Where not, the iteration was written by a version
-            that kept no record, or the record is damaged.
-        damaged_lines: lines that are not as they were written.
-    """
-
-    contents: Mapping[Part, tuple[Content, ...]]
-    is_complete: bool
-    damaged_lines: int = 0
-
-    def digests(self, part: Part) -> tuple[str, ...]:
-        """The digests that a part may have; ``GONE`` represents none. Nothing where it is not recorded."""
-        return tuple(content.digest for content in self.contents.get(part, ()))
-
-
-_NOTHING = Record({}, is_complete=False)
 
 
 @contextmanager
-def change_of(lake: Path, table: str, partition: Partition, content: Content = _GONE) -> Iterator[None]:
+def change_of(lake: Path, table: str, partition: Partition, content: Content = NO_FILE) -> Iterator[None]:
     """Record a part that the block writes or deletes; writers of the same part take turns.
 
     Args:
@@ -121,13 +87,13 @@ def change_of(lake: Path, table: str, partition: Partition, content: Content = _
     """
     folder = partition.folder(lake / table)
     path = _path(lake, partition.run, partition.iteration)
-    with _turn_at(folder), _shared(lake, partition.run, partition.iteration) as record:
+    place = _place(partition.run, partition.iteration)
+    with turn_at(folder), _opened(lake, partition.run, partition.iteration, shared=True) as record:
         part = (table, partition.rank)
-        announced = _line(path, _ANNOUNCED, part, content)
-        _append(path, record, announced, durable=content != _GONE)
+        _append(path, record, line_of(place, ANNOUNCED, part, content), durable=content != NO_FILE)
         yield
-        _append(path, record, _line(path, _SETTLED, part, content), durable=False)
-        if content == _GONE:
+        _append(path, record, line_of(place, SETTLED, part, content), durable=False)
+        if content == NO_FILE:
             # Not before: who makes the folder anew takes its turn there, not here.
             _remove_empty(folder, lake / table)
 
@@ -135,7 +101,7 @@ def change_of(lake: Path, table: str, partition: Partition, content: Content = _
 def remove_empty_folders(lake: Path, table: str, partition: Partition) -> None:
     """Remove the folder of a part, and those that it lies in, while they are empty and nobody has his turn there."""
     folder = partition.folder(lake / table)
-    with _if_free(folder, os.O_RDONLY | os.O_DIRECTORY) as is_free:
+    with if_free(folder, os.O_RDONLY | os.O_DIRECTORY) as is_free:
         if is_free:
             _remove_empty(folder, lake / table)
 
@@ -146,7 +112,7 @@ def begin(lake: Path, partition: Partition) -> None:
     Raises:
         OutputError: it cannot be written.
     """
-    with _shared(lake, partition.run, partition.iteration):
+    with _opened(lake, partition.run, partition.iteration, shared=True):
         pass
 
 
@@ -161,15 +127,24 @@ def check(lake: Path, table: Table, partitions: Iterable[Partition]) -> Mapping[
     """
     wrong = []
     missing: dict[str, set[str]] = {}
+    packs: set[tuple[str, int, Pack]] = set()
     for one in partitions:
+        pack = pack_of(lake, table.name, one)
+        if pack is not None:
+            if (one.run, one.iteration, pack) in packs:
+                continue
+            packs.add((one.run, one.iteration, pack))
         try:
             if not is_as_recorded(lake, table.name, one):
                 wrong.append(one)
         except OSError as error:
             fault, remedy = fault_and_remedy(error)
-            path = one.folder(lake / table.name) / FILE_NAME
+            path = file_of(lake, table.name, one)
             raise BadInputError(path, f"{fault} ({error.strerror})", remedy) from error
-        for content in recorded(lake, one.run, one.iteration).contents.get((table.name, one.rank), ()):
+        held = (
+            recorded(lake, one.run, one.iteration).contents.get((table.name, one.rank), ()) if pack is None else [pack]
+        )
+        for content in held:
             for name in content.missing:
                 missing.setdefault(name, set()).add(one.run)
     if wrong:
@@ -200,29 +175,31 @@ def _tell(line: str) -> None:
 def mismatch(lake: Path, table: str, wrong: list[Partition]) -> BadInputError:
     """The error about parts of a table that are not as they were written."""
     first = wrong[0]
-    path = first.folder(lake / table) / FILE_NAME
+    path = file_of(lake, table, first)
     others = f"; {len(wrong) - 1} more parts of this table are not either" if len(wrong) > 1 else ""
     fault, remedy = "the file is damaged, or is not the one that was written there", ANALYSE_AGAIN
-    if not is_listed(lake, table, first):
+    if pack_of(lake, table, first) is not None:
+        fault, remedy = "its packed file is damaged, is gone, or is not the one that was written there", PACK_AGAIN
+    elif not is_listed(lake, table, first):
         fault, remedy = "no file was written there", f"{ANALYSE_AGAIN}; where it has none, {SET_ASIDE}"
     return BadInputError(path, f"table {table}, {first.in_words}: {fault}{others}", remedy)
 
 
 def gone_parts(lake: Path, table: Table, run: str | None = None, iteration: int | None = None) -> list[Partition]:
     """Parts of a table, or of one iteration of it, that are recorded and not there."""
-    there = set(find_partitions(lake / table.name, table, run, iteration))
+    there = set(find_partitions(lake, table, run, iteration))
     places = recorded_iterations(lake) if run is None or iteration is None else [(run, iteration)]
     gone = [
         place
         for run, iteration in places
         for (name, rank), contents in recorded(lake, run, iteration).contents.items()
-        if name == table.name and _GONE not in contents and (place := Partition(run, iteration, rank)) not in there
+        if name == table.name and NO_FILE not in contents and (place := Partition(run, iteration, rank)) not in there
     ]
     # A writer may have come between the two looks.
     return [
         place
         for place in gone
-        if _GONE not in recorded(lake, place.run, place.iteration).contents.get((table.name, place.rank), (_GONE,))
+        if NO_FILE not in recorded(lake, place.run, place.iteration).contents.get((table.name, place.rank), (NO_FILE,))
         and not (place.folder(lake / table.name) / FILE_NAME).is_file()
     ]
 
@@ -250,11 +227,15 @@ def is_as_recorded(lake: Path, table: str, partition: Partition, read_again: boo
         OSError: it cannot be read.
     """
     digest_in = _digest_in.__wrapped__ if read_again else _digest_in
-    path = f"{lake}/{table}/{partition.below}/{FILE_NAME}"
     compared = None
     while True:
         record = recorded(lake, partition.run, partition.iteration)
-        wanted = record.digests((table, partition.rank))
+        pack = pack_of(lake, table, partition)
+        wanted = record.digests((table, partition.rank)) if pack is None else (pack.digest,)
+        # Of thousands of parts, a Path each would take as long as all the rest.
+        own = f"{lake}/{table}/{partition.below}/{FILE_NAME}"
+        path = own if pack is None else str(pack.path(lake, partition.run, partition.iteration))
+        state = None
         try:
             state = _state(path)
             if not wanted:
@@ -262,7 +243,8 @@ def is_as_recorded(lake: Path, table: str, partition: Partition, read_again: boo
             else:
                 right = digest_in(path, *state) in wanted
         except (FileNotFoundError, NotADirectoryError):
-            return True
+            # A part that is gone is named by those who count them; what is packed has nobody else to miss it.
+            right = pack is None
         except _ChangedError:
             continue
         # A writer may have come between the two looks: only what stays the same is wrong.
@@ -273,11 +255,169 @@ def is_as_recorded(lake: Path, table: str, partition: Partition, read_again: boo
 
 def content_of(lake: Path, table: str, partition: Partition) -> Content | None:
     """What a part holds, as far as it is recorded; where its last writer was killed, its file shows which."""
-    contents = recorded(lake, partition.run, partition.iteration).contents.get((table, partition.rank), (None,))
+    part, pack = (table, partition.rank), pack_of(lake, table, partition)
+    if pack is not None:
+        sources = sources_of(lake, partition.run, partition.iteration, pack)
+        return None if sources is None else sources.contents.get(part, (None,))[-1]
+    contents = recorded(lake, partition.run, partition.iteration).contents.get(part, ())
     if len(contents) > 1:
-        found = digest_in_place(partition.folder(lake / table) / FILE_NAME) or GONE
-        contents = tuple(one for one in contents if one is not None and one.digest == found) or contents
-    return contents[-1]
+        contents = _of_file(contents, partition.folder(lake / table) / FILE_NAME) or contents
+    return contents[-1] if contents else None
+
+
+def pack_of(lake: Path, table: str, partition: Partition) -> Pack | None:
+    """The packed file that holds a part; None where it has a file of its own, or none."""
+    if partition.rank is None:
+        return None
+    record = recorded(lake, partition.run, partition.iteration)
+    held = record.held((table, partition.rank))
+    if isinstance(held, Pack):
+        return held
+    # Announced, and not settled: until its own file is the new one, that which is packed counts.
+    is_packed = AS_PACKED in held and not _of_file(held, partition.folder(lake / table) / FILE_NAME)
+    return record.packs[table] if is_packed else None
+
+
+def sources_of(lake: Path, run: str, iteration: int, pack: Pack) -> Record | None:
+    """What each part of a packed file was when it was packed; None where the file that says so is damaged or gone.
+
+    Raises:
+        BadInputError: it is of a newer version.
+    """
+    path = packed_folder(lake, run, iteration) / pack.sources
+    if digest_in_place(path) != pack.sources:
+        return None
+    return _lines_of(path, run, iteration)
+
+
+def file_of(lake: Path, table: str, partition: Partition) -> Path:
+    """The file that holds a part, or will hold it once it is written."""
+    pack = pack_of(lake, table, partition)
+    own = partition.folder(lake / table) / FILE_NAME
+    return own if pack is None else pack.path(lake, partition.run, partition.iteration)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a table in one iteration.
+
+    Attributes:
+        own: those with a file of their own.
+        pack: the file that holds the rest, if there is one.
+        packed: their ranks, in order.
+        others: ranks of which what the packed file has does not count.
+    """
+
+    run: str
+    iteration: int
+    own: tuple[Partition, ...]
+    pack: Pack | None = None
+    packed: Sequence[int] = ()
+    others: tuple[int, ...] = ()
+
+    @property
+    def partitions(self) -> Iterator[Partition]:
+        """All parts, in no order."""
+        yield from self.own
+        yield from (Partition(self.run, self.iteration, rank) for rank in self.packed)
+
+    @property
+    def one_a_file(self) -> tuple[Partition, ...]:
+        """A part of each file."""
+        return (*self.own, *(Partition(self.run, self.iteration, rank) for rank in self.packed[:1]))
+
+    def files(self, lake: Path, table: str) -> list[Path]:
+        """The files that hold them, the packed one last."""
+        files = [one.folder(lake / table) / FILE_NAME for one in self.own]
+        pack = self.pack if self.packed else None
+        return files if pack is None else [*files, pack.path(lake, self.run, self.iteration)]
+
+
+def find_parts(
+    lake: Path, table: Table, run: str | None = None, iteration: int | None = None, rank: int | None = None
+) -> list[Parts]:
+    """The parts of a table, iteration by iteration, in no order: every reader goes by this list.
+
+    Raises:
+        BadInputError: a record is of a newer version, or the line of a packed file is damaged.
+    """
+    while True:
+        packs = _packs(lake, table, run, iteration)
+        found = [
+            _parts_beside(lake, table.name, place, pack, recorded(lake, *place), rank) for place, pack in packs.items()
+        ]
+        files = find_files(lake / table.name, table, run, iteration, rank, without=packs)
+        for (name, number), own in groupby(files, key=lambda one: (one.run, one.iteration)):
+            found.append(Parts(name, number, tuple(own)))
+        # What was packed between the two looks may have lost its own files since.
+        if _packs(lake, table, run, iteration) == packs:
+            return found
+
+
+def find_packed(lake: Path) -> dict[str, list[Parts]]:
+    """As :func:`find_parts`, of the iterations with packed files alone: table → parts."""
+    found: dict[str, list[Parts]] = {}
+    for place in packed_iterations(lake):
+        record = recorded(lake, *place)
+        for name, pack in record.packs.items():
+            found.setdefault(name, []).append(_parts_beside(lake, name, place, pack, record))
+    return found
+
+
+def find_partitions(
+    lake: Path, table: Table, run: str | None = None, iteration: int | None = None, rank: int | None = None
+) -> Iterator[Partition]:
+    """The parts of a table one by one, as :func:`find_parts`."""
+    return (one for parts in find_parts(lake, table, run, iteration, rank) for one in parts.partitions)
+
+
+def packed_iterations(lake: Path, run: str | None = None, iteration: int | None = None) -> Iterator[tuple[str, int]]:
+    """Run and iteration of those whose record names packed files.
+
+    Raises:
+        BadInputError: the record of a packed iteration is damaged or gone, so that nobody knows what it had.
+    """
+    wanted = None if run is None else escape(run), None if iteration is None else str(iteration)
+    for name, folder in values_in(f"{lake}/{PACKED_FOLDER}", "run", wanted[0]):
+        for number, below in values_in(folder, "iteration", wanted[1]):
+            if not os.path.isdir(below):  # noqa: PTH112 - as for Partition.below
+                continue
+            record = recorded(lake, name, int(number))
+            if record.lost_packs or record is NOTHING:
+                fault = "is damaged or gone, and with it the names of the packed files of this iteration"
+                raise BadInputError(_path(lake, name, int(number)), fault, FORGET_PACKS)
+            if record.packs:
+                yield name, int(number)
+
+
+def _packs(lake: Path, table: Table, run: str | None, iteration: int | None) -> dict[tuple[str, int], Pack]:
+    """Run and iteration → the packed file of a table."""
+    if "rank" not in table.partitioned_by:
+        return {}
+    packs = {place: recorded(lake, *place).packs.get(table.name) for place in packed_iterations(lake, run, iteration)}
+    return {place: pack for place, pack in packs.items() if pack is not None}
+
+
+def _parts_beside(
+    lake: Path, table: str, place: tuple[str, int], pack: Pack, record: Record, rank: int | None = None
+) -> Parts:
+    """The parts of a table in an iteration that has a packed file of it."""
+    named = [Partition(*place, one) for name, one in record.contents if name == table and rank in (None, one)]
+    apart = [one for one in named if pack_of(lake, table, one) is None]
+    own = tuple(one for one in apart if (one.folder(lake / table) / FILE_NAME).is_file())
+    others = {one.rank for one in apart if one.rank is not None and one.rank in pack}
+    ranks: Sequence[int] = (rank,) if rank is not None and rank in pack else ()
+    if rank is None:
+        # Of a thousand ranks in each of many iterations, nothing that one may spare is made.
+        ranks = pack.ranks[0] if len(pack.ranks) == 1 else tuple(pack.each_rank())
+    packed = tuple(one for one in ranks if one not in others) if others else ranks
+    return Parts(*place, own, pack, packed, tuple(sorted(others)))
+
+
+def _of_file(contents: Iterable[Content], path: Path) -> tuple[Content, ...]:
+    """Those of the contents that a part may have that its file has, or the lack of one."""
+    found = digest_in_place(path) or GONE
+    return tuple(one for one in contents if one.digest == found)
 
 
 def is_listed(lake: Path, table: str, partition: Partition) -> bool:
@@ -301,15 +441,26 @@ def digest_in_place(path: Path) -> str | None:
 
 
 def recorded(lake: Path, run: str, iteration: int) -> Record:
-    """What is recorded of an iteration; nothing where there is no file."""
-    path = f"{lake}/{FOLDER}/{Partition(run, iteration).below}"
+    """What is recorded of an iteration; nothing where there is no file.
+
+    Raises:
+        BadInputError: a newer version wrote it.
+    """
+    try:
+        return _lines_of(f"{lake}/{FOLDER}/{_place(run, iteration)}", run, iteration)
+    except (FileNotFoundError, NotADirectoryError):
+        return NOTHING
+
+
+def _lines_of(path: str | Path, run: str, iteration: int) -> Record:
     while True:
         try:
-            return _record_in(path, *_state(path))
-        except (FileNotFoundError, NotADirectoryError):
-            return _NOTHING
+            record = _record_in(str(path), _place(run, iteration), *_state(path))
         except _ChangedError:
             continue
+        if record.is_newer:
+            raise BadInputError(Path(path), "was written by a newer version of traceviz_dag", "update traceviz_dag")
+        return record
 
 
 def settle(lake: Path, run: str, iteration: int) -> None:
@@ -319,17 +470,69 @@ def settle(lake: Path, run: str, iteration: int) -> None:
     leave is settled the next time.
     """
     path = _path(lake, run, iteration)
-    with suppress(OSError), _if_free(path, os.O_RDWR | os.O_NOFOLLOW) as is_free:
+    with suppress(OSError), if_free(path, os.O_RDWR | os.O_NOFOLLOW) as is_free:
         if is_free:
-            _write_shortest(lake, run, iteration)
+            former = path.read_bytes()
+            record = parsed(_place(run, iteration), former)
+            # A line that this version does not know, or knows to be lost, would be gone for good.
+            if not (record.is_newer or (record.lost_packs and packed_folder(lake, run, iteration).exists())):
+                _write_shortest(lake, run, iteration, record, former)
+
+
+@contextmanager
+def exclusively(lake: Path, run: str, iteration: int) -> Iterator[None]:
+    """Nobody writes a part of an iteration meanwhile, or settles its record."""
+    with _opened(lake, run, iteration, shared=False):
+        yield
+
+
+def write_packs(lake: Path, run: str, iteration: int, packs: Iterable[Pack], former: Record) -> None:
+    """Name packed files in the record of an iteration, in one step: what else was recorded since wins over them.
+
+    Args:
+        packs: whose files, and those of their sources, are on the disk.
+        former: the record of which they were made.
+
+    Raises:
+        OutputError: it cannot be written; then nothing is packed that was not before.
+    """
+    with exclusively(lake, run, iteration):
+        record = recorded(lake, run, iteration)
+        contents, now = dict(record.contents), dict(record.packs)
+        for pack in packs:
+            now[pack.table] = pack
+            for part in ((pack.table, rank) for rank in pack.each_rank()):
+                if _is_same(record.held(part), former.held(part)):
+                    contents.pop(part, None)
+                else:
+                    contents.setdefault(part, (NO_FILE,))
+        _write_shortest(lake, run, iteration, replace(record, contents=contents, packs=now), b"")
+
+
+def _is_same(now: tuple[Content, ...] | Pack, then: tuple[Content, ...] | Pack) -> bool:
+    if isinstance(now, Pack) and isinstance(then, Pack):
+        return now.digest == then.digest
+    return now == then
+
+
+def forget_packs(lake: Path, run: str, iteration: int) -> None:
+    """Bring the record of an iteration whose packed files are lost into a state in which their ranks are not there."""
+    with _opened(lake, run, iteration, shared=False):
+        record = parsed(_place(run, iteration), _path(lake, run, iteration).read_bytes())
+        _write_shortest(lake, run, iteration, replace(record, packs={}), b"")
 
 
 def recorded_iterations(lake: Path) -> list[tuple[str, int]]:
     """Run and iteration of each record."""
+    return iterations_below(lake / FOLDER)
+
+
+def iterations_below(folder: Path) -> list[tuple[str, int]]:
+    """Run and iteration of what lies in ``run=…/iteration=N``, in order."""
     return sorted(
-        (run, int(iteration))
-        for run, folder in values_in(f"{lake}/{FOLDER}", "run")
-        for iteration, _ in values_in(folder, "iteration")
+        (run, int(number))
+        for run, of_run in values_in(str(folder), "run")
+        for number, _ in values_in(of_run, "iteration")
     )
 
 
@@ -348,8 +551,12 @@ class _ChangedError(Exception):
     """A file changed while it was read."""
 
 
+def _place(run: str, iteration: int) -> str:
+    return Partition(run, iteration).below
+
+
 def _path(lake: Path, run: str, iteration: int) -> Path:
-    return Partition(run, iteration).folder(lake / FOLDER)
+    return lake / FOLDER / _place(run, iteration)
 
 
 def _state(path: str | Path) -> tuple[int, int, int]:
@@ -379,54 +586,11 @@ def _is_of_earlier_version(path: str, *state: int) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _record_in(path: str, *state: int) -> Record:
+def _record_in(path: str, place: str, *state: int) -> Record:
     data = Path(path).read_bytes()
     if _state(path) != state:
         raise _ChangedError
-    return _parsed(Path(path), data)
-
-
-def _parsed(path: Path, data: bytes) -> Record:
-    contents: dict[Part, tuple[Content, ...]] = {}
-    complete, damaged = False, 0
-    place = _place(path)
-    for line in data.split(b"\n"):
-        if not line:
-            continue
-        checksum, _, rest = line.partition(b" ")
-        if checksum != _checksum(place, rest):
-            damaged += 1
-            continue
-        word, table, rank, digest, *more = rest.decode().split(" ")
-        former, missing, made = (*more, *(GONE, GONE, "")[len(more) :])
-        content = Content(digest, former, tuple(missing.split(",")) if missing != GONE else (), made)
-        part = (table, None if rank == GONE else int(rank))
-        if word == _BEGUN:
-            complete = True
-        elif word == _SETTLED:
-            contents[part] = (content,)
-        else:
-            contents[part] = tuple(dict.fromkeys((*contents.get(part, (_GONE,)), content)))
-    return Record(contents, complete, damaged)
-
-
-def _line(path: Path, word: str, part: Part, content: Content) -> bytes:
-    table, rank = part
-    words = [word, table or GONE, GONE if rank is None else str(rank), content.digest]
-    words += [content.former, ",".join(content.missing) or GONE, content.made]
-    while len(words) > _LEAST_WORDS and words[-1] in (GONE, ""):
-        words.pop()
-    rest = " ".join(words).encode()
-    # The break comes first: what a full disk left of a line before does not touch this one.
-    return b"\n" + _checksum(_place(path), rest) + b" " + rest
-
-
-def _place(path: Path) -> bytes:
-    return f"{path.parent.name}/{path.name} ".encode()
-
-
-def _checksum(place: bytes, rest: bytes) -> bytes:
-    return xxhash.xxh3_64_hexdigest(place + rest).encode()
+    return parsed(place, data)
 
 
 def _append(path: Path, descriptor: int, data: bytes, durable: bool) -> None:
@@ -439,33 +603,67 @@ def _append(path: Path, descriptor: int, data: bytes, durable: bool) -> None:
         raise unwritable(path, error) from error
 
 
-def _write_shortest(lake: Path, run: str, iteration: int) -> None:
-    path = _path(lake, run, iteration)
-    former = path.read_bytes()
-    record = _parsed(path, former)
-    lines = [_line(path, _BEGUN, _NO_PART, _GONE)] if record.is_complete else []
-    holds_parts = False
-    for part in sorted(record.contents, key=lambda part: (part[0], -1 if part[1] is None else part[1])):
-        contents = record.contents[part]
-        if len(contents) > 1:
-            table, rank = part
-            found = digest_in_place(Partition(run, iteration, rank).folder(lake / table) / FILE_NAME) or GONE
-            # Of writers of the same bytes the last one counts.
-            contents = tuple(content for content in contents if content.digest == found)[-1:] or contents
-        if contents != (_GONE,):
-            holds_parts = True
-            lines.append(_line(path, _SETTLED, part, contents[0]))
-            lines += [_line(path, _ANNOUNCED, part, content) for content in contents[1:]]
-    if not holds_parts:
+def _write_shortest(lake: Path, run: str, iteration: int, record: Record, former: bytes) -> None:
+    """Write a record with a line per part, unless those are what it was."""
+    path, place = _path(lake, run, iteration), _place(run, iteration)
+    settled = {part: _decided(lake, run, iteration, part, contents) for part, contents in record.contents.items()}
+    apart = Counter(name for name, rank in settled if settled[name, rank] and rank in record.packs.get(name, ()))
+    packs = {name: pack for name, pack in record.packs.items() if apart[name] < sum(map(len, pack.ranks))}
+    held, lines = [line_of_pack(place, pack) for _, pack in sorted(packs.items())], []
+    for part in in_order(settled):
+        # That a part is gone is worth a line where a packed file has it.
+        if settled[part] != (NO_FILE,) or part[1] in packs.get(part[0], ()):
+            words = (SETTLED, *(ANNOUNCED for _ in settled[part][1:]))
+            lines += [line_of(place, word, part, one) for word, one in zip(words, settled[part], strict=False)]
+    if not (lines or held):
+        # First: of packed files without a record nobody knows whether they count.
+        remove_unnamed(lake, run, iteration, Record({}, is_complete=True))
         path.unlink()
         with suppress(OSError):
             path.parent.rmdir()
-    elif b"".join(lines) != former:
-        write_atomically(path, b"".join(lines))
+        return
+    first = [begun(place, len(held))] if record.is_complete else []
+    data = b"".join([*first, *held, *lines])
+    if data != former:
+        write_atomically(path, data)
+
+
+def _decided(lake: Path, run: str, iteration: int, part: Part, contents: tuple[Content, ...]) -> tuple[Content, ...]:
+    """Which of the contents that a part may have it has, by its file; nothing where that is what a packed file has."""
+    if len(contents) == 1:
+        return contents
+    found = _of_file(contents, Partition(run, iteration, part[1]).folder(lake / part[0]) / FILE_NAME)
+    # Of writers of the same bytes the last one counts.
+    return found[-1:] or (() if AS_PACKED in contents else contents)
+
+
+def remove_unnamed(lake: Path, run: str, iteration: int, record: Record) -> int:
+    """Remove what lies beside the packed files of an iteration that its record names: what was packed before, and what
+    a killed packing left. While somebody packs, or where the record is damaged, nothing; returns how many files."""
+    folder = packed_folder(lake, run, iteration)
+    with if_free(folder, os.O_RDONLY | os.O_DIRECTORY) as is_free:
+        return remove_others(lake, run, iteration, record) if is_free and not record.lost_packs else 0
+
+
+def is_being_packed(folder: Path) -> bool:
+    """Whether somebody packs an iteration, by the folder of its packed files, or has removed that since."""
+    with if_free(folder, os.O_RDONLY | os.O_DIRECTORY) as is_free:
+        return not is_free
+
+
+def remove_others(lake: Path, run: str, iteration: int, record: Record) -> int:
+    """As :func:`remove_unnamed`, by whoever has his turn at the folder."""
+    folder = packed_folder(lake, run, iteration)
+    named = {name for pack in record.packs.values() for name in (pack.path(lake, run, iteration).name, pack.sources)}
+    others = [path for path in folder.iterdir() if path.name not in named]
+    for path in others:
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    _remove_empty(folder, lake)
+    return len(others)
 
 
 @contextmanager
-def _turn_at(folder: Path) -> Iterator[None]:
+def turn_at(folder: Path) -> Iterator[None]:
     """The folder of a part, locked; nobody removes it meanwhile."""
     while True:
         try:
@@ -485,8 +683,12 @@ def _turn_at(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _shared(lake: Path, run: str, iteration: int) -> Iterator[int]:
-    """The record of an iteration, open for appending; nobody settles it meanwhile."""
+def _opened(lake: Path, run: str, iteration: int, shared: bool) -> Iterator[int]:
+    """The record of an iteration, open for appending; nobody settles it meanwhile.
+
+    Args:
+        shared: together with others that append.
+    """
     path = _path(lake, run, iteration)
     while True:
         try:
@@ -502,7 +704,7 @@ def _shared(lake: Path, run: str, iteration: int) -> Iterator[int]:
                     if _is_at(descriptor, path) and os.fstat(descriptor).st_size == 0:
                         _append(path, descriptor, _beginning(lake, run, iteration), durable=True)
                         sync_folder(path.parent)
-            with locked(path, descriptor, shared=True):
+            with locked(path, descriptor, shared):
                 if _is_at(descriptor, path):
                     yield descriptor
                     return
@@ -512,20 +714,20 @@ def _shared(lake: Path, run: str, iteration: int) -> Iterator[int]:
 
 def _beginning(lake: Path, run: str, iteration: int) -> bytes:
     """The first lines of a record: the parts that a version without one left."""
-    path = _path(lake, run, iteration)
+    place = _place(run, iteration)
     lines = []
     for table in all_tables().values():
-        for partition in find_partitions(lake / table.name, table, run, iteration):
+        for partition in find_files(lake / table.name, table, run, iteration):
             part = partition.folder(lake / table.name) / FILE_NAME
             with suppress(FileNotFoundError):
                 if _is_of_earlier_version(str(part), *_state(part)):
-                    lines.append(_line(path, _SETTLED, (table.name, partition.rank), Content(digest_of(part))))
+                    lines.append(line_of(place, SETTLED, (table.name, partition.rank), Content(digest_of(part))))
     # The last one: where it is, none before it is missing.
-    return b"".join([*lines, _line(path, _BEGUN, _NO_PART, _GONE)])
+    return b"".join([*lines, begun(place)])
 
 
 @contextmanager
-def _if_free(path: Path, flags: int) -> Iterator[bool]:
+def if_free(path: Path, flags: int) -> Iterator[bool]:
     """Whether nobody holds the lock of a file or folder that is there; the block has it then."""
     try:
         descriptor = os.open(path, flags)

@@ -18,14 +18,15 @@ import pyarrow.parquet as pq
 from traceviz_dag.errors import BadInputError, OutputError
 from traceviz_dag.lake import recorded
 from traceviz_dag.lake.conversion import DAMAGED, converted, fits, missing_columns
+from traceviz_dag.lake.packed_rows import rows_of_ranks
 from traceviz_dag.lake.partitions import (
     ANALYSE_AGAIN,
     FILE_NAME,
     SCHEMA_VERSION_KEY,
     Partition,
     fault_and_remedy,
-    find_partitions,
 )
+from traceviz_dag.lake.record_lines import GONE, NOTHING, Content, packed_folder
 from traceviz_dag.lake.write import store_part
 from traceviz_dag.printable import printable
 from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
@@ -68,8 +69,11 @@ def upgrade(lake: Path) -> bool:
     try:
         with exclusive_lock(lake / recorded.FOLDER / _LOCK):
             for table in _stale_tables(lake):
-                for partition in list(find_partitions(lake / table.name, table)):
-                    _upgrade_part(lake, table, partition)
+                for parts in recorded.find_parts(lake, table):
+                    for partition in parts.own:
+                        _upgrade_part(lake, table, partition)
+                    if parts.packed:
+                        _upgrade_packed(lake, table, parts)
             versions = {**_stated(lake), **{table.name: table.version for table in all_tables().values()}}
             write_atomically(lake / recorded.FOLDER / _STATED, msgspec.json.encode(dict(sorted(versions.items()))))
     except OutputError:
@@ -79,7 +83,7 @@ def upgrade(lake: Path) -> bool:
 
 def set_aside(lake: Path) -> Iterator[Path]:
     """The parts that are set aside."""
-    return (lake / ASIDE).rglob(FILE_NAME)
+    return (path for path in (lake / ASIDE).rglob("*") if path.is_file())
 
 
 def own_files(lake: Path) -> tuple[Path, Path]:
@@ -122,10 +126,28 @@ def _upgrade_part(lake: Path, table: Table, partition: Partition) -> None:
     except (*DAMAGED, BadInputError) as error:
         _set_aside(lake, table, partition, error)
         return
-    before = recorded.content_of(lake, table.name, partition) or recorded.Content(recorded.GONE)
-    former = recorded.digest_in_place(path) or recorded.GONE
+    before = recorded.content_of(lake, table.name, partition) or Content(GONE)
+    former = recorded.digest_in_place(path) or GONE
     now = replace(before, former=former, missing=missing_columns(found, table.schema))
     store_part(lake, table, partition, data, now)
+
+
+def _upgrade_packed(lake: Path, table: Table, parts: recorded.Parts) -> None:
+    """Convert the parts of a packed file into files of their own, which win over it until they are packed anew."""
+    partitions = [Partition(parts.run, parts.iteration, rank) for rank in parts.packed]
+    path = recorded.file_of(lake, table.name, partitions[0])
+    if not recorded.is_as_recorded(lake, table.name, partitions[0]):
+        return
+    with pq.ParquetFile(path) as file:
+        found = file.schema_arrow
+        if fits(found, table.schema):
+            return
+        names = [name for name in found.names if name != "rank"]
+        for one in partitions:
+            data = converted(path, rows_of_ranks(file, [one.rank or 0], names), table.schema)
+            before = recorded.content_of(lake, table.name, one) or Content(GONE)
+            missing = missing_columns(found, table.schema)
+            store_part(lake, table, one, data, replace(before, former=before.computed, missing=missing))
 
 
 def move_aside(lake: Path, table: Table, partition: Partition) -> Path:
@@ -145,6 +167,26 @@ def move_aside(lake: Path, table: Table, partition: Partition) -> Path:
     except OSError as failed:
         raise OutputError(path, f"cannot be moved ({failed.strerror})", "free space there", failed.errno) from failed
     return target
+
+
+def move_packs_aside(lake: Path, run: str, iteration: int) -> None:
+    """Move the packed files of an iteration away whose record does not name them any more; their ranks are gone then.
+
+    Raises:
+        OutputError: they cannot be moved.
+    """
+    path, target = packed_folder(lake, run, iteration), packed_folder(lake / ASIDE, run, iteration)
+    with recorded.turn_at(path):
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            for file in path.iterdir():
+                file.replace(target / file.name)
+        except OSError as failed:
+            raise OutputError(
+                path, f"cannot be moved ({failed.strerror})", "free space there", failed.errno
+            ) from failed
+        recorded.forget_packs(lake, run, iteration)
+        recorded.remove_others(lake, run, iteration, NOTHING)
 
 
 def _set_aside(lake: Path, table: Table, partition: Partition, error: Exception) -> None:

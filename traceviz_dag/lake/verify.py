@@ -8,15 +8,27 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake import recorded, upgrade
+from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import registered_if_any
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
-from traceviz_dag.lake.partitions import ANALYSE_AGAIN, FILE_NAME, SET_ASIDE, Partition, values_in
+from traceviz_dag.lake.partitions import (
+    ANALYSE_AGAIN,
+    FILE_NAME,
+    FORGET_PACKS,
+    PACK_AGAIN,
+    SET_ASIDE,
+    Partition,
+    values_in,
+)
+from traceviz_dag.lake.record_lines import AS_PACKED, GONE, PACKED_FOLDER, packed_folder
 from traceviz_dag.system.whole_files import is_being_written
 from traceviz_dag.tables import all_tables
 
 _REMOVE = "move it away; no query needs it"
+_LEFT_BY_PACKING = "run traceviz lake pack, which removes it; no query needs it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +79,36 @@ def verify(lake: Lake) -> Verified:
         OSError: a folder cannot be listed.
     """
     folder = lake.tables_folder
+    unreadable = {place: fault for place in _places(folder) for fault in _unreadable(folder, *place)}
     parts = dict(_parts(folder))
-    sound = size = older = 0
-    faults: list[Fault] = []
+    faults, sound = list(unreadable.values()), list[Path]()
+    older = 0
     for table, place in parts.values():
+        if (place.run, place.iteration) in unreadable:
+            continue
         path = place.folder(folder / table) / FILE_NAME
         try:
-            if not recorded.is_as_recorded(folder, table, place, read_again=True):
-                faults.append(_why(lake, table, place, path))
-            elif recorded.is_listed(folder, table, place):
-                sound, size = sound + 1, size + path.stat().st_size
-            else:
-                older += 1
+            fault = _wrong_with(lake, table, place, path)
         except FileNotFoundError:
             # Deleted meanwhile, and recorded so: the next look at the record shows it.
             continue
         except OSError as error:
-            faults.append(_fault(table, place, path, f"cannot be read ({error.strerror})"))
-    faults += _missing(folder)
-    faults += _stray(folder, parts)
-    return Verified(sound, size, older, tuple(sorted(faults, key=lambda fault: fault.path)))
+            fault = _fault(table, place, path, f"cannot be read ({error.strerror})")
+        if fault is not None:
+            faults.append(fault)
+        elif recorded.is_listed(folder, table, place):
+            sound.append(path)
+        else:
+            older += 1
+    for run, iteration in recorded.recorded_iterations(folder):
+        if (run, iteration) not in unreadable:
+            faults += _missing(folder, run, iteration)
+            packs = dict(_packs(folder, run, iteration))
+            faults += [fault for fault in packs.values() if fault is not None]
+            sound += [path for path, fault in packs.items() if fault is None]
+    faults += _stray(folder, parts, unreadable)
+    size = sum(path.stat().st_size for path in sound if path.exists())
+    return Verified(len(sound), size, older, tuple(sorted(faults, key=lambda fault: fault.path)))
 
 
 def set_aside(lake: Lake, faults: Iterable[Fault]) -> int:
@@ -97,7 +119,12 @@ def set_aside(lake: Lake, faults: Iterable[Fault]) -> int:
     """
     settled = 0
     for one in faults:
-        if one.table is None or one.run is None or one.iteration is None:
+        if one.run is None or one.iteration is None:
+            continue
+        if one.remedy == FORGET_PACKS:
+            upgrade.move_packs_aside(lake.tables_folder, one.run, one.iteration)
+            settled += 1
+        if one.table is None or one.remedy == PACK_AGAIN:
             continue
         place = Partition(one.run, one.iteration, one.rank)
         if one.is_foreign:
@@ -114,6 +141,17 @@ def set_aside(lake: Lake, faults: Iterable[Fault]) -> int:
     return settled
 
 
+def _wrong_with(lake: Lake, table: str, place: Partition, path: Path) -> Fault | None:
+    """What is wrong with a file of one part, of a packed one that nothing reads any more as well."""
+    if recorded.pack_of(lake.tables_folder, table, place) is not None:
+        content = recorded.content_of(lake.tables_folder, table, place)
+        is_same = content is None or digest_of(path) == content.digest
+        return None if is_same else _fault(table, place, path, "is not what was packed", _REMOVE)
+    if not recorded.is_as_recorded(lake.tables_folder, table, place, read_again=True):
+        return _why(lake, table, place, path)
+    return None
+
+
 def _why(lake: Lake, table: str, place: Partition, path: Path) -> Fault:
     """What is wrong with a part that is not as it was recorded."""
     if recorded.is_listed(lake.tables_folder, table, place):
@@ -125,8 +163,40 @@ def _why(lake: Lake, table: str, place: Partition, path: Path) -> Fault:
     return _fault(table, place, path, "is not recorded: no writer of this lake put it there, or the record is damaged")
 
 
-def _fault(table: str, place: Partition, path: Path, why: str) -> Fault:
-    return Fault(path, why, ANALYSE_AGAIN, table, place.run, place.iteration, place.rank)
+def _fault(table: str, place: Partition, path: Path, why: str, remedy: str = ANALYSE_AGAIN) -> Fault:
+    return Fault(path, why, remedy, table, place.run, place.iteration, place.rank)
+
+
+def _unreadable(folder: Path, run: str, iteration: int) -> Iterator[Fault]:
+    """Why nothing can be said of an iteration: its record is of a newer version, or lost what it had packed."""
+    try:
+        list(recorded.packed_iterations(folder, run, iteration))
+        record = recorded.recorded(folder, run, iteration)
+        for pack in record.packs.values():
+            recorded.sources_of(folder, run, iteration, pack)
+    except BadInputError as error:
+        yield Fault(Path(error.path), error.fault, error.remedy, None, run, iteration)
+
+
+def _packs(folder: Path, run: str, iteration: int) -> Iterator[tuple[Path, Fault | None]]:
+    """The packed files of an iteration and the lists of their sources, each with what is wrong with it."""
+    for pack in recorded.recorded(folder, run, iteration).packs.values():
+        for name, digest, remedy in (
+            (pack.path(folder, run, iteration).name, pack.digest, PACK_AGAIN),
+            (pack.sources, pack.sources, ANALYSE_AGAIN),
+        ):
+            path = packed_folder(folder, run, iteration) / name
+            fault = None
+            try:
+                if digest_of(path) != digest:
+                    fault = "is damaged, or is not the file that was packed"
+            except FileNotFoundError:
+                fault = "is missing"
+            except OSError as error:
+                fault = f"cannot be read ({error.strerror})"
+            # Whoever packs anew meanwhile has another file named.
+            if fault is None or recorded.recorded(folder, run, iteration).packs.get(pack.table) == pack:
+                yield path, None if fault is None else Fault(path, fault, remedy, pack.table, run, iteration)
 
 
 def _parts(folder: Path) -> Iterator[tuple[Path, tuple[str, Partition]]]:
@@ -147,32 +217,52 @@ def _folders(folder: Path) -> list[str]:
         return []
 
 
-def _missing(folder: Path) -> Iterator[Fault]:
-    for run, iteration in recorded.recorded_iterations(folder):
-        record = recorded.recorded(folder, run, iteration)
-        if record.damaged_lines:
-            path = Partition(run, iteration).folder(folder / recorded.FOLDER)
-            fault = f"{record.damaged_lines} lines of the record of this iteration are damaged"
-            yield Fault(path, fault, ANALYSE_AGAIN, None, run, iteration)
-        for table, rank in record.contents:
-            place = Partition(run, iteration, rank)
-            path = place.folder(folder / table) / FILE_NAME
-            if recorded.GONE not in record.digests((table, rank)) and not path.is_file():
-                now = recorded.recorded(folder, run, iteration).digests((table, rank))
-                if now and recorded.GONE not in now:
-                    yield _fault(table, place, path, "is missing")
+def _missing(folder: Path, run: str, iteration: int) -> Iterator[Fault]:
+    record = recorded.recorded(folder, run, iteration)
+    if record.damaged_lines:
+        path = Partition(run, iteration).folder(folder / recorded.FOLDER)
+        fault = f"{record.damaged_lines} lines of the record of this iteration are damaged"
+        yield Fault(path, fault, ANALYSE_AGAIN, None, run, iteration)
+    for table, rank in record.contents:
+        place = Partition(run, iteration, rank)
+        path = place.folder(folder / table) / FILE_NAME
+        if GONE not in record.digests((table, rank)) and not path.is_file():
+            now = recorded.recorded(folder, run, iteration).digests((table, rank))
+            if now and GONE not in now and AS_PACKED.digest not in now:
+                yield _fault(table, place, path, "is missing")
 
 
-def _stray(folder: Path, parts: dict[Path, tuple[str, Partition]]) -> Iterator[Fault]:
+def _places(folder: Path) -> list[tuple[str, int]]:
+    """Run and iteration of what is recorded, and of what is packed."""
+    packed = recorded.iterations_below(folder / PACKED_FOLDER)
+    return sorted({*recorded.recorded_iterations(folder), *packed})
+
+
+def _stray(
+    folder: Path, parts: dict[Path, tuple[str, Partition]], unreadable: Iterable[tuple[str, int]]
+) -> Iterator[Fault]:
     records = {
         Partition(run, iteration).folder(folder / recorded.FOLDER)
         for run, iteration in recorded.recorded_iterations(folder)
     }
     records |= {*upgrade.own_files(folder), *upgrade.set_aside(folder)}
+    untold = [packed_folder(folder, *place) for place in unreadable]
+    for run, iteration in recorded.recorded_iterations(folder):
+        if (run, iteration) not in unreadable:
+            for pack in recorded.recorded(folder, run, iteration).packs.values():
+                path = pack.path(folder, run, iteration)
+                records |= {path, path.with_name(pack.sources)}
     for place, _, names in os.walk(folder):
+        packed = Path(place).is_relative_to(folder / PACKED_FOLDER)
+        if packed and any(map(Path(place).is_relative_to, untold)):
+            continue
+        if packed and names and recorded.is_being_packed(Path(place)):
+            continue
         for name in names:
             path = Path(place, name)
             # What appeared since is reported by the next call.
             is_known = path in parts or path in records or is_being_written(path)
-            if not is_known and not (name == FILE_NAME and path in dict(_parts(folder))):
+            if not is_known and packed:
+                yield Fault(path, "was left by a packing that did not come to its end", _LEFT_BY_PACKING)
+            elif not is_known and not (name == FILE_NAME and path in dict(_parts(folder))):
                 yield Fault(path, "is no file of the lake", _REMOVE)

@@ -11,11 +11,22 @@ import pyarrow.parquet as pq
 import xxhash
 
 from traceviz_dag.lake.partitions import FILE_NAME, SCHEMA_VERSION_KEY, Partition
-from traceviz_dag.lake.recorded import Content, change_of
+from traceviz_dag.lake.record_lines import Content
+from traceviz_dag.lake.recorded import change_of
 from traceviz_dag.system.whole_files import write_atomically
 from traceviz_dag.tables import Table
 
-_ROWS_PER_GROUP = 131_072
+ROWS_PER_GROUP = 131_072
+WRITER_OPTIONS = {
+    "version": "2.6",
+    "compression": "zstd",
+    "compression_level": 3,
+    "use_dictionary": True,
+    "write_statistics": True,
+    "data_page_version": "1.0",
+    "use_compliant_nested_type": True,
+    "store_schema": True,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,27 +102,20 @@ def check_schema(definition: Table, data: pa.Table) -> None:
 def encode(data: pa.Table, version: str) -> pa.Buffer:
     """The Parquet file of a table, with the version of its schema; chunks, dictionary order and schema metadata of the
     input leave no trace in it."""
-    columns = [_one_array(column) for column in data.columns]
-    metadata = {SCHEMA_VERSION_KEY: version}
-    plain = pa.Table.from_arrays(columns, schema=data.schema.with_metadata(metadata))
+    columns = [one_array(column) for column in data.columns]
+    plain = pa.Table.from_arrays(columns, schema=with_version(data.schema, version))
     sink = pa.BufferOutputStream()
-    pq.write_table(
-        plain,
-        sink,
-        row_group_size=_ROWS_PER_GROUP,
-        version="2.6",
-        compression="zstd",
-        compression_level=3,
-        use_dictionary=True,
-        write_statistics=True,
-        data_page_version="1.0",
-        use_compliant_nested_type=True,
-        store_schema=True,
-    )
+    pq.write_table(plain, sink, row_group_size=ROWS_PER_GROUP, **WRITER_OPTIONS)
     return sink.getvalue()
 
 
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
+def with_version(schema: pa.Schema, version: str) -> pa.Schema:
+    """The schema of a file, which says of which version of its table it is, and nothing else."""
+    return schema.with_metadata({SCHEMA_VERSION_KEY: version})
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """The values of a column in one piece, a dictionary in order of first use."""
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks else pa.array([], type=column.type)

@@ -19,7 +19,7 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.marking import mark_stale, unmark
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
-from traceviz_dag.lake.recorded import Content
+from traceviz_dag.lake.record_lines import Content
 from traceviz_dag.lake.stale import Stale
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.findings import code_of_rules

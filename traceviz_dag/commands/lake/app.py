@@ -8,7 +8,7 @@ import typer
 
 from traceviz_dag.commands.common.lazy import LazyGroup
 
-_COMMANDS = ("verify",)
+_COMMANDS = ("status", "pack", "verify")
 
 
 class _LakeGroup(LazyGroup):
@@ -18,7 +18,7 @@ class _LakeGroup(LazyGroup):
 lake_app = typer.Typer(
     name="lake",
     cls=_LakeGroup,
-    help="Examine the files that hold the tables of a home.",
+    help="Examine, pack and verify the files that hold the tables of a home.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )

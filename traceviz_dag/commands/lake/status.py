@@ -1,0 +1,55 @@
+"""``traceviz lake status``: how many files hold the tables of each iteration, and what packing would do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import print_json, print_table
+from traceviz_dag.commands.lake.options import AtLeastOption, IterationOption, RunOption
+from traceviz_dag.errors import BadInputError
+from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.lake.packing import LEAST_FILES
+
+_COLUMNS = (
+    *("run", "iteration", "table", "ranks", "files", "rows", "MB"),
+    *("packed ranks", "unread files", "packing would"),
+)
+
+
+def status(
+    run: RunOption = None,
+    iteration: IterationOption = None,
+    at_least: AtLeastOption = LEAST_FILES,
+    unpacked: Annotated[bool, typer.Option("--unpacked", help="Show only what packing would change.")] = False,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Show how many files hold the tables of each iteration, and what traceviz lake pack would do.
+
+    Tables have one file per rank until they are packed. Unread files are those of packed ranks; traceviz lake pack
+    --prune removes them. Rows and MB are of the files that queries read.
+
+    \f
+    Raises:
+        BadInputError: the home holds no lake, or a file of it cannot be read.
+    """
+    from traceviz_dag.lake import packing
+
+    lake = open_lake(home)
+    if not lake.tables_folder.is_dir():
+        raise BadInputError(lake.home, "holds no analysed traces", "name another home with --home")
+    found = packing.status(lake.tables_folder, run, iteration)
+    found = [one for one in found if one.is_to_pack(at_least) or not unpacked]
+    if json:
+        print_json([{**asdict(one), "files": one.files, "to_pack": one.is_to_pack(at_least)} for one in found])
+        return
+    rows = []
+    for one in found:
+        would = f"make 1 file of {one.files:,}" if one.is_to_pack(at_least) else "do nothing"
+        numbers = (one.own + one.packed, one.files, one.rows, f"{one.bytes / 1e6:,.1f}", one.packed, one.kept)
+        rows.append((one.run, one.iteration, one.table, *numbers, would))
+    print_table("Files of tables by rank, per run, iteration and table", _COLUMNS, rows)
