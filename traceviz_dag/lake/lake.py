@@ -219,7 +219,9 @@ class Lake:
             names = pq.read_schema(path).names
         except DAMAGED:
             return False
-        return [name for name in names if name != "rank"] == definition(table_name).schema.names
+        # A packed file has the ranks of its rows besides.
+        table = definition(table_name)
+        return [name for name in names if name not in table.partitioned_by] == table.schema.names
 
     def delete(
         self,
