@@ -15,6 +15,7 @@ import pytest
 
 from tests.damage import call, truncate
 from tests.lake.conftest import SampleTable
+from tests.lake.test_upgrade import MORE, another_version
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake import packed_rows, packing, record_lines, recorded
 from traceviz_dag.lake.lake import Lake, open_lake
@@ -375,3 +376,18 @@ def test_commands_say_what_packing_would_do_and_do_it(job: Lake):
     assert [(row["files"], row["rows"], row["packed"], row["kept"]) for row in found] == [(1, 10, 5, 0)] * 2
     table = call("lake", "status", "--at-least", "5", *options).out
     assert "make 1 file of 5" in table and "do nothing" in table
+
+
+def test_packed_ranks_of_an_earlier_version_are_converted_and_packed_anew(job):
+    before = job.query(ALL).to_pylist()
+    pack(job)
+    prune(job)
+    with another_version(kernels=MORE):
+        newer = open_lake(job.home)
+        rows = newer.query(ALL).to_pylist()
+        assert {row.pop("cache_hits") for row in rows} == {None} and rows == before
+        assert verify(newer).faults == ()
+        assert "kernels" in pack(newer) and prune(newer)
+        assert [{**row, "cache_hits": None} for row in before] == newer.query(ALL).to_pylist()
+        assert verify(newer).faults == ()
+    assert open_lake(job.home).query(ALL).to_pylist() == before

@@ -23,6 +23,7 @@ from traceviz_dag.lake.partitions import (
     checked_partition,
     fault_and_remedy,
     find_files,
+    own_columns,
 )
 from traceviz_dag.lake.reader import TableReader
 from traceviz_dag.lake.record_lines import NOTHING, Content
@@ -219,9 +220,8 @@ class Lake:
             names = pq.read_schema(path).names
         except DAMAGED:
             return False
-        # A packed file has the ranks of its rows besides.
         table = definition(table_name)
-        return [name for name in names if name not in table.partitioned_by] == table.schema.names
+        return own_columns(table, names) == table.schema.names
 
     def delete(
         self,

@@ -23,7 +23,7 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake import recorded
 from traceviz_dag.lake.conversion import DAMAGED
 from traceviz_dag.lake.packed_rows import rows_by_rank, write_packed
-from traceviz_dag.lake.partitions import FILE_NAME, Partition, fault_and_remedy, values_in
+from traceviz_dag.lake.partitions import FILE_NAME, Partition, fault_and_remedy, own_columns, values_in
 from traceviz_dag.lake.record_lines import SETTLED, Content, Pack, Part, as_ranges, begun, in_order, line_of
 from traceviz_dag.lake.record_lines import packed_folder as folder_of
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries, write_atomically
@@ -80,12 +80,14 @@ def status(lake: Path, run: str | None = None, iteration: int | None = None) -> 
     Raises:
         BadInputError: a file cannot be read, or the record of an iteration is damaged or of a newer version.
     """
-    places = [
-        place
-        for place in recorded.recorded_iterations(lake)
-        if run in (None, place[0]) and iteration in (None, place[1])
-    ]
+    places = chosen_iterations(lake, run, iteration)
     return [one for place in places for table in _tables() for one in _status_of(lake, table, *place)]
+
+
+def chosen_iterations(lake: Path, run: str | None, iteration: int | None) -> list[tuple[str, int]]:
+    """Run and iteration of those that are recorded; of the given ones alone, where they are given."""
+    places = recorded.recorded_iterations(lake)
+    return [place for place in places if run in (None, place[0]) and iteration in (None, place[1])]
 
 
 def pack(lake: Path, run: str, iteration: int, least: int = LEAST_FILES) -> list[str]:
@@ -226,5 +228,5 @@ def _rows_of_pack(
     """The rows of ranks in the packed file that there is."""
     if parts.pack is not None and ranks:
         with pq.ParquetFile(parts.pack.path(lake, parts.run, parts.iteration)) as file:
-            if [name for name in file.schema_arrow.names if name != "rank"] == table.schema.names:
+            if own_columns(table, file.schema_arrow.names) == table.schema.names:
                 yield from rows_by_rank(file, sorted(ranks), table.schema.names)

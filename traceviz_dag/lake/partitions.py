@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -147,6 +147,11 @@ def glob_pattern(table_folder: Path, table: Table, run: str | None = None, itera
 def glob_literal(folder: Path) -> str:
     """A glob that matches this very folder, whatever characters it holds."""
     return re.sub(r"([*?\[])", r"[\1]", str(folder))
+
+
+def own_columns(table: Table, names: Iterable[str]) -> list[str]:
+    """Of the columns of a file those that are the table's own: a packed file has the ranks of its rows besides."""
+    return [name for name in names if name not in table.partitioned_by]
 
 
 def find_files(

@@ -18,13 +18,14 @@ import pyarrow.parquet as pq
 from traceviz_dag.errors import BadInputError, OutputError
 from traceviz_dag.lake import recorded
 from traceviz_dag.lake.conversion import DAMAGED, converted, fits, missing_columns
-from traceviz_dag.lake.packed_rows import rows_of_ranks
+from traceviz_dag.lake.packed_rows import rows_by_rank
 from traceviz_dag.lake.partitions import (
     ANALYSE_AGAIN,
     FILE_NAME,
     SCHEMA_VERSION_KEY,
     Partition,
     fault_and_remedy,
+    own_columns,
 )
 from traceviz_dag.lake.record_lines import GONE, NOTHING, Content, packed_folder
 from traceviz_dag.lake.write import store_part
@@ -142,9 +143,9 @@ def _upgrade_packed(lake: Path, table: Table, parts: recorded.Parts) -> None:
         found = file.schema_arrow
         if fits(found, table.schema):
             return
-        names = [name for name in found.names if name != "rank"]
-        for one in partitions:
-            data = converted(path, rows_of_ranks(file, [one.rank or 0], names), table.schema)
+        rows = rows_by_rank(file, parts.packed, own_columns(table, found.names))
+        for one, (_, mine) in zip(partitions, rows, strict=True):
+            data = converted(path, mine, table.schema)
             before = recorded.content_of(lake, table.name, one) or Content(GONE)
             missing = missing_columns(found, table.schema)
             store_part(lake, table, one, data, replace(before, former=before.computed, missing=missing))
