@@ -7,9 +7,7 @@ from typing import Annotated
 import typer
 
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
-from traceviz_dag.commands.lake.options import AtLeastOption, IterationOption, RunOption
-from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.commands.lake.options import AtLeastOption, IterationOption, RunOption, lake_at
 from traceviz_dag.lake.packing import LEAST_FILES
 
 
@@ -34,16 +32,11 @@ def pack(
     """
     from traceviz_dag.lake import packing
     from traceviz_dag.lake.partition_keys import iteration_key
-    from traceviz_dag.lake.recorded import recorded_iterations
     from traceviz_dag.lake.under_way import is_under_way
 
-    lake = open_lake(home)
-    if not lake.tables_folder.is_dir():
-        raise BadInputError(lake.home, "holds no analysed traces", "name another home with --home")
+    lake = lake_at(home)
     done = False
-    for place in recorded_iterations(lake.tables_folder):
-        if run not in (None, place[0]) or iteration not in (None, place[1]):
-            continue
+    for place in packing.chosen_iterations(lake.tables_folder, run, iteration):
         if is_under_way(lake.home, iteration_key(*place)):
             typer.echo(f"traceviz: run {place[0]}, iteration {place[1]} is being analysed: not packed", err=True)
             continue

@@ -9,9 +9,7 @@ import typer
 
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, print_table
-from traceviz_dag.commands.lake.options import AtLeastOption, IterationOption, RunOption
-from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.commands.lake.options import AtLeastOption, IterationOption, RunOption, lake_at
 from traceviz_dag.lake.packing import LEAST_FILES
 
 _COLUMNS = (
@@ -39,9 +37,7 @@ def status(
     """
     from traceviz_dag.lake import packing
 
-    lake = open_lake(home)
-    if not lake.tables_folder.is_dir():
-        raise BadInputError(lake.home, "holds no analysed traces", "name another home with --home")
+    lake = lake_at(home)
     found = packing.status(lake.tables_folder, run, iteration)
     found = [one for one in found if one.is_to_pack(at_least) or not unpacked]
     if json:

@@ -8,8 +8,8 @@ import typer
 
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json
+from traceviz_dag.commands.lake.options import lake_at
 from traceviz_dag.errors import BadInputError, IncompleteError
-from traceviz_dag.lake.lake import open_lake
 
 
 def verify(
@@ -37,9 +37,7 @@ def verify(
     from traceviz_dag.lake.verify import set_aside as move_away
     from traceviz_dag.lake.verify import verify as verify_lake
 
-    lake = open_lake(home)
-    if not lake.tables_folder.is_dir():
-        raise BadInputError(lake.home, "holds no analysed traces", "name another home with --home")
+    lake = lake_at(home)
     found = verify_lake(lake)
     moved = move_away(lake, found.faults) if set_aside else 0
     if moved:
