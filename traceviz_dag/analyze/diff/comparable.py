@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from traceviz_dag.analyze.findings.rules.environment import COMPARED, STATED
 from traceviz_dag.analyze.wording import counted, share
 
 Facts = Mapping[str, frozenset[str]]
@@ -19,25 +20,19 @@ REFUSED = {
     "microbatches": ("micro-batches per rank and step", "the steps hold unequal work; train with as many"),
     "ranks": ("ranks that were read", "sums and paths are of other ranks; record the same ones"),
     "step_kind": ("kind of steps", "they do not do the same; compare steps of one kind"),
-    "device_name": ("model of the GPU", "its kernels differ; record both on one model"),
+    "device_name": (COMPARED["device_name"], "its kernels differ; record both on one model"),
     "recorder": ("profiler", f"{_RECORDING}; record both with one"),
-    "has_stacks": ("recording of call stacks", f"{_RECORDING}; record both with or without them"),
-    "has_shapes": ("recording of shapes", f"{_RECORDING}; record both with or without them"),
-    "has_memory_events": ("recording of memory", f"{_RECORDING}; record both with or without it"),
-    "has_host_rows": ("recording of the host", f"{_RECORDING}; record both with or without it"),
+    "has_stacks": (COMPARED["has_stacks"], f"{_RECORDING}; record both with or without them"),
+    "has_shapes": (COMPARED["has_shapes"], f"{_RECORDING}; record both with or without them"),
+    "has_memory_events": (COMPARED["has_memory_events"], f"{_RECORDING}; record both with or without it"),
+    "has_host_rows": (COMPARED["has_host_rows"], f"{_RECORDING}; record both with or without it"),
 }
 """Fact → what it is, and why sides that differ in it are not compared unless somebody asks; what to do instead."""
 
 FLAGGED = {
     "layers": "number of layers",
     "framework": "training framework",
-    "device_memory_bytes": "bytes of GPU memory",
-    "backend": "communication backend",
-    "nccl_version": "version of NCCL",
-    "runtime_version": "version of the runtime",
-    "driver_version": "version that the driver serves",
-    "driver_release": "release of the driver",
-    "profiler_version": "version of the profiler",
+    **{fact: words for fact, words in STATED.items() if fact not in REFUSED},
 }
 """Fact → what it is: a difference in it may be the cause of a change, so that it is reported, and nothing refused."""
 

@@ -6,15 +6,12 @@ import json
 from collections.abc import Sequence
 
 from traceviz_dag.analyze.diff.comparable import SETTING, Facts, Inputs
+from traceviz_dag.analyze.findings.rules.environment import COMPARED
 from traceviz_dag.pipeline.across_ranks import StoredIteration
 from traceviz_dag.spans import spanned
 
-_OF_TRACES = (
-    *("device_name", "has_stacks", "has_shapes", "has_memory_events", "has_host_rows", "step_kind", "framework"),
-    *("device_memory_bytes", "backend", "nccl_version", "runtime_version", "driver_version", "driver_release"),
-    "profiler_version",
-)
-"""Columns of table ``traces`` that are facts as they are."""
+_OF_TRACES = ("step_kind", "framework", *(name for name in COMPARED if name != "world_size"))
+"""Columns of table ``traces`` that are facts as they are; the size of the job is the topology's."""
 
 _TRACES_SQL = f"""
 SELECT {", ".join(f"CAST({name} AS TEXT) AS {name}" for name in _OF_TRACES)}, split_part(format, '_', 1) AS recorder,
