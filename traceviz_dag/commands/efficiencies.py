@@ -33,8 +33,7 @@ from traceviz_dag.commands.common.across import (
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, print_wrapped
-from traceviz_dag.commands.common.records import naming, work_at
-from traceviz_dag.errors import IncompleteError
+from traceviz_dag.commands.common.records import end_of_records, naming, titled, work_at
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.across_ranks import StoredIteration
@@ -106,10 +105,8 @@ def _of_records(path: Path, json: bool) -> None:
         told = [{name: row[name] for name in _COLUMNS} for row in rows]
         print_json({"records": path.name, "rows": told, "partial": bool(faults), "faults": faults})
     else:
-        mark = "PARTIAL · " if faults else ""
-        _print(lambda text: typer.echo(f"\n{path.name} · {mark}{text}"), rows)
-    if faults:
-        raise IncompleteError("; ".join(faults))
+        _print(lambda text: typer.echo(titled(path, faults, text)), rows)
+    end_of_records(faults)
 
 
 def _print(heading: Callable[[str], None], rows: Sequence[dict[str, Any]]) -> None:

@@ -30,8 +30,7 @@ from traceviz_dag.commands.common.across import (
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, print_wrapped
-from traceviz_dag.commands.common.records import naming, work_at
-from traceviz_dag.errors import IncompleteError
+from traceviz_dag.commands.common.records import end_of_records, naming, titled, work_at
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.across_ranks import StoredIteration
@@ -242,13 +241,11 @@ def _of_records(path: Path, json: bool) -> None:
     if json:
         print_json({**answer, "costs": rows, "partial": bool(faults), "faults": faults})
     else:
-        typer.echo(
-            f"\n{path.name} · {'PARTIAL · ' * bool(faults)}ranks waited {milliseconds(waited)} ms for one another, all "
-            f"together, in {counted(len(steps_ns), 'step', 'steps')} of {milliseconds(sum(steps_ns))} ms"
-        )
+        steps = f"{counted(len(steps_ns), 'step', 'steps')} of {milliseconds(sum(steps_ns))} ms"
+        text = f"ranks waited {milliseconds(waited)} ms for one another, all together, in {steps}"
+        typer.echo(titled(path, faults, text))
         _print_costs("cost: waits of all ranks, gain: saved by fixing the rank, over all steps", rows)
-    if faults:
-        raise IncompleteError("; ".join(faults))
+    end_of_records(faults)
 
 
 def _blamed(answer: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:

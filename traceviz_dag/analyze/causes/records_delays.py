@@ -44,18 +44,18 @@ def records_costs(work: RecordsWork) -> tuple[list[dict[str, Any]], list[int]]:
         NoEvidenceError: only one rank was recorded.
     """
     costs = records_delays(with_inferred_waits(work, barriers=False))
-    ranks, first = np.unique(work.rank, return_index=True)
-    stages = work.stage[first].tolist()
-    rows = costs_table(costs, ranks.tolist(), stages, MISSING).drop_columns("step").to_pylist()
+    places = work.places()
+    rows = (
+        costs_table(costs, [*places], [stage for _, stage in places.values()], MISSING).drop_columns("step").to_pylist()
+    )
     rows.sort(key=lambda row: (-row["cost_ns"], row["rank"], row["cause"]))
     what_if = RecordsWhatIf(with_inferred_waits(work))
     chosen = list(dict.fromkeys(row["rank"] for row in rows))[:MOST_RANKS]
     told = what_if.predict([(), *([what_if.fix_rank(rank)] for rank in chosen)])
     gains = {rank: sum(step["gain_ns"] for step in steps) for rank, steps in zip(chosen, told[1:], strict=True)}
-    replica = dict(zip(ranks.tolist(), work.data_parallel_rank[first].tolist(), strict=True))
     total = sum(row["cost_ns"] for row in rows)
     for row in rows:
-        row["data_parallel_rank"], row["gain_ns"] = replica[row["rank"]], gains.get(row["rank"])
+        row["data_parallel_rank"], row["gain_ns"] = places[row["rank"]][0], gains.get(row["rank"])
         row["cost_share"] = row["cost_ns"] / total
     return rows, [step["step_ns"] for step in told[0]]
 

@@ -84,6 +84,12 @@ class RecordsWork:
     def __len__(self) -> int:
         return len(self.step)
 
+    def places(self) -> dict[int, tuple[int, int]]:
+        """Rank → its data-parallel rank and stage, in the order of ranks."""
+        ranks, first = np.unique(self.rank, return_index=True)
+        whose = zip(self.data_parallel_rank[first].tolist(), self.stage[first].tolist(), strict=True)
+        return dict(zip(ranks.tolist(), whose, strict=True))
+
     def step_times(self, own: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """How long each step takes: steps, in ascending order, × cases.
 

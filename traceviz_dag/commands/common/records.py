@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.errors import IncompleteError, NoEvidenceError
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.causes.records_work import RecordsWork
@@ -40,3 +40,18 @@ def naming(path: Path) -> Iterator[None]:
         yield
     except NoEvidenceError as error:
         raise NoEvidenceError(f"{path}: {error}; name records of whole steps of all ranks") from None
+
+
+def titled(path: Path, faults: Sequence[str], text: str) -> str:
+    """The first line about records: their file, whether something was left out, and a text."""
+    return f"\n{path.name} · {'PARTIAL · ' * bool(faults)}{text}"
+
+
+def end_of_records(faults: Sequence[str]) -> None:
+    """End an answer about records.
+
+    Raises:
+        IncompleteError: something was left out.
+    """
+    if faults:
+        raise IncompleteError("; ".join(faults))

@@ -9,8 +9,7 @@ import typer
 
 from traceviz_dag.analyze import wording
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
-from traceviz_dag.commands.common.records import work_at
-from traceviz_dag.errors import IncompleteError
+from traceviz_dag.commands.common.records import end_of_records, titled, work_at
 
 _CRITICAL_SHARE = 0.01
 _TITLES = {
@@ -33,9 +32,8 @@ def critical_path_of_records(path: Path, json: bool) -> None:
     if json:
         print_json(answer)
     else:
-        _print(answer)
-    if answer["faults"]:
-        raise IncompleteError("; ".join(answer["faults"]))
+        _print(path, answer)
+    end_of_records(answer["faults"])
 
 
 def _answer(path: Path) -> dict[str, Any]:
@@ -74,16 +72,16 @@ def _answer(path: Path) -> dict[str, Any]:
     }
 
 
-def _print(answer: dict[str, Any]) -> None:
-    mark = "PARTIAL · " if answer["faults"] else ""
+def _print(path: Path, answer: dict[str, Any]) -> None:
     first, count = answer["rank"][0], len(answer["rank"])
     others = f", on {count} ranks in all" if count > 1 else " and on no other"
     length = milliseconds(answer["step_ns"])
     steps = f"{answer['steps']} steps, {length} ms together; their" if answer["steps"] > 1 else f"step {length} ms; its"
-    typer.echo(
-        f"\n{answer['records']} · {mark}{steps} critical path runs on rank {first['rank']} for "
+    text = (
+        f"{steps} critical path runs on rank {first['rank']} for "
         f"{milliseconds(first['path_ns'])} ms ({wording.percent(first['share'])}){others}"
     )
+    typer.echo(titled(path, answer["faults"], text))
     critical = f"{answer['critical_items']} of {answer['items']} operations are critical"
     typer.echo(f"  {critical}: their slack is within 1 % of the step")
     for name, title in _TITLES.items():

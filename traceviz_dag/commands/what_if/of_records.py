@@ -11,10 +11,10 @@ import typer
 
 from traceviz_dag.analyze import wording
 from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
-from traceviz_dag.commands.common.records import naming, work_at
+from traceviz_dag.commands.common.records import end_of_records, naming, titled, work_at
 from traceviz_dag.commands.what_if.gains_table import print_gains
 from traceviz_dag.commands.what_if.wanted import Wanted
-from traceviz_dag.errors import IncompleteError, NoEvidenceError
+from traceviz_dag.errors import NoEvidenceError
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.causes.records_edits import RecordsEdit, RecordsWhatIf
@@ -50,12 +50,10 @@ def what_if_of_records(path: Path, json: bool, wanted: Wanted) -> None:
     else:
         if not wanted:
             _print(path, found, len(set(work.step.tolist())), faults)
-        mark = "PARTIAL · " if faults else ""
-        print_gains(lambda text: typer.echo(f"\n{path.name} · {mark}{text}"), rows)
+        print_gains(lambda text: typer.echo(titled(path, faults, text)), rows)
     if reason is not None:
         raise NoEvidenceError(f"{path.name}: {reason}")
-    if faults:
-        raise IncompleteError("; ".join(faults))
+    end_of_records(faults)
 
 
 def _gains(what_if: RecordsWhatIf, wanted: Wanted) -> tuple[list[dict[str, Any]], str | None]:
@@ -73,10 +71,7 @@ def _gains(what_if: RecordsWhatIf, wanted: Wanted) -> tuple[list[dict[str, Any]]
         for each in choices:
             with suppress(NoEvidenceError):
                 rows += what_if.predict([each])
-    work = what_if.work
-    place = dict(
-        zip(work.rank.tolist(), zip(work.data_parallel_rank.tolist(), work.stage.tolist(), strict=True), strict=True)
-    )
+    place = what_if.work.places()
     told = over_steps([row for each in rows for row in each])
     for row in told:
         row["data_parallel_rank"], row["stage"] = place.get(row["rank"], (None, None))
@@ -108,14 +103,14 @@ def _effects(name: str, effects: Mapping[Any, float]) -> list[dict[str, Any]]:
 
 
 def _print(path: Path, found: Slowdowns, steps: int, faults: list[str]) -> None:
-    mark = "PARTIAL · " if faults else ""
     last = max(found.by_stage)
     named = ", ".join(f"data-parallel rank {rank} of stage {stage}" for rank, stage in found.slowest_ranks)
-    typer.echo(
-        f"\n{path.name} · {mark}step {milliseconds(round(found.step_ns))} ms as replayed, mean of {steps}; that is "
+    text = (
+        f"step {milliseconds(round(found.step_ns))} ms as replayed, mean of {steps}; that is "
         f"{found.slowdown:.3f} times the {milliseconds(round(found.ideal_step_ns))} ms that it would take if all ranks "
         "and stages took the same time"
     )
+    typer.echo(titled(path, faults, text))
     if found.recovered_by_last_stage is None:
         typer.echo(f"  {_NOTHING_LOST}: no part of the job can save any of it")
     else:
