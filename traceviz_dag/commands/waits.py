@@ -97,7 +97,7 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
             DELAY_COSTS_SQL, delay_costs=iteration.table("delay_costs"), what_if=iteration.table("what_if")
         ).to_pylist(),
     }
-    nodes = _nodes(iteration)
+    nodes = iteration.nodes()
     return answer | {"nodes": delays_by(late, nodes, "node").to_pylist()}
 
 
@@ -141,13 +141,6 @@ def _matching(collectives: pa.Table) -> list[dict[str, Any]]:
 
 def _stages(iteration: StoredIteration) -> Mapping[int, int | None]:
     return {rank: iteration.topology.stage_of(rank)[0] for rank in iteration.ranks}
-
-
-def _nodes(iteration: StoredIteration) -> Mapping[int, int]:
-    from traceviz_dag.analyze.waits.nodes import nodes_of_devices
-
-    devices = {rank: iteration.device(rank) for rank in iteration.ranks}
-    return nodes_of_devices(devices)
 
 
 def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:

@@ -139,6 +139,7 @@ class FileRow(TypedDict):
     fault: str | None
     world_size: int | None
     captured_ranks: str | None
+    host_clock_ns: int | None
     pipeline: int | None
     stage: int | None
     backend: str | None

@@ -48,7 +48,7 @@ from traceviz_dag.analyze.waits.by_ends import match_and_solve
 from traceviz_dag.analyze.waits.collectives import collectives_table, device_of_ranks
 from traceviz_dag.analyze.waits.experts import expert_load
 from traceviz_dag.analyze.waits.links import link_groups, link_speeds
-from traceviz_dag.analyze.waits.nodes import nodes_of_devices
+from traceviz_dag.analyze.waits.nodes import nodes_of_devices, nodes_of_host_clocks
 from traceviz_dag.analyze.waits.waits import BESIDE_COLUMNS, charge_waits
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.types import Topology
@@ -167,6 +167,19 @@ class StoredIteration:
         table = self.lake.table("kernels", self.run, self.iteration, rank).arrow(columns)
         unmarked, number = self._unmarked
         return _with_step(table, number) if rank in unmarked and "step" in columns else table
+
+    @cached_property
+    def hosts(self) -> dict[int, int]:
+        """Rank → number of its host, where the traces of all ranks state their host's clocks; else empty."""
+        return nodes_of_host_clocks({row["rank"]: row["host_clock_ns"] for row in self._files.rows})
+
+    def nodes(self, devices: Mapping[int, str | None] | None = None) -> dict[int, int]:
+        """Rank → number of its node, as hosts' clocks or devices show it; empty where neither does.
+
+        Args:
+            devices: rank → its device; by default those of its kernels.
+        """
+        return self.hosts or nodes_of_devices(devices or {rank: self.device(rank) for rank in self.ranks})
 
     def device(self, rank: int) -> str | None:
         """The one device of a rank; None where it has several, or none."""
@@ -298,8 +311,8 @@ class StoredIteration:
 
     def sets_of_ranks(self, name: str) -> list[tuple[int, ...]]:
         """The tensor-parallel groups (``fix_group``) or nodes (``fix_node``) of which all ranks were read."""
-        devices = {rank: self.device(rank) for rank in self.ranks} if name == "fix_node" else {}
-        return [ranks for kind, ranks in _sets_of_ranks(self, devices) if _EDIT_OF_SET[kind] == name]
+        nodes = self.nodes() if name == "fix_node" else {}
+        return [ranks for kind, ranks in _sets_of_ranks(self, nodes) if _EDIT_OF_SET[kind] == name]
 
     @cached_property
     def _host_clues(self) -> Mapping[int, dict[str, Any]]:
@@ -337,17 +350,18 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
     rows = gather_communications(
         select_communications(iteration.kernels(rank, COMMUNICATION_COLUMNS)) for rank in iteration.ranks
     )
-    matches, clocks = match_and_solve(rows, topology, microbatches, iteration.ranks)
+    matches, clocks = match_and_solve(rows, topology, microbatches, iteration.ranks, iteration.hosts)
+    nodes = iteration.nodes(device_of_ranks(matches))
     collectives = charge_waits(
-        collectives_table(matches, clocks), matches, clocks, lambda rank: iteration.kernels(rank, BESIDE_COLUMNS)
+        collectives_table(matches, clocks, nodes), matches, clocks, lambda rank: iteration.kernels(rank, BESIDE_COLUMNS)
     )
     periods = periods_table(microbatches, topology, lambda rank: iteration.kernels(rank, BUSY_COLUMNS), iteration.ranks)
-    messages = messages_table(matches)
+    messages = messages_table(matches, clocks)
     links = link_speeds(collectives)
     work = computation_by_kernel(iteration.lake, iteration.run, iteration.iteration, iteration.ranks)
     speeds = slow_ranks(work)
     stages = _stage_speeds(iteration, speeds)
-    together = slow_groups(work, speeds, stages, _sets_of_ranks(iteration, device_of_ranks(matches)))
+    together = slow_groups(work, speeds, stages, _sets_of_ranks(iteration, nodes))
     of_groups = link_groups(collectives, links)
     late = late_ranks(collectives, iteration.step_ns)
     suspects = Suspects(
@@ -401,14 +415,14 @@ def _suspected_sets(links: pa.Table, groups: pa.Table) -> list[tuple[int, ...]]:
     return list(dict.fromkeys([*found, *tied]))
 
 
-def _sets_of_ranks(iteration: StoredIteration, devices: Mapping[int, str | None]) -> list[tuple[str, tuple[int, ...]]]:
+def _sets_of_ranks(iteration: StoredIteration, nodes: Mapping[int, int]) -> list[tuple[str, tuple[int, ...]]]:
     """Tensor-parallel groups and nodes of two ranks or more that were read."""
     read = set(iteration.ranks)
     groups = {group.ranks for group in iteration.topology.groups if group.dimension is Dimension.TP}
-    nodes: dict[int, tuple[int, ...]] = {}
-    for rank, node in sorted(nodes_of_devices(devices).items()):
-        nodes[node] = (*nodes.get(node, ()), rank)
-    sets = [*((TENSOR_GROUP, ranks) for ranks in sorted(groups)), *((NODE, ranks) for ranks in nodes.values())]
+    of_node: dict[int, tuple[int, ...]] = {}
+    for rank, node in sorted(nodes.items()):
+        of_node[node] = (*of_node.get(node, ()), rank)
+    sets = [*((TENSOR_GROUP, ranks) for ranks in sorted(groups)), *((NODE, ranks) for ranks in of_node.values())]
     return [(kind, ranks) for kind, ranks in sets if len(ranks) > 1 and read.issuperset(ranks)]
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -384,25 +385,42 @@ def _members(
     carrying = np.unique(np.concatenate(sides, axis=1), axis=1)
     width = int(max(kernel.max(initial=0), carrying[1].max(initial=0))) + 1
     alone = (communication != MISSING) & ~np.isin(rank * width + kernel, carrying[0] * width + carrying[1])
-    meeting = np.concatenate([communication[alone], *(_MESSAGE + np.arange(messages.num_rows),) * 2])
-    both = np.zeros(2 * messages.num_rows, dtype=bool)
+    buffered = np.asarray(pc.fill_null(messages["buffered"], False), dtype=bool)
+    by_itself = _only_ahead(sides, buffered)
+    count, own = messages.num_rows, by_itself.shape[1]
+    meeting = np.concatenate(
+        [communication[alone], *(_MESSAGE + np.arange(count),) * 2, _MESSAGE + count + np.arange(own)]
+    )
+    sending = np.zeros(2 * count + own, dtype=bool)
     # Of a group whose members are not known, some may be missing.
-    lacks = np.concatenate([((found < members) | (members == MISSING) & (at_most == MISSING))[alone], both])
-    of_one = np.concatenate([(members == 1)[alone], both])
-    rank = np.concatenate([rank[alone], sides[0][0], sides[1][0]])
-    kernel = np.concatenate([kernel[alone], sides[0][1], sides[1][1]])
+    lacks = np.concatenate([((found < members) | (members == MISSING) & (at_most == MISSING))[alone], sending])
+    of_one = np.concatenate([(members == 1)[alone], sending[own:], np.ones(own, dtype=bool)])
+    ahead = np.concatenate([np.zeros(int(alone.sum()), dtype=bool), buffered, sending[count:]])
+    rank, kernel = np.concatenate([np.stack([rank, kernel])[:, alone], *sides, by_itself], axis=1)
     place, spot = _places(ranks, placed, rank, kernel)
     there = place >= 0
     place, spot, meeting = place[there], spot[there], meeting[there]
-    lacks, of_one = lacks[there], of_one[there]
+    lacks, of_one, ahead = lacks[there], of_one[there], ahead[there]
     # A meeting of one is none: its peers are of another step, or were not read. A group of one has no peers.
     number = number_groups(meeting)[1] if len(meeting) else meeting
     whole = (np.bincount(number, minlength=1)[number] > 1) | of_one
-    place, spot, meeting, lacks = place[whole], spot[whole], meeting[whole], lacks[whole]
+    place, spot, meeting, lacks, ahead = place[whole], spot[whole], meeting[whole], lacks[whole], ahead[whole]
     if not len(meeting):
         return Members(place, spot, meeting)
     first, number = number_groups(meeting)
-    return Members(place, spot, number.astype(np.int64), lacks[first])
+    return Members(place, spot, number.astype(np.int64), lacks[first], ahead if ahead.any() else None)
+
+
+def _only_ahead(sides: Sequence[Int64], buffered: npt.NDArray[np.bool_]) -> Int64:
+    """Rank and kernel of what carries buffered sends and waits for nobody, as two rows.
+
+    Args:
+        sides: the same of each message's sender and receiver. buffered: of each message.
+    """
+    ahead = np.unique(sides[0][:, buffered], axis=1)
+    waiting = np.concatenate([sides[0][:, ~buffered], sides[1]], axis=1)
+    width = int(max(side.max(initial=0) for side in sides)) + 1
+    return np.asarray(ahead[:, ~np.isin(ahead[0] * width + ahead[1], waiting[0] * width + waiting[1])], dtype=np.int64)
 
 
 def _places(ranks: Sequence[int], placed: Sequence[RankKernels], rank: Int64, kernel: Int64) -> tuple[Int64, Int64]:

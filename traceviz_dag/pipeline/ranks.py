@@ -269,6 +269,7 @@ def _traces_row(trace: RankTrace, events: TraceEvents, classified: Classificatio
         "backward_microbatches": [microbatch_counts(classified.steps, each)[1] for each in numbers],
         "world_size": header.world_size,
         "captured_ranks": header.captured_ranks,
+        "host_clock_ns": header.host_clock_ns,
         "backend": header.backend,
         "nccl_version": header.nccl_version,
         "runtime_version": header.runtime_version,

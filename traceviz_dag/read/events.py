@@ -49,7 +49,8 @@ class ProcessGroup:
 class TraceHeader:
     """Whitelisted facts of a trace's header; host and user names, paths and environments are never kept.
 
-    ``captured_ranks`` are those that the capture meant to record, as ``0-3, 6``; None where nothing states them.
+    ``captured_ranks`` are those that the capture meant to record, as ``0-3, 6``; ``host_clock_ns`` is UTC minus the
+    monotonic clock of the rank's host. Both are None where nothing states them.
     """
 
     rank: int | None = None
@@ -69,6 +70,7 @@ class TraceHeader:
     device_memory_bytes: int | None = None
     profile_memory: bool | None = None
     captured_ranks: str | None = None
+    host_clock_ns: int | None = None
     settings: tuple[tuple[str, str], ...] = ()
 
 

@@ -19,6 +19,12 @@ MESSAGES = Table(
         Column("carries", TEXT, "activation or gradient between pipeline stages; NULL elsewhere."),
         Column("virtual_stage", INTEGER, "Virtual stage that receives it; NULL outside pipelines."),
         Column("microbatch", INTEGER, "Its micro-batch; NULL outside pipelines."),
+        Column(
+            "buffered",
+            BOOLEAN,
+            "Whether its sender does not wait for its receiver: a send between these ranks ended before its receive "
+            "began. NULL where the clocks of the two are not solved.",
+        ),
     ),
 )
 

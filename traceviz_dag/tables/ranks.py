@@ -53,6 +53,12 @@ TRACES = Table(
             TEXT,
             "Ranks that the capture meant to record, such as 0-3, 6; NULL where the trace does not state them.",
         ),
+        Column(
+            "host_clock_ns",
+            BIGINT,
+            "UTC minus the monotonic clock of the rank's host, ns: ranks of one host have it equal to 2 µs. NULL where "
+            "the trace does not state both.",
+        ),
         Column("backend", TEXT, "Communication backend that the trace states."),
         Column("nccl_version", TEXT, "Version of NCCL or RCCL that the trace states."),
         Column("runtime_version", TEXT, "Version of the runtime, CUDA or HIP, that the trace states."),

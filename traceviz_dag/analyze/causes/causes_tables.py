@@ -14,9 +14,11 @@ from traceviz_dag.analyze.causes.rank_work import EDGE_KINDS, EVIDENCES, EdgeKin
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import own_work
 from traceviz_dag.analyze.causes.what_if import Edit, Prediction
+from traceviz_dag.analyze.clocks.clocks import solved_clocks
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import nullable, word_column
 from traceviz_dag.analyze.matching.matches import Matches
+from traceviz_dag.analyze.waits.buffered_sends import buffered_sends
 from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import MESSAGES, PATH_EDGES, PATH_ITEMS, PATH_SEGMENTS, WHAT_IF
@@ -27,8 +29,13 @@ CRITICAL_SHARE = 0.01
 _ACTIVATION, _GRADIENT = "activation", "gradient"
 
 
-def messages_table(matches: Matches) -> pa.Table:
-    """The matched messages of an iteration: the table ``messages``."""
+def messages_table(matches: Matches, rank_clocks: pa.Table) -> pa.Table:
+    """The matched messages of an iteration: the table ``messages``.
+
+    Args:
+        rank_clocks: the table of that name of the same matches.
+    """
+    buffered = buffered_sends(matches, solved_clocks(rank_clocks))
     rows, found = matches.rows, matches.messages
     kernel = rows.integers("kernel_id")
     carries = np.where(found.backward == MISSING, -1, found.backward)
@@ -42,6 +49,7 @@ def messages_table(matches: Matches) -> pa.Table:
             "carries": word_column(carries, (_ACTIVATION, _GRADIENT)).cast(pa.string()),
             "virtual_stage": nullable(found.virtual),
             "microbatch": nullable(found.microbatch),
+            "buffered": pa.array(buffered == 1, mask=buffered == MISSING),
         }
     )
 

@@ -208,7 +208,8 @@ def _members(steps: Sequence[StepWork]) -> Members:
         mine = step.members
         many = int(mine.meeting.max(initial=-1)) + 1
         lacks = np.zeros(many, dtype=bool) if mine.partial is None else mine.partial
-        parts.append((mine.rank + number * count, mine.kernel, mine.meeting + meetings, lacks))
+        ahead = np.zeros(len(mine.rank), dtype=bool) if mine.ahead is None else mine.ahead
+        parts.append((mine.rank + number * count, mine.kernel, mine.meeting + meetings, lacks, ahead))
         meetings += many
     return Members(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 

@@ -32,12 +32,20 @@ class Members:
         rank: place of its rank in ``StepWork.ranks``; kernel: place of its kernel in that rank's ``RankKernels``.
         meeting: number of the meeting, from 0.
         partial: per meeting, whether it lacks members; None where none does.
+        ahead: whether the member does not wait for the meeting, but ends by itself: a send that is buffered. Such a
+            kernel has a meeting of its own, too, unless it also waits for another one; None where none does.
     """
 
     rank: Int64
     kernel: Int64
     meeting: Int64
     partial: Bool | None = None
+    ahead: Bool | None = None
+
+    @cached_property
+    def waiting(self) -> Int64:
+        """Places of the entries whose kernels wait for the meeting."""
+        return np.arange(len(self.rank)) if self.ahead is None else np.flatnonzero(~self.ahead)
 
     def of(self, place: int) -> Int64:
         """Places of the entries of one rank, ascending."""
@@ -153,10 +161,9 @@ class StepWork:
         ready = np.full(int(members.meeting.max(initial=-1)) + 1, _LOWEST)
         np.maximum.at(ready, members.meeting, start)
         # A kernel with several messages ends with the last of them.
-        latest: Int64 = ready[members.meeting]
         kernel = _kernel_numbers(self.works, members)
         of_kernel = np.full(int(kernel.max(initial=-1)) + 1, _LOWEST)
-        np.maximum.at(of_kernel, kernel, latest)
+        np.maximum.at(of_kernel, kernel[members.waiting], ready[members.meeting[members.waiting]])
         return np.asarray(end - of_kernel[kernel], dtype=np.int64)
 
     def replay(self, times: Sequence[Times], earliest: Int64 | None = None) -> Int64:
@@ -195,10 +202,11 @@ class StepWork:
             durations[self.base[place] : self.base[place + 1]] = _node_durations(work, mine, behind)
             _fill_edge_lags(lags[edge : edge + len(work.waiting)], work, mine, behind)
             edge += len(work.waiting)
-        count = len(self.members.rank)
+        members, waiting = self.members, self.members.waiting
+        edge += len(members.rank)
         begins = np.cumsum([0, *(len(mine.duration_ns) for mine in times)])
         of_kernel = np.concatenate([np.empty(0, np.int64), *(mine.duration_ns for mine in times)])
-        lags[edge + count : edge + 2 * count] = of_kernel[begins[self.members.rank] + self.members.kernel]
+        lags[edge : edge + len(waiting)] = of_kernel[begins[members.rank[waiting]] + members.kernel[waiting]]
         return durations, lags
 
     def lengths(self, ends: Int64) -> Int64:
@@ -294,7 +302,7 @@ def step_work(
         mine = members.of(place)
         end[mine] = work.kernels.end_ns[members.kernel[mine]]
     kernel = _kernel_numbers(works, members)
-    offset, together = rank_offsets(count, members.rank, members.meeting, end, kernel)
+    offset, together = rank_offsets(count, members.rank, members.meeting, end, kernel, members.ahead)
     waiting = [work.waiting + base[place] for place, work in enumerate(works)]
     waited_for = [work.waited_for + base[place] for place, work in enumerate(works)]
     kernel_node, arrival_node = np.empty(len(end), np.int64), np.empty(len(end), np.int64)
@@ -305,11 +313,12 @@ def step_work(
     meeting = base[-1] + members.meeting
     nodes = int(base[-1] + members.meeting.max(initial=-1) + 1)
     more_kinds, more_waiting, more_waited_for = further or (np.empty(0, np.int64),) * 3
-    all_waiting = np.concatenate([*waiting, meeting, kernel_node, more_waiting])
-    all_waited_for = np.concatenate([*waited_for, arrival_node, meeting, more_waited_for])
-    kinds = [np.full(len(end), kind, np.int8) for kind in (EdgeKind.ARRIVAL, EdgeKind.TRANSFER)]
+    held = members.waiting
+    all_waiting = np.concatenate([*waiting, meeting, kernel_node[held], more_waiting])
+    all_waited_for = np.concatenate([*waited_for, arrival_node, meeting[held], more_waited_for])
+    kinds = [np.full(len(end), EdgeKind.ARRIVAL, np.int8), np.full(len(held), EdgeKind.TRANSFER, np.int8)]
     kind = np.concatenate([*(work.kind for work in works), *kinds, more_kinds.astype(np.int8)])
-    by_order = np.full(2 * len(end) + len(more_kinds), _ORDER, np.int8)
+    by_order = np.full(len(end) + len(held) + len(more_kinds), _ORDER, np.int8)
     evidence = np.concatenate([*(work.evidence for work in works), by_order])
     begin = np.array([work.start_ns for work in works], np.int64) - offset
     earliest = np.full(count, np.iinfo(np.int64).max)

@@ -2,7 +2,10 @@
 
 No member of an all-reduce can end before the last one has arrived, so all end at about the same instant; so do the two
 kernels of an exchange that is between them alone. A kernel that carries messages of several peers ends with the last of
-them: such ends often agree and often do not, so they count as weak evidence, by their most frequent difference.
+them, and one that only sends may end long before the other one receives (NCCL buffers what it sends over a network):
+such ends often agree and often do not, so they count as weak evidence, by their most frequent difference.
+
+Ranks of one host share its clock, whatever their communications show.
 
 Messages that only their order pairs (rings, steps that nothing shows) say nothing of clocks: they repeat so evenly that
 a lost kernel looks like a clock that is one turn ahead.
@@ -10,6 +13,7 @@ a lost kernel looks like a clock that is one turn ahead.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -40,6 +44,7 @@ class ClockEvidence:
         unit: per entry, number of its unit; kind: per unit, how sure it is; group: per unit, its group of ranks.
         ranks: the rank of each node.
         component: per node, the number of its component, from 0.
+        host: per node, the number of its host; nodes of which it is not known have one of their own.
     """
 
     row: Int64
@@ -49,6 +54,12 @@ class ClockEvidence:
     group: Int64
     ranks: Int64
     component: Int64
+    host: Int64
+
+    @property
+    def shares_host(self) -> npt.NDArray[np.bool_]:
+        """Mark nodes that share their host with others."""
+        return np.bincount(self.host)[self.host] > 1
 
     @property
     def units(self) -> int:
@@ -89,11 +100,11 @@ class GroupViews:
     count: Int64
 
 
-def clock_evidence(matches: Matches, ranks: Int64) -> ClockEvidence:
-    """Collect the communications whose members end together, and the components that they connect.
+def clock_evidence(matches: Matches, ranks: Int64, hosts: Mapping[int, int]) -> ClockEvidence:
+    """Collect the communications whose members end together, and the components that they and hosts connect.
 
     Args:
-        ranks: all ranks of the iteration, ascending.
+        ranks: all ranks of the iteration, ascending. hosts: rank → number of its host; empty where they are not known.
     """
     together = [OPERATIONS.index(operation) for operation in ENDS_TOGETHER]
     rows = matches.collective_rows
@@ -112,7 +123,8 @@ def clock_evidence(matches: Matches, ranks: Int64) -> ClockEvidence:
     of_pair = np.sort(np.searchsorted(ranks, matches.rows.rank[pairs]), axis=1)
     group = np.concatenate((matches.grouped.group[row[first[:count]]], of_pair[:, 0] * len(ranks) + of_pair[:, 1]))
     group = number_groups(kind, group)[1].astype(np.int64) if len(kind) else group
-    evidence = ClockEvidence(row, node, unit, kind, group, ranks, np.arange(len(ranks)))
+    host = number_groups(np.array([hosts.get(rank, -1 - rank) for rank in ranks.tolist()], np.int64))[1]
+    evidence = ClockEvidence(row, node, unit, kind, group, ranks, np.arange(len(ranks)), host.astype(np.int64))
     component = _components(evidence)
     evidence = replace(evidence, component=component)
     # A communication between components that too few matches join says nothing.
@@ -155,13 +167,16 @@ def _densest_half(ordered: Float64) -> tuple[float, float]:
 
 
 def message_pairs(matches: Matches) -> tuple[Int64, npt.NDArray[np.bool_]]:
-    """Pairs of rows whose kernels that exchange messages, and whether neither of them has another peer."""
+    """Pairs of rows whose kernels share messages, and whether each waits for the other and has no other peer."""
     if not len(matches.end):
         return np.empty((0, 2), np.int64), np.empty(0, bool)
     low, high = np.minimum(matches.end, matches.other), np.maximum(matches.end, matches.other)
     pairs = np.unique(np.stack((low, high), axis=1), axis=0)
     kernels = np.bincount(pairs.ravel(), minlength=len(matches.rows))
-    return pairs, (kernels[pairs] == 1).all(axis=1)
+    sender, receiver = matches.messages.sender, matches.messages.receiver
+    width = len(matches.rows)
+    both_ways = np.intersect1d(sender * width + receiver, receiver * width + sender)
+    return pairs, (kernels[pairs] == 1).all(axis=1) & np.isin(pairs[:, 0] * width + pairs[:, 1], both_ways)
 
 
 def _components(evidence: ClockEvidence) -> Int64:
@@ -169,7 +184,9 @@ def _components(evidence: ClockEvidence) -> Int64:
     units_of_group = np.bincount(evidence.group, minlength=1)
     strong = units_of_group[evidence.group] >= FEWEST_MATCHES
     ends, others = _stars(evidence, strong)
-    label = connected(ends, others, len(evidence.ranks))
+    first_of_host = np.unique(evidence.host, return_index=True)[1]
+    ends = np.append(ends, np.arange(len(evidence.ranks)))
+    label = connected(ends, np.append(others, first_of_host[evidence.host]), len(evidence.ranks))
     ends, others = _stars(evidence, np.ones(evidence.units, dtype=bool))
     joins = np.stack((label[ends], label[others]), axis=1)
     apart = joins[:, 0] != joins[:, 1]

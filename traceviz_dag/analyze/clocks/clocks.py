@@ -2,13 +2,14 @@
 
 Within one group the ends of its collectives give each member's offset, up to a constant of the group. Groups overlap
 (a rank has tensor-, data- and pipeline-parallel peers), so all constants and all offsets are one least-squares problem,
-solved robustly; group by group in turn would be wrong. Offsets exist only inside a connected component. Drift is solved
-likewise from Theil-Sen slopes, where there are at least 30 matches over at least one second.
+solved robustly; group by group in turn would be wrong. Ranks of one host are a group of their own, of offset and drift
+0. Offsets exist only inside a connected component. Drift is solved likewise from Theil-Sen slopes, where there are at
+least 30 matches over at least one second.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,7 +20,7 @@ from traceviz_dag.analyze.clocks.robust import grouped_quantile, solve_differenc
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import nullable, optional_integers
 from traceviz_dag.analyze.matching.matches import Matches, connected
-from traceviz_dag.arrays import Float64, Int64
+from traceviz_dag.arrays import Bool, Float64, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import RANK_CLOCKS
 
@@ -28,6 +29,9 @@ DRIFT_MATCHES, DRIFT_SPAN_NS = 30, 1_000_000_000
 
 WIDEST_RESIDUAL_NS = 100_000
 """Half the distance from p05 to p95 of a rank's residuals from which its clock is refused."""
+
+_HOST_NS, _HOST_SLOPE = 10_000.0, 1e-7
+"""How far time stamps and rates of one host's GPUs may be apart: 8 A100 of one host end within 7 µs of each other."""
 
 PPM = 1e-6
 
@@ -50,30 +54,43 @@ class SolvedClocks:
         """Move instants of the given ranks' clocks to the common clock; ``MISSING`` where a clock is not solved."""
         if not len(self.ranks):
             return np.full(len(rank), MISSING)
-        place = np.minimum(np.searchsorted(self.ranks, rank), len(self.ranks) - 1)
+        place = self._places(rank)
         known = self.ranks[place] == rank
         since = instants - self.reference_ns[place]
         drift = np.rint(self.drift_ppm[place] * PPM * since).astype(np.int64)
         return np.where(known, instants - self.offset_ns[place] - drift, MISSING)
 
+    def together(self, rank: Int64, other: Int64) -> Bool:
+        """Whether the clocks of ranks, all of them solved, can be compared with those of others."""
+        if not len(self.ranks):
+            return np.zeros(len(rank), dtype=bool)
+        return np.asarray(self.component[self._places(rank)] == self.component[self._places(other)])
 
-def solve_clocks(matches: Matches, ranks: Sequence[int] | None = None) -> pa.Table:
+    def _places(self, rank: Int64) -> Int64:
+        return np.minimum(np.searchsorted(self.ranks, rank), len(self.ranks) - 1).astype(np.int64)
+
+
+def solve_clocks(
+    matches: Matches, ranks: Sequence[int] | None = None, hosts: Mapping[int, int] | None = None
+) -> pa.Table:
     """Solve the clocks of all ranks of an iteration.
 
     Args:
         ranks: all ranks of the iteration; those with a communication by default.
+        hosts: rank → number of its host; none where they are not known.
 
     Returns:
         The table ``rank_clocks``: one row per rank, with the reason where a clock is refused.
     """
     everyone = np.array(sorted({*matches.rows.ranks, *(ranks or ())}), dtype=np.int64)
-    evidence = clock_evidence(matches, everyone)
-    if not len(evidence.row):
+    evidence = clock_evidence(matches, everyone, hosts or {})
+    if not len(evidence.row) and not evidence.shares_host.any():
         return _table(everyone, evidence, {}, np.zeros(len(everyone), np.int64))
-    base = int(matches.rows.end_ns[evidence.row].min())
-    ends = (matches.rows.end_ns[evidence.row] - base).astype(np.float64)
+    instants = matches.rows.end_ns[evidence.row]
+    base = int(instants.min()) if len(instants) else 0
+    ends = (instants - base).astype(np.float64)
     references = _references(evidence)
-    middle = (ends.min() + ends.max()) / 2
+    middle = (ends.min() + ends.max()) / 2 if len(ends) else 0.0
     drift, known = _drifts(evidence, ends, references)
     steady = ends - drift[evidence.node] * (ends - middle)
     offset = _offsets(evidence, steady, references)
@@ -122,7 +139,18 @@ def _references(evidence: ClockEvidence) -> Int64:
 
 def _offsets(evidence: ClockEvidence, ends: Float64, references: Int64) -> Float64:
     views = group_views(evidence, ends)
-    return _solve(views.middle, views.node, views.group, views.weight, references, len(evidence.ranks))
+    node, group = _with_hosts(evidence, views.node, views.group)
+    more = len(node) - len(views.node)
+    values = np.append(views.middle, np.zeros(more))
+    weight = np.append(views.weight, np.full(more, 1 / _HOST_NS**2))
+    return _solve(values, node, group, weight, references, len(evidence.ranks))
+
+
+def _with_hosts(evidence: ClockEvidence, node: Int64, group: Int64) -> tuple[Int64, Int64]:
+    """Nodes and groups of what is known of nodes, with a group more for each host that several share."""
+    shared = np.flatnonzero(evidence.shares_host)
+    first = int(group.max(initial=-1)) + 1
+    return np.append(node, shared), np.append(group, first + evidence.host[shared])
 
 
 def _drifts(evidence: ClockEvidence, ends: Float64, references: Int64) -> tuple[Float64, np.ndarray]:
@@ -145,14 +173,15 @@ def _drifts(evidence: ClockEvidence, ends: Float64, references: Int64) -> tuple[
     told = np.flatnonzero(~np.isnan(slopes))
     if not len(told):
         return none
-    node, group = views.node[told], views.group[told]
+    node, group = _with_hosts(evidence, views.node[told], views.group[told])
+    more = len(node) - len(told)
     first = np.full(int(group.max()) + 1, -1, dtype=np.int64)
     first[group[::-1]] = node[::-1]
     label = connected(node, first[group], len(evidence.ranks))
-    weight = views.count[told] * (spans[told] / DRIFT_SPAN_NS) ** 2 * 1e14
+    weight = np.append(views.count[told] * (spans[told] / DRIFT_SPAN_NS) ** 2 * 1e14, np.full(more, 1 / _HOST_SLOPE**2))
     fixed = np.unique(label)
     fixed[np.isin(fixed, label[references])] = references[np.isin(label[references], fixed)]
-    drift = _solve(slopes[told], node, group, weight, fixed, len(evidence.ranks))
+    drift = _solve(np.append(slopes[told], np.zeros(more)), node, group, weight, fixed, len(evidence.ranks))
     known = np.isin(label, label[references]) & np.isin(np.arange(len(label)), node)
     return np.where(known, drift, 0.0), known
 
@@ -199,6 +228,13 @@ def _table(ranks: Int64, evidence: ClockEvidence, measures: dict[str, np.ndarray
     refusals = [
         _refusal(int(sizes[component]), int(count), (above - below) / 2)
         for component, count, below, above in zip(evidence.component, matches, low, high, strict=True)
+    ]
+    # What shows the clock of one of a host's ranks shows that of all, and of the reference's host there is no doubt.
+    shown = {host for host, refusal in zip(evidence.host.tolist(), refusals, strict=True) if refusal is None}
+    shown |= set(evidence.host[_references(evidence)].tolist())
+    refusals = [
+        None if shares and host in shown else refusal
+        for shares, host, refusal in zip(evidence.shares_host, evidence.host.tolist(), refusals, strict=True)
     ]
     refused = np.array([refusal is not None for refusal in refusals], dtype=bool)
     columns: dict[str, object] = {

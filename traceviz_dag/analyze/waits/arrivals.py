@@ -1,8 +1,9 @@
 """Who came last to each matched communication, how long everybody else waited, and how long the transfer took.
 
 In a matched communication wait = last arrival - own arrival and transfer = duration - wait, on each rank. A kernel that
-carries messages waits for the peers of its own messages only. Nobody's communication ends before the last has arrived:
-a wait that is longer than its kernel shows that the clocks are wrong, and none is reported.
+carries messages waits for the peers of its own messages only, and not for those that receive what it may send ahead
+(``buffered_sends``). Nobody else's communication ends before the last has arrived: a wait that is longer than its
+kernel shows that the clocks are wrong, and none is reported.
 
 Where members end together no clock is needed: who arrives last has the shortest kernel, and the wait of the others is
 what their kernels last longer.
@@ -24,6 +25,7 @@ from traceviz_dag.analyze.matching.collective_matching import MATCHED_BY, Matche
 from traceviz_dag.analyze.matching.communications import labels, optional_integers
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.matching.operations import ENDS_TOGETHER, OPERATIONS
+from traceviz_dag.analyze.waits.buffered_sends import buffered_sends, waits_for_other
 from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import CPU_DEVICE
@@ -58,10 +60,13 @@ class Arrivals:
     Attributes:
         wait_ns: last arrival minus own.
         last_row: the row that arrived last; of several the one of the lowest rank, the row itself before others.
+        moved_row: the row of which the transfer is that of the communication: the last one, if it waits for this one;
+            of what is sent ahead the receiver.
     """
 
     wait_ns: Int64
     last_row: Int64
+    moved_row: Int64
 
     def transfer_ns(self, matches: Matches) -> Int64:
         """Duration minus wait."""
@@ -74,9 +79,9 @@ class Arrivals:
         return np.where(known, matches.rows.rank[np.where(known, self.last_row, 0)], MISSING)
 
     def last_transfer_ns(self, matches: Matches) -> Int64:
-        """The transfer of the last to arrive, which is that of the communication."""
-        known = self.last_row != MISSING
-        return np.where(known, self.transfer_ns(matches)[np.where(known, self.last_row, 0)], MISSING)
+        """The transfer of the communication."""
+        known = self.moved_row != MISSING
+        return np.where(known, self.transfer_ns(matches)[np.where(known, self.moved_row, 0)], MISSING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +118,8 @@ class JudgedArrivals:
     def best(self) -> Arrivals:
         """The aligned arrivals where they are there, else those by duration; never those on recorded clocks."""
         aligned = self.aligned.arrivals
-        return Arrivals(
-            np.where(self.solved, aligned.wait_ns, self.by_duration.wait_ns),
-            np.where(self.solved, aligned.last_row, self.by_duration.last_row),
-        )
+        columns = zip(_columns(aligned), _columns(self.by_duration), strict=True)
+        return Arrivals(*(np.where(self.solved, solved, other) for solved, other in columns))
 
 
 def judge_arrivals(matches: Matches, rank_clocks: pa.Table) -> JudgedArrivals:
@@ -126,10 +129,11 @@ def judge_arrivals(matches: Matches, rank_clocks: pa.Table) -> JudgedArrivals:
         rank_clocks: the table ``rank_clocks`` of the same matches.
     """
     rows, clocks = matches.rows, solved_clocks(rank_clocks)
-    recorded = arrivals(matches, rows.start_ns)
+    waits = waits_for_other(matches, buffered_sends(matches, clocks))
+    recorded = arrivals(matches, rows.start_ns, waits)
     matched = recorded.wait_ns != MISSING
     unconfirmed = matched & (_unconfirmed(matches, clocks) | _refuted_messages(matches, clocks))
-    aligned = arrivals(matches, clocks.align(rows.rank, rows.start_ns))
+    aligned = arrivals(matches, clocks.align(rows.rank, rows.start_ns), waits)
     aligned_refusals = {
         Refusal.ARRIVES_AFTER_END: _impossible(matches, aligned),
         Refusal.ORDER_ALONE: unconfirmed,
@@ -143,7 +147,7 @@ def judge_arrivals(matches: Matches, rank_clocks: pa.Table) -> JudgedArrivals:
     scattered = np.isin(rows.rank, scattered_ranks(rank_clocks))
     together = ends_together(matches) & ~_shared(matches, scattered) & ~unconfirmed
     # On clocks that make every kernel end at 0, a start says how long it lasts.
-    by_duration = arrivals(matches, np.where(together, rows.start_ns - rows.end_ns, MISSING))
+    by_duration = arrivals(matches, np.where(together, rows.start_ns - rows.end_ns, MISSING), waits)
     return JudgedArrivals(_known(recorded, recorded_refusals), _known(aligned, aligned_refusals), by_duration)
 
 
@@ -163,9 +167,11 @@ def _known(found: Arrivals, refusals: Mapping[Refusal, Bool]) -> KnownArrivals:
     for reason, rows in refusals.items():
         refusal[rows] = REFUSALS.index(reason)
     fine = refusal == REFUSALS.index(Refusal.NONE)
-    return KnownArrivals(
-        Arrivals(*(np.where(fine, each, MISSING) for each in (found.wait_ns, found.last_row))), refusal
-    )
+    return KnownArrivals(Arrivals(*(np.where(fine, each, MISSING) for each in _columns(found))), refusal)
+
+
+def _columns(found: Arrivals) -> tuple[Int64, Int64, Int64]:
+    return found.wait_ns, found.last_row, found.moved_row
 
 
 def _shared(matches: Matches, rows: Bool) -> Bool:
@@ -246,16 +252,18 @@ def _told_together(first: Int64, second: Int64) -> Bool:
     return (first != MISSING) & (second != MISSING)
 
 
-def arrivals(matches: Matches, start_ns: Int64) -> Arrivals:
+def arrivals(matches: Matches, start_ns: Int64, waits: Bool) -> Arrivals:
     """Compare the arrivals of each matched communication.
 
     Args:
         start_ns: start of each row on clocks that may be compared; ``MISSING`` where a row's clock cannot be.
+        waits: as ``waits_for_other`` gives it.
     """
-    wait, last = np.full(len(matches.rows), MISSING), np.full(len(matches.rows), MISSING)
+    wait, last, moved = (np.full(len(matches.rows), MISSING) for _ in range(3))
     _collectives(matches, start_ns, wait, last)
-    _messages(matches, start_ns, wait, last)
-    return Arrivals(wait, last)
+    moved[:] = last
+    _messages(matches, start_ns, waits, wait, last, moved)
+    return Arrivals(wait, last, moved)
 
 
 def _collectives(matches: Matches, start_ns: Int64, wait: Int64, last: Int64) -> None:
@@ -274,16 +282,32 @@ def _collectives(matches: Matches, start_ns: Int64, wait: Int64, last: Int64) ->
     wait[rows[known]] = start_ns[latest[number[known]]] - start_ns[rows[known]]
 
 
-def _messages(matches: Matches, start_ns: Int64, wait: Int64, last: Int64) -> None:
+def _messages(matches: Matches, start_ns: Int64, waits: Bool, wait: Int64, last: Int64, moved: Int64) -> None:
     end, other = matches.end, matches.other
     if not len(end):
         return
     unknown = np.zeros(len(start_ns), dtype=bool)
     unknown[end[(start_ns[end] == MISSING) | (start_ns[other] == MISSING)]] = True
-    order = np.lexsort((-matches.rows.rank[other], start_ns[other], end))
-    places = np.append(np.flatnonzero(np.diff(end[order])), len(order) - 1)
-    mine, peer = end[order[places]], other[order[places]]
-    mine, peer = mine[~unknown[mine]], peer[~unknown[mine]]
+    # What is sent ahead waits for nobody but itself.
+    mine, peer = _latest(matches, start_ns, np.where(waits, other, end))
+    known = ~unknown[mine]
+    mine, peer = mine[known], peer[known]
     late = start_ns[peer] > start_ns[mine]
     last[mine] = np.where(late, peer, mine)
     wait[mine] = np.where(late, start_ns[peer] - start_ns[mine], 0)
+    width = len(start_ns)
+    alone = late & ~np.isin(peer * width + mine, (end * width + other)[waits])
+    receiver = _latest(matches, start_ns, other)[1][known]
+    ahead = ~np.isin(mine, end[waits])
+    moved[mine] = np.where(ahead, receiver, np.where(alone, mine, last[mine]))
+
+
+def _latest(matches: Matches, start_ns: Int64, other: Int64) -> tuple[Int64, Int64]:
+    """Per row with messages, the one that arrives last of those that it waits for; of several that of the lowest rank.
+
+    Args:
+        other: of each entry of ``matches.end``.
+    """
+    order = np.lexsort((-matches.rows.rank[other], start_ns[other], matches.end))
+    places = np.append(np.flatnonzero(np.diff(matches.end[order])), len(order) - 1)
+    return matches.end[order[places]], other[order[places]]

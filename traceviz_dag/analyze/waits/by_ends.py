@@ -52,7 +52,11 @@ class _Tried:
 
 
 def match_and_solve(
-    rows: Communications, topology: Topology, microbatches: pa.Table, ranks: tuple[int, ...]
+    rows: Communications,
+    topology: Topology,
+    microbatches: pa.Table,
+    ranks: tuple[int, ...],
+    hosts: Mapping[int, int] | None = None,
 ) -> tuple[Matches, pa.Table]:
     """Match the communications of all ranks: by names and order, which give the clocks, and then by ends.
 
@@ -60,7 +64,7 @@ def match_and_solve(
 
     Args:
         topology: the job's groups and pipelines. microbatches: the table of that name of all ranks, with ``rank``.
-        ranks: all that were read.
+        ranks: all that were read. hosts: rank → number of its host; none where they are not known.
 
     Returns:
         The matches, and the table ``rank_clocks``.
@@ -69,8 +73,8 @@ def match_and_solve(
     if contradicts(matches, topology):
         # Another job's groups: how this one divides its ranks is not known, so ends have nothing to choose from.
         known = match_communications(rows, stated_by_traces(topology), microbatches)
-        return mark_contradicted(matches, known), solve_clocks(known, ranks)
-    clocks = solve_clocks(matches, ranks)
+        return mark_contradicted(matches, known), solve_clocks(known, ranks, hosts)
+    clocks = solve_clocks(matches, ranks, hosts)
     return with_matches_by_ends(matches, clocks, topology, ranks), clocks
 
 
@@ -123,7 +127,7 @@ def with_matches_by_ends(
 
 def _widest(matches: Matches, clocks: SolvedClocks) -> int:
     """How far ends lie apart in the group whose ends agree worst: ranks of one host do, whatever the hosts' clocks."""
-    evidence = clock_evidence(matches, np.array(sorted(matches.rows.ranks), dtype=np.int64))
+    evidence = clock_evidence(matches, np.array(sorted(matches.rows.ranks), dtype=np.int64), {})
     evidence = evidence.select(evidence.sure_entries())
     ends = clocks.align(matches.rows.rank[evidence.row], matches.rows.end_ns[evidence.row])
     known = ends != MISSING

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 
@@ -26,7 +28,7 @@ _FILLED_LATER = (
 )
 
 
-def collectives_table(matches: Matches, rank_clocks: pa.Table) -> pa.Table:
+def collectives_table(matches: Matches, rank_clocks: pa.Table, nodes: Mapping[int, int] | None = None) -> pa.Table:
     """Measure arrival, wait, transfer and bandwidth of every communication.
 
     What a rank did beside its communications is not known here: the columns on hidden and exposed parts and on the
@@ -34,6 +36,7 @@ def collectives_table(matches: Matches, rank_clocks: pa.Table) -> pa.Table:
 
     Args:
         rank_clocks: the table ``rank_clocks`` of the same matches.
+        nodes: rank → number of its node, empty where unknown; by default as the ranks' devices show it.
 
     Returns:
         The table ``collectives``, a row for each row of the matches, in their order; unmatched ones say why.
@@ -66,7 +69,7 @@ def collectives_table(matches: Matches, rank_clocks: pa.Table) -> pa.Table:
             "members_found": matches.found,
             "matched_by": word_column(matches.matched_by, [each.value for each in MATCHED_BY]),
             "fault": word_column(matches.fault, [None if each is Fault.NONE else each.value for each in FAULTS]),
-            "scope": _scopes(matches),
+            "scope": _scopes(matches, nodes_of_devices(device_of_ranks(matches)) if nodes is None else nodes),
             "arrival_ns": rows.start_ns,
             "duration_ns": rows.end_ns - rows.start_ns,
             "wait_ns": nullable(recorded.wait_ns),
@@ -98,9 +101,8 @@ def device_of_ranks(matches: Matches) -> dict[int, str | None]:
     return devices
 
 
-def _scopes(matches: Matches) -> pa.DictionaryArray:
+def _scopes(matches: Matches, nodes: Mapping[int, int]) -> pa.DictionaryArray:
     """Whether each matched communication stays inside a node."""
-    nodes = nodes_of_devices(device_of_ranks(matches))
     node = np.array([nodes.get(rank, MISSING) for rank in matches.rows.ranks], dtype=np.int64)
     scope = np.full(len(matches.rows), -1)
     if len(node) and (node != MISSING).all():

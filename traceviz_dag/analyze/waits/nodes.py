@@ -1,10 +1,35 @@
-"""Which node each rank runs on, as far as the devices' numbers show it."""
+"""Which node each rank runs on, as far as clocks of hosts or the devices' numbers show it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from math import gcd
+
+_SAME_HOST_NS = 2_000
+"""Two clocks of one host are read within less than 1 µs of each other; other hosts started at other moments."""
+
+
+def nodes_of_host_clocks(host_clock_ns: Mapping[int, int | None]) -> dict[int, int]:
+    """Rank → ordinal of its node, in the order of the nodes' lowest ranks; empty unless all ranks state their clock.
+
+    Both clocks of a host run at one rate, so their difference is when the host started: equal for its ranks, and hardly
+    ever for two hosts.
+
+    Args:
+        host_clock_ns: of each rank, as in table ``traces``.
+    """
+    told = [(clock, rank) for rank, clock in host_clock_ns.items() if clock is not None]
+    if len(told) < len(host_clock_ns):
+        return {}
+    hosts: list[list[int]] = []
+    before: int | None = None
+    for clock, rank in sorted(told):
+        if before is None or clock - before > _SAME_HOST_NS:
+            hosts.append([])
+        hosts[-1].append(rank)
+        before = clock
+    return {rank: number for number, ranks in enumerate(sorted(hosts, key=min)) for rank in ranks}
 
 
 def nodes_of_devices(devices: Mapping[int, str | None]) -> dict[int, int]:

@@ -92,6 +92,17 @@ def _captured_ranks(capture: object, world: int | None) -> str | None:
     return spanned(unspanned(given)) or None
 
 
+def _host_clock(capture: object) -> int | None:
+    """UTC minus the monotonic clock, ns, where the capture plugin read both; None for numbers that no clock shows."""
+    pair = capture
+    for name in ("clock", "start"):
+        pair = pair.get(name) if isinstance(pair, dict) else None
+    if not isinstance(pair, dict):
+        return None
+    utc, monotonic = (as_integer(pair.get(name)) for name in ("utc_ns", "monotonic_ns"))
+    return utc - monotonic if 0 < min(utc, monotonic) <= max(utc, monotonic) < _LAST_BASE_NS else None
+
+
 def _facts(first: _Header, last: _Header) -> tuple[TraceHeader, str | None]:
     """What the header says, and what of it cannot be: a number that no job has is not believed."""
     told = {name: getattr(first, name) for name in _Header.__struct_fields__}
@@ -120,6 +131,7 @@ def _facts(first: _Header, last: _Header) -> tuple[TraceHeader, str | None]:
         device_memory_bytes=_device_memory(parts["device_properties"]),
         profile_memory=_flag(parts["profile_memory"]),
         captured_ranks=_captured_ranks(parts["capture"], world),
+        host_clock_ns=_host_clock(parts["capture"]),
         settings=kept_settings(parts["capture"]),
     )
     return facts, " and ".join(faults) or None

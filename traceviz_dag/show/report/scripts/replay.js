@@ -139,11 +139,12 @@ export class Step {
       }
       this.endEdges[rank] = wait(this.ends + rank, this.sections + sections - 1);
     });
-    this.transferEdges = new Int32Array(columns.member_kernel.length);
+    this.transferEdges = new Int32Array(columns.member_kernel.length).fill(-1);
+    const ahead = new Set(columns.member_ahead);
     columns.member_kernel.forEach((kernel, member) => {
       const meeting = this.meetings + columns.member_meeting[member];
       wait(meeting, entry[segmentOf[kernel]]);
-      this.transferEdges[member] = wait(segmentOf[kernel], meeting);
+      if (!ahead.has(member)) this.transferEdges[member] = wait(segmentOf[kernel], meeting);
     });
     /** @type {number[]} */
     const held = [];
@@ -278,7 +279,7 @@ export class Step {
     }
     const kernels = this.columns.member_kernel;
     for (let member = 0; member < kernels.length; member++) {
-      lags[this.transferEdges[member]] = times.duration[kernels[member]];
+      if (this.transferEdges[member] >= 0) lags[this.transferEdges[member]] = times.duration[kernels[member]];
     }
   }
 
