@@ -376,6 +376,10 @@ def _members(
         np.stack([optional_integers(messages, f"{side}_rank"), optional_integers(messages, f"{side}_kernel_id")])
         for side in ("sender", "receiver")
     ]
+    buffered, rooted = (
+        np.asarray(pc.fill_null(table[name], False), dtype=bool)
+        for table, name in ((messages, "buffered"), (collectives, "ahead"))
+    )
     rank, kernel, communication, at_most, members, found = (
         optional_integers(collectives, name)
         for name in ("rank", "kernel_id", "communication", "may_meet", "members", "members_found")
@@ -385,8 +389,7 @@ def _members(
     carrying = np.unique(np.concatenate(sides, axis=1), axis=1)
     width = int(max(kernel.max(initial=0), carrying[1].max(initial=0))) + 1
     alone = (communication != MISSING) & ~np.isin(rank * width + kernel, carrying[0] * width + carrying[1])
-    buffered = np.asarray(pc.fill_null(messages["buffered"], False), dtype=bool)
-    by_itself = _only_ahead(sides, buffered)
+    by_itself = np.concatenate([_only_ahead(sides, buffered), np.stack([rank, kernel])[:, alone & rooted]], axis=1)
     count, own = messages.num_rows, by_itself.shape[1]
     meeting = np.concatenate(
         [communication[alone], *(_MESSAGE + np.arange(count),) * 2, _MESSAGE + count + np.arange(own)]
@@ -395,7 +398,7 @@ def _members(
     # Of a group whose members are not known, some may be missing.
     lacks = np.concatenate([((found < members) | (members == MISSING) & (at_most == MISSING))[alone], sending])
     of_one = np.concatenate([(members == 1)[alone], sending[own:], np.ones(own, dtype=bool)])
-    ahead = np.concatenate([np.zeros(int(alone.sum()), dtype=bool), buffered, sending[count:]])
+    ahead = np.concatenate([rooted[alone], buffered, sending[count:]])
     rank, kernel = np.concatenate([np.stack([rank, kernel])[:, alone], *sides, by_itself], axis=1)
     place, spot = _places(ranks, placed, rank, kernel)
     there = place >= 0

@@ -58,6 +58,12 @@ COLLECTIVES = Table(
         Column("wait_aligned_ns", BIGINT, "wait_ns on solved clocks, ns; NULL where they are refused."),
         Column("transfer_aligned_ns", BIGINT, "Duration minus wait_aligned_ns, ns."),
         Column("last_rank_aligned", BIGINT, "The last to arrive on solved clocks."),
+        Column(
+            "ahead",
+            BOOLEAN,
+            "Whether it waits for nobody, though others take part: a buffered send, or the root of a broadcast that "
+            "ended before the last had come. NULL where the clocks are refused.",
+        ),
         Column("wait_by_duration_ns", BIGINT, "Duration minus the members' shortest, ns; NULL if ends may differ."),
         Column("last_rank_by_duration", BIGINT, "The member with the shortest duration."),
         Column("recorded_refusal", DICTIONARY, "Why a matched row has no wait_ns; NULL where it has one."),

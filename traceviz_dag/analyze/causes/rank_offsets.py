@@ -16,7 +16,7 @@ from traceviz_dag.arrays import Bool, Int64
 
 
 def rank_offsets(
-    ranks: int, rank: Int64, meeting: Int64, end_ns: Int64, kernel: Int64, ahead: Bool | None = None
+    ranks: int, rank: Int64, meeting: Int64, end_ns: Int64, kernel: Int64, loose: Bool
 ) -> tuple[Int64, Int64]:
     """Clock offsets of ranks that met.
 
@@ -25,7 +25,7 @@ def rank_offsets(
         rank, meeting, end_ns, kernel: per member of a meeting, its rank, the number of the meeting, when its kernel
             ended on the rank's clock, and a number of the kernel. A kernel in several meetings ends with the last of
             them, so it says little of the others.
-        ahead: per member, whether its kernel ends by itself; nothing shows less of how the ranks' clocks differ.
+        loose: per member, whether it need not end with the others: nothing says less of how the ranks' clocks differ.
 
     Returns:
         Per rank, what to subtract from its clock; and the lowest rank of those that it met, directly or through others.
@@ -33,7 +33,6 @@ def rank_offsets(
     """
     order = np.lexsort((rank, meeting))
     rank, meeting, end_ns, kernel = rank[order], meeting[order], end_ns[order], kernel[order]
-    ahead = np.zeros(len(rank), dtype=bool) if ahead is None else ahead[order]
     first, number = number_groups(meeting) if len(meeting) else (np.empty(0, np.intp), np.empty(0, np.intp))
     meetings_of = np.bincount(np.unique(kernel, return_inverse=True)[1]) if len(kernel) else kernel
     busiest = np.zeros(len(first), np.int64)
@@ -42,7 +41,7 @@ def rank_offsets(
     size = np.bincount(number, minlength=len(first))
     # A collective ends for all at once, and so does a lone exchange of two; several messages at once end apart.
     doubt = np.where(busiest > 1, _SEVERAL, np.where(size > 2, _COLLECTIVE, _EXCHANGE))
-    doubt[number[ahead]] = _AHEAD
+    doubt[number[loose[order]]] = _LOOSE
     lowest = rank[first][number] if len(first) else rank
     other = np.flatnonzero(rank != lowest)
     difference = end_ns[other] - end_ns[first][number[other]] if len(first) else end_ns
@@ -55,7 +54,7 @@ def rank_offsets(
     return _spread(ranks, pairs[0][best], pairs[1][best], middle[best]), connected(*pairs, ranks)
 
 
-_COLLECTIVE, _EXCHANGE, _SEVERAL, _AHEAD = range(4)
+_COLLECTIVE, _EXCHANGE, _SEVERAL, _LOOSE = range(4)
 """How sure it is that a meeting ends for its members at the same instant."""
 
 

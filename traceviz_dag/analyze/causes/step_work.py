@@ -16,12 +16,14 @@ import numpy as np
 from traceviz_dag.analyze.causes.graph import NEVER_LATE, CircleError, Graph, graph_of
 from traceviz_dag.analyze.causes.rank_offsets import rank_offsets
 from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
+from traceviz_dag.analyze.matching.operations import ENDS_TOGETHER, OPERATIONS, Operation
 from traceviz_dag.arrays import Bool, Int8, Int64
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 
 _ORDER = EVIDENCES.index("order")
 _LOWEST = np.iinfo(np.int64).min // 4
+_END_TOGETHER = [OPERATIONS.index(each) for each in (*ENDS_TOGETHER, Operation.SEND, Operation.RECEIVE)]
 
 
 @dataclass(frozen=True)
@@ -302,7 +304,13 @@ def step_work(
         mine = members.of(place)
         end[mine] = work.kernels.end_ns[members.kernel[mine]]
     kernel = _kernel_numbers(works, members)
-    offset, together = rank_offsets(count, members.rank, members.meeting, end, kernel, members.ahead)
+    loose = np.ones(len(end), dtype=bool)
+    for place, work in enumerate(works):
+        mine = members.of(place)
+        loose[mine] = ~np.isin(work.kernels.operation[members.kernel[mine]], _END_TOGETHER)
+    if members.ahead is not None:
+        loose |= members.ahead
+    offset, together = rank_offsets(count, members.rank, members.meeting, end, kernel, loose)
     waiting = [work.waiting + base[place] for place, work in enumerate(works)]
     waited_for = [work.waited_for + base[place] for place, work in enumerate(works)]
     kernel_node, arrival_node = np.empty(len(end), np.int64), np.empty(len(end), np.int64)

@@ -2,8 +2,8 @@
 
 In a matched communication wait = last arrival - own arrival and transfer = duration - wait, on each rank. A kernel that
 carries messages waits for the peers of its own messages only, and not for those that receive what it may send ahead
-(``buffered_sends``). Nobody else's communication ends before the last has arrived: a wait that is longer than its
-kernel shows that the clocks are wrong, and none is reported.
+(``buffered_sends``). A root of a broadcast may send ahead, too, as its end shows. Nobody else's communication ends
+before the last has arrived: a wait that is longer than its kernel shows that clocks are wrong, and none is reported.
 
 Where members end together no clock is needed: who arrives last has the shortest kernel, and the wait of the others is
 what their kernels last longer.
@@ -12,7 +12,7 @@ what their kernels last longer.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
 
 import numpy as np
@@ -62,11 +62,13 @@ class Arrivals:
         last_row: the row that arrived last; of several the one of the lowest rank, the row itself before others.
         moved_row: the row of which the transfer is that of the communication: the last one, if it waits for this one;
             of what is sent ahead the receiver.
+        ahead: whether the row waits for nobody, though others take part: it sends ahead.
     """
 
     wait_ns: Int64
     last_row: Int64
     moved_row: Int64
+    ahead: Bool
 
     def transfer_ns(self, matches: Matches) -> Int64:
         """Duration minus wait."""
@@ -118,8 +120,7 @@ class JudgedArrivals:
     def best(self) -> Arrivals:
         """The aligned arrivals where they are there, else those by duration; never those on recorded clocks."""
         aligned = self.aligned.arrivals
-        columns = zip(_columns(aligned), _columns(self.by_duration), strict=True)
-        return Arrivals(*(np.where(self.solved, solved, other) for solved, other in columns))
+        return _chosen(self.solved, aligned, self.by_duration)
 
 
 def judge_arrivals(matches: Matches, rank_clocks: pa.Table) -> JudgedArrivals:
@@ -130,10 +131,10 @@ def judge_arrivals(matches: Matches, rank_clocks: pa.Table) -> JudgedArrivals:
     """
     rows, clocks = matches.rows, solved_clocks(rank_clocks)
     waits = waits_for_other(matches, buffered_sends(matches, clocks))
-    recorded = arrivals(matches, rows.start_ns, waits)
+    aligned = arrivals(matches, clocks.align(rows.rank, rows.start_ns), waits)
+    recorded = arrivals(matches, rows.start_ns, waits, aligned.ahead)
     matched = recorded.wait_ns != MISSING
     unconfirmed = matched & (_unconfirmed(matches, clocks) | _refuted_messages(matches, clocks))
-    aligned = arrivals(matches, clocks.align(rows.rank, rows.start_ns), waits)
     aligned_refusals = {
         Refusal.ARRIVES_AFTER_END: _impossible(matches, aligned),
         Refusal.ORDER_ALONE: unconfirmed,
@@ -147,7 +148,7 @@ def judge_arrivals(matches: Matches, rank_clocks: pa.Table) -> JudgedArrivals:
     scattered = np.isin(rows.rank, scattered_ranks(rank_clocks))
     together = ends_together(matches) & ~_shared(matches, scattered) & ~unconfirmed
     # On clocks that make every kernel end at 0, a start says how long it lasts.
-    by_duration = arrivals(matches, np.where(together, rows.start_ns - rows.end_ns, MISSING), waits)
+    by_duration = arrivals(matches, np.where(together, rows.start_ns - rows.end_ns, MISSING), waits, aligned.ahead)
     return JudgedArrivals(_known(recorded, recorded_refusals), _known(aligned, aligned_refusals), by_duration)
 
 
@@ -167,11 +168,18 @@ def _known(found: Arrivals, refusals: Mapping[Refusal, Bool]) -> KnownArrivals:
     for reason, rows in refusals.items():
         refusal[rows] = REFUSALS.index(reason)
     fine = refusal == REFUSALS.index(Refusal.NONE)
-    return KnownArrivals(Arrivals(*(np.where(fine, each, MISSING) for each in _columns(found))), refusal)
+    return KnownArrivals(_chosen(fine, found, _nothing(len(fine))), refusal)
 
 
-def _columns(found: Arrivals) -> tuple[Int64, Int64, Int64]:
-    return found.wait_ns, found.last_row, found.moved_row
+def _nothing(rows: int) -> Arrivals:
+    wait, last, moved = np.full((3, rows), MISSING)
+    return Arrivals(wait, last, moved, np.zeros(rows, dtype=bool))
+
+
+def _chosen(which: Bool, found: Arrivals, other: Arrivals) -> Arrivals:
+    """Some rows of one, the rest of another."""
+    names = [each.name for each in fields(Arrivals)]
+    return Arrivals(*(np.where(which, getattr(found, name), getattr(other, name)) for name in names))
 
 
 def _shared(matches: Matches, rows: Bool) -> Bool:
@@ -252,21 +260,21 @@ def _told_together(first: Int64, second: Int64) -> Bool:
     return (first != MISSING) & (second != MISSING)
 
 
-def arrivals(matches: Matches, start_ns: Int64, waits: Bool) -> Arrivals:
+def arrivals(matches: Matches, start_ns: Int64, waits: Bool, roots: Bool | None = None) -> Arrivals:
     """Compare the arrivals of each matched communication.
 
     Args:
         start_ns: start of each row on clocks that may be compared; ``MISSING`` where a row's clock cannot be.
         waits: as ``waits_for_other`` gives it.
+        roots: rows of roots that send ahead; by default those whose end shows it on the clocks of ``start_ns``.
     """
-    wait, last, moved = (np.full(len(matches.rows), MISSING) for _ in range(3))
-    _collectives(matches, start_ns, wait, last)
-    moved[:] = last
-    _messages(matches, start_ns, waits, wait, last, moved)
-    return Arrivals(wait, last, moved)
+    found = _nothing(len(matches.rows))
+    _collectives(matches, start_ns, roots, found)
+    _messages(matches, start_ns, waits, found)
+    return found
 
 
-def _collectives(matches: Matches, start_ns: Int64, wait: Int64, last: Int64) -> None:
+def _collectives(matches: Matches, start_ns: Int64, roots: Bool | None, found: Arrivals) -> None:
     rows = matches.collective_rows
     # A member that nobody else was found for has nothing to be compared with, unless it is alone by definition.
     rows = rows[(matches.found[rows] > 1) | (matches.members[rows] == 1)]
@@ -276,13 +284,19 @@ def _collectives(matches: Matches, start_ns: Int64, wait: Int64, last: Int64) ->
     unknown = np.bincount(number, weights=start_ns[rows] == MISSING) > 0
     order = np.lexsort((-matches.rows.rank[rows], start_ns[rows], number))
     ends = np.append(np.flatnonzero(np.diff(number[order])), len(order) - 1)
-    latest = rows[order[ends]]
-    known = ~unknown[number]
-    last[rows[known]] = latest[number[known]]
-    wait[rows[known]] = start_ns[latest[number[known]]] - start_ns[rows[known]]
+    rows, latest = rows[~unknown[number]], rows[order[ends]][number[~unknown[number]]]
+    wait = start_ns[latest] - start_ns[rows]
+    # What a root sends may lie in buffers when the others come.
+    together = np.isin(matches.rows.operation[rows], [OPERATIONS.index(each) for each in ENDS_TOGETHER])
+    longer = wait > (matches.rows.end_ns - matches.rows.start_ns)[rows]
+    ahead = ~together & (longer if roots is None else roots[rows])
+    found.ahead[rows] = ahead
+    found.wait_ns[rows] = np.where(ahead, 0, wait)
+    found.last_row[rows] = np.where(ahead, rows, latest)
+    found.moved_row[rows] = latest
 
 
-def _messages(matches: Matches, start_ns: Int64, waits: Bool, wait: Int64, last: Int64, moved: Int64) -> None:
+def _messages(matches: Matches, start_ns: Int64, waits: Bool, found: Arrivals) -> None:
     end, other = matches.end, matches.other
     if not len(end):
         return
@@ -293,13 +307,15 @@ def _messages(matches: Matches, start_ns: Int64, waits: Bool, wait: Int64, last:
     known = ~unknown[mine]
     mine, peer = mine[known], peer[known]
     late = start_ns[peer] > start_ns[mine]
-    last[mine] = np.where(late, peer, mine)
-    wait[mine] = np.where(late, start_ns[peer] - start_ns[mine], 0)
+    last = np.where(late, peer, mine)
+    found.last_row[mine] = last
+    found.wait_ns[mine] = np.where(late, start_ns[peer] - start_ns[mine], 0)
     width = len(start_ns)
     alone = late & ~np.isin(peer * width + mine, (end * width + other)[waits])
     receiver = _latest(matches, start_ns, other)[1][known]
     ahead = ~np.isin(mine, end[waits])
-    moved[mine] = np.where(ahead, receiver, np.where(alone, mine, last[mine]))
+    found.ahead[mine] = ahead
+    found.moved_row[mine] = np.where(ahead, receiver, np.where(alone, mine, last))
 
 
 def _latest(matches: Matches, start_ns: Int64, other: Int64) -> tuple[Int64, Int64]:

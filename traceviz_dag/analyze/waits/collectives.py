@@ -78,6 +78,7 @@ def collectives_table(matches: Matches, rank_clocks: pa.Table, nodes: Mapping[in
             "wait_aligned_ns": nullable(aligned.wait_ns),
             "transfer_aligned_ns": nullable(aligned.transfer_ns(matches)),
             "last_rank_aligned": nullable(aligned.last_rank(matches)),
+            "ahead": pa.array(aligned.ahead, mask=aligned.wait_ns == MISSING),
             "wait_by_duration_ns": nullable(judged.by_duration.wait_ns),
             "last_rank_by_duration": nullable(judged.by_duration.last_rank(matches)),
             "recorded_refusal": word_column(judged.recorded.refusal, reasons),
