@@ -260,17 +260,17 @@ def _told_together(first: Int64, second: Int64) -> Bool:
     return (first != MISSING) & (second != MISSING)
 
 
-def arrivals(matches: Matches, start_ns: Int64, waits: Bool, roots: Bool | None = None) -> Arrivals:
+def arrivals(matches: Matches, start_ns: Int64, waits: Bool | None = None, roots: Bool | None = None) -> Arrivals:
     """Compare the arrivals of each matched communication.
 
     Args:
         start_ns: start of each row on clocks that may be compared; ``MISSING`` where a row's clock cannot be.
-        waits: as ``waits_for_other`` gives it.
+        waits: as ``waits_for_other`` gives it; by default all wait.
         roots: rows of roots that send ahead; by default those whose end shows it on the clocks of ``start_ns``.
     """
     found = _nothing(len(matches.rows))
     _collectives(matches, start_ns, roots, found)
-    _messages(matches, start_ns, waits, found)
+    _messages(matches, start_ns, np.ones(len(matches.end), dtype=bool) if waits is None else waits, found)
     return found
 
 
