@@ -11,7 +11,8 @@ which these differ have more or less to do, and items without sizes count as slo
 
 A rank whose memory is slow is slower in the kernels that are bound by it, and not in products and attention. One that
 computes by another algorithm runs kernels that no peer runs, instead of as many that all peers run; one that runs
-all that its peers run, and other kernels besides, does extra work.
+all that its peers run, and other kernels besides, does extra work. Optimizer and gradient norm are left out of that:
+the shards of a distributed optimizer cut parameters into more pieces on some ranks.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from traceviz_dag.analyze.work_evidence import OF_LAYERS, WorkEvidence, bound_by
 from traceviz_dag.arrays import Bool, Float64, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import RANK_SPEEDS
+from traceviz_dag.vocabulary import Phase
 
 SLOWER, SLOWER_THAN_FEW = 0.03, 0.05
 """How much longer than the median of its peers a rank takes for an item to count: the second one where it has fewer
@@ -272,14 +274,15 @@ class _Others:
 def _other_kernels(work: pa.Table, place: npt.NDArray[np.int64], of_stage: npt.NDArray[np.int64]) -> dict[int, _Others]:
     """The ranks that run such kernels, by their place."""
     stage, step, kernels, time = (optional_integers(work, name) for name in ("stage", "step", "kernels", "time_ns"))
-    phase, (name, names) = codes(work, "phase")[0], codes(work, "name")
+    (phase, phases), (name, names) = codes(work, "phase"), codes(work, "name")
     runs: defaultdict[tuple[int, ...], dict[int, dict[int, tuple[int, int]]]] = defaultdict(dict)
     for row, who in enumerate(place.tolist()):
         ran = runs[int(stage[row]), int(step[row]), int(phase[row])].setdefault(who, {})
         count, taken = ran.get(int(name[row]), (0, 0))
         ran[int(name[row])] = count + int(kernels[row]), taken + int(time[row])
     found: defaultdict[int, list[tuple[int, int, str, bool]]] = defaultdict(list)
-    for of_phase in runs.values():
+    for (_, _, code), of_phase in runs.items():
+        sharded = phases[code] == Phase.OPTIMIZER
         for who, ran in of_phase.items():
             peers = [other for place, other in of_phase.items() if place != who]
             if not peers or len(of_phase) != of_stage[who]:
@@ -294,7 +297,7 @@ def _other_kernels(work: pa.Table, place: npt.NDArray[np.int64], of_stage: npt.N
                 own = [each for each in ran if all(_count(peer, each) < _count(ran, each) for peer in peers)]
                 mine = theirs = set(own)
                 alike = True
-            if own and alike:
+            if own and alike and (fewer or not sharded):
                 usual = sorted(_taken(peer, theirs) for peer in peers)[(len(peers) - 1) // 2]
                 longest = max(own, key=lambda each: ran[each][1])
                 found[who].append((_taken(ran, mine), usual, names[longest], not fewer))
