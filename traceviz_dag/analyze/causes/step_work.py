@@ -131,9 +131,8 @@ class StepWork:
             duration = work.kernels.duration_ns.copy()
             mine = self.members.of(place)
             duration[self.members.kernel[mine]] = transfers[mine]
-            begin = work.start_ns - self.offset_ns[place] - self.begin_ns[place]
             own = np.zeros(len(work.section_ns), np.int64)
-            own[0] = begin
+            own[0] = self._measured_begins[place]
             host = np.flatnonzero(work.kind == EdgeKind.HOST)
             own[work.waiting[host] - work.sections] = work.lag[host]
             host_end = work.lag[(work.kind == EdgeKind.END) & (work.waited_for >= work.sections)]
@@ -212,8 +211,12 @@ class StepWork:
         return durations, lags
 
     def lengths(self, ends: Int64) -> Int64:
-        """How long the step of each rank takes, from its own begin to its end."""
-        return np.asarray(ends[self._ends()] - ends[self._begins()], dtype=np.int64)
+        """How long the step of each rank takes, from its own begin to its end.
+
+        A rank that begins earlier than it was measured, and so waits for others, has no longer step by that.
+        """
+        begins = np.maximum(ends[self._begins()], self._measured_begins)
+        return np.asarray(ends[self._ends()] - begins, dtype=np.int64)
 
     def step_ns(self, ends: Int64) -> int:
         """How long the step takes: the longest of any rank."""
@@ -222,6 +225,11 @@ class StepWork:
     def longest(self, ends: Int64) -> int:
         """Place of the rank whose step is the longest."""
         return int(self.lengths(ends).argmax())
+
+    @cached_property
+    def _measured_begins(self) -> Int64:
+        """Per rank, when it begins its step, from the begin of the first one."""
+        return np.array([work.start_ns for work in self.works], np.int64) - self.offset_ns - self.begin_ns
 
     def _ends(self) -> Int64:
         return self.base[:-1] + np.array([work.end for work in self.works])

@@ -284,7 +284,8 @@ export class Step {
   }
 
   /**
-   * How long the step takes: the longest of any rank, from its own begin to its end.
+   * How long the step takes: the longest of any rank, from its own begin to its end. One that begins earlier than it was
+   * measured, and so waits for others, has no longer step by that.
    * @param {Times} times
    * @param {Float64Array} [earliest] as of ``replay``
    */
@@ -292,7 +293,9 @@ export class Step {
     const ends = this.replay(times, earliest);
     let longest = -Infinity;
     for (let rank = 0; rank < this.facts.ranks.length; rank++) {
-      longest = Math.max(longest, ends[this.ends + rank] - ends[this.sections + this.sectionBegins[rank]]);
+      const section = this.sectionBegins[rank];
+      const begin = Math.max(ends[this.sections + section], this.columns.section_ns[section]);
+      longest = Math.max(longest, ends[this.ends + rank] - begin);
     }
     return longest;
   }
