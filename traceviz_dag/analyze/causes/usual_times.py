@@ -21,6 +21,7 @@ from traceviz_dag.analyze.medians import lower_medians, lower_medians_of_others,
 from traceviz_dag.analyze.slow_stages import same_work
 from traceviz_dag.arrays import NONE, Bool, Float64, Int64
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.vocabulary import Phase
 
 PAUSE_NS = 100_000
 """A launch that comes so much later than usual is a pause of the host; less is its ordinary jitter."""
@@ -29,6 +30,7 @@ _PAUSE_TIMES = 3
 """And so many times later."""
 
 _PHASES = len(PHASES)
+_OPTIMIZER = PHASES.index(Phase.OPTIMIZER)
 
 _FEWEST = 3
 """Launches of a kind that show what is usual."""
@@ -141,8 +143,8 @@ class Usual:
     def durations(self, place: int, without: Sequence[int]) -> Int64:
         """Per kernel of a rank, what the same instance takes on its peers; communication as it was.
 
-        A kernel without a counterpart takes what its kind takes there, and one of a kind that no peer runs as much more
-        or less than now as the others of the rank do.
+        A kernel without a counterpart takes what its kind takes there, and one of a kind that no peer runs as much less
+        than now as the others of the rank do; no longer, since nothing shows that it is too fast.
 
         Args:
             without: places of ranks that are no peers, the rank itself among them.
@@ -162,7 +164,7 @@ class Usual:
         result[rest] = np.rint(duration[rest] * (usual / np.maximum(now, 1))).astype(np.int64)
         left[rest[found]] = False
         rest, known = rest[~found], own & ~left
-        share = int(result[known].sum()) / max(int(duration[known].sum()), 1) if known.any() else 1.0
+        share = min(int(result[known].sum()) / max(int(duration[known].sum()), 1), 1.0) if known.any() else 1.0
         result[rest] = np.rint(duration[rest] * share).astype(np.int64)
         return result
 
@@ -225,12 +227,13 @@ def extra_work(works: Sequence[RankWork], stages: Sequence[int], instances: Inst
 
     Those are of kinds that no peer runs, and of names of which the rank runs as many more than its median peer. What
     runs fewer of a name than that does other work instead, and nothing extra. (Of varying sequences all kinds differ,
-    but not how many there are of a name.)
+    but not how many there are of a name.) The optimizer's do not count: where shards of a distributed optimizer end,
+    ranks cut parameters into more or fewer pieces.
 
     Args:
         stages: stage of each rank; ``MISSING`` where unknown, which counts as one stage of its own.
     """
-    own = [own_work(work) for work in works]
+    own = [own_work(work) & (work.kernels.phase != _OPTIMIZER) for work in works]
     names = [work.kernels.name[mine] for work, mine in zip(works, own, strict=True)]
     kinds = [kind[mine] for kind, mine in zip(instances.kind, own, strict=True)]
     result = [np.zeros(len(mine), dtype=bool) for mine in own]

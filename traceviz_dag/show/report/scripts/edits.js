@@ -163,7 +163,7 @@ function takeUsual(step, times, place, without, duration) {
   const unknown = new Set(left);
   const known = own.filter((kernel) => !unknown.has(kernel));
   const sum = (/** @type {Float64Array} */ values) => known.reduce((total, kernel) => total + values[kernel], 0);
-  const share = known.length ? sum(duration) / Math.max(sum(times.duration), 1) : 1;
+  const share = known.length ? Math.min(sum(duration) / Math.max(sum(times.duration), 1), 1) : 1;
   for (const kernel of left) duration[kernel] = rounded(times.duration[kernel] * share);
 }
 
