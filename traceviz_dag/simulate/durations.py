@@ -83,6 +83,20 @@ class Link:
         """Transfer time of one point-to-point message."""
         return self.latency_ns + int(1e9 * nbytes / self.bandwidth)
 
+    @property
+    def crosses_nodes(self) -> bool:
+        """Whether it is one between nodes."""
+        return self.latency_ns == H100.latency_between_ns
+
+
+def buffering_ns(nbytes: float) -> int:
+    """How long NCCL takes to copy a message into its buffers, as if these were large enough for any."""
+    return 20_000 + int(1e9 * nbytes / _BUFFERING)
+
+
+_BUFFERING = 200e9
+"""Bytes per second of that copy."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:

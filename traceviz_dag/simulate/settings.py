@@ -266,6 +266,7 @@ class JobSettings:
         precision: ``FP8`` scales by the maxima of steps before (delayed scaling), which all ranks of a stage agree on.
         agreement: after the optimizer the ranks of a model agree on its success and on the gradient norm to log,
             as Megatron-LM's training loop does.
+        buffered_sends: as over a network, where a send does not wait for its receiver; without it both end together.
         node_size: GPUs per node.
         cuda_sync: whether Kineto traces have rows of synchronisation (``enable_cuda_sync_events``), and the records and
             calls that record events and wait for them. No time of any kernel changes: the job is the same without.
@@ -274,7 +275,8 @@ class JobSettings:
         persistent: products, attention and element-wise kernels run one block per processor, and all products under
             one name, as persistent kernels do: neither name nor grid shows what they work on.
         first_iteration: number of the first profiled step.
-        clock_skew_ms: node clocks differ by up to this much; clock_drift_ppm: and drift by up to this.
+        clock_skew_ms: node clocks differ by up to this much; clock_drift_ppm: and drift by up to this. host_clocks:
+            whether Kineto traces state UTC and monotonic clock of their node.
         seed: decides every random choice.
     """
 
@@ -327,11 +329,15 @@ class JobSettings:
     cuda_sync: bool = option(False, CAPTURE, "Write cuda_sync rows, with the CUDA events and waits behind them.")
     filler_frames: float = 0.3
     agreement: bool = False
+    buffered_sends: bool = option(
+        False, OVERLAP, "Let sends between nodes and roots of broadcasts end when NCCL has buffered what they send."
+    )
     node_size: int = option(8, PARALLELISM, "GPUs per node.")
     iterations: int = option(1, MODEL, "Profiled training steps.")
     first_iteration: int = 10
     clock_skew_ms: float = option(0.0, CAPTURE, "Largest difference between node clocks, ms: 0 to 3,600,000.")
     clock_drift_ppm: float = option(0.0, CAPTURE, "Largest drift of a node clock, ppm: up to 10,000.")
+    host_clocks: bool = option(False, CAPTURE, "State the host's clocks in each trace, as the capture plugin does.")
     jitter: float = 0.02
     memory: bool = option(
         False,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from traceviz_dag.simulate.durations import Link, Routes, routed_tokens
+from traceviz_dag.simulate.durations import Link, Routes, buffering_ns, routed_tokens
 from traceviz_dag.simulate.program.stage import StageProgram
 from traceviz_dag.simulate.rank_grids import ProcessGroup, RankGrids
 from traceviz_dag.simulate.settings import JobSettings
@@ -119,18 +119,31 @@ class Model:
         if meeting is None:
             meeting = self._meetings[work.meeting] = self._call_meeting(work, group)
         meeting.arrivals[stream.record.rank] = stream, start
+        root = self._buffering_root(work, group)
+        if stream.record.rank == root:
+            assert work.kernel.collective is not None
+            _finish(stream, start, start + buffering_ns(work.kernel.collective.nbytes), meeting.name, agenda)
         if len(meeting.arrivals) < meeting.members:
             return
         del self._meetings[work.meeting]
         last = max(arrival for _, arrival in meeting.arrivals.values())
         transfer_ns = int(meeting.transfer_ns * transfer_factor(self.settings.faults, last))
         for place, rank in enumerate(group.ranks):
+            if rank == root:
+                continue
             member, _ = meeting.arrivals[rank]
             # The members' kernels end within a few hundred ns of each other.
             end = last + transfer_ns + _END_SPREAD_NS * (place * 7 % 11)
             _finish(member, last, end, meeting.name, agenda)
             if member is not stream:
                 agenda.append(member)
+
+    def _buffering_root(self, work: Work, group: ProcessGroup) -> int | None:
+        """The rank that sends ahead: of a pipeline the last stage, else the first rank of the group."""
+        what = work.kernel.collective
+        if not self.settings.buffered_sends or what is None or what.operation != "broadcast" or len(group.ranks) == 1:
+            return None
+        return group.ranks[-1 if what.group == "pp" else 0]
 
     def _call_meeting(self, work: Work, group: ProcessGroup) -> Meeting:
         assert work.meeting is not None
@@ -149,18 +162,31 @@ class Model:
         """Post a point-to-point kernel's messages; it ends when all of them have been carried."""
         mine = PendingMessages(stream, start, len(work.letters))
         for name, nbytes, ends in work.letters:
+            link = self._link(ends)
+            # What is buffered leaves its sender at once, and waits for its receiver.
+            ahead = self.settings.buffered_sends and link.crosses_nodes
+            if ahead and stream.record.rank == ends[0]:
+                _carry(mine, start, start + buffering_ns(nbytes), name, agenda, mine)
             other = self._waiting.pop(name, None)
             if other is None:
                 self._waiting[name] = mine
                 continue
             ready = max(mine.start, other.start)
-            end = ready + int(self._link(ends).message_ns(nbytes) * transfer_factor(self.settings.faults, ready))
+            end = ready + int(link.message_ns(nbytes) * transfer_factor(self.settings.faults, ready))
             for side in (mine, other):
-                side.carry(ready, end, name)
-                if side.open == 0:
-                    _finish(side.stream, side.ready, side.end, "|".join(sorted(side.names)), agenda)
-                    if side is not mine:
-                        agenda.append(side.stream)
+                if not ahead or side.stream.record.rank != ends[0]:
+                    _carry(side, ready, end, name, agenda, mine)
+
+
+def _carry(
+    side: PendingMessages, ready: int, end: int, name: str, agenda: list[Stream], current: PendingMessages
+) -> None:
+    """One end of a message is done; with the last one its kernel ends, and its stream goes on."""
+    side.carry(ready, end, name)
+    if side.open == 0:
+        _finish(side.stream, side.ready, side.end, "|".join(sorted(side.names)), agenda)
+        if side is not current:
+            agenda.append(side.stream)
 
 
 def _finish(stream: Stream, ready: int, end: int, match: str, agenda: list[Stream]) -> None:
