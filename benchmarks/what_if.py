@@ -119,6 +119,10 @@ def _faults() -> Iterator[Case]:
     two_stages = replace(_PLAIN, pp=2, microbatches=6, layers=8)
     yield _fixed("pp2 split", two_stages, Faults(bad_stage_split=1), _general("even_layers"), "even layers")
     yield _fixed("pp4 stall 0", _PIPELINE, Faults(data_stall=0), _fix(0), "fix rank 0")
+    # A node a stage: sends between them, and roots of broadcasts, do not wait for who receives.
+    nodes = replace(_PIPELINE, tp=2, node_size=2, buffered_sends=True, clock_skew_ms=4.0)
+    yield _fixed("tp2 pp4 over nodes stall 0", nodes, Faults(data_stall=0), _fix(0), "fix rank 0")
+    yield _fixed("tp2 pp4 over nodes slow gpu 4", nodes, Faults(slow_gpu=4), _fix(4), "fix rank 4")
     collection = Faults(garbage_collection=2)
     yield _fixed("pp4 collection 2", _PIPELINE, collection, _general("no_pauses"), "no pauses of hosts")
     yield _fixed("tp2 dp2 pp2 slow gpu 3", _GRID, Faults(slow_gpu=3), _fix(3), "fix rank 3")

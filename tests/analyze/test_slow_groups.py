@@ -156,3 +156,14 @@ def test_a_rank_that_runs_more_than_all_its_peers_do_does_extra_work(share, name
     found = [row for row in slow_ranks(more).to_pylist() if row["slow_in"]]
     expected = [(3, "extra", "decay", False)] if named else []
     assert [(row["rank"], row["slow_in"], row["kernel"], row["slow"]) for row in found] == expected
+
+
+def test_the_shards_of_a_distributed_optimizer_make_no_extra_work():
+    usual = work().to_pylist()
+    one = {**usual[0], "phase": "optimizer", "name": "norm"}
+    norms = [
+        {**one, "rank": rank, "kernels": kernels, "time_ns": 25_000 * kernels}
+        for rank, kernels in ((0, 40), (1, 40), (2, 40), (3, 440))
+    ]
+    found = slow_ranks(pa.Table.from_pylist([*usual, *norms], schema=work().schema)).to_pylist()
+    assert not any(row["slow_in"] for row in found)

@@ -248,6 +248,7 @@ def test_steps_that_run_into_each_other_on_two_streams_keep_their_waits_apart_wi
 
 DEAR_GAINS = (
     *("tp2 dp2 pp2 slow gpu 3", "combined ep2 pp2 slow gpu 1", "pp4 stall 0", "tp2 dp2 pp2 slow gpu 3, link 4"),
+    *("tp2 pp4 over nodes stall 0", "tp2 pp4 over nodes slow gpu 4"),
     *("pp4 split, no stacks", "dp2 pp2 slow link 1", "tp2 dp2 pp2 slow group, stall"),
     *(
         "tp2 dp2 pp2 slow gpu 3 beside its pause",

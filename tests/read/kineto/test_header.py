@@ -84,6 +84,16 @@ def test_the_ranks_that_a_capture_chose_are_those_of_its_world(given, kept):
     assert header_of(traceviz_capture={"captured_ranks": given}).captured_ranks is None
 
 
+def test_the_clocks_of_a_host_are_read_where_both_are_clocks():
+    start = {"monotonic_ns": 696_211_450_822, "utc_ns": 1_795_790_671_283_689_653, "uncertainty_ns": 966}
+    header = header_of(traceviz_capture={"clock": {"start": start}})
+    assert header.host_clock_ns == 1_795_789_975_072_238_831
+    for wrong in ({"utc_ns": None}, {"monotonic_ns": -1}, {"utc_ns": 2**70}, {"monotonic_ns": True}, {"utc_ns": 1.5}):
+        assert header_of(traceviz_capture={"clock": {"start": start | wrong}}).host_clock_ns is None
+    for odd in ({"clock": [1]}, {"clock": {"start": 5}}, {"clock": None}, [], "text"):
+        assert header_of(traceviz_capture=odd).host_clock_ns is None
+
+
 def test_odd_types_are_read_or_left_out():
     header = header_of(
         distributedInfo={"rank": "3", "world_size": 8.0, "nccl_version": [2, 27, 5], "pg_config": {"0": 1}},
