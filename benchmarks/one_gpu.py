@@ -8,7 +8,7 @@ refuses two ranks on one GPU unless it takes them for those of different hosts (
 sockets of the loopback, as over a network. With the multi-process service (MPS) their kernels run side by side. One
 iteration is recorded by the capture plugin; the others, which nothing slows, give the true step.
 
-``OUT/plain`` is the job as it is; in ``OUT/stall`` the data of each micro-batch come so many seconds late on some ranks.
+``OUT/plain`` is the job as it is; in ``OUT/stall`` each micro-batch's data come so many seconds late on some ranks.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,7 @@ def run(out: Path, job: dict[str, Any]) -> list[float]:
     ends: list[float] = json.loads(said[0].splitlines()[-1])
     # Around the recorded step the profiler starts, stops and writes.
     slowed = range(RECORDED - 3, RECORDED + 2)
-    pairs = enumerate(zip(ends, ends[1:], strict=False), start=2)
+    pairs = enumerate(pairwise(ends), start=2)
     return [after - before for step, (before, after) in pairs if step > WARM_UP and step not in slowed]
 
 
