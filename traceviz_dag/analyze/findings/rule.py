@@ -70,7 +70,7 @@ class Rule:
             nothing of that.
         key: columns that tell rows apart beside those of the culprit.
         unpredicted: why nothing predicts a gain, of rules that have no edit.
-        remedy_of: what to do about one row, where that differs between them.
+        remedy_of: what to do about one row, where that differs between them; None: ``remedy``.
         serving: what to do instead where the job serves a model, and options of training would not help.
         forward: what to do about one row instead in a step without a backward pass; None: the same.
         elsewhere: what to do about one row instead where another framework than Megatron-LM trains; None: the same,
@@ -93,7 +93,7 @@ class Rule:
     gaps: str | None = None
     key: tuple[str, ...] = ()
     unpredicted: str = "no edit of the step fixes it"
-    remedy_of: Callable[[Row], str] | None = None
+    remedy_of: Callable[[Row], str | None] = lambda _row: None
     places: Places | None = None
     serving: str | None = None
     forward: Callable[[Row, TrainingFramework | None], str | None] = lambda _row, _framework: None
@@ -109,7 +109,7 @@ class Rule:
         own = self.elsewhere(row, framework) if own is None and framework is not None else own
         if own is not None:
             return own
-        remedy = self.remedy if self.remedy_of is None else self.remedy_of(row)
+        remedy = self.remedy_of(row) or self.remedy
         return remedy if framework in _MEGATRONS else _OF_MEGATRON.sub("", remedy)
 
 

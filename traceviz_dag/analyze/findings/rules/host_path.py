@@ -59,7 +59,8 @@ RULE = Rule(
     of_class=FindingClass.OPPORTUNITY,
     question="Do hosts limit the step, on all ranks alike?",
     remedy="See what hosts do between launches (call stacks; traceviz critical-path): load data ahead, keep other work "
-    "and other processes off their cores, launch less (CUDA graphs, fused kernels, larger micro-batches).",
+    "and other processes off their cores, launch less (CUDA graphs, fused kernels, larger micro-batches). The profiler "
+    "itself slows launches, most with call stacks: take a trace without them before you act.",
     sql=_SQL,
     measure="share of the critical path",
     sentence=_sentence,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import MEASURED, WITHOUT_GAPS
 from traceviz_dag.analyze.findings.rule import MEASURE, Places, Row, Rule
-from traceviz_dag.analyze.wording import counted, duration, share
+from traceviz_dag.analyze.wording import capitalised, counted, duration, share
 from traceviz_dag.vocabulary import FindingClass
+
+_LOOK = "look for other processes on the GPU"
 
 LEAST_SHARE = 0.05
 """Share of the time measured from which it is reported."""
@@ -17,7 +19,11 @@ WITH unexplained AS (
 )
 SELECT
     CAST(sum(unexplained_ns) AS BIGINT) AS unexplained_ns, count(DISTINCT rank) AS ranks,
-    sum(unexplained_ns) / sum(window_ns) AS value
+    sum(unexplained_ns) / sum(window_ns) AS value,
+    EXISTS (
+        FROM synchronizations
+        WHERE run = $run AND iteration = $iteration AND kind = 'stream_wait' AND evidence = 'recorded'
+    ) AS recorded
 FROM unexplained JOIN {MEASURED} USING (rank, device, window_name)
 HAVING sum(unexplained_ns) >= {LEAST_SHARE} * sum(window_ns)
 """
@@ -45,8 +51,9 @@ RULE = Rule(
     name="unexplained",
     of_class=FindingClass.FAULT,
     question="How much time without computation does nothing explain?",
-    remedy="Capture with cuda_sync rows (traceviz capture), which show what streams wait for, and look for other "
-    "processes on the GPU.",
+    remedy=f"Capture with cuda_sync rows (traceviz capture), which show what streams wait for, and {_LOOK}.",
+    # The profiler of PyTorch 2.11 with CUDA 13 writes such rows without the stream that was waited for.
+    remedy_of=lambda row: capitalised(_LOOK) + "." if row["recorded"] else None,
     sql=_SQL,
     measure=MEASURE,
     sentence=_sentence,
