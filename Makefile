@@ -29,8 +29,8 @@ dev: setup ## open the Dagster UI on this home
 test: setup ## the tests of every behaviour
 	$(PYTEST) -m "not long"
 
-test-long: setup ## kills, faulty places, daemons, real training, every page in the browser
-	$(PYTEST) -m long
+test-long: setup ## kills, faulty places, daemons, real training, every page in the browser; SHARE=2/4: a quarter of it
+	$(PYTEST) -m long $(if $(SHARE),--share=$(SHARE))
 
 tracked: setup ## the speed figures, against the kept ones
 	$(BIN)/python -m benchmarks.tracked
@@ -51,8 +51,9 @@ scripts: setup ## types, lint and layout of the report's own scripts (installs t
 dependencies: setup ## licences and known vulnerabilities of the locked packages
 	$(BIN)/python .ci/dependencies.py
 
-release-check: check ## what a release needs besides the tests
+release-check: check ## what a release needs besides .ci/run
 	$(BIN)/python .ci/dependencies.py --release
+	$(MAKE) test-long SHARE=
 
 check: lint types imports scripts dependencies ## everything but the tests
 	$(BIN)/dagster definitions validate -w workspace.yaml

@@ -16,6 +16,7 @@ from tests.costs import Costs
 from tests.kept_engines import keep_engines
 from tests.made_once import begin
 from tests.memory_folder import folder_in_memory
+from tests.sets import numbers_of, share_of
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.perfetto.engines import Engine, find_engine
 
@@ -67,6 +68,11 @@ _LONGEST = tuple(
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--share``: a part of the tests; all shares together are all tests."""
+    parser.addoption("--share", metavar="K/N", type=numbers_of, help="only the files of share K of N")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Let tests and what they start write into memory, unless TMPDIR says where; workers of pytest-xdist inherit it."""
@@ -94,8 +100,13 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(500_000, 50, 50)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first, which would else run alone at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The longest files first, which would else run alone at the end; of a share only its own."""
+    if share := config.getoption("share"):
+        number, count = share
+        ours = {item: share_of(item.nodeid.split("::")[0], count) == number for item in items}
+        config.hook.pytest_deselected(items=[item for item in items if not ours[item]])
+        items[:] = [item for item in items if ours[item]]
     items.sort(key=lambda item: _LONGEST.index(item.path.name) if item.path.name in _LONGEST else len(_LONGEST))
 
 

@@ -1,9 +1,10 @@
-"""Which of several like cases `make test` runs."""
+"""Which of several like cases `make test` runs, and which files of the long set are of a share of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -17,3 +18,44 @@ def fast(cases: Iterable[Any], *chosen: Any) -> list[Any]:
 
 def _long(case: Any) -> Any:
     return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.long)
+
+
+DEAR = {
+    "tests/capture/test_training.py": 330,
+    "tests/commands/sentences/test_sentences.py": 150,
+    "tests/pipeline/test_causes.py": 150,
+    "tests/commands/test_pages.py": 120,
+    "tests/end_to_end/test_main_job.py": 110,
+    "tests/end_to_end/test_automation_on_sqlite.py": 75,
+    "tests/end_to_end/test_pictures_by_themselves.py": 75,
+    "tests/end_to_end/test_download_from_ui.py": 55,
+    "tests/end_to_end/test_real_traces.py": 40,
+    "tests/pipeline/diff/test_comparison.py": 40,
+}
+"""File → about the processor seconds of its long tests, of those whose share may not be left to chance."""
+
+
+def share_of(file: str, shares: int) -> int:
+    """Which of so many shares a file is of, from 1: a dear one of that with least of them, another by its name alone.
+
+    So a file that comes or goes moves no other into a share that was run already.
+    """
+    loads = [0] * shares
+    for dear, seconds in sorted(DEAR.items(), key=lambda each: (-each[1], each[0])):
+        place = loads.index(min(loads))
+        loads[place] += seconds
+        if dear == file:
+            return place + 1
+    return crc32(file.encode()) % shares + 1
+
+
+def numbers_of(share: str) -> tuple[int, int]:
+    """Number and count of a share: (2, 4) of ``2/4``.
+
+    Raises:
+        ValueError: the share is none.
+    """
+    number, count = map(int, share.split("/"))
+    if not 1 <= number <= count:
+        raise ValueError(f"{share} is no share: take K/N, with K from 1 to N")
+    return number, count
