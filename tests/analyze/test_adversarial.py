@@ -49,7 +49,7 @@ def said(iteration: StoredIteration) -> str:
     return "\n".join(_statements(_answer(iteration), None))
 
 
-@pytest.mark.parametrize("name", fast(HEALTHY, *list(HEALTHY)[::3]))
+@pytest.mark.parametrize("name", fast(HEALTHY, *list(HEALTHY)[1::5]))
 def test_nobody_is_blamed_in_a_healthy_job_whatever_its_clocks_say(name, analyse):
     job = HEALTHY[name]
     iteration = analyse(job)
@@ -73,7 +73,10 @@ def test_nobody_is_blamed_in_a_healthy_job_whatever_its_clocks_say(name, analyse
             *("two all-reduces, every clock elsewhere", {"durations"}, "come from durations, which need no clock"),
             marks=pytest.mark.long,
         ),
-        ("ten all-reduces, one clock 50 ms ahead", {"solved"}, "no rank is to blame"),
+        pytest.param(
+            *("ten all-reduces, one clock 50 ms ahead", {"solved"}, "no rank is to blame"),
+            marks=pytest.mark.long,
+        ),
         ("ends scattered, clocks cannot be solved", {None}, "nobody can be blamed: no wait among peers"),
         pytest.param(
             *("no process groups", {None}, "no wait is known for 8 matched communication kernels"),
@@ -177,6 +180,7 @@ def test_two_ranks_of_a_larger_world_without_groups_are_not_the_whole_of_it():
 
 
 @given(st.integers(2, 6), st.integers(0, 5), st.integers(-80 * MS, 80 * MS), st.integers(1, 3))
+@pytest.mark.long
 def test_waits_by_duration_do_not_depend_on_clocks(world, rank, ahead, meetings):
     job = adversarial.healthy(world, meetings, clock_ns={rank: ahead})
     rows = [
@@ -193,7 +197,7 @@ def test_waits_by_duration_do_not_depend_on_clocks(world, rank, ahead, meetings)
 @pytest.mark.parametrize(
     ("shape", "slow"),
     [
-        pytest.param({"tp": 2, "dp": 2}, None, id="launch-bound"),
+        pytest.param({"tp": 2, "dp": 2}, None, id="launch-bound", marks=pytest.mark.long),
         pytest.param({"dp": 4}, 2, id="dp4", marks=pytest.mark.long),
         pytest.param({"tp": 4}, 1, id="tp4", marks=pytest.mark.long),
         pytest.param({"pp": 2, "dp": 2}, 3, id="pp2 dp2"),

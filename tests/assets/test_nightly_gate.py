@@ -92,6 +92,7 @@ def test_the_night_that_got_slower_fails_the_run_and_is_no_reference(judged, hom
     assert verdicts(home)[-1] == (4, True, 2)
 
 
+@pytest.mark.long
 def test_nights_over_few_ranks_are_inconclusive_and_no_reference(tmp_path):
     """Iteration 10 and 13 are whole; 11 was captured on rank 0 alone, 12 on rank 3 alone, which is slow that night."""
     for iteration, ranks in ((10, range(4)), (11, (0,)), (12, (3,)), (13, range(4))):
@@ -115,6 +116,7 @@ def test_a_night_that_is_accepted_by_hand_exists(home):
     assert not result.success and "no measures of job@99" in str(failure.step_failure_data)
 
 
+@pytest.mark.long
 def test_a_first_night_of_few_ranks_is_the_reference_until_a_whole_one_comes(tmp_path):
     for iteration, ranks, scale in ((11, (0,), 1), (12, range(4), 1), (13, range(4), 2)):
         for rank in ranks:
@@ -138,7 +140,7 @@ def test_a_night_takes_up_an_iteration_whose_topology_is_of_another_text_file(ho
     assert [one.key for one in _unfinished(open_lake(home))] == ["job@2"]
 
 
-@pytest.mark.parametrize("ranks", [(1,), (0, 1)])
+@pytest.mark.parametrize("ranks", [pytest.param((1,), marks=pytest.mark.long), (0, 1)])
 def test_a_reference_whose_ranks_are_not_counted_any_more_is_none(home, ranks):
     marks = [Stale(rank, StaleStage.RANKS, StaleCause.OUTDATED, "the trace is gone") for rank in ranks]
     mark_stale(open_lake(home), "job", 2, marks)
@@ -159,6 +161,7 @@ def test_warm_up_steps_are_compared_with_such_alone(tmp_path):
     assert verdicts(tmp_path / "home") == [(1, True, None), (20, True, None), (21, True, 20)]
 
 
+@pytest.mark.long
 def test_a_capture_that_nothing_numbers_is_no_step_0_and_is_compared_with_its_like_alone(tmp_path):
     """The first capture marks its steps 0 and 1, the second has a range around each, of others nothing is marked."""
     ranges = {"a": ("step_0", "step_1"), "b": ("train_step", "train_step"), "c": (), "d": ()}
@@ -304,6 +307,7 @@ def test_the_night_finds_what_the_sensor_missed_computes_it_stage_by_stage_and_i
     assert next_requests(loop) == [("judge_night", "job@1")]
 
 
+@pytest.mark.long
 def test_the_night_makes_anew_what_was_stale_while_its_trace_was_away(tmp_path):
     run, home = tmp_path / "runs/job", tmp_path / "home"
     write_iteration(run, 1)

@@ -114,6 +114,7 @@ def pending(home: Path) -> tuple[str, list[int]] | None:
 
 
 @pytest.mark.parametrize("by_hand", [True, False])
+@pytest.mark.long
 def test_command_and_step_mark_alike_what_was_moved_away(own, tmp_path, by_hand: bool):
     """By hand both are asked to make anew what is current, too; else what is stale: the rules have changed."""
     run, home = own
@@ -134,6 +135,7 @@ def test_command_and_step_mark_alike_what_was_moved_away(own, tmp_path, by_hand:
     assert pending(other) == (None if by_hand else ("iterations", [])), "what is marked is not asked for again"
 
 
+@pytest.mark.long
 def test_a_topology_stays_whole_while_its_traces_are_away_and_the_text_file_is_there(tmp_path):
     run, home = write_run(tmp_path / "job"), tmp_path / "home"
     (run / "unique_parallel_groups_20260101_000000.txt").write_text(NEW_FORM)
@@ -219,6 +221,7 @@ def test_a_changed_rule_keeps_the_tables_of_a_rank_whose_trace_is_gone_out_of_th
     assert tables(home) == before, "the rules are what they were, and so is what was made by them"
 
 
+@pytest.mark.long
 def test_runs_of_ranks_that_fail_one_by_one_leave_the_marks_that_the_command_does(own, tmp_path):
     run, home = own
     other = shutil.copytree(home, tmp_path / "other")

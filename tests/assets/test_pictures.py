@@ -64,7 +64,9 @@ def test_a_new_iteration_has_its_pictures_and_its_perfetto_trace(drawn):
     assert not drawn.news(), "nothing is drawn twice"
 
 
+@pytest.mark.long
 def test_of_a_changed_rank_only_its_own_figures_and_those_of_the_iteration_are_drawn_anew(drawn):
+    drawn.news()
     rank_file(1, 2, scale=3).write(drawn.root / "job/iteration_7/rank_0001_iter_7.pt.trace.json")
     drawn.settle()
     drawn.compute()

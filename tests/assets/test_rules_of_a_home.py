@@ -48,6 +48,7 @@ def test_what_the_command_sets_holds_for_every_later_run_and_a_comment_recompute
     assert (back["ranks_computed"], back["aggregated"]) == (2, True) and load_settings(home).rules == ""
 
 
+@pytest.mark.long
 def test_rules_that_classify_nothing_otherwise_make_no_aggregate_anew(tmp_path):
     run, home, rules = write_run(tmp_path / "job", world=2), tmp_path / "home", tmp_path / "rules.toml"
     call("analyze", run, "--home", home)

@@ -112,10 +112,8 @@ def without_stacks(rows: Iterable[Row]) -> list[Row]:
 BOTH = (with_stacks, without_stacks)
 
 
-@pytest.mark.parametrize(
-    ("windows", "kinds"),
-    [(FEW, (without_stacks,)), pytest.param(tuple(WINDOWS), BOTH, marks=pytest.mark.long)],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("windows", "kinds"), [(FEW, (without_stacks,)), (tuple(WINDOWS), BOTH)])
 def test_nothing_wrong_is_said_of_a_cut_window_and_it_is_partial(tmp_path, windows, kinds):
     job = tmp_path / "job"
     settings = ("--pp", 2, "--layers", 4, "--microbatches", MICROBATCHES, "--iterations", 1)

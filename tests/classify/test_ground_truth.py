@@ -36,7 +36,7 @@ def classified(run: Path, ranks: tuple[int, ...] = (0, 1, 2, 3)) -> dict[int, Cl
     return {rank: classify_trace(trace, rank, topology, rules) for rank, trace in events.items()}
 
 
-@pytest.fixture(scope="module", params=RUNS)
+@pytest.fixture(scope="module", params=fast(RUNS, "tp2_pp2_vpp2_full", "pp2_dp2_distopt_overlap"))
 def against_truth(request, shared_data) -> pd.DataFrame:
     """Kernels of all ranks of one run, joined with their truth row by row."""
     run = shared_data / "megatron_gpu" / request.param
@@ -107,7 +107,7 @@ EXPECTED_ORDER = {
 }
 
 
-@pytest.mark.parametrize("source", ["megatron_cpu", "megatron_gpu"])
+@pytest.mark.parametrize("source", fast(["megatron_cpu", "megatron_gpu"], "megatron_gpu"))
 @pytest.mark.parametrize("run", EXPECTED_ORDER)
 def test_micro_batches_follow_the_1f1b_schedule(shared_data, source, run):
     for rank, result in classified(shared_data / source / run).items():
@@ -119,7 +119,7 @@ def test_micro_batches_follow_the_1f1b_schedule(shared_data, source, run):
         assert set(steps.chunk.tolist()) == {0}
 
 
-@pytest.mark.parametrize("source", ["megatron_cpu", "megatron_gpu"])
+@pytest.mark.parametrize("source", fast(["megatron_cpu", "megatron_gpu"], "megatron_gpu"))
 def test_micro_batches_follow_the_interleaved_schedule(shared_data, source):
     warm_up = {
         0: "F00 F01 F10 F11 F02 B10 F03 B11 F12 B00 F13 B01 B12 B13 B02 B03",
@@ -133,7 +133,7 @@ def test_micro_batches_follow_the_interleaved_schedule(shared_data, source):
         assert " ".join(f"{'FB'[d]}{chunk}{microbatch}" for d, chunk, microbatch in rows) == warm_up[rank]
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", fast(RUNS, "pp2_dp2_distopt_overlap"))
 def test_authentic_cpu_traces_are_classified_where_their_work_is(shared_data, run):
     for rank, result in classified(shared_data / "megatron_cpu" / run).items():
         kernels = result.kernels.to_pandas()
@@ -190,7 +190,7 @@ def without_stacks(request, shared_data, tmp_path_factory) -> pd.DataFrame:
     return joined_with_truth(classified(stripped(run, tmp_path_factory.mktemp("without_stacks"))), run / "truth")
 
 
-@pytest.mark.parametrize("run", fast(RUNS, *OF_OWN_WAYS, "pp2_dp2_distopt_overlap"))
+@pytest.mark.parametrize("run", fast(RUNS, "pp2_ep2_moe"))
 def test_without_stacks_and_groups_nothing_untrue_is_reported_and_computation_is(shared_data, tmp_path, run):
     folder = stripped(shared_data / "megatron_gpu" / run, tmp_path, groups=False)
     for ranks in ((0, 1, 2, 3), (1,), (0, 3)):

@@ -72,8 +72,7 @@ def score_of(name: str) -> Score:
     "name",
     fast(
         JOBS,
-        *("without_stacks", "combined_without_stacks", "neither_stacks_nor_groups", "without_any_source"),
-        "graphs_of_layers",
+        *("combined_without_stacks", "neither_stacks_nor_groups", "graphs_of_layers"),
     ),
 )
 def test_a_simulated_job_reaches_the_targets_of_its_part_of_the_matrix(name):

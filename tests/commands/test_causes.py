@@ -400,6 +400,7 @@ def test_records_that_are_off_are_one_line(records, tmp_path):
         assert (code, output) == (2, "") and said in line and "\n" not in line, line
 
 
+@pytest.mark.long
 def test_records_of_which_a_step_lacks_operations_are_partial_everywhere(records):
     import pyarrow.compute as pc
     import pyarrow.parquet as pq

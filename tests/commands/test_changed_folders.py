@@ -101,6 +101,7 @@ def test_a_table_that_is_gone_leaves_its_rank_out_of_no_answer_in_silence(run, h
         assert answer.code == 2 and "rank 1" in answer.err and "overlap" in answer.err
 
 
+@pytest.mark.long
 def test_a_deleted_table_of_an_iteration_is_no_empty_one_and_is_made_anew(run, home):
     for table, commands in {
         "findings": ("report", "findings"),

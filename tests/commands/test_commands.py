@@ -54,6 +54,7 @@ def test_classify_writes_the_kernels_it_prints(run, tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
+@pytest.mark.long
 def test_classify_and_batch_write_what_traceviz_writes(run, tmp_path):
     trace = run / "iteration_7/rank_0001_iter_7.pt.trace.json"
     traceviz("classify", "--input", trace, "--traceviz", tmp_path / "one", "--json")

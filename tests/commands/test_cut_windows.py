@@ -51,6 +51,7 @@ def test_one_file_is_classified_in_part(run):
     assert call("overlap", file, "--json").code == 2
 
 
+@pytest.mark.long
 def test_ranks_that_lost_their_marks_are_replayed_with_the_others(tmp_path):
     job = replace(SMALL, pp=2, dp=2, microbatches=4, seed=7)
     folder = simulate(job, tmp_path / "job", workers=1)

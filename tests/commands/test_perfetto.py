@@ -102,6 +102,7 @@ def test_the_prompt_goes_on_after_a_mistake(run: Path, trace_processor: Engine) 
     assert "42" in result.stdout
 
 
+@pytest.mark.long
 def test_both_readers_classify_alike(run: Path, trace_processor: Engine) -> None:
     trace = run / "iteration_7/rank_0001_iter_7.pt.trace.json"
     compared = json.loads(traceviz("perfetto", "compare", trace, "--json").stdout)

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from tests.commands.jobs import analysed_at, traces_of
 from tests.made_once import made_once
+from tests.sets import fast
 from tests.simulate.conftest import small
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
 from traceviz_dag.analyze.causes.replay_data import DIFFERENCES, replay_data
@@ -147,7 +148,7 @@ def together(offered: list[dict[str, Any]], draw: random.Random) -> list[dict[st
     return sorted(chosen, key=lambda one: order.index(one["name"]))
 
 
-@pytest.mark.parametrize("job", ["faulty", "two_steps", "without a rank"])
+@pytest.mark.parametrize("job", fast(["faulty", "two_steps", "without a rank"], "faulty", "two_steps"))
 def test_the_page_predicts_what_the_command_does(job: str) -> None:
     known = replayed(job)
     asked = singles(known.steps[0][1])

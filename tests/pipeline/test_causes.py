@@ -91,7 +91,7 @@ def kernels_given_back(step: StepWork, times: AllTimes) -> np.ndarray:
     return ends
 
 
-@pytest.mark.parametrize("name", fast(JOBS, "interleaved", "combined experts", "one rank", "graphs", "old"))
+@pytest.mark.parametrize("name", fast(JOBS, "interleaved", "combined experts", "one rank"))
 def test_the_replay_gives_every_kernel_back_and_the_path_is_the_step(job, name):
     iteration = job(name)
     assert iteration.ranks == tuple(range(JOBS[name].world)), "in this order everywhere"
@@ -154,7 +154,7 @@ def test_what_does_not_follow_one_another_is_not_joined(job):
         steady_steps([iteration, iteration])
 
 
-@pytest.mark.parametrize("name", ["interleaved", "clocks apart"])
+@pytest.mark.parametrize("name", fast(["interleaved", "clocks apart"], "interleaved"))
 def test_shifted_clocks_change_no_time_no_path_and_no_gain(job, name):
     iteration = job(name)
     assert len(steps_of(iteration)) == 1
@@ -215,7 +215,7 @@ class StoredSource:
     [
         pytest.param("tp2 pp2 dp2 interleaved", "recorded", 1.0, marks=pytest.mark.long),
         pytest.param("tp2 pp2 dp2 torch 2.3", "recorded", 1.0, marks=pytest.mark.long),
-        ("tp2 pp2 dp2 interleaved", "stripped", 0.99),
+        pytest.param("tp2 pp2 dp2 interleaved", "stripped", 0.99, marks=pytest.mark.long),
         pytest.param("cp2 dp2 ring", "stripped", 0.99, marks=pytest.mark.long),
         pytest.param("ep2 pp2 dp2 combined", "stripped", 0.95, marks=pytest.mark.long),
         ("tp4", "without calls", 0.95),
@@ -234,11 +234,9 @@ def test_waits_between_streams_are_found_and_none_is_invented(name, reading, fou
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param("ep2 combined, overlapped messages", marks=pytest.mark.long),
-        "ep2 dp2 combined, torch 2.4",
-    ],
+    ["ep2 combined, overlapped messages", "ep2 dp2 combined, torch 2.4"],
 )
+@pytest.mark.long
 def test_steps_that_run_into_each_other_on_two_streams_keep_their_waits_apart_without_rows(name, tmp_path):
     """What a call hands over from stream to stream, and what waits for which step's communication."""
     one = edges.outcome(dict(edges.jobs())[name], "stripped", tmp_path)
@@ -249,7 +247,12 @@ def test_steps_that_run_into_each_other_on_two_streams_keep_their_waits_apart_wi
 DEAR_GAINS = (
     *("tp2 dp2 pp2 slow gpu 3", "combined ep2 pp2 slow gpu 1", "pp4 stall 0", "tp2 dp2 pp2 slow gpu 3, link 4"),
     *("tp2 pp4 over nodes stall 0", "tp2 pp4 over nodes slow gpu 4"),
-    *("pp4 split, no stacks", "dp2 pp2 slow link 1", "tp2 dp2 pp2 slow group, stall"),
+    *(
+        "dp4 varying sequences, tiny kernels 1",
+        "pp4 split, no stacks",
+        "dp2 pp2 slow link 1",
+        "tp2 dp2 pp2 slow group, stall",
+    ),
     *(
         "tp2 dp2 pp2 slow gpu 3 beside its pause",
         "dp4 graph break 1",
@@ -264,15 +267,10 @@ DEAR_GAINS = (
 @pytest.mark.parametrize(
     "name",
     [
-        *(
-            "pp2 split",
-            "dp4 whole graph throttled gpu 0",
-            "tp2 pp2 torch 2.3 collection 1",
-            "dp4 varying sequences, tiny kernels 1",
-        ),
+        *("pp2 split", "tp2 pp2 torch 2.3 collection 1"),
         *(
             pytest.param(dear, marks=pytest.mark.long)
-            for dear in ("dp2 small hidden wait", "dp3 throttled gpu 1", *DEAR_GAINS)
+            for dear in ("dp2 small hidden wait", "dp3 throttled gpu 1", "dp4 whole graph throttled gpu 0", *DEAR_GAINS)
         ),
     ],
 )
@@ -293,7 +291,7 @@ def test_hiding_communication_never_hides_waiting_for_a_slow_rank(tmp_path):
     assert what_if.predict().gain_ns == 0
 
 
-@pytest.mark.parametrize("lost", ["communication", "members_found"])
+@pytest.mark.parametrize("lost", fast(["communication", "members_found"], "communication"))
 def test_a_gain_that_depends_on_unmatched_communication_is_not_predicted_and_its_bar_holds_the_truth(lost, tmp_path):
     with analysed(small(tp=4, faults=replace(small().faults, slow_gpu=2, slow_gpu_factor=3.0)), tmp_path) as iteration:
         collectives, messages = iteration.table("collectives"), iteration.table("messages")
@@ -316,7 +314,7 @@ def test_a_gain_that_depends_on_unmatched_communication_is_not_predicted_and_its
     }
 
 
-@pytest.mark.parametrize("blind", [(3,), (0, 1, 2, 3)])
+@pytest.mark.parametrize("blind", [(3,), pytest.param((0, 1, 2, 3), marks=pytest.mark.long)])
 def test_a_gain_that_depends_on_launches_that_are_not_recorded_is_not_predicted_and_the_verdict_says_so(
     blind, tmp_path
 ):
@@ -339,6 +337,7 @@ def test_a_gain_that_depends_on_launches_that_are_not_recorded_is_not_predicted_
     assert f"launches of some kernels are not recorded on {len(blind)} of 4 ranks" in found.doubts
 
 
+@pytest.mark.long
 def test_lost_kernels_of_communication_blame_no_innocent_peer_and_no_answer_is_sure(tmp_path):
     faults = replace(small().faults, slow_gpu=5, slow_gpu_factor=1.3)
     settings = JobSettings(tp=2, pp=2, dp=2, layers=4, microbatches=4, seed=31001, faults=faults)
@@ -360,6 +359,7 @@ def test_lost_kernels_of_communication_blame_no_innocent_peer_and_no_answer_is_s
     assert late[4] < 0.25 * late[5], "what it hands on would be its own"
 
 
+@pytest.mark.long
 def test_the_bar_of_congestion_holds_what_transfers_lost_that_have_too_few_like_them_to_be_judged(tmp_path):
     """A burst hits the only all-reduce of the embedding, which no like one shows to be slow."""
     found = {}
@@ -583,6 +583,7 @@ def test_hiding_communication_of_a_rank_gains_no_more_than_there_is_of_it(tmp_pa
     assert 0 <= row["gain_low_ns"] <= row["gain_ns"] <= row["gain_high_ns"] <= row["communication_ns"]
 
 
+@pytest.mark.long
 def test_no_step_is_predicted_shorter_than_the_kernels_of_a_stream_take(tmp_path, shared_data):
     fill_home(tmp_path, [shared_data / "kineto/hta/nccl_parser_config.json.gz"])
     rows = (

@@ -79,6 +79,7 @@ def test_a_tick_that_runs_out_of_time_goes_on_where_it_was(analysed):
         assert len(told) == len(set(told)) and ("findings", "job@7") in told
 
 
+@pytest.mark.long
 def test_an_iteration_that_cannot_be_reported_is_named_and_costs_no_other(analysed, tmp_path):
     run, home = analysed
     home = shutil.copytree(home, tmp_path / "home")

@@ -30,7 +30,6 @@ from tests.assets.loop import COMPUTED, Loop, of_figures, of_iterations, of_rank
 from tests.damage import call
 from tests.in_process import ranks_in_this_process
 from tests.sensors.ticks import Sensor
-from tests.sets import fast
 from tests.small_run import rank_file, write_run
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline import making
@@ -123,6 +122,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
+@pytest.mark.long
 def test_what_a_command_computed_and_the_sensor_reported_is_recorded_by_automation_and_not_made_anew(
     tmp_path, instance, made
 ):
@@ -136,7 +136,8 @@ def test_what_a_command_computed_and_the_sensor_reported_is_recorded_by_automati
     assert made == [] and loop.failures == []
 
 
-@pytest.mark.parametrize("recorded", fast([1, 8, 20], 20))
+@pytest.mark.long
+@pytest.mark.parametrize("recorded", [1, 8, 20])
 def test_a_run_that_was_killed_while_it_recorded_costs_no_second_computation(
     tmp_path, instance, made, monkeypatch, recorded: int
 ):
@@ -159,6 +160,7 @@ def test_a_run_that_was_killed_while_it_recorded_costs_no_second_computation(
     assert loop.news() == everything and made == [] and loop.failures == []
 
 
+@pytest.mark.long
 def test_what_fails_is_asked_for_by_automation_whose_run_says_why(tmp_path, instance):
     loop = watched(tmp_path, instance)
     run = write_run(tmp_path / "runs/job", world=2)
@@ -184,6 +186,7 @@ def test_a_large_iteration_is_left_to_automation_and_so_is_all_while_it_is_off(t
     assert loop.instance.get_dynamic_partitions("iteration") == ["job@7"]
 
 
+@pytest.mark.long
 def test_a_change_while_automation_is_off_is_computed_once_it_is_on_again(tmp_path, instance):
     """It was switched off before it saw what had been computed at once: its next look sees that and the change."""
     loop = watched(tmp_path, instance)

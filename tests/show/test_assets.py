@@ -83,6 +83,7 @@ def test_iterations_have_their_pipelines_and_replicas_with_previews(home, instan
                 assert path.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_the_same_tables_give_the_same_data_version(home, instance):
     (replicas,) = (asset for asset in iteration_figures if asset.key.path == ["replica_figures"])
     config = {"ops": {"replica_figures": FEW}}

@@ -93,8 +93,8 @@ def test_a_figure_that_cannot_be_is_refused_in_one_line(tmp_path, old, new, faul
     ("ending", "fault"),
     [
         ("return 1 / 0", "failed (ZeroDivisionError: division by zero)"),
-        ("raise SystemExit(7)", "failed (SystemExit: 7)"),
-        ("return 'a picture'", "gave a str, no matplotlib Figure"),
+        pytest.param("raise SystemExit(7)", "failed (SystemExit: 7)", marks=pytest.mark.long),
+        pytest.param("return 'a picture'", "gave a str, no matplotlib Figure", marks=pytest.mark.long),
     ],
 )
 def test_a_drawer_that_fails_is_reported_as_its_own_fault_and_costs_its_own_figure_only(tmp_path, home, ending, fault):

@@ -143,8 +143,7 @@ UNITS = {
     ("source", "run"),
     fast(
         product(("megatron_gpu", "megatron_cpu"), UNITS),
-        *(("megatron_gpu", "pp4_1f1b"), ("megatron_gpu", "pp2_dp2_distopt_overlap"), ("megatron_gpu", "pp2_ep2_moe")),
-        *(("megatron_gpu", "tp2_pp2_vpp2_full"), ("megatron_cpu", "pp2_dp2_distopt_overlap")),
+        *(("megatron_gpu", "pp4_1f1b"), ("megatron_gpu", "tp2_pp2_vpp2_full")),
     ),
 )
 def test_megatron_s_own_runs_have_the_units_that_their_schedules_allow(shared_data, source, run):

@@ -74,6 +74,7 @@ def test_the_command_names_both_late_ranks_though_one_of_them_alone_saves_little
     assert sum((ns or 0) > 0 for ns in again) == 1, "one fix saves once"
 
 
+@pytest.mark.long
 def test_half_of_the_ranks_show_no_wait_no_transfer_and_not_what_a_pause_of_one_costs(shared_data, tmp_path):
     """All would say 6.944 ms, 1.1 % of the step; of four it was predicted to be 7.698 to 8.291 ms."""
     half = tmp_path / "half"

@@ -99,6 +99,7 @@ def test_the_rank_with_the_fault_is_blamed_and_no_other(faults, culprit, doing):
     assert (stages["stage"][0].as_py(), stages["worst_rank"][0].as_py()) == (culprit // 4, culprit)
 
 
+@pytest.mark.long
 def test_a_synchronisation_in_each_forward_step_is_named_by_the_host_time_that_it_costs():
     iteration = job(Faults(hidden_synchronisation=3), layers=8, microbatches=6)
     late = late_ranks(charged_collectives(iteration), iteration.step_ns)
@@ -107,7 +108,7 @@ def test_a_synchronisation_in_each_forward_step_is_named_by_the_host_time_that_i
     assert row["own_share"] < 0.03, "small as it is"
 
 
-@pytest.mark.parametrize("culprit", [None, 5])
+@pytest.mark.parametrize("culprit", fast([None, 5], 5))
 def test_delays_that_a_slow_rank_hands_on_are_not_charged_to_those_it_reaches(culprit):
     # Interleaved over four stages, gradients overlapped: the pipeline of the slow rank comes late to all its meetings.
     deep = {"tp": 1, "pp": 4, "vpp": 2, "layers": 8, "microbatches": 8, "recompute": Recompute.FULL}
@@ -120,6 +121,7 @@ def test_a_slow_link_is_distinguished_from_a_late_peer():
     assert blamed(iteration) == []
 
 
+@pytest.mark.long
 def test_links_of_two_ranks_that_meet_nobody_else_are_not_distinguished():
     # Four ranks a node: beyond its node each rank meets only its neighbour in the pipeline.
     told = links_of(job(Faults(slow_nic=3), node_size=4))
@@ -136,6 +138,7 @@ def links_of(iteration: StoredIteration) -> dict[tuple[int, str], tuple[bool | N
     return {(row["rank"], row["scope"]): (row["slow"], row["or_of"]) for row in rows}
 
 
+@pytest.mark.long
 def test_a_slow_card_that_one_dimension_uses_is_its_groups_unless_others_are_fast_elsewhere():
     """Between nodes of four, tp 2 and dp 4 use data parallelism alone; between nodes of one, a pipeline joins ranks."""
     alone = {"tp": 2, "pp": 1, "dp": 4, "node_size": 4}
@@ -154,7 +157,9 @@ def test_a_slow_card_that_a_single_transfer_uses_is_its_groups():
     assert slow_link_groups(job(Faults(), **crossed)) == []
 
 
-@pytest.mark.parametrize("faults", [Faults(), Faults(slow_nic=1)], ids=["healthy", "slow_nic"])
+@pytest.mark.parametrize(
+    "faults", [pytest.param(Faults(), marks=pytest.mark.long), Faults(slow_nic=1)], ids=["healthy", "slow_nic"]
+)
 def test_a_rank_whose_neighbours_are_near_and_far_is_not_congested(faults):
     """Older PyTorch has one group for all messages of a pipeline; stage 1 sends to stage 2 over the network."""
     long = {"hidden": 4096, "sequence": 4096, "layers": 4}
@@ -177,6 +182,7 @@ def test_what_is_slow_of_a_rank_is_named_by_its_kind(faults, more, slow_in):
     assert {row["rank"]: row["slow_in"] for row in rows if row["slow_in"]} == {1: slow_in}
 
 
+@pytest.mark.long
 def test_a_slow_stage_is_known_though_its_pass_is_one_cuda_graph_that_shows_no_micro_batches():
     whole = job(Faults(slow_stage=1), tp=1, pp=2, dp=2, hidden=4096, cuda_graphs=Graphs.ITERATION)
     rows = whole.table("group_speeds").to_pylist()
@@ -187,6 +193,7 @@ def test_a_slow_stage_is_known_though_its_pass_is_one_cuda_graph_that_shows_no_m
     assert not any(row["slow"] for row in healthy.table("group_speeds").to_pylist())
 
 
+@pytest.mark.long
 def test_sequences_of_varying_length_are_no_fault_of_a_rank_that_comes_late_out_of_messages():
     """Rank 1 has 1.14 times the work of its peer in the first of two stages, where messages keep others waiting."""
     iteration, _ = simulated(drawn_job(12090).settings)
@@ -194,6 +201,7 @@ def test_sequences_of_varying_length_are_no_fault_of_a_rank_that_comes_late_out_
     assert found and {row["class"] for row in found} == {"opportunity"}
 
 
+@pytest.mark.long
 def test_uneven_experts_show_in_the_load_and_as_late_ranks():
     moe = {"tp": 1, "ep": 2, "dp": 4, "layers": 2}
     even, uneven = (job(Faults(expert_imbalance=share), **moe) for share in (0.0, 0.75))
@@ -343,7 +351,8 @@ def test_whatever_the_rows_and_clocks_a_wait_is_within_its_kernel_or_has_a_reaso
     rows_of_query(WAIT_PARTS_SQL, "job", 7, collectives=table)
 
 
-@pytest.mark.parametrize("folder", fast(["hta", "tracelens"], "tracelens"))
+@pytest.mark.long
+@pytest.mark.parametrize("folder", ["hta", "tracelens"])
 def test_real_traces_of_few_ranks_of_larger_jobs_are_kept_row_by_row(shared_data, folder):
     for iteration in analysed_all(shared_data / "kineto" / folder):
         table = charged_collectives(iteration)

@@ -62,7 +62,7 @@ def percents(share: float) -> set[str]:
     return {f"{share:.0%}", f"{share:.1%}"}
 
 
-MOST_JOBS = fast(JOBS, *(job for job in JOBS if job not in ("bursts", "two_iterations")))
+MOST_JOBS = fast(JOBS, *(job for job in JOBS if job not in ("bursts", "two_iterations", "clock_ahead")))
 
 
 @pytest.mark.parametrize("job", MOST_JOBS)

@@ -359,7 +359,10 @@ def printed(tmp_path_factory):
     return output
 
 
-@pytest.mark.parametrize(("command", "job", "true", "false"), fast(FALSE, *FALSE[::3]))
+@pytest.mark.parametrize(
+    ("command", "job", "true", "false"),
+    fast(FALSE, *(false for false in FALSE[::3] if false[1] not in SAY_NOTHING_MORE)),
+)
 def test_no_false_line_of_a_command_passes(command, job, true, false, printed):
     output = printed(command, job)
     wrong = re.sub(true, false, output, count=1)
@@ -394,7 +397,9 @@ def test_what_doctor_answers_is_what_its_tables_say_and_what_analysis_gives(job,
         hold(each, answer)
 
 
-@pytest.mark.parametrize("job", ["healthy", "bad_split", "alone_in_stage", "two_steps"])
+@pytest.mark.parametrize(
+    "job", fast(["healthy", "bad_split", "alone_in_stage", "two_steps"], "alone_in_stage", "two_steps")
+)
 def test_titles_of_figures_say_what_the_tables_say(job):
     (each,) = analysed_at(traces_of(job))
     reading = reader(job)
@@ -437,8 +442,7 @@ def titles_of_causes(job: str) -> list[tuple[Reader, str]]:
     "job",
     fast(
         CAUSES_OF,
-        *("slow_rank", "two_steps", "dp_only", "uneven_experts", "without_clocks", "without_micro_batches"),
-        *("one_rank", "missing_stage"),
+        *("slow_rank", "two_steps", "dp_only", "without_micro_batches", "one_rank"),
     ),
 )
 def test_titles_of_the_path_and_of_gains_say_what_the_tables_say(job):
@@ -451,8 +455,8 @@ def test_titles_of_the_path_and_of_gains_say_what_the_tables_say(job):
 @pytest.mark.parametrize(
     ("job", "true", "false"),
     [
-        ("bad_split", r"limited by stage (\d)", r"limited by stage 1\1"),
-        ("bad_split", r" for (\d)", r" for 1\1"),
+        pytest.param("bad_split", r"limited by stage (\d)", r"limited by stage 1\1", marks=pytest.mark.long),
+        pytest.param("bad_split", r" for (\d)", r" for 1\1", marks=pytest.mark.long),
         ("slow_rank", r" of the path is host", " of the path is synchronisation"),
         ("two_steps", r"of 2 steps", "of 3 steps"),
         ("healthy", r"The largest predicted gain is (\d)", r"The largest predicted gain is 1\1"),

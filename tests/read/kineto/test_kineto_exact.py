@@ -11,6 +11,7 @@ import pytest
 
 from tests.read.plain_rows import assert_same, plain_rows
 from tests.read.reference_reader import reference_rows
+from tests.sets import fast
 from traceviz_dag.read.events import MISSING, CollectiveFacts, DeviceRows, HostRows, LaunchRows
 from traceviz_dag.read.kineto.reader import read_kineto
 
@@ -26,7 +27,7 @@ REAL = [
 ]
 
 
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize("name", fast(REAL, *REAL[::2]))
 def test_every_row_of_a_real_trace_is_exact(shared_data, name):
     expected = reference_rows(shared_data / name)
     found = plain_rows(read_kineto(shared_data / name))

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.sets import fast
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.iteration import read_topology
@@ -35,7 +36,7 @@ def classified(path: Path, events: TraceEvents) -> pa.Table:
     return kernels.drop_columns(["input_sizes", "in_elements", "dtype"])
 
 
-@pytest.mark.parametrize("name", EQUAL)
+@pytest.mark.parametrize("name", fast(EQUAL, EQUAL[0]))
 def test_real_traces_are_read_alike_and_classified_alike(shared_data: Path, name: str, trace_processor: Engine) -> None:
     own, other = read_kineto(shared_data / name), read_with_perfetto(shared_data / name, trace_processor)
     assert all(
@@ -55,7 +56,7 @@ def test_what_is_missing_is_what_perfetto_says_it_dropped(
     assert found.unexplained == 0
 
 
-@pytest.mark.parametrize("era", list(Era))
+@pytest.mark.parametrize("era", fast(Era, Era.TORCH_2_3))
 def test_simulated_traces_of_every_era_lose_nothing(tmp_path: Path, era: Era, trace_processor: Engine) -> None:
     run = simulate(JobSettings(pp=2, microbatches=2, layers=2, era=era), tmp_path / "job", workers=1)
     path = next(run.glob("iteration_*/rank_0001*"))

@@ -86,8 +86,9 @@ NUMBER = re.compile(r"-?[\d.,]*\d(?: (?:s|ms|µs|ns|%)(?!\w))?")
 LIKE_OTHERS = (
     *("bad_split", "alone_in_stage", "two_steps", "clock_ahead", "without_topology", "without_stacks"),
     *("two_iterations", "split_pipelines", "bursts", "missing_stage", "without_clocks"),
+    *("healthy", "slow_link", "scattered", "dp_only"),
 )
-"""Their pages take no way through the report's code that those of the other jobs do not take."""
+"""Their pages take no way of their own through the report's code, or a few lines of it."""
 
 
 @pytest.mark.parametrize("job", fast(JOBS, *(job for job in JOBS if job not in LIKE_OTHERS)))
