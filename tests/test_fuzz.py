@@ -15,7 +15,10 @@ INPUTS = {
     **{"capture": 140, "kineto": 180, "nsys": 35, "folder": 25},
     **{"synchronizations": 50, "records": 60, "nsys_folder": 10, "memory": 200},
 }
-FAST = {"kineto": 70, "memory": 70, "nsys": 14, "nsys_folder": 4, "records": 25, "folder": 10}
+FAST = {
+    **{"kineto": 35, "memory": 35, "nsys": 8, "nsys_folder": 3, "records": 15, "folder": 6},
+    **{"synchronizations": 15},
+}
 """Of the dear kinds, how many of the inputs are for the fast set of tests."""
 
 

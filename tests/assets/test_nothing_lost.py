@@ -235,6 +235,7 @@ def test_runs_of_ranks_that_fail_one_by_one_leave_the_marks_that_the_command_doe
     assert stale(other) == stale(home)
 
 
+@pytest.mark.long
 def test_a_check_of_every_night_names_what_dagster_shows_and_the_lake_has_not(own):
     _, home = own
 
@@ -253,6 +254,7 @@ def test_a_check_of_every_night_names_what_dagster_shows_and_the_lake_has_not(ow
     assert not lost.passed and lost.metadata["lost"].value == ["pipelines of job@7", "kernels of job@7|0001"]
 
 
+@pytest.mark.long
 def test_a_renamed_iteration_is_said_by_the_command_and_shown_by_dagster(own):
     run, home = own
     (run / "iteration_7").rename(run / "iteration_107")

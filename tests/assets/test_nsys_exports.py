@@ -103,6 +103,7 @@ def test_a_node_that_comes_later_adds_its_ranks_and_recomputes_what_it_changes(c
     assert [tuple(row.values()) for row in rows.to_pylist()] == [(0, 2), (1, 2)]
 
 
+@pytest.mark.long
 def test_kernels_overlap_and_nvtx_ranges_stand_in_the_lake_with_their_lineage(computed):
     lake = open_lake(computed.home)
     export = digest_of(computed.root / "job/node1.sqlite")
@@ -125,6 +126,7 @@ def test_the_asset_of_nvtx_ranges_says_what_it_holds():
     assert PROFILE_ASSETS == ("nvtx_ranges",)
 
 
+@pytest.mark.long
 def test_ranges_that_are_gone_are_made_again(computed):
     computed.news()
     lake = open_lake(computed.home)

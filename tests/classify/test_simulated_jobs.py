@@ -72,7 +72,7 @@ def score_of(name: str) -> Score:
     "name",
     fast(
         JOBS,
-        *("combined_without_stacks", "neither_stacks_nor_groups", "graphs_of_layers"),
+        *("combined_without_stacks", "neither_stacks_nor_groups"),
     ),
 )
 def test_a_simulated_job_reaches_the_targets_of_its_part_of_the_matrix(name):
@@ -99,6 +99,7 @@ def test_where_neither_stacks_nor_groups_are_computation_is_reported_and_communi
     assert set(score.wrong.values()) == {0.0}
 
 
+@pytest.mark.long
 def test_ranks_that_several_groups_share_stay_unknown_with_their_candidates():
     score = score_of("without_any_source")
     assert score.right["dimension"] < 1.0 and score.wrong["dimension"] == 0.0

@@ -104,6 +104,7 @@ def test_the_summary_of_the_main_job_names_who_is_to_blame(home, capsys):
     assert "rank 5 delayed its peers by" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_path_gives_what_the_lake_gives(home, run_folder):
     for command in (clocks, periods):
         assert answer(command, run_folder) == answer(command, "--home", home)

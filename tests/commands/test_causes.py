@@ -344,6 +344,7 @@ def test_waits_of_records_are_charged_to_first_causes_in_text_and_json_alike(rec
     assert next(line.split() for line in output.splitlines() if "computation" in line)[4:] == shown[1:]
 
 
+@pytest.mark.long
 def test_edits_of_records_are_rows_as_those_of_traces(records):
     code, output, _ = ask("what-if", "--records", records, "--fix-rank", 66, "--hide", "pp", "--json")
     answer = json.loads(output)

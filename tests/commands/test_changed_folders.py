@@ -64,6 +64,7 @@ def test_a_rank_whose_trace_was_archived_is_still_counted_and_named(run, home):
     assert {name: digest for name, digest in _tables(home).items() if "stale_tables" not in name} == before
 
 
+@pytest.mark.long
 def test_a_rank_that_is_gone_is_counted_nowhere_once_another_one_changed_and_kept_until_it_is_back(run, home, tmp_path):
     before = _tables(home)
     _file(run, 3).rename(tmp_path / "archived")

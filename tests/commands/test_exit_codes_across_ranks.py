@@ -120,6 +120,7 @@ def test_ranks_that_hold_different_training_steps_are_no_whole_iteration(tmp_pat
     assert "its ranks hold different training steps (step 7 on ranks 0, 2–3; step 8 on rank 1)" in result.stderr
 
 
+@pytest.mark.long
 def test_stages_that_hold_different_numbers_of_micro_batches_are_no_whole_iteration(tmp_path):
     """Each file alone is whole; doctor sees it before anything is computed."""
     job = JobSettings(pp=2, layers=2, microbatches=4, iterations=1, seed=3)
@@ -141,7 +142,11 @@ def test_stages_that_hold_different_numbers_of_micro_batches_are_no_whole_iterat
 
 
 @pytest.mark.parametrize(
-    "words", [["analyze", "{traces}", "--home", "{loop}"], ["classify", "{trace}", "--output", "{loop}"]]
+    "words",
+    [
+        pytest.param(["analyze", "{traces}", "--home", "{loop}"], marks=pytest.mark.long),
+        ["classify", "{trace}", "--output", "{loop}"],
+    ],
 )
 def test_a_link_that_leads_to_itself_is_one_line(words, tmp_path):
     traces, loop = healthy(world=2).write(tmp_path / "job"), tmp_path / "loop.parquet"

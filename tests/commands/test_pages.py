@@ -111,7 +111,7 @@ def test_nothing_is_left_out_that_no_page_shows():
     assert sum(not _is_left_out(line) for line in lines) >= 50
 
 
-FAST = ("README.md", "findings.md", "capture.md")
+FAST = ("README.md", "capture.md")
 """Pages whose commands most people try; tests of their own run the commands of the others, too."""
 
 

@@ -151,6 +151,7 @@ def test_doctor_finds_the_one_rank_whose_window_starts_in_the_middle_of_a_step(t
         assert microbatch["answer"] == "in part" and f"rank {DAMAGED}: training step" in microbatch["why"]
 
 
+@pytest.mark.long
 def test_whole_input_is_not_called_partial(whole, home):
     for command in (*ACROSS, "overlap", "topology", "doctor"):
         answer = call(command, whole, *([] if command == "topology" else ["--home", home]))

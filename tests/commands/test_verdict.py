@@ -135,6 +135,7 @@ def test_analyze_ends_with_it_and_writes_the_report_unless_it_is_asked_not_to(tm
     assert call("analyze", run, "--home", home, "--json").json[0]["verdict"]["limit"]
 
 
+@pytest.mark.long
 def test_every_view_says_the_verdict_first_and_shows_the_rank_at_fault_before_the_one_that_delays_most(tmp_path):
     job, home = tmp_path / "job", tmp_path / "home"
     shape = ("--pp", "2", "--dp", "4", "--layers", "4", "--microbatches", "4", "--node-size", "2")

@@ -46,7 +46,7 @@ def answer(home: Path, *command: str) -> list[dict]:
     "job",
     fast(
         ["slow_rank", "bad_split", "slow_link", "two_steps", "without_stacks", "dp_only"],
-        *("slow_rank", "two_steps", "dp_only"),
+        *("slow_rank", "two_steps"),
     ),
 )
 def test_every_surface_says_the_same_of_a_step(job):

@@ -85,6 +85,7 @@ def shown(browser: Any, file: Path) -> Iterator[Shown]:
     found.context.close()
 
 
+@pytest.mark.long
 def test_windows_are_measured_as_the_command_does(shown: Shown, place) -> None:
     lake, run, iteration = place
     draw = random.Random(5)

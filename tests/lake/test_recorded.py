@@ -65,6 +65,7 @@ def flipped(data: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.long
 def test_no_flipped_bit_of_a_part_or_of_its_record_gives_other_values(two_ranks):
     lake, paths = two_ranks
     right = answers(lake)
@@ -123,6 +124,7 @@ def test_swapped_former_and_foreign_files_are_named_and_a_process_sees_them_whil
     assert "rank 0: the file is damaged, or is not the one that was written" in str(answers(lake)[0])
 
 
+@pytest.mark.long
 def test_a_killed_writer_leaves_the_former_file_or_the_new_one_and_both_are_right(two_ranks, sample, monkeypatch):
     lake, _ = two_ranks
     rename = Path.replace
@@ -146,6 +148,7 @@ def test_a_killed_writer_leaves_the_former_file_or_the_new_one_and_both_are_righ
     assert totals == [[{"total": 2001 * 20100}], [{"total": 6001 * 20100}]]
 
 
+@pytest.mark.long
 def test_many_writers_of_the_same_parts_and_readers_beside_them_never_disagree(lake, sample):
     def rewrite(turn: int) -> None:
         if turn % 7 == 6:

@@ -221,7 +221,7 @@ class StoredSource:
         ("tp4", "without calls", 0.95),
         ("Megatron-FSDP, dp4 full recompute", "stripped", 0.99),
         pytest.param("Megatron-FSDP, ep2 pp2 dp4 interleaved", "stripped", 0.99, marks=pytest.mark.long),
-        ("Megatron-FSDP, offloaded modules, tp2 dp2", "without calls", 0.99),
+        pytest.param("Megatron-FSDP, offloaded modules, tp2 dp2", "without calls", 0.99, marks=pytest.mark.long),
         pytest.param("offloaded modules, tp2 pp2 interleaved", "stripped", 0.99, marks=pytest.mark.long),
     ],
 )
@@ -245,8 +245,14 @@ def test_steps_that_run_into_each_other_on_two_streams_keep_their_waits_apart_wi
 
 
 DEAR_GAINS = (
-    *("tp2 dp2 pp2 slow gpu 3", "combined ep2 pp2 slow gpu 1", "pp4 stall 0", "tp2 dp2 pp2 slow gpu 3, link 4"),
     *("tp2 pp4 over nodes stall 0", "tp2 pp4 over nodes slow gpu 4"),
+    *(
+        "tp2 pp2 torch 2.3 collection 1",
+        "tp2 dp2 pp2 slow gpu 3",
+        "combined ep2 pp2 slow gpu 1",
+        "pp4 stall 0",
+        "tp2 dp2 pp2 slow gpu 3, link 4",
+    ),
     *(
         "dp4 varying sequences, tiny kernels 1",
         "pp4 split, no stacks",
@@ -267,7 +273,7 @@ DEAR_GAINS = (
 @pytest.mark.parametrize(
     "name",
     [
-        *("pp2 split", "tp2 pp2 torch 2.3 collection 1"),
+        "pp2 split",
         *(
             pytest.param(dear, marks=pytest.mark.long)
             for dear in ("dp2 small hidden wait", "dp3 throttled gpu 1", "dp4 whole graph throttled gpu 0", *DEAR_GAINS)
@@ -280,6 +286,7 @@ def test_a_predicted_gain_comes_true(name, tmp_path):
     assert one.right, (one.gain_ns, one.true_gain_ns)
 
 
+@pytest.mark.long
 def test_hiding_communication_never_hides_waiting_for_a_slow_rank(tmp_path):
     with analysed(small(tp=4, faults=replace(small().faults, slow_gpu=2)), tmp_path) as iteration:
         (ranked,) = steps_of(iteration)
@@ -376,6 +383,7 @@ def test_the_bar_of_congestion_holds_what_transfers_lost_that_have_too_few_like_
     assert told.gain_low_ns <= told.gain_ns < true <= told.gain_high_ns
 
 
+@pytest.mark.long
 def test_a_slow_rank_that_a_slower_stage_hides_is_a_finding_with_what_it_saves_after_that(tmp_path):
     """Ranks 0 and 1 are slow stages of one pipeline: alone rank 1 costs next to nothing, both cost 14 % together."""
     settings = JobSettings(

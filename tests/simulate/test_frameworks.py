@@ -187,6 +187,7 @@ def test_without_launches_starts_show_what_a_slow_rank_costs(tmp_path, framework
     assert gains[3] == pytest.approx(gains[0], rel=0.03) and gains[1] == pytest.approx(gains[0], rel=0.03)
 
 
+@pytest.mark.long
 def test_one_rank_without_rows_of_its_host_does_not_hide_who_is_slow(tmp_path):
     job = simulate_framework(tmp_path / "job", _SLOW)
     (path,) = job.glob("*rank_0000*.gz")

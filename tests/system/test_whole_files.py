@@ -179,6 +179,7 @@ def write_many(path: Path, writer: int) -> None:
         write_atomically(path, [bytes([writer, number])] * 5_000)
 
 
+@pytest.mark.long
 def test_four_writers_of_one_path_leave_one_whole_file_and_no_reader_sees_another(tmp_path: Path):
     path = tmp_path / "deep" / "part.bin"
     context = multiprocessing.get_context("fork")

@@ -26,6 +26,7 @@ def iteration(shared_data) -> Analysed:
     return found
 
 
+@pytest.mark.long
 def test_every_collective_is_matched_and_waits_are_those_counted_to_the_microsecond(iteration, counted):
     table = iteration.table("collectives").to_pandas().sort_values(["rank", "arrival_ns"])
     assert len(table) == 672 and set(table.matched_by) == {"order"} and table.fault.isna().all()

@@ -150,6 +150,7 @@ def test_a_slow_card_that_one_dimension_uses_is_its_groups_unless_others_are_fas
     assert slow_link_groups(job(Faults(slow_link=3))) == []
 
 
+@pytest.mark.long
 def test_a_slow_card_that_a_single_transfer_uses_is_its_groups():
     """Between nodes of four, pipelines of four stages: the embedding's one all-reduce is all of rank 0 that crosses."""
     crossed = {"tp": 1, "pp": 4, "dp": 2, "node_size": 4, "layers": 4}
@@ -172,7 +173,10 @@ def test_a_rank_whose_neighbours_are_near_and_far_is_not_congested(faults):
     ("faults", "more", "slow_in"),
     [
         (Faults(slow_memory=1, slow_memory_factor=1.6), {"stacks": False, "hidden": 4096}, "memory"),
-        (Faults(other_algorithm=1, other_algorithm_factor=1.4), {"persistent": True, "hidden": 4096}, "algorithm"),
+        pytest.param(
+            *(Faults(other_algorithm=1, other_algorithm_factor=1.4), {"persistent": True, "hidden": 4096}, "algorithm"),
+            marks=pytest.mark.long,
+        ),
         (Faults(tiny_kernels=1, tiny_kernels_count=200), {"transformer": Transformer.LOCAL, "stacks": False}, "extra"),
     ],
     ids=["so slow that all together is", "of kernels whose name it shares with others", "more of what all run"],

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.nsys_file import Export, small_export
+from tests.sets import fast
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.unite import unite
 from traceviz_dag.commands.main import app
@@ -62,7 +63,7 @@ def test_names_cannot_move_the_cursor_and_json_keeps_them(tmp_path, command):
     assert command in ("gaps", "diff") or json.dumps(NAME)[1:-1] in json.dumps(json.loads(text))
 
 
-@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("closed", fast([True, False], False))
 def test_ranges_nested_20_000_deep_are_followed_to_a_bound_and_said(tmp_path, closed):
     export = small_export()
     for index in range(20_000):
@@ -204,7 +205,7 @@ _HOSTILE = {
 _REFUSED = {"no operations", "text for numbers", "times of centuries"}
 
 
-@pytest.mark.parametrize("change", _HOSTILE)
+@pytest.mark.parametrize("change", fast(_HOSTILE, *list(_HOSTILE)[::2]))
 def test_every_command_answers_or_refuses_in_one_line(tmp_path, change):
     export = small_export()
     export.synchronization(30, 60, correlation=2, kind=3)

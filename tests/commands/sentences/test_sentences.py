@@ -121,15 +121,19 @@ def reader(job: str) -> Reader:
     return Reader(Home(home_of(job)), ALL_SENTENCES, ALL_TABLES)
 
 
-SAY_NOTHING_MORE = ("bad_split", "two_iterations", "clock_ahead", "missing_stage", "bursts", "without_stacks")
-"""Jobs of which commands print no sentence that they do not print of others, too."""
+SAY_NOTHING_MORE = (
+    *("bad_split", "two_iterations", "clock_ahead", "missing_stage", "bursts", "without_stacks", "split_pipelines"),
+)
+"""Jobs of which commands print next to no sentence that they do not print of others, too."""
 
 MOST_JOBS = fast(JOBS, *(name for name in JOBS if name not in SAY_NOTHING_MORE))
 
-SUMMED_UP_LIKE_OTHERS = ("split_pipelines", "without_clocks")
+SUMMED_UP_LIKE_OTHERS = ("without_clocks",)
 """More jobs whose summaries take no way through the code that those of others do not take."""
 
-ANSWERED_LIKE_OTHERS = ("alone_in_stage", "slow_link", "slow_rank", "two_steps", "without_clocks")
+ANSWERED_LIKE_OTHERS = (
+    *("alone_in_stage", "slow_link", "slow_rank", "two_steps", "without_clocks", "split_pipelines", "dp_only"),
+)
 """Of which ``doctor`` takes no way of its own."""
 
 COMMANDS_OF = {
@@ -139,19 +143,18 @@ COMMANDS_OF = {
         "uneven_experts",
         "blind_rank",
         "scattered",
-        "split_pipelines",
         "without_clocks",
     ),
     "pipelines": ("slow_rank", "dp_only", "blind_rank", "scattered", "without_micro_batches"),
     "periods": ("slow_link", "dp_only", "blind_rank", "without_topology", "without_micro_batches"),
     "critical-path": ("healthy", "two_steps", "without_topology", "without_micro_batches"),
-    "efficiencies": ("slow_link", "split_pipelines", "without_clocks"),
+    "efficiencies": ("slow_link", "without_clocks"),
     "what-if": ("slow_rank", "without_micro_batches"),
     "clocks": ("one_rank", "scattered", "without_micro_batches"),
     "overlap": ("one_rank", "two_steps"),
     "iterations": ("one_rank", "two_steps"),
 }
-"""Command → the jobs of which it prints what it prints of no other."""
+"""Command → the jobs of which it prints what it prints of no other; of split_pipelines in the long set."""
 
 
 @pytest.mark.parametrize(
@@ -474,10 +477,10 @@ def test_a_false_title_does_not_pass(job, true, false):
     "path",
     [
         "kineto/hta_sync/alexnet.json.gz",
-        "megatron_cpu/pp2_dp2_distopt_overlap",
         *(
             pytest.param(path, marks=pytest.mark.long)
             for path in (
+                "megatron_cpu/pp2_dp2_distopt_overlap",
                 "kineto/dlrm8",
                 "kineto/hta/nccl_parser_config.json.gz",
                 "kineto/tracelens/b200_vllm_eager.json.gz",

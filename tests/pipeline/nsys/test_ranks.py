@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from benchmarks.accuracy import NSYS_PIPELINE, compared_exports
 from tests.nsys_file import small_export
+from tests.sets import fast
 from traceviz_dag.analyze.accuracy import shares
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.commands.main import app
@@ -33,7 +34,7 @@ def runs(tmp_path_factory) -> dict[str, Path]:
     return made
 
 
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", fast(JOBS, "interleaved"))
 def test_kernels_of_exports_are_classified_as_they_really_were(runs, tmp_path, name):
     table, _ = compared_exports(runs[name], tmp_path / "home")
     assert set(table["rank"]) == set(range(8))

@@ -48,6 +48,7 @@ def test_missing_files_and_folders_are_refused(tmp_path):
         read_kineto(tmp_path)
 
 
+@pytest.mark.long
 def test_a_file_that_breaks_off_anywhere_gives_all_its_whole_events(tmp_path):
     nested = {"shapes": [{"a": [1, {"b": "}, {"}]}, {"c": 2}], "text": '"}]}, {"ph": "X"'}
     events = [event(index, ("cpu_op", "kernel", "ac2g")[index % 3], args=nested) for index in range(6)]

@@ -151,6 +151,7 @@ def test_a_native_engine_is_ended_with_its_block_and_its_fault_is_reported(tmp_p
         TraceProcessorServer(find_engine(str(native(tmp_path / "ends"))))
 
 
+@pytest.mark.long
 def test_a_running_engine_is_used_by_its_address(tmp_path: Path, trace_processor: Engine) -> None:
     path = write_trace(tmp_path / "t.json.gz", [(0, 1), (5, 2)])
     with TraceProcessorServer(trace_processor) as server:

@@ -86,7 +86,7 @@ NUMBER = re.compile(r"-?[\d.,]*\d(?: (?:s|ms|µs|ns|%)(?!\w))?")
 LIKE_OTHERS = (
     *("bad_split", "alone_in_stage", "two_steps", "clock_ahead", "without_topology", "without_stacks"),
     *("two_iterations", "split_pipelines", "bursts", "missing_stage", "without_clocks"),
-    *("healthy", "slow_link", "scattered", "dp_only"),
+    *("healthy", "slow_link", "scattered", "dp_only", "uneven_experts"),
 )
 """Their pages take no way of their own through the report's code, or a few lines of it."""
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from tests.asked import asked
 from tests.commands.jobs import home_of
+from tests.sets import fast
 from tests.show.report.pages import text_of
 from traceviz_dag.analyze.findings.rules.registry import rule_named
 from traceviz_dag.analyze.findings.verdict import lead_of
@@ -233,6 +234,7 @@ def test_hostile_texts_of_every_query_stay_text() -> None:
     assert not re.search(r"<[^>]* style=", page)
 
 
+@pytest.mark.long
 def test_the_same_tables_give_the_same_page(tmp_path) -> None:
     lake = open_lake(home_of("slow_rank"))
     source = source_of(lake)
@@ -250,6 +252,7 @@ def test_the_first_screen_says_what_some_ranks_lack_and_what_is_not_reported() -
     assert f"Not judged: {', '.join(rule.replace('_', ' ') for rule in silent.to_pylist())}" in first
 
 
+@pytest.mark.long
 def test_findings_that_were_looked_for_in_vain_are_none_and_not_unknown(tmp_path) -> None:
     home = tmp_path / "home"
     shutil.copytree(home_of("one_rank"), home)
@@ -273,7 +276,7 @@ def test_the_page_shows_the_remedy_of_each_finding_as_the_command_does() -> None
         assert str(escape(rule_named(row["rule"]).what_to_do(row))) in page, row
 
 
-@pytest.mark.parametrize("job", ["slow_rank", "dp_only", "without_clocks"])
+@pytest.mark.parametrize("job", fast(["slow_rank", "dp_only", "without_clocks"], "slow_rank"))
 def test_findings_are_marked_where_they_are(job: str) -> None:
     lake = open_lake(home_of(job))
     (part,) = lake.partitions("findings")

@@ -12,6 +12,8 @@ import time
 
 import pytest
 
+from tests.sets import fast
+
 GIVEN_BACK = ((b"[?1049h", b"[?1049l"), (b"[?25l", b"[?25h"), (b"[?1003h", b"[?1003l"))
 CALL = (sys.executable, "-c", "from traceviz_dag.commands.main import main; main()")
 
@@ -58,7 +60,10 @@ def run(words: list[str], keys: bytes | signal.Signals, seen: bytes, **environme
     ("environment", "shows"),
     [
         ({"TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}, "…"),
-        ({"TERM": "xterm", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "NO_COLOR": "1"}, None),
+        pytest.param(
+            *({"TERM": "xterm", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "NO_COLOR": "1"}, None),
+            marks=pytest.mark.long,
+        ),
     ],
 )
 def test_a_screen_opens_and_q_ends_it(tmp_path, environment, shows):
@@ -75,7 +80,7 @@ def test_a_screen_opens_and_q_ends_it(tmp_path, environment, shows):
         assert shows.encode() in written and b"[38;" in written
 
 
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("ending", fast([signal.SIGTERM, signal.SIGHUP], signal.SIGTERM))
 def test_a_screen_that_is_asked_to_stop_gives_the_terminal_back_and_none_outlives_it(tmp_path, ending):
     code, written = run(["top", "--home", str(tmp_path)], ending, b"0 runs", TERM="xterm-256color")
     assert code == (-ending if ending is signal.SIGTERM else 128 + ending)
