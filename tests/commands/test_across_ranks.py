@@ -146,6 +146,7 @@ def test_the_gate_does_not_pass_what_it_cannot_judge(home, tmp_path):
         call(gate, "--home", home, "--pairs", tmp_path / "pairs.toml")
 
 
+@pytest.mark.long
 def test_annotations_of_the_traces_can_be_named_from_a_path(run_folder, tmp_path):
     text = '[[pair]]\nname = "steps"\nstage0 = {range = "ProfilerStep*", rank = 0}\nstage1 = {range = "none"}\n'
     (tmp_path / "pairs.toml").write_text(text)

@@ -43,6 +43,7 @@ def test_waits_that_nothing_shows_end_with_2_and_a_healthy_job_with_0(homes):
     assert "have no certain wait" in answer["reason"]
 
 
+@pytest.mark.long
 def test_analyze_and_findings_end_with_2_and_say_so_where_nothing_shows_who_waited(tmp_path):
     for name, job, code in (("whole", healthy(meetings=10), 0), ("scattered", unsolvable_clocks(), 2)):
         traces, home = job.write(tmp_path / name), ["--home", str(tmp_path / f"home_{name}")]

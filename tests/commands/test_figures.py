@@ -55,7 +55,7 @@ def test_a_small_job_is_drawn_whole(home):
 def test_what_is_asked_for_is_drawn_and_nothing_else(home):
     out = run(
         "figures", "--home", home, "--iteration", 8, "--kind", "rank_timeline,pipeline_group", "--ranks", "2",
-        "--formats", "png", "--time-alignment", "individual",
+        "--formats", "png", "--time-alignment", "individual", "-p", 1,
     )  # fmt: skip
     files = (home / "figures/job/8").rglob("*.*")
     found = {str(path.relative_to(home / "figures/job/8")) for path in files if path.parent.name != "previews"}
@@ -87,7 +87,7 @@ def test_a_home_without_such_an_iteration_is_one_line(home, tmp_path):
 
 
 def test_solved_clocks_are_offered_under_a_name_of_their_own(home):
-    words = ["--home", home, "--iteration", 8, "--kind", "pipeline_group", "--formats", "svg"]
+    words = ["--home", home, "--iteration", 8, "--kind", "pipeline_group", "--formats", "svg", "-p", 1]
     out = run("figures", *words, "--time-alignment", "solved")
     assert (home / "figures/job/8/pipeline_group_0_solved.svg").is_file() and "Pipeline 1: " in out
 
@@ -95,7 +95,7 @@ def test_solved_clocks_are_offered_under_a_name_of_their_own(home):
 def test_traces_are_analysed_first_and_nothing_is_written_beside_them(tmp_path):
     traces = write_run(tmp_path / "traces" / "job", world=2)
     before = sorted(traces.rglob("*"))
-    words = ["--home", tmp_path / "home", "--kind", "pipeline_group", "--json"]
+    words = ["--home", tmp_path / "home", "--kind", "pipeline_group", "--json", "-p", 1]
     (drawn,) = json.loads(run("figures", traces, *words))
     assert drawn["number"] == 0 and list(drawn["files"]) == ["png", "svg", "pdf"]
     assert sorted(traces.rglob("*")) == before

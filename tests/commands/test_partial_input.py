@@ -120,7 +120,7 @@ def test_every_other_command_says_it_too(damaged, tmp_path):
     topology = call("topology", run, "--json")
     assert topology.code == (2 if kind == "foreign" else 0)
     assert topology.json[0]["topology"]["pipelines"] == [[0, 2], [1, 3]]
-    drawn = call("figures", run, "--home", home, "--kind", "bubble_waterfall", "--formats", "svg", "--json")
+    drawn = call("figures", run, "--home", home, "--kind", "bubble_waterfall", "--formats", "svg", "-p", "1", "--json")
     assert drawn.code == 2 and _names_the_rank(drawn.err)
     out = tmp_path / "trace.pftrace"
     exported = call("perfetto", "export", run, "--home", home, "--out", out)

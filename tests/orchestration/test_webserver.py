@@ -22,11 +22,12 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from traceviz_dag.orchestration.instance import prepare_instance
-from traceviz_dag.orchestration.webserver import guarded, show_picture
 from traceviz_dag.show.web.guard import known_hosts
 
 
 def test_a_picture_is_shown_as_it_is_now_and_a_missing_one_says_so(tmp_path):
+    from traceviz_dag.orchestration.webserver import show_picture
+
     (tmp_path / "figures" / "job").mkdir(parents=True)
     (tmp_path / "figures" / "job" / "wait_map.png").write_bytes(b"\x89PNG")
     (tmp_path / "secret.png").write_bytes(b"\x89PNG")
@@ -58,6 +59,8 @@ def test_a_picture_is_shown_as_it_is_now_and_a_missing_one_says_so(tmp_path):
     ],
 )
 def test_the_guard_and_our_pages_come_before_a_page_that_takes_every_address(tmp_path, path, host, status):
+    from traceviz_dag.orchestration.webserver import guarded
+
     every = Route("/{name:path}", lambda _: PlainTextResponse("Dagster's"))
     app = guarded(Starlette(routes=[every]), known_hosts(3000, []), tmp_path)
     sent: list[dict] = []

@@ -219,7 +219,7 @@ class StoredSource:
         pytest.param("cp2 dp2 ring", "stripped", 0.99, marks=pytest.mark.long),
         pytest.param("ep2 pp2 dp2 combined", "stripped", 0.95, marks=pytest.mark.long),
         ("tp4", "without calls", 0.95),
-        ("Megatron-FSDP, dp4 full recompute", "stripped", 0.99),
+        pytest.param("Megatron-FSDP, dp4 full recompute", "stripped", 0.99, marks=pytest.mark.long),
         pytest.param("Megatron-FSDP, ep2 pp2 dp4 interleaved", "stripped", 0.99, marks=pytest.mark.long),
         pytest.param("Megatron-FSDP, offloaded modules, tp2 dp2", "without calls", 0.99, marks=pytest.mark.long),
         pytest.param("offloaded modules, tp2 pp2 interleaved", "stripped", 0.99, marks=pytest.mark.long),

@@ -154,6 +154,7 @@ def test_classes_mean_what_they_mean_there(shared_data, run):
             assert ours.get(key, set()) == expected
 
 
+@pytest.mark.long
 def test_the_layout_is_its_own(shared_data, tmp_path):
     run = "tp2_pp2_vpp2_full"
     lake = analysed(shared_data / "megatron_gpu" / run).lake

@@ -62,7 +62,9 @@ def percents(share: float) -> set[str]:
     return {f"{share:.0%}", f"{share:.1%}"}
 
 
-MOST_JOBS = fast(JOBS, *(job for job in JOBS if job not in ("bursts", "two_iterations", "clock_ahead")))
+MOST_JOBS = fast(
+    JOBS, *(job for job in JOBS if job not in ("bursts", "two_iterations", "clock_ahead", "split_pipelines"))
+)
 
 
 @pytest.mark.parametrize("job", MOST_JOBS)
