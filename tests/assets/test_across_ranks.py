@@ -108,6 +108,7 @@ def test_all_tables_are_written_every_check_passes_and_the_same_ranks_give_the_s
     assert {("collectives", MATCHED), ("rank_clocks", SOLVED), ("periods", GATE)} < set(passed)
 
 
+@pytest.mark.long
 def test_the_gate_fails_on_a_named_pair_and_names_what_it_cannot_judge(home, tmp_path):
     (tmp_path / "pairs.toml").write_text(PAIRS.format(1.5))
     result = materialise(*home, str(tmp_path / "pairs.toml"))
@@ -116,6 +117,7 @@ def test_the_gate_fails_on_a_named_pair_and_names_what_it_cannot_judge(home, tmp
     assert result.success, "a gate that fails is a verdict, not an error"
 
 
+@pytest.mark.long
 def test_without_a_rank_its_peers_are_measured_and_the_checks_say_what_is_missing(home):
     folder, inputs = home
     lake = open_lake(folder)

@@ -343,6 +343,7 @@ def test_where_clocks_change_each_day_has_one_night_and_the_last_one_is_judged(c
     assert [len(set(found)) for found in nights] == [1, 24]
 
 
+@pytest.mark.long
 def test_a_night_waits_for_a_rank_that_failed_no_longer_than_it_may(tmp_path):
     run = tmp_path / "runs/job"
     write_iteration(run, 1)

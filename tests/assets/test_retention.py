@@ -86,6 +86,7 @@ def any_job() -> None:
     """Any job."""
 
 
+@pytest.mark.long
 def test_where_no_iteration_is_left_no_table_is_lost(loop):
     assert lost_tables(loop.instance, open_lake(loop.home), []) == []
 

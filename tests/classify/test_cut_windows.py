@@ -98,7 +98,7 @@ def classified(settings: JobSettings, folder: Path) -> list[tuple[Classification
     "name",
     fast(
         CASES,
-        *("shifted marks", "without stacks: starts, stages", "without stacks: stops", "first rows lost"),
+        *("shifted marks", "without stacks: starts, stages", "without stacks: stops"),
         *("without stacks: marks begin before the optimizer", "without stacks: stops before a backward step"),
     ),
 )

@@ -69,6 +69,7 @@ def test_rows_of_synchronisation_are_there_when_asked_for(tmp_path: Path):
         assert set(pq.read_table(tmp_path / "job/truth/edges.parquet").column("rank").to_pylist()) <= {0}
 
 
+@pytest.mark.long
 def test_exports_answer_nsys_commands_and_are_held_against_the_truth(tmp_path: Path):
     job, home = tmp_path / "job", tmp_path / "home"
     options = ["--format", "nsys", "--pp", "2", "--dp", "2", "--node-size", "2", "--iterations", "2"]

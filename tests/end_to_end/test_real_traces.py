@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.end_to_end.conftest import program, traceviz
+from tests.sets import fast
 from traceviz_dag.lake.lake import open_lake
 
 FILES = (
@@ -60,7 +61,7 @@ def test_every_real_trace_goes_the_whole_way(shared_data, home):
         assert secret not in stored + listed, "host and user names of a header must not be kept"
 
 
-@pytest.mark.parametrize("name", KNOWN_OVERLAP)
+@pytest.mark.parametrize("name", fast(KNOWN_OVERLAP, *list(KNOWN_OVERLAP)[::2]))
 def test_overlap_of_a_file_equals_the_known_values(shared_data, name):
     rows = json.loads(traceviz("overlap", shared_data / name, "--window", "file", "--json").stdout)
     found = {

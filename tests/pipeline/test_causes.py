@@ -322,6 +322,7 @@ def test_a_gain_that_depends_on_unmatched_communication_is_not_predicted_and_its
 
 
 @pytest.mark.parametrize("blind", [(3,), pytest.param((0, 1, 2, 3), marks=pytest.mark.long)])
+@pytest.mark.long
 def test_a_gain_that_depends_on_launches_that_are_not_recorded_is_not_predicted_and_the_verdict_says_so(
     blind, tmp_path
 ):

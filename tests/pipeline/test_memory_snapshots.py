@@ -319,6 +319,7 @@ def test_a_snapshot_is_of_the_iteration_whose_traces_lie_beside_it(run, tmp_path
     assert [one.rank for one in second.snapshots] == [0, 1] and not second.warnings and not second.problems
 
 
+@pytest.mark.long
 def test_automation_asks_for_the_snapshots_of_an_iteration_once(run, tmp_path):
     job = shutil.copytree(run, tmp_path / "root" / "job")
     shutil.rmtree(job / "iteration_11")

@@ -7,6 +7,7 @@ import pytest
 from tests.commands.jobs import analysed_at
 from tests.made_once import made_once
 from tests.other_packages import environment, installed, shown_in, traceviz
+from tests.sets import fast
 from tests.small_run import write_run
 from traceviz_dag.definitions import ASSETS
 from traceviz_dag.errors import UsageError
@@ -88,7 +89,7 @@ def test_it_is_made_with_the_others_kept_current_and_asked_like_them_and_one_tha
     assert [row["kernels"] for row in rows.json] == [2 * row["kernels"] for row in expected.json]
 
 
-@pytest.mark.parametrize("name", FAULTY_QUERIES)
+@pytest.mark.parametrize("name", fast(FAULTY_QUERIES, *list(FAULTY_QUERIES)[::2]))
 def test_a_query_that_fails_is_reported_as_the_fault_of_its_table(tmp_path, name):
     traces = made_once("small_run", lambda folder: write_run(folder / "job", world=2) and None)
     (stored,) = analysed_at(traces / "job")

@@ -68,6 +68,7 @@ def test_all_of_an_analysis_is_reported_once_in_order_and_a_changed_rank_alone_a
         assert news == {"job@7|0001"}
 
 
+@pytest.mark.long
 def test_a_tick_that_runs_out_of_time_goes_on_where_it_was(analysed):
     _, home = analysed
     traceviz = TracevizHome(home=str(home))

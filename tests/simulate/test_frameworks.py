@@ -38,7 +38,7 @@ def _analysed(settings: FrameworkSettings, iteration: int = 2) -> Lake:
     return open_lake(made_once(f"framework_{name}_{iteration}", make) / "home")
 
 
-@pytest.mark.parametrize("framework", fast(Framework, Framework.FSDP2, Framework.ZERO))
+@pytest.mark.parametrize("framework", fast(Framework, Framework.FSDP2))
 def test_phases_dimensions_and_matches_are_those_of_the_truth(tmp_path, framework):
     ranks = 1 if framework is Framework.SINGLE else 2
     settings = FrameworkSettings(framework, ranks=ranks, layers=3, steps=2, evaluation=True)
@@ -135,6 +135,7 @@ def test_shares_of_an_iteration_of_several_steps_are_of_one_step(tmp_path):
     assert " · 2 steps of " in call("findings", "--home", home).out
 
 
+@pytest.mark.long
 def test_a_host_that_ends_its_step_with_its_gpu_waited_for_it_though_no_row_shows_that(tmp_path):
     job = simulate_framework(tmp_path / "job", _SLOW)
     for path in job.glob("*.gz"):
@@ -251,6 +252,7 @@ def _cut(job: Path, first: float | None, last: float | None, ranks: int) -> None
         (Framework.DDP, 0.4, None),
     ),
 )
+@pytest.mark.long
 def test_a_step_without_a_mark_counts_for_no_other_and_is_reported(tmp_path, framework, first, last):
     lost, settings = 1 if first else 3, replace(_SLOW, framework=framework, steps=3)
     job = simulate_framework(tmp_path / "job", settings)

@@ -100,6 +100,7 @@ def test_ranks_that_were_not_read_and_groups_that_nothing_shows_are_the_reason()
     assert unknown(rows[:4], world=4) is None, "one rank has nobody to wait for"
 
 
+@pytest.mark.long
 def test_two_ranks_of_a_real_job_are_one_communication_only_where_operation_and_size_agree(shared_data, tmp_path):
     """Of 128 ranks two were recorded, whose kernels are all called SendRecv: annotations tell what each does."""
     stated = {}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.analyze.across_ranks import SMALL, TINY, analysed, microbatch_rows, simulated, topology
 from tests.analyze.naive_measures import kernel_table
 from tests.analyze.schedules import as_microbatches, interleaved, one_forward_one_backward, one_pipeline, perfect
+from tests.sets import fast
 from traceviz_dag.analyze.across_invariants import periods_violations, pipelines_violations
 from traceviz_dag.analyze.pipelines.periods import periods_table
 from traceviz_dag.analyze.pipelines.pipeline_views import replica_stages, stage_spread
@@ -158,7 +159,7 @@ def test_a_pipeline_without_one_of_its_stages_has_no_parts_and_says_why():
     assert all(row["bubble_ns"] is None and row["span_ns"] > 0 for row in rows)
 
 
-@pytest.mark.parametrize("source", ["megatron_gpu", "megatron_cpu"])
+@pytest.mark.parametrize("source", fast(["megatron_gpu", "megatron_cpu"], "megatron_gpu"))
 @pytest.mark.parametrize("run", RUNS)
 def test_the_parts_add_up_on_megatron_s_own_schedules(shared_data, source, run):
     table = pipelines_of(analysed(shared_data / source / run))
@@ -193,7 +194,7 @@ def test_the_span_of_the_first_stage_is_that_of_the_truth():
             assert abs(row["span_ns"] - whole) <= max(10_000, whole // 100)
 
 
-@pytest.mark.parametrize("overlap_p2p", [False, True])
+@pytest.mark.parametrize("overlap_p2p", fast([False, True], True))
 def test_combined_1f1b_of_a_simulated_job_is_taken_apart_like_any_other(overlap_p2p):
     settings = JobSettings(
         pp=2, vpp=2, ep=2, dp=2, microbatches=4, overlap_expert=True, overlap_p2p=overlap_p2p, **TINY

@@ -14,6 +14,8 @@ from tests.show.home import fill_home
 
 LATE = {0, 6}
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def counted(shared_data) -> Counted:
@@ -26,7 +28,6 @@ def iteration(shared_data) -> Analysed:
     return found
 
 
-@pytest.mark.long
 def test_every_collective_is_matched_and_waits_are_those_counted_to_the_microsecond(iteration, counted):
     table = iteration.table("collectives").to_pandas().sort_values(["rank", "arrival_ns"])
     assert len(table) == 672 and set(table.matched_by) == {"order"} and table.fault.isna().all()
@@ -75,7 +76,6 @@ def test_the_command_names_both_late_ranks_though_one_of_them_alone_saves_little
     assert sum((ns or 0) > 0 for ns in again) == 1, "one fix saves once"
 
 
-@pytest.mark.long
 def test_half_of_the_ranks_show_no_wait_no_transfer_and_not_what_a_pause_of_one_costs(shared_data, tmp_path):
     """All would say 6.944 ms, 1.1 % of the step; of four it was predicted to be 7.698 to 8.291 ms."""
     half = tmp_path / "half"

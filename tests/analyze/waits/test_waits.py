@@ -86,7 +86,7 @@ def test_nobody_is_blamed_in_a_healthy_job():
     [
         (Faults(slow_gpu=5), 5, "bwd_computation"),
         pytest.param(Faults(data_stall=2, data_stall_ms=20.0), 2, "host", marks=pytest.mark.long),
-        (Faults(garbage_collection=6, garbage_collection_ms=20.0), 6, "host"),
+        pytest.param(Faults(garbage_collection=6, garbage_collection_ms=20.0), 6, "host", marks=pytest.mark.long),
     ],
 )
 def test_the_rank_with_the_fault_is_blamed_and_no_other(faults, culprit, doing):
@@ -158,9 +158,8 @@ def test_a_slow_card_that_a_single_transfer_uses_is_its_groups():
     assert slow_link_groups(job(Faults(), **crossed)) == []
 
 
-@pytest.mark.parametrize(
-    "faults", [pytest.param(Faults(), marks=pytest.mark.long), Faults(slow_nic=1)], ids=["healthy", "slow_nic"]
-)
+@pytest.mark.parametrize("faults", [Faults(), Faults(slow_nic=1)], ids=["healthy", "slow_nic"])
+@pytest.mark.long
 def test_a_rank_whose_neighbours_are_near_and_far_is_not_congested(faults):
     """Older PyTorch has one group for all messages of a pipeline; stage 1 sends to stage 2 over the network."""
     long = {"hidden": 4096, "sequence": 4096, "layers": 4}

@@ -46,6 +46,7 @@ def test_real_traces_are_read_alike_and_classified_alike(shared_data: Path, name
 
 
 @pytest.mark.parametrize("name", OVERLAPPING)
+@pytest.mark.long
 def test_what_is_missing_is_what_perfetto_says_it_dropped(
     shared_data: Path, name: str, trace_processor: Engine
 ) -> None:

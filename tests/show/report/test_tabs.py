@@ -162,6 +162,7 @@ def test_what_cannot_be_compared_is_refused_in_a_line(wanted: str, told: str) ->
     assert told in str(result.exception)
 
 
+@pytest.mark.long
 def test_a_comparison_with_a_partial_iteration_ends_with_2(tmp_path) -> None:
     home = tmp_path / "home"
     shutil.copytree(home_of("two_iterations"), home)

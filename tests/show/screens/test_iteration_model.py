@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.commands.jobs import home_of
+from tests.sets import fast
 from tests.show.home import fill_home
 from traceviz_dag.analyze.clocks.clocks import solved_clocks
 from traceviz_dag.commands.main import app
@@ -152,7 +153,10 @@ def test_a_communication_leads_to_its_peers_and_its_launch(model, lake):
     assert detail.launch == call
 
 
-@pytest.mark.parametrize("kind", [LaneKind.MICROBATCHES, LaneKind.GAPS, LaneKind.PATH, LaneKind.CALLS])
+@pytest.mark.parametrize(
+    "kind",
+    fast([LaneKind.MICROBATCHES, LaneKind.GAPS, LaneKind.PATH, LaneKind.CALLS], LaneKind.GAPS, LaneKind.PATH),
+)
 def test_the_query_of_a_slice_has_one_row(model, lake, kind):
     lane = next(lane for rank in range(4) for lane in _lanes(model, rank, kind))
     for row in range(0, lane.rows, max(lane.rows // 5, 1)):

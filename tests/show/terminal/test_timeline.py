@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 from tests.commands.jobs import home_of
 from tests.commands.sentences.test_nsys import export
 from tests.nsys_file import small_export
+from tests.sets import fast
 from tests.show.terminal.driven import drive, held, press, settled, text_of
 from tests.show.terminal.test_tree import hostile
 from traceviz_dag.commands.main import app
@@ -433,7 +434,7 @@ def test_the_mouse_chooses_selects_and_scrolls(model):
     drive(screen(model), walk, WIDE)
 
 
-@pytest.mark.parametrize("change", ["escapes", "no ranges", "open ends"])
+@pytest.mark.parametrize("change", fast(["escapes", "no ranges", "open ends"], "escapes"))
 def test_hostile_profiles_open(tmp_path, change):
     path = hostile(change).write(tmp_path / "export.sqlite")
 

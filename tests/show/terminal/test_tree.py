@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from tests.commands.sentences.test_nsys import export
 from tests.nsys_file import Export, small_export
+from tests.sets import fast
 from tests.show.terminal.driven import drive, held, press, text_of
 from traceviz_dag.analyze.nsys.activity import activities
 from traceviz_dag.analyze.nsys.outline import Of, Order, Outline
@@ -145,7 +146,7 @@ def hostile(change: str) -> Export:
     return built
 
 
-@pytest.mark.parametrize("change", ["escapes", "no ranges", "open ends"])
+@pytest.mark.parametrize("change", fast(["escapes", "no ranges", "open ends"], "open ends"))
 def test_hostile_profiles_open(tmp_path, change):
     path = hostile(change).write(tmp_path / "export.sqlite")
 
