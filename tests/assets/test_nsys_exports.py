@@ -56,6 +56,19 @@ def exports(tmp_path_factory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def computed(tmp_path_factory, exports) -> Loop:
+    """Both nodes at once."""
+    folder = tmp_path_factory.mktemp("computed")
+    (folder / "runs/job").mkdir(parents=True)
+    loop = Loop(folder / "home", folder / "runs")
+    for export in exports:
+        shutil.copy(export, folder / "runs/job")
+    loop.settle()
+    loop.compute()
+    return loop
+
+
+@pytest.fixture(scope="module")
+def one_by_one(tmp_path_factory, exports) -> Loop:
     """Both nodes, the second one after the first was computed."""
     folder = tmp_path_factory.mktemp("watched")
     (folder / "runs/job").mkdir(parents=True)
@@ -94,16 +107,15 @@ def test_what_was_stale_before_the_first_look_of_automation_is_asked_for_stage_b
 
 
 @pytest.mark.long
-def test_a_node_that_comes_later_adds_its_ranks_and_recomputes_what_it_changes(computed):
-    news = computed.news()
+def test_a_node_that_comes_later_adds_its_ranks_and_recomputes_what_it_changes(one_by_one):
+    news = one_by_one.news()
     assert news >= of_topology(*KEYS) | of_ranks("job@0", 1) | of_ranks("job@1", 1) | of_iterations(*KEYS)
     assert news == everything(0, 1), "communicators have members that nobody knew, so rank 0 is classified again"
-    assert computed.failures == []
-    rows = open_lake(computed.home).query("SELECT iteration, ranks FROM iterations ORDER BY iteration")
+    assert one_by_one.failures == []
+    rows = open_lake(one_by_one.home).query("SELECT iteration, ranks FROM iterations ORDER BY iteration")
     assert [tuple(row.values()) for row in rows.to_pylist()] == [(0, 2), (1, 2)]
 
 
-@pytest.mark.long
 def test_kernels_overlap_and_nvtx_ranges_stand_in_the_lake_with_their_lineage(computed):
     lake = open_lake(computed.home)
     export = digest_of(computed.root / "job/node1.sqlite")
@@ -126,7 +138,6 @@ def test_the_asset_of_nvtx_ranges_says_what_it_holds():
     assert PROFILE_ASSETS == ("nvtx_ranges",)
 
 
-@pytest.mark.long
 def test_ranges_that_are_gone_are_made_again(computed):
     computed.news()
     lake = open_lake(computed.home)

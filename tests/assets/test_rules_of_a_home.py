@@ -66,7 +66,6 @@ def test_rules_that_classify_nothing_otherwise_make_no_aggregate_anew(tmp_path):
     assert told["ranks_computed"] == 2 and written() != before
 
 
-@pytest.mark.long
 def test_another_rule_for_findings_makes_them_anew_and_reads_no_rank(tmp_path, monkeypatch):
     run, home = write_run(tmp_path / "job", world=2), tmp_path / "home"
     call("analyze", run, "--home", home)

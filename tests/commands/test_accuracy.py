@@ -54,7 +54,6 @@ def test_a_rule_that_misleads_shows_in_shares_confusion_spans_and_by_its_name(jo
     assert "misled" in traceviz("accuracy", job, "--rules", rules, "--home", tmp_path).stdout
 
 
-@pytest.mark.long
 def test_the_columns_of_other_truth_tables_are_understood(shared_data, tmp_path):
     run = shared_data / "megatron_gpu" / "tp2_pp2_vpp2_full"
     answer = json.loads(traceviz("accuracy", run, "--home", tmp_path, "--json").stdout)

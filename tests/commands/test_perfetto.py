@@ -92,7 +92,6 @@ def test_a_kineto_trace_is_queried_with_its_categories(run: Path, tmp_path: Path
     assert span == {"n": 2}
 
 
-@pytest.mark.long
 def test_the_prompt_goes_on_after_a_mistake(run: Path, trace_processor: Engine) -> None:
     trace = run / "iteration_7/rank_0001_iter_7.pt.trace.json"
     command = [sys.executable, "-m", "traceviz_dag.commands.main", "perfetto", "query", str(trace)]

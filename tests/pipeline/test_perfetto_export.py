@@ -230,7 +230,6 @@ def test_times_before_zero_are_shifted_and_said_to_be(tmp_path: Path, trace_proc
         assert (found, session.problems) == ([0, 10, 73], [])
 
 
-@pytest.mark.long
 def test_allocated_memory_is_a_counter_inside_the_iteration(tmp_path: Path, trace_processor: Engine) -> None:
     run = tmp_path / "job"
     file = KinetoFile()

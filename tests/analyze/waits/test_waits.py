@@ -150,7 +150,6 @@ def test_a_slow_card_that_one_dimension_uses_is_its_groups_unless_others_are_fas
     assert slow_link_groups(job(Faults(slow_link=3))) == []
 
 
-@pytest.mark.long
 def test_a_slow_card_that_a_single_transfer_uses_is_its_groups():
     """Between nodes of four, pipelines of four stages: the embedding's one all-reduce is all of rank 0 that crosses."""
     crossed = {"tp": 1, "pp": 4, "dp": 2, "node_size": 4, "layers": 4}
