@@ -21,16 +21,32 @@ def _long(case: Any) -> Any:
 
 
 DEAR = {
+    "tests/analyze/waits/test_waits.py": 40,
+    "tests/assets/test_nightly_gate.py": 35,
+    "tests/assets/test_nothing_lost.py": 35,
+    "tests/capture/test_job.py": 40,
     "tests/capture/test_training.py": 330,
+    "tests/classify/test_cut_windows.py": 30,
     "tests/commands/sentences/test_sentences.py": 150,
-    "tests/pipeline/test_causes.py": 150,
     "tests/commands/test_pages.py": 120,
-    "tests/end_to_end/test_main_job.py": 110,
+    "tests/commands/test_verdict.py": 40,
     "tests/end_to_end/test_automation_on_sqlite.py": 75,
-    "tests/end_to_end/test_pictures_by_themselves.py": 75,
+    "tests/end_to_end/test_browser.py": 35,
+    "tests/end_to_end/test_daemon.py": 30,
     "tests/end_to_end/test_download_from_ui.py": 55,
+    "tests/end_to_end/test_kill_at_each_boundary.py": 30,
+    "tests/end_to_end/test_main_job.py": 110,
+    "tests/end_to_end/test_packaging.py": 30,
+    "tests/end_to_end/test_perfetto_ui.py": 35,
+    "tests/end_to_end/test_pictures_by_themselves.py": 75,
     "tests/end_to_end/test_real_traces.py": 40,
     "tests/pipeline/diff/test_comparison.py": 40,
+    "tests/pipeline/test_causes.py": 170,
+    "tests/sensors/test_computed_at_once.py": 40,
+    "tests/show/report/test_pages.py": 40,
+    "tests/simulate/test_edges.py": 30,
+    "tests/simulate/test_frameworks.py": 50,
+    "tests/simulate/test_model.py": 30,
 }
 """File → about the processor seconds of its long tests, of those whose share may not be left to chance."""
 
