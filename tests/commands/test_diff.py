@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -45,14 +46,25 @@ def code(result) -> int:
     return getattr(result.exception, "exit_code", result.exit_code)
 
 
-def reader(home: Path, a: str, b: str) -> Reader:
+@cache
+def whole(home: Path, a: str, b: str):
+    """What the command answers with every row."""
+    return call(a, b, "--home", home, "--all")
+
+
+@cache
+def compared(home: Path, a: str, b: str) -> WithReplay:
     with side_at(a, home).opened() as one, side_at(b, home).opened() as other:
-        return Reader(WithReplay(Home(home), compare(one, other, anyway=True)), DIFF, DIFF_TABLES)
+        return WithReplay(Home(home), compare(one, other, anyway=True))
+
+
+def reader(home: Path, a: str, b: str) -> Reader:
+    return Reader(compared(home, a, b), DIFF, DIFF_TABLES)
 
 
 @pytest.mark.parametrize("pair", [("plain", "slow_gpu"), ("more_layers", "plain")])
 def test_every_number_is_that_of_the_tables(pair, home):
-    result = call(*pair, "--home", home, "--all")
+    result = whole(home, *pair)
     assert code(result) == (1 if pair[1] == "slow_gpu" else 0)
     reading = reader(home, *pair)
     reading.check(re.sub(r"\n  Differs: (number of layers|setting num_layers): .*", "", result.stdout))
@@ -73,7 +85,7 @@ def test_every_number_is_that_of_the_tables(pair, home):
     ],
 )
 def test_a_number_that_is_not_so_does_not_pass(true, false, home):
-    output = call("plain", "slow_gpu", "--home", home, "--all").stdout
+    output = whole(home, "plain", "slow_gpu").stdout
     wrong = re.sub(true, false, output, count=1)
     assert wrong != output
     with pytest.raises(AssertionError):
