@@ -14,6 +14,7 @@ import pytest
 from isal import igzip
 
 from tests.made_once import made_once
+from tests.sets import fast
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import (
     ContextExchange,
@@ -77,6 +78,9 @@ CONFIGURATIONS = {
     "offloaded_layers": told(dp=2, microbatches=2, offload=Offload.LAYERS, precision=Precision.FP8_CURRENT),
     "bad_split": small(pp=2, layers=6, faults=Faults(bad_stage_split=1)),
 }
+
+SOME_CONFIGURATIONS = fast(CONFIGURATIONS, *list(CONFIGURATIONS)[1::3])
+"""All, of which a third is in the fast set: pipelines, experts, context rings, graphs, traces without stacks."""
 
 
 @dataclass(frozen=True)

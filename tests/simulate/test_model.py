@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tests.sets import fast
-from tests.simulate.conftest import CONFIGURATIONS, Job, small
+from tests.simulate.conftest import SOME_CONFIGURATIONS, Job, small
 from traceviz_dag.simulate.items import Segment
 from traceviz_dag.simulate.program.program import step_items
 from traceviz_dag.simulate.settings import Faults, JobSettings, Recompute
@@ -18,14 +17,12 @@ from traceviz_dag.simulate.timing.model import Model
 
 END_SPREAD_NS = 500
 
-SOME = fast(CONFIGURATIONS, *list(CONFIGURATIONS)[1::3])
-
 
 def _end(truth: pd.DataFrame) -> pd.Series:
     return truth["true_ts_ns"] + truth["dur_ns"]
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", SOME_CONFIGURATIONS)
 def test_streams_run_one_kernel_at_a_time(job_of: Callable[[str], Job], name: str):
     truth = job_of(name).truths()
     for _, kernels in truth.groupby(["rank", "stream"]):
@@ -34,7 +31,7 @@ def test_streams_run_one_kernel_at_a_time(job_of: Callable[[str], Job], name: st
         assert (ordered["ts_ns"].to_numpy()[1:] >= ends[:-1]).all()
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", SOME_CONFIGURATIONS)
 def test_wait_and_transfer_make_up_the_duration(job_of: Callable[[str], Job], name: str):
     truth = job_of(name).truths()
     assert (truth["wait_ns"] + truth["transfer_ns"] == truth["dur_ns"]).all()
@@ -44,7 +41,7 @@ def test_wait_and_transfer_make_up_the_duration(job_of: Callable[[str], Job], na
     assert (quiet["wait_ns"] == 0).all()
 
 
-@pytest.mark.parametrize("name", SOME)
+@pytest.mark.parametrize("name", SOME_CONFIGURATIONS)
 def test_collectives_wait_for_their_last_member_and_end_together(job_of: Callable[[str], Job], name: str):
     job = job_of(name)
     truth = job.truths()

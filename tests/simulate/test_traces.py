@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulate.conftest import CONFIGURATIONS, Job, nanoseconds
+from tests.simulate.conftest import SOME_CONFIGURATIONS, Job, nanoseconds
 from traceviz_dag.simulate.settings import Era
 
 GPU_ROWS = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -22,7 +22,7 @@ def _key(event: dict) -> tuple[int, int]:
     return event["args"]["correlation"], event["args"].get("graph node id", -1)
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", SOME_CONFIGURATIONS)
 def test_truth_and_file_agree_row_by_row(job_of: Callable[[str], Job], name: str):
     job = job_of(name)
     rank = job.settings.world - 1
@@ -35,7 +35,7 @@ def test_truth_and_file_agree_row_by_row(job_of: Callable[[str], Job], name: str
         assert (event["name"], event["args"]["stream"]) == (kernel.name, kernel.stream)
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", SOME_CONFIGURATIONS)
 def test_kernels_start_after_their_launch(job_of: Callable[[str], Job], name: str):
     job = job_of(name)
     trace = job.trace(0)
@@ -52,7 +52,7 @@ def test_computation_occupies_every_processor(job_of: Callable[[str], Job]):
     assert min((event["args"]["blocks per SM"], event["name"]) for event in kernels)[0] >= 1
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", SOME_CONFIGURATIONS)
 def test_host_rows_nest_and_name_their_parents(job_of: Callable[[str], Job], name: str):
     by_thread = defaultdict(list)
     for event in _complete(job_of(name).trace(0), *HOST_ROWS):

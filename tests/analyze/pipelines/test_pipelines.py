@@ -160,7 +160,7 @@ def test_a_pipeline_without_one_of_its_stages_has_no_parts_and_says_why():
 
 
 @pytest.mark.parametrize("source", fast(["megatron_gpu", "megatron_cpu"], "megatron_gpu"))
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", fast(RUNS, *RUNS[::2]))
 def test_the_parts_add_up_on_megatron_s_own_schedules(shared_data, source, run):
     table = pipelines_of(analysed(shared_data / source / run))
     assert table.num_rows == 4
