@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.analyze.across_ranks import analysed
+from tests.sets import fast
 from tests.show.job import job
 from traceviz_dag.pipeline.lake_source import LakeSource
 from traceviz_dag.pipeline.traceviz_export import Export, export_groups, export_ranks, write_kernel_analysis
@@ -137,7 +138,7 @@ def test_folders_have_names_in_which_it_finds_the_rank(trace, expected):
     assert folder_name(trace, 3) == expected
 
 
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("run", fast(RUNS, *RUNS[1::2]))
 def test_classes_mean_what_they_mean_there(shared_data, run):
     folder = shared_data / "megatron_gpu" / run
     of_ranks = [analysed(folder).lake.table("kernels", run, 2, rank).arrow() for rank in range(4)]

@@ -60,10 +60,7 @@ def run(words: list[str], keys: bytes | signal.Signals, seen: bytes, **environme
     ("environment", "shows"),
     [
         ({"TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}, "…"),
-        pytest.param(
-            *({"TERM": "xterm", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "NO_COLOR": "1"}, None),
-            marks=pytest.mark.long,
-        ),
+        ({"TERM": "xterm", "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "NO_COLOR": "1"}, None),
     ],
 )
 def test_a_screen_opens_and_q_ends_it(tmp_path, environment, shows):
