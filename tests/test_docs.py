@@ -56,10 +56,13 @@ def test_every_command_of_a_page_exists_with_its_options(page):
 @pages
 def test_every_target_and_script_that_a_page_runs_exists(page):
     lines = [line.strip() for block in _FENCE.findall(page.read_text(encoding="utf-8")) for line in block.splitlines()]
-    targets = set(re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE))
+    makefile = (REPOSITORY / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     for line in lines:
         if line.startswith("make "):
-            assert set(shlex.split(line, comments=True)[1:]) <= targets, line
+            words = shlex.split(line, comments=True)[1:]
+            assert {word for word in words if "=" not in word} <= targets, line
+            assert all(f"$({word.split('=')[0]})" in makefile for word in words if "=" in word), line
         for script in re.findall(r"python (?:-m pytest )?((?:benchmarks|tests)/[\w./]+)", line):
             assert (REPOSITORY / script).exists(), line
 
