@@ -399,19 +399,20 @@ def _members(
     lacks = np.concatenate([((found < members) | (members == MISSING) & (at_most == MISSING))[alone], sending])
     of_one = np.concatenate([(members == 1)[alone], sending[own:], np.ones(own, dtype=bool)])
     ahead = np.concatenate([rooted[alone], buffered, sending[count:]])
+    role = np.repeat([0, 1, 2, 0], [int(alone.sum()), count, count, own])
     rank, kernel = np.concatenate([np.stack([rank, kernel])[:, alone], *sides, by_itself], axis=1)
     place, spot = _places(ranks, placed, rank, kernel)
     there = place >= 0
     place, spot, meeting = place[there], spot[there], meeting[there]
-    lacks, of_one, ahead = lacks[there], of_one[there], ahead[there]
+    lacks, of_one, ahead, role = lacks[there], of_one[there], ahead[there], role[there]
     # A meeting of one is none: its peers are of another step, or were not read. A group of one has no peers.
     number = number_groups(meeting)[1] if len(meeting) else meeting
     whole = (np.bincount(number, minlength=1)[number] > 1) | of_one
-    place, spot, meeting, lacks, ahead = place[whole], spot[whole], meeting[whole], lacks[whole], ahead[whole]
+    place, spot, meeting, lacks, ahead, role = (each[whole] for each in (place, spot, meeting, lacks, ahead, role))
     if not len(meeting):
         return Members(place, spot, meeting)
     first, number = number_groups(meeting)
-    return Members(place, spot, number.astype(np.int64), lacks[first], ahead if ahead.any() else None)
+    return Members(place, spot, number.astype(np.int64), lacks[first], ahead if ahead.any() else None, role)
 
 
 def _only_ahead(sides: Sequence[Int64], buffered: npt.NDArray[np.bool_]) -> Int64:

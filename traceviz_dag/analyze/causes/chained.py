@@ -209,7 +209,8 @@ def _members(steps: Sequence[StepWork]) -> Members:
         many = int(mine.meeting.max(initial=-1)) + 1
         lacks = np.zeros(many, dtype=bool) if mine.partial is None else mine.partial
         ahead = np.zeros(len(mine.rank), dtype=bool) if mine.ahead is None else mine.ahead
-        parts.append((mine.rank + number * count, mine.kernel, mine.meeting + meetings, lacks, ahead))
+        role = np.zeros(len(mine.rank), np.int64) if mine.role is None else mine.role
+        parts.append((mine.rank + number * count, mine.kernel, mine.meeting + meetings, lacks, ahead, role))
         meetings += many
     return Members(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 

@@ -164,7 +164,8 @@ class StepEdits:
     def fix_links(self, times: AllTimes, ranks: Sequence[int], most: bool = False) -> AllTimes:
         """Give what some ranks transfer the time that like transfers without them take, where that is shorter.
 
-        Similar are transfers of the same operation, dimension, phase and size. Where none is without the ranks, a
+        Similar are transfers of the same operation, dimension, phase and size that both only send, only receive or do
+        both. Where none is without the ranks, a
         transfer becomes as much shorter as the others of its dimension do together; of other dimensions it stays as it
         is. Of several ranks, those are meant that all of them are members of: the group's own.
 
@@ -180,12 +181,16 @@ class StepEdits:
         _, meeting = np.unique(members.meeting, return_inverse=True)
         count = np.bincount(meeting[np.isin(members.rank, places)], minlength=int(meeting.max(initial=-1)) + 1)
         with_it = count[meeting] == len(places)
+        words = sorted({word for work in self.step.works for word in work.kernels.dimensions})
         signature, transfer, dimension = (np.empty(len(members.rank), np.int64) for _ in range(3))
         for number, (work, mine) in enumerate(self._parts(times)):
             own = members.of(number)
             signature[own] = work.kernels.signature[members.kernel[own]]
-            dimension[own] = work.kernels.dimension[members.kernel[own]]
+            # Codes of dimensions are each rank's own.
+            codes = np.array([*map(words.index, work.kernels.dimensions), NONE], np.int64)
+            dimension[own] = codes[work.kernels.dimension[members.kernel[own]]]
             transfer[own] = mine.duration_ns[members.kernel[own]]
+        signature = number_groups(signature, members.roles)[1].astype(np.int64)
         known, group = np.unique(signature[~with_it], return_inverse=True)
         usual = np.append(lower_medians(group.astype(np.int64), transfer[~with_it], len(known)), 0).astype(np.int64)
         where = np.searchsorted(known, signature)
@@ -241,7 +246,8 @@ class StepEdits:
         that have too few like ones.
 
         Similar are transfers of one rank, operation, dimension, phase and size with the same others, known by the
-        lowest and the highest of them; the usual time is their lower median.
+        lowest and the highest of them, that all only send, only receive or do both; the usual time is their lower
+        median.
         """
         members, found = self.step.members, []
         meetings = int(members.meeting.max(initial=-1)) + 1
@@ -250,12 +256,12 @@ class StepEdits:
         np.maximum.at(highest, members.meeting, members.rank)
         for number, (work, mine) in enumerate(self._parts(self.step.times())):
             here = members.of(number)
-            own, place = np.unique(members.kernel[here], return_inverse=True)
+            own, first, place = np.unique(members.kernel[here], return_index=True, return_inverse=True)
             transfer = mine.duration_ns[own]
             low, high = np.full(len(own), len(self.step.ranks)), np.zeros(len(own), np.int64)
             np.minimum.at(low, place, lowest[members.meeting[here]])
             np.maximum.at(high, place, highest[members.meeting[here]])
-            signatures = np.stack((work.kernels.signature[own], low, high), axis=1)
+            signatures = np.stack((work.kernels.signature[own], members.roles[here[first]], low, high), axis=1)
             known, kind = np.unique(signatures, axis=0, return_inverse=True)
             usual = lower_medians(kind.astype(np.int64), transfer, len(known)).astype(np.int64)[kind]
             judged = np.bincount(kind, minlength=len(known))[kind] >= FEWEST_ALIKE

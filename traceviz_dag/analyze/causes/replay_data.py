@@ -57,7 +57,7 @@ class ReplayData:
             ``expert_meeting`` (from 1; 0 outside).
             Per segment ``length`` (kernels), ``section`` (in its rank; -1: none), ``follows``.
             Per section ``section_ns``, ``section_lag_ns``, ``section_hidden`` (the call before it is a hidden wait).
-            Per item ``chunk``, ``direction``. Per member ``member_kernel``, ``member_meeting``.
+            Per item ``chunk``, ``direction``. Per member ``member_kernel``, ``member_meeting``, ``member_role``.
             ``member_ahead`` (those that do not wait for the meeting), ``expert_member``: places of members.
             ``pause_kernel``, ``pause_ns``. ``extra_kernel``, ``extra_ns``: extra
             work, and what its launches took. ``unmet_kernel``: communications that are not matched with all their
@@ -102,6 +102,7 @@ def replay_data(what_if: WhatIf) -> ReplayData:
         "direction": way,
         "member_kernel": base[step.members.rank] + step.members.kernel,
         "member_meeting": step.members.meeting,
+        "member_role": step.members.roles,
         "member_ahead": np.empty(0, np.int64) if step.members.ahead is None else np.flatnonzero(step.members.ahead),
         "unmet_kernel": np.flatnonzero(
             np.concatenate([work.kernels.communicates & ~step.is_met(place) for place, work in enumerate(works)])

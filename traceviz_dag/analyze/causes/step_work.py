@@ -16,6 +16,7 @@ import numpy as np
 from traceviz_dag.analyze.causes.graph import NEVER_LATE, CircleError, Graph, graph_of
 from traceviz_dag.analyze.causes.rank_offsets import rank_offsets
 from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
+from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.operations import ENDS_TOGETHER, OPERATIONS, Operation
 from traceviz_dag.arrays import Bool, Int8, Int64
 from traceviz_dag.errors import NoEvidenceError
@@ -36,6 +37,7 @@ class Members:
         partial: per meeting, whether it lacks members; None where none does.
         ahead: whether the member does not wait for the meeting, but ends by itself: a send that is buffered. Such a
             kernel has a meeting of its own, too, unless it also waits for another one; None where none does.
+        role: 1 for who sends a message, 2 for who receives it, 0 in a collective; None where all are collectives.
     """
 
     rank: Int64
@@ -43,6 +45,17 @@ class Members:
     meeting: Int64
     partial: Bool | None = None
     ahead: Bool | None = None
+    role: Int64 | None = None
+
+    @cached_property
+    def roles(self) -> Int64:
+        """Per entry, the roles of its kernel in all its meetings, added up: what only sends may go into a buffer."""
+        if self.role is None:
+            return np.zeros(len(self.rank), np.int64)
+        pairs = np.unique(np.stack([self.rank, self.kernel, self.role]), axis=1)
+        _, kernel = number_groups(pairs[0], pairs[1])
+        own = np.unique(np.stack([self.rank, self.kernel]), axis=1, return_inverse=True)[1].ravel()
+        return np.bincount(kernel, weights=pairs[2]).astype(np.int64)[own]
 
     @cached_property
     def waiting(self) -> Int64:
@@ -211,16 +224,17 @@ class StepWork:
         return durations, lags
 
     def lengths(self, ends: Int64) -> Int64:
-        """How long the step of each rank takes, from its own begin to its end.
-
-        A rank that begins earlier than it was measured, and so waits for others, has no longer step by that.
-        """
-        begins = np.maximum(ends[self._begins()], self._measured_begins)
-        return np.asarray(ends[self._ends()] - begins, dtype=np.int64)
+        """How long the step of each rank takes, from its own begin to its end."""
+        return np.asarray(ends[self._ends()] - ends[self._begins()], dtype=np.int64)
 
     def step_ns(self, ends: Int64) -> int:
         """How long the step takes: the longest of any rank."""
         return int(self.lengths(ends).max())
+
+    def edited_ns(self, ends: Int64) -> int:
+        """The same after an edit: a rank that it lets begin earlier, to wait for others, has no longer step by that."""
+        earlier = np.maximum(self._measured_begins - ends[self._begins()], 0)
+        return int((self.lengths(ends) - earlier).max())
 
     def longest(self, ends: Int64) -> int:
         """Place of the rank whose step is the longest."""

@@ -491,7 +491,7 @@ class WhatIf:
                 members; None: ``times``.
         """
         earliest = None if held is None else self.step.unmet_ends(held[1], held[0], times)
-        return self.step.step_ns(self.step.replay(times, earliest))
+        return self.step.edited_ns(self.step.replay(times, earliest))
 
     def _lost_ns(self, place: int) -> tuple[int, int]:
         """What a rank's work takes longer than that of its peers; how long its host pauses and begins late."""

@@ -30,7 +30,7 @@ DRIFT_MATCHES, DRIFT_SPAN_NS = 30, 1_000_000_000
 WIDEST_RESIDUAL_NS = 100_000
 """Half the distance from p05 to p95 of a rank's residuals from which its clock is refused."""
 
-_HOST_NS, _HOST_SLOPE = 10_000.0, 1e-7
+_HOST_NS, _HOST_SLOPE = 5_000.0, 1e-7
 """How far time stamps and rates of one host's GPUs may be apart: 8 A100 of one host end within 7 µs of each other."""
 
 PPM = 1e-6
@@ -131,7 +131,7 @@ def scattered_ranks(rank_clocks: pa.Table) -> Int64:
 
 def _references(evidence: ClockEvidence) -> Int64:
     """The node of the lowest rank of each component."""
-    references = np.zeros(int(evidence.component.max()) + 1, dtype=np.int64)
+    references = np.zeros(int(evidence.component.max(initial=-1)) + 1, dtype=np.int64)
     nodes = np.arange(len(evidence.component))[::-1]
     references[evidence.component[nodes]] = nodes
     return references

@@ -16,10 +16,19 @@ UNSIZED_TIMES = 3
 more, such as the larger one of two messages that CUDA graphs send in turn."""
 
 _ALIKE = f"""
+roles AS (
+    -- What only sends may end when it is in a buffer, long before it is received.
+    SELECT rank, kernel_id, sum(role) AS role FROM (
+        SELECT sender_rank AS rank, sender_kernel_id AS kernel_id, 1 AS role FROM messages
+        WHERE run = $run AND iteration = $iteration
+        UNION SELECT receiver_rank, receiver_kernel_id, 2 FROM messages WHERE run = $run AND iteration = $iteration
+    ) GROUP BY ALL
+),
 met AS (
     -- A rank in the middle of a pipeline may reach one neighbour inside its node and the other over the network.
     SELECT *, min(rank) OVER meeting AS lowest, max(rank) OVER meeting AS highest
-    FROM collectives WHERE run = $run AND iteration = $iteration AND fault IS NULL
+    FROM collectives LEFT JOIN roles USING (rank, kernel_id)
+    WHERE run = $run AND iteration = $iteration AND fault IS NULL
     WINDOW meeting AS (PARTITION BY step, communication)
 ),
 alike AS (
@@ -27,7 +36,7 @@ alike AS (
         quantile_disc(last_transfer_ns, 0.5) OVER same AS usual_ns,
         count(*) OVER same AS many
     FROM met WHERE last_transfer_ns > 0
-    WINDOW same AS (PARTITION BY rank, lowest, highest, group_name, dimension, operation, bytes)
+    WINDOW same AS (PARTITION BY rank, role, lowest, highest, group_name, dimension, operation, bytes)
 ),
 judged AS (
     SELECT *, ns - usual_ns >= {LEAST_CONGESTED_NS}

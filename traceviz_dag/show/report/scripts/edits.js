@@ -272,7 +272,9 @@ const ALL = -Infinity;
  */
 function fixedLinks(step, times, ranks, most) {
   const places = ranks.map((rank) => placeOf(step, rank));
-  const { member_kernel: kernels, member_meeting: meetings, kind, dimension } = step.columns;
+  const { member_kernel: kernels, member_meeting: meetings, member_role: role, kind, dimension } = step.columns;
+  /** What only sends is no measure of what receives. @param {number} member */
+  const likeOf = (member) => 4 * kind[kernels[member]] + role[member];
   /** How many of the ranks' kernels each meeting has. @type {Map<number, number>} */
   const counts = new Map();
   kernels.forEach((kernel, member) => {
@@ -284,9 +286,9 @@ function fixedLinks(step, times, ranks, most) {
   const others = new Map();
   kernels.forEach((kernel, member) => {
     if (withIt.has(meetings[member])) return;
-    const known = others.get(kind[kernel]);
+    const known = others.get(likeOf(member));
     if (known) known.push(times.duration[kernel]);
-    else others.set(kind[kernel], [times.duration[kernel]]);
+    else others.set(likeOf(member), [times.duration[kernel]]);
   });
   const usual = new Map([...others].map(([one, values]) => [one, middle(values)]));
   const duration = times.duration.slice();
@@ -296,7 +298,7 @@ function fixedLinks(step, times, ranks, most) {
   const left = [];
   kernels.forEach((kernel, member) => {
     if (!withIt.has(meetings[member])) return;
-    const taken = usual.get(kind[kernel]);
+    const taken = usual.get(likeOf(member));
     if (taken === undefined) {
       left.push(kernel);
       return;
@@ -327,7 +329,7 @@ function fixedLinks(step, times, ranks, most) {
 const [FEWEST_ALIKE, CONGESTED_TIMES, LEAST_CONGESTED_NS] = [4, 1.5, 20_000];
 
 /**
- * Kernel → the lowest and the highest rank that it meets, by place, as one text.
+ * Kernel → its role, and the lowest and the highest rank that it meets, by place, as one text.
  * @param {Step} step @returns {Map<number, string>}
  */
 function lowestAndHighest(step) {
@@ -346,7 +348,8 @@ function lowestAndHighest(step) {
   };
   const met = widest(meetings, (member) => [ranks[member], ranks[member]]);
   const of = widest(kernels, (member) => met.get(meetings[member]) ?? [ranks[member], ranks[member]]);
-  return new Map([...of].map(([kernel, ends]) => [kernel, ends.join(" ")]));
+  const roles = new Map(Array.from(kernels, (kernel, member) => [kernel, step.columns.member_role[member]]));
+  return new Map([...of].map(([kernel, ends]) => [kernel, [roles.get(kernel), ...ends].join(" ")]));
 }
 
 /** @param {Step} step @param {Times} times @param {boolean} unjudged take what may be congestion, too */
