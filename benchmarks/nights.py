@@ -180,16 +180,17 @@ def main() -> None:
         _cost(*asked.cost)
         return
     began = time.process_time()
-    for noise, lag in ((0.005, 0.0), (0.01, 0.0), (0.02, 0.0), (0.01, 0.6)):
+    for noise, lag in ((0.01, 0.0), (0.02, 0.0), (0.01, 0.6)):
+        before = time.process_time()
         alarm, above, either = healthy(asked.series, noise, lag)
         named = f"noise {noise:.1%}{f', correlated by {lag:g}' if lag else ''}"
         print(
             f"{named}, {asked.series:,} healthy series: alarm in {alarm:.1%}, above a limit in {above:.1%}, either in "
-            f"{either:.1%} ({time.process_time() - began:.0f} processor s)",
+            f"{either:.1%} ({time.process_time() - before:.0f} processor s)",
             flush=True,
         )
-    for noise in (0.01, 0.02):
-        _changes(asked.series // 5, noise)
+        if not lag:
+            _changes(asked.series // 5, noise)
     print(f"{time.process_time() - began:.0f} processor s in all")
 
 

@@ -101,6 +101,8 @@ def best_split(values: Float64) -> Split | None:
 def _differ(before: Float64, after: Float64) -> bool:
     """Whether two levels differ by as much as a change does, chance set aside."""
     levels = float(np.median(before)), float(np.median(after))
+    if len(after) - _still_before(after, levels) < LEAST_NIGHTS:
+        return False
     noise = robust_sigma(np.concatenate([before - levels[0], after - levels[1]]))
     least = max(LEAST_SHARE * levels[0], _STANDARD_ERRORS * noise * (1 / len(before) + 1 / len(after)) ** 0.5)
     return levels[0] > 0 and abs(levels[1] - levels[0]) >= least
@@ -136,6 +138,13 @@ def _statistics(distances: Float64) -> Float64:
     return np.where((n >= LEAST_NIGHTS) & (m >= LEAST_NIGHTS), found, -np.inf)
 
 
+def _still_before(after: Float64, levels: tuple[float, float]) -> int:
+    """How many of the first values of the later side are nearer to the level before: of a large change two nights and
+    the one before them differ enough to be split off together."""
+    near = np.abs(after - levels[0]) < np.abs(after - levels[1])
+    return int(np.argmin(near)) if not near.all() else len(near)
+
+
 def _tested(values: Float64) -> tuple[Split, float] | None:
     """The best split and its p, where it is large enough to matter."""
     split = best_split(values)
@@ -157,11 +166,12 @@ def _changes(values: Float64, found: tuple[Split, float], level: float) -> list[
     splits = sorted(_splits(values, 0, found, level))
     ends = [0, *(at for at, _ in splits), len(values)]
     levels = [float(np.median(values[begin:end])) for begin, end in pairwise(ends)]
-    changes = [
-        ChangePoint(at, ends[place], ends[place + 2], levels[place], levels[place + 1], p)
-        for place, (at, p) in enumerate(splits)
-    ]
-    return [one for one in changes if abs(one.share) >= LEAST_SHARE]
+    changes = []
+    for place, (at, p) in enumerate(splits):
+        before, after = levels[place : place + 2]
+        first = at + _still_before(values[at : ends[place + 2]], (before, after))
+        changes.append(ChangePoint(first, ends[place], ends[place + 2], before, after, p))
+    return [one for one in changes if one.at < one.end and abs(one.share) >= LEAST_SHARE]
 
 
 def _splits(values: Float64, offset: int, found: tuple[Split, float], level: float) -> Iterator[tuple[int, float]]:

@@ -8,6 +8,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 from statistics import median
 
+import pyarrow as pa
+
 from traceviz_dag.analyze.nights.change_points import LEAST_SHARE
 from traceviz_dag.analyze.nights.confirmed import Raised, change_told, in_doubt, is_known, new_changes
 from traceviz_dag.analyze.nights.limits import Limit, robust_limit, step_noise_ns, widening_ns
@@ -410,7 +412,9 @@ def write_night(lake: Lake, night: JudgedNight) -> None:
     }
     for one in night.partitions:
         raised = night.changes if one == night.partitions[-1] else ()
-        tables = {NIGHT_CHANGES: _columns(raised), NIGHT_DELTAS: deltas, NIGHTS: values}
+        changes = pa.Table.from_pylist(change_rows(raised), NIGHT_CHANGES.schema)
+        lake.write(NIGHT_CHANGES.name, changes, run=one.run, iteration=one.iteration)
+        tables = {NIGHT_DELTAS: deltas, NIGHTS: values}
         steps = steps_table(lake, night.night, one)
         lake.write(NIGHT_STEPS.name, steps, run=one.run, iteration=one.iteration)
         for table, columns in tables.items():
@@ -439,18 +443,22 @@ def _first(night: NightIterations | None) -> Partition | None:
     return night[0] if night else None
 
 
-def _columns(changes: Sequence[Change]) -> dict[str, object]:
-    return {
-        "metric": [one.raised.metric.value for one in changes],
-        "worse": [one.is_alarm for one in changes],
-        "since_run": [one.since[0].run for one in changes],
-        "since_iteration": [one.since[0].iteration for one in changes],
-        "since_ns": [one.since_ns or None for one in changes],
-        "nights": [one.nights for one in changes],
-        "before_ns": [one.raised.before_ns for one in changes],
-        "after_ns": [one.raised.after_ns for one in changes],
-        "p": [one.raised.p for one in changes],
-        "rebased": [one.rebased for one in changes],
-        "compared": [list(one.compared) for one in changes],
-        "statement": [one.statement for one in changes],
-    }
+def change_rows(changes: Sequence[Change]) -> list[dict[str, object]]:
+    """Changes as rows of table ``night_changes``."""
+    return [
+        {
+            "metric": one.raised.metric.value,
+            "worse": one.is_alarm,
+            "since_run": one.since[0].run,
+            "since_iteration": one.since[0].iteration,
+            "since_ns": one.since_ns or None,
+            "nights": one.nights,
+            "before_ns": one.raised.before_ns,
+            "after_ns": one.raised.after_ns,
+            "p": one.raised.p,
+            "rebased": one.rebased,
+            "compared": list(one.compared),
+            "statement": one.statement,
+        }
+        for one in changes
+    ]
