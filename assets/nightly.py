@@ -21,7 +21,7 @@ from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
-from traceviz_dag.pipeline.nights.baselines import keep_baselines
+from traceviz_dag.pipeline.baselines import keep_baselines
 from traceviz_dag.pipeline.nights.judging import judge_series, moved_baselines, write_night
 from traceviz_dag.pipeline.nights.samples import named_night
 from traceviz_dag.pipeline.nights.series import NIGHT_TABLES, series_of

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from traceviz_dag.lake.lake import Lake
-    from traceviz_dag.pipeline.nights.baselines import Baseline, SetBy
+    from traceviz_dag.pipeline.baselines import Baseline, SetBy
     from traceviz_dag.pipeline.nights.series import Series
 
 baseline_app = typer.Typer(
@@ -36,7 +36,7 @@ def list_(home: HomeOption = DEFAULT_HOME, json: JsonOption = False) -> None:
 
     The gate uses the one that has the name of a series: a run, or a glob of nightly.series.
     """
-    from traceviz_dag.pipeline.nights.baselines import baselines
+    from traceviz_dag.pipeline.baselines import baselines
 
     lake = _lake(home)
     series = {one.name for one in _series(lake)}
@@ -66,7 +66,7 @@ def set_(
 
     With the name of a series, later nights of the series are compared with those from this night on.
     """
-    from traceviz_dag.pipeline.nights.baselines import SetBy
+    from traceviz_dag.pipeline.baselines import SetBy
 
     lake = _lake(home)
     series = next((one for one in _series(lake) if one.name == name), None)
@@ -83,7 +83,7 @@ def accept(night: NightArgument, home: HomeOption = DEFAULT_HOME) -> None:
 
     The nightly gate changes its verdict on this night, and compares later ones with those from it on.
     """
-    from traceviz_dag.pipeline.nights.baselines import SetBy
+    from traceviz_dag.pipeline.baselines import SetBy
 
     lake = _lake(home)
     accepted = _found(lake, night, SetBy.ACCEPTED)
@@ -106,7 +106,7 @@ def remove(
     name: Annotated[str, typer.Argument(help="The name.", show_default=False)], home: HomeOption = DEFAULT_HOME
 ) -> None:
     """Forget a name; what it named stays. The nightly gate goes back to the last night that it rebased itself."""
-    from traceviz_dag.pipeline.nights.baselines import baselines, keep_baselines
+    from traceviz_dag.pipeline.baselines import baselines, keep_baselines
 
     lake = _lake(home)
     known = baselines(lake.home)
@@ -133,7 +133,7 @@ def _series(lake: Lake) -> list[Series]:
 
 
 def _found(lake: Lake, night: str, by: SetBy) -> Baseline:
-    from traceviz_dag.pipeline.nights.baselines import Baseline
+    from traceviz_dag.pipeline.baselines import Baseline
 
     run, _, number = night.rpartition("@")
     partitions = lake.partitions("iterations")
@@ -153,7 +153,7 @@ def _refuse_others(series: Series, named: Baseline, night: str) -> None:
 
 
 def _keep(home: Path, name: str, one: Baseline) -> None:
-    from traceviz_dag.pipeline.nights.baselines import keep_baselines
+    from traceviz_dag.pipeline.baselines import keep_baselines
 
     keep_baselines(home, {name: one})
     typer.echo(f"The baseline {name} is {one.key}.")

@@ -18,8 +18,8 @@ from tests.show.home import fill_home
 from tests.small_run import rank_file
 from traceviz_dag.lake.inputs import register, registered
 from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.pipeline.baselines import SetBy, baselines, keep_baselines
 from traceviz_dag.pipeline.home_settings import FILE_NAME, load_settings
-from traceviz_dag.pipeline.nights.baselines import SetBy, baselines, keep_baselines
 from traceviz_dag.pipeline.nights.judging import JudgedNight, judge_series, moved_baselines, write_night
 from traceviz_dag.pipeline.nights.series import references, series_of, unjudged
 from traceviz_dag.tables import TABLES

@@ -92,7 +92,7 @@ def step_noise_ns(nights: Sequence[Sequence[int]]) -> int | None:
     several = [np.asarray(steps, np.float64) for steps in nights if len(steps) > 1]
     if not several:
         return None
-    # Of an odd number of steps one is the median itself; deviations of n vary by about 1 - 1 / n of the steps' variance.
+    # Of an odd number one is the median itself; deviations of n vary by about 1 - 1 / n of the steps' variance.
     off = [
         np.sort(np.abs(steps - np.median(steps)))[len(steps) % 2 :] / (1 - 1 / len(steps)) ** 0.5 for steps in several
     ]

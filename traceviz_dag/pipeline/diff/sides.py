@@ -11,7 +11,7 @@ from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.catalogue import LAKE_FOLDER
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
-from traceviz_dag.pipeline.nights.baselines import baselines
+from traceviz_dag.pipeline.baselines import baselines
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,9 +30,9 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.stale import hidden_ranks
+from traceviz_dag.pipeline.baselines import Baseline, SetBy, baselines
 from traceviz_dag.pipeline.completeness import ranks_in_words
 from traceviz_dag.pipeline.home_settings import NightlySettings
-from traceviz_dag.pipeline.nights.baselines import Baseline, SetBy, baselines
 from traceviz_dag.pipeline.nights.samples import Night, measures_of, named_night, read_night, steps_table
 from traceviz_dag.pipeline.nights.series import (
     STEPS,

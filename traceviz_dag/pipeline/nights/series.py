@@ -13,8 +13,8 @@ from traceviz_dag.lake.inputs import registered_if_any
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import Partition
+from traceviz_dag.pipeline.baselines import SetBy, baselines
 from traceviz_dag.pipeline.home_settings import NightlySettings, load_settings
-from traceviz_dag.pipeline.nights.baselines import SetBy, baselines
 
 NIGHT_TABLES = ("nights", "night_deltas", "night_steps", "night_changes")
 
