@@ -186,9 +186,18 @@ TABLES = {
         ("findings",),
     ),
     "nights": Reading(
-        "`statement` is the verdict. A rejected iteration is no measure for the next one; to accept one that is "
-        "slower on purpose, name it in the configuration of this asset.",
+        "`statement` is the verdict. A night that is worse is no measure for the next one; to accept one that is "
+        "slower on purpose, use `traceviz baseline accept`, or name it in the configuration of this asset.",
+        ("iterations", "baseline"),
+    ),
+    "night_steps": Reading(
+        "The sample of a night: the lower median of its steps, each of which takes as long as its longest rank.",
         ("iterations",),
+    ),
+    "night_changes": Reading(
+        "A row is a change that lasts, in the night that confirmed it: `statement` says since when, by how much and "
+        "what differs. Where `worse` holds it is an alarm.",
+        ("iterations", "diff"),
     ),
     "night_deltas": Reading(
         "Sort by `delta_ns`: the deltas of an iteration add up to the change of its step.",

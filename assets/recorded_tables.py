@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 import dagster as dg
 
 from assets.lineage.provenance import latest_tags
-from assets.nightly import NIGHT_TABLES
 from assets.partitions import rank_trace_key
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import rank_key
 from traceviz_dag.pipeline.formats.registry import trace_format
+from traceviz_dag.pipeline.nights.series import NIGHT_TABLES
 from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.pipeline.staleness import ITERATION_TABLES, LAST_WRITTEN
 from traceviz_dag.tables import TOPOLOGY_TABLES, derived_tables

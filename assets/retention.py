@@ -10,7 +10,6 @@ import dagster as dg
 
 from assets import groups
 from assets.conventions import DATA_VERSION_TAG, IN_FLIGHT, OWNERS, RANGE_END_TAG, RANGE_START_TAG
-from assets.nightly import references
 from assets.partitions import iteration_partitions, rank_partitions, rank_trace_key
 from assets.raw_traces import memory_snapshots, raw_traces, topology_files
 from assets.recorded_tables import RECORDED, lost_tables, recorded_check
@@ -22,6 +21,7 @@ from traceviz_dag.lake.partition_keys import rank_key
 from traceviz_dag.lake.under_way import is_under_way
 from traceviz_dag.pipeline.home_settings import RetentionSettings
 from traceviz_dag.pipeline.made import CODE_VERSION
+from traceviz_dag.pipeline.nights.series import references
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries
 from traceviz_dag.tables import all_tables
 from traceviz_dag.vocabulary import FIGURE_FORMATS

@@ -12,6 +12,7 @@ from assets.rank_figures import rank_figures
 from assets.report import report
 from sensors.register_traces import register_traces
 from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
+from traceviz_dag.pipeline.nights.series import NIGHT_TABLES
 from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.pipeline.staleness import ITERATION_TABLES
 from traceviz_dag.tables import TOPOLOGY_TABLES
@@ -36,8 +37,8 @@ DRAW_RANKS = dg.define_asset_job(
 )
 JUDGE_NIGHT = dg.define_asset_job(
     "judge_night",
-    dg.AssetSelection.assets("nights", "night_deltas"),
-    description="Compares iterations with the last accepted one of their series.",
+    dg.AssetSelection.assets(*NIGHT_TABLES),
+    description="Judges nights against those before them in their series.",
 )
 PRUNE = dg.define_asset_job(
     "prune_old_iterations",

@@ -8,7 +8,6 @@ import dagster as dg
 import xxhash
 
 from assets.conventions import IN_FLIGHT, ONLY_STALE_TAG, RANGE_END_TAG, RANGE_START_TAG
-from assets.nightly import unjudged
 from assets.partitions import rank_trace_key, register_partitions
 from assets.resources import TracevizHome
 from sensors.busy_storage import once_free
@@ -20,6 +19,7 @@ from traceviz_dag.lake.partition_keys import iteration_key, rank_key
 from traceviz_dag.lake.under_way import analyses
 from traceviz_dag.pipeline.home_settings import HomeSettings
 from traceviz_dag.pipeline.iteration import unread_ranks
+from traceviz_dag.pipeline.nights.series import unjudged
 from traceviz_dag.pipeline.staleness import contiguous, pending_stage, topology_is_current
 from traceviz_dag.vocabulary import StaleCause
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceviz_dag.analyze.nights import Coverage, Measures, Tolerances, common_ranks, judge_nights
+from traceviz_dag.analyze.nights.verdicts import Coverage, Measures, Tolerances, common_ranks, judge_nights
 from traceviz_dag.analyze.step_parts import IDLE, step_parts
 from traceviz_dag.vocabulary import Category, Kind
 

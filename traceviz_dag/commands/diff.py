@@ -12,11 +12,11 @@ import typer
 from traceviz_dag.analyze.wording import numbered, percent
 from traceviz_dag.commands.common.across import place_of_all
 from traceviz_dag.commands.common.failures import end_half_renewed
+from traceviz_dag.commands.common.figure_file import check_figure
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json, print_table, print_wrapped, shortened, shown
-from traceviz_dag.commands.common.overwriting import check_output
 from traceviz_dag.commands.common.partial import end_partial
-from traceviz_dag.errors import NoEvidenceError, UsageError
+from traceviz_dag.errors import NoEvidenceError
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.diff.changes import Bar, Change
@@ -32,7 +32,7 @@ def diff(
         str,
         typer.Argument(
             help="What to compare with: a folder of traces, a trace, an export of Nsight Systems, a home, HOME/RUN, or "
-            "a run of --home; each with @ITERATION for one iteration of it.",
+            "a run of --home, each with @ITERATION for one iteration of it; or a named baseline of --home.",
             show_default=False,
         ),
     ],
@@ -65,7 +65,7 @@ def diff(
     from traceviz_dag.pipeline.diff.sides import side_at
 
     if figure is not None:
-        _check_figure(figure, a, b)
+        check_figure(figure, Path(a), Path(b))
     # Both are looked up before the first is read, which may take minutes.
     named = [side_at(given, home) for given in (a, b)]
     with ExitStack() as opened:
@@ -95,15 +95,6 @@ def _verdict(found: Comparison, least: float) -> Verdict | None:
     from traceviz_dag.analyze.diff.words import verdict
 
     return None if found.step is None else verdict(found.step, found.steps, least / 100)
-
-
-def _check_figure(figure: Path, a: str, b: str) -> None:
-    from traceviz_dag.vocabulary import FIGURE_FORMATS
-
-    if figure.suffix.removeprefix(".") not in FIGURE_FORMATS:
-        formats = ", ".join(f".{name}" for name in FIGURE_FORMATS)
-        raise UsageError(f"--figure {figure}: name a file that ends in {formats}")
-    check_output(figure, Path(a), Path(b), option="--figure", what="what is compared")
 
 
 def _draw(figure: Path, sides: Sequence[Sequence[StoredIteration]], found: Comparison, judged: Verdict) -> None:

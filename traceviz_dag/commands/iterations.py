@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from traceviz_dag.analyze.wording import ranks_of
 from traceviz_dag.commands.common.failures import end_half_renewed, end_stale
+from traceviz_dag.commands.common.figure_file import check_figure
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
-from traceviz_dag.errors import IncompleteError, UsageError
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, print_wrapped
+from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
 from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
     from traceviz_dag.lake.lake import Lake
+    from traceviz_dag.pipeline.nights.trend import Trend
 
 TRENDS_SQL = """
 SELECT run, iteration, ranks, expected_ranks, partial, stale, step_ns,
@@ -36,8 +39,7 @@ FROM (
 )
 ORDER BY run, iteration
 """
-VERDICTS_SQL = "SELECT run, iteration, accepted, moved, statement FROM nights"
-
+_WORSE = 1
 _NAMED = 5
 _BAR = 12
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -46,19 +48,33 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 def iterations(
     run: Annotated[str | None, typer.Option("--run", help="Show only this run.")] = None,
     last: Annotated[int, typer.Option("--last", min=0, help="Show only the last iterations of each run; 0 = all.")] = 0,
+    gate: Annotated[
+        bool,
+        typer.Option("--gate", help="Judge nights that have no verdict, and exit by the last one of each series."),
+    ] = False,
+    figure: Annotated[
+        Path | None, typer.Option("--figure", help="Also draw the series into this .png, .svg or .pdf.")
+    ] = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
     """Show the trend over iterations: step time and its change, computation, exposed communication, nightly verdicts.
 
+    A night's verdict is pass, worse, better or inconclusive; confirmed changes, which last, are below the table.
+
     The step is the longest over the ranks, MFU is of this step, where the job's settings are known; the other times are
     means over the ranks (table iterations). An iteration that was not read completely is marked (partial), and its step
     is compared only with one over the same ranks; (stale) marks measures that are kept although something newer could
     not be computed, and a line says why. The exit code is 2 if an iteration is partial, has no measures or stale
-    tables, or its last analysis was cut off.
+    tables, or its last analysis was cut off. With --gate it is 1 if the last night of a series is worse, 2 if it is
+    inconclusive.
     """
     from traceviz_dag.lake.lake import open_lake
+    from traceviz_dag.pipeline.home_settings import load_settings
+    from traceviz_dag.pipeline.nights.trend import trends
 
+    if figure is not None:
+        check_figure(figure)
     lake = open_lake(home)
     rows = lake.query(TRENDS_SQL, {"run": run}).to_pylist() if lake.partitions("iterations") else []
     if not rows:
@@ -68,18 +84,25 @@ def iterations(
             if known
             else f"no iterations in {home}; run traceviz analyze on traces first"
         )
-    verdicts = {}
-    if lake.partitions("nights"):
-        verdicts = {(row["run"], row["iteration"]): row for row in lake.query(VERDICTS_SQL).to_pylist()}
+    # What is not judged is shown without a verdict, and takes no time.
+    is_judged = gate or figure is not None or bool(lake.partitions("nights"))
+    found = trends(lake, load_settings(lake.home).nightly, run, judge=gate) if is_judged else []
+    verdicts = {
+        (one.run, one.iteration): night for trend in found for night in trend.nights for one in night.partitions
+    }
     for row in rows:
-        verdict = verdicts.get((row["run"], row["iteration"]), {})
-        row |= {name: verdict.get(name) for name in ("accepted", "moved", "statement")}
+        night = verdicts.get((row["run"], row["iteration"]))
+        row |= {name: getattr(night, name, None) for name in ("accepted", "moved", "statement", "verdict", "known")}
+        is_last = night is not None and night.partitions[-1].iteration == row["iteration"]
+        row["changes"] = list(night.changes) if night is not None and is_last else []
     by_run = {name: list(group)[-last:] for name, group in groupby(rows, key=lambda row: row["run"])}
     if json:
         print_json([row for group in by_run.values() for row in group])
     else:
         for name, group in by_run.items():
             _print(name, group)
+    if figure is not None:
+        _draw(figure, found)
     shown = [(row["run"], row["iteration"]) for group in by_run.values() for row in group]
     end_half_renewed(real_path(home), shown)
     end_stale(lake, shown)
@@ -87,6 +110,36 @@ def iterations(
     partial = [f"{row['run']} {row['iteration']}" for group in by_run.values() for row in group if row["partial"]]
     if partial:
         raise IncompleteError(f"partial result for {_named(partial)}; traceviz analyze on their traces says why")
+    if gate:
+        _end_by_verdicts(found)
+
+
+def _end_by_verdicts(found: Sequence[Trend]) -> None:
+    """End the command by the last verdict of each series.
+
+    Raises:
+        Exit: one is worse.
+        NoEvidenceError: one is inconclusive, or there is none.
+    """
+    last = [trend.nights[-1] for trend in found if trend.series.is_steady]
+    if any(night.verdict == "worse" for night in last):
+        raise typer.Exit(_WORSE)
+    undecided = [night for night in last if night.verdict not in ("pass", "better")]
+    if undecided:
+        raise NoEvidenceError(undecided[0].statement or f"{undecided[0].name} is not judged")
+    if not last:
+        raise NoEvidenceError("no series of numbered steps after the warm-up, so nothing is judged")
+
+
+def _draw(figure: Path, found: Sequence[Trend]) -> None:
+    from traceviz_dag.pipeline.nights.trend import draw_trend
+    from traceviz_dag.show.page.rendering import write_figure
+
+    drawn = [trend for trend in found if trend.series.is_steady] or list(found)
+    if len(drawn) != 1:
+        names = ", ".join(trend.series.name for trend in drawn[:_NAMED])
+        raise UsageError(f"--figure draws one series; choose it with --run: {names}")
+    write_figure(draw_trend(drawn[0]), figure.parent, figure.stem, (figure.suffix.removeprefix("."),))
 
 
 def _end_without_measures(
@@ -150,8 +203,8 @@ def _print(run: str, rows: list[dict[str, Any]]) -> None:
         ],
     )
     for row in rows:
-        if row["statement"] is not None and not row["accepted"]:
-            typer.echo(f"  {row['iteration']}: {row['statement']}")
+        if row["statement"] is not None and (not row["accepted"] or row["changes"]):
+            print_wrapped(f"{row['iteration']}: {row['statement']}", 4, "  ")
 
 
 def bar(value: int, longest: int) -> str:
@@ -163,6 +216,4 @@ def bar(value: int, longest: int) -> str:
 def _night(row: dict[str, Any]) -> str | None:
     if row["statement"] is None:
         return None
-    if row["accepted"] is None:
-        return "inconclusive"
-    return "accepted" if row["accepted"] else f"worse: {row['moved'] or 'step'}"
+    return f"worse: {row['moved'] or 'step'}" if row["verdict"] == "worse" else row["verdict"]

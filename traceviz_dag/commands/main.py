@@ -36,7 +36,7 @@ _PANELS = {
         "clocks",
         "topology",
     ),
-    "From night to night": ("iterations", "diff", "gate", "statement"),
+    "From night to night": ("iterations", "diff", "baseline", "gate", "statement"),
     "Look at it": ("timeline", "top", "figures", "serve", "dev", "perfetto"),
     "One file": ("nsys", "memory", "classify"),
     "Tables, and files for other tools": ("sql", "lake", "batch", "aggregate"),
@@ -53,6 +53,7 @@ _ELSEWHERE = {
     "nsys": "nsys.app:nsys_app",
     "memory": "memory.app:memory_app",
     "lake": "lake.app:lake_app",
+    "baseline": "baseline:baseline_app",
 }
 """Commands that are in no module or function of their name."""
 

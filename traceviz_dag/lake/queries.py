@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import floor
@@ -50,16 +50,39 @@ def rank_measures(lake: Lake, run: str, iteration: int) -> list[RankMeasures]:
 
     A device with training steps is measured by them, another one from its first kernel to its last.
     """
+    return _of_ranks(_windows(lake, run, iteration))
+
+
+def step_measures(lake: Lake, run: str, iteration: int) -> list[list[RankMeasures]]:
+    """The measures of each rank in each training step of an iteration, in order; the longest alone, as of
+    :func:`rank_measures`, where not every device of every rank has equally many."""
+    windows = _windows(lake, run, iteration)
+    counts = {len(rows) if rows[0]["window_name"] == "step" else 1 for rows in windows.values()}
+    if len(counts) != 1 or counts == {1}:
+        return [_of_ranks(windows)] if windows else []
+    return [_of_ranks({of: [rows[number]] for of, rows in windows.items()}) for number in range(counts.pop())]
+
+
+def _windows(lake: Lake, run: str, iteration: int) -> dict[tuple[int, str], list[dict[str, Any]]]:
+    """(Rank, device) → its windows that are measured, by start."""
     overlap = lake.rows("overlap", run, iteration, _WINDOW)
     whole = pc.equal(overlap["dimension"].cast(pa.string()), "all")
     of_device: dict[tuple[int, str], list[dict[str, Any]]] = {}
     for row in overlap.filter(whole).to_pylist():
         if row["window_name"] in ("step", "kernels"):
             of_device.setdefault((row["rank"], row["device"]), []).append(row)
+    return {
+        of: sorted(
+            [row for row in rows if row["window_name"] == "step"] or rows, key=lambda row: row["window_start_ns"]
+        )
+        for of, rows in sorted(of_device.items())
+    }
+
+
+def _of_ranks(windows: Mapping[tuple[int, str], list[dict[str, Any]]]) -> list[RankMeasures]:
     of_rank: dict[int, list[list[dict[str, Any]]]] = {}
-    for rank, device in sorted(of_device):
-        rows = of_device[rank, device]
-        of_rank.setdefault(rank, []).append([row for row in rows if row["window_name"] == "step"] or rows)
+    for (rank, _), rows in windows.items():
+        of_rank.setdefault(rank, []).append(rows)
     return [_measures(rank, list(chain(*devices)), devices) for rank, devices in of_rank.items()]
 
 

@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 
-from traceviz_dag.analyze.nights import Tolerances
+from traceviz_dag.analyze.nights.verdicts import Tolerances
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.read.toml_file import parse_toml, read_text, read_toml
 from traceviz_dag.system.whole_files import write_atomically

@@ -36,7 +36,16 @@ from traceviz_dag.tables.causes import (
 )
 from traceviz_dag.tables.derived import DerivedTable, plugin_tables
 from traceviz_dag.tables.findings import FINDINGS
-from traceviz_dag.tables.iterations import ITERATIONS, NIGHT_DELTAS, NIGHTS, RUNS, STALE_TABLES
+from traceviz_dag.tables.iterations import (
+    ITERATIONS,
+    NIGHT_CHANGES,
+    NIGHT_COORDINATES,
+    NIGHT_DELTAS,
+    NIGHT_STEPS,
+    NIGHTS,
+    RUNS,
+    STALE_TABLES,
+)
 from traceviz_dag.tables.memory import (
     MEMORY_BLOCKS,
     MEMORY_EVENTS,
@@ -84,7 +93,10 @@ __all__ = [
     "MESSAGES",
     "MICROBATCHES",
     "NIGHTS",
+    "NIGHT_CHANGES",
+    "NIGHT_COORDINATES",
     "NIGHT_DELTAS",
+    "NIGHT_STEPS",
     "NVTX_RANGES",
     "OVERLAP",
     "PARTITION_COLUMNS",
@@ -125,7 +137,7 @@ TABLES: dict[str, Table] = {
         *(PIPELINES, PERIODS, PERIOD_PERCENTILES),
         *(MESSAGES, PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, EFFICIENCIES, DELAY_COSTS, WHAT_IF),
         FINDINGS,
-        *(NIGHTS, NIGHT_DELTAS),
+        *(NIGHTS, NIGHT_DELTAS, NIGHT_STEPS, NIGHT_CHANGES),
         STALE_TABLES,
     )
 }

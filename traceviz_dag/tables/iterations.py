@@ -6,6 +6,9 @@ import pyarrow as pa
 
 from traceviz_dag.tables.schema import BIGINT, BOOLEAN, BY_ITERATION, DOUBLE, INTEGER, RANKS, TEXT, Column, Table
 
+NIGHT_COORDINATES = ("tp", "cp", "dp", "pp", "ep", "etp", "edp", "stage", "stages")
+"""What places a rank in the job, as far as nights are compared by it."""
+
 RUNS = Table(
     "runs",
     "One run as seen in one iteration: how it was captured, and whether its ranks agree on that.",
@@ -113,7 +116,7 @@ STALE_TABLES = Table(
 
 NIGHTS = Table(
     "nights",
-    "The nightly gate's verdict on one iteration, against the last accepted one of its series.",
+    "The nightly gate's verdict on the night of an iteration, against the nights before it in its series.",
     BY_ITERATION,
     (
         Column("series", TEXT, "What it is compared within: a glob over run ids, or the run's own id."),
@@ -134,6 +137,13 @@ NIGHTS = Table(
         Column("moved_ns", BIGINT, "By how much, ns."),
         Column("statement", TEXT, "The verdict as one sentence."),
         Column("figures_digest", TEXT, "Digest of the judged measures; others are judged again."),
+        Column("verdict", TEXT, "pass, worse, better or inconclusive."),
+        Column("steps", INTEGER, "Steady steps of the night; its measures are their medians."),
+        Column("baseline_run", TEXT, "Run of the night with which the history begins; NULL for the first of a series."),
+        Column("baseline_iteration", BIGINT, "Its first iteration."),
+        Column("history", INTEGER, "Nights that set the limits; NULL where the tolerances judged."),
+        Column("limit_ns", BIGINT, "Step time above which the night is worse, ns; NULL where the tolerances judged."),
+        Column("known", BOOLEAN, "Whether it is worse only by confirmed changes that an earlier night raised."),
     ),
 )
 
@@ -146,5 +156,54 @@ NIGHT_DELTAS = Table(
         Column("reference_ns", BIGINT, "Duration in the reference, ns."),
         Column("duration_ns", BIGINT, "Duration now, ns."),
         Column("delta_ns", BIGINT, "How much longer it is now, ns."),
+    ),
+)
+
+NIGHT_STEPS = Table(
+    "night_steps",
+    "What a judged iteration measures, by training step and rank: later nights are held against it, and read it here.",
+    BY_ITERATION,
+    (
+        Column("step", INTEGER, "The step's place among the iteration's; NULL where they are not told apart."),
+        Column("rank", BIGINT, "Global rank."),
+        Column("step_ns", BIGINT, "Its step window, ns; of steps that are not told apart the longest."),
+        Column(
+            "exposed_ns",
+            DOUBLE,
+            "Its exposed communication, ns, as a mean over its devices and such steps.",
+        ),
+        Column("compute_ns", DOUBLE, "Its union of computation, ns, as a mean in the same way."),
+        *(Column(name, INTEGER, f"Its {name} coordinate; NULL where unknown.") for name in NIGHT_COORDINATES),
+        Column("world", INTEGER, "Ranks of the job; NULL where nothing states them."),
+        Column("mode", TEXT, "What was recorded, in words."),
+        Column("source_digest", TEXT, "Digest of the tables that this was taken from."),
+    ),
+)
+
+NIGHT_CHANGES = Table(
+    "night_changes",
+    "A confirmed change of the level from night to night, in the night that raised it; each is raised once.",
+    BY_ITERATION,
+    (
+        Column("metric", TEXT, "step time or exposed communication."),
+        Column("worse", BOOLEAN, "Whether the new level is the longer one: an alarm."),
+        Column("since_run", TEXT, "Run of the first night of the new level."),
+        Column("since_iteration", BIGINT, "Its first iteration."),
+        Column("since_ns", BIGINT, "When its oldest trace was written, ns since 1970; NULL where unknown."),
+        Column("nights", INTEGER, "Nights of the new level when it was raised."),
+        Column("before_ns", BIGINT, "Median of the nights before it, ns."),
+        Column("after_ns", BIGINT, "Median of the nights since, ns."),
+        Column("p", DOUBLE, "Share of permuted series that differ at least as much."),
+        Column(
+            "rebased",
+            BOOLEAN,
+            "Whether the series has its baseline there since: the step is shorter than at the one before.",
+        ),
+        Column(
+            "compared",
+            pa.list_(pa.string()),
+            "First rows of a night before compared with one since, or why there are none.",
+        ),
+        Column("statement", TEXT, "The change as one sentence."),
     ),
 )

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.catalogue import LAKE_FOLDER
+from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
+from traceviz_dag.pipeline.baselines import baselines
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ def side_at(given: str, home: Path) -> Side:
 
     Args:
         given: a folder of traces, a trace, an export of Nsight Systems or a home; ``HOME/RUN``; or a run of ``home``:
-            each with ``@ITERATION`` for one iteration of it. What is a file or folder counts as such.
+            each with ``@ITERATION`` for one iteration of it; or, if ``home`` has no such run, one of its named
+            baselines. What is a file or folder counts as such.
 
     Raises:
         UsageError: it names no file, folder or home.
@@ -60,6 +63,9 @@ def side_at(given: str, home: Path) -> Side:
         return Side(given, None, path.parent, path.name, number)
     if not _is_home(home):
         raise UsageError(f"{given}: no file or folder, and {home} is no home that could hold a run of that name")
+    named = baselines(home).get(given)
+    if named is not None and not any(one.run == given for one in open_lake(home).partitions("kernels")):
+        return Side(given, None, home, named.run, named.iteration)
     return Side(given, None, home, name, number)
 
 

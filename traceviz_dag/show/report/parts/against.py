@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from traceviz_dag.analyze.diff.findings import by_culprit, gain_changed
-from traceviz_dag.analyze.nights import OTHER_RANKS, Delta, Measures, Tolerances, judge_nights
+from traceviz_dag.analyze.nights.verdicts import OTHER_RANKS, Delta, Measures, Tolerances, judge_nights
 from traceviz_dag.analyze.step_parts import IDLE
 from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.lake.summaries import DIMENSIONS_SQL

@@ -1,12 +1,16 @@
-"""Judges one iteration against the last accepted one of its series, and says which part of the step moved."""
+"""Judges a night against those before it, and says which part of the step moved."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from statistics import median
 
 import msgspec
+
+from traceviz_dag.analyze.nights.limits import Limit
+from traceviz_dag.analyze.wording import counted
 
 OTHER_RANKS = "other_ranks"
 """The part of a step by which the longest window of all ranks is longer than that of the compared rank."""
@@ -18,8 +22,24 @@ anew."""
 _SHORTEST_HISTORY = 3
 
 
+class Metric(StrEnum):
+    """What is compared from night to night."""
+
+    STEP = "step time"
+    EXPOSED = "exposed communication"
+
+
+class Outcome(StrEnum):
+    """How a night ended."""
+
+    PASS = "pass"
+    WORSE = "worse"
+    BETTER = "better"
+    INCONCLUSIVE = "inconclusive"
+
+
 class Tolerances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How much worse than the last accepted iteration a measure may be.
+    """How much worse than the last accepted night a measure may be, where too few nights set limits of their own.
 
     Attributes:
         step: of the step time, as a share of the accepted one.
@@ -110,11 +130,11 @@ def common_ranks(night: Coverage, reference: Coverage) -> Common:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What of an iteration is compared.
+    """What of a night is compared.
 
     Attributes:
         name: what messages call it.
-        step_ns, exposed_ns: as in the table ``iterations``, over the ranks that are compared.
+        step_ns, exposed_ns: medians of its steps, each as in the table ``iterations`` over the ranks that are compared.
         parts: part → ns; they add up to ``step_ns``.
         scores: named pair → its OverlapScore.
     """
@@ -145,17 +165,21 @@ class NightVerdict:
     """How a night ended.
 
     Attributes:
-        accepted: nothing is worse than the tolerances allow; the next night is compared with this one. None where the
-            night cannot be compared: it is no reference, and nobody says that it is worse.
+        accepted: nothing is worse than allowed. None where the night cannot be compared: it is no reference, and nobody
+            says that it is worse.
         worse: names of the measures that are worse.
         deltas: by part, the largest change in the sense of the step's own first.
         statement: the verdict as one sentence.
+        outcome: the verdict in a word.
+        known: whether it is worse only by what an earlier night raised already.
     """
 
     accepted: bool | None
     worse: tuple[str, ...]
     deltas: tuple[Delta, ...]
     statement: str
+    outcome: Outcome = Outcome.PASS
+    known: bool = False
 
     @property
     def moved(self) -> Delta | None:
@@ -164,14 +188,21 @@ class NightVerdict:
 
 
 def judge_nights(
-    night: Measures, reference: Measures | None, accepted_steps_ns: Sequence[int], tolerances: Tolerances
+    night: Measures,
+    reference: Measures | None,
+    accepted_steps_ns: Sequence[int],
+    tolerances: Tolerances,
+    limits: Mapping[Metric, Limit] | None = None,
+    widened: Mapping[Metric, int] | None = None,
 ) -> NightVerdict:
-    """Compare a night with the last accepted one.
+    """Compare a night with those before it: by the limits that they set, else with the last accepted one.
 
     Args:
-        reference: the last accepted iteration of the series, its parts taken on the same rank; None for the first.
-        accepted_steps_ns: step times of the last accepted iterations. Their median guards, from three on, against a
+        reference: the last accepted night of the series, its parts taken on the same rank; None for the first.
+        accepted_steps_ns: step times of the last accepted nights. Their median guards, from three on, against a
             step that grows a little every night, each time within the tolerance.
+        limits: of step time and exposed communication; None where too few nights set them: the tolerances judge then.
+        widened: ns by which tonight's few steps widen the tolerances; limits include that.
 
     Raises:
         ValueError: parts do not add up to a step.
@@ -181,22 +212,56 @@ def judge_nights(
             raise ValueError(f"the parts of {one.name} add up to {sum(one.parts.values())} ns, not to {one.step_ns}")
     if reference is None:
         return NightVerdict(True, (), (), f"{night.name}: step {_milliseconds(night.step_ns)}; the first of its series")
-    worse = []
-    if _is_worse(night.step_ns, reference.step_ns, tolerances.step, tolerances.floor_ns):
-        worse.append("step time")
-    elif len(accepted_steps_ns) >= _SHORTEST_HISTORY:
-        usual = int(median(accepted_steps_ns))
-        if _is_worse(night.step_ns, usual, tolerances.step, tolerances.floor_ns):
-            worse.append(f"step time against the median of {len(accepted_steps_ns)} accepted")
-    if _is_worse(night.exposed_ns, reference.exposed_ns, tolerances.exposed, tolerances.floor_ns):
-        worse.append("exposed communication")
+    values = {Metric.STEP: night.step_ns, Metric.EXPOSED: night.exposed_ns}
+    if limits:
+        worse = [metric.value for metric, limit in limits.items() if values[metric] > limit.high_ns]
+        better = night.step_ns < limits[Metric.STEP].low_ns
+    else:
+        worse = _beyond_tolerances(night, reference, accepted_steps_ns, tolerances, widened or {})
+        better = _is_worse(reference.step_ns, night.step_ns, tolerances.step, tolerances.floor_ns)
     worse += [
         f"OverlapScore of {pair}"
         for pair, score in sorted(night.scores.items())
         if pair in reference.scores and reference.scores[pair] - score > tolerances.overlap_score
     ]
     deltas = _deltas(night, reference)
-    return NightVerdict(not worse, tuple(worse), deltas, _statement(night, reference, worse, deltas))
+    outcome = Outcome.WORSE if worse else Outcome.BETTER if better else Outcome.PASS
+    told = f"{outcome}: {', '.join(worse)}" if worse else outcome.value
+    statement = f"{_change_told(night, reference, deltas)}; {told}{_by_what(limits, widened or {})}"
+    return NightVerdict(not worse, tuple(worse), deltas, statement, outcome)
+
+
+def _beyond_tolerances(
+    night: Measures,
+    reference: Measures,
+    accepted_steps_ns: Sequence[int],
+    tolerances: Tolerances,
+    widened: Mapping[Metric, int],
+) -> list[str]:
+    worse, floor_ns = [], tolerances.floor_ns
+    of_step = widened.get(Metric.STEP, 0)
+    if _is_worse(night.step_ns - of_step, reference.step_ns, tolerances.step, floor_ns):
+        worse.append(Metric.STEP.value)
+    elif len(accepted_steps_ns) >= _SHORTEST_HISTORY:
+        usual = int(median(accepted_steps_ns))
+        if _is_worse(night.step_ns - of_step, usual, tolerances.step, floor_ns):
+            worse.append(f"{Metric.STEP} against the median of {len(accepted_steps_ns)} accepted")
+    of_exposed = night.exposed_ns - widened.get(Metric.EXPOSED, 0)
+    if _is_worse(of_exposed, reference.exposed_ns, tolerances.exposed, floor_ns):
+        worse.append(Metric.EXPOSED.value)
+    return worse
+
+
+def _by_what(limits: Mapping[Metric, Limit] | None, widened: Mapping[Metric, int]) -> str:
+    """What set the limit of the step, and what its few steps add to it."""
+    if not limits:
+        wider_ns = widened.get(Metric.STEP, 0)
+        return f" (its few steps widen the tolerance by {_milliseconds(wider_ns)})" if wider_ns else ""
+    limit = limits[Metric.STEP]
+    share = 100 * limit.spread_ns / limit.median_ns if limit.median_ns else 0.0
+    added = f", {_milliseconds(limit.widened_ns)} of it as it has few steps" if limit.widened_ns else ""
+    nights = counted(limit.nights, "night", "nights")
+    return f" (limit {_milliseconds(limit.median_ns)} ± {share:.1f} % from {nights}{added})"
 
 
 def begins_anew(night: Measures, ranks: int, reference: str, covered: int) -> NightVerdict:
@@ -207,13 +272,15 @@ def begins_anew(night: Measures, ranks: int, reference: str, covered: int) -> Ni
         ranks, covered: how many ranks the night and the last accepted one cover.
     """
     told = f"{night.name}: step {_milliseconds(night.step_ns)}; the first of its series with {ranks} ranks"
-    return NightVerdict(True, (NOT_COMPARED,), (), f"{told}: {reference} covers {covered} of them")
+    statement = f"{told}: {reference} covers {covered} of them"
+    return NightVerdict(True, (NOT_COMPARED,), (), statement)
 
 
 def inconclusive(night: Measures, reference: str, refusal: str) -> NightVerdict:
     """The verdict on a night that cannot be compared with the last accepted one, with the reason."""
     told = f"{night.name}: step {_milliseconds(night.step_ns)}; inconclusive against {reference}: {refusal}"
-    return NightVerdict(None, (), (), f"{told}; accept it by hand to compare later nights with it")
+    statement = f"{told}; accept it by hand to compare later nights with it"
+    return NightVerdict(None, (), (), statement, Outcome.INCONCLUSIVE)
 
 
 def _is_worse(now: int, before: int, share: float, floor_ns: int) -> bool:
@@ -227,14 +294,12 @@ def _deltas(night: Measures, reference: Measures) -> tuple[Delta, ...]:
     return tuple(sorted(deltas, key=lambda delta: (-sense * delta.delta_ns, delta.part)))
 
 
-def _statement(night: Measures, reference: Measures, worse: Sequence[str], deltas: Sequence[Delta]) -> str:
+def _change_told(night: Measures, reference: Measures, deltas: Sequence[Delta]) -> str:
     change = night.step_ns - reference.step_ns
     share = f" ({100 * change / reference.step_ns:+.1f} %)" if reference.step_ns else ""
     moved = f"; {deltas[0].part} moved most, {_signed(deltas[0].delta_ns)}" if deltas else ""
-    verdict = f"worse: {', '.join(worse)}" if worse else "accepted"
     return (
-        f"{night.name}: step {_milliseconds(night.step_ns)}, {_signed(change)}{share} against {reference.name}"
-        f"{moved}; {verdict}"
+        f"{night.name}: step {_milliseconds(night.step_ns)}, {_signed(change)}{share} against {reference.name}{moved}"
     )
 
 

@@ -1,0 +1,159 @@
+"""``traceviz baseline``: names for runs and iterations that others are compared with, kept in the home."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import print_json, print_table
+from traceviz_dag.errors import UsageError
+from traceviz_dag.system.paths import real_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from traceviz_dag.lake.lake import Lake
+    from traceviz_dag.pipeline.baselines import Baseline, SetBy
+    from traceviz_dag.pipeline.nights.series import Series
+
+baseline_app = typer.Typer(
+    name="baseline",
+    help="Name runs and iterations to compare with: traceviz diff NAME B, and the nightly gate.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+)
+
+NightArgument = Annotated[
+    str, typer.Argument(metavar="RUN[@ITERATION]", help="A run of the home, or an iteration of it.", show_default=False)
+]
+
+
+@baseline_app.command("list")
+def list_(home: HomeOption = DEFAULT_HOME, json: JsonOption = False) -> None:
+    """List the baselines of a home: the name, the run or iteration, who set it, and whether the nightly gate uses it.
+
+    The gate uses the one that has the name of a series: a run, or a glob of nightly.series.
+    """
+    from traceviz_dag.pipeline.baselines import baselines
+
+    lake = _lake(home)
+    series = {one.name for one in _series(lake)}
+    rows = [
+        {"name": name, "run": one.run, "iteration": one.iteration, "by": one.by.value, "gate": name in series}
+        for name, one in baselines(lake.home).items()
+    ]
+    if json:
+        print_json(rows)
+    elif rows:
+        print_table(
+            "Baselines",
+            ["name", "run", "iteration", "set by", "nightly gate"],
+            [[row["name"], row["run"], row["iteration"], row["by"], "yes" if row["gate"] else None] for row in rows],
+        )
+    else:
+        typer.echo("No baselines; traceviz baseline set NAME RUN sets one.")
+
+
+@baseline_app.command("set")
+def set_(
+    name: Annotated[str, typer.Argument(help="Its name; that of a series for the nightly gate.", show_default=False)],
+    night: NightArgument,
+    home: HomeOption = DEFAULT_HOME,
+) -> None:
+    """Give a run or an iteration a name, or move the name to it.
+
+    With the name of a series, later nights of the series are compared with those from this night on.
+    """
+    from traceviz_dag.pipeline.baselines import SetBy
+
+    lake = _lake(home)
+    series = next((one for one in _series(lake) if one.name == name), None)
+    if series is not None:
+        _refuse_others(series, _found(lake, night, SetBy.NAMED), night)
+    elif any(part.run == name for part in lake.partitions("iterations")):
+        raise UsageError(f"{name} is a run of this home, and no series: choose another name")
+    _keep(lake.home, name, _found(lake, night, SetBy.NAMED))
+
+
+@baseline_app.command("accept")
+def accept(night: NightArgument, home: HomeOption = DEFAULT_HOME) -> None:
+    """Accept a night that is worse on purpose: it becomes the baseline of its series.
+
+    The nightly gate changes its verdict on this night, and compares later ones with those from it on.
+    """
+    from traceviz_dag.pipeline.baselines import SetBy
+
+    lake = _lake(home)
+    accepted = _found(lake, night, SetBy.ACCEPTED)
+    found = [
+        (series, each)
+        for series in _series(lake)
+        for each in series.nights
+        if any(accepted.holds(part.run, part.iteration) for part in each)
+    ]
+    if not found:
+        raise UsageError(f"{night}: the nightly gate has no numbered steps of it after the warm-up")
+    series, last = found[-1]
+    if len(found) > 1:
+        raise UsageError(f"{night} has {len(found)} nights; name one, as {night}@{last[0].iteration}")
+    _keep(lake.home, series.name, accepted)
+
+
+@baseline_app.command("remove")
+def remove(
+    name: Annotated[str, typer.Argument(help="The name.", show_default=False)], home: HomeOption = DEFAULT_HOME
+) -> None:
+    """Forget a name; what it named stays. The nightly gate goes back to the last night that it rebased itself."""
+    from traceviz_dag.pipeline.baselines import baselines, keep_baselines
+
+    lake = _lake(home)
+    known = baselines(lake.home)
+    if name not in known:
+        raise UsageError(f"no baseline {name!r} in {home}; there are {', '.join(known) or 'none'}")
+    keep_baselines(lake.home, {name: None})
+    typer.echo(f"{name} is no baseline any more.")
+
+
+def _lake(home: Path) -> Lake:
+    from traceviz_dag.lake.lake import open_lake
+
+    lake = open_lake(real_path(home))
+    if not lake.partitions("iterations"):
+        raise UsageError(f"no iterations in {home}; run traceviz analyze on traces first")
+    return lake
+
+
+def _series(lake: Lake) -> list[Series]:
+    from traceviz_dag.pipeline.home_settings import load_settings
+    from traceviz_dag.pipeline.nights.series import series_of
+
+    return [one for one in series_of(lake, load_settings(lake.home).nightly) if one.is_steady]
+
+
+def _found(lake: Lake, night: str, by: SetBy) -> Baseline:
+    from traceviz_dag.pipeline.baselines import Baseline
+
+    run, _, number = night.rpartition("@")
+    partitions = lake.partitions("iterations")
+    runs = sorted({one.run for one in partitions})
+    if night in runs:
+        return Baseline(night, None, by)
+    if run in runs and number.isascii() and number.isdigit():
+        if any(one.run == run and one.iteration == int(number) for one in partitions):
+            return Baseline(run, int(number), by)
+        raise UsageError(f"{night}: no such iteration with measures")
+    raise UsageError(f"{night}: no such run in the home; there are {', '.join(runs[:5])}")
+
+
+def _refuse_others(series: Series, named: Baseline, night: str) -> None:
+    if not any(named.holds(part.run, part.iteration) for each in series.nights for part in each):
+        raise UsageError(f"{night} is no night of the series {series.name}")
+
+
+def _keep(home: Path, name: str, one: Baseline) -> None:
+    from traceviz_dag.pipeline.baselines import keep_baselines
+
+    keep_baselines(home, {name: one})
+    typer.echo(f"The baseline {name} is {one.key}.")

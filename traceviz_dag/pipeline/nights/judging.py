@@ -1,0 +1,464 @@
+"""The verdicts on a series' nights, in their order: each decides what the next one is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property
+from statistics import median
+
+import pyarrow as pa
+
+from traceviz_dag.analyze.nights.change_points import LEAST_SHARE
+from traceviz_dag.analyze.nights.confirmed import Raised, change_told, in_doubt, is_known, new_changes
+from traceviz_dag.analyze.nights.limits import Limit, robust_limit, step_noise_ns, widening_ns
+from traceviz_dag.analyze.nights.verdicts import (
+    NOT_COMPARED,
+    Common,
+    Measures,
+    Metric,
+    NightVerdict,
+    Outcome,
+    begins_anew,
+    common_ranks,
+    inconclusive,
+    judge_nights,
+)
+from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.partition_keys import iteration_key
+from traceviz_dag.lake.partitions import Partition
+from traceviz_dag.lake.stale import hidden_ranks
+from traceviz_dag.pipeline.baselines import Baseline, SetBy, baselines
+from traceviz_dag.pipeline.completeness import ranks_in_words
+from traceviz_dag.pipeline.home_settings import NightlySettings
+from traceviz_dag.pipeline.nights.samples import Night, measures_of, named_night, read_night, steps_table
+from traceviz_dag.pipeline.nights.series import (
+    STEPS,
+    WARM_UP,
+    NightIterations,
+    Series,
+    figures_digest,
+    is_accepted,
+    judged,
+    needs_verdict,
+    raised_by,
+)
+from traceviz_dag.tables import NIGHT_CHANGES, NIGHT_DELTAS, NIGHT_STEPS, NIGHTS, TRACES
+
+MOST_NIGHTS = 120
+"""Nights that are looked at, the last: comparing many more takes seconds a night."""
+
+_ROWS = 3
+"""First rows of the comparison that a change names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A confirmed change that a night raised.
+
+    Attributes:
+        since: the first night of the new level. since_ns: when its oldest trace was written; 0 where unknown.
+        nights: how many have the new level. rebased: whether the series' baseline is there since.
+        compared: first rows of the comparison, in words.
+    """
+
+    raised: Raised
+    since: NightIterations
+    since_ns: int
+    nights: int
+    rebased: bool
+    compared: Sequence[str]
+    statement: str
+
+    @property
+    def is_alarm(self) -> bool:
+        """Whether the new level is the longer one."""
+        return self.raised.is_worse
+
+
+@dataclass(frozen=True)
+class JudgedNight:
+    """A verdict, and what it rests on.
+
+    Attributes:
+        rank: whose step is taken apart. before: of the reference, where tonight is compared.
+        baseline: the night with which the history begins; None for the first of a series.
+        by_hand: whether somebody accepted it although it is worse, or cannot be compared.
+    """
+
+    series: Series
+    night: Night
+    verdict: NightVerdict
+    measures: Measures
+    rank: int
+    reference: NightIterations | None = None
+    before: Measures | None = None
+    baseline: NightIterations | None = None
+    limit: Limit | None = None
+    changes: Sequence[Change] = ()
+    by_hand: bool = False
+
+    @property
+    def partitions(self) -> NightIterations:
+        """Its iterations, in order."""
+        return self.night.partitions
+
+    @property
+    def fails(self) -> bool:
+        """Whether it is worse by something that was not raised before."""
+        return self.verdict.accepted is False and not self.verdict.known
+
+    @property
+    def statements(self) -> list[str]:
+        """The verdict, and the changes that it raises."""
+        return [self.verdict.statement, *(change.statement for change in self.changes)]
+
+
+@dataclass
+class _Past:
+    """A night of the stretch since the baseline; it is read when something is held against it."""
+
+    lake: Lake
+    place: int
+    partitions: NightIterations
+    accepted: bool | None
+    better: bool = False
+
+    @cached_property
+    def night(self) -> Night | None:
+        return read_night(self.lake, self.partitions)
+
+
+@dataclass
+class _Stretch:
+    """The nights since the baseline, and the changes that were raised in them."""
+
+    nights: list[_Past] = field(default_factory=list)
+    raised: list[Raised] = field(default_factory=list)
+
+    def begin(self, place: int) -> None:
+        """Begin with the night of that place."""
+        self.nights = [one for one in self.nights if one.place >= place]
+        self.raised.clear()
+
+
+def judge_series(
+    lake: Lake,
+    series: Series,
+    settings: NightlySettings,
+    wanted: Collection[str] | None = None,
+    accept: Sequence[str] = (),
+) -> list[JudgedNight]:
+    """Judge the nights of a series that need a verdict; nothing is written.
+
+    Args:
+        wanted: keys of iterations; only their nights are judged. None has all.
+        accept: keys of iterations, or runs, that somebody accepts whatever they are.
+    """
+    known = judged(lake)
+    accepted_now = [*accept, *(one.key for one in [_baseline(lake, series)] if one and one.by is SetBy.ACCEPTED)]
+    open_nights = {
+        place
+        for place, night in enumerate(series.nights)
+        if (wanted is None or any(iteration_key(one.run, one.iteration) in wanted for one in night))
+        and needs_verdict(lake, night, known, accepted_now)
+    }
+    if not open_nights:
+        return []
+    return list(_judged_in_order(lake, series, settings, open_nights, accepted_now))
+
+
+def _judged_in_order(
+    lake: Lake, series: Series, settings: NightlySettings, open_nights: Collection[int], accept: Sequence[str]
+) -> Iterator[JudgedNight]:
+    known, baseline = judged(lake), _baseline(lake, series)
+    raised_before = raised_by(lake, {one: place for place, night in enumerate(series.nights) for one in night})
+    set_at = _place_of(series, baseline)
+    stretch = _Stretch()
+    for place, partitions in enumerate(series.nights[: max(open_nights) + 1]):
+        one = _Past(lake, place, partitions, None)
+        changes: Sequence[tuple[Raised, bool]]
+        if place in open_nights and one.night is not None:
+            found = _judge(lake, series, place, one.night, stretch, settings, by_hand=is_accepted(partitions, accept))
+            yield found
+            verdict = found.verdict
+            one.accepted, one.better = verdict.accepted, verdict.outcome is Outcome.BETTER
+            is_first = bool(verdict.accepted and verdict.worse)
+            changes = [(change.raised, change.rebased) for change in found.changes]
+        elif partitions[0] in known:
+            row = known[partitions[0]]
+            # A baseline that somebody set comes before what was accepted earlier.
+            one.accepted, is_first = row.accepted, row.begins_anew and set_at is None
+            changes = raised_before.get(place, ())
+        else:
+            continue
+        stretch.nights.append(one)
+        stretch.raised += [raised for raised, _ in changes]
+        if is_first or place == set_at:
+            stretch.begin(place)
+        elif moved := [raised.at for raised, rebased in changes if rebased]:
+            stretch.begin(max(moved))
+
+
+def _baseline(lake: Lake, series: Series) -> Baseline | None:
+    return baselines(lake.home).get(series.name) if series.is_steady else None
+
+
+def _place_of(series: Series, baseline: Baseline | None) -> int | None:
+    """The night of a baseline; None where it is not of the series."""
+    places = (
+        place
+        for place, night in enumerate(series.nights)
+        if baseline is not None and any(baseline.holds(one.run, one.iteration) for one in night)
+    )
+    return next(places, None)
+
+
+def _judge(
+    lake: Lake,
+    series: Series,
+    place: int,
+    night: Night,
+    stretch: _Stretch,
+    settings: NightlySettings,
+    *,
+    by_hand: bool,
+) -> JudgedNight:
+    before_it = stretch.nights[-MOST_NIGHTS:]
+    doubtful = in_doubt(stretch.raised, place)
+    every = [one for one in before_it if one.accepted]
+    accepted = [one for one in every if one.place not in doubtful] or every
+    last = next((one for one in reversed(accepted) if not one.better), accepted[-1] if accepted else None)
+    lost = _lost(lake, last) if last else ""
+    reference = last.night if last and not lost else None
+    common = common_ranks(night.coverage, reference.coverage) if reference else Common(tuple(sorted(night.ranks)))
+    ranks = tuple(sorted(night.ranks)) if common.refusal else common.ranks
+    # Of equals the lowest.
+    step = night.median_step(ranks)
+    rank = min(ranks, key=lambda one: (-step.ranks[one]["compute_ns"], one))
+    measures = measures_of(lake, night, ranks, rank)
+    begin = stretch.nights[0].partitions if stretch.nights else None
+    verdict = inconclusive(measures, "", "")
+    found = JudgedNight(series, night, verdict, measures, rank, baseline=begin)
+    if last is not None and lost:
+        verdict = inconclusive(measures, named_night(last.partitions), lost)
+    elif reference is not None and common.outgrown:
+        verdict = begins_anew(measures, len(ranks), reference.name, len(reference.ranks))
+    elif reference is not None and common.refusal:
+        verdict = inconclusive(measures, reference.name, common.refusal)
+    else:
+        found = _compared(lake, found, place, night, reference, ranks, before_it, accepted, stretch.raised, settings)
+        verdict = found.verdict
+    if by_hand and not verdict.accepted:
+        statement = verdict.statement.rpartition("; ")[0] + "; accepted by hand"
+        verdict = NightVerdict(True, verdict.worse or (NOT_COMPARED,), verdict.deltas, statement)
+        found = replace(found, changes=(), by_hand=True)
+    if series.kind not in (STEPS, WARM_UP):
+        told = f"{verdict.statement}; nothing numbers its steps, so it is compared with its like alone: {series.kind}"
+        verdict = replace(verdict, statement=told)
+    return replace(found, verdict=verdict)
+
+
+def _lost(lake: Lake, last: _Past) -> str:
+    """Why nothing is held against the last accepted night: some of its ranks are not counted any more."""
+    stale = sorted(
+        {rank for one in last.partitions for rank in hidden_ranks(TRACES, lake.stale(one.run, one.iteration))}
+    )
+    return f"its tables of {ranks_in_words(stale)} are stale" if stale else ""
+
+
+def _compared(
+    lake: Lake,
+    found: JudgedNight,
+    place: int,
+    night: Night,
+    reference: Night | None,
+    ranks: Sequence[int],
+    before_it: Sequence[_Past],
+    accepted: Sequence[_Past],
+    raised: Sequence[Raised],
+    settings: NightlySettings,
+) -> JudgedNight:
+    """The verdict on a night that can be compared with its reference, over the ranks that both have."""
+    alike = [one for one in before_it if one.night is not None and _is_alike(night, one.night, ranks)]
+    values = {metric: [_median(one.night, metric, ranks) for one in alike] for metric in Metric}
+    tonight = {Metric.STEP: found.measures.step_ns, Metric.EXPOSED: found.measures.exposed_ns}
+    trusted = [number for number, one in enumerate(alike) if one in accepted]
+    several = [night, *(one.night for one in alike if one.night is not None)]
+    limits, widened = {}, {}
+    for metric in Metric:
+        noise = step_noise_ns([one.values(metric, ranks) for one in several])
+        widened[metric] = widening_ns(len(night.steps), noise)
+        history = [values[metric][number] for number in trusted]
+        limit = robust_limit(history, settings.tolerances.floor_ns, len(night.steps), noise)
+        if limit is not None:
+            limits[metric] = limit
+    before = measures_of(lake, reference, ranks, found.rank) if reference else None
+    last = [values[Metric.STEP][number] for number in trusted][-settings.history :] if settings.history else []
+    verdict = judge_nights(found.measures, before, last, settings.tolerances, limits or None, widened)
+    step_limit = limits.get(Metric.STEP)
+    if verdict.worse and step_limit is not None and is_known(verdict.worse, tonight, raised, step_limit.spread_ns):
+        since = _since_told(found.series, raised[-1].at)
+        verdict = replace(verdict, known=True, statement=f"{verdict.statement}, as since {since}")
+    places = [*(one.place for one in alike), place]
+    series_values = {metric: [*values[metric], tonight[metric]] for metric in Metric}
+    changes = []
+    for one in new_changes(series_values, places, raised, settings.tolerances.floor_ns):
+        history = [values[one.metric][number] for number in trusted if places[number] < one.at]
+        is_shorter = one.metric is Metric.STEP and not one.is_worse
+        rebased = is_shorter and bool(history) and one.after_ns < (1 - LEAST_SHARE) * median(history)
+        changes.append(_change(lake, found.series, one, places, series_values[Metric.STEP], rebased=rebased))
+    alarms = [change for change in changes if change.is_alarm]
+    if alarms:
+        named = tuple(f"{change.raised.metric}: confirmed change" for change in alarms)
+        worse = (*verdict.worse, *named)
+        verdict = replace(verdict, accepted=False, worse=worse, outcome=Outcome.WORSE, known=False)
+    at = reference.partitions if reference else None
+    return replace(found, verdict=verdict, reference=at, before=before, limit=step_limit, changes=changes)
+
+
+def _is_alike(night: Night, other: Night, ranks: Sequence[int]) -> bool:
+    return other.ranks >= set(ranks) and not common_ranks(night.coverage, other.coverage).refusal
+
+
+def _median(night: Night | None, metric: Metric, ranks: Sequence[int]) -> int:
+    assert night is not None
+    values = sorted(night.values(metric, ranks))
+    return values[(len(values) - 1) // 2]
+
+
+def _since_told(series: Series, place: int) -> str:
+    """A night and its date, where it is known."""
+    began_ns, name = series.began_ns[place], named_night(series.nights[place])
+    return f"{name} ({datetime.fromtimestamp(began_ns / 1e9, UTC).date()})" if began_ns else name
+
+
+def _change(
+    lake: Lake, series: Series, one: Raised, places: Sequence[int], steps_ns: Sequence[int], *, rebased: bool
+) -> Change:
+    since = [number for number, place in enumerate(places) if place >= one.at]
+    earlier = [number for number, place in enumerate(places) if place < one.at][-len(since) :]
+    sides = [
+        series.nights[places[sorted(some, key=lambda number: steps_ns[number])[(len(some) - 1) // 2]]]
+        for some in (earlier, since)
+    ]
+    rows = _first_rows(lake, *sides)
+    told = change_told(one, _since_told(series, one.at), len(since), rows)
+    if rebased:
+        told += "; later nights are held against these"
+    return Change(one, series.nights[one.at], series.began_ns[one.at], len(since), rebased, rows, told)
+
+
+def _first_rows(lake: Lake, before: NightIterations, after: NightIterations) -> list[str]:
+    """What changed most from one night to another, as ``traceviz diff`` has it, or why that is not known."""
+    # Imported here because few nights raise a change, and the comparison brings half of the engine.
+    from traceviz_dag.analyze.diff.words import named_class, named_part, signed
+    from traceviz_dag.pipeline.across_ranks import StoredIteration
+    from traceviz_dag.pipeline.diff.comparison import compare
+
+    sides = [[StoredIteration(lake, one.run, one.iteration) for one in night] for night in (before, after)]
+    named = f"{named_night(before)} to {named_night(after)}"
+    try:
+        found = compare(*sides)
+    except NoEvidenceError as error:
+        return [f"{named} is not compared: {error}"]
+    if found.refused:
+        return [f"{named} is not compared: {next(one.sentence for one in found.differences if one.refused)}"]
+    if found.no_path:
+        return [f"{named} is not compared: {found.no_path}"]
+    replay = sorted((row for row in found.replay if row.change_ns), key=lambda row: (-abs(row.change_ns), row.order))
+    rows = [f"{named_class(row.work)} {signed(row.change_ns)}" for row in replay[:_ROWS]]
+    rows = rows or [
+        f"{named_part(*row.key[1:])} {signed(row.change_ns)}" for row in found.parts[:_ROWS] if row.change_ns
+    ]
+    return [f"{named}, {'by replay' if replay else 'by path'}: {', '.join(rows)}"] if rows else []
+
+
+def write_night(lake: Lake, night: JudgedNight) -> None:
+    """Write the rows of a judged night: the verdict and its parts for each of its iterations, changes for the last."""
+    verdict, before, limit = night.verdict, night.before, night.limit
+    reference, baseline = _first(night.reference), _first(night.baseline)
+    row: dict[str, object] = {
+        "series": night.series.name,
+        "accepted": verdict.accepted,
+        "worse": list(verdict.worse),
+        "reference_run": reference.run if reference else None,
+        "reference_iteration": reference.iteration if reference else None,
+        "compared_rank": night.rank,
+        "step_ns": night.measures.step_ns,
+        "reference_step_ns": before.step_ns if before else None,
+        "exposed_ns": night.measures.exposed_ns,
+        "reference_exposed_ns": before.exposed_ns if before else None,
+        "moved": verdict.moved.part if verdict.moved else None,
+        "moved_ns": verdict.moved.delta_ns if verdict.moved else None,
+        "statement": "; ".join(night.statements),
+        "figures_digest": figures_digest(lake, night.partitions),
+        "verdict": verdict.outcome.value,
+        "steps": len(night.night.steps),
+        "baseline_run": baseline.run if baseline else None,
+        "baseline_iteration": baseline.iteration if baseline else None,
+        "history": limit.nights if limit else None,
+        "limit_ns": limit.high_ns if limit else None,
+        "known": verdict.known,
+    }
+    values: dict[str, object] = {name: [value] for name, value in row.items()}
+    deltas: dict[str, object] = {
+        "part": [delta.part for delta in verdict.deltas],
+        "reference_ns": [delta.reference_ns for delta in verdict.deltas],
+        "duration_ns": [delta.duration_ns for delta in verdict.deltas],
+        "delta_ns": [delta.delta_ns for delta in verdict.deltas],
+    }
+    for one in night.partitions:
+        raised = night.changes if one == night.partitions[-1] else ()
+        changes = pa.Table.from_pylist(change_rows(raised), NIGHT_CHANGES.schema)
+        lake.write(NIGHT_CHANGES.name, changes, run=one.run, iteration=one.iteration)
+        tables = {NIGHT_DELTAS: deltas, NIGHTS: values}
+        steps = steps_table(lake, night.night, one)
+        lake.write(NIGHT_STEPS.name, steps, run=one.run, iteration=one.iteration)
+        for table, columns in tables.items():
+            lake.write(table.name, table.from_columns(columns), run=one.run, iteration=one.iteration)
+
+
+def moved_baselines(nights: Sequence[JudgedNight]) -> Mapping[str, Baseline]:
+    """Series → where its baseline is since these verdicts: nights accepted by hand, and confirmed shorter steps."""
+    moved = {}
+    for night in nights:
+        if not night.series.is_steady:
+            continue
+        if night.verdict.accepted and night.verdict.worse:
+            moved[night.series.name] = _of_night(night.partitions, SetBy.ACCEPTED if night.by_hand else SetBy.GATE)
+        for change in night.changes:
+            if change.rebased:
+                moved[night.series.name] = _of_night(change.since, SetBy.GATE)
+    return moved
+
+
+def _of_night(night: NightIterations, by: SetBy) -> Baseline:
+    return Baseline(night[0].run, night[0].iteration if len(night) == 1 else None, by)
+
+
+def _first(night: NightIterations | None) -> Partition | None:
+    return night[0] if night else None
+
+
+def change_rows(changes: Sequence[Change]) -> list[dict[str, object]]:
+    """Changes as rows of table ``night_changes``."""
+    return [
+        {
+            "metric": one.raised.metric.value,
+            "worse": one.is_alarm,
+            "since_run": one.since[0].run,
+            "since_iteration": one.since[0].iteration,
+            "since_ns": one.since_ns or None,
+            "nights": one.nights,
+            "before_ns": one.raised.before_ns,
+            "after_ns": one.raised.after_ns,
+            "p": one.raised.p,
+            "rebased": one.rebased,
+            "compared": list(one.compared),
+            "statement": one.statement,
+        }
+        for one in changes
+    ]
