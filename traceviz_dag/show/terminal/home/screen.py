@@ -293,10 +293,10 @@ def _name_width(width: int) -> int:
 def _night(one: Iteration, width: int) -> str:
     if one.night is None:
         return ""
-    if one.night["accepted"] is None:
-        return "inconclusive"
-    moved = f": {flat(one.night['moved'] or 'step')}" if width >= _WIDE else ""
-    return "accepted" if one.night["accepted"] else f"worse{moved}"
+    # Nights that an earlier version judged have no word.
+    verdict = one.night["verdict"] or {None: "inconclusive", True: "pass", False: "worse"}[one.night["accepted"]]
+    moved = f": {flat(one.night['moved'] or 'step')}" if verdict == "worse" and width >= _WIDE else ""
+    return f"{flat(verdict)}{moved}"
 
 
 def _verdict(one: Iteration) -> str:

@@ -20,7 +20,7 @@ from traceviz_dag.lake.under_way import analyses
 from traceviz_dag.vocabulary import Severity
 
 _MEASURES = ("ranks", "covered_ranks", "partial", "step_ns", "compute_ns", "exposed_ns", "idle_ns", "hidden_share")
-_VERDICT = ("accepted", "moved", "statement")
+_VERDICT = ("accepted", "verdict", "moved", "statement")
 _FINDING = ("rule", "class", "severity", "rank", "stage", "gain_ns", "step_ns", "statement", "evidence_sql")
 _NOT_MEASURED = "no measures: not analysed to the end"
 
