@@ -15,10 +15,7 @@ INPUTS = {
     **{"capture": 140, "kineto": 180, "nsys": 35, "folder": 25},
     **{"synchronizations": 50, "records": 60, "nsys_folder": 10, "memory": 200},
 }
-FAST = {
-    **{"kineto": 35, "memory": 35, "nsys": 8, "nsys_folder": 3, "records": 15, "folder": 6},
-    **{"synchronizations": 15},
-}
+FAST = {"kineto": 35, "memory": 35, "nsys": 8, "nsys_folder": 3, "records": 15, "folder": 6}
 """Of the dear kinds, how many of the inputs are for the fast set of tests."""
 
 

@@ -92,7 +92,7 @@ def test_what_an_export_says_is_what_is_in_it(job, tmp_path):
 
 @pytest.mark.parametrize(
     ("true", "false"),
-    [(r"(\d) slices", r"9\1 slices"), (r"(\d+) arrows", r"1\1 arrows"), ("4 ranks", "5 ranks"), ("−69 ns", "−96 ns")],
+    [(r"(\d) slices", r"9\1 slices"), (r"(\d+) arrows", r"1\1 arrows"), ("4 ranks", "5 ranks"), ("−44 ns", "−96 ns")],
 )
 def test_a_false_number_does_not_pass(true, false, tmp_path):
     said, trace = exported("healthy", tmp_path / "job.pftrace")

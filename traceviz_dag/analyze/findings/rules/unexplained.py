@@ -53,7 +53,7 @@ RULE = Rule(
     question="How much time without computation does nothing explain?",
     remedy=f"Capture with cuda_sync rows (traceviz capture), which show what streams wait for, and {_LOOK}.",
     # The profiler of PyTorch 2.11 with CUDA 13 writes such rows without the stream that was waited for.
-    remedy_of=lambda row: capitalised(_LOOK) + "." if row["recorded"] else None,
+    remedy_of=lambda row: capitalised(_LOOK) + "." if row.get("recorded") else None,
     sql=_SQL,
     measure=MEASURE,
     sentence=_sentence,
