@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from traceviz_dag.system.json_bytes import decoded
-from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
+from traceviz_dag.system.whole_files import changing, write_atomically
 
 FILE_NAME = "watched_folders.json"
 
@@ -59,7 +59,6 @@ def read_ledger(home: Path) -> dict[str, FolderRecord]:
 
 def update_ledger(home: Path, records: Mapping[str, FolderRecord], gone: Collection[str] = ()) -> None:
     """Add or replace records, and drop those of folders that are gone; safe beside other writers."""
-    home.mkdir(parents=True, exist_ok=True)
-    with exclusive_lock(home / f".{FILE_NAME}.lock"):
+    with changing(home / FILE_NAME):
         ledger = {folder: record for folder, record in read_ledger(home).items() if folder not in gone} | dict(records)
         write_atomically(home / FILE_NAME, msgspec.json.encode(dict(sorted(ledger.items()))))

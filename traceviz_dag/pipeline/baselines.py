@@ -14,7 +14,7 @@ import msgspec
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.system.json_bytes import decoded
-from traceviz_dag.system.whole_files import write_atomically
+from traceviz_dag.system.whole_files import changing, write_atomically
 
 FILE_NAME = "baselines.json"
 
@@ -73,6 +73,8 @@ def keep_baselines(home: Path, changed: Mapping[str, Baseline | None]) -> None:
     Raises:
         BadInputError: the file is damaged.
     """
-    kept = {**baselines(home), **changed}
-    data = msgspec.json.encode({name: one for name, one in sorted(kept.items()) if one is not None})
-    write_atomically(home / FILE_NAME, msgspec.json.format(data, indent=2) + b"\n")
+    # Somebody and the gate may set baselines at once.
+    with changing(home / FILE_NAME):
+        kept = {**baselines(home), **changed}
+        data = msgspec.json.encode({name: one for name, one in sorted(kept.items()) if one is not None})
+        write_atomically(home / FILE_NAME, msgspec.json.format(data, indent=2) + b"\n")

@@ -155,6 +155,17 @@ def exclusive_lock(path: Path) -> Iterator[None]:
 
 
 @contextmanager
+def changing(path: Path) -> Iterator[None]:
+    """Hold the lock of a file that is read, changed and written anew: nobody's change in between is lost.
+
+    Raises:
+        OutputError: as :func:`exclusive_lock`.
+    """
+    with exclusive_lock(path.with_name(f".{path.name}.lock")):
+        yield
+
+
+@contextmanager
 def locked(path: Path, descriptor: int, shared: bool = False) -> Iterator[None]:
     """Hold the lock of a file or folder that is open; as :func:`exclusive_lock`, which opens it, too.
 

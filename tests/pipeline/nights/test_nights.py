@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from tests.show.home import fill_home
 from tests.small_run import rank_file
 from traceviz_dag.lake.inputs import register, registered
 from traceviz_dag.lake.lake import Lake, open_lake
-from traceviz_dag.pipeline.baselines import SetBy, baselines, keep_baselines
+from traceviz_dag.pipeline.baselines import Baseline, SetBy, baselines, keep_baselines
 from traceviz_dag.pipeline.home_settings import FILE_NAME, load_settings
 from traceviz_dag.pipeline.nights.judging import JudgedNight, judge_series, moved_baselines, write_night
 from traceviz_dag.pipeline.nights.series import references, series_of, unjudged
@@ -217,3 +218,10 @@ def test_a_damaged_list_of_baselines_is_named(lake):
     (lake.home / "baselines.json").write_text('{"job": {"run": 3}}')
     answer = call("baseline", "list", "--home", lake.home)
     assert answer.code == 2 and "baselines.json" in answer.err and "is damaged" in answer.err
+
+
+def test_baselines_that_are_set_at_once_are_all_kept(tmp_path):
+    names = [f"name-{number}" for number in range(40)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda name: keep_baselines(tmp_path, {name: Baseline("job", 3, SetBy.NAMED)}), names))
+    assert sorted(baselines(tmp_path)) == sorted(names)

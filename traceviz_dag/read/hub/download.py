@@ -44,7 +44,7 @@ from traceviz_dag.read.hub.public_profile import DATA_SET, PROFILE
 from traceviz_dag.read.nsys.files import is_export_name, is_profile_name
 from traceviz_dag.system.json_bytes import decoded
 from traceviz_dag.system.paths import real_path
-from traceviz_dag.system.whole_files import exclusive_lock, unwritable, write_atomically
+from traceviz_dag.system.whole_files import changing, unwritable, write_atomically
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -316,7 +316,7 @@ def _none_matches(wanted: Wanted, paths: Sequence[str]) -> DownloadError:
 
 def _fetch(wanted: Wanted, file: _Listed, revision: str, folder: Path) -> tuple[Path, Downloaded]:
     target = _target(folder, wanted.repository, revision, file.path)
-    with exclusive_lock(target.with_name(f".{target.name}.lock")):
+    with changing(target):
         kept = _record(target)
         if kept is not None:
             return target, kept

@@ -16,7 +16,7 @@ from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.printable import printable
 from traceviz_dag.show.screens.model import ScreenModel, Window
 from traceviz_dag.system.json_bytes import decoded
-from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
+from traceviz_dag.system.whole_files import changing, write_atomically
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Bookmarks:
 
     def _change(self, one: _Kept, *, there: bool) -> None:
         # Two screens may change them at once: what the other one has written meanwhile stays.
-        with exclusive_lock(self.path.with_name(f".{self.path.name}.lock")):
+        with changing(self.path):
             others = [other for other in self._read() if other != one]
             kept = _File(self.source, [*others, one] if there else others)
             write_atomically(self.path, pa.py_buffer(msgspec.json.format(msgspec.json.encode(kept))))
