@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from benchmarks.nights import drawn, drift, healthy, judged, later, outlier
+from traceviz_dag.analyze.medians import lower_median
 from traceviz_dag.analyze.nights.change_points import best_split, change_points
 from traceviz_dag.analyze.nights.confirmed import Raised, in_doubt, is_known
-from traceviz_dag.analyze.nights.limits import lower_median, robust_limit, step_noise_ns
+from traceviz_dag.analyze.nights.limits import robust_limit, step_noise_ns
 from traceviz_dag.analyze.nights.verdicts import Measures, Metric, Outcome, Tolerances, judge_nights
 
 MS = 1_000_000

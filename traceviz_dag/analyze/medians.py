@@ -1,14 +1,26 @@
-"""Medians of groups that stay integers: a constant added to all values shifts them by exactly as much."""
+"""Medians that stay integers: a constant added to all values shifts them by exactly as much."""
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 import numpy as np
 
 from traceviz_dag.arrays import Float64, Int64
 
 Values = TypeVar("Values", Int64, Float64)
+Value = TypeVar("Value")
+
+
+def lower_median(values: Iterable[Value], key: Callable[[Value], Any] | None = None) -> Value:
+    """The lower median of some values, which is one of them; there is at least one.
+
+    Args:
+        key: what they are ordered by; by default they themselves.
+    """
+    ordered = sorted(values, key=key)  # type: ignore[type-var, arg-type]
+    return ordered[(len(ordered) - 1) // 2]
 
 
 def lower_medians(group: Int64, values: Int64, groups: int) -> Int64:

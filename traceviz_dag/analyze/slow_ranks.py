@@ -29,6 +29,7 @@ import pyarrow as pa
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.medians import lower_median
 from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.analyze.work_evidence import OF_LAYERS, WorkEvidence, bound_by_memory, plain_codes, sizes_of
 from traceviz_dag.arrays import Bool, Float64, Int64
@@ -298,7 +299,7 @@ def _other_kernels(work: pa.Table, place: npt.NDArray[np.int64], of_stage: npt.N
                 mine = theirs = set(own)
                 alike = True
             if own and alike and (fewer or not sharded):
-                usual = sorted(_taken(peer, theirs) for peer in peers)[(len(peers) - 1) // 2]
+                usual = lower_median(_taken(peer, theirs) for peer in peers)
                 longest = max(own, key=lambda each: ran[each][1])
                 found[who].append((_taken(ran, mine), usual, names[longest], not fewer))
     return {

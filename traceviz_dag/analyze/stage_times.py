@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.medians import lower_median
 from traceviz_dag.arrays import Int64
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Phase
 
@@ -72,7 +73,7 @@ def stage_times(microbatches: pa.Table) -> StageTimes:
     times: dict[int, list[tuple[int, int]]] = {}
     for number, of_stage, mean in zip(rank.tolist(), stage.tolist(), compute.tolist(), strict=True):
         times.setdefault(of_stage, []).append((mean, number))
-    medians = {number: sorted(each)[(len(each) - 1) // 2][0] for number, each in times.items()}
+    medians = {number: lower_median(each)[0] for number, each in times.items()}
     mean_stage = sum(medians.values()) / len(medians)
     stages = [
         StageTime(

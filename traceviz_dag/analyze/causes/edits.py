@@ -20,7 +20,7 @@ from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import Instances, Usual, extra_work, launch_gaps, own_work, pauses
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.message_schedule import BACKWARD, FORWARD
-from traceviz_dag.analyze.medians import lower_medians
+from traceviz_dag.analyze.medians import lower_median, lower_medians
 from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.arrays import NONE, Bool, Float64, Int64
 from traceviz_dag.errors import NoEvidenceError
@@ -156,18 +156,16 @@ class StepEdits:
     def late_begin(self, place: int) -> int:
         """By how much a rank begins its step later than the median of the others that it can be compared with, ns."""
         together, begins = self.step.together, self._begins
-        others = sorted(
-            begin for other, begin in enumerate(begins) if other != place and together[other] == together[place]
-        )
-        return max(begins[place] - others[(len(others) - 1) // 2], 0) if others else 0
+        others = [begin for other, begin in enumerate(begins) if other != place and together[other] == together[place]]
+        return max(begins[place] - lower_median(others), 0) if others else 0
 
     def fix_links(self, times: AllTimes, ranks: Sequence[int], most: bool = False) -> AllTimes:
         """Give what some ranks transfer the time that like transfers without them take, where that is shorter.
 
         Similar are transfers of the same operation, dimension, phase and size that both only send, only receive or do
-        both. Where none is without the ranks, a
-        transfer becomes as much shorter as the others of its dimension do together; of other dimensions it stays as it
-        is. Of several ranks, those are meant that all of them are members of: the group's own.
+        both. Where none is without the ranks, a transfer becomes as much shorter as the others of its dimension do
+        together; of other dimensions it stays as it is. Of several ranks, those are meant that all of them are members
+        of: the group's own.
 
         Args:
             most: let what would stay as it is become as much shorter as all others do together, too, and communications

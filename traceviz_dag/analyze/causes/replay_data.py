@@ -59,9 +59,9 @@ class ReplayData:
             Per section ``section_ns``, ``section_lag_ns``, ``section_hidden`` (the call before it is a hidden wait).
             Per item ``chunk``, ``direction``. Per member ``member_kernel``, ``member_meeting``, ``member_role``.
             ``member_ahead`` (those that do not wait for the meeting), ``expert_member``: places of members.
-            ``pause_kernel``, ``pause_ns``. ``extra_kernel``, ``extra_ns``: extra
-            work, and what its launches took. ``unmet_kernel``: communications that are not matched with all their
-            members. ``waiting``, ``waited_for``: nodes.
+            ``pause_kernel``, ``pause_ns``. ``extra_kernel``, ``extra_ns``: extra work, and what its launches took.
+            ``unmet_kernel``: communications that are not matched with all their members. ``waiting``, ``waited_for``:
+            nodes.
     """
 
     facts: dict[str, Any]

@@ -17,7 +17,7 @@ from traceviz_dag.analyze.causes.rank_kernels import PHASES
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import Times
 from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.analyze.medians import lower_medians, lower_medians_of_others, middles
+from traceviz_dag.analyze.medians import lower_median, lower_medians, lower_medians_of_others, middles
 from traceviz_dag.analyze.slow_stages import same_work
 from traceviz_dag.arrays import NONE, Bool, Float64, Int64
 from traceviz_dag.read.events import MISSING
@@ -187,8 +187,7 @@ class Usual:
             return 0
         own = self._total_ns[place]
         if self._stage[peers[0]] == self._stage[place]:
-            totals = sorted(self._total_ns[peer] for peer in peers)
-            return own - totals[(len(totals) - 1) // 2]
+            return own - lower_median(self._total_ns[peer] for peer in peers)
         kinds, counts, totals_of_kinds = self._by_kind(place)
         times, runs = np.zeros(len(kinds)), np.zeros(len(kinds))
         for peer in peers:

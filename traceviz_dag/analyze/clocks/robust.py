@@ -34,6 +34,11 @@ def grouped_quantile(values: Float64, group: Numbers, groups: int, share: float)
     return np.where(counts > 0, ordered[low] * (1 - part) + ordered[high] * part, np.nan)
 
 
+def spread(values: Float64) -> float:
+    """Standard deviation that single outliers do not move, estimated from the median absolute deviation."""
+    return NORMAL_SPREAD * float(np.median(np.abs(values - np.median(values))))
+
+
 def grouped_spread(values: Float64, group: Numbers, groups: int) -> Float64:
     """Standard deviation of each group, estimated from its median absolute deviation."""
     middle = grouped_quantile(values, group, groups, 0.5)

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from traceviz_dag.analyze.nights.limits import robust_sigma
+from traceviz_dag.analyze.clocks.robust import spread
 from traceviz_dag.arrays import Float64
 
 LEAST_NIGHTS = 3
@@ -103,7 +103,7 @@ def _differ(before: Float64, after: Float64) -> bool:
     levels = float(np.median(before)), float(np.median(after))
     if len(after) - _still_before(after, levels) < LEAST_NIGHTS:
         return False
-    noise = robust_sigma(np.concatenate([before - levels[0], after - levels[1]]))
+    noise = spread(np.concatenate([before - levels[0], after - levels[1]]))
     least = max(LEAST_SHARE * levels[0], _STANDARD_ERRORS * noise * (1 / len(before) + 1 / len(after)) ** 0.5)
     return levels[0] > 0 and abs(levels[1] - levels[0]) >= least
 

@@ -93,7 +93,7 @@ def is_known(worse: Collection[str], values_ns: Mapping[Metric, int], raised: Se
     )
 
 
-def change_told(change: Raised, since: str, nights: int, rows: Sequence[str]) -> str:
+def change_statement(change: Raised, since: str, nights: int, rows: Sequence[str]) -> str:
     """A confirmed change as one sentence.
 
     Args:
@@ -102,12 +102,12 @@ def change_told(change: Raised, since: str, nights: int, rows: Sequence[str]) ->
     """
     more = change.after_ns - change.before_ns
     share = f" ({100 * more / change.before_ns:+.1f} %)" if change.before_ns else ""
-    told = (
+    statement = (
         f"confirmed change: {change.metric} {'+' if more > 0 else '-'}{duration(abs(more))}{share} since {since}: "
         f"{duration(change.before_ns)} before, {duration(change.after_ns)} in {counted(nights, 'night', 'nights')} "
         f"since, p = {change.p:.2g}"
     )
-    return "; ".join([told, *rows])
+    return "; ".join([statement, *rows])
 
 
 def _raised(metric: Metric, change: ChangePoint, places: Sequence[int]) -> Raised:

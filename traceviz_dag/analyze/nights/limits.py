@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.arrays import Float64, Int64
+from traceviz_dag.analyze.clocks.robust import NORMAL_SPREAD, spread
 
 LEAST_HISTORY = 8
 """Nights from which on their own spread sets the limit."""
@@ -18,8 +18,6 @@ STEADY_STEPS = 5
 _SIGMAS = 5.0
 _LEAST_SHARE = 0.03
 _FEW_NIGHTS = 4
-_MAD_TO_SIGMA = 1.4826
-"""Of a normal distribution the standard deviation over the median absolute deviation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +46,6 @@ class Limit:
         return self.median_ns - self.spread_ns
 
 
-def lower_median(values: Sequence[int] | Int64) -> int:
-    """The lower median, which is one of the values."""
-    return int(np.sort(np.asarray(values, np.int64))[(len(values) - 1) // 2])
-
-
 def robust_limit(history_ns: Sequence[int], floor_ns: int, steps: int, noise_ns: int | None) -> Limit | None:
     """The limit that the nights before set for tonight; None where there are fewer than ``LEAST_HISTORY``.
 
@@ -68,19 +61,14 @@ def robust_limit(history_ns: Sequence[int], floor_ns: int, steps: int, noise_ns:
         return None
     values = np.asarray(history_ns, np.float64)
     median = float(np.median(values))
-    spread = max(_SIGMAS * robust_sigma(values) * (1 + _FEW_NIGHTS / len(values)), _LEAST_SHARE * median, floor_ns)
+    width = max(_SIGMAS * spread(values) * (1 + _FEW_NIGHTS / len(values)), _LEAST_SHARE * median, floor_ns)
     widened = widening_ns(steps, noise_ns)
-    return Limit(round(median), round(spread) + widened, widened, len(values))
+    return Limit(round(median), round(width) + widened, widened, len(values))
 
 
 def widening_ns(steps: int, noise_ns: int | None) -> int:
     """By how much few steps widen a limit."""
     return 0 if steps >= STEADY_STEPS or noise_ns is None else round(3 * noise_ns / steps**0.5)
-
-
-def robust_sigma(values: Float64) -> float:
-    """A standard deviation that single outliers do not move."""
-    return _MAD_TO_SIGMA * float(np.median(np.abs(values - np.median(values))))
 
 
 def step_noise_ns(nights: Sequence[Sequence[int]]) -> int | None:
@@ -96,4 +84,4 @@ def step_noise_ns(nights: Sequence[Sequence[int]]) -> int | None:
     off = [
         np.sort(np.abs(steps - np.median(steps)))[len(steps) % 2 :] / (1 - 1 / len(steps)) ** 0.5 for steps in several
     ]
-    return round(_MAD_TO_SIGMA * float(np.median(np.concatenate(off))))
+    return round(NORMAL_SPREAD * float(np.median(np.concatenate(off))))

@@ -38,6 +38,10 @@ class Outcome(StrEnum):
     INCONCLUSIVE = "inconclusive"
 
 
+FORMER_OUTCOMES = {True: Outcome.PASS, False: Outcome.WORSE, None: Outcome.INCONCLUSIVE}
+"""By ``accepted`` the outcome of a night that an earlier version judged, which has no word for it."""
+
+
 class Tolerances(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How much worse than the last accepted night a measure may be, where too few nights set limits of their own.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from traceviz_dag.analyze.medians import lower_median
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap, gpu_overlap
 from traceviz_dag.analyze.nsys.summary import by_name
@@ -134,8 +135,8 @@ def names_in_iteration(
     ]
     found = []
     for name in dict.fromkeys([*own, *(name for other in others for name in other)]):
-        totals = sorted(other[name].total_ns if name in other else 0 for other in others)
-        usual = totals[(len(totals) - 1) // 2] if totals else None
+        totals = [other[name].total_ns if name in other else 0 for other in others]
+        usual = lower_median(totals) if totals else None
         row = own.get(name)
         kind = next(side[name].kind for side in (own, *others) if name in side)
         found.append(NameInIteration(name, kind, row.count if row else 0, row.total_ns if row else 0, usual))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from traceviz_dag.analyze.medians import lower_median
 from traceviz_dag.analyze.nsys.activity import Activity, Clip
 from traceviz_dag.analyze.nsys.iterations import IterationMeasures, iteration_measures
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap, gpu_overlap
@@ -48,7 +49,7 @@ def representative(
         return None
     counted = iterations[1:] if len(iterations) > 2 else iterations
     lengths = [one.overlap.span_ns for one in counted]
-    usual = sorted(lengths)[(len(lengths) - 1) // 2]
+    usual = lower_median(lengths)
     return Representative(
         overlaps[place], int(distance[place]), len(gpus), counted[lengths.index(usual)], len(iterations)
     )

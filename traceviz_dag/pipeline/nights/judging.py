@@ -10,8 +10,9 @@ from statistics import median
 
 import pyarrow as pa
 
+from traceviz_dag.analyze.medians import lower_median
 from traceviz_dag.analyze.nights.change_points import LEAST_SHARE
-from traceviz_dag.analyze.nights.confirmed import Raised, change_told, in_doubt, is_known, new_changes
+from traceviz_dag.analyze.nights.confirmed import Raised, change_statement, in_doubt, is_known, new_changes
 from traceviz_dag.analyze.nights.limits import Limit, robust_limit, step_noise_ns, widening_ns
 from traceviz_dag.analyze.nights.verdicts import (
     NOT_COMPARED,
@@ -37,6 +38,7 @@ from traceviz_dag.pipeline.nights.samples import Night, measures_of, named_night
 from traceviz_dag.pipeline.nights.series import (
     STEPS,
     WARM_UP,
+    Judged,
     NightIterations,
     Series,
     figures_digest,
@@ -158,7 +160,8 @@ def judge_series(
         accept: keys of iterations, or runs, that somebody accepts whatever they are.
     """
     known = judged(lake)
-    accepted_now = [*accept, *(one.key for one in [_baseline(lake, series)] if one and one.by is SetBy.ACCEPTED)]
+    baseline = baselines(lake.home).get(series.name) if series.is_steady else None
+    accepted_now = [*accept, *(one.key for one in [baseline] if one and one.by is SetBy.ACCEPTED)]
     open_nights = {
         place
         for place, night in enumerate(series.nights)
@@ -167,15 +170,20 @@ def judge_series(
     }
     if not open_nights:
         return []
-    return list(_judged_in_order(lake, series, settings, open_nights, accepted_now))
+    set_at = _place_of(series, baseline)
+    return list(_judged_in_order(lake, series, settings, open_nights, accepted_now, known, set_at))
 
 
 def _judged_in_order(
-    lake: Lake, series: Series, settings: NightlySettings, open_nights: Collection[int], accept: Sequence[str]
+    lake: Lake,
+    series: Series,
+    settings: NightlySettings,
+    open_nights: Collection[int],
+    accept: Sequence[str],
+    known: Mapping[Partition, Judged],
+    set_at: int | None,
 ) -> Iterator[JudgedNight]:
-    known, baseline = judged(lake), _baseline(lake, series)
     raised_before = raised_by(lake, {one: place for place, night in enumerate(series.nights) for one in night})
-    set_at = _place_of(series, baseline)
     stretch = _Stretch()
     for place, partitions in enumerate(series.nights[: max(open_nights) + 1]):
         one = _Past(lake, place, partitions, None)
@@ -200,10 +208,6 @@ def _judged_in_order(
             stretch.begin(place)
         elif moved := [raised.at for raised, rebased in changes if rebased]:
             stretch.begin(max(moved))
-
-
-def _baseline(lake: Lake, series: Series) -> Baseline | None:
-    return baselines(lake.home).get(series.name) if series.is_steady else None
 
 
 def _place_of(series: Series, baseline: Baseline | None) -> int | None:
@@ -256,8 +260,8 @@ def _judge(
         verdict = NightVerdict(True, verdict.worse or (NOT_COMPARED,), verdict.deltas, statement)
         found = replace(found, changes=(), by_hand=True)
     if series.kind not in (STEPS, WARM_UP):
-        told = f"{verdict.statement}; nothing numbers its steps, so it is compared with its like alone: {series.kind}"
-        verdict = replace(verdict, statement=told)
+        alone = f"{verdict.statement}; nothing numbers its steps, so it is compared with its like alone: {series.kind}"
+        verdict = replace(verdict, statement=alone)
     return replace(found, verdict=verdict)
 
 
@@ -300,7 +304,7 @@ def _compared(
     verdict = judge_nights(found.measures, before, last, settings.tolerances, limits or None, widened)
     step_limit = limits.get(Metric.STEP)
     if verdict.worse and step_limit is not None and is_known(verdict.worse, tonight, raised, step_limit.spread_ns):
-        since = _since_told(found.series, raised[-1].at)
+        since = _since(found.series, raised[-1].at)
         verdict = replace(verdict, known=True, statement=f"{verdict.statement}, as since {since}")
     places = [*(one.place for one in alike), place]
     series_values = {metric: [*values[metric], tonight[metric]] for metric in Metric}
@@ -325,11 +329,10 @@ def _is_alike(night: Night, other: Night, ranks: Sequence[int]) -> bool:
 
 def _median(night: Night | None, metric: Metric, ranks: Sequence[int]) -> int:
     assert night is not None
-    values = sorted(night.values(metric, ranks))
-    return values[(len(values) - 1) // 2]
+    return lower_median(night.values(metric, ranks))
 
 
-def _since_told(series: Series, place: int) -> str:
+def _since(series: Series, place: int) -> str:
     """A night and its date, where it is known."""
     began_ns, name = series.began_ns[place], named_night(series.nights[place])
     return f"{name} ({datetime.fromtimestamp(began_ns / 1e9, UTC).date()})" if began_ns else name
@@ -340,15 +343,12 @@ def _change(
 ) -> Change:
     since = [number for number, place in enumerate(places) if place >= one.at]
     earlier = [number for number, place in enumerate(places) if place < one.at][-len(since) :]
-    sides = [
-        series.nights[places[sorted(some, key=lambda number: steps_ns[number])[(len(some) - 1) // 2]]]
-        for some in (earlier, since)
-    ]
+    sides = [series.nights[places[lower_median(some, lambda number: steps_ns[number])]] for some in (earlier, since)]
     rows = _first_rows(lake, *sides)
-    told = change_told(one, _since_told(series, one.at), len(since), rows)
+    statement = change_statement(one, _since(series, one.at), len(since), rows)
     if rebased:
-        told += "; later nights are held against these"
-    return Change(one, series.nights[one.at], series.began_ns[one.at], len(since), rebased, rows, told)
+        statement += "; later nights are held against these"
+    return Change(one, series.nights[one.at], series.began_ns[one.at], len(since), rebased, rows, statement)
 
 
 def _first_rows(lake: Lake, before: NightIterations, after: NightIterations) -> list[str]:

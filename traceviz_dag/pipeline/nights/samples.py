@@ -10,6 +10,7 @@ from typing import TypedDict
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from traceviz_dag.analyze.medians import lower_median
 from traceviz_dag.analyze.nights.verdicts import OTHER_RANKS, Coverage, Measures, Metric, Place
 from traceviz_dag.analyze.step_parts import step_parts
 from traceviz_dag.lake.digests import digest_of
@@ -43,7 +44,7 @@ class Step:
     """One training step of an iteration.
 
     Attributes:
-        number: its place among the iteration's steps; None where they are not told apart and the longest counts.
+        number: its place among the iteration's steps; None where the longest alone counts.
         ranks: rank → its measures in it.
     """
 
@@ -102,8 +103,7 @@ class Night:
 
     def median_step(self, ranks: Collection[int]) -> Step:
         """The step whose time is the lower median."""
-        ordered = sorted(self.steps, key=lambda step: step.value(Metric.STEP, ranks))
-        return ordered[(len(ordered) - 1) // 2]
+        return lower_median(self.steps, lambda step: step.value(Metric.STEP, ranks))
 
 
 def named_night(partitions: Collection[Partition]) -> str:
@@ -127,12 +127,13 @@ def read_night(lake: Lake, partitions: tuple[Partition, ...]) -> Night | None:
 
 def steps_table(lake: Lake, night: Night, partition: Partition) -> pa.Table:
     """The rows of ``night_steps`` of one iteration of a night."""
+    digest = _source_digest(lake, partition)
     rows = [
         {
             **{"step": step.number, "rank": rank, "world": one.world, "mode": one.mode},
             **measures,
             **{name: one.places.get(rank, {}).get(name) for name in NIGHT_COORDINATES},
-            "source_digest": _source_digest(lake, partition),
+            "source_digest": digest,
         }
         for one in night.iterations
         for step in one.steps
@@ -191,7 +192,7 @@ def measures_of(lake: Lake, night: Night, ranks: Collection[int], rank: int) -> 
     """What of a night is judged, over some of its ranks: its median step, taken apart on one of them."""
     step = night.median_step(ranks)
     step_ns = step.value(Metric.STEP, ranks)
-    exposed = sorted(night.values(Metric.EXPOSED, ranks))
+    exposed_ns = lower_median(night.values(Metric.EXPOSED, ranks))
     parts = _rank_parts(lake, step, rank)
     parts[OTHER_RANKS] = step_ns - sum(parts.values())
     scores: Mapping[str, float] = {}
@@ -199,7 +200,7 @@ def measures_of(lake: Lake, night: Night, ranks: Collection[int], rank: int) -> 
     if lake.exists("periods", run=run, iteration=iteration):
         found = lake.query_iteration(SCORES_SQL, run=run, iteration=iteration).to_pylist()
         scores = {score["pair"]: score["score"] for score in found}
-    return Measures(night.name, step_ns, exposed[(len(exposed) - 1) // 2], parts, scores)
+    return Measures(night.name, step_ns, exposed_ns, parts, scores)
 
 
 def _rank_parts(lake: Lake, step: Step, rank: int) -> dict[str, int]:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from traceviz_dag.analyze.nights.limits import lower_median
-from traceviz_dag.analyze.nights.verdicts import Metric, Outcome
+from traceviz_dag.analyze.medians import lower_median
+from traceviz_dag.analyze.nights.verdicts import FORMER_OUTCOMES, Metric
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.pipeline.home_settings import NightlySettings
@@ -114,9 +114,8 @@ def _of_judged(one: JudgedNight, began_ns: int) -> TrendNight:
 def _of_row(
     night: NightIterations, began_ns: int, row: Mapping[str, Any], changes: Sequence[Mapping[str, Any]]
 ) -> TrendNight:
-    # A home that an earlier version judged has no verdict in a word.
-    former = {True: Outcome.PASS, False: Outcome.WORSE, None: Outcome.INCONCLUSIVE}
-    verdict = row.get("verdict") or (former[row.get("accepted")].value if row.get("statement") else None)
+    former = FORMER_OUTCOMES[row.get("accepted")].value if row.get("statement") else None
+    verdict = row.get("verdict") or former
     return TrendNight(
         *(night, began_ns, row["step_ns"], row.get("limit_ns"), row.get("accepted"), verdict),
         *(bool(row.get("known")), row.get("statement"), row.get("moved"), changes),

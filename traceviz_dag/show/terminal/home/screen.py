@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
+from traceviz_dag.analyze.nights.verdicts import FORMER_OUTCOMES
 from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.show.terminal.app import ATTENTION, QUIET, Keys, TerminalApp
 from traceviz_dag.show.terminal.glyphs import bar, curve, cut, flat, padded, wrapped
@@ -293,8 +294,7 @@ def _name_width(width: int) -> int:
 def _night(one: Iteration, width: int) -> str:
     if one.night is None:
         return ""
-    # Nights that an earlier version judged have no word.
-    verdict = one.night["verdict"] or {None: "inconclusive", True: "pass", False: "worse"}[one.night["accepted"]]
+    verdict = one.night["verdict"] or FORMER_OUTCOMES[one.night["accepted"]].value
     moved = f": {flat(one.night['moved'] or 'step')}" if verdict == "worse" and width >= _WIDE else ""
     return f"{flat(verdict)}{moved}"
 
