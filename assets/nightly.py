@@ -92,16 +92,16 @@ def nightly_gate(
             keep_baselines(lake.home, moved)
     if nights:
         lake.refresh_catalogue()
-    told = {named_night(night.partitions): night for night in nights}
-    for key, night in told.items():
+    by_name = {named_night(night.partitions): night for night in nights}
+    for key, night in by_name.items():
         context.log.info("%s: %s", key, "; ".join(night.statements))
     of_nights = {iteration_key(one.run, one.iteration) for night in nights for one in night.partitions}
     for key in sorted(of_nights if context.run.tags.get(ONLY_STALE_TAG) == "true" else wanted | of_nights):
         for event in _events(lake, key):
             context.log_event(event)
-    failed = {key: "; ".join(night.statements) for key, night in told.items() if night.fails}
-    known_worse = {key: night.verdict.statement for key, night in told.items() if night.verdict.known}
-    undecided = {key: night.verdict.statement for key, night in told.items() if night.verdict.accepted is None}
+    failed = {key: "; ".join(night.statements) for key, night in by_name.items() if night.fails}
+    known_worse = {key: night.verdict.statement for key, night in by_name.items() if night.verdict.known}
+    undecided = {key: night.verdict.statement for key, night in by_name.items() if night.verdict.accepted is None}
     changes = [change.statement for night in nights for change in night.changes]
     shorter = [change.statement for night in nights if not night.fails for change in night.changes]
     yield dg.AssetCheckResult(

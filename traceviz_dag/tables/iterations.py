@@ -164,9 +164,9 @@ NIGHT_STEPS = Table(
     "What a judged iteration measures, by training step and rank: later nights are held against it, and read it here.",
     BY_ITERATION,
     (
-        Column("step", INTEGER, "The step's place among the iteration's; NULL where they are not told apart."),
+        Column("step", INTEGER, "The step's place among the iteration's; NULL where the longest alone counts."),
         Column("rank", BIGINT, "Global rank."),
-        Column("step_ns", BIGINT, "Its step window, ns; of steps that are not told apart the longest."),
+        Column("step_ns", BIGINT, "Its step window, ns; of steps without a number the longest."),
         Column(
             "exposed_ns",
             DOUBLE,

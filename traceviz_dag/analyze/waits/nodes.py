@@ -19,12 +19,12 @@ def nodes_of_host_clocks(host_clock_ns: Mapping[int, int | None]) -> dict[int, i
     Args:
         host_clock_ns: of each rank, as in table ``traces``.
     """
-    told = [(clock, rank) for rank, clock in host_clock_ns.items() if clock is not None]
-    if len(told) < len(host_clock_ns):
+    known = [(clock, rank) for rank, clock in host_clock_ns.items() if clock is not None]
+    if len(known) < len(host_clock_ns):
         return {}
     hosts: list[list[int]] = []
     before: int | None = None
-    for clock, rank in sorted(told):
+    for clock, rank in sorted(known):
         if before is None or clock - before > _SAME_HOST_NS:
             hosts.append([])
         hosts[-1].append(rank)

@@ -132,12 +132,7 @@ class Identity:
         of_node = np.random.default_rng((self.settings.seed, 33, self.clock.node))
         of_rank = np.random.default_rng((self.settings.seed, 34, self.rank))
         runs = int(of_node.uniform(0.1, 30) * 86_400e9)
-        utc = (
-            BASE_NS
-            + int(self.clock.local(np.zeros(1, np.int64))[0])
-            - self.clock.skew_ns
-            + int(of_rank.uniform(-200, 200))
-        )
+        utc = BASE_NS + _START_NS + self.clock.offset_ns - self.clock.skew_ns + int(of_rank.uniform(-200, 200))
         return {"monotonic_ns": runs, "utc_ns": utc, "uncertainty_ns": 200}
 
     def distributed_info(self) -> dict[str, object]:
@@ -227,12 +222,12 @@ class Identity:
             if edges.duplicate_rank == self.rank:
                 info["rank"] = (self.rank - 1) % settings.world
             content["distributedInfo"] = info
-        chosen: dict[str, object] = {}
+        capture: dict[str, object] = {"version": 1, "settings": self.megatrons_arguments()}
         if edges.captured_ranks is not None:
-            chosen["captured_ranks"] = edges.captured_ranks
+            capture["captured_ranks"] = edges.captured_ranks
         if settings.host_clocks:
-            chosen["clock"] = {"start": self._host_clock()}
-        content["traceviz_capture"] = {"version": 1, "settings": self.megatrons_arguments(), **chosen}
+            capture["clock"] = {"start": self._host_clock()}
+        content["traceviz_capture"] = capture
         content["displayTimeUnit"] = "ms"
         if self.base_ns:
             content["baseTimeNanoseconds"] = self.base_ns
