@@ -283,7 +283,8 @@ def _other_kernels(work: pa.Table, place: npt.NDArray[np.int64], of_stage: npt.N
         ran[int(name[row])] = count + int(kernels[row]), taken + int(time[row])
     found: defaultdict[int, list[tuple[int, int, str, bool]]] = defaultdict(list)
     for (_, _, code), of_phase in runs.items():
-        sharded = phases[code] == Phase.OPTIMIZER
+        # A shard of an optimizer may take one more kernel; what has no phase may be of the optimizer.
+        sharded = (phases[code] if code >= 0 else Phase.OPTIMIZER) == Phase.OPTIMIZER
         for who, ran in of_phase.items():
             peers = [other for place, other in of_phase.items() if place != who]
             if not peers or len(of_phase) != of_stage[who]:
