@@ -63,14 +63,19 @@ def figure_metadata(home: Path, drawn: Sequence["DrawnFigure"]) -> Mapping[str, 
 
 def pictures_of(table: str, run: str, iteration: int) -> Mapping[str, Any]:
     """What is drawn across ranks from this table first, as our web server shows it as soon as it is drawn."""
-    folder = f"/{FIGURES_FOLDER}/{escape(run)}/{iteration}"
     return {
-        kind.name: dg.MetadataValue.md(
-            f"[![{kind.name}]({quote(f'{folder}/{PREVIEWS_FOLDER}/{kind.name}.png')})]({quote(f'{folder}/{kind.name}.png')})"
-        )
+        kind.name: picture(run, iteration, kind.name)
         for kind in kinds_of(Scope.ACROSS_RANKS)
         if kind.tables[0] == table
     }
+
+
+def picture(run: str, iteration: int, name: str) -> dg.MetadataValue:
+    """The preview of an iteration's figure, as our web server shows it; a click opens the large one."""
+    folder = f"/{FIGURES_FOLDER}/{escape(run)}/{iteration}"
+    return dg.MetadataValue.md(
+        f"[![{name}]({quote(f'{folder}/{PREVIEWS_FOLDER}/{name}.png')})]({quote(f'{folder}/{name}.png')})"
+    )
 
 
 def data_version(drawn: Sequence["DrawnFigure"]) -> str:

@@ -13,6 +13,7 @@ from assets.conventions import (
     table_spec,
     written_metadata,
 )
+from assets.figure_metadata import picture
 from assets.partitions import iteration_partitions
 from assets.resources import TracevizHome
 from assets.row_previews import preview
@@ -21,10 +22,12 @@ from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
+from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.pipeline.baselines import keep_baselines
 from traceviz_dag.pipeline.nights.judging import judge_series, moved_baselines, write_night
 from traceviz_dag.pipeline.nights.samples import named_night
 from traceviz_dag.pipeline.nights.series import NIGHT_TABLES, series_of
+from traceviz_dag.pipeline.nights.trend import SERIES_FIGURE, trends, write_trend
 from traceviz_dag.pipeline.staleness import code_version_of
 from traceviz_dag.tables import NIGHTS
 
@@ -90,14 +93,18 @@ def nightly_gate(
         nights += judged
         if moved := moved_baselines(judged):
             keep_baselines(lake.home, moved)
+    drawn = set()
     if nights:
         lake.refresh_catalogue()
+        names = {night.series.name for night in nights if night.series.is_steady}
+        shown = (one for one in trends(lake, settings) if one.series.is_steady and one.series.name in names)
+        drawn = {write_trend(lake.home, one) for one in shown}
     by_name = {named_night(night.partitions): night for night in nights}
     for key, night in by_name.items():
         context.log.info("%s: %s", key, "; ".join(night.statements))
     of_nights = {iteration_key(one.run, one.iteration) for night in nights for one in night.partitions}
     for key in sorted(of_nights if context.run.tags.get(ONLY_STALE_TAG) == "true" else wanted | of_nights):
-        for event in _events(lake, key):
+        for event in _events(lake, key, is_drawn=Partition(*parse_iteration_key(key)) in drawn):
             context.log_event(event)
     failed = {key: "; ".join(night.statements) for key, night in by_name.items() if night.fails}
     known_worse = {key: night.verdict.statement for key, night in by_name.items() if night.verdict.known}
@@ -120,8 +127,12 @@ def nightly_gate(
     )
 
 
-def _events(lake: Lake, key: str) -> Iterator[dg.AssetMaterialization]:
-    """What an iteration's verdict is and rests on; nothing where it has none."""
+def _events(lake: Lake, key: str, *, is_drawn: bool) -> Iterator[dg.AssetMaterialization]:
+    """What an iteration's verdict is and rests on; nothing where it has none.
+
+    Args:
+        is_drawn: whether the figure of its series was drawn into its figures.
+    """
     run, iteration = parse_iteration_key(key)
     if not lake.exists(NIGHTS.name, run=run, iteration=iteration):
         return
@@ -138,6 +149,7 @@ def _events(lake: Lake, key: str) -> Iterator[dg.AssetMaterialization]:
                 "accepted": "inconclusive" if night["accepted"] is None else night["accepted"],
                 **({"verdict": night["verdict"]} if night["verdict"] else {}),
                 "statement": night["statement"],
+                **({SERIES_FIGURE: picture(run, iteration, SERIES_FIGURE)} if is_drawn and name == NIGHTS.name else {}),
             },
             tags={
                 DATA_VERSION_TAG: digest,

@@ -30,6 +30,7 @@ from traceviz_dag.lake.inputs import all_registered, register, registered
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.marking import mark_stale
 from traceviz_dag.lake.stale import Stale
+from traceviz_dag.pipeline.figures import figures_folder
 from traceviz_dag.pipeline.home_settings import FILE_NAME, HomeSettings, NightlySettings
 from traceviz_dag.vocabulary import StaleCause, StaleStage
 
@@ -80,6 +81,25 @@ def home(judged, tmp_path) -> Path:
     """A copy of it; the traces are beside it."""
     shutil.copytree(judged[0].parent, tmp_path, dirs_exist_ok=True)
     return tmp_path / "home"
+
+
+def test_the_last_night_shows_the_series_as_a_picture(judged):
+    home, instance, _ = judged
+    path = figures_folder(home, "job", 3) / "night_series.png"
+    assert path.read_bytes().startswith(b"\x89PNG") and (path.parent / "previews" / path.name).is_file()
+    shown = {
+        partition: instance.fetch_materializations(
+            dg.AssetRecordsFilter(dg.AssetKey("nights"), asset_partitions=[partition]), limit=1
+        )
+        .records[0]
+        .asset_materialization.metadata.get("night_series")
+        for partition in ("job@2", "job@3")
+    }
+    assert shown["job@2"] is None
+    assert (
+        shown["job@3"].value
+        == "[![night_series](/figures/job/3/previews/night_series.png)](/figures/job/3/night_series.png)"
+    )
 
 
 def test_the_night_that_got_slower_fails_the_run_and_is_no_reference(judged, home):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.lake import Lake, open_lake
-from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key, parse_rank_key, rank_key
+from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key, parse_rank_key, rank_key, split_name
 from traceviz_dag.lake.partitions import Partition, escape, unescape
 
 WEIRD_RUNS = [
@@ -55,6 +55,9 @@ def test_escaping_is_reversible_and_leaves_nothing_that_a_path_or_a_key_forbids(
 @given(names, st.integers(0, 2**62))
 def test_iteration_keys_name_run_and_iteration(name, iteration):
     assert parse_iteration_key(iteration_key(name, iteration)) == (name, iteration)
+    for written in (iteration_key(name, iteration), f"{name}@{iteration}"):
+        assert split_name(written, {name}) == (name, iteration)
+    assert split_name(name, {name}) == split_name(escape(name), {name}) == (name, None)
 
 
 @given(st.integers(0, 200_000))

@@ -133,18 +133,17 @@ def _series(lake: Lake) -> list[Series]:
 
 
 def _found(lake: Lake, night: str, by: SetBy) -> Baseline:
+    from traceviz_dag.lake.partition_keys import split_name
     from traceviz_dag.pipeline.baselines import Baseline
 
-    run, _, number = night.rpartition("@")
     partitions = lake.partitions("iterations")
     runs = sorted({one.run for one in partitions})
-    if night in runs:
-        return Baseline(night, None, by)
-    if run in runs and number.isascii() and number.isdigit():
-        if any(one.run == run and one.iteration == int(number) for one in partitions):
-            return Baseline(run, int(number), by)
+    run, iteration = split_name(night, runs)
+    if run not in runs:
+        raise UsageError(f"{night}: no such run in the home; there are {', '.join(runs[:5])}")
+    if iteration is not None and not any((one.run, one.iteration) == (run, iteration) for one in partitions):
         raise UsageError(f"{night}: no such iteration with measures")
-    raise UsageError(f"{night}: no such run in the home; there are {', '.join(runs[:5])}")
+    return Baseline(run, iteration, by)
 
 
 def _refuse_others(series: Series, named: Baseline, night: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.partitions import escape, unescape
@@ -10,6 +11,7 @@ from traceviz_dag.lake.partitions import escape, unescape
 _SEPARATOR = "@"
 _DIGITS = 4
 _ITERATION_KEY = re.compile(r"([^@]+)@(0|[1-9][0-9]{0,18})")
+_NUMBER = re.compile("[0-9]{1,19}")
 _RANK_KEY = re.compile(r"[0-9]{4}|[1-9][0-9]{4,}")
 
 
@@ -39,6 +41,21 @@ def parse_iteration_key(key: str) -> tuple[str, int]:
     if match is None:
         raise UsageError(f"{key!r} is no iteration key; one looks like RUN{_SEPARATOR}ITERATION")
     return unescape(match[1]), int(match[2])
+
+
+def split_name(given: str, runs: Collection[str]) -> tuple[str, int | None]:
+    """(run, iteration) of ``RUN`` or ``RUN@ITERATION`` as somebody writes it, None where no iteration is named.
+
+    A run's name counts as it is, ``@120`` at its end included, and also as partition keys have it.
+
+    Args:
+        runs: that are known.
+    """
+    by_key = {escape(run): run for run in runs}
+    name, _, number = given.rpartition(_SEPARATOR)
+    if given in runs or given in by_key or not name or _NUMBER.fullmatch(number) is None:
+        name, number = given, ""
+    return name if name in runs else by_key.get(name, name), int(number) if number else None
 
 
 def rank_key(rank: int) -> str:

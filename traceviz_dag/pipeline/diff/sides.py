@@ -10,6 +10,7 @@ from pathlib import Path
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.catalogue import LAKE_FOLDER
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.lake.partition_keys import split_name
 from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
 from traceviz_dag.pipeline.baselines import baselines
 
@@ -53,28 +54,25 @@ def side_at(given: str, home: Path) -> Side:
     Raises:
         UsageError: it names no file, folder or home.
     """
-    name, number = _split(given)
+    # A file whose name ends like an iteration is a file.
+    name, number = (given, None) if Path(given).exists() else split_name(given, ())
     path = Path(name)
     if path.exists():
         return Side(given, None, path, None, number) if _is_home(path) else Side(given, path, home, None, number)
-    if path.parent != Path():
-        if not _is_home(path.parent):
-            raise UsageError(f"{given}: there is no such file or folder")
-        return Side(given, None, path.parent, path.name, number)
-    if not _is_home(home):
-        raise UsageError(f"{given}: no file or folder, and {home} is no home that could hold a run of that name")
-    named = baselines(home).get(given)
-    if named is not None and not any(one.run == given for one in open_lake(home).partitions("kernels")):
-        return Side(given, None, home, named.run, named.iteration)
-    return Side(given, None, home, name, number)
-
-
-def _split(given: str) -> tuple[str, int | None]:
-    """A name and the iteration behind it; a file whose name ends so is a file."""
-    name, _, number = given.rpartition("@")
-    if not name or Path(given).exists() or not (number.isascii() and number.isdigit()):
-        return given, None
-    return name, int(number)
+    is_below = path.parent != Path()
+    if not _is_home(path.parent if is_below else home):
+        raise UsageError(
+            f"{given}: there is no such file or folder"
+            if is_below
+            else f"{given}: no file or folder, and {home} is no home that could hold a run of that name"
+        )
+    home, text = (path.parent, Path(given).name) if is_below else (home, given)
+    runs = {one.run for one in open_lake(home).partitions("kernels")}
+    run, number = split_name(text, runs)
+    named = None if is_below or run in runs else baselines(home).get(given)
+    if named is not None:
+        run, number = named.run, named.iteration
+    return Side(given, None, home, run, number)
 
 
 def _is_home(path: Path) -> bool:

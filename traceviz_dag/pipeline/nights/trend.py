@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from traceviz_dag.analyze.medians import lower_median
@@ -14,6 +15,8 @@ from traceviz_dag.pipeline.home_settings import NightlySettings
 from traceviz_dag.pipeline.nights.judging import JudgedNight, change_rows, judge_series
 from traceviz_dag.pipeline.nights.samples import named_night
 from traceviz_dag.pipeline.nights.series import NightIterations, Series, series_of
+from traceviz_dag.system.whole_files import write_atomically
+from traceviz_dag.vocabulary import PREVIEWS_FOLDER
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,6 +123,23 @@ def _of_row(
         *(night, began_ns, row["step_ns"], row.get("limit_ns"), row.get("accepted"), verdict),
         *(bool(row.get("known")), row.get("statement"), row.get("moved"), changes),
     )
+
+
+SERIES_FIGURE = "night_series"
+"""Name of the figure of a series, which the gate keeps with its last night."""
+
+
+def write_trend(home: Path, trend: Trend) -> Partition:
+    """Draw the series into the figures of its last night, with a preview, and return its last iteration."""
+    # Imported here because matplotlib takes a second to load.
+    from traceviz_dag.pipeline.figures import figures_folder
+    from traceviz_dag.show.page.rendering import preview, write_figure
+
+    last = trend.nights[-1].partitions[-1]
+    folder, figure = figures_folder(home, last.run, last.iteration), draw_trend(trend)
+    write_figure(figure, folder, SERIES_FIGURE, ("png",))
+    write_atomically(folder / PREVIEWS_FOLDER / f"{SERIES_FIGURE}.png", preview(figure))
+    return last
 
 
 def draw_trend(trend: Trend) -> Figure:
