@@ -147,9 +147,12 @@ def test_slow_memory_and_another_algorithm_are_named_as_that():
     assert not any(row["slow_in"] for row in slow_ranks(faster).to_pylist())
 
 
+@pytest.mark.parametrize("known", [True, False], ids=["phases", "no phases"])
 @pytest.mark.parametrize(("share", "named"), [(0.02, True), (0.003, False)], ids=["2 %", "0.3 %"])
-def test_a_rank_that_runs_more_than_all_its_peers_do_does_extra_work(share, named):
+def test_a_rank_that_runs_more_than_all_its_peers_do_does_extra_work(share, named, known):
     usual = work()
+    if not known:
+        usual = usual.set_column(usual.column_names.index("phase"), "phase", pa.nulls(usual.num_rows, pa.string()))
     total = sum(row["time_ns"] for row in usual.to_pylist() if row["rank"] == 3)
     one = {**usual.to_pylist()[0], "rank": 3, "name": "decay", "kernels": 400, "time_ns": round(share * total)}
     more = pa.Table.from_pylist([*usual.to_pylist(), one], schema=usual.schema)

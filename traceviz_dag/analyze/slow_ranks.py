@@ -283,8 +283,7 @@ def _other_kernels(work: pa.Table, place: npt.NDArray[np.int64], of_stage: npt.N
         ran[int(name[row])] = count + int(kernels[row]), taken + int(time[row])
     found: defaultdict[int, list[tuple[int, int, str, bool]]] = defaultdict(list)
     for (_, _, code), of_phase in runs.items():
-        # A shard of an optimizer may take one more kernel; what has no phase may be of the optimizer.
-        sharded = (phases[code] if code >= 0 else Phase.OPTIMIZER) == Phase.OPTIMIZER
+        sharded = code >= 0 and phases[code] == Phase.OPTIMIZER
         for who, ran in of_phase.items():
             peers = [other for place, other in of_phase.items() if place != who]
             if not peers or len(of_phase) != of_stage[who]:
@@ -296,7 +295,9 @@ def _other_kernels(work: pa.Table, place: npt.NDArray[np.int64], of_stage: npt.N
                 mine, theirs = {*own, *fewer}, fewer
                 alike = {_counted(peer, theirs) for peer in peers} == {_counted(ran, mine)}
             else:
-                own = [each for each in ran if all(_count(peer, each) < _count(ran, each) for peer in peers)]
+                # What has no phase may be the optimizer's: then only what nobody else runs is surely besides.
+                most = ran if code >= 0 else dict.fromkeys(ran, _ONE)
+                own = [each for each in ran if all(_count(peer, each) < _count(most, each) for peer in peers)]
                 mine = theirs = set(own)
                 alike = True
             if own and alike and (fewer or not sharded):
@@ -322,7 +323,7 @@ def _taken(ran: dict[int, tuple[int, int]], names: Iterable[int]) -> int:
     return sum(ran.get(name, _NEVER)[1] for name in names)
 
 
-_NEVER = (0, 0)
+_NEVER, _ONE = (0, 0), (1, 0)
 
 
 def _count(ran: dict[int, tuple[int, int]], name: int) -> int:

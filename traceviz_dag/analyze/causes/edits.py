@@ -86,16 +86,12 @@ class StepEdits:
         """Per rank and kernel, whether it is work that no peer runs."""
         return extra_work(self.step.works, self.stages, self.instances)
 
-    @cached_property
-    def extra_launches(self) -> Sequence[Int64]:
-        """Per rank and kernel, what the host took to launch it where it is extra work; 0 elsewhere."""
-        result = []
-        for work, extra in zip(self.step.works, self.extra, strict=True):
-            there, _, gap = launch_gaps(work)
-            taken = np.zeros(len(work.kernels), np.int64)
-            taken[there] = gap
-            result.append(np.where(extra, taken, 0))
-        return result
+    def extra_launches(self, place: int) -> Int64:
+        """Per kernel of a rank, what the host took to launch it where it is extra work; 0 elsewhere."""
+        there, _, gap = launch_gaps(self.step.works[place])
+        taken = np.zeros(len(self.extra[place]), np.int64)
+        taken[there] = gap
+        return np.where(self.extra[place], taken, 0)
 
     @cached_property
     def _begins(self) -> list[int]:
@@ -124,7 +120,7 @@ class StepEdits:
         duration = np.where(extra, 0, mine.duration_ns)
         # Work that is gone starts no later than what is before it ends.
         mine = replace(mine, duration_ns=duration, lag_ns=np.where(extra, np.minimum(mine.lag_ns, 0), mine.lag_ns))
-        late = np.maximum(self.pauses[place], self.extra_launches[place])
+        late = np.maximum(self.pauses[place], self.extra_launches(place))
         result[place] = self._on_time(place, _launched_earlier(self.step.works[place], mine, late))
         return tuple(result)
 

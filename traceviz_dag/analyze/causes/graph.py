@@ -17,7 +17,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.arrays import Int64, ranges
+from traceviz_dag.arrays import Int32, Int64, ranges
 from traceviz_dag.errors import NoEvidenceError
 
 AnyTimes = npt.NDArray[np.int64] | npt.NDArray[np.float64]
@@ -47,7 +47,7 @@ class CircleError(NoEvidenceError):
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Edges in the order in which they are replayed.
+    """Edges in the order in which they are replayed; fewer than 2^31.
 
     Attributes:
         nodes: how many there are.
@@ -60,22 +60,22 @@ class Graph:
     """
 
     nodes: int
-    order: Int64
-    source: Int64
-    number: Int64
-    first: Int64
+    order: Int32
+    source: Int32
+    number: Int32
+    first: Int32
     levels: Int64
 
     @property
     def waiting(self) -> Int64:
         """Per edge, in the order of ``number``, the node that waits."""
         low = self.nodes - len(self.first)
-        return np.repeat(self.order[low:], np.diff(self.first, append=len(self.source)))
+        return np.repeat(self.order[low:].astype(np.int64), np.diff(self.first, append=len(self.source)))
 
     @property
     def waited_for(self) -> Int64:
         """Per edge, in the order of ``number``, the node that it waits for."""
-        return self.order[self.source]
+        return self.order[self.source].astype(np.int64)
 
     @property
     def level(self) -> Int64:
@@ -168,12 +168,12 @@ def graph_of(nodes: int, waiting: Int64, waited_for: Int64) -> Graph:
         CircleError: some wait for one another.
     """
     level = _levels(nodes, waiting, waited_for)
-    order = np.argsort(level, kind="stable")
-    spot = np.empty(nodes, np.int64)
+    order = np.argsort(level, kind="stable").astype(np.int32)
+    spot = np.empty(nodes, np.int32)
     spot[order] = np.arange(nodes)
-    number = np.argsort(spot[waiting], kind="stable")
+    number = np.argsort(spot[waiting], kind="stable").astype(np.int32)
     reached = spot[waiting[number]]
-    first = np.flatnonzero(np.diff(reached, prepend=-1))
+    first = np.flatnonzero(np.diff(reached, prepend=-1)).astype(np.int32)
     nodes_below = np.searchsorted(level[order], np.arange(1, int(level.max(initial=0)) + 2))
     levels = np.stack([np.searchsorted(reached, nodes_below), nodes_below - (nodes - len(first)), nodes_below], axis=1)
     return Graph(nodes, order, spot[waited_for[number]], number, first, levels)

@@ -25,7 +25,7 @@ from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork
 from traceviz_dag.analyze.causes.what_if import WhatIf
 from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.arrays import NONE, Int64, Integers
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 
@@ -108,7 +108,8 @@ def replay_data(what_if: WhatIf) -> ReplayData:
             np.concatenate([work.kernels.communicates & ~step.is_met(place) for place, work in enumerate(works)])
         ),
     }
-    paused, launches = (np.concatenate(list(each)) for each in (edits.pauses, edits.extra_launches))
+    paused = np.concatenate(list(edits.pauses))
+    launches = np.concatenate([edits.extra_launches(place) for place in range(len(works))])
     columns["pause_kernel"] = np.flatnonzero(paused)
     columns["pause_ns"] = paused[columns["pause_kernel"]]
     columns["extra_kernel"] = np.flatnonzero(np.concatenate(list(edits.extra)))
@@ -148,7 +149,7 @@ def replay_data(what_if: WhatIf) -> ReplayData:
     return ReplayData(facts, {name: np.asarray(column, np.int64) for name, column in columns.items()})
 
 
-def _carried(numbers: Int64) -> Int64:
+def _carried(numbers: Integers) -> Integers:
     """Numbers with that of the kernel before instead of none, so that few differ from the one before."""
     known = np.maximum.accumulate(np.where(numbers == NONE, 0, np.arange(len(numbers))))
     return np.maximum(numbers[known], 0) if len(numbers) else numbers

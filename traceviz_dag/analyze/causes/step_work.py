@@ -390,9 +390,10 @@ def without_lags(times: Sequence[Times]) -> tuple[Times, ...]:
     return tuple(
         replace(
             each,
-            duration_ns=np.maximum(each.duration_ns, 0),
-            lag_ns=np.zeros_like(each.lag_ns),
-            launch_ns=np.full_like(each.launch_ns, MISSING),
+            duration_ns=each.duration_ns if (each.duration_ns >= 0).all() else np.maximum(each.duration_ns, 0),
+            # One number in the place of as many.
+            lag_ns=np.broadcast_to(np.int64(0), each.lag_ns.shape),
+            launch_ns=np.broadcast_to(np.int64(MISSING), each.launch_ns.shape),
             section_lag_ns=np.zeros_like(each.section_lag_ns),
         )
         for each in times

@@ -19,7 +19,7 @@ from traceviz_dag.analyze.causes.step_work import Times
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.medians import lower_median, lower_medians, lower_medians_of_others, middles
 from traceviz_dag.analyze.slow_stages import same_work
-from traceviz_dag.arrays import NONE, Bool, Float64, Int64
+from traceviz_dag.arrays import NONE, Bool, Float64, Int32, Int64, Integers
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Phase
 
@@ -51,8 +51,8 @@ class Instances:
     """
 
     kind: Sequence[Int64]
-    same: Sequence[Int64]
-    place: Sequence[Int64]
+    same: Sequence[Int32]
+    place: Sequence[Int32]
 
     @classmethod
     def of(cls, works: Sequence[RankWork], times: Sequence[Times], stages: Sequence[int]) -> Instances:
@@ -64,7 +64,9 @@ class Instances:
         own = [own_work(work) for work in works]
         other = _other_work(works, times, stages, own)
         kinds = [
-            np.where(np.isin(work.kernels.signature, other), work.kernels.signature + stage + 1, work.kernels.signature)
+            np.where(apart, work.kernels.signature + stage + 1, work.kernels.signature)
+            if (apart := np.isin(work.kernels.signature, other)).any()
+            else work.kernels.signature
             for work, stage in zip(works, stages, strict=True)
         ]
         same = [kind[mine] for kind, mine in zip(kinds, own, strict=True)]
@@ -102,7 +104,7 @@ def _other_work(works: Sequence[RankWork], times: Sequence[Times], stages: Seque
     return kinds[everywhere & ~same_work(kernels, time, np.asarray(sizes[first] != 0), by_grid[first])]
 
 
-def _instances(works: Sequence[RankWork], own: Sequence[Bool], kinds: Sequence[Int64]) -> list[Int64]:
+def _instances(works: Sequence[RankWork], own: Sequence[Bool], kinds: Sequence[Int64]) -> list[Int32]:
     """The n-th kernel of a kind in a micro-batch of a chunk, where there are as many."""
     rank = np.repeat(np.arange(len(works)), [int(mine.sum()) for mine in own])
     kernels = [(work.kernels, mine) for work, mine in zip(works, own, strict=True)]
@@ -119,7 +121,7 @@ def _instances(works: Sequence[RankWork], own: Sequence[Bool], kinds: Sequence[I
     met[np.argsort(first, kind="stable")] = np.arange(len(first))
     result = []
     for place, mine in enumerate(own):
-        each = np.full(len(mine), NONE)
+        each = np.full(len(mine), NONE, np.int32)
         each[mine] = met[number[rank == place]]
         result.append(each)
     return result
@@ -168,7 +170,7 @@ class Usual:
         result[rest] = np.rint(duration[rest] * share).astype(np.int64)
         return result
 
-    def _middles(self, numbers: Sequence[Int64], ranks: Sequence[int], wanted: Int64) -> tuple[Int64, Bool]:
+    def _middles(self, numbers: Sequence[Integers], ranks: Sequence[int], wanted: Integers) -> tuple[Int64, Bool]:
         """Of each number that is wanted, the median over all kernels of some ranks that have it; whether any has it."""
         theirs = np.concatenate([numbers[rank][self._own[rank]] for rank in ranks])
         taken = np.concatenate([self._times[rank].duration_ns[self._own[rank]] for rank in ranks])
