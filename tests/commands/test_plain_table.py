@@ -46,7 +46,7 @@ def test_markdown_shows_each_text_as_it_is(data, columns, rows):
 
 def test_markdown_keeps_the_indentation_of_trees():
     result = CliRunner().invoke(_app("t", ["range"], [["step"], ["  layer"]]), env={output.MARKDOWN: "1"})
-    assert result.stdout.endswith("| step |\n| \u00a0\u00a0layer |\n")
+    assert result.stdout.endswith("| step |\n| \u00a0\u00a0layer |\n\n")
 
 
 def _app(title, names, cells):

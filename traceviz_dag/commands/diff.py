@@ -13,7 +13,7 @@ from traceviz_dag.analyze.wording import numbered, percent
 from traceviz_dag.commands.common.across import place_of_all
 from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.figure_file import check_figure
-from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, check_number
 from traceviz_dag.commands.common.output import milliseconds, print_json, print_table, print_wrapped, shortened, shown
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.errors import NoEvidenceError
@@ -64,6 +64,7 @@ def diff(
     from traceviz_dag.pipeline.diff.comparison import compare
     from traceviz_dag.pipeline.diff.sides import side_at
 
+    check_number("--least", least)
     if figure is not None:
         check_figure(figure, Path(a), Path(b))
     # Both are looked up before the first is read, which may take minutes.

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.analyze.test_metrics_handbook import tables_of
-from traceviz_dag.analyze.diff.changes import Amount, Change, changes, mean_ns, rounded_means
+from traceviz_dag.analyze.diff.changes import Amount, Bar, Change, changes, mean_ns, rounded_means
 from traceviz_dag.analyze.diff.words import Outcome, state_of, verdict
 
 _KEYS = st.sampled_from([("a",), ("b",), ("c",), ("d",)])
@@ -30,6 +30,11 @@ def test_rows_add_up_and_each_is_within_a_nanosecond_of_its_mean(a, b):
         for ns, side in ((row.a_ns, a), (row.b_ns, b)):
             assert abs(ns * len(side) - sum(step.get(row.key, (0, 0))[0] for step in side)) < len(side)
     assert [abs(row.change_ns) for row in rows] == sorted((abs(row.change_ns) for row in rows), reverse=True)
+    assert {row.key: _other_way(row) for row in rows} == {row.key: (row.change_ns, row.bar) for row in changes(b, a)}
+
+
+def _other_way(row: Change) -> tuple[int, Bar | None]:
+    return -row.change_ns, None if row.bar is None else Bar(-row.bar.high_ns, -row.bar.low_ns)
 
 
 @settings(max_examples=100, deadline=None)

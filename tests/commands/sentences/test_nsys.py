@@ -137,10 +137,12 @@ SENTENCES = (
         FROM names WHERE kind <> 'memory' HAVING shared >= 0.9 AND equal >= 0.9""",
     ),
     Sentence(
-        rf"B is (?P<v_share>{PERCENT}) ((?P<b_slower>slower)|faster) \((?P<v_change>[+-]{MS})\), "
+        rf"B is (?P<v_share>{PERCENT}) ((?P<b_slower>slower)|faster) "
+        rf"\((?P<v_change>[+-]{MS}) over (?P<v_gpus>\d+) GPUs\), "
         rf"((?P<b_most>most of it)|the largest part of it) in (?P<v_part>[a-z ]+) \((?P<v_delta>[+-]{MS})\)\.",
         f"""{_PARTS}
-        SELECT w.change, w.change > 0 AS slower, abs(w.change) / w.a AS share, p.change AS delta,
+        SELECT (SELECT count(DISTINCT device) FROM gpus) AS gpus, w.change, w.change > 0 AS slower,
+            abs(w.change) / w.a AS share, p.change AS delta,
             2 * abs(p.change) > abs(w.change) AS most,
             CASE part WHEN 'idle' THEN 'idle time' WHEN 'memory operations alone' THEN 'memory operations' ELSE part END
                 AS part
@@ -200,7 +202,7 @@ TABLES = (
         ["GPU"],
     ),
     PrintedTable(
-        "Where the time went",
+        "Where the time went, 2 GPUs together",
         f"{_PARTS} SELECT part, a / 1e6 AS a, b / 1e6 AS b, change / 1e6 AS change FROM parts_of",
         {"part": "part", "A ms": "a", "B ms": "b", "change ms": "change"},
         ["part"],

@@ -94,7 +94,8 @@ def changes(a: Sequence[Step], b: Sequence[Step]) -> list[Change]:
     Returns:
         One row for each key of either side. Their changes add up to ``mean_ns`` of B's step totals less that of A's.
     """
-    keys = list(dict.fromkeys(key for step in (*a, *b) for key in step))
+    # In an order of their own, so that what is rounded up does not hang on which side comes first.
+    keys = sorted({key for step in (*a, *b) for key in step}, key=str)
     nothing = Amount(0, 0)
     ns = [np.array([[step.get(key, nothing).ns for key in keys] for step in side], np.int64) for side in (a, b)]
     calls = [[sum(step.get(key, nothing).calls for step in side) for key in keys] for side in (a, b)]
@@ -128,7 +129,9 @@ def rounded_means(sums_ns: Sequence[int], steps: int, total_ns: int | None = Non
 
 
 def error_bars(a: npt.NDArray[np.int64], b: npt.NDArray[np.int64]) -> list[Bar | None]:
-    """Where the changes of the means lie, from steps drawn again with replacement; the seed is always the same.
+    """Where the changes of the means lie, from steps drawn again with replacement.
+
+    A side's draws follow from its own steps: they are always the same, and B against A is A against B the other way.
 
     The bars are widened by √(n / (n - 1)), n the steps of the smaller side: so few steps vary less than all would.
 
@@ -141,8 +144,11 @@ def error_bars(a: npt.NDArray[np.int64], b: npt.NDArray[np.int64]) -> list[Bar |
     fewest = min(len(a), len(b))
     if fewest < 2:
         return [None] * a.shape[1]
-    generator = np.random.default_rng(_SEED)
-    drawn = [generator.multinomial(len(side), np.full(len(side), 1 / len(side)), RESAMPLES) for side in (a, b)]
+    generators = [np.random.default_rng([_SEED, *np.abs(side.sum(axis=1)).tolist()]) for side in (a, b)]
+    drawn = [
+        generator.multinomial(len(side), np.full(len(side), 1 / len(side)), RESAMPLES)
+        for generator, side in zip(generators, (a, b), strict=True)
+    ]
     wider, bars = (fewest / (fewest - 1)) ** 0.5, list[Bar | None]()
     for low in range(0, a.shape[1], _ROWS_AT_ONCE):
         sides = [side[:, low : low + _ROWS_AT_ONCE].astype(np.float64) for side in (a, b)]

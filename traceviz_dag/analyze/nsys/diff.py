@@ -48,6 +48,7 @@ class ProfileComparison:
         comparable: the same in words, with what speaks against it.
         is_comparable: whether nothing speaks against it.
         verdict: one sentence. outcome: the same in a word; None where they run different kernels.
+        gpus: how many there are of A.
     """
 
     window_a_ns: int
@@ -61,6 +62,7 @@ class ProfileComparison:
     is_comparable: bool
     verdict: str
     outcome: Outcome | None
+    gpus: int
 
 
 def compare(
@@ -98,7 +100,8 @@ def compare(
         equal,
         _COMPARABLE if not against else f"{word}: {'; '.join(against)}",
         not against,
-        *_verdict(window_a, window_b, parts, shared),
+        *_verdict(window_a, window_b, parts, shared, len(a)),
+        len(a),
     )
 
 
@@ -149,13 +152,14 @@ def _against(gpus_a: int, gpus_b: int, shared: float, equal: float) -> list[str]
 
 
 def _verdict(
-    window_a: int, window_b: int, parts: Mapping[str, tuple[int, int]], shared: float
+    window_a: int, window_b: int, parts: Mapping[str, tuple[int, int]], shared: float, gpus: int
 ) -> tuple[str, Outcome | None]:
     change = window_b - window_a
     if shared < LEAST_SHARED:
         return "No verdict: the two run different kernels.", None
     if abs(change) <= LEAST_CHANGE * window_a:
-        return f"No change: the window differs by {change / 1e6:+,.3f} ms, under 1 %.", Outcome.NO_CHANGE
+        window = f"the windows of {gpus} GPUs differ" if gpus > 1 else "the window differs"
+        return f"No change: {window} by {change / 1e6:+,.3f} ms, under 1 %.", Outcome.NO_CHANGE
     words = {
         "compute_ns": "computation",
         "exposed_ns": "exposed communication",
@@ -167,8 +171,9 @@ def _verdict(
     delta = parts[part][1] - parts[part][0]
     word = "slower" if change > 0 else "faster"
     how_much = "most of it" if 2 * abs(delta) > abs(change) else "the largest part of it"
+    together = f" over {gpus} GPUs" if gpus > 1 else ""
     sentence = (
-        f"B is {wording.percent(abs(change) / window_a)} {word} ({change / 1e6:+,.3f} ms), {how_much} in {words[part]} "
+        f"B is {wording.percent(abs(change) / window_a)} {word} ({change / 1e6:+,.3f} ms{together}), {how_much} in {words[part]} "
         f"({delta / 1e6:+,.3f} ms)."
     )
     return sentence, Outcome.LONGER if change > 0 else Outcome.SHORTER

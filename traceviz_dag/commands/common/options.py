@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from traceviz_dag import vocabulary
+from traceviz_dag.errors import UsageError
 
 DEFAULT_HOME = Path(vocabulary.DEFAULT_HOME)
 
@@ -23,3 +25,13 @@ HomeOption = Annotated[
 
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
+def check_number(option: str, value: float | None) -> None:
+    """Refuse a number that is none, such as nan or inf.
+
+    Raises:
+        UsageError: it is.
+    """
+    if value is not None and not math.isfinite(value):
+        raise UsageError(f"{option} {value}: give a number")

@@ -139,7 +139,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[obje
     # Texts are no markup, whatever brackets a name holds.
     cells = [[ABSENT if value is None else printable(str(value), lines=True) for value in row] for row in every]
     if os.environ.get(MARKDOWN):
-        sys.stdout.write(markdown_table(title, columns, cells, numeric) + (f"\n{more}\n" if more else ""))
+        # A line right below would be a row of it.
+        sys.stdout.write(markdown_table(title, columns, cells, numeric) + (f"\n{more}\n" if more else "\n"))
         return
     width = plain_width(_WIDTH)
     text = None if width is None else _plain_text(title, columns, cells, numeric, more, width)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -94,16 +93,6 @@ def check_alignment(against: Path | None, iteration: int | None) -> None:
     """
     if against is None and iteration is not None:
         raise UsageError("--iteration says how two profiles are aligned: also give --against")
-
-
-def check_number(option: str, value: float | None) -> None:
-    """Refuse a number that is none, such as nan or inf.
-
-    Raises:
-        UsageError: it is.
-    """
-    if value is not None and not math.isfinite(value):
-        raise UsageError(f"{option} {value}: give a number")
 
 
 def gpu_numbers(wanted: Sequence[str]) -> list[int]:

@@ -82,7 +82,8 @@ def diff(
 def _print(found: ProfileComparison) -> None:
     rows = [[_PART_WORDS[part], *_change(*values)] for part, values in found.parts.items()]
     rows.append(["window", *_change(found.window_a_ns, found.window_b_ns)])
-    print_table("Where the time went", ["part", "A ms", "B ms", "change ms"], rows)
+    together = f", {found.gpus} GPUs together" if found.gpus > 1 else ""
+    print_table(f"Where the time went{together}", ["part", "A ms", "B ms", "change ms"], rows)
     for title, names in (("Kernels and memory operations", found.kernels), ("NVTX ranges", found.ranges)):
         for words, chosen in _sorted_out(list(names)).items():
             if chosen:

@@ -12,7 +12,7 @@ from traceviz_dag.analyze.nsys.activity import Activity, processes_of
 from traceviz_dag.analyze.nsys.overlap import gaps as find_gaps
 from traceviz_dag.analyze.nsys.overlap import gpu_overlap
 from traceviz_dag.analyze.nsys.tree import nested_ranges
-from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, check_number
 from traceviz_dag.commands.common.output import milliseconds, print_json, print_table, shortened, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
@@ -20,7 +20,6 @@ from traceviz_dag.commands.nsys.common import (
     ProfileArgument,
     RulesOption,
     TrimOption,
-    check_number,
     opened,
     seconds,
 )

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from traceviz_dag.analyze.nsys.nccl import FEWEST_ALIKE, communication, slow_communication
-from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, check_number
 from traceviz_dag.commands.common.output import ABSENT, milliseconds, print_json, print_table, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
@@ -16,7 +16,6 @@ from traceviz_dag.commands.nsys.common import (
     ProfileArgument,
     RulesOption,
     TrimOption,
-    check_number,
     opened,
     seconds,
 )
