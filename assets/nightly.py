@@ -23,8 +23,8 @@ from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
 from traceviz_dag.lake.partitions import Partition
-from traceviz_dag.pipeline.baselines import keep_baselines
-from traceviz_dag.pipeline.nights.judging import judge_series, moved_baselines, write_night
+from traceviz_dag.pipeline.nights.decisions import accept
+from traceviz_dag.pipeline.nights.judging import judge_series, write_night
 from traceviz_dag.pipeline.nights.samples import named_night
 from traceviz_dag.pipeline.nights.series import NIGHT_TABLES, series_of
 from traceviz_dag.pipeline.nights.trend import SERIES_FIGURE, trends, write_trend
@@ -84,15 +84,15 @@ def nightly_gate(
         raise UsageError(
             f"accept: this home has no measures of {', '.join(unknown)}; traceviz iterations lists what it has"
         )
+    for key in config.accept:
+        accept(lake, settings, *parse_iteration_key(key))
     wanted = {*context.partition_keys, *config.accept}
     nights = []
     for series in series_of(lake, settings):
-        judged = judge_series(lake, series, settings, wanted, config.accept)
+        judged = judge_series(lake, series, settings, wanted)
         for night in judged:
             write_night(lake, night)
         nights += judged
-        if moved := moved_baselines(judged):
-            keep_baselines(lake.home, moved)
     drawn = set()
     if nights:
         lake.refresh_catalogue()

@@ -19,7 +19,7 @@ from traceviz_dag.lake.partition_keys import iteration_key, rank_key
 from traceviz_dag.lake.under_way import analyses
 from traceviz_dag.pipeline.home_settings import HomeSettings
 from traceviz_dag.pipeline.iteration import unread_ranks
-from traceviz_dag.pipeline.nights.series import unjudged
+from traceviz_dag.pipeline.nights.judged import unjudged
 from traceviz_dag.pipeline.staleness import contiguous, pending_stage, topology_is_current
 from traceviz_dag.vocabulary import StaleCause
 

@@ -34,15 +34,23 @@ NightArgument = Annotated[
 def list_(home: HomeOption = DEFAULT_HOME, json: JsonOption = False) -> None:
     """List the baselines of a home: the name, the run or iteration, who set it, and whether the nightly gate uses it.
 
-    The gate uses the one that has the name of a series: a run, or a glob of nightly.series.
+    The gate compares the nights of a series with those from the one on that has its name: a run, or a glob of
+    nightly.series. It moves it itself where a shorter step is confirmed.
     """
     from traceviz_dag.pipeline.baselines import baselines
+    from traceviz_dag.pipeline.nights.decisions import decisions_of
+    from traceviz_dag.pipeline.nights.judged import current_baseline, judged
 
     lake = _lake(home)
-    series = {one.name for one in _series(lake)}
+    known = judged(lake)
+    of_gate = {one.name: current_baseline(one, known, decisions_of(lake, one)) for one in _series(lake)}
+    every = baselines(lake.home) | {name: one for name, one in of_gate.items() if one is not None}
     rows = [
-        {"name": name, "run": one.run, "iteration": one.iteration, "by": one.by.value, "gate": name in series}
-        for name, one in baselines(lake.home).items()
+        {
+            **{"name": name, "run": one.run, "iteration": one.iteration, "by": one.by.value},
+            "gate": of_gate.get(name) is not None,
+        }
+        for name, one in sorted(every.items())
     ]
     if json:
         print_json(rows)
@@ -66,15 +74,24 @@ def set_(
 
     With the name of a series, later nights of the series are compared with those from this night on.
     """
-    from traceviz_dag.pipeline.baselines import SetBy
+    from traceviz_dag.lake.partition_keys import split_name
+    from traceviz_dag.pipeline.baselines import SetBy, keep_baseline
+    from traceviz_dag.pipeline.nights.decisions import decide, place_of
 
     lake = _lake(home)
-    series = next((one for one in _series(lake) if one.name == name), None)
+    one = _found(lake, night, SetBy.NAMED)
+    series = next((each for each in _series(lake) if each.name == name), None)
+    if series is not None and place_of(series, one) is None:
+        raise UsageError(f"{night} is no night of the series {series.name}")
     if series is not None:
-        _refuse_others(series, _found(lake, night, SetBy.NAMED), night)
+        decide(lake, series, one)
     elif any(part.run == name for part in lake.partitions("iterations")):
         raise UsageError(f"{name} is a run of this home, and no series: choose another name")
-    _keep(lake.home, name, _found(lake, night, SetBy.NAMED))
+    elif not name.strip() or "/" in name or split_name(name, ())[1] is not None:
+        raise UsageError(f"{name!r} can be no name: traceviz diff would take it for a path or an iteration")
+    else:
+        keep_baseline(lake.home, name, one)
+    typer.echo(f"The baseline {name} is {one.key}.")
 
 
 @baseline_app.command("accept")
@@ -84,21 +101,14 @@ def accept(night: NightArgument, home: HomeOption = DEFAULT_HOME) -> None:
     The nightly gate changes its verdict on this night, and compares later ones with those from it on.
     """
     from traceviz_dag.pipeline.baselines import SetBy
+    from traceviz_dag.pipeline.home_settings import load_settings
+    from traceviz_dag.pipeline.nights.decisions import accept as accept_night
 
     lake = _lake(home)
-    accepted = _found(lake, night, SetBy.ACCEPTED)
-    found = [
-        (series, each)
-        for series in _series(lake)
-        for each in series.nights
-        if any(accepted.holds(part.run, part.iteration) for part in each)
-    ]
-    if not found:
-        raise UsageError(f"{night}: the nightly gate has no numbered steps of it after the warm-up")
-    series, last = found[-1]
-    if len(found) > 1:
-        raise UsageError(f"{night} has {len(found)} nights; name one, as {night}@{last[0].iteration}")
-    _keep(lake.home, series.name, accepted)
+    one = _found(lake, night, SetBy.ACCEPTED)
+    found = accept_night(lake, load_settings(lake.home).nightly, one.run, one.iteration)
+    for series in found:
+        typer.echo(f"The baseline {series.name} is {one.key}.")
 
 
 @baseline_app.command("remove")
@@ -106,13 +116,13 @@ def remove(
     name: Annotated[str, typer.Argument(help="The name.", show_default=False)], home: HomeOption = DEFAULT_HOME
 ) -> None:
     """Forget a name; what it named stays. The nightly gate goes back to the last night that it rebased itself."""
-    from traceviz_dag.pipeline.baselines import baselines, keep_baselines
+    from traceviz_dag.pipeline.baselines import baselines, keep_baseline
 
     lake = _lake(home)
     known = baselines(lake.home)
     if name not in known:
         raise UsageError(f"no baseline {name!r} in {home}; there are {', '.join(known) or 'none'}")
-    keep_baselines(lake.home, {name: None})
+    keep_baseline(lake.home, name, None)
     typer.echo(f"{name} is no baseline any more.")
 
 
@@ -144,15 +154,3 @@ def _found(lake: Lake, night: str, by: SetBy) -> Baseline:
     if iteration is not None and not any((one.run, one.iteration) == (run, iteration) for one in partitions):
         raise UsageError(f"{night}: no such iteration with measures")
     return Baseline(run, iteration, by)
-
-
-def _refuse_others(series: Series, named: Baseline, night: str) -> None:
-    if not any(named.holds(part.run, part.iteration) for each in series.nights for part in each):
-        raise UsageError(f"{night} is no night of the series {series.name}")
-
-
-def _keep(home: Path, name: str, one: Baseline) -> None:
-    from traceviz_dag.pipeline.baselines import keep_baselines
-
-    keep_baselines(home, {name: one})
-    typer.echo(f"The baseline {name} is {one.key}.")

@@ -1,13 +1,15 @@
-"""Named baselines of a home: HOME/baselines.json, from a name to a run or an iteration.
+"""Named baselines of a home: HOME/baselines.json, from a name to runs or iterations that somebody chose, the last last.
 
-The gate keeps one for each series under the series' own name. Others are whoever's set them.
+Under the name of a series they are what somebody decided for the nightly gate. What the gate decides itself stands in
+its tables alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -20,14 +22,15 @@ FILE_NAME = "baselines.json"
 
 
 class SetBy(StrEnum):
-    """Who set a baseline."""
+    """How a baseline came to be."""
 
     NAMED = "set"
-    """Somebody, by name."""
+    """Somebody set it by name."""
     ACCEPTED = "accepted"
     """Somebody accepted this night, whatever it is."""
     GATE = "gate"
-    """The gate: the step is shorter since this night, and that is confirmed; or the first night of more ranks."""
+    """The gate moved it: the step is shorter since this night, and that is confirmed; or it is the first night of more
+    ranks."""
 
 
 class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -35,11 +38,13 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         iteration: None for the whole run.
+        until: of a series, the key of its last night at that time: up to that the gate moves the baseline no further.
     """
 
     run: str
-    iteration: int | None
+    iteration: Annotated[int, msgspec.Meta(ge=0)] | None
     by: SetBy
+    until: str = ""
 
     @property
     def key(self) -> str:
@@ -51,15 +56,15 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return run == self.run and self.iteration in (None, iteration)
 
 
-def baselines(home: Path) -> dict[str, Baseline]:
-    """Name → baseline, by name; none where nobody set one.
+def all_baselines(home: Path) -> dict[str, list[Baseline]]:
+    """Name → its baselines, in the order in which they were set, at least one; by name.
 
     Raises:
         BadInputError: the file is damaged.
     """
     path = home / FILE_NAME
     try:
-        found = decoded(path.read_bytes(), dict[str, Baseline])
+        found = decoded(path.read_bytes(), dict[str, Annotated[list[Baseline], msgspec.Meta(min_length=1)]])
     except FileNotFoundError:
         return {}
     except msgspec.DecodeError as error:
@@ -67,14 +72,28 @@ def baselines(home: Path) -> dict[str, Baseline]:
     return dict(sorted(found.items()))
 
 
-def keep_baselines(home: Path, changed: Mapping[str, Baseline | None]) -> None:
-    """Set some baselines, and forget those that are None; the others stay.
+def baselines(home: Path) -> dict[str, Baseline]:
+    """Name → the last baseline of it, by name; errors as :func:`all_baselines`."""
+    return {name: every[-1] for name, every in all_baselines(home).items()}
+
+
+def keep_baseline(
+    home: Path, name: str, one: Baseline | None, stays: Callable[[Baseline], bool] = lambda former: False
+) -> None:
+    """Set a baseline; None forgets all of this name. Those of other names stay.
+
+    Args:
+        stays: which former ones of the name stay before it.
 
     Raises:
         BadInputError: the file is damaged.
     """
-    # Somebody and the gate may set baselines at once.
+    # Several may set baselines at once.
     with changing(home / FILE_NAME):
-        kept = {**baselines(home), **changed}
-        data = msgspec.json.encode({name: one for name, one in sorted(kept.items()) if one is not None})
-        write_atomically(home / FILE_NAME, msgspec.json.format(data, indent=2) + b"\n")
+        kept = all_baselines(home)
+        former = kept.pop(name, [])
+        if one is not None:
+            kept[name] = [*filter(stays, former), one]
+        write_atomically(
+            home / FILE_NAME, msgspec.json.format(msgspec.json.encode(dict(sorted(kept.items()))), indent=2) + b"\n"
+        )

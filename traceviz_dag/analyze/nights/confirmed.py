@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from traceviz_dag.analyze.nights.change_points import LEAST_SHARE, ChangePoint, change_points
 from traceviz_dag.analyze.nights.verdicts import Metric
-from traceviz_dag.analyze.wording import counted, duration
+from traceviz_dag.analyze.wording import counted, duration, signed
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +77,22 @@ def in_doubt(raised: Sequence[Raised], nights: int) -> frozenset[int]:
     return frozenset(places)
 
 
-def is_known(worse: Collection[str], values_ns: Mapping[Metric, int], raised: Sequence[Raised], spread_ns: int) -> bool:
-    """Whether a night is worse only by changes that were raised before: in each metric near the level of the last.
+def raised_levels(raised: Sequence[Raised], high_ns: Mapping[Metric, int]) -> dict[Metric, Raised]:
+    """Of each metric the level for the worse at which the series is since the last of its changes; none where it came
+    back: to where it is not worse any more.
 
     Args:
-        spread_ns: how far from a level is near.
+        raised: since the baseline, in order. high_ns: above that a value is worse.
+
+    Returns:
+        Changes whose ``before_ns`` is the last level that was none for the worse.
     """
-    last = {one.metric: one for one in raised}
-    metrics = [metric for metric in Metric if any(name.startswith(metric) for name in worse)]
-    if len(metrics) < len(worse):
-        return False
-    return all(
-        metric in last and last[metric].is_worse and values_ns[metric] <= last[metric].after_ns + spread_ns
-        for metric in metrics
-    )
+    found: dict[Metric, Raised] = {}
+    for one in raised:
+        former = found.pop(one.metric, None)
+        if one.is_worse or (former is not None and one.after_ns > high_ns[one.metric]):
+            found[one.metric] = one if former is None else replace(one, before_ns=former.before_ns)
+    return found
 
 
 def change_statement(change: Raised, since: str, nights: int, rows: Sequence[str]) -> str:
@@ -103,7 +105,7 @@ def change_statement(change: Raised, since: str, nights: int, rows: Sequence[str
     more = change.after_ns - change.before_ns
     share = f" ({100 * more / change.before_ns:+.1f} %)" if change.before_ns else ""
     statement = (
-        f"confirmed change: {change.metric} {'+' if more > 0 else '-'}{duration(abs(more))}{share} since {since}: "
+        f"confirmed change: {change.metric} {signed(more)}{share} since {since}: "
         f"{duration(change.before_ns)} before, {duration(change.after_ns)} in {counted(nights, 'night', 'nights')} "
         f"since, p = {change.p:.2g}"
     )

@@ -10,7 +10,7 @@ from statistics import median
 import msgspec
 
 from traceviz_dag.analyze.nights.limits import Limit
-from traceviz_dag.analyze.wording import counted
+from traceviz_dag.analyze.wording import activity, counted, duration, percent, signed
 
 OTHER_RANKS = "other_ranks"
 """The part of a step by which the longest window of all ranks is longer than that of the compared rank."""
@@ -149,6 +149,10 @@ class Measures:
     parts: Mapping[str, int]
     scores: Mapping[str, float] = field(default_factory=dict)
 
+    def value(self, metric: Metric) -> int:
+        """The step time, or the exposed communication, ns."""
+        return self.step_ns if metric is Metric.STEP else self.exposed_ns
+
 
 @dataclass(frozen=True, slots=True)
 class Delta:
@@ -173,7 +177,8 @@ class NightVerdict:
             says that it is worse.
         worse: names of the measures that are worse.
         deltas: by part, the largest change in the sense of the step's own first.
-        statement: the verdict as one sentence.
+        told: the night and what it is held against, in words. reasons: of ``worse``, the same in words with figures.
+        ending: what the statement says after ``told``.
         outcome: the verdict in a word.
         known: whether it is worse only by what an earlier night raised already.
     """
@@ -181,14 +186,49 @@ class NightVerdict:
     accepted: bool | None
     worse: tuple[str, ...]
     deltas: tuple[Delta, ...]
-    statement: str
+    told: str
+    ending: str
     outcome: Outcome = Outcome.PASS
     known: bool = False
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def statement(self) -> str:
+        """The verdict as one sentence."""
+        return f"{self.told}; {self.ending}"
 
     @property
     def moved(self) -> Delta | None:
         """The part that moved most in the direction in which the step did; None without a reference."""
         return self.deltas[0] if self.deltas else None
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level for the worse that a confirmed change raised, and that nobody accepted.
+
+    Attributes:
+        since: the first night of it, in words. before_ns: the level before it. level_ns: its own.
+    """
+
+    since: str
+    before_ns: int
+    level_ns: int
+
+
+def widths_ns(
+    reference: Measures, limits: Mapping[Metric, Limit] | None, tolerances: Tolerances, widened: Mapping[Metric, int]
+) -> dict[Metric, tuple[int, int]]:
+    """Of each metric the value above which a night is worse, and how far that is from what it is held against."""
+    found = {}
+    for metric, share in ((Metric.STEP, tolerances.step), (Metric.EXPOSED, tolerances.exposed)):
+        if limits and metric in limits:
+            found[metric] = limits[metric].high_ns, limits[metric].spread_ns
+        else:
+            usual = reference.value(metric)
+            width = round(max(tolerances.floor_ns, share * usual)) + widened.get(metric, 0)
+            found[metric] = usual + width, width
+    return found
 
 
 def judge_nights(
@@ -198,6 +238,7 @@ def judge_nights(
     tolerances: Tolerances,
     limits: Mapping[Metric, Limit] | None = None,
     widened: Mapping[Metric, int] | None = None,
+    raised: Mapping[Metric, Level] | None = None,
 ) -> NightVerdict:
     """Compare a night with those before it: by the limits that they set, else with the last accepted one.
 
@@ -207,6 +248,7 @@ def judge_nights(
             step that grows a little every night, each time within the tolerance.
         limits: of step time and exposed communication; None where too few nights set them: the tolerances judge then.
         widened: ns by which tonight's few steps widen the tolerances; limits include that.
+        raised: levels that were raised before: a night at one of them is worse, whatever the limit, and that is known.
 
     Raises:
         ValueError: parts do not add up to a step.
@@ -215,24 +257,50 @@ def judge_nights(
         if one is not None and sum(one.parts.values()) != one.step_ns:
             raise ValueError(f"the parts of {one.name} add up to {sum(one.parts.values())} ns, not to {one.step_ns}")
     if reference is None:
-        return NightVerdict(True, (), (), f"{night.name}: step {_milliseconds(night.step_ns)}; the first of its series")
-    values = {Metric.STEP: night.step_ns, Metric.EXPOSED: night.exposed_ns}
+        return NightVerdict(True, (), (), _step_told(night), "the first of its series")
+    raised = raised or {}
     if limits:
-        worse = [metric.value for metric, limit in limits.items() if values[metric] > limit.high_ns]
+        worse = [metric.value for metric, limit in limits.items() if night.value(metric) > limit.high_ns]
         better = night.step_ns < limits[Metric.STEP].low_ns
     else:
         worse = _beyond_tolerances(night, reference, accepted_steps_ns, tolerances, widened or {})
-        better = _is_worse(reference.step_ns, night.step_ns, tolerances.step, tolerances.floor_ns)
+        better = reference.step_ns - night.step_ns > max(tolerances.floor_ns, tolerances.step * reference.step_ns)
     worse += [
         f"OverlapScore of {pair}"
         for pair, score in sorted(night.scores.items())
         if pair in reference.scores and reference.scores[pair] - score > tolerances.overlap_score
     ]
+    reasons = [_reason(name, night, reference, limits, widened or {}) for name in worse]
+    for metric, level in raised.items():
+        if (
+            not any(name.startswith(metric) for name in worse)
+            and 2 * night.value(metric) > level.before_ns + level.level_ns
+        ):
+            worse.append(metric.value)
+            levels = f"{duration(level.level_ns)} than to {duration(level.before_ns)}"
+            reasons.append(f"{metric}, {duration(night.value(metric))}, is nearer to {levels}")
+    widths = widths_ns(reference, limits, tolerances, widened or {})
+    known = {
+        metric: level.since
+        for metric, level in raised.items()
+        if night.value(metric) <= level.level_ns + widths[metric][1]
+    }
+    since = [next((known[metric] for metric in known if name.startswith(metric)), None) for name in worse]
+    told = [why if one is None else f"{why}, as since {one}" for why, one in zip(reasons, since, strict=True)]
     deltas = _deltas(night, reference)
     outcome = Outcome.WORSE if worse else Outcome.BETTER if better else Outcome.PASS
-    told = f"{outcome}: {', '.join(worse)}" if worse else outcome.value
-    statement = f"{_change_told(night, reference, deltas)}; {told}{_by_what(limits, widened or {})}"
-    return NightVerdict(not worse, tuple(worse), deltas, statement, outcome)
+    return NightVerdict(
+        *(not worse, tuple(worse), deltas, _change_told(night, reference, deltas)),
+        told_worse(told) if worse else f"{outcome}{_by_what(Metric.STEP, limits, widened or {})}",
+        outcome,
+        known=bool(worse) and None not in since,
+        reasons=tuple(told),
+    )
+
+
+def told_worse(reasons: Sequence[str]) -> str:
+    """How the statement of a night that is worse ends."""
+    return f"{Outcome.WORSE}: {', '.join(reasons)}"
 
 
 def _beyond_tolerances(
@@ -256,16 +324,31 @@ def _beyond_tolerances(
     return worse
 
 
-def _by_what(limits: Mapping[Metric, Limit] | None, widened: Mapping[Metric, int]) -> str:
-    """What set the limit of the step, and what its few steps add to it."""
+def _reason(
+    name: str,
+    night: Measures,
+    reference: Measures,
+    limits: Mapping[Metric, Limit] | None,
+    widened: Mapping[Metric, int],
+) -> str:
+    """A measure that is worse, with its own limit."""
+    metric = next((metric for metric in Metric if name.startswith(metric)), None)
+    if metric is None:
+        return name
+    values = f" {duration(night.exposed_ns)} against {duration(reference.exposed_ns)}"
+    return f"{name}{values if metric is Metric.EXPOSED else ''}{_by_what(metric, limits, widened)}"
+
+
+def _by_what(metric: Metric, limits: Mapping[Metric, Limit] | None, widened: Mapping[Metric, int]) -> str:
+    """What set the limit of a measure, and what tonight's few steps add to it."""
     if not limits:
-        wider_ns = widened.get(Metric.STEP, 0)
-        return f" (its few steps widen the tolerance by {_milliseconds(wider_ns)})" if wider_ns else ""
-    limit = limits[Metric.STEP]
-    share = 100 * limit.spread_ns / limit.median_ns if limit.median_ns else 0.0
-    added = f", {_milliseconds(limit.widened_ns)} of it as it has few steps" if limit.widened_ns else ""
+        wider_ns = widened.get(metric, 0)
+        return f" (its few steps widen the tolerance by {duration(wider_ns)})" if wider_ns else ""
+    limit = limits[metric]
+    width = percent(limit.spread_ns / limit.median_ns) if limit.median_ns else duration(limit.spread_ns)
+    added = f", {duration(limit.widened_ns)} of it as it has few steps" if limit.widened_ns else ""
     nights = counted(limit.nights, "night", "nights")
-    return f" (limit {_milliseconds(limit.median_ns)} ± {share:.1f} % from {nights}{added})"
+    return f" (limit {duration(limit.median_ns)} ± {width} from {nights}{added})"
 
 
 def begins_anew(night: Measures, ranks: int, reference: str, covered: int) -> NightVerdict:
@@ -275,16 +358,16 @@ def begins_anew(night: Measures, ranks: int, reference: str, covered: int) -> Ni
     Args:
         ranks, covered: how many ranks the night and the last accepted one cover.
     """
-    told = f"{night.name}: step {_milliseconds(night.step_ns)}; the first of its series with {ranks} ranks"
-    statement = f"{told}: {reference} covers {covered} of them"
-    return NightVerdict(True, (NOT_COMPARED,), (), statement)
+    ending = f"the first of its series with {ranks} ranks: {reference} covers {covered} of them"
+    return NightVerdict(True, (NOT_COMPARED,), (), _step_told(night), ending)
 
 
 def inconclusive(night: Measures, reference: str, refusal: str) -> NightVerdict:
     """The verdict on a night that cannot be compared with the last accepted one, with the reason."""
-    told = f"{night.name}: step {_milliseconds(night.step_ns)}; inconclusive against {reference}: {refusal}"
-    statement = f"{told}; accept it by hand to compare later nights with it"
-    return NightVerdict(None, (), (), statement, Outcome.INCONCLUSIVE)
+    told = f"{_step_told(night)}; inconclusive against {reference}: {refusal}"
+    return NightVerdict(
+        None, (), (), told, "accept it by hand to compare later nights with it", outcome=Outcome.INCONCLUSIVE
+    )
 
 
 def _is_worse(now: int, before: int, share: float, floor_ns: int) -> bool:
@@ -300,16 +383,12 @@ def _deltas(night: Measures, reference: Measures) -> tuple[Delta, ...]:
 
 def _change_told(night: Measures, reference: Measures, deltas: Sequence[Delta]) -> str:
     change = night.step_ns - reference.step_ns
+    if not change:
+        return f"{_step_told(night)}, as long as that of {reference.name}"
     share = f" ({100 * change / reference.step_ns:+.1f} %)" if reference.step_ns else ""
-    moved = f"; {deltas[0].part} moved most, {_signed(deltas[0].delta_ns)}" if deltas else ""
-    return (
-        f"{night.name}: step {_milliseconds(night.step_ns)}, {_signed(change)}{share} against {reference.name}{moved}"
-    )
+    most = f"{activity(deltas[0].part)} {'grew' if change > 0 else 'shrank'} most, {signed(deltas[0].delta_ns)}"
+    return f"{_step_told(night)}, {signed(change)}{share} against {reference.name}; {most}"
 
 
-def _milliseconds(nanoseconds: int) -> str:
-    return f"{nanoseconds / 1e6:.3f} ms"
-
-
-def _signed(nanoseconds: int) -> str:
-    return f"{nanoseconds / 1e6:+.3f} ms"
+def _step_told(night: Measures) -> str:
+    return f"{night.name}: step {duration(night.step_ns)}"

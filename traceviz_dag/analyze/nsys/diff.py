@@ -173,7 +173,7 @@ def _verdict(
     how_much = "most of it" if 2 * abs(delta) > abs(change) else "the largest part of it"
     together = f" over {gpus} GPUs" if gpus > 1 else ""
     sentence = (
-        f"B is {wording.percent(abs(change) / window_a)} {word} ({change / 1e6:+,.3f} ms{together}), {how_much} in {words[part]} "
-        f"({delta / 1e6:+,.3f} ms)."
+        f"B is {wording.percent(abs(change) / window_a)} {word} ({change / 1e6:+,.3f} ms{together}), {how_much} in "
+        f"{words[part]} ({delta / 1e6:+,.3f} ms)."
     )
     return sentence, Outcome.LONGER if change > 0 else Outcome.SHORTER

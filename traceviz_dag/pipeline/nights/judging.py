@@ -12,11 +12,12 @@ import pyarrow as pa
 
 from traceviz_dag.analyze.medians import lower_median
 from traceviz_dag.analyze.nights.change_points import LEAST_SHARE
-from traceviz_dag.analyze.nights.confirmed import Raised, change_statement, in_doubt, is_known, new_changes
+from traceviz_dag.analyze.nights.confirmed import Raised, change_statement, in_doubt, new_changes, raised_levels
 from traceviz_dag.analyze.nights.limits import Limit, robust_limit, step_noise_ns, widening_ns
 from traceviz_dag.analyze.nights.verdicts import (
     NOT_COMPARED,
     Common,
+    Level,
     Measures,
     Metric,
     NightVerdict,
@@ -25,28 +26,21 @@ from traceviz_dag.analyze.nights.verdicts import (
     common_ranks,
     inconclusive,
     judge_nights,
+    told_worse,
+    widths_ns,
 )
+from traceviz_dag.analyze.wording import signed
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.stale import hidden_ranks
-from traceviz_dag.pipeline.baselines import Baseline, SetBy, baselines
 from traceviz_dag.pipeline.completeness import ranks_in_words
 from traceviz_dag.pipeline.home_settings import NightlySettings
+from traceviz_dag.pipeline.nights.decisions import Decisions, decisions_of
+from traceviz_dag.pipeline.nights.judged import Judged, judged, needs_verdict, night_digest, raised_by
 from traceviz_dag.pipeline.nights.samples import Night, measures_of, named_night, read_night, steps_table
-from traceviz_dag.pipeline.nights.series import (
-    STEPS,
-    WARM_UP,
-    Judged,
-    NightIterations,
-    Series,
-    figures_digest,
-    is_accepted,
-    judged,
-    needs_verdict,
-    raised_by,
-)
+from traceviz_dag.pipeline.nights.series import STEPS, WARM_UP, NightIterations, Series
 from traceviz_dag.tables import NIGHT_CHANGES, NIGHT_DELTAS, NIGHT_STEPS, NIGHTS, TRACES
 
 MOST_NIGHTS = 120
@@ -88,6 +82,7 @@ class JudgedNight:
         rank: whose step is taken apart. before: of the reference, where tonight is compared.
         baseline: the night with which the history begins; None for the first of a series.
         by_hand: whether somebody accepted it although it is worse, or cannot be compared.
+        figures_digest: of all that the verdict rests on.
     """
 
     series: Series
@@ -101,6 +96,7 @@ class JudgedNight:
     limit: Limit | None = None
     changes: Sequence[Change] = ()
     by_hand: bool = False
+    figures_digest: str = ""
 
     @property
     def partitions(self) -> NightIterations:
@@ -120,12 +116,16 @@ class JudgedNight:
 
 @dataclass
 class _Past:
-    """A night of the stretch since the baseline; it is read when something is held against it."""
+    """A night of the stretch since the baseline; it is read when something is held against it.
+
+    Attributes:
+        is_measure: whether later nights are held against it: it was accepted, or somebody set it as a baseline.
+    """
 
     lake: Lake
     place: int
     partitions: NightIterations
-    accepted: bool | None
+    is_measure: bool = False
     better: bool = False
 
     @cached_property
@@ -147,31 +147,21 @@ class _Stretch:
 
 
 def judge_series(
-    lake: Lake,
-    series: Series,
-    settings: NightlySettings,
-    wanted: Collection[str] | None = None,
-    accept: Sequence[str] = (),
+    lake: Lake, series: Series, settings: NightlySettings, wanted: Collection[str] | None = None
 ) -> list[JudgedNight]:
-    """Judge the nights of a series that need a verdict; nothing is written.
+    """Judge the nights of a series that need a verdict, in order; nothing is written.
 
     Args:
         wanted: keys of iterations; only their nights are judged. None has all.
-        accept: keys of iterations, or runs, that somebody accepts whatever they are.
     """
-    known = judged(lake)
-    baseline = baselines(lake.home).get(series.name) if series.is_steady else None
-    accepted_now = [*accept, *(one.key for one in [baseline] if one and one.by is SetBy.ACCEPTED)]
+    known, decisions = judged(lake), decisions_of(lake, series)
     open_nights = {
         place
         for place, night in enumerate(series.nights)
         if (wanted is None or any(iteration_key(one.run, one.iteration) in wanted for one in night))
-        and needs_verdict(lake, night, known, accepted_now)
+        and needs_verdict(lake, series, place, known, decisions)
     }
-    if not open_nights:
-        return []
-    set_at = _place_of(series, baseline)
-    return list(_judged_in_order(lake, series, settings, open_nights, accepted_now, known, set_at))
+    return list(_judged_in_order(lake, series, settings, open_nights, known, decisions)) if open_nights else []
 
 
 def _judged_in_order(
@@ -179,45 +169,34 @@ def _judged_in_order(
     series: Series,
     settings: NightlySettings,
     open_nights: Collection[int],
-    accept: Sequence[str],
     known: Mapping[Partition, Judged],
-    set_at: int | None,
+    decisions: Decisions,
 ) -> Iterator[JudgedNight]:
     raised_before = raised_by(lake, {one: place for place, night in enumerate(series.nights) for one in night})
     stretch = _Stretch()
     for place, partitions in enumerate(series.nights[: max(open_nights) + 1]):
-        one = _Past(lake, place, partitions, None)
+        one = _Past(lake, place, partitions)
         changes: Sequence[tuple[Raised, bool]]
         if place in open_nights and one.night is not None:
-            found = _judge(lake, series, place, one.night, stretch, settings, by_hand=is_accepted(partitions, accept))
+            found = _judge(lake, series, place, one.night, stretch, settings, decisions)
             yield found
             verdict = found.verdict
-            one.accepted, one.better = verdict.accepted, verdict.outcome is Outcome.BETTER
+            one.is_measure, one.better = bool(verdict.accepted), verdict.outcome is Outcome.BETTER
             is_first = bool(verdict.accepted and verdict.worse)
             changes = [(change.raised, change.rebased) for change in found.changes]
         elif partitions[0] in known:
             row = known[partitions[0]]
-            # A baseline that somebody set comes before what was accepted earlier.
-            one.accepted, is_first = row.accepted, row.begins_anew and set_at is None
+            one.is_measure, one.better, is_first = bool(row.accepted), row.is_better, row.begins_anew
             changes = raised_before.get(place, ())
         else:
             continue
         stretch.nights.append(one)
         stretch.raised += [raised for raised, _ in changes]
-        if is_first or place == set_at:
+        if is_first or place in decisions.at:
+            one.is_measure = True
             stretch.begin(place)
         elif moved := [raised.at for raised, rebased in changes if rebased]:
             stretch.begin(max(moved))
-
-
-def _place_of(series: Series, baseline: Baseline | None) -> int | None:
-    """The night of a baseline; None where it is not of the series."""
-    places = (
-        place
-        for place, night in enumerate(series.nights)
-        if baseline is not None and any(baseline.holds(one.run, one.iteration) for one in night)
-    )
-    return next(places, None)
 
 
 def _judge(
@@ -227,12 +206,10 @@ def _judge(
     night: Night,
     stretch: _Stretch,
     settings: NightlySettings,
-    *,
-    by_hand: bool,
+    decisions: Decisions,
 ) -> JudgedNight:
-    before_it = stretch.nights[-MOST_NIGHTS:]
     doubtful = in_doubt(stretch.raised, place)
-    every = [one for one in before_it if one.accepted]
+    every = [one for one in stretch.nights if one.is_measure][-MOST_NIGHTS:]
     accepted = [one for one in every if one.place not in doubtful] or every
     last = next((one for one in reversed(accepted) if not one.better), accepted[-1] if accepted else None)
     lost = _lost(lake, last) if last else ""
@@ -245,7 +222,8 @@ def _judge(
     measures = measures_of(lake, night, ranks, rank)
     begin = stretch.nights[0].partitions if stretch.nights else None
     verdict = inconclusive(measures, "", "")
-    found = JudgedNight(series, night, verdict, measures, rank, baseline=begin)
+    digest = night_digest(lake, series, place, decisions)
+    found = JudgedNight(series, night, verdict, measures, rank, baseline=begin, figures_digest=digest)
     if last is not None and lost:
         verdict = inconclusive(measures, named_night(last.partitions), lost)
     elif reference is not None and common.outgrown:
@@ -253,15 +231,16 @@ def _judge(
     elif reference is not None and common.refusal:
         verdict = inconclusive(measures, reference.name, common.refusal)
     else:
-        found = _compared(lake, found, place, night, reference, ranks, before_it, accepted, stretch.raised, settings)
+        holds = decisions.hold(place)
+        found = _compared(lake, found, place, reference, ranks, stretch, accepted, settings, may_rebase=not holds)
         verdict = found.verdict
-    if by_hand and not verdict.accepted:
-        statement = verdict.statement.rpartition("; ")[0] + "; accepted by hand"
-        verdict = NightVerdict(True, verdict.worse or (NOT_COMPARED,), verdict.deltas, statement)
+    if decisions.is_accepted(place) and not verdict.accepted:
+        worse = verdict.worse or (NOT_COMPARED,)
+        verdict = NightVerdict(True, worse, verdict.deltas, verdict.told, "accepted by hand")
         found = replace(found, changes=(), by_hand=True)
     if series.kind not in (STEPS, WARM_UP):
-        alone = f"{verdict.statement}; nothing numbers its steps, so it is compared with its like alone: {series.kind}"
-        verdict = replace(verdict, statement=alone)
+        alone = f"{verdict.ending}; nothing numbers its steps, so it is compared with its like alone: {series.kind}"
+        verdict = replace(verdict, ending=alone)
     return replace(found, verdict=verdict)
 
 
@@ -277,16 +256,20 @@ def _compared(
     lake: Lake,
     found: JudgedNight,
     place: int,
-    night: Night,
     reference: Night | None,
     ranks: Sequence[int],
-    before_it: Sequence[_Past],
+    stretch: _Stretch,
     accepted: Sequence[_Past],
-    raised: Sequence[Raised],
     settings: NightlySettings,
+    *,
+    may_rebase: bool,
 ) -> JudgedNight:
     """The verdict on a night that can be compared with its reference, over the ranks that both have."""
-    alike = [one for one in before_it if one.night is not None and _is_alike(night, one.night, ranks)]
+    night, raised = found.night, stretch.raised
+    looked_at = {one.place: one for one in (*stretch.nights[-MOST_NIGHTS:], *accepted)}
+    alike = [
+        one for _, one in sorted(looked_at.items()) if one.night is not None and _is_alike(night, one.night, ranks)
+    ]
     values = {metric: [_median(one.night, metric, ranks) for one in alike] for metric in Metric}
     tonight = {Metric.STEP: found.measures.step_ns, Metric.EXPOSED: found.measures.exposed_ns}
     trusted = [number for number, one in enumerate(alike) if one in accepted]
@@ -301,26 +284,31 @@ def _compared(
             limits[metric] = limit
     before = measures_of(lake, reference, ranks, found.rank) if reference else None
     last = [values[Metric.STEP][number] for number in trusted][-settings.history :] if settings.history else []
-    verdict = judge_nights(found.measures, before, last, settings.tolerances, limits or None, widened)
-    step_limit = limits.get(Metric.STEP)
-    if verdict.worse and step_limit is not None and is_known(verdict.worse, tonight, raised, step_limit.spread_ns):
-        since = _since(found.series, raised[-1].at)
-        verdict = replace(verdict, known=True, statement=f"{verdict.statement}, as since {since}")
+    levels: dict[Metric, Level] = {}
+    if before is not None:
+        widths = widths_ns(before, limits, settings.tolerances, widened)
+        for metric, one in raised_levels(raised, {metric: high for metric, (high, _) in widths.items()}).items():
+            levels[metric] = Level(_since(found.series, one.at), one.before_ns, one.after_ns)
+    verdict = judge_nights(found.measures, before, last, settings.tolerances, limits or None, widened, levels)
     places = [*(one.place for one in alike), place]
     series_values = {metric: [*values[metric], tonight[metric]] for metric in Metric}
+    recent = slice(-MOST_NIGHTS, None)
     changes = []
-    for one in new_changes(series_values, places, raised, settings.tolerances.floor_ns):
+    latest = {metric: every[recent] for metric, every in series_values.items()}
+    for one in new_changes(latest, places[recent], raised, settings.tolerances.floor_ns):
         history = [values[one.metric][number] for number in trusted if places[number] < one.at]
         is_shorter = one.metric is Metric.STEP and not one.is_worse
-        rebased = is_shorter and bool(history) and one.after_ns < (1 - LEAST_SHARE) * median(history)
+        is_below = is_shorter and bool(history) and one.after_ns < (1 - LEAST_SHARE) * median(history)
+        rebased = is_below and may_rebase
         changes.append(_change(lake, found.series, one, places, series_values[Metric.STEP], rebased=rebased))
     alarms = [change for change in changes if change.is_alarm]
     if alarms:
         named = tuple(f"{change.raised.metric}: confirmed change" for change in alarms)
-        worse = (*verdict.worse, *named)
-        verdict = replace(verdict, accepted=False, worse=worse, outcome=Outcome.WORSE, known=False)
+        worse, ending = (*verdict.worse, *named), told_worse(verdict.reasons or ["a confirmed change"])
+        verdict = replace(verdict, accepted=False, worse=worse, ending=ending, outcome=Outcome.WORSE, known=False)
     at = reference.partitions if reference else None
-    return replace(found, verdict=verdict, reference=at, before=before, limit=step_limit, changes=changes)
+    limit = limits.get(Metric.STEP)
+    return replace(found, verdict=verdict, reference=at, before=before, limit=limit, changes=changes)
 
 
 def _is_alike(night: Night, other: Night, ranks: Sequence[int]) -> bool:
@@ -354,7 +342,7 @@ def _change(
 def _first_rows(lake: Lake, before: NightIterations, after: NightIterations) -> list[str]:
     """What changed most from one night to another, as ``traceviz diff`` has it, or why that is not known."""
     # Imported here because few nights raise a change, and the comparison brings half of the engine.
-    from traceviz_dag.analyze.diff.words import named_class, named_part, signed
+    from traceviz_dag.analyze.diff.words import named_class, named_part
     from traceviz_dag.pipeline.across_ranks import StoredIteration
     from traceviz_dag.pipeline.diff.comparison import compare
 
@@ -394,7 +382,7 @@ def write_night(lake: Lake, night: JudgedNight) -> None:
         "moved": verdict.moved.part if verdict.moved else None,
         "moved_ns": verdict.moved.delta_ns if verdict.moved else None,
         "statement": "; ".join(night.statements),
-        "figures_digest": figures_digest(lake, night.partitions),
+        "figures_digest": night.figures_digest,
         "verdict": verdict.outcome.value,
         "steps": len(night.night.steps),
         "baseline_run": baseline.run if baseline else None,
@@ -419,24 +407,6 @@ def write_night(lake: Lake, night: JudgedNight) -> None:
         lake.write(NIGHT_STEPS.name, steps, run=one.run, iteration=one.iteration)
         for table, columns in tables.items():
             lake.write(table.name, table.from_columns(columns), run=one.run, iteration=one.iteration)
-
-
-def moved_baselines(nights: Sequence[JudgedNight]) -> Mapping[str, Baseline]:
-    """Series → where its baseline is since these verdicts: nights accepted by hand, and confirmed shorter steps."""
-    moved = {}
-    for night in nights:
-        if not night.series.is_steady:
-            continue
-        if night.verdict.accepted and night.verdict.worse:
-            moved[night.series.name] = _of_night(night.partitions, SetBy.ACCEPTED if night.by_hand else SetBy.GATE)
-        for change in night.changes:
-            if change.rebased:
-                moved[night.series.name] = _of_night(change.since, SetBy.GATE)
-    return moved
-
-
-def _of_night(night: NightIterations, by: SetBy) -> Baseline:
-    return Baseline(night[0].run, night[0].iteration if len(night) == 1 else None, by)
 
 
 def _first(night: NightIterations | None) -> Partition | None:

@@ -1,20 +1,16 @@
-"""Which iterations of a home are one night, which nights one series, and what was said of them."""
+"""Which iterations of a home are one night, and which nights one series."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from traceviz_dag.analyze.nights.confirmed import Raised
-from traceviz_dag.analyze.nights.verdicts import Metric
-from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import registered_if_any
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import Partition
-from traceviz_dag.pipeline.baselines import SetBy, baselines
-from traceviz_dag.pipeline.home_settings import NightlySettings, load_settings
+from traceviz_dag.pipeline.home_settings import NightlySettings
 
 NIGHT_TABLES = ("nights", "night_deltas", "night_steps", "night_changes")
 
@@ -43,19 +39,6 @@ class Series:
     def is_steady(self) -> bool:
         """Whether its iterations are numbered steps after the warm-up."""
         return self.kind == STEPS
-
-
-@dataclass(frozen=True, slots=True)
-class Judged:
-    """A row that ``nights`` has already, as far as later verdicts need it.
-
-    Attributes:
-        begins_anew: somebody accepted it although it was worse: what came before is no measure any more.
-    """
-
-    accepted: bool | None
-    begins_anew: bool
-    figures_digest: str
 
 
 def series_of(lake: Lake, settings: NightlySettings) -> list[Series]:
@@ -88,85 +71,6 @@ def series_of(lake: Lake, settings: NightlySettings) -> list[Series]:
     ]
 
 
-def judged(lake: Lake) -> dict[Partition, Judged]:
-    """Iteration → what was said of it."""
-    if not lake.partitions("nights"):
-        return {}
-    rows = lake.table("nights").arrow(["run", "iteration", "accepted", "worse", "figures_digest"]).to_pylist()
-    return {
-        Partition(row["run"], row["iteration"]): Judged(
-            row["accepted"], bool(row["accepted"] and row["worse"]), row["figures_digest"]
-        )
-        for row in rows
-    }
-
-
-def raised_by(lake: Lake, places: Mapping[Partition, int]) -> dict[int, list[tuple[Raised, bool]]]:
-    """Place of a night → the changes that it raised, each with whether it moved the baseline."""
-    if not lake.partitions("night_changes"):
-        return {}
-    found: dict[int, list[tuple[Raised, bool]]] = {}
-    for row in lake.table("night_changes").arrow().to_pylist():
-        night, since = (
-            places.get(Partition(row[run], row[iteration]))
-            for run, iteration in (("run", "iteration"), ("since_run", "since_iteration"))
-        )
-        if night is not None and since is not None:
-            one = Raised(Metric(row["metric"]), since, night, row["before_ns"], row["after_ns"], row["p"])
-            found.setdefault(night, []).append((one, row["rebased"]))
-    return found
-
-
-def figures_digest(lake: Lake, night: NightIterations) -> str:
-    """Of all that a verdict rests on, the scores of pairs included where there are any."""
-    paths = [
-        lake.path(name, run=one.run, iteration=one.iteration) for one in night for name in ("iterations", "periods")
-    ]
-    return "-".join(digest_of(path) for path in paths if path.is_file())
-
-
-def needs_verdict(
-    lake: Lake, night: NightIterations, known: Mapping[Partition, Judged], accept: Sequence[str] = ()
-) -> bool:
-    """Whether a night has no verdict, was computed again since, or is to be accepted by hand."""
-    if any(lake.has_stale_measures(one.run, one.iteration) for one in night):
-        return False
-    rows = [known.get(one) for one in night]
-    digest = figures_digest(lake, night)
-    if any(row is None or row.figures_digest != digest for row in rows):
-        return True
-    return is_accepted(night, accept) and not all(row is not None and row.accepted for row in rows)
-
-
-def is_accepted(night: NightIterations, accept: Sequence[str]) -> bool:
-    """Whether one of a night's iterations, or its run, is among those accepted by hand."""
-    return any(iteration_key(one.run, one.iteration) in accept or one.run in accept for one in night)
-
-
-def accepted_by_hand(lake: Lake) -> list[str]:
-    """Keys of nights that ``traceviz baseline accept`` named."""
-    return [one.key for one in baselines(lake.home).values() if one.by is SetBy.ACCEPTED]
-
-
-def unjudged(lake: Lake) -> list[Partition]:
-    """Iterations that have measures and no verdict, were computed again since, or are to be accepted."""
-    settings = load_settings(lake.home).nightly
-    known, accept = judged(lake), accepted_by_hand(lake)
-    return [
-        one
-        for series in series_of(lake, settings)
-        for night in series.nights
-        if needs_verdict(lake, night, known, accept)
-        for one in night
-    ]
-
-
-def references(lake: Lake, settings: NightlySettings) -> set[str]:
-    """Keys of the iterations that the next ones are compared with: the last accepted night of each series, and every
-    baseline."""
-    known, named = judged(lake), baselines(lake.home).values()
-    kept = {one for one in lake.partitions("iterations") if any(each.holds(one.run, one.iteration) for each in named)}
-    for series in series_of(lake, settings):
-        accepted = [night for night in series.nights if night[0] in known and known[night[0]].accepted]
-        kept |= set(accepted[-1]) if accepted else set()
-    return {iteration_key(one.run, one.iteration) for one in kept}
+def night_key(night: NightIterations) -> str:
+    """One key for a night: that of its first iteration."""
+    return iteration_key(night[0].run, night[0].iteration)
