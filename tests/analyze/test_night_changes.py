@@ -8,7 +8,7 @@ import pytest
 from benchmarks.nights import drawn, drift, healthy, judged, later, outlier
 from traceviz_dag.analyze.medians import lower_median
 from traceviz_dag.analyze.nights.change_points import best_split, change_points
-from traceviz_dag.analyze.nights.confirmed import Raised, in_doubt, is_known
+from traceviz_dag.analyze.nights.confirmed import Raised, in_doubt, known_changes
 from traceviz_dag.analyze.nights.limits import robust_limit, step_noise_ns
 from traceviz_dag.analyze.nights.verdicts import Measures, Metric, Outcome, Tolerances, judge_nights
 
@@ -105,7 +105,7 @@ def test_a_night_below_the_limit_is_better():
     before, now = (Measures(name, step, 0, {"idle": step}) for name, step in (("a", 100 * MS), ("b", 96 * MS)))
     verdict = judge_nights(now, before, [], Tolerances(), {Metric.STEP: limit})
     assert verdict.outcome is Outcome.BETTER and verdict.accepted
-    assert verdict.statement.endswith("better (limit 100.000 ms ± 3.0 % from 10 nights)")
+    assert verdict.statement.endswith("better (limit 100 ms ± 3.0 % from 10 nights)")
 
 
 def test_nights_at_a_worse_level_are_no_measure_until_it_is_fixed():
@@ -114,7 +114,17 @@ def test_nights_at_a_worse_level_are_no_measure_until_it_is_fixed():
     )
     assert in_doubt([worse], 8) == {5, 6, 7} and in_doubt([worse, fixed], 15) == {5, 6, 7, 8}
     assert in_doubt([fixed], 15) == frozenset()
-    values = {Metric.STEP: 111, Metric.EXPOSED: 5}
-    assert is_known(["step time"], values, [worse], 3) and not is_known(["step time"], values, [], 3)
-    assert not is_known(["step time", "OverlapScore of a"], values, [worse], 3)
-    assert not is_known(["step time"], values, [worse, fixed], 3)
+    values, near = {Metric.STEP: 111, Metric.EXPOSED: 5}, {Metric.STEP: 3, Metric.EXPOSED: 0}
+    assert known_changes(["step time"], values, [worse], near) == [worse]
+    for names, raised in ((["step time"], []), (["step time", "OverlapScore of a"], [worse])):
+        assert not known_changes(names, values, raised, near)
+    assert not known_changes(["step time"], values, [worse, fixed], near)
+
+
+def test_a_night_is_known_by_the_change_and_the_spread_of_the_metric_that_is_worse():
+    """Exposed communication rose, too, and is 7 above its level: near it for a step, not for this metric."""
+    step, exposed = Raised(Metric.STEP, 5, 8, 100, 110, 0.0025), Raised(Metric.EXPOSED, 7, 10, 20, 30, 0.0025)
+    near = {Metric.STEP: 10, Metric.EXPOSED: 2}
+    values = {Metric.STEP: 111, Metric.EXPOSED: 37}
+    assert known_changes(["step time"], values, [step, exposed], near) == [step]
+    assert not known_changes(["step time", "exposed communication"], values, [step, exposed], near)

@@ -33,6 +33,11 @@ def duration(nanoseconds: float) -> str:
     return f"{nanoseconds:.0f} ns"
 
 
+def signed(nanoseconds: int) -> str:
+    """A duration with its sign."""
+    return f"+{duration(nanoseconds)}" if nanoseconds > 0 else duration(nanoseconds)
+
+
 def share(part: float, whole: float = 1) -> str:
     """A share in percent, without decimals from 10 % on."""
     if whole <= 0:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceviz_dag.analyze.wording import ranks_of
+from traceviz_dag.analyze.wording import activity, ranks_of
 from traceviz_dag.commands.common.failures import end_half_renewed, end_stale
 from traceviz_dag.commands.common.figure_file import check_figure
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
@@ -19,7 +19,7 @@ from traceviz_dag.system.paths import real_path
 
 if TYPE_CHECKING:
     from traceviz_dag.lake.lake import Lake
-    from traceviz_dag.pipeline.nights.trend import Trend
+    from traceviz_dag.pipeline.nights.trend import Trend, TrendNight
 
 TRENDS_SQL = """
 SELECT run, iteration, ranks, expected_ranks, partial, stale, step_ns,
@@ -100,7 +100,7 @@ def iterations(
         print_json([row for group in by_run.values() for row in group])
     else:
         for name, group in by_run.items():
-            _print(name, group)
+            _print(name, group, verdicts)
     if figure is not None:
         _draw(figure, found)
     shown = [(row["run"], row["iteration"]) for group in by_run.values() for row in group]
@@ -175,7 +175,7 @@ def _ranks(row: Mapping[str, Any]) -> str:
     return f"{ranks_of(row['ranks'], row['expected_ranks'])}{marks}"
 
 
-def _print(run: str, rows: list[dict[str, Any]]) -> None:
+def _print(run: str, rows: list[dict[str, Any]], verdicts: Mapping[tuple[str, int], TrendNight]) -> None:
     longest = max((row["step_ns"] or 0 for row in rows), default=0)
     has_mfu = any(row["mfu"] is not None for row in rows)
     print_table(
@@ -197,14 +197,16 @@ def _print(run: str, rows: list[dict[str, Any]]) -> None:
                 percent(row["hidden_share"]),
                 row["longest_computation_rank"],
                 *([percent(row["mfu"])] if has_mfu else []),
-                _night(row),
+                _night(verdicts.get((row["run"], row["iteration"]))),
             ]
             for row in rows
         ],
     )
     for row in rows:
-        if row["statement"] is not None and (not row["accepted"] or row["changes"]):
-            print_wrapped(f"{row['iteration']}: {row['statement']}", 4, "  ")
+        night = verdicts.get((run, row["iteration"]))
+        is_last = night is not None and night.partitions[-1].iteration == row["iteration"]
+        if is_last and row["statement"] is not None and (not row["accepted"] or row["changes"]):
+            print_wrapped(row["statement"], 4, "  ")
 
 
 def bar(value: int, longest: int) -> str:
@@ -213,7 +215,14 @@ def bar(value: int, longest: int) -> str:
     return ("█" * (eighths // 8) + _EIGHTHS[eighths % 8]).rstrip()
 
 
-def _night(row: dict[str, Any]) -> str | None:
-    if row["statement"] is None:
-        return None
-    return f"worse: {row['moved'] or 'step'}" if row["verdict"] == "worse" else row["verdict"]
+def _night(night: TrendNight | None) -> str | None:
+    """A verdict in a word; where it is worse, with the part of the step that grew, else with what is worse."""
+    if night is None or night.verdict != "worse":
+        return None if night is None or night.statement is None else night.verdict
+    measures = [name.partition(":")[0] for name in night.worse or ()]
+    # The step may be longer than most nights and yet shorter than its reference.
+    has_grown = night.moved is not None and (night.moved_ns is None or night.moved_ns > 0)
+    is_step = not measures or any(name.startswith("step") for name in measures)
+    return (
+        f"worse: {activity(night.moved) if night.moved and has_grown and is_step else (measures or ['step time'])[0]}"
+    )

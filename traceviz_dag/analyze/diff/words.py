@@ -9,7 +9,7 @@ from enum import StrEnum
 from traceviz_dag.analyze.causes.critical_path import PathCause
 from traceviz_dag.analyze.diff.changes import Change
 from traceviz_dag.analyze.diff.replayed import AMOUNT, HOSTS, MEMORY, REMAINDER, UNMATCHED, ReplayRow, WorkClass
-from traceviz_dag.analyze.wording import activity, capitals, counted, duration
+from traceviz_dag.analyze.wording import activity, capitals, counted, duration, signed
 
 LEAST_CHANGE = 0.01
 """A change of less than this share of A's step is none."""
@@ -79,11 +79,6 @@ def change_share(step: Change) -> str:
     if not step.a_ns:
         return "–"
     return f"{100 * step.change_ns / step.a_ns:+.1f} %"
-
-
-def signed(nanoseconds: int) -> str:
-    """A duration with its sign."""
-    return f"+{duration(nanoseconds)}" if nanoseconds > 0 else duration(nanoseconds)
 
 
 def named_class(work: WorkClass) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from traceviz_dag.analyze.nights.change_points import LEAST_SHARE, ChangePoint, change_points
 from traceviz_dag.analyze.nights.verdicts import Metric
-from traceviz_dag.analyze.wording import counted, duration
+from traceviz_dag.analyze.wording import counted, duration, signed
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,20 +77,26 @@ def in_doubt(raised: Sequence[Raised], nights: int) -> frozenset[int]:
     return frozenset(places)
 
 
-def is_known(worse: Collection[str], values_ns: Mapping[Metric, int], raised: Sequence[Raised], spread_ns: int) -> bool:
-    """Whether a night is worse only by changes that were raised before: in each metric near the level of the last.
+def known_changes(
+    worse: Sequence[str], values_ns: Mapping[Metric, int], raised: Sequence[Raised], spreads_ns: Mapping[Metric, int]
+) -> list[Raised]:
+    """Of each measure that is worse the change that was raised before and explains it; none where one is not so.
+
+    That is the last of its metric, if it was for the worse and tonight's value is near its level.
 
     Args:
-        spread_ns: how far from a level is near.
+        spreads_ns: how far from a level of each metric is near.
     """
     last = {one.metric: one for one in raised}
-    metrics = [metric for metric in Metric if any(name.startswith(metric) for name in worse)]
-    if len(metrics) < len(worse):
-        return False
-    return all(
-        metric in last and last[metric].is_worse and values_ns[metric] <= last[metric].after_ns + spread_ns
+    metrics = [next((metric for metric in Metric if name.startswith(metric)), None) for name in worse]
+    known = [
+        last[metric]
         for metric in metrics
-    )
+        if metric in last
+        and last[metric].is_worse
+        and values_ns[metric] <= last[metric].after_ns + spreads_ns.get(metric, 0)
+    ]
+    return known if len(known) == len(worse) else []
 
 
 def change_statement(change: Raised, since: str, nights: int, rows: Sequence[str]) -> str:
@@ -103,7 +109,7 @@ def change_statement(change: Raised, since: str, nights: int, rows: Sequence[str
     more = change.after_ns - change.before_ns
     share = f" ({100 * more / change.before_ns:+.1f} %)" if change.before_ns else ""
     statement = (
-        f"confirmed change: {change.metric} {'+' if more > 0 else '-'}{duration(abs(more))}{share} since {since}: "
+        f"confirmed change: {change.metric} {signed(more)}{share} since {since}: "
         f"{duration(change.before_ns)} before, {duration(change.after_ns)} in {counted(nights, 'night', 'nights')} "
         f"since, p = {change.p:.2g}"
     )

@@ -10,7 +10,7 @@ from statistics import median
 import msgspec
 
 from traceviz_dag.analyze.nights.limits import Limit
-from traceviz_dag.analyze.wording import counted
+from traceviz_dag.analyze.wording import activity, counted, duration, percent, signed
 
 OTHER_RANKS = "other_ranks"
 """The part of a step by which the longest window of all ranks is longer than that of the compared rank."""
@@ -173,7 +173,8 @@ class NightVerdict:
             says that it is worse.
         worse: names of the measures that are worse.
         deltas: by part, the largest change in the sense of the step's own first.
-        statement: the verdict as one sentence.
+        told: the night and what it is held against, in words. reasons: of ``worse``, the same in words with figures.
+        ending: what the statement says after ``told``.
         outcome: the verdict in a word.
         known: whether it is worse only by what an earlier night raised already.
     """
@@ -181,9 +182,16 @@ class NightVerdict:
     accepted: bool | None
     worse: tuple[str, ...]
     deltas: tuple[Delta, ...]
-    statement: str
+    told: str
+    ending: str
     outcome: Outcome = Outcome.PASS
     known: bool = False
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def statement(self) -> str:
+        """The verdict as one sentence."""
+        return f"{self.told}; {self.ending}"
 
     @property
     def moved(self) -> Delta | None:
@@ -215,7 +223,7 @@ def judge_nights(
         if one is not None and sum(one.parts.values()) != one.step_ns:
             raise ValueError(f"the parts of {one.name} add up to {sum(one.parts.values())} ns, not to {one.step_ns}")
     if reference is None:
-        return NightVerdict(True, (), (), f"{night.name}: step {_milliseconds(night.step_ns)}; the first of its series")
+        return NightVerdict(True, (), (), _step_told(night), "the first of its series")
     values = {Metric.STEP: night.step_ns, Metric.EXPOSED: night.exposed_ns}
     if limits:
         worse = [metric.value for metric, limit in limits.items() if values[metric] > limit.high_ns]
@@ -230,9 +238,15 @@ def judge_nights(
     ]
     deltas = _deltas(night, reference)
     outcome = Outcome.WORSE if worse else Outcome.BETTER if better else Outcome.PASS
-    told = f"{outcome}: {', '.join(worse)}" if worse else outcome.value
-    statement = f"{_change_told(night, reference, deltas)}; {told}{_by_what(limits, widened or {})}"
-    return NightVerdict(not worse, tuple(worse), deltas, statement, outcome)
+    reasons = tuple(_reason(name, night, reference, limits, widened or {}) for name in worse)
+    ending = told_worse(reasons) if worse else f"{outcome}{_by_what(Metric.STEP, limits, widened or {})}"
+    told = _change_told(night, reference, deltas)
+    return NightVerdict(not worse, tuple(worse), deltas, told, ending, outcome, reasons=reasons)
+
+
+def told_worse(reasons: Sequence[str]) -> str:
+    """How the statement of a night that is worse ends."""
+    return f"{Outcome.WORSE}: {', '.join(reasons)}"
 
 
 def _beyond_tolerances(
@@ -256,16 +270,31 @@ def _beyond_tolerances(
     return worse
 
 
-def _by_what(limits: Mapping[Metric, Limit] | None, widened: Mapping[Metric, int]) -> str:
-    """What set the limit of the step, and what its few steps add to it."""
+def _reason(
+    name: str,
+    night: Measures,
+    reference: Measures,
+    limits: Mapping[Metric, Limit] | None,
+    widened: Mapping[Metric, int],
+) -> str:
+    """A measure that is worse, with its own limit."""
+    metric = next((metric for metric in Metric if name.startswith(metric)), None)
+    if metric is None:
+        return name
+    values = f" {duration(night.exposed_ns)} against {duration(reference.exposed_ns)}"
+    return f"{name}{values if metric is Metric.EXPOSED else ''}{_by_what(metric, limits, widened)}"
+
+
+def _by_what(metric: Metric, limits: Mapping[Metric, Limit] | None, widened: Mapping[Metric, int]) -> str:
+    """What set the limit of a measure, and what tonight's few steps add to it."""
     if not limits:
-        wider_ns = widened.get(Metric.STEP, 0)
-        return f" (its few steps widen the tolerance by {_milliseconds(wider_ns)})" if wider_ns else ""
-    limit = limits[Metric.STEP]
-    share = 100 * limit.spread_ns / limit.median_ns if limit.median_ns else 0.0
-    added = f", {_milliseconds(limit.widened_ns)} of it as it has few steps" if limit.widened_ns else ""
+        wider_ns = widened.get(metric, 0)
+        return f" (its few steps widen the tolerance by {duration(wider_ns)})" if wider_ns else ""
+    limit = limits[metric]
+    width = percent(limit.spread_ns / limit.median_ns) if limit.median_ns else duration(limit.spread_ns)
+    added = f", {duration(limit.widened_ns)} of it as it has few steps" if limit.widened_ns else ""
     nights = counted(limit.nights, "night", "nights")
-    return f" (limit {_milliseconds(limit.median_ns)} ± {share:.1f} % from {nights}{added})"
+    return f" (limit {duration(limit.median_ns)} ± {width} from {nights}{added})"
 
 
 def begins_anew(night: Measures, ranks: int, reference: str, covered: int) -> NightVerdict:
@@ -275,16 +304,16 @@ def begins_anew(night: Measures, ranks: int, reference: str, covered: int) -> Ni
     Args:
         ranks, covered: how many ranks the night and the last accepted one cover.
     """
-    told = f"{night.name}: step {_milliseconds(night.step_ns)}; the first of its series with {ranks} ranks"
-    statement = f"{told}: {reference} covers {covered} of them"
-    return NightVerdict(True, (NOT_COMPARED,), (), statement)
+    ending = f"the first of its series with {ranks} ranks: {reference} covers {covered} of them"
+    return NightVerdict(True, (NOT_COMPARED,), (), _step_told(night), ending)
 
 
 def inconclusive(night: Measures, reference: str, refusal: str) -> NightVerdict:
     """The verdict on a night that cannot be compared with the last accepted one, with the reason."""
-    told = f"{night.name}: step {_milliseconds(night.step_ns)}; inconclusive against {reference}: {refusal}"
-    statement = f"{told}; accept it by hand to compare later nights with it"
-    return NightVerdict(None, (), (), statement, Outcome.INCONCLUSIVE)
+    told = f"{_step_told(night)}; inconclusive against {reference}: {refusal}"
+    return NightVerdict(
+        None, (), (), told, "accept it by hand to compare later nights with it", outcome=Outcome.INCONCLUSIVE
+    )
 
 
 def _is_worse(now: int, before: int, share: float, floor_ns: int) -> bool:
@@ -300,16 +329,12 @@ def _deltas(night: Measures, reference: Measures) -> tuple[Delta, ...]:
 
 def _change_told(night: Measures, reference: Measures, deltas: Sequence[Delta]) -> str:
     change = night.step_ns - reference.step_ns
+    if not change:
+        return f"{_step_told(night)}, as long as that of {reference.name}"
     share = f" ({100 * change / reference.step_ns:+.1f} %)" if reference.step_ns else ""
-    moved = f"; {deltas[0].part} moved most, {_signed(deltas[0].delta_ns)}" if deltas else ""
-    return (
-        f"{night.name}: step {_milliseconds(night.step_ns)}, {_signed(change)}{share} against {reference.name}{moved}"
-    )
+    most = f"{activity(deltas[0].part)} {'grew' if change > 0 else 'shrank'} most, {signed(deltas[0].delta_ns)}"
+    return f"{_step_told(night)}, {signed(change)}{share} against {reference.name}; {most}"
 
 
-def _milliseconds(nanoseconds: int) -> str:
-    return f"{nanoseconds / 1e6:.3f} ms"
-
-
-def _signed(nanoseconds: int) -> str:
-    return f"{nanoseconds / 1e6:+.3f} ms"
+def _step_told(night: Measures) -> str:
+    return f"{night.name}: step {duration(night.step_ns)}"

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from traceviz_dag.analyze.medians import lower_median
 from traceviz_dag.analyze.nights.change_points import LEAST_SHARE
-from traceviz_dag.analyze.nights.confirmed import Raised, change_statement, in_doubt, is_known, new_changes
+from traceviz_dag.analyze.nights.confirmed import Raised, change_statement, in_doubt, known_changes, new_changes
 from traceviz_dag.analyze.nights.limits import Limit, robust_limit, step_noise_ns, widening_ns
 from traceviz_dag.analyze.nights.verdicts import (
     NOT_COMPARED,
@@ -25,7 +25,9 @@ from traceviz_dag.analyze.nights.verdicts import (
     common_ranks,
     inconclusive,
     judge_nights,
+    told_worse,
 )
+from traceviz_dag.analyze.wording import signed
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
@@ -256,12 +258,12 @@ def _judge(
         found = _compared(lake, found, place, night, reference, ranks, before_it, accepted, stretch.raised, settings)
         verdict = found.verdict
     if by_hand and not verdict.accepted:
-        statement = verdict.statement.rpartition("; ")[0] + "; accepted by hand"
-        verdict = NightVerdict(True, verdict.worse or (NOT_COMPARED,), verdict.deltas, statement)
+        worse = verdict.worse or (NOT_COMPARED,)
+        verdict = NightVerdict(True, worse, verdict.deltas, verdict.told, "accepted by hand")
         found = replace(found, changes=(), by_hand=True)
     if series.kind not in (STEPS, WARM_UP):
-        alone = f"{verdict.statement}; nothing numbers its steps, so it is compared with its like alone: {series.kind}"
-        verdict = replace(verdict, statement=alone)
+        alone = f"{verdict.ending}; nothing numbers its steps, so it is compared with its like alone: {series.kind}"
+        verdict = replace(verdict, ending=alone)
     return replace(found, verdict=verdict)
 
 
@@ -303,9 +305,13 @@ def _compared(
     last = [values[Metric.STEP][number] for number in trusted][-settings.history :] if settings.history else []
     verdict = judge_nights(found.measures, before, last, settings.tolerances, limits or None, widened)
     step_limit = limits.get(Metric.STEP)
-    if verdict.worse and step_limit is not None and is_known(verdict.worse, tonight, raised, step_limit.spread_ns):
-        since = _since(found.series, raised[-1].at)
-        verdict = replace(verdict, known=True, statement=f"{verdict.statement}, as since {since}")
+    spreads = {metric: limit.spread_ns for metric, limit in limits.items()}
+    if limits and (known := known_changes(verdict.worse, tonight, raised, spreads)):
+        reasons = tuple(
+            f"{reason}, as since {_since(found.series, one.at)}"
+            for reason, one in zip(verdict.reasons, known, strict=True)
+        )
+        verdict = replace(verdict, known=True, reasons=reasons, ending=told_worse(reasons))
     places = [*(one.place for one in alike), place]
     series_values = {metric: [*values[metric], tonight[metric]] for metric in Metric}
     changes = []
@@ -317,8 +323,8 @@ def _compared(
     alarms = [change for change in changes if change.is_alarm]
     if alarms:
         named = tuple(f"{change.raised.metric}: confirmed change" for change in alarms)
-        worse = (*verdict.worse, *named)
-        verdict = replace(verdict, accepted=False, worse=worse, outcome=Outcome.WORSE, known=False)
+        worse, ending = (*verdict.worse, *named), told_worse(verdict.reasons or ["a confirmed change"])
+        verdict = replace(verdict, accepted=False, worse=worse, ending=ending, outcome=Outcome.WORSE, known=False)
     at = reference.partitions if reference else None
     return replace(found, verdict=verdict, reference=at, before=before, limit=step_limit, changes=changes)
 
@@ -354,7 +360,7 @@ def _change(
 def _first_rows(lake: Lake, before: NightIterations, after: NightIterations) -> list[str]:
     """What changed most from one night to another, as ``traceviz diff`` has it, or why that is not known."""
     # Imported here because few nights raise a change, and the comparison brings half of the engine.
-    from traceviz_dag.analyze.diff.words import named_class, named_part, signed
+    from traceviz_dag.analyze.diff.words import named_class, named_part
     from traceviz_dag.pipeline.across_ranks import StoredIteration
     from traceviz_dag.pipeline.diff.comparison import compare
 

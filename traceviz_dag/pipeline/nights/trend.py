@@ -21,7 +21,19 @@ from traceviz_dag.vocabulary import PREVIEWS_FOLDER
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_STORED = ("run", "iteration", "step_ns", "accepted", "verdict", "known", "statement", "moved", "limit_ns")
+_STORED = (
+    "run",
+    "iteration",
+    "step_ns",
+    "accepted",
+    "verdict",
+    "known",
+    "statement",
+    "moved",
+    "limit_ns",
+    "worse",
+    "moved_ns",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +42,7 @@ class TrendNight:
 
     Attributes:
         step_ns: its step, the lower median of its steps. limit_ns: above it the night is worse; None where unknown.
-        accepted, verdict, known, statement, moved: as in table ``nights``; None where it was not judged.
+        accepted, verdict, known, statement, moved, moved_ns, worse: as in table ``nights``; None where not judged.
         changes: rows as of table ``night_changes`` that it raised.
     """
 
@@ -43,6 +55,8 @@ class TrendNight:
     known: bool
     statement: str | None
     moved: str | None
+    moved_ns: int | None
+    worse: Sequence[str] | None
     changes: Sequence[Mapping[str, Any]]
 
     @property
@@ -110,6 +124,8 @@ def _of_judged(one: JudgedNight, began_ns: int) -> TrendNight:
         verdict.known,
         "; ".join(one.statements),
         moved.part if moved else None,
+        moved.delta_ns if moved else None,
+        verdict.worse,
         change_rows(one.changes),
     )
 
@@ -121,7 +137,8 @@ def _of_row(
     verdict = row.get("verdict") or former
     return TrendNight(
         *(night, began_ns, row["step_ns"], row.get("limit_ns"), row.get("accepted"), verdict),
-        *(bool(row.get("known")), row.get("statement"), row.get("moved"), changes),
+        *(bool(row.get("known")), row.get("statement"), row.get("moved"), row.get("moved_ns")),
+        *(row.get("worse"), changes),
     )
 
 

@@ -13,7 +13,8 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from traceviz_dag.analyze.diff.changes import Change
 from traceviz_dag.analyze.diff.replayed import ReplayRow
-from traceviz_dag.analyze.diff.words import Verdict, named_class, named_part, signed
+from traceviz_dag.analyze.diff.words import Verdict, named_class, named_part
+from traceviz_dag.analyze.wording import signed
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import Band, draw_boxes
 from traceviz_dag.show.page.page import (
