@@ -8,9 +8,17 @@ import pytest
 from benchmarks.nights import drawn, drift, healthy, judged, later, outlier
 from traceviz_dag.analyze.medians import lower_median
 from traceviz_dag.analyze.nights.change_points import best_split, change_points
-from traceviz_dag.analyze.nights.confirmed import Raised, in_doubt, is_known
-from traceviz_dag.analyze.nights.limits import robust_limit, step_noise_ns
-from traceviz_dag.analyze.nights.verdicts import Measures, Metric, Outcome, Tolerances, judge_nights
+from traceviz_dag.analyze.nights.confirmed import Raised, in_doubt, raised_levels
+from traceviz_dag.analyze.nights.limits import Limit, robust_limit, step_noise_ns
+from traceviz_dag.analyze.nights.verdicts import (
+    Level,
+    Measures,
+    Metric,
+    NightVerdict,
+    Outcome,
+    Tolerances,
+    judge_nights,
+)
 
 MS = 1_000_000
 SEEDS = range(5)
@@ -105,7 +113,7 @@ def test_a_night_below_the_limit_is_better():
     before, now = (Measures(name, step, 0, {"idle": step}) for name, step in (("a", 100 * MS), ("b", 96 * MS)))
     verdict = judge_nights(now, before, [], Tolerances(), {Metric.STEP: limit})
     assert verdict.outcome is Outcome.BETTER and verdict.accepted
-    assert verdict.statement.endswith("better (limit 100.000 ms ± 3.0 % from 10 nights)")
+    assert verdict.statement.endswith("better (limit 100 ms ± 3.0 % from 10 nights)")
 
 
 def test_nights_at_a_worse_level_are_no_measure_until_it_is_fixed():
@@ -114,7 +122,32 @@ def test_nights_at_a_worse_level_are_no_measure_until_it_is_fixed():
     )
     assert in_doubt([worse], 8) == {5, 6, 7} and in_doubt([worse, fixed], 15) == {5, 6, 7, 8}
     assert in_doubt([fixed], 15) == frozenset()
-    values = {Metric.STEP: 111, Metric.EXPOSED: 5}
-    assert is_known(["step time"], values, [worse], 3) and not is_known(["step time"], values, [], 3)
-    assert not is_known(["step time", "OverlapScore of a"], values, [worse], 3)
-    assert not is_known(["step time"], values, [worse, fixed], 3)
+
+
+def test_a_raised_level_stands_until_the_series_is_back_below_the_limit():
+    worse = Raised(Metric.STEP, 5, 8, 100, 120, 0.0025)
+    partly, back = (Raised(Metric.STEP, 9, 12, 120, after, 0.0025) for after in (110, 101))
+    high = {Metric.STEP: 103, Metric.EXPOSED: 20}
+    assert raised_levels([worse], high) == {Metric.STEP: worse}
+    assert raised_levels([worse, partly], high) == {Metric.STEP: Raised(Metric.STEP, 9, 12, 100, 110, 0.0025)}
+    assert raised_levels([worse, back], high) == raised_levels([partly], high) == {}
+
+
+def test_a_night_is_known_by_the_level_and_the_width_of_the_metric_that_is_worse():
+    limits = {Metric.STEP: Limit(100 * MS, 10 * MS, 0, 9), Metric.EXPOSED: Limit(20 * MS, 2 * MS, 0, 9)}
+    raised = {Metric.STEP: Level("a", 100 * MS, 120 * MS), Metric.EXPOSED: Level("b", 20 * MS, 30 * MS)}
+    before = Measures("before", 100 * MS, 20 * MS, {"idle": 100 * MS})
+
+    def verdict(step: int, exposed: int) -> NightVerdict:
+        now = Measures("now", step * MS, exposed * MS, {"idle": step * MS})
+        return judge_nights(now, before, [], Tolerances(), limits, raised=raised)
+
+    assert verdict(121, 31).known and verdict(121, 31).statement.count(", as since ") == 2
+    assert not verdict(121, 37).known, "near the level for a step, not for this metric"
+    assert not verdict(131, 20).known and verdict(105, 20).outcome is Outcome.PASS
+    near = verdict(111, 20)
+    assert near.known and near.worse == ("step time",)
+    limits[Metric.STEP] = Limit(100 * MS, 15 * MS, 0, 9)
+    near = verdict(112, 20)
+    assert near.outcome is Outcome.WORSE and near.known, "the limit is wider than the change that was confirmed"
+    assert near.statement.endswith("step time, 112 ms, is nearer to 120 ms than to 100 ms, as since a")

@@ -83,7 +83,10 @@ def test_a_slower_step_is_rejected_and_the_part_that_grew_is_named():
     assert (verdict.accepted, verdict.worse) == (False, ("step time",))
     assert verdict.moved is not None and (verdict.moved.part, verdict.moved.delta_ns) == ("fwd_computation", 15 * MS)
     assert sum(delta.delta_ns for delta in verdict.deltas) == now.step_ns - before.step_ns
-    assert "job@2: step 113.000 ms, +13.000 ms (+13.0 %) against job@1" in verdict.statement
+    assert (
+        "job@2: step 113 ms, +13.0 ms (+13.0 %) against job@1; forward computation grew most, +15.0 ms;"
+        in verdict.statement
+    )
 
 
 def test_a_faster_step_is_accepted_and_the_part_that_shrank_is_named():
@@ -106,7 +109,12 @@ def test_less_than_the_floor_is_noise_whatever_its_share():
 def test_exposed_communication_and_scores_are_judged_beside_the_step():
     before = measures("job@1", 10 * MS, {"S0-S1": 0.9, "gone": 0.5}, idle=100 * MS)
     now = measures("job@2", 12 * MS, {"S0-S1": 0.8, "new": 0.1}, idle=100 * MS)
-    assert judge_nights(now, before, [], TOLERANCES).worse == ("exposed communication", "OverlapScore of S0-S1")
+    verdict = judge_nights(now, before, [], TOLERANCES)
+    assert verdict.worse == ("exposed communication", "OverlapScore of S0-S1")
+    assert verdict.statement == (
+        "job@2: step 100 ms, as long as that of job@1; "
+        "worse: exposed communication 12.0 ms against 10.0 ms, OverlapScore of S0-S1"
+    )
 
 
 def test_many_small_steps_up_are_stopped_by_the_median_of_the_accepted():

@@ -81,7 +81,7 @@ def test_one_run_and_its_last_iterations_keep_their_changes(lake):
 def test_the_table_shows_the_verdict_and_why(lake):
     judge(lake)
     text = answer_of_partial(lake.home, "--run", "job")
-    assert "worse: exposed_tp" in text and "job@11: step 10 % longer" in text
+    assert "worse: exposed tp" in text and "job@11: step 10 % longer" in text
     assert "+10.0%" in text and "-50.0%" in text and "4 (partial)" in text and "other" not in text
 
 

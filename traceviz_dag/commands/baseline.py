@@ -38,12 +38,11 @@ def list_(home: HomeOption = DEFAULT_HOME, json: JsonOption = False) -> None:
     nightly.series. It moves it itself where a shorter step is confirmed.
     """
     from traceviz_dag.pipeline.baselines import baselines
-    from traceviz_dag.pipeline.nights.decisions import decisions_of
     from traceviz_dag.pipeline.nights.judged import current_baseline, judged
 
     lake = _lake(home)
     known = judged(lake)
-    of_gate = {one.name: current_baseline(one, known, decisions_of(lake, one)) for one in _series(lake)}
+    of_gate = {one.name: current_baseline(lake, one, known) for one in _series(lake)}
     every = baselines(lake.home) | {name: one for name, one in of_gate.items() if one is not None}
     rows = [
         {

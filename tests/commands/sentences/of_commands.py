@@ -616,8 +616,8 @@ TABLES = (
             model_flops_per_gpu / step_ns * 1e9 / peak_flops_per_s AS mfu,
             iterations.ranks || if(expected_ranks > iterations.ranks, ' of ' || expected_ranks, '')
                 || if(partial, ' (partial)', '') AS ranks,
-            step_ns / lag(step_ns) OVER (ORDER BY iteration) - 1 AS change
-        FROM iterations LEFT JOIN runs USING (run, iteration) WHERE run = $run""",
+            CASE WHEN covered_ranks = lag(covered_ranks) OVER w THEN step_ns / lag(step_ns) OVER w - 1 END AS change
+        FROM iterations LEFT JOIN runs USING (run, iteration) WHERE run = $run WINDOW w AS (ORDER BY iteration)""",
         {
             **{"iteration": "iteration", "ranks": "ranks", "step": "step", "change": "change", "idle": "idle"},
             **{"computation": "compute", "exposed": "exposed", "hidden": "hidden_share", "night": "night"},

@@ -164,7 +164,7 @@ _VALUES = {
     **{name.upper(): name for name in ("tp", "cp", "ep", "etp", "dp", "edp", "pp")},
     **{"grad norm": "grad_norm", "recomputation": "bwd_computation_recompute"},
     **{"communication of recomputation": "bwd_communication_recompute", "late begin": "late_begin"},
-    **{"launch lag": "launch", "unexplained lag": "unexplained"},
+    **{"other ranks": "other_ranks", "launch lag": "launch", "unexplained lag": "unexplained"},
     **{f"{short} communication": f"{name}_communication" for short, name in (("PP", "pp"), ("DP", "dp"))},
     **{
         f"{long} {kind}": f"{short}_{kind}"

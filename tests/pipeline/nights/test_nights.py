@@ -3,101 +3,30 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from tests.damage import call
-from tests.show.home import fill_home
-from tests.small_run import rank_file
-from traceviz_dag.lake.inputs import register, registered
+from tests.pipeline.nights.made import FIRST, add, add_nights, first_night, judge, steps
 from traceviz_dag.lake.lake import Lake, open_lake
-from traceviz_dag.pipeline.baselines import Baseline, SetBy, baselines, keep_baselines
-from traceviz_dag.pipeline.home_settings import FILE_NAME, load_settings
-from traceviz_dag.pipeline.nights.judging import JudgedNight, judge_series, moved_baselines, write_night
-from traceviz_dag.pipeline.nights.series import references, series_of, unjudged
-from traceviz_dag.tables import TABLES
-
-SETTINGS = '[nightly]\nwarmup_steps = 0\nseries = ["night-*"]\n[nightly.tolerances]\nfloor_ns = 1000\n'
-DAY_NS = 86_400 * 10**9
-FIRST = 10
+from traceviz_dag.pipeline.baselines import Baseline, SetBy, baselines, keep_baseline
+from traceviz_dag.pipeline.home_settings import load_settings
+from traceviz_dag.pipeline.nights.judged import references, unjudged
 
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory) -> Path:
     """A home with iteration 10 of a job of two ranks."""
-    folder = tmp_path_factory.mktemp("nights")
-    for rank in range(2):
-        path = folder / f"job/iteration_{FIRST}/rank_{rank:04d}_iter_{FIRST}.pt.trace.json"
-        rank_file(rank, 2, step=FIRST).write(path)
-        os.utime(path, ns=(0, FIRST * DAY_NS))
-    fill_home(folder / "home", [folder / "job"])
-    (folder / "home" / FILE_NAME).write_text(SETTINGS)
-    return folder / "home"
+    return first_night(tmp_path_factory.mktemp("nights"))
 
 
 @pytest.fixture
 def lake(first, tmp_path) -> Lake:
     shutil.copytree(first, tmp_path / "home")
     return open_lake(tmp_path / "home")
-
-
-def add(lake: Lake, run: str, iteration: int, share: float, day: int) -> None:
-    """An iteration like the first one of the job, whose steps take a share of that one's time."""
-    for name in ("iterations", "runs", "topology", "process_groups", "traces", "overlap", "kernels", "microbatches"):
-        for part in lake.partitions(name, "job", FIRST):
-            rows = lake.table(name, "job", FIRST, part.rank).arrow([one.name for one in TABLES[name].columns])
-            if name == "iterations":
-                rows = _with(rows, "step_ns", pc.multiply(rows["step_ns"], share))
-            if name == "overlap":
-                length = pc.subtract(rows["window_end_ns"], rows["window_start_ns"])
-                rows = _with(rows, "window_end_ns", pc.add(rows["window_start_ns"], pc.multiply(length, share)))
-            lake.write(name, rows, run=run, iteration=iteration, rank=part.rank)
-    inputs = registered(lake.home, f"job@{FIRST}")
-    ranks = tuple(one.__class__(**{**_fields(one), "changed_ns": day * DAY_NS}) for one in inputs.ranks)
-    fields = {**_fields(inputs), "run": run, "iteration": iteration, "ranks": ranks}
-    register(lake.home, inputs.__class__(**fields))
-
-
-def _fields(one) -> dict[str, object]:
-    return {name: getattr(one, name) for name in one.__dataclass_fields__}
-
-
-def _with(rows: pa.Table, name: str, values) -> pa.Table:
-    return rows.set_column(rows.schema.names.index(name), rows.schema.field(name), pc.round(values).cast(pa.int64()))
-
-
-def steps(nights: int, noise: float = 0.01, since: int = 99, share: float = 1.0) -> list[float]:
-    """Shares of the first night's step; from a night on, which is counted from 1, of another level."""
-    off = noise * np.random.default_rng(5).standard_normal(nights)
-    return [(1 + one) * (share if night >= since else 1) for night, one in enumerate(off.tolist(), 1)]
-
-
-def add_nights(lake: Lake, shares: Sequence[float]) -> None:
-    for number, share in enumerate(shares[1:], FIRST + 1):
-        add(lake, "job", number, share, number)
-    lake.refresh_catalogue()
-
-
-def judge(lake: Lake) -> list[JudgedNight]:
-    """As the nightly gate does."""
-    settings = load_settings(lake.home).nightly
-    nights = []
-    for series in series_of(lake, settings):
-        found = judge_series(lake, series, settings)
-        for one in found:
-            write_night(lake, one)
-        keep_baselines(lake.home, moved_baselines(found))
-        nights += found
-    lake.refresh_catalogue()
-    return nights
 
 
 def test_a_rise_that_lasts_is_raised_once_known_later_and_over_when_it_is_accepted(lake):
@@ -115,8 +44,9 @@ def test_a_rise_that_lasts_is_raised_once_known_later_and_over_when_it_is_accept
     ) >= 1
     assert call("iterations", "--gate", "--home", lake.home).code == 1
     assert call("baseline", "accept", "job@24", "--home", lake.home).code == 0
-    assert [one.iteration for one in unjudged(lake)] == [24], "its verdict changes"
-    (accepted,) = judge(lake)
+    assert [one.iteration for one in unjudged(lake)] == [*range(24, 30)], "its verdict changes, and that of later ones"
+    accepted, *later = judge(lake)
+    assert all(night.verdict.accepted and night.baseline == accepted.partitions for night in later)
     assert accepted.verdict.accepted and accepted.verdict.statement.endswith("accepted by hand")
     add(lake, "job", 30, 1.125, 30)
     lake.refresh_catalogue()
@@ -133,7 +63,8 @@ def test_a_confirmed_shorter_step_moves_the_baseline_and_no_shorter_night_alone_
     assert all(night.verdict.accepted for night in nights) and nights[11].verdict.outcome == "better"
     ((raised_at, change),) = [(night.partitions[0].iteration, one) for night in nights for one in night.changes]
     assert change.rebased and not change.is_alarm and change.since[0].iteration == FIRST + 14
-    assert baselines(lake.home)["job"].key == "job@24" and baselines(lake.home)["job"].by is SetBy.GATE
+    (kept,) = call("baseline", "list", "--home", lake.home, "--json").json
+    assert kept == {"name": "job", "run": "job", "iteration": 24, "by": "gate", "gate": True}
     assert nights[-1].baseline == change.since and raised_at < FIRST + 19
     assert f"job@{FIRST + 14}" in references(lake, load_settings(lake.home).nightly), "it is kept"
 
@@ -223,5 +154,5 @@ def test_a_damaged_list_of_baselines_is_named(lake):
 def test_baselines_that_are_set_at_once_are_all_kept(tmp_path):
     names = [f"name-{number}" for number in range(40)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda name: keep_baselines(tmp_path, {name: Baseline("job", 3, SetBy.NAMED)}), names))
+        list(pool.map(lambda name: keep_baseline(tmp_path, name, Baseline("job", 3, SetBy.NAMED)), names))
     assert sorted(baselines(tmp_path)) == sorted(names)

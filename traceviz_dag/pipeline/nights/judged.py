@@ -98,11 +98,20 @@ def unjudged(lake: Lake) -> list[Partition]:
     return found
 
 
-def current_baseline(series: Series, known: Mapping[Partition, Judged], decisions: Decisions) -> Baseline | None:
-    """With which night the gate compares the next ones: what somebody decided last, or what it moved to since."""
-    last = next((known[night[0]].baseline for night in reversed(series.nights) if night[0] in known), None)
+def current_baseline(lake: Lake, series: Series, known: Mapping[Partition, Judged]) -> Baseline | None:
+    """With which night the gate compares the next ones: what somebody decided last, or what it moved to since.
+
+    Args:
+        known: of :func:`judged`.
+    """
+    decisions = decisions_of(lake, series)
+    valid = (
+        known[night[0]].baseline
+        for place, night in reversed(list(enumerate(series.nights)))
+        if night[0] in known and not needs_verdict(lake, series, place, known, decisions)
+    )
+    last, decided = next(valid, None), max(decisions.at, default=None)
     begin = next((place for place, night in enumerate(series.nights) if last in night), None)
-    decided = max(decisions.at, default=None)
     if begin is None or (decided is not None and decided >= begin):
         return None if decided is None else decisions.at[decided]
     night = series.nights[begin]
@@ -118,7 +127,7 @@ def references(lake: Lake, settings: NightlySettings) -> set[str]:
     for series in series_of(lake, settings):
         accepted = [night for night in series.nights if night[0] in known and known[night[0]].accepted]
         kept |= set(accepted[-1]) if accepted else set()
-        current = current_baseline(series, known, decisions_of(lake, series))
+        current = current_baseline(lake, series, known)
         if current is not None:
             kept |= {one for night in series.nights if holds(current, night) for one in night}
     return {iteration_key(one.run, one.iteration) for one in kept}
