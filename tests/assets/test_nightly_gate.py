@@ -407,5 +407,5 @@ def test_a_failed_gate_shows_the_file_what_moved(judged):
     notify_sensor(traceviz.settings())(context)
     (message,) = [json.loads(line) for line in (home / "told.jsonl").read_text().splitlines()]
     assert message["job"] and message["assets"] == ["night_changes", "night_deltas", "night_steps", "nights"]
-    assert "job@3: step" in message["text"] and "moved most" in message["text"]
+    assert "job@3: step" in message["text"] and "grew most" in message["text"]
     assert list(message["checks"]) == ["nights:gate"]

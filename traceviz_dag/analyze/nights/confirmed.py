@@ -78,7 +78,7 @@ def in_doubt(raised: Sequence[Raised], nights: int) -> frozenset[int]:
 
 
 def known_changes(
-    worse: Sequence[str], values_ns: Mapping[Metric, int], raised: Sequence[Raised], spreads_ns: Mapping[Metric, int]
+    worse: Sequence[str], values_ns: Mapping[Metric, int], raised: Sequence[Raised], spreads_ns: Mapping[Metric, float]
 ) -> list[Raised]:
     """Of each measure that is worse the change that was raised before and explains it; none where one is not so.
 

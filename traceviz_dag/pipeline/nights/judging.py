@@ -21,6 +21,7 @@ from traceviz_dag.analyze.nights.verdicts import (
     Metric,
     NightVerdict,
     Outcome,
+    Tolerances,
     begins_anew,
     common_ranks,
     inconclusive,
@@ -305,8 +306,7 @@ def _compared(
     last = [values[Metric.STEP][number] for number in trusted][-settings.history :] if settings.history else []
     verdict = judge_nights(found.measures, before, last, settings.tolerances, limits or None, widened)
     step_limit = limits.get(Metric.STEP)
-    spreads = {metric: limit.spread_ns for metric, limit in limits.items()}
-    if limits and (known := known_changes(verdict.worse, tonight, raised, spreads)):
+    if known := known_changes(verdict.worse, tonight, raised, _spreads(limits, before, settings.tolerances)):
         reasons = tuple(
             f"{reason}, as since {_since(found.series, one.at)}"
             for reason, one in zip(verdict.reasons, known, strict=True)
@@ -327,6 +327,14 @@ def _compared(
         verdict = replace(verdict, accepted=False, worse=worse, ending=ending, outcome=Outcome.WORSE, known=False)
     at = reference.partitions if reference else None
     return replace(found, verdict=verdict, reference=at, before=before, limit=step_limit, changes=changes)
+
+
+def _spreads(limits: Mapping[Metric, Limit], before: Measures | None, tolerances: Tolerances) -> Mapping[Metric, float]:
+    """How far from a level of each metric is near: as far as a night may be from the accepted ones."""
+    if limits or before is None:
+        return {metric: limit.spread_ns for metric, limit in limits.items()}
+    shares = {Metric.STEP: tolerances.step * before.step_ns, Metric.EXPOSED: tolerances.exposed * before.exposed_ns}
+    return {metric: max(tolerances.floor_ns, share_ns) for metric, share_ns in shares.items()}
 
 
 def _is_alike(night: Night, other: Night, ranks: Sequence[int]) -> bool:
