@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from tests.commands.jobs import home_of, traces_of
 from tests.commands.sentences.test_nsys import export
 from tests.pipeline.diff.jobs import changed
+from tests.pipeline.nights.made import FAST, home_of_other_ranks, series_home
 from tests.sets import fast
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import IncompleteError
@@ -89,6 +90,15 @@ def test_tables_of_traces(width):
     held("accuracy", width, "accuracy", traces, "--home", home_of("slow_rank"))
     held("findings", width, "findings", "--home", home_of("slow_rank"))
     held("lake_status", width, "lake", "status", "--at-least", 4, "--home", home_of("slow_rank"))
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_tables_of_nights(width):
+    held("iterations_nights", width, "iterations", "--run", "rise", "--home", series_home(*FAST))
+
+
+def test_tables_of_baselines():
+    held("baseline_list", 80, "baseline", "list", "--home", home_of_other_ranks())
 
 
 @pytest.mark.parametrize("job", fast(VERDICTS, "slow_rank", "healthy", "one_rank", "slow_link"))

@@ -71,7 +71,7 @@ def set_(
 ) -> None:
     """Give a run or an iteration a name, or move the name to it.
 
-    With the name of a series, later nights of the series are compared with those from this night on.
+    With the name of a series, the next gate judges the nights after it anew, against those from it on.
     """
     from traceviz_dag.lake.partition_keys import split_name
     from traceviz_dag.pipeline.baselines import SetBy, keep_baseline
@@ -97,7 +97,7 @@ def set_(
 def accept(night: NightArgument, home: HomeOption = DEFAULT_HOME) -> None:
     """Accept a night that is worse on purpose: it becomes the baseline of its series.
 
-    The nightly gate changes its verdict on this night, and compares later ones with those from it on.
+    This night passes at the next gate, which judges later ones anew, against those from it on.
     """
     from traceviz_dag.pipeline.baselines import SetBy
     from traceviz_dag.pipeline.home_settings import load_settings
@@ -114,7 +114,7 @@ def accept(night: NightArgument, home: HomeOption = DEFAULT_HOME) -> None:
 def remove(
     name: Annotated[str, typer.Argument(help="The name.", show_default=False)], home: HomeOption = DEFAULT_HOME
 ) -> None:
-    """Forget a name; what it named stays. The nightly gate goes back to the last night that it rebased itself."""
+    """Forget a name; what it named stays. Of a series, all that was set or accepted is forgotten: it is judged anew."""
     from traceviz_dag.pipeline.baselines import baselines, keep_baseline
 
     lake = _lake(home)

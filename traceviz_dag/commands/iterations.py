@@ -13,7 +13,7 @@ from traceviz_dag.analyze.wording import activity, ranks_of
 from traceviz_dag.commands.common.failures import end_half_renewed, end_stale
 from traceviz_dag.commands.common.figure_file import check_figure
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, print_wrapped
+from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, print_wrapped, shown
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
 from traceviz_dag.system.paths import real_path
 
@@ -103,9 +103,9 @@ def iterations(
             _print(name, group, verdicts)
     if figure is not None:
         _draw(figure, found)
-    shown = [(row["run"], row["iteration"]) for group in by_run.values() for row in group]
-    end_half_renewed(real_path(home), shown)
-    end_stale(lake, shown)
+    places = [(row["run"], row["iteration"]) for group in by_run.values() for row in group]
+    end_half_renewed(real_path(home), places)
+    end_stale(lake, places)
     _end_without_measures(lake, by_run, run, every=not last)
     partial = [f"{row['run']} {row['iteration']}" for group in by_run.values() for row in group if row["partial"]]
     if partial:
@@ -128,7 +128,7 @@ def _end_by_verdicts(found: Sequence[Trend]) -> None:
     if undecided:
         raise NoEvidenceError(undecided[0].statement or f"{undecided[0].name} is not judged")
     if not last:
-        raise NoEvidenceError("no series of numbered steps after the warm-up, so nothing is judged")
+        raise NoEvidenceError("no series of numbered steps after the warm-up, and verdicts on others decide nothing")
 
 
 def _draw(figure: Path, found: Sequence[Trend]) -> None:
@@ -201,8 +201,9 @@ def _print(run: str, rows: list[dict[str, Any]], verdicts: Mapping[tuple[str, in
             ]
             for row in rows
         ],
+        last=True,
     )
-    for row in rows:
+    for row in shown(rows, last=True):
         night = verdicts.get((run, row["iteration"]))
         is_last = night is not None and night.partitions[-1].iteration == row["iteration"]
         if is_last and row["statement"] is not None and (not row["accepted"] or row["changes"]):

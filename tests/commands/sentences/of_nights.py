@@ -152,9 +152,10 @@ CLAUSES = (
         )
     ),
     Sentence(
-        rf"worse: step time{_FEW_STEPS}",
+        rf"worse: step time{_FEW_STEPS}{_KNOWN}",
         f"""{_limit("step")}
-        SELECT widened, widened > 0 AS few FROM me, widening, reference r
+        SELECT widened, widened > 0 AS few, since, date, me.known AS known
+        FROM widening, reference r, me {_LAST_RAISED.format(metric="step time")}
         WHERE NOT EXISTS (FROM set_by) AND me.step_ns - widened > 1.05 * r.step_ns AND me.worse[1] = 'step time'""",
     ),
     Sentence(
@@ -172,9 +173,9 @@ CLAUSES = (
     *(
         Sentence(
             rf"worse: {named}, (?P<v_now>{_TIME}), is nearer to (?P<v_level>{_TIME}) than to (?P<v_before>{_TIME})"
-            rf"{_KNOWN}",
+            rf", as since (?P<v_since>{_NAME}) \((?P<v_date>\d{{4}}-\d\d-\d\d)\)",
             f"""{_LEVELS}
-            SELECT me.{metric}_ns AS now, c.after_ns AS level, c.before_ns AS before, since, date, me.known AS known
+            SELECT me.{metric}_ns AS now, c.after_ns AS level, c.before_ns AS before, since, date
             FROM me {_LAST_RAISED.format(metric=named)} JOIN (
                 SELECT c.worse, c.after_ns, c.before_ns FROM raised c, me
                 WHERE c.series = me.series AND c.raised < me.place AND metric = '{named}' ORDER BY c.raised DESC LIMIT 1
@@ -197,7 +198,10 @@ CLAUSES = (
                 count(*) FILTER (place >= begins) AS nights, any_value(since) AS since, any_value(p) AS p,
                 strftime(make_timestamp(any_value(since_ns) // 1000), '%Y-%m-%d') AS date, any_value(worse) AS worse
             FROM mine JOIN levels l USING (series), LATERAL (SELECT if(metric = 'step time', step_ns, exposed_ns) AS ns)
-            WHERE metric = $metric AND l.place BETWEEN (SELECT began FROM me) AND raised
+            WHERE metric = $metric AND l.place <= raised AND l.place >= coalesce(
+                (SELECT max(c.begins) FROM raised c, mine m WHERE c.series = m.series AND c.metric = $metric
+                    AND m.metric = $metric AND c.raised < m.raised),
+                (SELECT began FROM me))
         )
         SELECT *, after - before AS change, change / before AS share FROM sides
         WHERE worse = (after > before) AND abs(share) >= 0.02 AND p <= 0.01""",
@@ -318,6 +322,8 @@ class NightsHome:
 
     def query(self, sql: str, parameters: dict[str, object]) -> pa.Table:
         """The rows of a query."""
+        if "baselines" not in sql:
+            return self._client.sql(sql, params=parameters).to_arrow_table()
         rows = [
             {"name": name, "run": one.run, "iteration": one.iteration, "by": one.by.value}
             for name, one in baselines(self.folder).items()

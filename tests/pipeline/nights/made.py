@@ -18,10 +18,8 @@ from tests.show.home import fill_home
 from tests.small_run import rank_file
 from traceviz_dag.lake.inputs import register, registered
 from traceviz_dag.lake.lake import Lake, open_lake
-from traceviz_dag.lake.partition_keys import parse_iteration_key
 from traceviz_dag.pipeline.baselines import Baseline, SetBy, keep_baseline
 from traceviz_dag.pipeline.home_settings import FILE_NAME, load_settings
-from traceviz_dag.pipeline.nights.decisions import accept as accept_night
 from traceviz_dag.pipeline.nights.judging import JudgedNight, judge_series, write_night
 from traceviz_dag.pipeline.nights.series import series_of
 from traceviz_dag.tables import TABLES
@@ -95,11 +93,9 @@ def add_nights(lake: Lake, shares: Sequence[float]) -> None:
     lake.refresh_catalogue()
 
 
-def judge(lake: Lake, accept: Sequence[str] = ()) -> list[JudgedNight]:
-    """As the nightly gate does; ``accept``: keys of iterations to accept before."""
+def judge(lake: Lake) -> list[JudgedNight]:
+    """As the nightly gate does."""
     settings = load_settings(lake.home).nightly
-    for key in accept:
-        accept_night(lake, settings, *parse_iteration_key(key))
     nights = []
     for series in series_of(lake, settings):
         found = judge_series(lake, series, settings)
@@ -124,11 +120,11 @@ def _numbered(run: str, shares: Iterable[float], exposed: Iterable[float] = repe
     return [Made(run, *one) for one in zip(count(FIRST), shares, exposed)]
 
 
+_MORE = steps(20, noise=0.004, since=10, share=1.026, seed=6)
+_LESS = steps(20, noise=0.004, since=17, share=0.7, seed=7)
 SERIES = {
-    # The step is longer from one night on, and while that is known, less communication is exposed.
-    "rise": _numbered("rise", steps(18, since=10, share=1.12), [20 * one for one in steps(18, 0.01, 14, 0.7, seed=6)]),
-    # It is longer by less than the limit allows.
-    "creep": _numbered("creep", steps(18, since=13, share=1.035)),
+    # More communication is exposed, by less than its limit allows; then the step is longer; then less is exposed again.
+    "rise": _numbered("rise", steps(20, since=15, share=1.12), [20 * a * b for a, b in zip(_MORE, _LESS, strict=True)]),
     "drift": _numbered("drift", (1, 1.04, 1.08, 1.115, 1.0, 0.9), (20, 20, 20, 20, 40, 20)),
     # Only the first night has two steps, which show how much steps differ.
     "night-*": [
@@ -136,9 +132,12 @@ SERIES = {
         *(Made(f"night-{night:02d}", FIRST, 1 + night % 3 / 1000) for night in range(3, 10)),
         *(Made("night-10", FIRST, 1.06, 50), Made("night-11", FIRST, 1, 21)),
     ],
+    # Too few nights are accepted to set a limit when it is longer.
+    "early": _numbered("early", steps(14, since=7, share=1.12)),
     "shorter": _numbered("shorter", steps(15, since=10, share=0.9, noise=0.004)),
 }
-FAST = ("rise", "creep", "drift", "night-*")
+FAST = ("rise", "drift", "night-*")
+LONG = ("shorter", "early")
 
 
 def series_home(*names: str) -> Path:
@@ -155,16 +154,16 @@ def series_home(*names: str) -> Path:
 
 
 def home_of_other_ranks() -> Path:
-    """A home with nights over one rank and over four, of which the third is accepted by hand; nobody changes it."""
+    """A home with a night over one rank, then one over four, then one over one; nobody changes it."""
 
     def make(folder: Path) -> None:
-        for iteration, ranks, scale in ((11, (0,), 1), (12, range(4), 1), (13, range(4), 2), (14, (0,), 1)):
+        for iteration, ranks in ((11, (0,)), (12, range(4)), (13, (0,))):
             for rank in ranks:
-                file = rank_file(rank, 4, step=iteration, scale=scale)
+                file = rank_file(rank, 4, step=iteration)
                 file.write(folder / f"job/iteration_{iteration}/rank_{rank:04d}_iter_{iteration}.pt.trace.json")
         fill_home(folder / "home", [folder / "job"])
         (folder / "home" / FILE_NAME).write_text(SETTINGS)
-        judge(open_lake(folder / "home"), accept=["job@13"])
+        judge(open_lake(folder / "home"))
         for name, iteration in (("release", 12), ("all", None)):
             keep_baseline(folder / "home", name, Baseline("job", iteration, SetBy.NAMED))
 

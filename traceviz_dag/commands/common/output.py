@@ -79,9 +79,10 @@ def most_printed() -> int | None:
     return _MOST_ROWS.get() or None
 
 
-def shown(rows: Sequence[_Row]) -> Sequence[_Row]:
-    """The rows of a table that are printed."""
-    return rows[: most_printed()]
+def shown(rows: Sequence[_Row], *, last: bool = False) -> Sequence[_Row]:
+    """The rows of a table that are printed: the first of many, or the last."""
+    most = min(most_printed() or len(rows), len(rows))
+    return rows[len(rows) - most :] if last else rows[:most]
 
 
 def rest_of(count: int) -> str:
@@ -118,17 +119,20 @@ def print_json(value: Any) -> None:
     typer.echo(printable(msgspec.json.format(msgspec.json.encode(_plain(value)), indent=2).decode(), lines=True))
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], count: int = 0) -> None:
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], count: int = 0, *, last: bool = False
+) -> None:
     """Print rows as a table; columns that do not fit on the screen follow below, and what is left out is said.
 
     Without rows there is no table but in Markdown: its title says "none".
 
     Args:
         count: how many rows there are, where ``rows`` are those ``shown`` alone.
+        last: show the last of many instead of the first.
     """
     count = max(count, len(rows))
-    every, more = shown(rows), rest_of(count)
-    title = f"{title}: the first {len(every)} of {count:,}" if more else title
+    every, more = shown(rows, last=last), rest_of(count)
+    title = f"{title}: the {'last' if last else 'first'} {len(every)} of {count:,}" if more else title
     if not every and not os.environ.get(MARKDOWN):
         print_wrapped(f"{title}: none", 2, "\n")
         return

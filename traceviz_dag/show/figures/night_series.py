@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -61,16 +62,15 @@ def draw_night_series(name: str, nights: Sequence[NightPoint], changes: Sequence
         axes = page.axes(0.0, _HEIGHT, right=_RIGHT)
         limits = np.array([np.nan if one.limit_ns is None else one.limit_ns / scale.per_unit for one in nights])
         axes.step(places, limits, where="mid", color=palette.QUIET_INK, linewidth=0.8, linestyle=":", gid="limit")
-        ends = [0, *(one.at for one in changes), len(nights)]
-        for number, change in enumerate(changes):
+        begins = [0, *(one.at for one in changes)]
+        for change in changes:
             axes.axvline(
                 change.at - 0.5, color=palette.ATTENTION, linewidth=1.0, gid=f"change/{nights[change.at].name}"
             )
-            for level, begin, end in (
-                (change.before_ns, ends[number], change.at),
-                (change.after_ns, change.at, ends[number + 2]),
-            ):
-                axes.hlines(level / scale.per_unit, begin - 0.5, end - 0.5, color=palette.ATTENTION, linewidth=0.8)
+        # Between two changes the later one knows more nights.
+        levels = [*(one.before_ns for one in changes), *(one.after_ns for one in changes[-1:])]
+        for level, (begin, end) in zip(levels, pairwise([*begins, len(nights)]), strict=False):
+            axes.hlines(level / scale.per_unit, begin - 0.5, end - 0.5, color=palette.ATTENTION, linewidth=0.8)
         colours = [_COLOURS.get(night.verdict, palette.COMPUTATION_ONLY) for night in nights]
         axes.scatter(places, steps / scale.per_unit, s=22, c=colours, zorder=3, gid="nights")
         axes.set_xlim(-0.7, len(nights) - 0.3)
