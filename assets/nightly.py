@@ -23,7 +23,8 @@ from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
 from traceviz_dag.lake.partitions import Partition
-from traceviz_dag.pipeline.nights.decisions import accept
+from traceviz_dag.pipeline.baselines import Baseline, SetBy
+from traceviz_dag.pipeline.nights.decisions import decide
 from traceviz_dag.pipeline.nights.judging import judge_series, write_night
 from traceviz_dag.pipeline.nights.samples import named_night
 from traceviz_dag.pipeline.nights.series import NIGHT_TABLES, series_of
@@ -85,7 +86,7 @@ def nightly_gate(
             f"accept: this home has no measures of {', '.join(unknown)}; traceviz iterations lists what it has"
         )
     for key in config.accept:
-        accept(lake, settings, *parse_iteration_key(key))
+        decide(lake, settings, Baseline(*parse_iteration_key(key), SetBy.ACCEPTED))
     wanted = {*context.partition_keys, *config.accept}
     nights = []
     for series in series_of(lake, settings):

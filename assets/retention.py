@@ -21,7 +21,7 @@ from traceviz_dag.lake.partition_keys import rank_key
 from traceviz_dag.lake.under_way import is_under_way
 from traceviz_dag.pipeline.home_settings import RetentionSettings
 from traceviz_dag.pipeline.made import CODE_VERSION
-from traceviz_dag.pipeline.nights.judged import references
+from traceviz_dag.pipeline.nights.judging import references
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries
 from traceviz_dag.tables import all_tables
 from traceviz_dag.vocabulary import FIGURE_FORMATS

@@ -127,7 +127,7 @@ def test_nights_at_a_worse_level_are_no_measure_until_it_is_fixed():
 def test_a_raised_level_stands_until_the_series_is_back_below_the_limit():
     worse = Raised(Metric.STEP, 5, 8, 100, 120, 0.0025)
     partly, back = (Raised(Metric.STEP, 9, 12, 120, after, 0.0025) for after in (110, 101))
-    high = {Metric.STEP: 103, Metric.EXPOSED: 20}
+    high = {Metric.STEP: Limit(100, 3, 0, 9), Metric.EXPOSED: Limit(19, 1, 0, 9)}
     assert raised_levels([worse], high) == {Metric.STEP: worse}
     assert raised_levels([worse, partly], high) == {Metric.STEP: Raised(Metric.STEP, 9, 12, 100, 110, 0.0025)}
     assert raised_levels([worse, back], high) == raised_levels([partly], high) == {}

@@ -97,6 +97,7 @@ def test_what_the_command_line_computed_meanwhile_is_not_computed_again(computed
     assert computed.news() == of_iterations("job@7"), "the ranks' versions say what they were made from"
 
 
+@pytest.mark.long
 def test_what_appears_after_the_first_look_fails_or_comes_late_is_computed_stage_by_stage(tmp_path):
     """Of one run a trace is broken until it is fixed; of the other the file of a rank comes late."""
     late, broken = write_run(tmp_path / "runs/late", {7: 1}, 2), write_run(tmp_path / "runs/broken", world=2)

@@ -86,6 +86,7 @@ def stale(home: Path) -> list[tuple]:
     return [tuple(row.values()) for row in open_lake(home).query(STALE).to_pylist()]
 
 
+@pytest.mark.long
 def test_materialising_what_was_moved_away_deletes_nothing_and_says_so(own, tmp_path):
     run, home = own
     before = tables(home)

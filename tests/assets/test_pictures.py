@@ -46,6 +46,7 @@ def drawn(tmp_path_factory):
 
 
 # First: the tests that follow change what is there.
+@pytest.mark.long
 def test_pictures_that_automation_drew_count_as_made_from_the_tables_that_are_there(drawn):
     assert not _stale(drawn.instance)
 

@@ -91,6 +91,7 @@ def test_where_no_iteration_is_left_no_table_is_lost(loop):
     assert lost_tables(loop.instance, open_lake(loop.home), []) == []
 
 
+@pytest.mark.long
 def test_what_is_old_goes_with_its_files_and_comes_back_only_when_its_trace_changes(loop):
     other = {path: path.read_bytes() for path in files_of(loop, 2)}
     made = ("perfetto/job/{}/iteration.pftrace.gz", "screens/job/{}/rank_0-0.lanes")

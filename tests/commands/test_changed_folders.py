@@ -80,6 +80,7 @@ def test_a_rank_that_is_gone_is_counted_nowhere_once_another_one_changed_and_kep
     assert call("analyze", run, "--home", home).code == 0 and _tables(home) == before
 
 
+@pytest.mark.long
 def test_rules_that_a_rank_without_a_trace_cannot_get_are_reported(run, home, tmp_path):
     _file(run, 3).unlink()
     rules = tmp_path / "rules.toml"

@@ -34,6 +34,7 @@ def home(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_a_small_job_is_drawn_whole(home):
     drawn = json.loads(run("figures", "--home", home, "--iteration", 7, "--json", "--formats", "svg"))
     kinds = {(each["kind"], each["number"]) for each in drawn}
@@ -101,6 +102,7 @@ def test_traces_are_analysed_first_and_nothing_is_written_beside_them(tmp_path):
     assert sorted(traces.rglob("*")) == before
 
 
+@pytest.mark.long
 def test_its_own_command_lines_are_understood(tmp_path):
     base = write_run(tmp_path / "job", {7: 2, 8: 2}, world=2)
     home = tmp_path / "home"

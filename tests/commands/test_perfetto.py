@@ -34,6 +34,7 @@ def rows(*arguments: str | Path) -> list[dict[str, object]]:
     return json.loads(traceviz("perfetto", "query", *arguments, "--json").stdout)
 
 
+@pytest.mark.long
 def test_an_export_is_queried_with_its_categories(home: Path, tmp_path: Path, trace_processor: Engine) -> None:
     out = tmp_path / "one.pftrace"
     (written,) = json.loads(
@@ -92,6 +93,7 @@ def test_a_kineto_trace_is_queried_with_its_categories(run: Path, tmp_path: Path
     assert span == {"n": 2}
 
 
+@pytest.mark.long
 def test_the_prompt_goes_on_after_a_mistake(run: Path, trace_processor: Engine) -> None:
     trace = run / "iteration_7/rank_0001_iter_7.pt.trace.json"
     command = [sys.executable, "-m", "traceviz_dag.commands.main", "perfetto", "query", str(trace)]

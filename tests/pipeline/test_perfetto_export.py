@@ -199,6 +199,7 @@ def test_micro_batches_and_counters_come_back(source: LakeSource, exported) -> N
         assert length == int(whole["exposed_ns"].iloc[0])
 
 
+@pytest.mark.long
 def test_a_pipeline_alone_and_clocks_as_recorded(source: LakeSource, trace_processor: Engine) -> None:
     written = export_iteration(source, Scope.PIPELINE, 1, recorded_clocks=True)
     assert written.path == export_path(source, Scope.PIPELINE, 1)
@@ -230,6 +231,7 @@ def test_times_before_zero_are_shifted_and_said_to_be(tmp_path: Path, trace_proc
         assert (found, session.problems) == ([0, 10, 73], [])
 
 
+@pytest.mark.long
 def test_allocated_memory_is_a_counter_inside_the_iteration(tmp_path: Path, trace_processor: Engine) -> None:
     run = tmp_path / "job"
     file = KinetoFile()

@@ -51,6 +51,7 @@ def events(instance, asset: str) -> dict[str, dg.AssetMaterialization]:
     return {record.partition_key: record.asset_materialization for record in records}
 
 
+@pytest.mark.long
 def test_each_rank_is_recorded_and_a_pair_without_a_trace_is_not(home, instance):
     ends = {"dagster/asset_partition_range_start": "job@8|0000", "dagster/asset_partition_range_end": "job@8|0003"}
     result = materialise(home, instance, [rank_figures], tags=ends, run_config={"ops": {"rank_figures": FEW}})

@@ -134,6 +134,7 @@ def test_the_truth_has_edges_without_rows_of_synchronisation(job_of: Callable[[s
     assert set(truth["kind"]) >= ({"cuda_graph"} if "graph" in name else {"event_wait", "host_synchronisation"})
 
 
+@pytest.mark.long
 def test_rows_of_synchronisation_are_kineto_s(told_job: Callable[[str], Job], shared_data: Path):
     """Keys, places and arrows are those of recorded traces."""
     shapes: dict[str, set] = defaultdict(set)

@@ -25,6 +25,7 @@ def _digests(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
+@pytest.mark.long
 def test_a_seed_gives_the_same_bytes_however_many_workers_write(tmp_path: Path):
     settings = small(tp=2, pp=2, vpp=2, iterations=2, clock_skew_ms=3.0, faults=Faults(slow_gpu=1))
     here = _digests(simulate(settings, tmp_path / "a", workers=1))

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from traceviz_dag.lake.lake import Lake
     from traceviz_dag.pipeline.baselines import Baseline, SetBy
-    from traceviz_dag.pipeline.nights.series import Series
 
 baseline_app = typer.Typer(
     name="baseline",
@@ -38,18 +37,14 @@ def list_(home: HomeOption = DEFAULT_HOME, json: JsonOption = False) -> None:
     nightly.series. It moves it itself where a shorter step is confirmed.
     """
     from traceviz_dag.pipeline.baselines import baselines
-    from traceviz_dag.pipeline.nights.judged import current_baseline, judged
+    from traceviz_dag.pipeline.home_settings import load_settings
+    from traceviz_dag.pipeline.nights.judging import current_baselines
 
     lake = _lake(home)
-    known = judged(lake)
-    of_gate = {one.name: current_baseline(lake, one, known) for one in _series(lake)}
-    every = baselines(lake.home) | {name: one for name, one in of_gate.items() if one is not None}
+    of_gate = current_baselines(lake, load_settings(lake.home).nightly)
     rows = [
-        {
-            **{"name": name, "run": one.run, "iteration": one.iteration, "by": one.by.value},
-            "gate": of_gate.get(name) is not None,
-        }
-        for name, one in sorted(every.items())
+        {"name": name, "run": one.run, "iteration": one.iteration, "by": one.by.value, "gate": name in of_gate}
+        for name, one in sorted((baselines(lake.home) | of_gate).items())
     ]
     if json:
         print_json(rows)
@@ -75,15 +70,15 @@ def set_(
     """
     from traceviz_dag.lake.partition_keys import split_name
     from traceviz_dag.pipeline.baselines import SetBy, keep_baseline
-    from traceviz_dag.pipeline.nights.decisions import decide, place_of
+    from traceviz_dag.pipeline.home_settings import load_settings
+    from traceviz_dag.pipeline.nights.decisions import decide
+    from traceviz_dag.pipeline.nights.series import series_of
 
     lake = _lake(home)
-    one = _found(lake, night, SetBy.NAMED)
-    series = next((each for each in _series(lake) if each.name == name), None)
-    if series is not None and place_of(series, one) is None:
-        raise UsageError(f"{night} is no night of the series {series.name}")
-    if series is not None:
-        decide(lake, series, one)
+    one, settings = _found(lake, night, SetBy.NAMED), load_settings(lake.home).nightly
+    if any(each.name == name for each in series_of(lake, settings)):
+        if not decide(lake, settings, one, name):
+            raise UsageError(f"{night} is no night of the series {name}")
     elif any(part.run == name for part in lake.partitions("iterations")):
         raise UsageError(f"{name} is a run of this home, and no series: choose another name")
     elif not name.strip() or "/" in name or split_name(name, ())[1] is not None:
@@ -101,13 +96,12 @@ def accept(night: NightArgument, home: HomeOption = DEFAULT_HOME) -> None:
     """
     from traceviz_dag.pipeline.baselines import SetBy
     from traceviz_dag.pipeline.home_settings import load_settings
-    from traceviz_dag.pipeline.nights.decisions import accept as accept_night
+    from traceviz_dag.pipeline.nights.decisions import decide
 
     lake = _lake(home)
     one = _found(lake, night, SetBy.ACCEPTED)
-    found = accept_night(lake, load_settings(lake.home).nightly, one.run, one.iteration)
-    for series in found:
-        typer.echo(f"The baseline {series.name} is {one.key}.")
+    decide(lake, load_settings(lake.home).nightly, one)
+    typer.echo(f"{one.key} is accepted.")
 
 
 @baseline_app.command("remove")
@@ -132,13 +126,6 @@ def _lake(home: Path) -> Lake:
     if not lake.partitions("iterations"):
         raise UsageError(f"no iterations in {home}; run traceviz analyze on traces first")
     return lake
-
-
-def _series(lake: Lake) -> list[Series]:
-    from traceviz_dag.pipeline.home_settings import load_settings
-    from traceviz_dag.pipeline.nights.series import series_of
-
-    return [one for one in series_of(lake, load_settings(lake.home).nightly) if one.is_steady]
 
 
 def _found(lake: Lake, night: str, by: SetBy) -> Baseline:

@@ -38,13 +38,14 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         iteration: None for the whole run.
-        until: of a series, the key of its last night at that time: up to that the gate moves the baseline no further.
+        until_ns: of a series, when the oldest trace of its last night at that time was written: up to that the gate
+            moves the baseline no further.
     """
 
     run: str
     iteration: Annotated[int, msgspec.Meta(ge=0)] | None
     by: SetBy
-    until: str = ""
+    until_ns: int = 0
 
     @property
     def key(self) -> str:

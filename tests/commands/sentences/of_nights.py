@@ -295,6 +295,10 @@ BASELINES = (
         "SELECT run || coalesce('@' || iteration, '') AS key FROM baselines WHERE name = $name",
     ),
     Sentence(
+        r"(?P<v_key>\S+) is accepted\.",
+        "SELECT run || '@' || iteration AS key FROM baselines WHERE \"by\" = 'accepted'",
+    ),
+    Sentence(
         r"(?P<k_name>\S+) is no baseline any more\.",
         "SELECT 1 WHERE NOT EXISTS (FROM baselines WHERE name = $name)",
     ),

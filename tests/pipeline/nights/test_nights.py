@@ -14,7 +14,8 @@ from tests.pipeline.nights.made import FIRST, add, add_nights, first_night, judg
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.pipeline.baselines import Baseline, SetBy, baselines, keep_baseline
 from traceviz_dag.pipeline.home_settings import load_settings
-from traceviz_dag.pipeline.nights.judged import references, unjudged
+from traceviz_dag.pipeline.nights.judged import unjudged
+from traceviz_dag.pipeline.nights.judging import references
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,7 @@ def test_a_rise_that_lasts_is_raised_once_known_later_and_over_when_it_is_accept
     assert call("iterations", "--gate", "--home", lake.home).code == 0
 
 
+@pytest.mark.long
 def test_a_confirmed_shorter_step_moves_the_baseline_and_no_shorter_night_alone_does(lake):
     shares = steps(20, since=15, share=0.9)
     shares[11] = 0.8

@@ -70,6 +70,7 @@ def test_a_map_says_on_which_clocks_it_rests_and_what_is_not_matched():
     assert "of 9 communication kernels some are not matched, or not wholly: 1 no peer" in said
 
 
+@pytest.mark.long
 def test_similar_ranks_share_a_row_and_who_differs_has_its_own():
     waits = {"tp": [[0 if rank == 77 else (5 if rank == 5 else 1) * MS] * 20 for rank in range(128)]}
     figure = draw_wait_map(waiting_job(waits))

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from traceviz_dag.analyze.nights.change_points import LEAST_SHARE, ChangePoint, change_points
+from traceviz_dag.analyze.nights.limits import Limit
 from traceviz_dag.analyze.nights.verdicts import Metric
 from traceviz_dag.analyze.wording import counted, duration, signed
 
@@ -77,12 +78,12 @@ def in_doubt(raised: Sequence[Raised], nights: int) -> frozenset[int]:
     return frozenset(places)
 
 
-def raised_levels(raised: Sequence[Raised], high_ns: Mapping[Metric, int]) -> dict[Metric, Raised]:
+def raised_levels(raised: Sequence[Raised], limits: Mapping[Metric, Limit]) -> dict[Metric, Raised]:
     """Of each metric the level for the worse at which the series is since the last of its changes; none where it came
     back: to where it is not worse any more.
 
     Args:
-        raised: since the baseline, in order. high_ns: above that a value is worse.
+        raised: since the baseline, in order. limits: above them a value is worse; empty where nothing sets any.
 
     Returns:
         Changes whose ``before_ns`` is the last level that was none for the worse.
@@ -90,7 +91,8 @@ def raised_levels(raised: Sequence[Raised], high_ns: Mapping[Metric, int]) -> di
     found: dict[Metric, Raised] = {}
     for one in raised:
         former = found.pop(one.metric, None)
-        if one.is_worse or (former is not None and one.after_ns > high_ns[one.metric]):
+        is_above = one.metric in limits and one.after_ns > limits[one.metric].high_ns
+        if one.is_worse or (former is not None and is_above):
             found[one.metric] = one if former is None else replace(one, before_ns=former.before_ns)
     return found
 

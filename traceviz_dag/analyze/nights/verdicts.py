@@ -216,18 +216,16 @@ class Level:
     level_ns: int
 
 
-def widths_ns(
-    reference: Measures, limits: Mapping[Metric, Limit] | None, tolerances: Tolerances, widened: Mapping[Metric, int]
-) -> dict[Metric, tuple[int, int]]:
-    """Of each metric the value above which a night is worse, and how far that is from what it is held against."""
+def tolerated(reference: Measures, tolerances: Tolerances, widened: Mapping[Metric, int]) -> dict[Metric, Limit]:
+    """The limits that tolerances set around the last accepted night, where too few nights set any; of no nights.
+
+    Args:
+        widened: ns that tonight's few steps add.
+    """
     found = {}
     for metric, share in ((Metric.STEP, tolerances.step), (Metric.EXPOSED, tolerances.exposed)):
-        if limits and metric in limits:
-            found[metric] = limits[metric].high_ns, limits[metric].spread_ns
-        else:
-            usual = reference.value(metric)
-            width = round(max(tolerances.floor_ns, share * usual)) + widened.get(metric, 0)
-            found[metric] = usual + width, width
+        usual, more = reference.value(metric), widened.get(metric, 0)
+        found[metric] = Limit(usual, _tolerated_ns(usual, share, tolerances) + more, more, 0)
     return found
 
 
@@ -237,17 +235,15 @@ def judge_nights(
     accepted_steps_ns: Sequence[int],
     tolerances: Tolerances,
     limits: Mapping[Metric, Limit] | None = None,
-    widened: Mapping[Metric, int] | None = None,
     raised: Mapping[Metric, Level] | None = None,
 ) -> NightVerdict:
-    """Compare a night with those before it: by the limits that they set, else with the last accepted one.
+    """Compare a night with those before it, by limits.
 
     Args:
         reference: the last accepted night of the series, its parts taken on the same rank; None for the first.
-        accepted_steps_ns: step times of the last accepted nights. Their median guards, from three on, against a
-            step that grows a little every night, each time within the tolerance.
-        limits: of step time and exposed communication; None where too few nights set them: the tolerances judge then.
-        widened: ns by which tonight's few steps widen the tolerances; limits include that.
+        accepted_steps_ns: step times of the last accepted nights. Where tolerances judge, their median guards, from
+            three on, against a step that grows a little every night, each time within the tolerance.
+        limits: of step time and exposed communication; None for those of the tolerances.
         raised: levels that were raised before: a night at one of them is worse, whatever the limit, and that is known.
 
     Raises:
@@ -258,43 +254,35 @@ def judge_nights(
             raise ValueError(f"the parts of {one.name} add up to {sum(one.parts.values())} ns, not to {one.step_ns}")
     if reference is None:
         return NightVerdict(True, (), (), _step_told(night), "the first of its series")
-    raised = raised or {}
-    if limits:
-        worse = [metric.value for metric, limit in limits.items() if night.value(metric) > limit.high_ns]
-        better = night.step_ns < limits[Metric.STEP].low_ns
-    else:
-        worse = _beyond_tolerances(night, reference, accepted_steps_ns, tolerances, widened or {})
-        better = reference.step_ns - night.step_ns > max(tolerances.floor_ns, tolerances.step * reference.step_ns)
-    worse += [
-        f"OverlapScore of {pair}"
-        for pair, score in sorted(night.scores.items())
-        if pair in reference.scores and reference.scores[pair] - score > tolerances.overlap_score
-    ]
-    reasons = [_reason(name, night, reference, limits, widened or {}) for name in worse]
-    for metric, level in raised.items():
-        if (
-            not any(name.startswith(metric) for name in worse)
-            and 2 * night.value(metric) > level.before_ns + level.level_ns
-        ):
-            worse.append(metric.value)
-            levels = f"{duration(level.level_ns)} than to {duration(level.before_ns)}"
-            reasons.append(f"{metric}, {duration(night.value(metric))}, is nearer to {levels}")
-    widths = widths_ns(reference, limits, tolerances, widened or {})
-    known = {
-        metric: level.since
-        for metric, level in raised.items()
-        if night.value(metric) <= level.level_ns + widths[metric][1]
+    limits, raised = limits or tolerated(reference, tolerances, {}), raised or {}
+    reasons = {
+        metric.value: _reason(metric, night, reference, limit)
+        for metric, limit in limits.items()
+        if night.value(metric) > limit.high_ns
     }
-    since = [next((known[metric] for metric in known if name.startswith(metric)), None) for name in worse]
-    told = [why if one is None else f"{why}, as since {one}" for why, one in zip(reasons, since, strict=True)]
+    if Metric.STEP not in reasons and _is_above_usual(night, accepted_steps_ns, tolerances, limits[Metric.STEP]):
+        name = f"{Metric.STEP} against the median of {len(accepted_steps_ns)} accepted"
+        reasons = {name: f"{name}{_by_what(limits[Metric.STEP])}", **reasons}
+    for pair, score in sorted(night.scores.items()):
+        if pair in reference.scores and reference.scores[pair] - score > tolerances.overlap_score:
+            reasons[f"OverlapScore of {pair}"] = f"OverlapScore of {pair}"
+    for metric, level in raised.items():
+        now, is_told = night.value(metric), any(name.startswith(metric) for name in reasons)
+        if not is_told and 2 * now > level.before_ns + level.level_ns:
+            levels = f"{duration(level.level_ns)} than to {duration(level.before_ns)}"
+            reasons[metric.value] = f"{metric}, {duration(now)}, is nearer to {levels}"
+    near = {each: one for each, one in raised.items() if night.value(each) <= one.level_ns + limits[each].spread_ns}
+    since = {name: next((one.since for each, one in near.items() if name.startswith(each)), None) for name in reasons}
+    told = tuple(why if since[name] is None else f"{why}, as since {since[name]}" for name, why in reasons.items())
+    is_better = night.step_ns < limits[Metric.STEP].low_ns
+    outcome = Outcome.WORSE if reasons else Outcome.BETTER if is_better else Outcome.PASS
     deltas = _deltas(night, reference)
-    outcome = Outcome.WORSE if worse else Outcome.BETTER if better else Outcome.PASS
     return NightVerdict(
-        *(not worse, tuple(worse), deltas, _change_told(night, reference, deltas)),
-        told_worse(told) if worse else f"{outcome}{_by_what(Metric.STEP, limits, widened or {})}",
+        *(not reasons, tuple(reasons), deltas, _change_told(night, reference, deltas)),
+        told_worse(told) if reasons else f"{outcome}{_by_what(limits[Metric.STEP])}",
         outcome,
-        known=bool(worse) and None not in since,
-        reasons=tuple(told),
+        known=bool(reasons) and None not in since.values(),
+        reasons=told,
     )
 
 
@@ -303,48 +291,28 @@ def told_worse(reasons: Sequence[str]) -> str:
     return f"{Outcome.WORSE}: {', '.join(reasons)}"
 
 
-def _beyond_tolerances(
-    night: Measures,
-    reference: Measures,
-    accepted_steps_ns: Sequence[int],
-    tolerances: Tolerances,
-    widened: Mapping[Metric, int],
-) -> list[str]:
-    worse, floor_ns = [], tolerances.floor_ns
-    of_step = widened.get(Metric.STEP, 0)
-    if _is_worse(night.step_ns - of_step, reference.step_ns, tolerances.step, floor_ns):
-        worse.append(Metric.STEP.value)
-    elif len(accepted_steps_ns) >= _SHORTEST_HISTORY:
-        usual = int(median(accepted_steps_ns))
-        if _is_worse(night.step_ns - of_step, usual, tolerances.step, floor_ns):
-            worse.append(f"{Metric.STEP} against the median of {len(accepted_steps_ns)} accepted")
-    of_exposed = night.exposed_ns - widened.get(Metric.EXPOSED, 0)
-    if _is_worse(of_exposed, reference.exposed_ns, tolerances.exposed, floor_ns):
-        worse.append(Metric.EXPOSED.value)
-    return worse
+def _is_above_usual(night: Measures, accepted_steps_ns: Sequence[int], tolerances: Tolerances, limit: Limit) -> bool:
+    """Whether a step that the tolerances allow is above what the last nights usually take."""
+    if limit.nights or len(accepted_steps_ns) < _SHORTEST_HISTORY:
+        return False
+    usual = int(median(accepted_steps_ns))
+    return night.step_ns - limit.widened_ns > usual + _tolerated_ns(usual, tolerances.step, tolerances)
 
 
-def _reason(
-    name: str,
-    night: Measures,
-    reference: Measures,
-    limits: Mapping[Metric, Limit] | None,
-    widened: Mapping[Metric, int],
-) -> str:
-    """A measure that is worse, with its own limit."""
-    metric = next((metric for metric in Metric if name.startswith(metric)), None)
-    if metric is None:
-        return name
+def _tolerated_ns(usual_ns: int, share: float, tolerances: Tolerances) -> int:
+    return max(tolerances.floor_ns, int(share * usual_ns))
+
+
+def _reason(metric: Metric, night: Measures, reference: Measures, limit: Limit) -> str:
+    """A metric that is worse, with its own limit."""
     values = f" {duration(night.exposed_ns)} against {duration(reference.exposed_ns)}"
-    return f"{name}{values if metric is Metric.EXPOSED else ''}{_by_what(metric, limits, widened)}"
+    return f"{metric}{values if metric is Metric.EXPOSED else ''}{_by_what(limit)}"
 
 
-def _by_what(metric: Metric, limits: Mapping[Metric, Limit] | None, widened: Mapping[Metric, int]) -> str:
-    """What set the limit of a measure, and what tonight's few steps add to it."""
-    if not limits:
-        wider_ns = widened.get(metric, 0)
-        return f" (its few steps widen the tolerance by {duration(wider_ns)})" if wider_ns else ""
-    limit = limits[metric]
+def _by_what(limit: Limit) -> str:
+    """What set a limit, and what tonight's few steps add to it."""
+    if not limit.nights:
+        return f" (its few steps widen the tolerance by {duration(limit.widened_ns)})" if limit.widened_ns else ""
     width = percent(limit.spread_ns / limit.median_ns) if limit.median_ns else duration(limit.spread_ns)
     added = f", {duration(limit.widened_ns)} of it as it has few steps" if limit.widened_ns else ""
     nights = counted(limit.nights, "night", "nights")
@@ -368,10 +336,6 @@ def inconclusive(night: Measures, reference: str, refusal: str) -> NightVerdict:
     return NightVerdict(
         None, (), (), told, "accept it by hand to compare later nights with it", outcome=Outcome.INCONCLUSIVE
     )
-
-
-def _is_worse(now: int, before: int, share: float, floor_ns: int) -> bool:
-    return now - before > max(floor_ns, share * before)
 
 
 def _deltas(night: Measures, reference: Measures) -> tuple[Delta, ...]:

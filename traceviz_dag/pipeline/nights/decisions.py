@@ -18,15 +18,15 @@ class Decisions:
     """The baselines of a series that are nights of it.
 
     Attributes:
-        at: place of a night → its baseline. until: → the place up to which the gate moves nothing that is before it.
+        series: the series. at: place of a night → its baseline.
     """
 
+    series: Series
     at: Mapping[int, Baseline]
-    until: Mapping[int, int]
 
     def hold(self, place: int) -> bool:
         """Whether the gate moves no baseline in the night of this place: somebody who knew it set an earlier one."""
-        return any(at < place <= until for at, until in self.until.items())
+        return any(at < place and self._is_until(one, place) for at, one in self.at.items())
 
     def is_accepted(self, place: int) -> bool:
         """Whether somebody accepted this night."""
@@ -34,12 +34,16 @@ class Decisions:
 
     def before(self, place: int) -> str:
         """What the verdict on the night of this place rests on besides measures; empty where nobody decided anything
-        of it or of an earlier one."""
-        return "".join(
-            f"-{one.by}:{one.key}" + (f":{self.until[at]}" if at < place <= self.until[at] else "")
-            for at, one in self._in_order
-            if at < place or (at == place and one.by is SetBy.ACCEPTED)
-        )
+        of it or of an earlier one, and it is one of its run's nights."""
+        run = self.series.nights[place][0].run
+        told = [] if run == self.series.name else [self.series.name]
+        for at, one in self._in_order:
+            if at < place or (at == place and one.by is SetBy.ACCEPTED):
+                told.append(f"{one.by}:{one.key}{':held' if at < place and self._is_until(one, place) else ''}")
+        return "".join(f"-{one}" for one in told)
+
+    def _is_until(self, one: Baseline, place: int) -> bool:
+        return self.series.began_ns[place] <= one.until_ns
 
     @cached_property
     def _in_order(self) -> Sequence[tuple[int, Baseline]]:
@@ -49,42 +53,46 @@ class Decisions:
 def decisions_of(lake: Lake, series: Series) -> Decisions:
     """What stands of a series in the home's baselines; what is no night of it, or not any more, decides nothing."""
     placed = [(place_of(series, one), one) for one in all_baselines(lake.home).get(series.name, ())]
-    at = {place: one for place, one in placed if place is not None}
-    last = {night_key(night): place for place, night in enumerate(series.nights)}
-    return Decisions(at, {place: max(last.get(one.until, place), place) for place, one in at.items()})
+    return Decisions(series, {place: one for place, one in placed if place is not None})
 
 
-def decide(lake: Lake, series: Series, one: Baseline) -> None:
-    """Set a night of a series as its baseline, or accept it: nights after it are judged anew. What was decided of later
-    nights is forgotten."""
-    place = place_of(series, one)
-    assert place is not None, "the caller looks it up"
-    every = Baseline(one.run, one.iteration, one.by, night_key(series.nights[-1]))
+def decide(lake: Lake, settings: NightlySettings, one: Baseline, name: str | None = None) -> list[Series]:
+    """Set a night as the baseline of its series, or accept it: nights after it are judged anew.
 
-    def stays(former: Baseline) -> bool:
-        earlier = place_of(series, former)
-        # Other kinds of iterations of a run have its name, too.
-        return earlier is None or earlier < place
+    Where it is set, what was decided of later nights is forgotten.
 
-    keep_baseline(lake.home, series.name, every, stays)
+    Args:
+        name: of the only series in which it is decided.
 
-
-def accept(lake: Lake, settings: NightlySettings, run: str, iteration: int | None) -> list[Series]:
-    """Accept the night of an iteration, or of a run, in each series that has it, and return these.
+    Returns:
+        The series that have such a night; nothing is decided where none has.
 
     Raises:
         UsageError: a run has several nights.
     """
-    one, found = Baseline(run, iteration, SetBy.ACCEPTED), list[Series]()
+    found = []
     for series in series_of(lake, settings):
-        nights = [night for night in series.nights if holds(one, night)]
+        nights = [night for night in series.nights if holds(one, night)] if name in (None, series.name) else []
         if len(nights) > 1:
-            last = night_key(nights[-1])
-            raise UsageError(f"{one.key} has {len(nights)} nights; name one, as {last}")
+            raise UsageError(f"{one.key} has {len(nights)} nights; name one, as {night_key(nights[-1])}")
         found += [series] if nights else []
     for series in found:
-        decide(lake, series, one)
+        _decide(lake, series, one)
     return found
+
+
+def _decide(lake: Lake, series: Series, one: Baseline) -> None:
+    place, former = place_of(series, one), decisions_of(lake, series)
+    assert place is not None, "the caller looks it up"
+
+    def stays(other: Baseline) -> bool:
+        # Other kinds of iterations of a run have its name, too.
+        at = place_of(series, other)
+        return at is None or at < place or (at > place and one.by is SetBy.ACCEPTED)
+
+    by = SetBy.ACCEPTED if former.is_accepted(place) else one.by
+    until_ns = max(series.began_ns)
+    keep_baseline(lake.home, series.name, Baseline(one.run, one.iteration, by, until_ns), stays)
 
 
 def place_of(series: Series, baseline: Baseline) -> int | None:

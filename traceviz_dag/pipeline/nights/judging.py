@@ -27,7 +27,7 @@ from traceviz_dag.analyze.nights.verdicts import (
     inconclusive,
     judge_nights,
     told_worse,
-    widths_ns,
+    tolerated,
 )
 from traceviz_dag.analyze.wording import signed
 from traceviz_dag.errors import NoEvidenceError
@@ -35,12 +35,13 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.stale import hidden_ranks
+from traceviz_dag.pipeline.baselines import Baseline, SetBy, all_baselines
 from traceviz_dag.pipeline.completeness import ranks_in_words
 from traceviz_dag.pipeline.home_settings import NightlySettings
 from traceviz_dag.pipeline.nights.decisions import Decisions, decisions_of
-from traceviz_dag.pipeline.nights.judged import Judged, judged, needs_verdict, night_digest, raised_by
+from traceviz_dag.pipeline.nights.judged import Judged, is_judged, judged, needs_verdict, night_digest, raised_by
 from traceviz_dag.pipeline.nights.samples import Night, measures_of, named_night, read_night, steps_table
-from traceviz_dag.pipeline.nights.series import STEPS, WARM_UP, NightIterations, Series
+from traceviz_dag.pipeline.nights.series import STEPS, WARM_UP, NightIterations, Series, series_of
 from traceviz_dag.tables import NIGHT_CHANGES, NIGHT_DELTAS, NIGHT_STEPS, NIGHTS, TRACES
 
 MOST_NIGHTS = 120
@@ -116,17 +117,20 @@ class JudgedNight:
 
 @dataclass
 class _Past:
-    """A night of the stretch since the baseline; it is read when something is held against it.
+    """A night before others; it is read when something is held against it.
 
     Attributes:
         is_measure: whether later nights are held against it: it was accepted, or somebody set it as a baseline.
+        is_better, begins_anew: as of ``Judged``. changes: that it raised, each with whether it moved the baseline.
     """
 
     lake: Lake
     place: int
     partitions: NightIterations
     is_measure: bool = False
-    better: bool = False
+    is_better: bool = False
+    begins_anew: bool = False
+    changes: Sequence[tuple[Raised, bool]] = ()
 
     @cached_property
     def night(self) -> Night | None:
@@ -140,8 +144,27 @@ class _Stretch:
     nights: list[_Past] = field(default_factory=list)
     raised: list[Raised] = field(default_factory=list)
 
-    def begin(self, place: int) -> None:
-        """Begin with the night of that place."""
+    def add(self, one: _Past, *, is_set: bool) -> None:
+        """Add a night that is judged.
+
+        Args:
+            is_set: whether somebody decided that later ones are held against it.
+        """
+        self.nights.append(one)
+        self.raised += [raised for raised, _ in one.changes]
+        if one.begins_anew or is_set:
+            one.is_measure = True
+            self._begin(one.place)
+        elif moved := [raised.at for raised, rebased in one.changes if rebased]:
+            self._begin(max(moved))
+
+    def measures(self, place: int) -> list[_Past]:
+        """The nights that the one of a place is held against, in order: none at a level that is worse."""
+        doubtful = in_doubt(self.raised, place)
+        every = [one for one in self.nights if one.is_measure]
+        return ([one for one in every if one.place not in doubtful] or every)[-MOST_NIGHTS:]
+
+    def _begin(self, place: int) -> None:
         self.nights = [one for one in self.nights if one.place >= place]
         self.raised.clear()
 
@@ -172,31 +195,77 @@ def _judged_in_order(
     known: Mapping[Partition, Judged],
     decisions: Decisions,
 ) -> Iterator[JudgedNight]:
-    raised_before = raised_by(lake, {one: place for place, night in enumerate(series.nights) for one in night})
-    stretch = _Stretch()
+    stretch, stored = _Stretch(), _stored(lake, series, known, decisions)
     for place, partitions in enumerate(series.nights[: max(open_nights) + 1]):
-        one = _Past(lake, place, partitions)
-        changes: Sequence[tuple[Raised, bool]]
+        one = stored.get(place, _Past(lake, place, partitions))
         if place in open_nights and one.night is not None:
-            found = _judge(lake, series, place, one.night, stretch, settings, decisions)
+            # What later nights raised of a level that begins earlier is known of a night that comes late.
+            later = [raised for each, past in stored.items() if each > place for raised, _ in past.changes]
+            levels = [*stretch.raised, *(raised for raised in later if raised.at <= place)]
+            found = _judge(lake, series, place, one.night, stretch, levels, settings, decisions)
             yield found
             verdict = found.verdict
-            one.is_measure, one.better = bool(verdict.accepted), verdict.outcome is Outcome.BETTER
-            is_first = bool(verdict.accepted and verdict.worse)
-            changes = [(change.raised, change.rebased) for change in found.changes]
-        elif partitions[0] in known:
-            row = known[partitions[0]]
-            one.is_measure, one.better, is_first = bool(row.accepted), row.is_better, row.begins_anew
-            changes = raised_before.get(place, ())
-        else:
+            one.is_measure, one.is_better = bool(verdict.accepted), verdict.outcome is Outcome.BETTER
+            one.begins_anew = bool(verdict.accepted and verdict.worse)
+            one.changes = [(change.raised, change.rebased) for change in found.changes]
+        elif place not in stored:
             continue
-        stretch.nights.append(one)
-        stretch.raised += [raised for raised, _ in changes]
-        if is_first or place in decisions.at:
-            one.is_measure = True
-            stretch.begin(place)
-        elif moved := [raised.at for raised, rebased in changes if rebased]:
-            stretch.begin(max(moved))
+        stretch.add(one, is_set=place in decisions.at)
+
+
+def _stored(lake: Lake, series: Series, known: Mapping[Partition, Judged], decisions: Decisions) -> dict[int, _Past]:
+    """Place → a night whose verdict still holds."""
+    raised, found = raised_by(lake, {one: place for place, night in enumerate(series.nights) for one in night}), {}
+    for place, night in enumerate(series.nights):
+        if night[0] in known and is_judged(lake, series, place, known, decisions):
+            row = known[night[0]]
+            found[place] = _Past(
+                *(lake, place, night, bool(row.accepted), row.is_better, row.begins_anew), raised.get(place, ())
+            )
+    return found
+
+
+def _standing(lake: Lake, series: Series, known: Mapping[Partition, Judged], decisions: Decisions) -> _Stretch:
+    """What the next night of a series is held against."""
+    stretch = _Stretch()
+    for place, one in _stored(lake, series, known, decisions).items():
+        stretch.add(one, is_set=place in decisions.at)
+    return stretch
+
+
+def current_baselines(lake: Lake, settings: NightlySettings) -> dict[str, Baseline]:
+    """Series → the night that the gate goes on from: what somebody decided last, or what it moved to since."""
+    known, found = judged(lake), {}
+    for series in series_of(lake, settings):
+        decisions = decisions_of(lake, series)
+        stretch = _standing(lake, series, known, decisions)
+        decided = max(decisions.at, default=None)
+        begin = stretch.nights[0].place if stretch.nights else None
+        if not series.is_steady or (begin is None and decided is None):
+            continue
+        if begin is None or (decided is not None and decided >= begin):
+            assert decided is not None
+            found[series.name] = decisions.at[decided]
+        elif begin > 0:
+            night = series.nights[begin]
+            iteration = night[0].iteration if len(night) == 1 else None
+            found[series.name] = Baseline(night[0].run, iteration, SetBy.GATE)
+    return found
+
+
+def references(lake: Lake, settings: NightlySettings) -> set[str]:
+    """Keys of the iterations that verdicts on the next nights rest on: in each series the baseline, the last night
+    that is a measure, those that raised a change since and the first ones at its level; and every named baseline."""
+    known, kept = judged(lake), set[Partition]()
+    named = [one for every in all_baselines(lake.home).values() for one in every]
+    kept |= {one for one in lake.partitions("iterations") if any(each.holds(one.run, one.iteration) for each in named)}
+    for series in series_of(lake, settings):
+        stretch = _standing(lake, series, known, decisions_of(lake, series))
+        last = stretch.measures(len(series.nights))[-1:]
+        places = {one.place for one in (*stretch.nights[:1], *last)}
+        places |= {place for one in stretch.raised for place in (one.at, one.night)}
+        kept |= {one for place in places for one in series.nights[place]}
+    return {iteration_key(one.run, one.iteration) for one in kept}
 
 
 def _judge(
@@ -205,13 +274,12 @@ def _judge(
     place: int,
     night: Night,
     stretch: _Stretch,
+    levels: Sequence[Raised],
     settings: NightlySettings,
     decisions: Decisions,
 ) -> JudgedNight:
-    doubtful = in_doubt(stretch.raised, place)
-    every = [one for one in stretch.nights if one.is_measure][-MOST_NIGHTS:]
-    accepted = [one for one in every if one.place not in doubtful] or every
-    last = next((one for one in reversed(accepted) if not one.better), accepted[-1] if accepted else None)
+    accepted, holds = stretch.measures(place), decisions.hold(place)
+    last = next((one for one in reversed(accepted) if not one.is_better), accepted[-1] if accepted else None)
     lost = _lost(lake, last) if last else ""
     reference = last.night if last and not lost else None
     common = common_ranks(night.coverage, reference.coverage) if reference else Common(tuple(sorted(night.ranks)))
@@ -226,13 +294,14 @@ def _judge(
     found = JudgedNight(series, night, verdict, measures, rank, baseline=begin, figures_digest=digest)
     if last is not None and lost:
         verdict = inconclusive(measures, named_night(last.partitions), lost)
-    elif reference is not None and common.outgrown:
+    elif reference is not None and common.outgrown and not holds:
         verdict = begins_anew(measures, len(ranks), reference.name, len(reference.ranks))
     elif reference is not None and common.refusal:
         verdict = inconclusive(measures, reference.name, common.refusal)
     else:
-        holds = decisions.hold(place)
-        found = _compared(lake, found, place, reference, ranks, stretch, accepted, settings, may_rebase=not holds)
+        found = _compared(
+            lake, found, place, reference, ranks, stretch, accepted, levels, settings, may_rebase=not holds
+        )
         verdict = found.verdict
     if decisions.is_accepted(place) and not verdict.accepted:
         worse = verdict.worse or (NOT_COMPARED,)
@@ -260,6 +329,7 @@ def _compared(
     ranks: Sequence[int],
     stretch: _Stretch,
     accepted: Sequence[_Past],
+    before_tonight: Sequence[Raised],
     settings: NightlySettings,
     *,
     may_rebase: bool,
@@ -284,22 +354,27 @@ def _compared(
             limits[metric] = limit
     before = measures_of(lake, reference, ranks, found.rank) if reference else None
     last = [values[Metric.STEP][number] for number in trusted][-settings.history :] if settings.history else []
-    levels: dict[Metric, Level] = {}
-    if before is not None:
-        widths = widths_ns(before, limits, settings.tolerances, widened)
-        for metric, one in raised_levels(raised, {metric: high for metric, (high, _) in widths.items()}).items():
-            levels[metric] = Level(_since(found.series, one.at), one.before_ns, one.after_ns)
-    verdict = judge_nights(found.measures, before, last, settings.tolerances, limits or None, widened, levels)
+    step_limit = limits.get(Metric.STEP)
+    if before is not None and not limits:
+        limits = tolerated(before, settings.tolerances, widened)
+    levels = {
+        metric: Level(_since(found.series, one.at), one.before_ns, one.after_ns)
+        for metric, one in raised_levels(before_tonight, limits).items()
+    }
+    verdict = judge_nights(found.measures, before, last, settings.tolerances, limits, levels)
     places = [*(one.place for one in alike), place]
     series_values = {metric: [*values[metric], tonight[metric]] for metric in Metric}
     recent = slice(-MOST_NIGHTS, None)
     changes = []
     latest = {metric: every[recent] for metric, every in series_values.items()}
-    for one in new_changes(latest, places[recent], raised, settings.tolerances.floor_ns):
+    fresh = new_changes(latest, places[recent], raised, settings.tolerances.floor_ns)
+    # Nothing that nobody accepted becomes the measure.
+    may_rebase = may_rebase and bool(verdict.accepted) and not any(one.is_worse for one in fresh)
+    for one in fresh:
         history = [values[one.metric][number] for number in trusted if places[number] < one.at]
         is_shorter = one.metric is Metric.STEP and not one.is_worse
         is_below = is_shorter and bool(history) and one.after_ns < (1 - LEAST_SHARE) * median(history)
-        rebased = is_below and may_rebase
+        rebased = is_below and may_rebase and all(past.is_measure for past in stretch.nights if past.place >= one.at)
         changes.append(_change(lake, found.series, one, places, series_values[Metric.STEP], rebased=rebased))
     alarms = [change for change in changes if change.is_alarm]
     if alarms:
@@ -307,8 +382,7 @@ def _compared(
         worse, ending = (*verdict.worse, *named), told_worse(verdict.reasons or ["a confirmed change"])
         verdict = replace(verdict, accepted=False, worse=worse, ending=ending, outcome=Outcome.WORSE, known=False)
     at = reference.partitions if reference else None
-    limit = limits.get(Metric.STEP)
-    return replace(found, verdict=verdict, reference=at, before=before, limit=limit, changes=changes)
+    return replace(found, verdict=verdict, reference=at, before=before, limit=step_limit, changes=changes)
 
 
 def _is_alike(night: Night, other: Night, ranks: Sequence[int]) -> bool:
