@@ -28,7 +28,7 @@ from tests.simulate.conftest import small
 from traceviz_dag.analyze.causes.critical_path import critical_path, slacks
 from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits
 from traceviz_dag.analyze.causes.step_work import StepWork
-from traceviz_dag.analyze.causes.what_if import Edit, Suspects, WhatIf
+from traceviz_dag.analyze.causes.what_if import WIDEST, Edit, Suspects, WhatIf
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
@@ -319,6 +319,16 @@ def test_a_gain_that_depends_on_unmatched_communication_is_not_predicted_and_its
     assert not known.standard_and_refused(suspects)[1] or 2 not in {
         edit.rank for edit, _ in known.standard_and_refused(suspects)[1] if edit.name == "fix_rank"
     }
+
+
+def test_what_a_free_host_would_gain_more_is_no_open_question_beside_one(job, monkeypatch):
+    """What several groups may have met in changes nothing of the gain, whose bar a pausing host makes wide."""
+    (ranked,) = steps_of(job("1f1b"))
+    monkeypatch.setattr("traceviz_dag.analyze.causes.what_if.error_bar", lambda gain, *_: (gain, 4 * gain))
+    what_if = WhatIf(ranked.step, ranked.stages, loose=ranked.step)
+    told = what_if.predict(what_if.hide("all"))
+    assert what_if.open_question is not None and told.undecided is None
+    assert told.gain_high_ns - told.gain_ns > WIDEST * told.step_ns
 
 
 @pytest.mark.parametrize("blind", [(3,), pytest.param((0, 1, 2, 3), marks=pytest.mark.long)])
