@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pytest
 
 from benchmarks import edges
-from benchmarks.what_if import cases, outcome
+from benchmarks.what_if import cases, outcome, what_if_of
 from tests.commands.jobs import analysed_at, home_of, traces_of
 from tests.damage import call
 from tests.in_process import ranks_in_this_process
@@ -405,6 +405,16 @@ def test_a_slow_rank_that_a_slower_stage_hides_is_a_finding_with_what_it_saves_a
         found = [row for row in iteration.findings() if row["class"] == "fault" and row["severity"] == "finding"]
     assert [row["rank"] for row in found] == [0, 1]
     assert found[1]["gain_ns"] < 0.01 * found[1]["step_ns"] < found[1]["gain_after_ns"]
+
+
+def test_fixing_a_host_that_pauses_takes_no_jitter_off_its_gpu(tmp_path):
+    """Which the median of its peers would, though no GPU is as even as that."""
+    healthy = small(cp=2, dp=2)
+    with analysed(replace(healthy, faults=Faults(data_stall=1)), tmp_path / "late") as iteration:
+        (found,) = (row for row in iteration.findings() if row["rule"] == "data_stall")
+    true_ns = found["step_ns"] - what_if_of(healthy, tmp_path / "usual").step_ns
+    assert (found["edit"], found["rank"], found["severity"]) == ("no_pauses", 1, "finding")
+    assert found["gain_ns"] == pytest.approx(true_ns, rel=0.001)
 
 
 def test_what_a_missing_rank_was_waited_for_is_no_transfer_and_no_sure_gain(tmp_path):

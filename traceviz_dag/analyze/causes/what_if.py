@@ -434,9 +434,12 @@ class WhatIf:
         named = [rank for rank in known.ranks if rank in self.step.ranks][:MOST_RANKS]
         ranks = list(dict.fromkeys([*self._suspects(), *named]))
         edits = [*map(self.fix_rank, ranks), *self.general()]
-        # What a slow GPU and a host that pauses cost is apart where a rank has both.
-        both = [rank for rank in ranks if min(self._lost_ns(self.step.ranks.index(rank))) >= WORTH * self.step_ns]
-        edits += [edit for rank in both for edit in (self.fix_gpu(rank), self.no_pauses(rank))]
+        # What a slow GPU and a host that pauses cost is apart where a rank has both. A host is fixed alone also where
+        # the GPU is not slow: the median of its peers has less jitter than any GPU, which is no cost of the host.
+        lost = {rank: self._lost_ns(self.step.ranks.index(rank)) for rank in ranks}
+        for rank, (by_gpu, by_host) in lost.items():
+            if by_host >= WORTH * self.step_ns:
+                edits += [*([self.fix_gpu(rank)] if by_gpu >= WORTH * self.step_ns else []), self.no_pauses(rank)]
         edits += [self.fix_link(rank) for rank in known.links if rank in self.step.ranks]
         edits += [self.host_free(rank) for rank in known.hosts if rank in self.step.ranks]
         there = set(self.step.ranks)
