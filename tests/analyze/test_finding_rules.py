@@ -23,16 +23,26 @@ GAP = {"device": "gpu:0", "window_name": "step", "doing": "get_batch", "caller":
 GAP |= {"host_work": "data_loading", "synchronization_caller": "hooks.py(1): log", "of_framework": False}
 
 
-def asked(rule: Rule, starved_ns: dict[int, int], callers: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-    """The rows of a rule where each rank has a gap, with the query that is shown for each."""
+def asked(
+    rule: Rule, starved_ns: dict[int, int], callers: tuple[str, ...] = (), *, later_ns: dict[int, int] | None = None
+) -> list[dict[str, Any]]:
+    """The rows of a rule where each rank has a gap, with the query that is shown for each.
+
+    Args:
+        later_ns: of ranks, how long they starve in another gap, in which nothing shows what the host did.
+    """
     home = duckdb.connect()
     gaps = [{"run": RUN, "iteration": 7, "rank": rank, "starved_ns": ns, **GAP} for rank, ns in starved_ns.items()]
     for gap, caller in zip(gaps, callers, strict=False):
         gap["synchronization_caller"] = caller
+    plain = {**GAP, "doing": None, "host_work": None, "synchronization_caller": None, "of_framework": None}
+    gaps += [
+        {"run": RUN, "iteration": 7, "rank": rank, "starved_ns": ns, **plain} for rank, ns in (later_ns or {}).items()
+    ]
     windows = "window_name, 'all' AS dimension, device, 0 AS window_start_ns, 1_000_000 AS window_end_ns"
     home.execute("CREATE TABLE gpu_gaps AS SELECT unnest($rows, recursive := true)", {"rows": gaps})
-    home.execute(f"CREATE TABLE overlap AS SELECT run, iteration, rank, {windows} FROM gpu_gaps")
-    home.execute("CREATE TABLE topology AS SELECT run, iteration, rank, 0 AS stage FROM gpu_gaps")
+    home.execute(f"CREATE TABLE overlap AS SELECT DISTINCT run, iteration, rank, {windows} FROM gpu_gaps")
+    home.execute("CREATE TABLE topology AS SELECT DISTINCT run, iteration, rank, 0 AS stage FROM gpu_gaps")
     names = ("rank", "stage", "operation")
     rows = home.sql(rule.sql, params={"run": RUN, "iteration": 7}).to_arrow_table().to_pylist()
     for row in rows:
@@ -98,6 +108,16 @@ def test_findings_that_one_edit_mends_say_so(monkeypatch):
     told = [{text.as_py().partition(" to 1.90 µs")[2] for text in each["detail"]} for each in said]
     ends = ["", "; this also fixes 1 other finding of hidden_sync", "; this also fixes 2 other findings of hidden_sync"]
     assert told == [{end} for end in ends]
+
+
+def test_a_host_that_has_waited_may_let_its_gpu_starve_later_than_right_behind_the_wait(monkeypatch):
+    monkeypatch.setitem(GAP, "host_work", "synchronisation")
+    rule = rule_named("hidden_sync")
+    (row,) = asked(rule, {3: 125}, later_ns={3: 1_350, 2: 5_000})
+    assert (row["rank"], row["starved_ns"], row["at_most_ns"]) == (3, 125, 1_475)
+    # A line of code that costs least of several is not what one edit of them all gains.
+    rows = asked(rule, {3: 125, 4: 40}, ("line 0", "line 1"), later_ns={3: 1_350, 4: 900})
+    assert {row["operation"]: row["at_most_ns"] for row in rows} == {"line 0": 1_475, "line 1": 40}
 
 
 def test_a_tail_is_of_the_class_of_what_the_hosts_of_its_stage_did_in_the_long_units():

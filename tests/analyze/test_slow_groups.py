@@ -118,6 +118,29 @@ def test_a_rank_that_is_slow_in_half_of_its_kernels_is_slow_where_its_work_is_th
     assert found == ([] if elements is None else [5])
 
 
+OF_SHARD = {"adam_of_shard": 60, "squares": 11, "scale": 20, "copy": 12, "cast": 8}
+"""What kernels of an optimizer take."""
+
+
+@pytest.mark.parametrize(
+    ("slow_in", "found"),
+    [(("step_size", *OF_SHARD), [5]), (tuple(OF_SHARD), []), ((), [])],
+    ids=["throttled", "larger shard", "healthy"],
+)
+def test_a_rank_that_is_slow_in_its_optimizer_alone_is_found_and_a_larger_shard_is_not_slow(slow_in, found):
+    """A shard's size does not show, but kernels on a single number take as long on any."""
+    kernels = [("forward", name, time) for name, time in KERNELS.items()]
+    kernels += [("optimizer", name, time) for name, time in {"step_size": 1.8, **OF_SHARD}.items()]
+    rows = [
+        {"rank": rank, "stage": 0, "step": 1, "phase": phase, "name": name, "kernels": 4, "elements": 4_000}
+        | {"time_ns": round(4000 * time * (1.7 if rank == 5 and name in slow_in else 1.0))}
+        for rank in range(8)
+        for phase, name, time in kernels
+    ]
+    table = slow_ranks(pa.Table.from_pylist(rows)).to_pylist()
+    assert [row["rank"] for row in table if row["slow_in"] == "all"] == found
+
+
 def test_a_rank_that_is_slow_in_one_step_of_several_is_found_with_the_step():
     rows = [
         {"rank": rank, "stage": 0, "step": step, "phase": "forward", "name": name, "kernels": 4}

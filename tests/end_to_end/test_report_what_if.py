@@ -29,7 +29,7 @@ from traceviz_dag.pipeline.report import StoredReportSource, write_report
 from traceviz_dag.show.report.columns import PageColumns
 from traceviz_dag.show.report.parts import what_if as part
 from traceviz_dag.simulate import simulate
-from traceviz_dag.simulate.settings import Edges, Faults
+from traceviz_dag.simulate.settings import Edges, Faults, Transformer
 from traceviz_dag.spans import spanned, unspanned
 
 SCRIPTS = resources.files("traceviz_dag.show.report.scripts")
@@ -40,7 +40,12 @@ FAULTY = small(
         hidden_synchronisation=0, bursts=0.3, bursts_every_ms=2.0,
     ),
 )  # fmt: skip
-JOBS = {"faulty": FAULTY, "without a rank": small(pp=2, dp=2, edges=Edges(missing_rank=3))}
+ALGORITHM = small(pp=2, dp=2, transformer=Transformer.LOCAL, faults=Faults(other_algorithm=2))
+JOBS = {
+    "faulty": FAULTY,
+    "without a rank": small(pp=2, dp=2, edges=Edges(missing_rank=3)),
+    "another algorithm": ALGORITHM,
+}
 GENERAL = (
     *("even_layers", "equal_stages", "no_jitter"),
     *("no_pauses", "no_hidden_waits", "host_free", "balanced_experts", "no_congestion"),
@@ -148,7 +153,7 @@ def together(offered: list[dict[str, Any]], draw: random.Random) -> list[dict[st
     return sorted(chosen, key=lambda one: order.index(one["name"]))
 
 
-@pytest.mark.parametrize("job", fast(["faulty", "two_steps", "without a rank"], "two_steps"))
+@pytest.mark.parametrize("job", fast([*JOBS, "two_steps"], "two_steps"))
 def test_the_page_predicts_what_the_command_does(job: str) -> None:
     known = replayed(job)
     asked = singles(known.steps[0][1])

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pytest
 
 from benchmarks import edges
-from benchmarks.what_if import cases, outcome
+from benchmarks.what_if import cases, outcome, what_if_of
 from tests.commands.jobs import analysed_at, home_of, traces_of
 from tests.damage import call
 from tests.in_process import ranks_in_this_process
@@ -28,7 +28,7 @@ from tests.simulate.conftest import small
 from traceviz_dag.analyze.causes.critical_path import critical_path, slacks
 from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits
 from traceviz_dag.analyze.causes.step_work import StepWork
-from traceviz_dag.analyze.causes.what_if import Edit, Suspects, WhatIf
+from traceviz_dag.analyze.causes.what_if import WIDEST, Edit, Suspects, WhatIf
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
@@ -321,6 +321,16 @@ def test_a_gain_that_depends_on_unmatched_communication_is_not_predicted_and_its
     }
 
 
+def test_what_a_free_host_would_gain_more_is_no_open_question_beside_one(job, monkeypatch):
+    """What several groups may have met in changes nothing of the gain, whose bar a pausing host makes wide."""
+    (ranked,) = steps_of(job("1f1b"))
+    monkeypatch.setattr("traceviz_dag.analyze.causes.what_if.error_bar", lambda gain, *_: (gain, 4 * gain))
+    what_if = WhatIf(ranked.step, ranked.stages, loose=ranked.step)
+    told = what_if.predict(what_if.hide("all"))
+    assert what_if.open_question is not None and told.undecided is None
+    assert told.gain_high_ns - told.gain_ns > WIDEST * told.step_ns
+
+
 @pytest.mark.parametrize("blind", [(3,), pytest.param((0, 1, 2, 3), marks=pytest.mark.long)])
 @pytest.mark.long
 def test_a_gain_that_depends_on_launches_that_are_not_recorded_is_not_predicted_and_the_verdict_says_so(
@@ -395,6 +405,16 @@ def test_a_slow_rank_that_a_slower_stage_hides_is_a_finding_with_what_it_saves_a
         found = [row for row in iteration.findings() if row["class"] == "fault" and row["severity"] == "finding"]
     assert [row["rank"] for row in found] == [0, 1]
     assert found[1]["gain_ns"] < 0.01 * found[1]["step_ns"] < found[1]["gain_after_ns"]
+
+
+def test_fixing_a_host_that_pauses_takes_no_jitter_off_its_gpu(tmp_path):
+    """Which the median of its peers would, though no GPU is as even as that."""
+    healthy = small(cp=2, dp=2)
+    with analysed(replace(healthy, faults=Faults(data_stall=1)), tmp_path / "late") as iteration:
+        (found,) = (row for row in iteration.findings() if row["rule"] == "data_stall")
+    true_ns = found["step_ns"] - what_if_of(healthy, tmp_path / "usual").step_ns
+    assert (found["edit"], found["rank"], found["severity"]) == ("no_pauses", 1, "finding")
+    assert found["gain_ns"] == pytest.approx(true_ns, rel=0.001)
 
 
 def test_what_a_missing_rank_was_waited_for_is_no_transfer_and_no_sure_gain(tmp_path):

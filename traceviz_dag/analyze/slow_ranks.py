@@ -53,6 +53,12 @@ MAY_BE_WORK = "it may be its work and not its GPU: no sizes, messages within lay
 _HALF = 0.5
 """Share of the items in which a rank is slower that is slow for a part of the step."""
 
+_LEAST_PART = 0.01
+"""How much longer it takes for all items together where it is slow in one phase alone."""
+
+_ONE_NUMBER_NS = 5_000
+"""A kernel of an optimizer that usually takes less works on single numbers, as many on shards of any size."""
+
 _FEW_PEERS = 3
 
 _EXTRA = 0.005
@@ -138,7 +144,9 @@ def slow_ranks(work: pa.Table) -> pa.Table:
     time, kernels = optional_integers(work, "time_ns").astype(np.float64), optional_integers(work, "kernels")
     blocks, sized = _optional(work, "blocks") / np.maximum(kernels, 1), sizes_of(work)[0] >= 0
     phase, phases = codes(work, "phase")
+    optimizer = phases.index(Phase.OPTIMIZER.value) if Phase.OPTIMIZER.value in phases else None
     by_phase = {each: _Sums.none(len(everyone)) for each, name in enumerate(phases) if name in OF_LAYERS}
+    optimizes, of_one_number = _Sums.none(len(everyone)), _Sums.none(len(everyone))
     step = optional_integers(work, "step")
     by_step = {each: _Sums.none(len(everyone)) for each in np.unique(step).tolist()}
     code, names = codes(work, "name")
@@ -150,6 +158,10 @@ def slow_ranks(work: pa.Table) -> pa.Table:
         by_step[int(step[rows[0]])].add(ranks, *item)
         if int(phase[rows[0]]) in by_phase:
             by_phase[int(phase[rows[0]])].add(ranks, *item)
+        if phase[rows[0]] == optimizer:
+            optimizes.add(ranks, *item)
+            if np.median(time[rows] / kernels[rows]) < _ONE_NUMBER_NS:
+                of_one_number.add(ranks, *item)
         if not sized[rows[0]]:
             without_sizes.add(ranks, *item)
         if (blocks[rows] == blocks[rows[0]]).all() or sized[rows[0]]:
@@ -157,12 +169,17 @@ def slow_ranks(work: pa.Table) -> pa.Table:
         if not sized[rows[0]]:
             evidence.add_grids(rows)
     others = _other_kernels(work, place, of_stage)
-    some = np.zeros(len(everyone), dtype=bool)
+    some = _slow_in(optimizes) & (of_one_number.share >= LEAST_ITEMS)
     for sums in by_phase.values():
-        some |= (sums.share >= LEAST_ITEMS) & (sums.ratio >= 1 + SLOWER_THAN_FEW)
+        some |= _slow_in(sums)
     return _table(
         everyone, stage_of, of_stage, (every, memory, arithmetic, without_sizes), by_step, some, evidence, others
     )
+
+
+def _slow_in(sums: _Sums) -> Bool:
+    """Mark ranks that are slow in the items of a phase."""
+    return np.asarray((sums.share >= LEAST_ITEMS) & (sums.ratio >= 1 + SLOWER_THAN_FEW))
 
 
 def slow_statement(row: SlowRank) -> str:
@@ -359,7 +376,8 @@ def _table(
     # Who is slow for a part of the step is so in fewer, or in those of one phase alone; that its work is as much as its
     # peers' must then be known.
     equal = np.array([by is not None for by in work_by], dtype=bool) & (more_work < 1 + SLOWER)
-    slow |= equal & ((every.share >= _HALF) | in_a_phase) & (every.ratio >= 1 + SLOWER_THAN_FEW)
+    slow |= equal & (every.share >= _HALF) & (every.ratio >= 1 + SLOWER_THAN_FEW)
+    slow |= equal & in_a_phase & (every.ratio >= 1 + _LEAST_PART)
     # One that is slow in some steps is found where all of them together show it, too: its work is known of all alone.
     of_step = {
         number: (in_step.share >= LEAST_ITEMS) & (np.minimum(in_step.ratio, every.ratio) >= least * beyond) & ~slow

@@ -31,7 +31,7 @@ from traceviz_dag.read.events import MISSING
 
 DIFFERENCES = frozenset(
     {"launch_ns", "member_kernel", "member_meeting", "waiting", "waited_for", "pause_kernel", "section_ns"}
-    | {"same", "place", "unmet_kernel"}
+    | {"same", "on_stage", "place", "unmet_kernel"}
 )
 """Columns whose values differ little from the one before."""
 
@@ -51,10 +51,10 @@ class ReplayData:
             ``sets``; ``expert_shares``: of each ``expert_member``.
         columns: numbers of kernels, segments, sections and items count on from rank to rank.
             Per kernel ``duration_ns`` (of a member of a meeting: the transfer), ``lag_ns``, ``launch_ns`` (-1: none),
-            ``kind``, ``same`` and ``place`` (as ``usual_times.Instances``, the first numbered in order; the others of
-            communication without a meaning), ``item`` (from 1; 0 outside), ``dimension``
-            (0: no communication), ``layer_factor`` (place in ``factors``), ``layer_set`` (a bit for each of ``sets``),
-            ``expert_meeting`` (from 1; 0 outside).
+            ``kind``, ``same``, ``place`` and, where there is one, ``on_stage`` (as ``usual_times.Instances``, the first
+            numbered in order; the others of communication without a meaning), ``item`` (from 1; 0 outside),
+            ``dimension`` (0: no communication), ``layer_factor`` (place in ``factors``), ``layer_set`` (a bit for each
+            of ``sets``), ``expert_meeting`` (from 1; 0 outside).
             Per segment ``length`` (kernels), ``section`` (in its rank; -1: none), ``follows``.
             Per section ``section_ns``, ``section_lag_ns``, ``section_hidden`` (the call before it is a hidden wait).
             Per item ``chunk``, ``direction``. Per member ``member_kernel``, ``member_meeting``, ``member_role``.
@@ -108,6 +108,8 @@ def replay_data(what_if: WhatIf) -> ReplayData:
             np.concatenate([work.kernels.communicates & ~step.is_met(place) for place, work in enumerate(works)])
         ),
     }
+    if edits.instances.on_stage is not None:
+        columns["on_stage"] = np.concatenate([_carried(numbers) for numbers in edits.instances.on_stage])
     paused = np.concatenate(list(edits.pauses))
     launches = np.concatenate([edits.extra_launches(place) for place in range(len(works))])
     columns["pause_kernel"] = np.flatnonzero(paused)

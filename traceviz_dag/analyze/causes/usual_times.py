@@ -48,11 +48,19 @@ class Instances:
         place: equal for the n-th kernel in a phase of a micro-batch whose inputs have some sizes, or none that are
             known, where the ranks run as many. It shows the counterpart of a kernel that has another name or grid, such
             as that of another algorithm.
+        on_stage: the same among the ranks of each stage alone, where kernels count that do other work on other stages;
+            None where none do.
     """
 
     kind: Sequence[Int64]
     same: Sequence[Int32]
     place: Sequence[Int32]
+    on_stage: Sequence[Int32] | None = None
+
+    @property
+    def numberings(self) -> list[Sequence[Int32]]:
+        """Those that show a kernel's counterpart, the surest first."""
+        return [each for each in (self.same, self.on_stage, self.place) if each is not None]
 
     @classmethod
     def of(cls, works: Sequence[RankWork], times: Sequence[Times], stages: Sequence[int]) -> Instances:
@@ -64,21 +72,24 @@ class Instances:
         own = [own_work(work) for work in works]
         other = _other_work(works, times, stages, own)
         kinds = [
-            np.where(apart, work.kernels.signature + stage + 1, work.kernels.signature)
-            if (apart := np.isin(work.kernels.signature, other)).any()
+            np.where(unlike, work.kernels.signature + stage + 1, work.kernels.signature)
+            if (unlike := np.isin(work.kernels.signature, other)).any()
             else work.kernels.signature
             for work, stage in zip(works, stages, strict=True)
         ]
         same = [kind[mine] for kind, mine in zip(kinds, own, strict=True)]
         places = [
-            (
-                work.kernels.sizes * _PHASES
-                + work.kernels.phase
-                + np.where(np.isin(work.kernels.signature, other), kind, 0)
-            )[mine]
-            for work, kind, mine in zip(works, kinds, own, strict=True)
+            (work.kernels.sizes * _PHASES + work.kernels.phase)[mine] for work, mine in zip(works, own, strict=True)
         ]
-        return cls(kinds, _instances(works, own, same), _instances(works, own, places))
+        on_stage = None
+        if len(other):
+            # Another algorithm may stand for the very kernels that do other work elsewhere: left out on the peers
+            # alone, these would make the ranks run unlike numbers of kernels, so that none had a counterpart.
+            of_stage = [each * (max(stages) + 1) + stage for each, stage in zip(places, stages, strict=True)]
+            on_stage = _instances(works, own, of_stage)
+            apart = [np.isin(work.kernels.signature[mine], other) for work, mine in zip(works, own, strict=True)]
+            places = [each + np.where(marked, kind, 0) for each, marked, kind in zip(places, apart, same, strict=True)]
+        return cls(kinds, _instances(works, own, same), _instances(works, own, places), on_stage)
 
 
 def _other_work(works: Sequence[RankWork], times: Sequence[Times], stages: Sequence[int], own: Sequence[Bool]) -> Int64:
@@ -154,7 +165,7 @@ class Usual:
         peers = self._peers(place, without)
         own, duration = self._own[place], self._times[place].duration_ns
         result, left = duration.copy(), own.copy()
-        for numbers in (self._instances.same, self._instances.place):
+        for numbers in self._instances.numberings:
             mine = np.flatnonzero(left)
             usual, found = self._middles(numbers, peers, numbers[place][mine])
             result[mine[found]] = usual[found]

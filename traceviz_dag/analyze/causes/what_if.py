@@ -45,7 +45,7 @@ FASTER = 2.0
 
 
 WIDEST, WIDEST_SHARE = 0.05, 0.5
-"""Where edits may gain more than is seen by over these shares of the step and of the gain, no number is said."""
+"""Where what is open lets edits gain more by over these shares of the step and of the gain, no number is said."""
 
 _PARTS = ("duration_ns", "lag_ns", "section_ns", "section_lag_ns")
 """Of ``Times``: what passes in a step."""
@@ -154,6 +154,7 @@ class WhatIf:
             if (why := self.unseen(edit)) is not None:
                 raise NoEvidenceError(why)
         found = self._predicted(edits, [edit.apply for edit in edits])
+        known = found.gain_high_ns
         applied = [edit.most or edit.apply for edit in edits]
         if any(edit.most is not None for edit in edits):
             most = self._predicted(edits, applied)
@@ -165,7 +166,8 @@ class WhatIf:
             found = self._with_fewer(found, applied, self.loose)
         if edits and self.edits.untied:
             found = self._with_untied(found, applied)
-        more = found.gain_high_ns - found.gain_ns
+        # What a free host would gain is no open question.
+        more = found.gain_high_ns - known
         if edits and self._why_open and more > max(WIDEST * self.step_ns, WIDEST_SHARE * found.gain_ns):
             found = replace(found, undecided=found.undecided or self._why_open)
         return found
@@ -432,9 +434,12 @@ class WhatIf:
         named = [rank for rank in known.ranks if rank in self.step.ranks][:MOST_RANKS]
         ranks = list(dict.fromkeys([*self._suspects(), *named]))
         edits = [*map(self.fix_rank, ranks), *self.general()]
-        # What a slow GPU and a host that pauses cost is apart where a rank has both.
-        both = [rank for rank in ranks if min(self._lost_ns(self.step.ranks.index(rank))) >= WORTH * self.step_ns]
-        edits += [edit for rank in both for edit in (self.fix_gpu(rank), self.no_pauses(rank))]
+        # What a slow GPU and a host that pauses cost is apart where a rank has both. A host is fixed alone also where
+        # the GPU is not slow: the median of its peers has less jitter than any GPU, which is no cost of the host.
+        lost = {rank: self._lost_ns(self.step.ranks.index(rank)) for rank in ranks}
+        for rank, (by_gpu, by_host) in lost.items():
+            if by_host >= WORTH * self.step_ns:
+                edits += [*([self.fix_gpu(rank)] if by_gpu >= WORTH * self.step_ns else []), self.no_pauses(rank)]
         edits += [self.fix_link(rank) for rank in known.links if rank in self.step.ranks]
         edits += [self.host_free(rank) for rank in known.hosts if rank in self.step.ranks]
         there = set(self.step.ranks)

@@ -10,11 +10,19 @@ from traceviz_dag.vocabulary import FindingClass
 LEAST_SHARE = 0.01
 """Share of the time measured from which a line of code is judged with the others: one edit fixes them all."""
 
+_MOST = 0.5
+"""Share of what all such waits cost from which one edit of them all is that of a single line of code."""
+
 _SQL = f"""
 WITH waits AS (
     SELECT rank, device, window_name, synchronization_caller AS operation, starved_ns
     FROM gpu_gaps
     WHERE run = $run AND iteration = $iteration AND {HIDDEN_WAIT}
+),
+-- A host that has waited is no longer ahead of its GPU, which may starve at any launch from then on.
+starved AS (
+    SELECT rank, device, window_name, sum(starved_ns) AS in_all_ns FROM gpu_gaps
+    WHERE run = $run AND iteration = $iteration GROUP BY ALL
 )
 -- One row for a line of code, whoever calls it; a rank is named where it alone does.
 SELECT
@@ -23,14 +31,18 @@ SELECT
     operation,
     count(DISTINCT rank) AS ranks,
     CAST(sum(starved_ns) AS BIGINT) AS starved_ns,
-    CAST(CASE WHEN sum(starved_ns) >= {LEAST_SHARE} * sum(window_ns) THEN sum(sum(starved_ns)) OVER ()
-        ELSE sum(starved_ns) END AS BIGINT) AS at_most_ns,
+    CAST(greatest(
+        sum(starved_ns),
+        CASE WHEN sum(starved_ns) >= {_MOST} * sum(sum(starved_ns)) OVER () THEN sum(in_all_ns) ELSE 0 END,
+        CASE WHEN sum(starved_ns) >= {LEAST_SHARE} * sum(window_ns) THEN sum(sum(starved_ns)) OVER () ELSE 0 END
+    ) AS BIGINT) AS at_most_ns,
     CAST(sum(waits) AS BIGINT) AS waits,
     sum(starved_ns) / sum(window_ns) AS value
 FROM (
     SELECT rank, device, window_name, operation, sum(starved_ns) AS starved_ns, count(*) AS waits
     FROM waits GROUP BY ALL
-) JOIN {MEASURED} USING (rank, device, window_name) LEFT JOIN {STAGES} USING (rank)
+) JOIN {MEASURED} USING (rank, device, window_name) JOIN starved USING (rank, device, window_name)
+    LEFT JOIN {STAGES} USING (rank)
 GROUP BY operation
 """
 

@@ -161,7 +161,8 @@ _OF_LATE = {
     "cuda_sync rows) and for another process on that GPU (nvidia-smi).",
     "memory": "Look at that rank's copies: pageable memory, and the width and rate of its PCIe link (nvidia-smi -q).",
     "computation": "The same kernels were not found slow enough there to explain it: see whether it has more of them, "
-    "such as longer sequences or packing that differs, or work of its own such as logging or checkpoints.",
+    "such as longer sequences, packing that differs or more tokens for its experts (capture with shapes, which "
+    "show these), or work of its own such as logging or checkpoints.",
     "communication": "It comes late out of other communication: traceviz waits says whom it waited for there.",
     "unclassified": "See what that rank runs before its peers wait for it (traceviz waits, table kernels): the trace "
     "does not show what that work is for.",

@@ -144,10 +144,10 @@ function takeUsual(step, times, place, without, duration) {
   const others = ranks.map((_, rank) => rank).filter((rank) => !without.includes(rank));
   const ofStage = others.filter((rank) => stages[rank] === stages[place]);
   const peers = ofStage.length ? ofStage : others;
-  const { same, place: spot, kind } = step.columns;
+  const { same, on_stage: onStage, place: spot, kind } = step.columns;
   const own = ownKernels(step, [place]);
   let left = own;
-  for (const numbers of [same, spot]) {
+  for (const numbers of onStage ? [same, onStage, spot] : [same, spot]) {
     const usual = middles(step, times, numbers, peers, left);
     for (const kernel of left) duration[kernel] = usual.get(numbers[kernel]) ?? duration[kernel];
     left = left.filter((kernel) => !usual.has(numbers[kernel]));
