@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 from tests.analyze.across_ranks import TINY, match_rows, part, simulated, topology, truth_kernels
+from tests.sets import fast
 from traceviz_dag.analyze.clocks.clocks import solve_clocks, solved_clocks
 from traceviz_dag.analyze.waits.buffered_sends import buffered_sends
 from traceviz_dag.analyze.waits.collectives import collectives_table
 from traceviz_dag.analyze.waits.nodes import nodes_of_host_clocks
+from traceviz_dag.pipeline.across_ranks import StoredIteration
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.files.identity import Clock
@@ -48,6 +50,31 @@ def test_where_both_ends_wait_nothing_is_taken_for_buffered():
     iteration, _ = simulated(TOGETHER)
     assert not any(row["buffered"] for row in iteration.table("messages").to_pylist())
     assert not any(row["ahead"] for row in iteration.table("collectives").to_pylist())
+
+
+def _slow_links(iteration: StoredIteration) -> set[int | None]:
+    """Whose links are slow, alone or as the one of a group that is known."""
+    of_ranks = {row["rank"] for row in iteration.table("links").to_pylist() if row["slow"] is not False}
+    return of_ranks | {row["rank"] for row in iteration.table("link_groups").to_pylist()}
+
+
+@pytest.mark.parametrize("rank", fast((0, 2), 2))
+def test_a_slow_link_is_that_of_its_rank_alone_though_sends_end_before_they_have_passed(rank):
+    job = JobSettings(pp=3, dp=2, node_size=2, layers=3, microbatches=4, iterations=1, seed=302, buffered_sends=True)
+    iteration, _ = simulated(replace(job, faults=Faults(slow_link=rank)))
+    assert _slow_links(iteration) == {rank}
+    assert not _slow_links(simulated(job)[0])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [311, 322])
+def test_nobody_is_at_fault_where_sequences_vary(seed):
+    settings = JobSettings(
+        pp=2, dp=4, layers=4, microbatches=4, iterations=1, seed=seed, faults=Faults(varying_sequences=0.5)
+    )
+    iteration, _ = simulated(settings)
+    told = iteration.table("findings").to_pylist()
+    assert told and not [row["statement"] for row in told if row["class"] == "fault" and row["severity"] == "finding"]
 
 
 def test_ranks_of_one_host_share_its_clock_though_their_communications_end_apart():

@@ -13,8 +13,9 @@ from traceviz_dag.analyze.clocks.robust import grouped_quantile
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.matching.operations import Operation
 from traceviz_dag.analyze.medians import lower_medians
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.spans import spanned
 from traceviz_dag.tables import LINK_GROUPS
@@ -94,7 +95,9 @@ def _compared(collectives: pa.Table) -> _Compared:
     whole = pc.and_(pc.is_valid(collectives["last_transfer_ns"]), pc.is_null(collectives["fault"]))
     # Between nodes a transfer takes longer than inside of one: where nodes are unknown, no two groups are alike.
     rows = collectives.filter(pc.and_(whole, pc.is_valid(collectives["scope"])))
-    rank, size, transfer = (optional_integers(rows, name) for name in ("rank", "bytes", "last_transfer_ns"))
+    rows = rows.filter(pa.array(~_was_there_before(rows)))
+    rank, size = (optional_integers(rows, name) for name in ("rank", "bytes"))
+    transfer = _transfers(rows)
     large = np.flatnonzero(((size == MISSING) | (size >= LATENCY_BYTES)) & (transfer > 0))
     rows, rank, size, transfer = rows.take(pa.array(large)), rank[large], size[large], transfer[large]
     dimension, scope = codes(rows, "dimension"), codes(rows, "scope")
@@ -115,6 +118,31 @@ def _compared(collectives: pa.Table) -> _Compared:
     ratio = transfer[found] / np.maximum(usual[kind[found]], 1)
     scopes, dimensions = scope[0][found].astype(np.int64), dimension[0][found].astype(np.int64)
     return _Compared(rank[found], scopes, dimensions, group[found], ratio, *words)
+
+
+def _transfers(rows: pa.Table) -> Int64:
+    """How long each communication took once its last member was there; a message as long as its slower end, for one
+    that sends into buffers ends before what it sends has passed."""
+    transfer = optional_integers(rows, "last_transfer_ns")
+    if "transfer_aligned_ns" not in rows.column_names or not rows.num_rows:
+        return transfer
+    messages = pa.array([Operation.SEND, Operation.RECEIVE, Operation.SEND_RECEIVE], pa.string())
+    is_message = np.asarray(pc.is_in(rows["operation"].cast(pa.string()), messages))
+    communication, own = optional_integers(rows, "communication"), optional_integers(rows, "transfer_aligned_ns")
+    slower = np.zeros(int(communication.max()) + 1, np.int64)
+    np.maximum.at(slower, communication, np.where(is_message, own, 0))
+    return np.maximum(transfer, slower[communication])
+
+
+def _was_there_before(rows: pa.Table) -> Bool:
+    """Mark communications that were all there when the last member came, as it was sent ahead: what is left is a copy."""
+    if "ahead" not in rows.column_names or not rows.num_rows:
+        return np.zeros(rows.num_rows, dtype=bool)
+    ahead = np.asarray(pc.fill_null(rows["ahead"], False).to_numpy(zero_copy_only=False), dtype=bool)
+    rank, communication = optional_integers(rows, "rank"), optional_integers(rows, "communication")
+    last = optional_integers(rows, "last_rank_aligned")
+    is_sent_ahead = np.isin(communication, communication[ahead])
+    return is_sent_ahead & np.isin(communication, communication[~ahead & is_sent_ahead & (rank == last)])
 
 
 def link_groups(collectives: pa.Table, speeds: pa.Table) -> pa.Table:

@@ -59,19 +59,23 @@ FROM slow WHERE NOT (against = 'extra' AND rank IN (SELECT rank FROM ({launch_bo
 UNION ALL
 -- Who comes late for having more to do is nobody's fault.
 SELECT rank, late.stage, own_share, own_ns, NULL, 'late', false,
-    -- So it is where it comes late out of other communication, if that more takes as long.
-    CASE WHEN work >= {MORE_WORK} AND (late_category LIKE '%_computation' OR 2 * more_work_ns >= own_ns)
+    -- So it is where it comes late out of other communication, if that more takes as long; and where a peer that has
+    -- less to do waits for it.
+    CASE WHEN work >= {MORE_WORK} AND late_category LIKE '%_computation' THEN 'opportunity'
+        WHEN greatest(work, work / least_work) >= {MORE_WORK} AND 2 * (more_work_ns - least(least_ns, 0)) >= own_ns
         THEN 'opportunity' ELSE 'fault' END, NULL,
     late_category, last, communications, work, work_by, NULL, steps
 FROM (FROM late_ranks LEFT JOIN named USING (rank) LEFT JOIN {STAGES} USING (rank)
     LEFT JOIN handed_on USING (rank) WHERE run = $run AND iteration = $iteration) AS late
 LEFT JOIN (
-    SELECT rank, work, work_by, more_ns AS more_work_ns FROM rank_speeds WHERE run = $run AND iteration = $iteration
+    SELECT rank, work, work_by, more_ns AS more_work_ns, min(more_ns) OVER of_stage AS least_ns,
+        min(work) OVER of_stage AS least_work
+    FROM rank_speeds WHERE run = $run AND iteration = $iteration WINDOW of_stage AS (PARTITION BY stage)
 ) USING (rank)
 WHERE blamed AND rank NOT IN ({SLOW})
     AND rank NOT IN (SELECT rank FROM slow) AND coalesce(starved_ns, 0) < own_ns / 2
     AND NOT (late_category = 'host' AND rank IN (SELECT rank FROM ({launch_bound.SQL}) WHERE rank IS NOT NULL))
-    AND NOT (rank IN (SELECT rank FROM crowded) AND late_category LIKE '%_computation')
+    AND NOT (rank IN (SELECT rank FROM crowded) AND regexp_matches(late_category, '_(computation|communication)$'))
     AND NOT (late_category LIKE '%_computation' AND coalesce(work, 1) < {MORE_WORK} AND rank IN (SELECT rank FROM fast)
         AND own_ns < coalesce(handed_on_ns, 0))
 """
