@@ -24,12 +24,21 @@ from traceviz_dag.lake.stale import Stale
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.findings import code_of_rules
 from traceviz_dag.pipeline.formats.registry import trace_format
+from traceviz_dag.pipeline.home_settings import home_peaks
 from traceviz_dag.pipeline.iteration import topology_version
 from traceviz_dag.pipeline.made import CODE_VERSION, made_word, rank_word
 from traceviz_dag.pipeline.memory import MemorySource, memory_word
 from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.pipeline.steps import READS, is_by_rank, lead_of
-from traceviz_dag.tables import BY_ITERATION, FINDINGS, MEMORY_TABLES, TOPOLOGY_TABLES, all_tables, derived_tables
+from traceviz_dag.tables import (
+    BY_ITERATION,
+    FINDINGS,
+    ITERATIONS,
+    MEMORY_TABLES,
+    TOPOLOGY_TABLES,
+    all_tables,
+    derived_tables,
+)
 from traceviz_dag.vocabulary import StaleCause, StaleStage
 
 PAIRS_VARIABLE = "TRACEVIZ_PAIRS"
@@ -76,7 +85,9 @@ def topology_word(lake: Lake, inputs: IterationInputs) -> str:
 
 def iteration_word(lake: Lake, run: str, iteration: int, table: str) -> str:
     """Of what a table of an iteration is made: ask before anything is read."""
-    return made_word(of=_made_of(lake, run, iteration, table), code=code_version_of(table))
+    # Utilisation is held against the peaks of the home.
+    peaks = {"peaks": home_peaks(lake.home).digest} if table == ITERATIONS.name else {}
+    return made_word(of=_made_of(lake, run, iteration, table), code=code_version_of(table), **peaks)
 
 
 def topology_is_current(lake: Lake, inputs: IterationInputs, word: str | None = None) -> bool:
@@ -119,17 +130,18 @@ class RankState:
 
 def rank_states(lake: Lake, inputs: IterationInputs, of_topology: str, rules_digest: str) -> list[RankState]:
     """The state of every registered rank."""
-    return [_rank_state(lake, inputs, entry, of_topology, rules_digest) for entry in inputs.ranks]
+    digests = (rules_digest, home_peaks(lake.home).digest)
+    return [_rank_state(lake, inputs, entry, of_topology, digests) for entry in inputs.ranks]
 
 
 def _rank_state(
-    lake: Lake, inputs: IterationInputs, entry: RankInput, of_topology: str, rules_digest: str
+    lake: Lake, inputs: IterationInputs, entry: RankInput, of_topology: str, digests: tuple[str, str]
 ) -> RankState:
     names = (*RANK_TABLES, *trace_format(entry.format).extra_tables)
     place = (inputs.run, inputs.iteration, entry.rank)
     contents = [_content(lake, name, *place) for name in names]
     known = _versions(contents[names.index(LAST_WRITTEN)])
-    wanted = _versions(Content("", made=rank_word(entry.version, of_topology, rules_digest)))
+    wanted = _versions(Content("", made=rank_word(entry.version, of_topology, *digests)))
     differs = [what if what != "code" else _CODE for what, version in wanted.items() if known.get(what) != version]
     if not known or any(content is not None and content.missing for content in contents):
         differs = [what for what in differs if known and what != _CODE] + [_CODE]

@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from traceviz_dag.analyze.operations.formulas import FORMULAS, NO_FORMULA, work_of
+from traceviz_dag.read.events import OperatorInputs
 
 BF16, HALF, FP32, FP8, LONG = "c10::BFloat16", "c10::Half", "float", "c10::Float8_e4m3fn", "long int"
 _SIZE = st.integers(1, 9)
 
 
 def _work(name, sizes, types, values=(), strides=""):
-    return work_of(name, json.dumps(sizes), json.dumps(types), strides, json.dumps(values))
+    return work_of(name, OperatorInputs(json.dumps(sizes), json.dumps(types), strides, json.dumps(values)))
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,14 @@ from traceviz_dag.analyze.operations import attention, convolutions, memory_boun
 from traceviz_dag.analyze.operations.memory_bound import Formula, elementwise, for_each, reduced
 from traceviz_dag.analyze.operations.tensors import UnknownWorkError, parse_inputs
 from traceviz_dag.analyze.operations.work import Work
+from traceviz_dag.read.events import OperatorInputs
 from traceviz_dag.vocabulary import OperationClass
 
 NO_FORMULA = "there is no formula for this operation"
 NOT_COUNTED = "a communication moves bytes between GPUs: see table collectives"
 TOO_LARGE = "its sizes are larger than any tensor is"
 
+NO_INPUTS = OperatorInputs()
 _LARGEST = 2**63 - 1
 _OF_OPTIMIZERS = ("aten::_foreach_", "aten::_fused_adam", "Optimizer.")
 _COMMUNICATION = re.compile(r"c10d::|_?c10d_functional::|record_param_comms|nccl:|gloo:|symm_mem::|vllm::all_")
@@ -42,6 +44,22 @@ _GROUPED: Mapping[str, Formula] = {
     "GroupedLinear": products.grouped_linear,
 }
 
+_PRODUCTS_BACKWARD: Mapping[str, Formula] = {
+    "_LinearBackward": products.twice(products.engine_linear),
+    "_LayerNormLinearBackward": products.twice(products.norm_and_linear),
+    "_LayerNormMLPBackward": products.twice(products.norm_and_linear),
+    # It calls the product for the gradient of its input, and launches that for the gradient of its weight itself.
+    "LinearWithGradAccumulationAndAsyncCommunicationBackward": products.without_bias(products.megatron_linear),
+}
+
+_GROUPED_BACKWARD: Mapping[str, Formula] = {
+    "_GroupedLinearBackward": products.twice(products.grouped_linear),
+    "GroupedLinearBackward": products.twice(products.grouped_linear),
+}
+
+_BACKWARD = frozenset({*_PRODUCTS_BACKWARD, *_GROUPED_BACKWARD})
+"""Backward passes of autograd functions, whose own inputs are gradients alone: by the inputs of the forward pass."""
+
 _ATTENTION: Mapping[str, Formula] = {
     "aten::_scaled_dot_product_flash_attention": attention.forward(causal=4, heads_first=True),
     "aten::_scaled_dot_product_efficient_attention": attention.forward(causal=6, heads_first=True),
@@ -56,7 +74,7 @@ _ATTENTION: Mapping[str, Formula] = {
     "aten::_flash_attention_backward": attention.backward(causal=11, heads_first=False, packed_by=6),
     "flash_attn::_flash_attn_backward": attention.backward(causal=11, heads_first=False),
     "flash_attn::_flash_attn_varlen_backward": attention.backward(causal=13, heads_first=False, packed_by=9),
-    "FlashAttnFunc": attention.unmasked,
+    "FlashAttnFunc": attention.forward(causal=5, heads_first=False),
     "FlashAttnVarlenFunc": attention.unmasked,
     "FusedAttnFunc": attention.unmasked,
 }
@@ -171,8 +189,8 @@ _OPTIMIZERS: Mapping[str, Formula] = {
 }
 
 _BY_CLASS: Mapping[OperationClass, Mapping[str, Formula]] = {
-    OperationClass.GEMM: _PRODUCTS,
-    OperationClass.GROUPED_GEMM: _GROUPED,
+    OperationClass.GEMM: {**_PRODUCTS, **_PRODUCTS_BACKWARD},
+    OperationClass.GROUPED_GEMM: {**_GROUPED, **_GROUPED_BACKWARD},
     OperationClass.ATTENTION: _ATTENTION,
     OperationClass.CONVOLUTION: _CONVOLUTIONS,
     OperationClass.NORMALIZATION: _NORMS,
@@ -188,21 +206,12 @@ FORMULAS: Mapping[str, tuple[OperationClass, Formula]] = {
 }
 """Name of an operator → what kind of work it does, and how much, from its inputs."""
 
-WHOLE = frozenset(
-    {
-        *("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::_scaled_mm", "aten::_grouped_mm"),
-        *(name for name in _ATTENTION if name.startswith(("aten::_scaled_dot", "flash_attn::"))),
-        *("aten::convolution", "aten::convolution_backward", "aten::batch_norm"),
-    }
-)
-"""Operators that are one operation together with all that they call: their own names are those of every vendor."""
 
-
-def work_of(name: str, sizes: str, types: str = "", strides: str = "", values: str = "") -> Work:
+def work_of(name: str, inputs: OperatorInputs, forward: OperatorInputs = NO_INPUTS) -> Work:
     """The work of one call of an operator.
 
     Args:
-        sizes, types, strides, values: of its inputs, JSON lists as a profiler records them; empty where it does not.
+        forward: inputs of the forward pass of the autograd function whose backward pass it is.
 
     Returns:
         FLOPs and bytes are None, with the reason, where the inputs do not show them.
@@ -212,7 +221,7 @@ def work_of(name: str, sizes: str, types: str = "", strides: str = "", values: s
     if name not in FORMULAS:
         return Work(reason=NO_FORMULA)
     try:
-        found = FORMULAS[name][1](parse_inputs(sizes, types, strides, values))
+        found = FORMULAS[name][1](parse_inputs(forward if name in _BACKWARD else inputs))
     except UnknownWorkError as error:
         return Work(reason=str(error))
     if max(found.flops or 0, found.bytes or 0) > _LARGEST:

@@ -56,10 +56,9 @@ def joined(inputs: Inputs) -> Work:
     parts = inputs.arguments[0] if inputs.arguments else None
     if not isinstance(parts, tuple) or not parts:
         raise UnknownWorkError("the sizes of the tensors in its list are not recorded")
-    try:
-        return counted(0, (*parts, *parts), parts[0])
-    except UnknownWorkError:
-        raise UnknownWorkError("the types of the tensors in its list are not recorded") from None
+    if not all(part.type for part in parts):
+        raise UnknownWorkError("the types of the tensors in its list are not recorded")
+    return counted(0, (*parts, *parts), parts[0])
 
 
 def reduced(dimensions: int | None, *, result: str = "", type_at: int | None = None, beside: str = "") -> Formula:

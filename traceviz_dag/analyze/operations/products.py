@@ -5,10 +5,13 @@ Sources: the definition of the product; kernels of Transformer Engine by its own
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 from traceviz_dag.analyze.operations.tensors import Inputs, Tensor, UnknownWorkError
 from traceviz_dag.analyze.operations.work import Work, counted
+
+Formula = Callable[[Inputs], Work]
 
 
 def product(inputs: Inputs) -> Work:
@@ -143,6 +146,28 @@ def grouped_linear(inputs: Inputs) -> Work:
     rows = given.elements // given.sizes[-1]
     result = given.shaped(rows, weights[0].sizes[0])
     return counted(2 * rows * weights[0].elements, (*tensors, result), given)
+
+
+def twice(forward: Formula) -> Formula:
+    """The backward pass of products, by the inputs of the forward pass: one for the gradient of the activation and one
+    for that of the weight, each of which moves activation, weight and result, or their gradients."""
+
+    def work(inputs: Inputs) -> Work:
+        found = without_bias(forward)(inputs)
+        flops, moved = (None if number is None else 2 * number for number in found[:2])
+        return found._replace(flops=flops, bytes=moved)
+
+    return work
+
+
+def without_bias(forward: Formula) -> Formula:
+    """The products of the forward pass alone; vectors (biases, norms) are neither added nor moved."""
+
+    def work(inputs: Inputs) -> Work:
+        kept = tuple(each for each in inputs.arguments if isinstance(each, Tensor) and len(each.sizes) > 1)
+        return forward(Inputs(kept))
+
+    return work
 
 
 def _linear(given: Tensor, weight: Tensor, bias: Tensor | None) -> Work:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from traceviz_dag.read.events import OperatorInputs
+
 ELEMENT_BYTES = {
     "bool": 1,
     "unsigned char": 1,
@@ -174,16 +176,16 @@ class Inputs:
         return _TYPE_OF_CODE.get(self.value(index))
 
 
-def parse_inputs(sizes: str, types: str = "", strides: str = "", values: str = "") -> Inputs:
-    """The inputs of an operator from the JSON lists that a profiler writes, each of which may be empty text.
+def parse_inputs(given: OperatorInputs) -> Inputs:
+    """The inputs of an operator from the JSON lists that a profiler writes.
 
     Raises:
         UnknownWorkError: no sizes are recorded, or they are no sizes.
     """
-    all_sizes = _decoded(sizes)
+    all_sizes = _decoded(given.sizes)
     if not isinstance(all_sizes, list):
         raise UnknownWorkError("the sizes of its inputs are not recorded")
-    all_types, all_strides, all_values = (_list_of(text, len(all_sizes)) for text in (types, strides, values))
+    all_types, all_strides, all_values = (_list_of(text, len(all_sizes)) for text in given[1:])
     arguments = tuple(_argument(*each) for each in zip(all_sizes, all_types, all_strides, strict=False))
     return Inputs(arguments, tuple(value if isinstance(value, str) else "" for value in all_values))
 
