@@ -62,8 +62,8 @@ TABLES = {
         ("findings",),
     ),
     "operations": Reading(
-        "Sort by `headroom_ns`: what perfect kernels save at most. `kernel_ns` is of all calls, `flops` and `bytes` are "
-        "of one. Where one of these is NULL, `reason` says why.",
+        "Sort by `headroom_ns`: what perfect kernels save at most. `kernel_ns` is of all calls, `flops` and `bytes` "
+        "are of one. Where one of these is NULL, `reason` says why.",
         ("kernels",),
     ),
     "overlap": Reading(

@@ -28,6 +28,7 @@ from traceviz_dag.analyze.matching.communications import (
     select_communications,
 )
 from traceviz_dag.analyze.matching.operations import Operation
+from traceviz_dag.analyze.peaks import BUILT_IN
 from traceviz_dag.analyze.pipelines.named_pairs import (
     RANGES,
     annotation_ranges,
@@ -64,6 +65,7 @@ from traceviz_dag.pipeline.causes import CAUSES_TABLES, causes_tables, replayabl
 from traceviz_dag.pipeline.completeness import Completeness, stored_completeness
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.findings import iteration_findings, speaking_rules
+from traceviz_dag.pipeline.home_settings import home_peaks
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology, stored_topology
 from traceviz_dag.pipeline.ranks import read_events
 from traceviz_dag.pipeline.workers import IterationTask, analyse_ranks
@@ -528,7 +530,8 @@ def _analysed(folder: Path, inputs: IterationInputs, rules: Path | None, home: P
     topology = read_topology(inputs, home=home)
     for name, table in zip(TOPOLOGY_TABLES, topology_tables(topology), strict=True):
         lake.write(name, table, run=inputs.run, iteration=inputs.iteration)
-    task = IterationTask(lake.home, inputs.run, inputs.iteration, topology, load_rules(rules))
+    peaks = home_peaks(home) if home is not None else BUILT_IN
+    task = IterationTask(lake.home, inputs.run, inputs.iteration, topology, load_rules(rules), peaks=peaks)
     traces = rank_traces(inputs, {entry.rank for entry in inputs.ranks}, home)
     outcomes = list(analyse_ranks(task, traces))
     if all(outcome.failed for outcome in outcomes):

@@ -33,7 +33,6 @@ from traceviz_dag.pipeline.steps import READS, is_by_rank, lead_of
 from traceviz_dag.tables import (
     BY_ITERATION,
     FINDINGS,
-    ITERATIONS,
     MEMORY_TABLES,
     TOPOLOGY_TABLES,
     all_tables,
@@ -85,9 +84,7 @@ def topology_word(lake: Lake, inputs: IterationInputs) -> str:
 
 def iteration_word(lake: Lake, run: str, iteration: int, table: str) -> str:
     """Of what a table of an iteration is made: ask before anything is read."""
-    # Utilisation is held against the peaks of the home.
-    peaks = {"peaks": home_peaks(lake.home).digest} if table == ITERATIONS.name else {}
-    return made_word(of=_made_of(lake, run, iteration, table), code=code_version_of(table), **peaks)
+    return made_word(of=_made_of(lake, run, iteration, table), code=code_version_of(table))
 
 
 def topology_is_current(lake: Lake, inputs: IterationInputs, word: str | None = None) -> bool:
@@ -309,7 +306,7 @@ def _made_of(lake: Lake, run: str, iteration: int, table: str) -> str:
     """Changes whenever something that a table of an iteration is made of has another content.
 
     That is the tables that its step reads; what is known of ranks that failed; and beside that, of ``runs`` the list of
-    ranks, of tables across ranks those of GPU memory and the file that names pairs.
+    ranks and the peaks of the home, of tables across ranks those of GPU memory and the file that names pairs.
     """
     lead = lead_of(table)
     reads = READS[lead] if lead in READS else derived_tables()[table].made_of
@@ -324,6 +321,8 @@ def _made_of(lake: Lake, run: str, iteration: int, table: str) -> str:
     if lead == "runs":
         inputs = registered_if_any(lake.home, iteration_key(run, iteration))
         words.append(f"registered {[entry.rank for entry in inputs.ranks] if inputs is not None else None}")
+        # Utilisation is held against them.
+        words.append(f"peaks {home_peaks(lake.home).digest}")
     if lead == lead_of(FINDINGS.name) or set(reads) & set(MEMORY_TABLES):
         words += [
             f"memory of {part.rank} {_computed(lake, MEMORY_TABLES, run, iteration, part.rank)}"
