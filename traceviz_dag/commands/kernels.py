@@ -55,8 +55,8 @@ def kernels(
     recorded (record_shapes), nothing is known, and the reason is printed. Add peaks of other GPUs to the settings of
     the home. The exit code is 2 if a rank was not read completely, or there is no kernel.
     """
-    with chosen_iterations(path, home, run, iteration, rules) as iterations:
-        asked = [each for each in iterations if rank is None or rank in each.ranks]
+    with chosen_iterations(path, home, run, iteration, rules, by_rank=True) as iterations:
+        asked = [each for each in iterations if rank is None or rank in _ranks(each)]
         if not asked:
             raise UsageError(f"no kernels of rank {rank} there; see traceviz topology")
         rows = [row for each in asked for row in _rows(each, rank)]
@@ -67,6 +67,10 @@ def kernels(
                 _print(each, rank)
         if not rows:
             raise NoEvidenceError("these traces hold no kernels")
+
+
+def _ranks(iteration: StoredIteration) -> set[int | None]:
+    return {part.rank for part in iteration.lake.partitions("operations", iteration.run, iteration.iteration)}
 
 
 def _rows(iteration: StoredIteration, rank: int | None) -> list[dict[str, Any]]:
