@@ -6,30 +6,42 @@ mask halves the matrix of scores where queries and keys are equally many; elsewh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from traceviz_dag.analyze.operations.tensors import Inputs, Tensor, UnknownWorkError
 from traceviz_dag.analyze.operations.work import Work, counted
 
 _CAUSAL = "whether the mask is causal"
+_FORWARD = (2, 2)
+"""Operations per element of the scores and channel: the product with the keys, and that with the values."""
+
+_BACKWARD = (6, 4)
+"""The scores again and the gradients of queries and keys; the gradients of values and of the scores."""
+
 _PACKED = "its sequences are packed, and their lengths are not recorded"
 
 
-def forward(*, causal: int, heads_first: bool, packed_by: int | None = None) -> Callable[[Inputs], Work]:
+def forward(
+    *, causal: int, heads_first: bool, packed_by: int | None = None, backward: bool = False
+) -> Callable[[Inputs], Work]:
     """The work of an operator whose first three inputs are queries, keys and values.
 
     Args:
         causal: position of the argument that says whether the mask is causal.
         heads_first: sizes are [batch, heads, length, channels], not [batch, length, heads, channels].
         packed_by: position of the lengths of packed sequences.
+        backward: the work of the backward pass, by the inputs of the forward pass.
     """
 
     def work(inputs: Inputs) -> Work:
         queries, keys, values = (inputs.tensor(place) for place in range(3))
-        flops = _scores(queries, keys, values, heads_first, packed=_is_packed(inputs, packed_by))
+        of_keys, of_values, square = _scores(queries, keys, values, heads_first, packed=_is_packed(inputs, packed_by))
         result = queries.shaped(*queries.sizes[:-1], values.sizes[-1])
-        known = counted(0, (queries, keys, values, result), queries)
-        return _masked(inputs, causal, 2 * flops[0] + 2 * flops[1], flops[2], known)
+        moved: Sequence[Tensor] = (queries, keys, values, result)
+        if backward:
+            moved = (*moved, *moved)
+            return _masked(inputs, causal, _BACKWARD[0] * of_keys + _BACKWARD[1] * of_values, square, moved)
+        return _masked(inputs, causal, _FORWARD[0] * of_keys + _FORWARD[1] * of_values, square, moved)
 
     return work
 
@@ -39,12 +51,10 @@ def backward(*, causal: int, heads_first: bool, packed_by: int | None = None) ->
 
     def work(inputs: Inputs) -> Work:
         given, queries, keys, values = (inputs.tensor(place) for place in range(4))
-        flops = _scores(queries, keys, values, heads_first, packed=_is_packed(inputs, packed_by))
+        of_keys, of_values, square = _scores(queries, keys, values, heads_first, packed=_is_packed(inputs, packed_by))
         # Read: what the forward pass had, its result and the gradient; written: three gradients.
         moved = (given, given, queries, keys, values, queries, keys, values)
-        known = counted(0, moved, queries)
-        # Scores again, and the gradients of queries and keys; those of values and of the scores.
-        return _masked(inputs, causal, 6 * flops[0] + 4 * flops[1], flops[2], known)
+        return _masked(inputs, causal, _BACKWARD[0] * of_keys + _BACKWARD[1] * of_values, square, moved)
 
     return work
 
@@ -75,8 +85,9 @@ def _scores(queries: Tensor, keys: Tensor, values: Tensor, heads_first: bool, *,
     return scores * keys.sizes[3], scores * values.sizes[3], queries.sizes[length] == keys.sizes[length]
 
 
-def _masked(inputs: Inputs, causal: int, flops: int, square: bool, known: Work) -> Work:
+def _masked(inputs: Inputs, causal: int, flops: int, square: bool, moved: Sequence[Tensor]) -> Work:
     """The work with or without a causal mask; without FLOPs where that is not recorded, or not how the mask lies."""
+    known = counted(0, moved, inputs.tensor(0))
     refusal = None
     try:
         if inputs.flag(causal, _CAUSAL):

@@ -57,9 +57,6 @@ _GROUPED_BACKWARD: Mapping[str, Formula] = {
     "GroupedLinearBackward": products.twice(products.grouped_linear),
 }
 
-_BACKWARD = frozenset({*_PRODUCTS_BACKWARD, *_GROUPED_BACKWARD})
-"""Backward passes of autograd functions, whose own inputs are gradients alone: by the inputs of the forward pass."""
-
 _ATTENTION: Mapping[str, Formula] = {
     "aten::_scaled_dot_product_flash_attention": attention.forward(causal=4, heads_first=True),
     "aten::_scaled_dot_product_efficient_attention": attention.forward(causal=6, heads_first=True),
@@ -78,6 +75,13 @@ _ATTENTION: Mapping[str, Formula] = {
     "FlashAttnVarlenFunc": attention.unmasked,
     "FusedAttnFunc": attention.unmasked,
 }
+
+_ATTENTION_BACKWARD: Mapping[str, Formula] = {
+    "FlashAttnFuncBackward": attention.forward(causal=5, heads_first=False, backward=True),
+}
+
+_BACKWARD = frozenset({*_PRODUCTS_BACKWARD, *_GROUPED_BACKWARD, *_ATTENTION_BACKWARD})
+"""Backward passes of autograd functions, whose own inputs are gradients alone: by the inputs of the forward pass."""
 
 _CONVOLUTIONS: Mapping[str, Formula] = {
     "aten::convolution": convolutions.forward(stride=3, padding=4, dilation=5, groups=8, bias=2, transposed=6),
@@ -191,7 +195,7 @@ _OPTIMIZERS: Mapping[str, Formula] = {
 _BY_CLASS: Mapping[OperationClass, Mapping[str, Formula]] = {
     OperationClass.GEMM: {**_PRODUCTS, **_PRODUCTS_BACKWARD},
     OperationClass.GROUPED_GEMM: {**_GROUPED, **_GROUPED_BACKWARD},
-    OperationClass.ATTENTION: _ATTENTION,
+    OperationClass.ATTENTION: {**_ATTENTION, **_ATTENTION_BACKWARD},
     OperationClass.CONVOLUTION: _CONVOLUTIONS,
     OperationClass.NORMALIZATION: _NORMS,
     OperationClass.SOFTMAX: _SOFTMAX,
