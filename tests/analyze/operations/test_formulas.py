@@ -9,9 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from traceviz_dag.analyze.operations.formulas import FORMULAS, NO_FORMULA, work_of
+from traceviz_dag.analyze.operations.tensors import Inputs
 from traceviz_dag.read.events import OperatorInputs
+from traceviz_dag.read.kineto.stated_inputs import VALUED
 
 BF16, HALF, FP32, FP8, LONG = "c10::BFloat16", "c10::Half", "float", "c10::Float8_e4m3fn", "long int"
+AUTOGRAD = ("FlashAttnFuncBackward",)
+"""Formulas that ask for values of the forward pass."""
+
 _SIZE = st.integers(1, 9)
 
 
@@ -140,3 +145,13 @@ def test_any_inputs_give_whole_numbers_or_a_reason(name, sizes, types, values):
     for number in found[:2]:
         assert number is None or (type(number) is int and number >= 0)
     assert (found.reason is None) == (None not in found[:2])
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 3, 4])
+def test_the_reader_keeps_the_values_that_a_formula_asks_for(dimensions, monkeypatch):
+    asked = set()
+    monkeypatch.setattr(Inputs, "value", lambda inputs, index: asked.add(index) or "True")
+    for name in FORMULAS:
+        asked.clear()
+        _work(name, [[4] * dimensions] * 3 + [[]] * 12, [BF16] * 3 + [""] * 12, ["1"] * 15)
+        assert not asked or name in VALUED or name in AUTOGRAD, name

@@ -15,7 +15,7 @@ _SETTINGS = "strides, padding or dilation"
 
 
 def forward(
-    *, stride: int, padding: int, dilation: int, groups: int, bias: int | None = None, transposed: int | None = None
+    *, stride: int, padding: int, dilation: int, bias: int | None = None, transposed: int | None = None
 ) -> Callable[[Inputs], Work]:
     """The work of an operator whose first inputs are input [N, C, ...] and weight; the rest are positions of arguments.
 

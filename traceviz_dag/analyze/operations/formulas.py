@@ -84,10 +84,10 @@ _BACKWARD = frozenset({*_PRODUCTS_BACKWARD, *_GROUPED_BACKWARD, *_ATTENTION_BACK
 """Backward passes of autograd functions, whose own inputs are gradients alone: by the inputs of the forward pass."""
 
 _CONVOLUTIONS: Mapping[str, Formula] = {
-    "aten::convolution": convolutions.forward(stride=3, padding=4, dilation=5, groups=8, bias=2, transposed=6),
-    "aten::_convolution": convolutions.forward(stride=3, padding=4, dilation=5, groups=8, bias=2, transposed=6),
-    "aten::cudnn_convolution": convolutions.forward(stride=3, padding=2, dilation=4, groups=5),
-    "aten::miopen_convolution": convolutions.forward(stride=4, padding=3, dilation=5, groups=6, bias=2),
+    "aten::convolution": convolutions.forward(stride=3, padding=4, dilation=5, bias=2, transposed=6),
+    "aten::_convolution": convolutions.forward(stride=3, padding=4, dilation=5, bias=2, transposed=6),
+    "aten::cudnn_convolution": convolutions.forward(stride=3, padding=2, dilation=4),
+    "aten::miopen_convolution": convolutions.forward(stride=4, padding=3, dilation=5, bias=2),
     "aten::convolution_backward": convolutions.backward,
 }
 
@@ -111,9 +111,9 @@ _NORMS: Mapping[str, Formula] = {
 _SOFTMAX: Mapping[str, Formula] = {
     "aten::_softmax": memory_bound.softmax,
     "aten::_log_softmax": memory_bound.softmax,
-    "ScaledUpperTriangMaskedSoftmax": memory_bound.softmax,
-    "ScaledMaskedSoftmax": memory_bound.softmax,
-    "ScaledSoftmax": memory_bound.softmax,
+    "ScaledUpperTriangMaskedSoftmax": memory_bound.fused_softmax,
+    "ScaledMaskedSoftmax": memory_bound.fused_softmax,
+    "ScaledSoftmax": memory_bound.fused_softmax,
     "aten::_softmax_backward_data": memory_bound.softmax_backward,
     "aten::_log_softmax_backward_data": memory_bound.softmax_backward,
 }

@@ -101,9 +101,16 @@ def _reduced_dimensions(inputs: Inputs, place: int | None, given: Tensor) -> fro
 
 
 def softmax(inputs: Inputs) -> Work:
-    """``_softmax(x, dimension, half_to_float)`` and fused ones; the mask of a fused one is read, too."""
+    """``_softmax(x, dimension, half_to_float)``."""
     given = inputs.tensor(0)
     written = given.shaped(*given.sizes, type="float" if inputs.value(2) == "True" else None)
+    return counted(_SOFTMAX * given.elements, (given, written), given)
+
+
+def fused_softmax(inputs: Inputs) -> Work:
+    """Megatron's, with scale and mask; a mask that is a tensor is read, too."""
+    given = inputs.tensor(0)
+    written = given.shaped(*given.sizes)
     return counted(_SOFTMAX * given.elements, (*inputs.tensors, written), given)
 
 

@@ -42,7 +42,8 @@ _TYPE = re.compile(r"[A-Za-z][\w:<> ]{0,40}")
 _VALUE = re.compile(r"-?[0-9][0-9.e+-]{0,30}|True|False|\[(?:-?[0-9]{1,20}|True|False|, ){0,64}\]")
 VALUED = frozenset(
     {
-        *("aten::addmm", "aten::_addmm_activation", "aten::baddbmm", "aten::_scaled_mm", "aten::_softmax"),
+        *("aten::addmm", "aten::_addmm_activation", "aten::baddbmm", "aten::_scaled_mm"),
+        *("aten::_softmax", "aten::_log_softmax"),
         *("aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_flash_attention_backward"),
         *("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_efficient_attention_backward"),
         *("aten::_scaled_dot_product_cudnn_attention", "aten::_scaled_dot_product_cudnn_attention_backward"),
