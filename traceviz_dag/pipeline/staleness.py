@@ -50,6 +50,7 @@ ITERATION_TABLES = (*AGGREGATED_TABLES, *ACROSS_RANKS_TABLES)
 """Everything that is made once an iteration from the tables of its ranks."""
 
 _CODE = "version of traceviz"
+_NAMED = {"code": _CODE, "peaks": "table of peaks"}
 
 
 def code_version_of(table: str) -> str:
@@ -139,7 +140,7 @@ def _rank_state(
     contents = [_content(lake, name, *place) for name in names]
     known = _versions(contents[names.index(LAST_WRITTEN)])
     wanted = _versions(Content("", made=rank_word(entry.version, of_topology, *digests)))
-    differs = [what if what != "code" else _CODE for what, version in wanted.items() if known.get(what) != version]
+    differs = [_NAMED.get(what, what) for what, version in wanted.items() if known.get(what) != version]
     if not known or any(content is not None and content.missing for content in contents):
         differs = [what for what in differs if known and what != _CODE] + [_CODE]
     one_reading = len({content.made if content is not None else None for content in contents}) == 1
