@@ -9,6 +9,8 @@ from traceviz_dag.analyze.peaks import GpuPeaks
 from traceviz_dag.vocabulary import Bound, OperationClass
 
 _NS_PER_SECOND = 10**9
+_LONGEST_NS = 2**53
+"""About a hundred days: sums of so long times still fit a column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ def roofline(
         return Roofline(reason=f"no {work.number_format or 'integer'} peak of {device} is known")
     moving = _whole(work.bytes * calls * _NS_PER_SECOND, bandwidth)
     computing = _whole((work.flops or 0) * calls * _NS_PER_SECOND, peak) if peak is not None else 0
+    if max(moving, computing) > _LONGEST_NS:
+        return Roofline(None, None, peak, "its sizes are larger than any tensor is")
     return Roofline(max(moving, computing), Bound.COMPUTE if computing > moving else Bound.MEMORY, peak)
 
 

@@ -201,7 +201,7 @@ def _texts(given: Any, pattern: re.Pattern[str]) -> str:
     """A JSON list of words, or of lists of them, that match; others become empty. Empty text for what is no list."""
     try:
         words = _list_of(given)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return ""
     kept = [
         [_matching(part, pattern) for part in word] if isinstance(word, list) else _matching(word, pattern)
