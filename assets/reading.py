@@ -61,6 +61,11 @@ TABLES = {
         "did.",
         ("findings",),
     ),
+    "operations": Reading(
+        "Sort by `headroom_ns`: what perfect kernels save at most. `kernel_ns` is of all calls, `flops` and `bytes` "
+        "are of one. Where one of these is NULL, `reason` says why.",
+        ("kernels",),
+    ),
     "overlap": Reading(
         "Take one window and one dimension: `hidden_ns` and `exposed_ns` add up to `communication_ns`. Rows of "
         "several dimensions do not add up to `all`, since communications run side by side.",

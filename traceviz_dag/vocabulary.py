@@ -24,6 +24,31 @@ class Phase(StrEnum):
     UNKNOWN = "unknown"
 
 
+class OperationClass(StrEnum):
+    """What kind of work an operation is; it follows from its name."""
+
+    GEMM = "gemm"
+    GROUPED_GEMM = "grouped_gemm"
+    ATTENTION = "attention"
+    CONVOLUTION = "convolution"
+    NORMALIZATION = "normalization"
+    SOFTMAX = "softmax"
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    COPY = "copy"
+    EMBEDDING = "embedding"
+    OPTIMIZER = "optimizer"
+    COMMUNICATION = "communication"
+    OTHER = "other"
+
+
+class Bound(StrEnum):
+    """What limits a perfect kernel of an operation: the peak of its number format, or the bandwidth of the memory."""
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
+
+
 class StepKind(StrEnum):
     """What an iteration of a rank ran: a training step, a forward pass alone (evaluation, or one that was recorded for
     itself), the step of an engine that serves a model, or replays of CUDA graphs of which no phase is recorded."""

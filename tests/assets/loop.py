@@ -28,7 +28,7 @@ from traceviz_dag.pipeline.iteration import unread_ranks
 from traceviz_dag.pipeline.staleness import ITERATION_TABLES, contiguous, pending_stage
 from traceviz_dag.tables import FINDINGS
 
-RANK_ASSETS = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "overlap")
+RANK_ASSETS = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "operations", "overlap")
 TOPOLOGY_ASSETS = ("topology", "process_groups")
 ITERATION_ASSETS = ITERATION_TABLES
 PROFILE_ASSETS = ("nvtx_ranges",)

@@ -23,7 +23,18 @@ from traceviz_dag.errors import IncompleteError
 SHOWN = Path(__file__).parent / "terminals"
 WIDTHS = (60, 80, 140)
 OF_A_HOME = (
-    *("clocks", "critical-path", "efficiencies", "iterations", "overlap", "periods", "pipelines", "waits", "what-if"),
+    *(
+        "clocks",
+        "critical-path",
+        "efficiencies",
+        "iterations",
+        "kernels",
+        "overlap",
+        "periods",
+        "pipelines",
+        "waits",
+        "what-if",
+    ),
 )
 PROSE = ("findings", "verdict")
 """What prints no table."""

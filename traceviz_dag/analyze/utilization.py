@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from traceviz_dag.analyze.model_flops import USED, model_flops
-from traceviz_dag.analyze.peaks import peak_of
+from traceviz_dag.analyze.peaks import BUILT_IN, Peaks, peak_of
 
 _FORMATS = ("bf16", "fp16", "fp8", "fp4")
 """Arguments of Megatron-LM that say in which number format products are computed."""
@@ -52,7 +52,7 @@ class Utilization:
     mfu_refusal: str | None = None
 
 
-def utilization(stated: Stated) -> Utilization:
+def utilization(stated: Stated, peaks: Peaks = BUILT_IN) -> Utilization:
     """Model FLOP utilisation of an iteration, and as much of its parts as is known.
 
     MFU is the share of its GPUs' peak that a step would use if it computed what its model needs and nothing else;
@@ -62,7 +62,7 @@ def utilization(stated: Stated) -> Utilization:
     settings = {} if differing else settings
     number_format, no_format = _format_of(settings)
     device = stated.devices[0] if len(stated.devices) == 1 else None
-    peak = None if number_format is None else peak_of(device, number_format)
+    peak = None if number_format is None else peak_of(device, number_format, peaks)
     counted = model_flops(settings)
     total, gpus = counted.flops, stated.gpus
     each = None if total is None or not gpus else (total + gpus // 2) // gpus

@@ -92,6 +92,7 @@ def kernels_table(
         "step": integers(pick(step)),
         "step_evidence": labelled(pick(step_evidence), _STEP_EVIDENCES),
         "beside_ns": [None] * len(order),
+        "operation_id": pa.nulls(len(order), pa.int32()),
         **_decision_columns(facts.decisions, pick(facts.decision_of)),
         **{name: integers(pick(values)) for name, values in _microbatch_columns(places, facts).items()},
         **_place_columns(trace, tree, places, facts.launches, order),

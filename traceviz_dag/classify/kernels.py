@@ -26,6 +26,7 @@ from traceviz_dag.classify.kernel_table import (
     kernels_table,
 )
 from traceviz_dag.classify.launches import Launches, call_tree, find_launches
+from traceviz_dag.classify.operators import LaunchingOperators, launching_operators
 from traceviz_dag.classify.phases.kernel_phases import KernelNames, kernel_phases
 from traceviz_dag.classify.phases.marks import ProfilerSteps, profiler_steps
 from traceviz_dag.classify.phases.passes import lost_host_rows
@@ -50,6 +51,7 @@ class Classification:
         profiler_steps: the ProfilerStep annotations.
         synchronizations: table ``synchronizations``, all training steps of the file, by start.
         calls: the host rows, nested; of a trace without a GPU, too.
+        operators: of each row of ``kernels``, the operation that launched it.
     """
 
     kernels: pa.Table
@@ -57,6 +59,7 @@ class Classification:
     profiler_steps: ProfilerSteps
     synchronizations: pa.Table
     calls: HostTree
+    operators: LaunchingOperators
 
 
 def classify(
@@ -109,7 +112,8 @@ def classify(
     synchronizations = SYNCHRONIZATIONS.schema.empty_table()
     if on_gpu:
         synchronizations = synchronizations_table(trace, launches, profiler, np.argsort(order))
-    return Classification(kernels, places.steps, profiler, synchronizations, tree)
+    operators = launching_operators(trace, tree, launches.position[order])
+    return Classification(kernels, places.steps, profiler, synchronizations, tree, operators)
 
 
 def _communications(

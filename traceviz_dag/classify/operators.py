@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from traceviz_dag.arrays import NONE, Bool, Int64, lookup
-from traceviz_dag.read.events import CPU_OP, USER_ANNOTATION, TraceEvents
+from traceviz_dag.read.events import CPU_OP, PYTHON_FUNCTION, USER_ANNOTATION, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 
 _DISTRIBUTED = ("c10d::", "record_param_comms", "nccl:", "gloo:")
@@ -14,6 +16,101 @@ _EXCHANGES = ("nccl:coalesced", "nccl:send", "nccl:recv", "c10d::send", "c10d::r
 
 _SIZED_CONTEXT, _PACKED = "_DP_CP_GROUP_", "FlashAttnVarlenFunc"
 """In the descriptions of groups of a micro-batch's own size, and attention of packed sequences."""
+
+
+WHOLE = frozenset(
+    {
+        *("aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm", "aten::_scaled_mm", "aten::_grouped_mm"),
+        *("aten::convolution", "aten::convolution_backward", "aten::batch_norm"),
+        *("flash_attn::_flash_attn_forward", "flash_attn::_flash_attn_backward"),
+        *(
+            f"aten::_scaled_dot_product_{kind}_attention{direction}"
+            for kind in ("flash", "efficient", "cudnn")
+            for direction in ("", "_backward")
+        ),
+    }
+)
+"""Operators that are one operation with all that they call. Their names are those of every vendor: what they call, such
+as ``aten::miopen_convolution``, differs from GPU to GPU."""
+
+_WHOLE_PREFIX = "c10d::"
+_BACKWARD = "Backward"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchingOperators:
+    """Which operation launched each kernel, and with which inputs; one entry per kernel.
+
+    Attributes:
+        call: number of the call, equal for all kernels of one; NONE where no operator or annotation is recorded.
+        name: code of its name in ``TraceEvents.strings``, 0 where there is none.
+        inputs: code of its inputs in ``TraceEvents.operator_inputs``, 0 where none are recorded.
+        forward_inputs: the same of the forward pass of the autograd function whose backward pass it is; else 0.
+        annotation: whether it is an annotation, of what lies in no operator.
+    """
+
+    call: Int64
+    name: Int64
+    inputs: Int64
+    forward_inputs: Int64
+    annotation: Bool
+
+
+def launching_operators(trace: TraceEvents, tree: HostTree, launched_at: Int64) -> LaunchingOperators:
+    """The innermost operator around each launch that states its inputs; else the innermost one; else an annotation.
+
+    Args:
+        launched_at: tree position of each launch, NONE where unknown.
+    """
+    host, rows = trace.host, tree.rows
+    operator = host.category[rows] == CPU_OP
+    stating = operator & (host.inputs[rows] > 0)
+    whole = np.array([name in WHOLE or name.startswith(_WHOLE_PREFIX) for name in trace.strings], dtype=bool)
+    found = np.full(len(launched_at), NONE, dtype=np.int64)
+    marks = (stating & whole[host.name[rows]], stating, operator, host.category[rows] != PYTHON_FUNCTION)
+    for marked in marks:
+        missing = np.flatnonzero((found == NONE) & (launched_at != NONE))
+        if len(missing) and marked.any():
+            found[missing] = lookup(tree.nearest(marked), launched_at[missing])
+    own = lookup(rows, found)
+    inputs = lookup(host.inputs.astype(np.int64), own, 0)
+    return LaunchingOperators(
+        call=found,
+        name=lookup(host.name.astype(np.int64), own, 0),
+        inputs=inputs,
+        forward_inputs=_forward_inputs(trace, own),
+        annotation=lookup((host.category == USER_ANNOTATION).astype(np.int64), own, 0) == 1,
+    )
+
+
+def _forward_inputs(trace: TraceEvents, own: Int64) -> Int64:
+    """Inputs of the forward pass of each host row that is the backward pass of an autograd function, else 0.
+
+    Both have the number of the graph's node. Of several rows with the number and name, the last made the node.
+    """
+    host, known = trace.host, {name: code for code, name in enumerate(trace.strings)}
+    forward_of = np.full(len(trace.strings), NONE, dtype=np.int64)
+    for name, code in known.items():
+        if name.endswith(_BACKWARD) and name.removesuffix(_BACKWARD) in known:
+            forward_of[code] = known[name.removesuffix(_BACKWARD)]
+    found = np.zeros(len(own), dtype=np.int64)
+    number = lookup(host.sequence_number, own)
+    wanted_name = lookup(forward_of, lookup(host.name.astype(np.int64), own))
+    wanted = np.flatnonzero((wanted_name > 0) & (number >= 0))
+    makers = np.flatnonzero(np.isin(host.name, wanted_name[wanted]) & (host.inputs > 0) & (host.sequence_number >= 0))
+    if not len(makers):
+        return found
+    keys = host.name[makers].astype(np.int64), host.sequence_number[makers]
+    order = np.lexsort((host.start_ns[makers], *keys))
+    last = {
+        (name, place): row
+        for name, place, row in zip(*(key[order].tolist() for key in keys), makers[order].tolist(), strict=True)
+    }
+    for at in wanted.tolist():
+        row = last.get((int(wanted_name[at]), int(number[at])))
+        if row is not None:
+            found[at] = host.inputs[row]
+    return found
 
 
 def packs_sequences(trace: TraceEvents) -> bool:

@@ -32,6 +32,7 @@ _PANELS = {
         "waits",
         "pipelines",
         "overlap",
+        "kernels",
         "periods",
         "clocks",
         "topology",

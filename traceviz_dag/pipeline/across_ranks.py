@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from traceviz_dag.analyze.matching.communications import (
     select_communications,
 )
 from traceviz_dag.analyze.matching.operations import Operation
+from traceviz_dag.analyze.peaks import BUILT_IN
 from traceviz_dag.analyze.pipelines.named_pairs import (
     RANGES,
     annotation_ranges,
@@ -61,9 +62,10 @@ from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.queries import TraceFiles, trace_files
 from traceviz_dag.lake.summaries import computation_by_kernel, stage_work
 from traceviz_dag.pipeline.causes import CAUSES_TABLES, causes_tables, replayable_steps
-from traceviz_dag.pipeline.completeness import Completeness, stored_completeness
+from traceviz_dag.pipeline.completeness import Completeness, ranks_chosen_by_name, stored_completeness
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.findings import iteration_findings, speaking_rules
+from traceviz_dag.pipeline.home_settings import home_peaks
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology, stored_topology
 from traceviz_dag.pipeline.ranks import read_events
 from traceviz_dag.pipeline.workers import IterationTask, analyse_ranks
@@ -130,6 +132,7 @@ class StoredIteration:
     Attributes:
         inputs: its trace files, where they are known; annotations are read from them.
         with_partial: count ranks that were read in part; by default they are left out.
+        by_name: files of ranks were named, and the others are left out on purpose.
     """
 
     lake: Lake
@@ -137,6 +140,7 @@ class StoredIteration:
     iteration: int
     inputs: IterationInputs | None = None
     with_partial: bool = False
+    by_name: bool = False
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
@@ -150,7 +154,8 @@ class StoredIteration:
         """What of the iteration was not read."""
         key = iteration_key(self.run, self.iteration)
         inputs = self.inputs or registered_if_any(self.lake.home, key)
-        return stored_completeness(self.lake, self.run, self.iteration, inputs, self._files)
+        found = stored_completeness(self.lake, self.run, self.iteration, inputs, self._files)
+        return replace(found, expected=None, missing=()) if self.by_name else found
 
     @cached_property
     def _files(self) -> TraceFiles:
@@ -500,13 +505,14 @@ def expert_exchanges(iteration: StoredIteration, collectives: pa.Table) -> pa.Ta
 
 @contextmanager
 def iterations_at(
-    path: Path | None, home: Path, rules: Path | None = None, rank: int | None = None
+    path: Path | None, home: Path, rules: Path | None = None, rank: int | None = None, *, by_rank: bool = False
 ) -> Iterator[list[StoredIteration]]:
     """The iterations of a path, analysed into a lake that is gone afterwards; or, without a path, those of a home.
 
     Args:
         home: for a path, where profiles of Nsight Systems are kept once they were read.
         rank: rank of a single file that does not say its own.
+        by_rank: each rank is measured alone, so that other ranks than those of a file that is named are not missed.
 
     Raises:
         BadInputError: the path holds no traces, or the home no analysed iteration.
@@ -520,7 +526,9 @@ def iterations_at(
         return
     with scratch_folder() as folder:
         below = inputs_below([path], rank=rank, home=home)
-        yield [_analysed(folder, inputs, rules, home) for inputs in below]
+        named = [by_rank and ranks_chosen_by_name(inputs, [path]) for inputs in below]
+        found = [_analysed(folder, inputs, rules, home) for inputs in below]
+        yield [replace(each, by_name=by_name) for each, by_name in zip(found, named, strict=True)]
 
 
 def _analysed(folder: Path, inputs: IterationInputs, rules: Path | None, home: Path | None) -> StoredIteration:
@@ -528,7 +536,8 @@ def _analysed(folder: Path, inputs: IterationInputs, rules: Path | None, home: P
     topology = read_topology(inputs, home=home)
     for name, table in zip(TOPOLOGY_TABLES, topology_tables(topology), strict=True):
         lake.write(name, table, run=inputs.run, iteration=inputs.iteration)
-    task = IterationTask(lake.home, inputs.run, inputs.iteration, topology, load_rules(rules))
+    peaks = home_peaks(home) if home is not None else BUILT_IN
+    task = IterationTask(lake.home, inputs.run, inputs.iteration, topology, load_rules(rules), peaks=peaks)
     traces = rank_traces(inputs, {entry.rank for entry in inputs.ranks}, home)
     outcomes = list(analyse_ranks(task, traces))
     if all(outcome.failed for outcome in outcomes):

@@ -11,6 +11,7 @@ import pyarrow as pa
 from traceviz_dag.analyze.utilization import Stated, utilization
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.queries import TraceFiles, iterations, rank_measures, runs, trace_files
+from traceviz_dag.pipeline.home_settings import home_peaks
 from traceviz_dag.tables import ITERATIONS
 from traceviz_dag.vocabulary import TraceStatus
 
@@ -46,6 +47,7 @@ def _measured(lake: Lake, run: str, iteration: int, files: TraceFiles, *, with_p
             max((files.described, *(row["world_size"] or 0 for row in readable))) or None,
             rows[0]["step_ns"] if all(one["marked"] for one in measures if one["rank"] in covered) else None,
             with_partial and bool(files.in_part),
-        )
+        ),
+        home_peaks(lake.home),
     )
     return pa.Table.from_pylist([rows[0] | asdict(found)], ITERATIONS.schema)

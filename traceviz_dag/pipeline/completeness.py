@@ -23,7 +23,7 @@ from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import StaleStage, TraceStatus
 
-_ADDED_LATER = frozenset({"synchronizations", "gpu_gaps"})
+_ADDED_LATER = frozenset({"synchronizations", "gpu_gaps", "operations"})
 """Tables of ranks that homes of older versions lack until they are analysed again."""
 
 

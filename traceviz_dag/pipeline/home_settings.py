@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import msgspec
 
 from traceviz_dag.analyze.nights.verdicts import Tolerances
+from traceviz_dag.analyze.peaks import GpuRates, Peaks
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.read.toml_file import parse_toml, read_text, read_toml
 from traceviz_dag.system.whole_files import write_atomically
@@ -141,6 +142,7 @@ class HomeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         automation_seconds: least time between two looks at what has to be computed.
+        peaks: words in a GPU's name → its peaks, beside and before those of ``analyze/peaks.toml``.
         rules: a TOML file of rules that are tried before the built-in ones, for everything that is computed in the
             home; empty has the built-in ones alone. ``traceviz analyze --rules`` sets it.
     """
@@ -148,6 +150,7 @@ class HomeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     watch: tuple[WatchedRoot, ...] = ()
     automation_seconds: _Counted = 15
     rules: str = ""
+    peaks: dict[str, GpuRates] = msgspec.field(default_factory=dict)
     sensor: SensorSettings = msgspec.field(default_factory=SensorSettings)
     nightly: NightlySettings = msgspec.field(default_factory=NightlySettings)
     retention: RetentionSettings = msgspec.field(default_factory=RetentionSettings)
@@ -202,6 +205,15 @@ def home_rules(home: Path, environment: Mapping[str, str] = os.environ) -> Path 
         )
     rules = load_settings(home, environment).rules
     return Path(rules) if rules else None
+
+
+def home_peaks(home: Path, environment: Mapping[str, str] = os.environ) -> Peaks:
+    """The peaks of GPUs that hold in a home.
+
+    Raises:
+        BadInputError: as :func:`load_settings`.
+    """
+    return Peaks(load_settings(home, environment).peaks)
 
 
 def set_home_rules(home: Path, rules: Path | None, environment: Mapping[str, str] = os.environ) -> None:

@@ -13,6 +13,7 @@ def made_word(**of: str) -> str:
     return ",".join(f"{name}={xxhash.xxh3_64_hexdigest(version.encode())}" for name, version in of.items())
 
 
-def rank_word(trace_version: str, topology_version: str, rules_digest: str) -> str:
+def rank_word(trace_version: str, topology_version: str, rules_digest: str, peaks_digest: str) -> str:
     """Of what the tables of a rank are made."""
-    return made_word(trace=trace_version, topology=topology_version, rules=rules_digest, code=CODE_VERSION)
+    of = {"trace": trace_version, "topology": topology_version, "rules": rules_digest, "peaks": peaks_digest}
+    return made_word(**of, code=CODE_VERSION)

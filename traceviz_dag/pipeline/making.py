@@ -31,6 +31,7 @@ from traceviz_dag.pipeline.aggregates import aggregate
 from traceviz_dag.pipeline.completeness import ranks_in_words
 from traceviz_dag.pipeline.derived import derive
 from traceviz_dag.pipeline.findings import iteration_findings
+from traceviz_dag.pipeline.home_settings import home_peaks
 from traceviz_dag.pipeline.iteration import (
     rank_traces,
     ranks_that_break_invariants,
@@ -127,7 +128,7 @@ def make_ranks(
     traces = rank_traces(inputs, asked.keys() - {outcome.rank for outcome in kept})
     if started is not None:
         started([trace.rank for trace in traces])
-    task = IterationTask(lake.home, run, iteration, topology, rules, version)
+    task = IterationTask(lake.home, run, iteration, topology, rules, version, home_peaks(lake.home))
     outcomes: list[RankOutcome] = []
     for outcome in chain(kept, analyse_ranks(task, traces, workers or None)):
         outcomes.append(outcome)

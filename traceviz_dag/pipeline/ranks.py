@@ -13,7 +13,9 @@ import pyarrow.compute as pc
 
 from traceviz_dag.analyze.gaps.gpu_gaps import gpu_gaps_table
 from traceviz_dag.analyze.microbatches import HostSteps, microbatches_table
+from traceviz_dag.analyze.operations.table import operations_table
 from traceviz_dag.analyze.overlap import overlap_table
+from traceviz_dag.analyze.peaks import BUILT_IN, Peaks
 from traceviz_dag.analyze.step_windows import Step, windows_of_kernels
 from traceviz_dag.analyze.waits.beside import with_beside
 from traceviz_dag.classify.dimensions.communication import job_groups
@@ -35,7 +37,7 @@ from traceviz_dag.read.kineto.reader import EXPORT_AGAIN, told
 from traceviz_dag.tables import TRACES
 from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, StepEvidence, TraceStatus, WindowFrom
 
-RANK_TABLES = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "overlap")
+RANK_TABLES = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "operations", "overlap")
 """The tables that every rank's trace becomes, in the order in which they are written."""
 
 _UNSEEN = (BEGINS_UNSEEN, BEGINS_UNMARKED, ENDS_UNSEEN, ENDS_UNMARKED)
@@ -45,8 +47,11 @@ _READINGS = 2
 """So often is a file read that changes meanwhile."""
 
 
-def analyse_rank(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[str, pa.Table]:
+def analyse_rank(trace: RankTrace, topology: Topology, rules: Rules, peaks: Peaks = BUILT_IN) -> Mapping[str, pa.Table]:
     """Read, classify and measure one rank.
+
+    Args:
+        peaks: of GPUs, for what a perfect kernel would take.
 
     Returns:
         Table name → rows, for each of RANK_TABLES, and of the extra tables of the trace's format.
@@ -56,16 +61,18 @@ def analyse_rank(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[
     """
     for _ in range(_READINGS):
         before = _state_of(trace.path)
-        tables = _analyse_once(trace, topology, rules)
+        tables = _analyse_once(trace, topology, rules, peaks)
         if _state_of(trace.path) == before:
             return tables
     raise BadInputError(trace.path, "changes while it is read", "analyse it again once it is written")
 
 
-def _analyse_once(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping[str, pa.Table]:
+def _analyse_once(trace: RankTrace, topology: Topology, rules: Rules, peaks: Peaks) -> Mapping[str, pa.Table]:
     events = read_events(trace, topology, rules)
     classified = classify_trace(events, trace.rank, topology, rules)
     kernels = rows_of_step(with_beside(classified.kernels), trace.step)
+    operations, operation_of = operations_table(events, kernels, classified.operators, peaks)
+    kernels = kernels.set_column(kernels.schema.get_field_index("operation_id"), "operation_id", operation_of)
     windows, _ = gpu_step_windows(classified, trace.step)
     return {
         **format_of_trace(trace).tables(trace, step_windows(classified, trace.step)),
@@ -76,6 +83,7 @@ def _analyse_once(trace: RankTrace, topology: Topology, rules: Rules) -> Mapping
         "gpu_gaps": gpu_gaps_table(
             events, classified.calls, classified.kernels if windows else kernels, windows, classified.synchronizations
         ),
+        "operations": operations,
         "overlap": measured_overlap(classified, trace.step),
     }
 

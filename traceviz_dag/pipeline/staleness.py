@@ -24,12 +24,20 @@ from traceviz_dag.lake.stale import Stale
 from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.findings import code_of_rules
 from traceviz_dag.pipeline.formats.registry import trace_format
+from traceviz_dag.pipeline.home_settings import home_peaks
 from traceviz_dag.pipeline.iteration import topology_version
 from traceviz_dag.pipeline.made import CODE_VERSION, made_word, rank_word
 from traceviz_dag.pipeline.memory import MemorySource, memory_word
 from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.pipeline.steps import READS, is_by_rank, lead_of
-from traceviz_dag.tables import BY_ITERATION, FINDINGS, MEMORY_TABLES, TOPOLOGY_TABLES, all_tables, derived_tables
+from traceviz_dag.tables import (
+    BY_ITERATION,
+    FINDINGS,
+    MEMORY_TABLES,
+    TOPOLOGY_TABLES,
+    all_tables,
+    derived_tables,
+)
 from traceviz_dag.vocabulary import StaleCause, StaleStage
 
 PAIRS_VARIABLE = "TRACEVIZ_PAIRS"
@@ -42,6 +50,7 @@ ITERATION_TABLES = (*AGGREGATED_TABLES, *ACROSS_RANKS_TABLES)
 """Everything that is made once an iteration from the tables of its ranks."""
 
 _CODE = "version of traceviz"
+_NAMED = {"code": _CODE, "peaks": "table of peaks"}
 
 
 def code_version_of(table: str) -> str:
@@ -119,18 +128,19 @@ class RankState:
 
 def rank_states(lake: Lake, inputs: IterationInputs, of_topology: str, rules_digest: str) -> list[RankState]:
     """The state of every registered rank."""
-    return [_rank_state(lake, inputs, entry, of_topology, rules_digest) for entry in inputs.ranks]
+    digests = (rules_digest, home_peaks(lake.home).digest)
+    return [_rank_state(lake, inputs, entry, of_topology, digests) for entry in inputs.ranks]
 
 
 def _rank_state(
-    lake: Lake, inputs: IterationInputs, entry: RankInput, of_topology: str, rules_digest: str
+    lake: Lake, inputs: IterationInputs, entry: RankInput, of_topology: str, digests: tuple[str, str]
 ) -> RankState:
     names = (*RANK_TABLES, *trace_format(entry.format).extra_tables)
     place = (inputs.run, inputs.iteration, entry.rank)
     contents = [_content(lake, name, *place) for name in names]
     known = _versions(contents[names.index(LAST_WRITTEN)])
-    wanted = _versions(Content("", made=rank_word(entry.version, of_topology, rules_digest)))
-    differs = [what if what != "code" else _CODE for what, version in wanted.items() if known.get(what) != version]
+    wanted = _versions(Content("", made=rank_word(entry.version, of_topology, *digests)))
+    differs = [_NAMED.get(what, what) for what, version in wanted.items() if known.get(what) != version]
     if not known or any(content is not None and content.missing for content in contents):
         differs = [what for what in differs if known and what != _CODE] + [_CODE]
     one_reading = len({content.made if content is not None else None for content in contents}) == 1
@@ -297,7 +307,7 @@ def _made_of(lake: Lake, run: str, iteration: int, table: str) -> str:
     """Changes whenever something that a table of an iteration is made of has another content.
 
     That is the tables that its step reads; what is known of ranks that failed; and beside that, of ``runs`` the list of
-    ranks, of tables across ranks those of GPU memory and the file that names pairs.
+    ranks and the peaks of the home, of tables across ranks those of GPU memory and the file that names pairs.
     """
     lead = lead_of(table)
     reads = READS[lead] if lead in READS else derived_tables()[table].made_of
@@ -312,6 +322,8 @@ def _made_of(lake: Lake, run: str, iteration: int, table: str) -> str:
     if lead == "runs":
         inputs = registered_if_any(lake.home, iteration_key(run, iteration))
         words.append(f"registered {[entry.rank for entry in inputs.ranks] if inputs is not None else None}")
+        # Utilisation is held against them.
+        words.append(f"peaks {home_peaks(lake.home).digest}")
     if lead == lead_of(FINDINGS.name) or set(reads) & set(MEMORY_TABLES):
         words += [
             f"memory of {part.rank} {_computed(lake, MEMORY_TABLES, run, iteration, part.rank)}"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from traceviz_dag.analyze.invariants import microbatch_violations, overlap_violations
+from traceviz_dag.analyze.peaks import BUILT_IN, Peaks
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError, file_system_line
@@ -45,6 +46,7 @@ class IterationTask:
     Attributes:
         home: folder of the lake to write to.
         topology_version: data version of the topology.
+        peaks: of the GPUs.
     """
 
     home: Path
@@ -53,6 +55,7 @@ class IterationTask:
     topology: Topology
     rules: Rules
     topology_version: str = ""
+    peaks: Peaks = BUILT_IN
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,7 @@ def analyse_into_lake(task: IterationTask, trace: RankTrace) -> RankOutcome:
     trace = replace(trace, home=trace.home or task.home)
     log = fault_log(trace.home or task.home, task.run, task.iteration, trace.rank)
     try:
-        tables = analyse_rank(trace, task.topology, task.rules)
+        tables = analyse_rank(trace, task.topology, task.rules, task.peaks)
     except BadInputError as error:
         return _record_failure(task, trace, str(error))
     except MemoryError:
@@ -144,7 +147,7 @@ def analyse_into_lake(task: IterationTask, trace: RankTrace) -> RankOutcome:
     log.unlink(missing_ok=True)
     facts = tables["traces"].to_pylist()[0]
     version = str(facts["digest"] or trace.version) if trace.is_digest else trace.version
-    made = rank_word(version, task.topology_version, task.rules.digest)
+    made = rank_word(version, task.topology_version, task.rules.digest, task.peaks.digest)
     written = {}
     for name in (*RANK_TABLES, *EXTRA_TABLES):
         if name not in tables:

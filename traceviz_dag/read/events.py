@@ -7,6 +7,7 @@ nanoseconds on the rank's clock. An integer that an event does not carry is ``MI
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, is_dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -99,15 +100,34 @@ class TracePeek:
     fault: str | None = None
 
 
+class OperatorInputs(NamedTuple):
+    """What an operator states of its inputs: JSON lists with an entry for each argument, empty where not recorded.
+
+    Attributes:
+        sizes: of tensors, and of the tensors in lists.
+        types: element types, or what an argument is instead of a tensor.
+        strides: in elements.
+        values: numbers, truth values and lists of these, as text, of operators whose work depends on them.
+    """
+
+    sizes: str = ""
+    types: str = ""
+    strides: str = ""
+    values: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class HostRows:
     """CPU operators, Python functions and user annotations, in file order.
 
-    ``input_sizes`` are codes of strings: the sizes of an operator's inputs, 0 where it states none.
+    Attributes:
+        input_sizes: codes of strings: the sizes of an operator's inputs; 0 where it states none, or no tensor has any.
+        inputs: codes of ``TraceEvents.operator_inputs``, 0 where an operator states no inputs.
     """
 
     name: Int32
     input_sizes: Int32
+    inputs: Int32
     category: Int8
     start_ns: Int64
     duration_ns: Int64
@@ -266,6 +286,7 @@ class TraceEvents:
     Attributes:
         communication_operators: rows of ``host`` that state facts of a communication, aligned with ``operator_facts``:
             ``record_param_comms`` operators, and annotations inside them.
+        operator_inputs: the different inputs of operators, the first of them none; ``HostRows.inputs`` are their codes.
     """
 
     header: TraceHeader
@@ -278,6 +299,7 @@ class TraceEvents:
     operator_facts: CollectiveFacts
     report: ReadReport
     synchronizations: SynchronizationRows = field(default_factory=no_synchronizations)
+    operator_inputs: tuple[OperatorInputs, ...] = (OperatorInputs(),)
 
 
 def same_events(one: object, other: object) -> bool:

@@ -64,6 +64,7 @@ def events_of_kernels(
         host=HostRows(
             name=_codes(codes[f"ProfilerStep#{one.number}"] for one in steps),
             input_sizes=np.zeros(len(steps), dtype=np.int32),
+            inputs=np.zeros(len(steps), dtype=np.int32),
             category=np.full(len(steps), USER_ANNOTATION, dtype=np.int8),
             start_ns=_numbers(one.start_ns for one in steps),
             duration_ns=_numbers(one.duration_ns for one in steps),

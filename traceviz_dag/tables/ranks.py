@@ -163,6 +163,11 @@ KERNELS = Table(
         Column("launch_thread", BIGINT, "Thread id of that call."),
         Column("operator", DICTIONARY, "Innermost CPU operator around the launch."),
         Column(
+            "operation_id",
+            INTEGER,
+            "Row of table operations of its rank that it belongs to.",
+        ),
+        Column(
             "input_sizes",
             DICTIONARY,
             "Sizes of the inputs of the innermost operator around the launch that states any, such as "
@@ -331,6 +336,75 @@ GPU_GAPS = Table(
             "The Python function around that wait, those of torch left out; else the operator.",
         ),
         Column("of_framework", BOOLEAN, "Whether Megatron's own code called it; NULL without one, or without stacks."),
+    ),
+)
+
+OPERATIONS = Table(
+    "operations",
+    "Operation × inputs × phase × module: its calls, the time of all kernels that they launched, what it computes and "
+    "moves at least, and what a perfect kernel would take.",
+    BY_RANK,
+    (
+        Column("operation_id", INTEGER, "Ordinal within the iteration of the rank, by kernel_ns, the longest first."),
+        Column("stage", INTEGER, "Stage of the rank; NULL where the topology is unknown."),
+        Column("phase", DICTIONARY, "Phase of the code that launched it, as in table kernels."),
+        Column(
+            "operation",
+            DICTIONARY,
+            "Name of the innermost operator around the launch that states its inputs, or of one that is one operation "
+            "with all that it calls; else of the innermost operator, annotation or NVTX range without its number; NULL "
+            "where none is recorded: then each kernel's name is a row.",
+        ),
+        Column(
+            "operation_class",
+            DICTIONARY,
+            "gemm, grouped_gemm, attention, convolution, normalization, softmax, elementwise, reduction, copy, "
+            "embedding, optimizer, communication or other.",
+        ),
+        Column("module", DICTIONARY, "Class of the innermost nn.Module around the launch, without its number."),
+        Column(
+            "shapes",
+            DICTIONARY,
+            "Sizes of its inputs, such as [[8944,1024],[1024,2816]]; of very long lists a digest; NULL where none are "
+            "recorded.",
+        ),
+        Column("types", DICTIONARY, "Element types of its inputs; NULL where none are recorded."),
+        Column("strides", DICTIONARY, "Strides of its inputs, in elements; NULL where none are recorded."),
+        Column(
+            "input_values",
+            DICTIONARY,
+            "Numbers and truth values among its inputs, where its work depends on them; NULL where none are recorded.",
+        ),
+        Column(
+            "forward_shapes",
+            DICTIONARY,
+            "Sizes of the inputs of the forward pass of the autograd function whose backward pass it is; else NULL.",
+        ),
+        Column("count", BIGINT, "Calls of the operation that launched a kernel; kernels where no call is recorded."),
+        Column("kernels", BIGINT, "Kernels and memory operations of all calls."),
+        Column("kernel", DICTIONARY, "Name of the kernel, or memory operation, that takes the most time of it."),
+        Column("kernel_ns", BIGINT, "Sum of the durations of all its kernels and memory operations, ns."),
+        Column("shortest_ns", BIGINT, "Kernel time of the shortest call, ns."),
+        Column("median_ns", BIGINT, "Lower median of the kernel times of its calls, ns."),
+        Column("p95_ns", BIGINT, "Kernel time that 95 % of its calls do not exceed, ns."),
+        Column("longest_ns", BIGINT, "Kernel time of the longest call, ns."),
+        Column("flops", BIGINT, "Floating-point operations of one call; NULL where unknown."),
+        Column("bytes", BIGINT, "Bytes that one call reads and writes at least; NULL where unknown."),
+        Column("number_format", DICTIONARY, "bf16, fp16, fp8, tf32, fp32 or fp64, in which it computes; else NULL."),
+        Column("intensity", DOUBLE, "flops / bytes; NULL where one is unknown."),
+        Column("gpu", DICTIONARY, "GPU whose peaks are used, as the table of peaks names it; NULL if unknown."),
+        Column("peak_flops_per_s", BIGINT, "Peak of the GPU in the number format; NULL where unknown, or not needed."),
+        Column("memory_bytes_per_s", BIGINT, "Bandwidth of the GPU's memory; NULL where unknown."),
+        Column(
+            "roofline_ns",
+            BIGINT,
+            "What all calls would take with perfect kernels, ns: of products, attention and convolutions the longer of "
+            "flops / peak and bytes / bandwidth, of others bytes / bandwidth. NULL where unknown.",
+        ),
+        Column("efficiency", DOUBLE, "roofline_ns / kernel_ns; above 1 where data comes from caches."),
+        Column("headroom_ns", BIGINT, "kernel_ns - roofline_ns, 0 where that is negative: what perfect kernels save."),
+        Column("bound", DICTIONARY, "compute or memory: which of the two is longer; NULL where unknown."),
+        Column("reason", TEXT, "Why flops, bytes or roofline_ns is NULL; NULL where none is."),
     ),
 )
 

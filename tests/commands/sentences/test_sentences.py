@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from tests.commands.jobs import JOBS, analysed_at, home_of, traces_of
 from tests.commands.sentences.of_causes import CAUSES, CAUSES_TABLES, TITLES_OF_CAUSES
 from tests.commands.sentences.of_commands import SENTENCES, TABLES
+from tests.commands.sentences.of_kernels import KERNELS, KERNELS_TABLES
 from tests.commands.sentences.of_topology import GATE, GATE_TABLES, PAIRS, TOPOLOGY, TOPOLOGY_TABLES
 from tests.commands.sentences.of_truth import ACCURACY, ACCURACY_TABLES, WithTruth
 from tests.commands.sentences.of_waits import WAIT_MAP, WAIT_TABLES, WAITS
@@ -30,6 +31,7 @@ from traceviz_dag.commands.doctor.doctor import _captures, _print_captures
 from traceviz_dag.commands.efficiencies import efficiencies
 from traceviz_dag.commands.gate import gate
 from traceviz_dag.commands.iterations import iterations
+from traceviz_dag.commands.kernels import kernels
 from traceviz_dag.commands.overlap import overlap
 from traceviz_dag.commands.periods import periods
 from traceviz_dag.commands.pipelines import pipelines
@@ -49,11 +51,17 @@ from traceviz_dag.show.figures.wait_map import draw_wait_map
 
 COMMANDS = {
     **{"clocks": clocks, "iterations": iterations, "overlap": overlap, "periods": periods, "pipelines": pipelines},
-    **{"waits": waits, "critical-path": critical_path, "what-if": what_if, "efficiencies": efficiencies},
+    **{
+        "waits": waits,
+        "critical-path": critical_path,
+        "what-if": what_if,
+        "efficiencies": efficiencies,
+        "kernels": kernels,
+    },
 }
 
-ALL_SENTENCES = (*CAUSES, *WAITS, *WAIT_MAP, *TOPOLOGY, *GATE, *SENTENCES)
-ALL_TABLES = (*CAUSES_TABLES, *WAIT_TABLES, *TOPOLOGY_TABLES, *GATE_TABLES, *TABLES)
+ALL_SENTENCES = (*CAUSES, *KERNELS, *WAITS, *WAIT_MAP, *TOPOLOGY, *GATE, *SENTENCES)
+ALL_TABLES = (*CAUSES_TABLES, *KERNELS_TABLES, *WAIT_TABLES, *TOPOLOGY_TABLES, *GATE_TABLES, *TABLES)
 
 LACKS_RANKS = ("one_rank", "missing_stage", "split_pipelines")
 """Jobs of which not every rank has a trace: all answers are partial."""
@@ -153,6 +161,7 @@ COMMANDS_OF = {
     "clocks": ("one_rank", "scattered", "without_micro_batches"),
     "overlap": ("one_rank", "two_steps"),
     "iterations": ("one_rank", "two_steps"),
+    "kernels": ("slow_rank", "one_rank"),
 }
 """Command → the jobs of which it prints what it prints of no other; of split_pipelines in the long set."""
 

@@ -60,3 +60,28 @@ def test_sizes_of_inputs_are_kept_as_text_long_ones_as_digest_and_nothing_else(t
     assert (first, empty, others) == ("[[4096,1,1024],[],[1024,512]]", "", [""] * 4)
     assert long[0] == longer[0] == "#" and long != longer and len(long) < 20
     assert not any("secret" in text for text in trace.strings)
+
+
+@pytest.mark.parametrize("lenient", [False, True], ids=["narrow", "lenient"])
+def test_inputs_are_kept_once_each_and_values_only_where_the_work_depends_on_them(tmp_path, lenient):
+    file = KinetoFile()
+    sizes, types = [[4, 8], []], ["c10::Half", "Scalar"]
+    given = {"Input Dims": sizes, "Input type": types, "Input Strides": [[8, 1], []]}
+    stated = (
+        ("aten::sum", {**given, "Concrete Inputs": ["", "[-1]"]}),
+        ("aten::sum", {**given, "Concrete Inputs": ["", "[0]"]}),
+        ("aten::sum", {**given, "Concrete Inputs": ["", "--token=secret"]}),
+        ("aten::add", {**given, "Concrete Inputs": ["", "0.1"]}),
+        ("aten::add", {**given, "Concrete Inputs": ["", "0.2"]}),
+        ("aten::add", {"Input Dims": [[], []], "Input type": ["long int", "/home/secret"]}),
+        ("aten::add", {"Input Dims": None, "Input type": 3}),
+        ("aten::add", {}),
+    )
+    for number, (name, arguments) in enumerate(stated):
+        file.operator(name, 1_000 * number, 1_000 * number + 900, **arguments)
+    if lenient:
+        file.operator("aten::odd", 10_000, 10_900, **{"External id": "not a number"})
+    trace = read_kineto(file.write(tmp_path / "rank_0.json"))
+    assert trace.host.inputs.tolist()[:8] == [1, 2, 3, 3, 3, 4, 0, 0]
+    assert trace.operator_inputs[1] == ("[[4,8],[]]", '["c10::Half","Scalar"]', "[[8,1],[]]", '["","[-1]"]')
+    assert trace.operator_inputs[3].values == "" and trace.operator_inputs[4][:2] == ("[[],[]]", '["long int",""]')

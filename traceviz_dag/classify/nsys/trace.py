@@ -168,6 +168,7 @@ def _host_rows(ranges: pa.Table, threads: Int64, strings: _Strings, base: int) -
     return HostRows(
         name=name,
         input_sizes=np.zeros(len(start), dtype=np.int32),
+        inputs=np.zeros(len(start), dtype=np.int32),
         category=np.where(is_operator, CPU_OP, USER_ANNOTATION).astype(np.int8),
         start_ns=start + base,
         duration_ns=_numbers(ranges, "end_ns") - start,
@@ -331,6 +332,7 @@ def _with_steps(events: TraceEvents, iterations: Iterations, base: int, strings:
     added = {
         "name": np.array(names, dtype=np.int32),
         "input_sizes": np.zeros(count, dtype=np.int32),
+        "inputs": np.zeros(count, dtype=np.int32),
         "category": np.full(count, USER_ANNOTATION, dtype=np.int8),
         "start_ns": iterations.start_ns + base,
         "duration_ns": iterations.end_ns - iterations.start_ns,

@@ -63,11 +63,13 @@ def chosen_iterations(
     iteration: int | None,
     rules: Path | None = None,
     rank: int | None = None,
+    *,
+    by_rank: bool = False,
 ) -> Iterator[list[StoredIteration]]:
     """The iterations that a command is to speak of; its end says what of them was not read.
 
     Args:
-        rank: of a single file that does not say its own.
+        rank: of a single file that does not say its own. by_rank: see ``iterations_at``.
 
     Raises:
         UsageError: none of them has that run or number, or rules are given for what is classified already.
@@ -77,7 +79,7 @@ def chosen_iterations(
 
     if path is None and rules is not None:
         raise UsageError("--rules is for traces: give their path")
-    with iterations_at(path, home, rules, rank) as found:
+    with iterations_at(path, home, rules, rank, by_rank=by_rank) as found:
         chosen = [each for each in found if run in (None, each.run) and iteration in (None, each.iteration)]
         if not chosen:
             there = ", ".join(f"{each.run} {each.iteration}" for each in found[:5])

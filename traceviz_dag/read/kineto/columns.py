@@ -22,6 +22,7 @@ from traceviz_dag.read.events import (
     DeviceRows,
     HostRows,
     LaunchRows,
+    OperatorInputs,
     SynchronizationRows,
 )
 from traceviz_dag.read.kineto import packing
@@ -38,7 +39,7 @@ from traceviz_dag.read.kineto.schema import (
     SYNCHRONIZATION_OF_NAME,
     TABLE_CODE_OF_CODE,
 )
-from traceviz_dag.read.kineto.stated_inputs import SizesAsText, annotated_communication, stated_communication
+from traceviz_dag.read.kineto.stated_inputs import InputsOnce, annotated_communication, stated_communication
 from traceviz_dag.read.kineto.threads import ThreadTable
 from traceviz_dag.read.kineto.timestamps import EXACT_BELOW, to_nanoseconds
 
@@ -65,6 +66,7 @@ class Tables:
     synchronizations: SynchronizationRows
     communication_operators: Int64
     operator_facts: CollectiveFacts
+    operator_inputs: tuple[OperatorInputs, ...]
 
 
 class ColumnBuilder:
@@ -83,7 +85,7 @@ class ColumnBuilder:
         self._strings: defaultdict[str, int] = defaultdict()
         self._strings.default_factory = self._strings.__len__
         self._strings[""] = 0
-        self._sizes = SizesAsText()
+        self._inputs = InputsOnce()
         self._communication_code = self._strings[_COMMUNICATION_OPERATOR]
         self._host, self._launches, self._device = GrowingTable(), GrowingTable(), GrowingTable()
         self._synchronizations = GrowingTable()
@@ -121,8 +123,8 @@ class ColumnBuilder:
             base_time_ns: what the file's times are relative to.
         """
         device_rows = self._device.rows
-        host = self._host.whole(HostRows)
-        host["input_sizes"] = self._sizes.coded(host["input_sizes"], self._strings)
+        host = self._host.whole(HostRows, without=("input_sizes",))
+        host["input_sizes"] = self._inputs.sizes_of(host["inputs"], self._strings)
         launches = self._launches.whole(LaunchRows)
         device = self._device.whole(DeviceRows, without=("process", "collective"))
         synchronizations = self._synchronizations.whole(SynchronizationRows)
@@ -139,6 +141,7 @@ class ColumnBuilder:
             synchronizations=SynchronizationRows(**synchronizations),
             communication_operators=self._operator_facts.rows(),
             operator_facts=operator_facts,
+            operator_inputs=self._inputs.distinct,
         )
 
     def _add_tables(self, rows: list[Any], codes: Codes, start_ns: Int64, duration_ns: Int64) -> None:
@@ -180,9 +183,9 @@ class ColumnBuilder:
         columns["sequence_number"] = _scattered(count, others, [row.sequence_number for row in operators])
         columns["forward_thread"] = _scattered(count, others, [row.forward_thread for row in operators])
         is_operator = columns["category"] == CPU_OP
-        columns["input_sizes"] = np.zeros(count, np.int32)
-        columns["input_sizes"][is_operator] = self._sizes.numbers(
-            [rows[row].args for row in np.flatnonzero(is_operator).tolist()]
+        columns["inputs"] = np.zeros(count, np.int32)
+        columns["inputs"][is_operator] = self._inputs.numbers(
+            [rows[row] for row in np.flatnonzero(is_operator).tolist()]
         )
         stated = {
             row: stated_communication(rows[row].args)

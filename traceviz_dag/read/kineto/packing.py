@@ -21,6 +21,7 @@ Columns = dict[str, npt.NDArray[Any]]
 _DTYPES: dict[str, type[np.generic]] = {
     "name": np.int32,
     "input_sizes": np.int32,
+    "inputs": np.int32,
     "thread": np.int32,
     "process": np.int32,
     "category": np.int8,

@@ -79,6 +79,7 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
         synchronizations=tables.synchronizations,
         communication_operators=tables.communication_operators,
         operator_facts=tables.operator_facts,
+        operator_inputs=tables.operator_inputs,
         report=ReadReport(
             rows_read=builder.rows_read,
             dropped=dropped,

@@ -140,13 +140,13 @@ _COMMUNICATION_KEYS = {
 }
 _INPUT_KEYS = {
     "concrete_inputs": "Concrete Inputs",
+    "input_types": "Input type",
     "input_sizes": "Input Dims",
+    "input_strides": "Input Strides",
 }
-_TYPE_KEYS = {"input_types": "Input type"}
-"""Inputs of operators: every operator has them, few are asked for, so they are decoded only then. Types are asked of
-annotations alone."""
+"""Inputs of operators: every operator has them, few different ones, so each of these is decoded once."""
 
-_NOT_DECODED = {*_INPUT_KEYS, *_TYPE_KEYS}
+_NOT_DECODED = set(_INPUT_KEYS)
 
 _SYNCHRONIZATION_KEYS = {
     "wait_on_stream": "wait_on_stream",
@@ -194,7 +194,6 @@ Arguments = _arguments(
     _DEVICE_KEYS,
     _COMMUNICATION_KEYS,
     _INPUT_KEYS,
-    _TYPE_KEYS,
     _THREAD_NAME_KEYS,
     _SYNCHRONIZATION_KEYS,
     lenient=True,
@@ -216,7 +215,7 @@ class Event(msgspec.Struct, gc=False):
 
 _ARGUMENTS_OF_CODE = {
     CPU_OP: _arguments("OperatorArguments", _OPERATOR_KEYS, _INPUT_KEYS, _COMMUNICATION_KEYS),
-    USER_ANNOTATION: _arguments("AnnotationArguments", _OPERATOR_KEYS, _INPUT_KEYS, _TYPE_KEYS),
+    USER_ANNOTATION: _arguments("AnnotationArguments", _OPERATOR_KEYS, _INPUT_KEYS),
     PYTHON_FUNCTION: _arguments("PythonArguments", _PYTHON_KEYS),
     LAUNCH_CODE: _arguments("LaunchArguments", _LAUNCH_KEYS),
     SYNCHRONIZATION_CODE: _arguments("SynchronizationArguments", _SYNCHRONIZATION_KEYS),

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from traceviz_dag.arrays import Int32
-from traceviz_dag.read.events import MISSING
+from traceviz_dag.read.events import MISSING, OperatorInputs
 from traceviz_dag.read.kineto.schema import as_integer, as_text
 
 _INPUTS = 7
@@ -34,6 +34,31 @@ _LIST = "TensorList"
 
 _SIZES = re.compile(rb"[\[\]0-9,-]*")
 _LONGEST_SIZES = 240
+_LONGEST_KEPT = 1 << 16
+_BETWEEN = b"\x00"
+"""No JSON contains it."""
+
+_TYPE = re.compile(r"[A-Za-z][\w:<> ]{0,40}")
+_VALUE = re.compile(r"-?[0-9][0-9.e+-]{0,30}|True|False|\[(?:-?[0-9]{1,20}|True|False|, ){0,64}\]")
+VALUED = frozenset(
+    {
+        *("aten::addmm", "aten::_addmm_activation", "aten::baddbmm", "aten::_scaled_mm"),
+        *("aten::_softmax", "aten::_log_softmax"),
+        *("aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_flash_attention_backward"),
+        *("aten::_scaled_dot_product_efficient_attention", "aten::_scaled_dot_product_efficient_attention_backward"),
+        *("aten::_scaled_dot_product_cudnn_attention", "aten::_scaled_dot_product_cudnn_attention_backward"),
+        *("aten::_scaled_dot_product_fused_attention_overrideable", "aten::_flash_attention_forward"),
+        *("aten::_flash_attention_backward", "flash_attn::_flash_attn_forward", "flash_attn::_flash_attn_backward"),
+        *("FlashAttnFunc", "flash_attn::_flash_attn_varlen_forward", "flash_attn::_flash_attn_varlen_backward"),
+        *("aten::convolution", "aten::_convolution", "aten::cudnn_convolution", "aten::miopen_convolution"),
+        *("aten::convolution_backward", "aten::batch_norm", "aten::native_batch_norm", "aten::cudnn_batch_norm"),
+        *("aten::miopen_batch_norm", "aten::native_batch_norm_backward", "aten::embedding_dense_backward"),
+        *(f"aten::{name}" for name in ("sum", "mean", "prod", "amax", "amin", "logsumexp", "std", "var", "max", "min")),
+        *(f"aten::{name}" for name in ("any", "all", "argmax", "argmin", "linalg_vector_norm", "norm")),
+    }
+)
+"""Operators whose numbers and truth values decide how much they compute or move; those of others are not kept, as they
+differ from call to call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +116,7 @@ def annotated_communication(name: str, arguments: Any) -> Any:
     Messages are left out: of several that run in one kernel each has an annotation.
     """
     given = getattr(arguments, "input_sizes", MISSING), getattr(arguments, "input_types", MISSING)
-    return _annotated(name, *(bytes(each) if isinstance(each, msgspec.Raw) else _encoded(each) for each in given))
+    return _annotated(name, *map(_raw, given))
 
 
 @lru_cache(maxsize=4096)  # A job repeats its collectives.
@@ -108,44 +133,91 @@ def _annotated(name: str, sizes_given: bytes, types_given: bytes) -> StatedCommu
     )
 
 
-class SizesAsText:
-    """The sizes that operators state of their inputs, in the order in which they come; number 0 represents none.
+class InputsOnce:
+    """What operators state of their inputs: of many calls few are different, which are decoded and kept once each.
 
-    Numbers and brackets alone are kept, as Kineto writes them but for spaces. Long lists, such as those of all
-    parameters, become their digest: they are compared and never computed with.
+    Of sizes, numbers and brackets alone are kept, of types names of C++ types, of values numbers and truth values.
     """
 
     def __init__(self) -> None:
-        self._texts: dict[str, int] = {"": 0}
+        self._number_of: dict[OperatorInputs, int] = {OperatorInputs(): 0}
         self._known: dict[bytes, int] = {}
 
-    def numbers(self, arguments: Sequence[Any]) -> list[int]:
-        """The number of what each operator states, by its arguments."""
-        known, found = self._known, []
-        for each in arguments:
-            given = each.input_sizes
-            raw = bytes(given) if isinstance(given, msgspec.Raw) else _encoded(given)
-            number = known.get(raw)
+    @property
+    def distinct(self) -> tuple[OperatorInputs, ...]:
+        """The different inputs, in the order in which they come; the first represents none."""
+        return tuple(self._number_of)
+
+    def numbers(self, operators: Sequence[Any]) -> list[int]:
+        """The number of what each operator states, by its event."""
+        known, found, joined = self._known, [], _BETWEEN.join
+        for each in operators:
+            given = each.args
+            valued = each.name in VALUED
+            try:
+                key = joined((given.input_sizes, given.input_types, given.input_strides))
+                key = joined((key, given.concrete_inputs)) if valued else key
+            except TypeError:
+                # Decoded already, or of a type that no version of Kineto writes.
+                key = joined(map(_raw, (given.input_sizes, given.input_types, given.input_strides)))
+                key = joined((key, _raw(given.concrete_inputs))) if valued else key
+            number = known.get(key)
             if number is None:
-                number = known[raw] = self._texts.setdefault(_plain(raw), len(self._texts))
+                number = known[key] = self._number(given, valued)
             found.append(number)
         return found
 
-    def coded(self, numbers: Int32, strings: Mapping[str, int]) -> Int32:
-        """Codes of strings instead of the numbers; ``strings`` gives a new one its code."""
-        return np.array([strings[text] for text in self._texts], np.int32)[numbers]
+    def sizes_of(self, numbers: Int32, strings: Mapping[str, int]) -> Int32:
+        """Codes of strings, the sizes of what the numbers represent; ``strings`` gives a new one its code.
+
+        Long lists, such as those of all parameters, become their digest: they are compared and never computed with.
+        """
+        texts = [_shortened(inputs.sizes) for inputs in self._number_of]
+        return np.array([strings[text] for text in texts], np.int32)[numbers]
+
+    def _number(self, given: Any, valued: bool) -> int:
+        sizes = _plain(_raw(given.input_sizes))
+        if not sizes:
+            return 0
+        values = _texts(given.concrete_inputs, _VALUE) if valued else ""
+        inputs = OperatorInputs(sizes, _texts(given.input_types, _TYPE), _plain(_raw(given.input_strides)), values)
+        return self._number_of.setdefault(inputs, len(self._number_of))
 
 
 def _plain(raw: bytes) -> str:
-    """The text of sizes; empty for what is none."""
+    """The text of sizes or strides without spaces; empty for what is none, and for lists beyond all measure."""
     text = b"".join(raw.split())
-    if not _SIZES.fullmatch(text) or not any(48 <= letter <= 57 for letter in text):
+    return text.decode() if text[:1] == b"[" and len(text) <= _LONGEST_KEPT and _SIZES.fullmatch(text) else ""
+
+
+def _shortened(sizes: str) -> str:
+    """Sizes of a bounded length; empty where no tensor has any."""
+    if not any(letter.isdigit() for letter in sizes):
         return ""
-    return text.decode() if len(text) <= _LONGEST_SIZES else f"#{blake2b(text, digest_size=8).hexdigest()}"
+    return sizes if len(sizes) <= _LONGEST_SIZES else f"#{blake2b(sizes.encode(), digest_size=8).hexdigest()}"
 
 
-def _encoded(value: object) -> bytes:
-    """The JSON of sizes that were decoded already; empty for what is none."""
+def _texts(given: Any, pattern: re.Pattern[str]) -> str:
+    """A JSON list of words, or of lists of them, that match; others become empty. Empty text for what is no list."""
+    try:
+        words = _list_of(given)
+    except (msgspec.DecodeError, RecursionError):
+        return ""
+    kept = [
+        [_matching(part, pattern) for part in word] if isinstance(word, list) else _matching(word, pattern)
+        for word in words
+    ]
+    return msgspec.json.encode(kept).decode() if any(kept) else ""
+
+
+def _matching(word: Any, pattern: re.Pattern[str]) -> str:
+    return word if isinstance(word, str) and pattern.fullmatch(word) else ""
+
+
+def _raw(value: Any) -> bytes:
+    """The JSON of a list that may be decoded already; empty for what is none."""
+    if isinstance(value, msgspec.Raw):
+        return bytes(value)
     return msgspec.json.encode(value) if isinstance(value, list) else b""
 
 

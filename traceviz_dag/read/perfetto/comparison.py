@@ -95,7 +95,7 @@ def rows_of(events: TraceEvents, table: str) -> pd.DataFrame:
         elif part.name == "thread":
             ids = np.array([(each.process_id, each.thread_id) for each in events.threads], np.int64).reshape(-1, 2)
             columns["process_id"], columns["thread_id"] = ids[values].T
-        elif part.name not in ("process", "input_sizes"):  # PerfettoSQL is not asked for the sizes of inputs.
+        elif part.name not in ("process", "input_sizes", "inputs"):  # PerfettoSQL is not asked for the sizes of inputs.
             columns[part.name] = values
     return pd.DataFrame(columns)
 

@@ -97,6 +97,7 @@ def read_session(session: TraceSession) -> TraceEvents:
         synchronizations=tables.synchronizations,
         communication_operators=tables.communication_operators,
         operator_facts=tables.operator_facts,
+        operator_inputs=tables.operator_inputs,
         report=ReadReport(builder.rows_read, dict(builder.dropped + Counter(lost)), session.read_fault),
     )
 

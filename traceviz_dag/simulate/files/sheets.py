@@ -11,6 +11,7 @@ from traceviz_dag.arrays import Int64
 from traceviz_dag.simulate.files import row_text
 from traceviz_dag.simulate.files.identity import Identity
 from traceviz_dag.simulate.files.row_text import PYTHON_ROWS
+from traceviz_dag.simulate.files.stated_inputs import stated_inputs
 from traceviz_dag.simulate.settings import Era
 from traceviz_dag.simulate.templates import FlatRow, Template, spelled
 from traceviz_dag.simulate.tree import Collective, RowKind
@@ -72,7 +73,7 @@ class Sheet:
         self.begins = np.array([row.begin for row in template.rows], np.int64)
         self.ends = np.array([row.end for row in template.rows], np.int64)
         self.facts = [facts for row in template.rows if (facts := row.facts) is not None]
-        self._sizes = _sizes_of_operators(template)
+        self._inputs = stated_inputs(template) if identity.settings.shapes else {}
         self._number_rows()
         self._number_modules()
         self._told = [*template.waiting, *template.holding]
@@ -239,7 +240,7 @@ class Sheet:
             self._slots.append(("makes", row.reads))
             pieces.append('"Sequence number": %d, "Fwd thread id": 0')
         if self.identity.settings.shapes:
-            pieces.append(f'"Input Dims": {[list(each) for each in self._sizes.get(index, ())]}')
+            pieces.append(self._inputs[index])
         self._slots.append(("event", index))
         return ", ".join([*pieces, '"Ev Idx": %d'])
 
@@ -347,12 +348,3 @@ def _within(begins: Int64, spans: Int64) -> tuple[Int64, Int64]:
     """When rows of synchronisation begin and how long they last: a little less than the calls that they are about."""
     lead = np.minimum(spans // 4, 1_000)
     return begins + lead, spans - lead - lead // 2
-
-
-def _sizes_of_operators(template: Template) -> dict[int, tuple[tuple[int, ...], ...]]:
-    """Row of an operator → sizes of its inputs: of all that the kernels which it launches itself read."""
-    found: dict[int, tuple[tuple[int, ...], ...]] = {}
-    for row in template.rows:
-        if row.kernel >= 0 and row.owner >= 0:
-            found[row.owner] = (*found.get(row.owner, ()), *template.kernels[row.kernel].sizes)
-    return found

@@ -1,0 +1,57 @@
+"""FLOPs of all operations of simulated jobs against the count that follows from the arguments of their models."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from traceviz_dag.analyze.model_flops import model_flops
+from traceviz_dag.classify.rules import load_rules
+from traceviz_dag.classify.topology.unite import unite
+from traceviz_dag.pipeline.formats.trace_format import RankTrace
+from traceviz_dag.pipeline.ranks import analyse_rank
+from traceviz_dag.simulate import JobSettings, simulate
+from traceviz_dag.tables import OPERATIONS
+from traceviz_dag.vocabulary import OperationClass
+
+_MODEL = {"layers": 2, "hidden": 1024, "heads": 8, "feed_forward": 2048, "sequence": 512, "vocabulary": 4096}
+_MATRIX = {OperationClass.GEMM, OperationClass.GROUPED_GEMM, OperationClass.ATTENTION}
+
+
+def _operations(folder, **settings):
+    """The operations of all ranks that compute on matrix units."""
+    simulate(JobSettings(**_MODEL, microbatches=2, shapes=True, **settings), folder, workers=1)
+    rows = []
+    for path in sorted(folder.rglob("*.json.gz")):
+        tables = analyse_rank(RankTrace(path, path.name, 0), unite({}), load_rules())
+        assert tables["operations"].schema == OPERATIONS.schema
+        rows += [row for row in tables["operations"].to_pylist() if row["operation_class"] in _MATRIX]
+    return rows
+
+
+@pytest.mark.parametrize("layout", [{}, {"tp": 2, "pp": 2}], ids=["one rank", "four ranks"])
+def test_flops_of_all_operations_are_those_of_the_model(tmp_path, layout):
+    rows = _operations(tmp_path, **layout)
+    assert rows and all(row["reason"] is None and row["number_format"] == "bf16" for row in rows)
+    total = Counter()
+    for row in rows:
+        total[row["operation_class"]] += row["count"] * row["flops"]
+    settings = {
+        **{"global_batch_size": 2, "seq_length": 512, "num_layers": 2, "hidden_size": 1024, "num_attention_heads": 8},
+        **{"kv_channels": 128, "group_query_attention": False, "ffn_hidden_size": 2048, "swiglu": False},
+        "padded_vocab_size": 4096,
+    }
+    expected = model_flops({name: str(value) for name, value in settings.items()}).flops
+    # Flash attention computes the scores again: 3.5 times the forward pass instead of 3.
+    attention, rest = divmod(6 * total[OperationClass.ATTENTION], 7)
+    assert rest == 0
+    assert total[OperationClass.GEMM] + attention == expected
+
+
+def test_experts_compute_twice_as_much_backward(tmp_path):
+    rows = [row for row in _operations(tmp_path, experts=4) if row["operation_class"] == OperationClass.GROUPED_GEMM]
+    by_phase = Counter()
+    for row in rows:
+        by_phase[row["phase"]] += row["count"] * row["flops"]
+    assert by_phase["backward"] == 2 * by_phase["forward"] > 0

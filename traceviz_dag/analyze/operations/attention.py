@@ -1,0 +1,100 @@
+"""Attention: two products of 2·Nq·Nkv·d per head forward, five backward; half of them under a causal mask.
+
+Source: T. Dao et al., "FlashAttention" (2022): the backward pass computes the scores again, hence 2.5 times. A causal
+mask halves the matrix of scores where queries and keys are equally many; elsewhere how it lies is not recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from traceviz_dag.analyze.operations.tensors import Inputs, Tensor, UnknownWorkError
+from traceviz_dag.analyze.operations.work import Work, counted
+
+_CAUSAL = "whether the mask is causal"
+_FORWARD = (2, 2)
+"""Operations per element of the scores and channel: the product with the keys, and that with the values."""
+
+_BACKWARD = (6, 4)
+"""The scores again and the gradients of queries and keys; the gradients of values and of the scores."""
+
+_PACKED = "its sequences are packed, and their lengths are not recorded"
+
+
+def forward(
+    *, causal: int, heads_first: bool, packed_by: int | None = None, backward: bool = False
+) -> Callable[[Inputs], Work]:
+    """The work of an operator whose first three inputs are queries, keys and values.
+
+    Args:
+        causal: position of the argument that says whether the mask is causal.
+        heads_first: sizes are [batch, heads, length, channels], not [batch, length, heads, channels].
+        packed_by: position of the lengths of packed sequences.
+        backward: the work of the backward pass, by the inputs of the forward pass.
+    """
+
+    def work(inputs: Inputs) -> Work:
+        queries, keys, values = (inputs.tensor(place) for place in range(3))
+        of_keys, of_values, square = _scores(queries, keys, values, heads_first, packed=_is_packed(inputs, packed_by))
+        result = queries.shaped(*queries.sizes[:-1], values.sizes[-1])
+        moved: Sequence[Tensor] = (queries, keys, values, result)
+        if backward:
+            moved = (*moved, *moved)
+            return _masked(inputs, causal, _BACKWARD[0] * of_keys + _BACKWARD[1] * of_values, square, moved)
+        return _masked(inputs, causal, _FORWARD[0] * of_keys + _FORWARD[1] * of_values, square, moved)
+
+    return work
+
+
+def backward(*, causal: int, heads_first: bool, packed_by: int | None = None) -> Callable[[Inputs], Work]:
+    """The same of an operator whose inputs are the gradient of its result, queries, keys, values and the result."""
+
+    def work(inputs: Inputs) -> Work:
+        given, queries, keys, values = (inputs.tensor(place) for place in range(4))
+        of_keys, of_values, square = _scores(queries, keys, values, heads_first, packed=_is_packed(inputs, packed_by))
+        # Read: what the forward pass had, its result and the gradient; written: three gradients.
+        moved = (given, given, queries, keys, values, queries, keys, values)
+        return _masked(inputs, causal, _BACKWARD[0] * of_keys + _BACKWARD[1] * of_values, square, moved)
+
+    return work
+
+
+def unmasked(inputs: Inputs) -> Work:
+    """Autograd functions (``FlashAttnFunc``, ``FusedAttnFunc``): only tensors are recorded, so the mask is not."""
+    heads = [each for each in inputs.tensors if len(each.sizes) >= 3]
+    if len(heads) < 3:
+        raise UnknownWorkError(_PACKED if heads else "the sizes of its inputs are not recorded")
+    queries, keys, values = heads[:3]
+    result = queries.shaped(*queries.sizes[:-1], values.sizes[-1])
+    known = counted(0, (queries, keys, values, result), queries)
+    return Work(None, known.bytes, known.number_format, f"not recorded: {_CAUSAL}")
+
+
+def _is_packed(inputs: Inputs, place: int | None) -> bool:
+    return place is not None and inputs.optional(place) is not None
+
+
+def _scores(queries: Tensor, keys: Tensor, values: Tensor, heads_first: bool, *, packed: bool) -> tuple[int, int, bool]:
+    """(elements of the scores × channels of keys, × channels of values, whether queries and keys are equally many)."""
+    if packed:
+        raise UnknownWorkError(_PACKED)
+    if not len(queries.sizes) == len(keys.sizes) == len(values.sizes) == 4:
+        raise UnknownWorkError("the sizes of its inputs do not go together")
+    length, head = (2, 1) if heads_first else (1, 2)
+    scores = queries.sizes[0] * queries.sizes[head] * queries.sizes[length] * keys.sizes[length]
+    return scores * keys.sizes[3], scores * values.sizes[3], queries.sizes[length] == keys.sizes[length]
+
+
+def _masked(inputs: Inputs, causal: int, flops: int, square: bool, moved: Sequence[Tensor]) -> Work:
+    """The work with or without a causal mask; without FLOPs where that is not recorded, or not how the mask lies."""
+    known = counted(0, moved, inputs.tensor(0))
+    refusal = None
+    try:
+        if inputs.flag(causal, _CAUSAL):
+            refusal = None if square else "queries and keys under a causal mask are of different lengths"
+            flops //= 2
+    except UnknownWorkError as error:
+        refusal = str(error)
+    if refusal is not None:
+        return Work(None, known.bytes, known.number_format, refusal)
+    return Work(flops, known.bytes, known.number_format, known.reason)

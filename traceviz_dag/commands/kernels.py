@@ -1,0 +1,171 @@
+"""``traceviz kernels``: what each operation computes and moves, against what the GPU could do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from traceviz_dag.analyze import wording
+from traceviz_dag.commands.common.across import (
+    IterationOption,
+    PathArgument,
+    RulesOption,
+    RunOption,
+    chosen_iterations,
+    heading,
+    place,
+)
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import (
+    ABSENT,
+    milliseconds,
+    percent,
+    print_json,
+    print_table,
+    print_wrapped,
+    shortened,
+)
+from traceviz_dag.errors import NoEvidenceError, UsageError
+
+if TYPE_CHECKING:
+    from traceviz_dag.pipeline.across_ranks import StoredIteration
+
+_HEADINGS = (
+    *("operation", "shapes", "phase", "format", "calls", "ms", "share", "TFLOP/s", "TB/s", "efficiency"),
+    *("headroom ms", "bound"),
+)
+_LONGEST_SHAPES = 48
+
+
+def kernels(
+    path: PathArgument = None,
+    run: RunOption = None,
+    iteration: IterationOption = None,
+    rank: Annotated[int | None, typer.Option(help="Take only this rank.")] = None,
+    rules: RulesOption = None,
+    home: HomeOption = DEFAULT_HOME,
+    json: JsonOption = False,
+) -> None:
+    """Compare each operation with the roofline of its GPU: FLOPs, bytes, efficiency, and what perfect kernels save.
+
+    An operation is an operator with its input sizes; its time is that of all kernels that it launches. The roofline is
+    the longer of FLOPs / peak and bytes / memory bandwidth. Headroom is kernel time above it. Where input sizes are not
+    recorded (record_shapes), nothing is known, and the reason is printed. Add peaks of other GPUs to the settings of
+    the home. The exit code is 2 if a rank was not read completely, or there is no kernel.
+    """
+    with chosen_iterations(path, home, run, iteration, rules, by_rank=True) as iterations:
+        asked = [each for each in iterations if rank is None or rank in _ranks(each)]
+        if not asked:
+            raise UsageError(f"no kernels of rank {rank} there; see traceviz topology")
+        rows = [row for each in asked for row in _rows(each, rank)]
+        if json:
+            print_json(rows)
+        else:
+            for each in asked:
+                _print(each, rank)
+        if not rows:
+            raise NoEvidenceError("these traces hold no kernels")
+
+
+def _ranks(iteration: StoredIteration) -> set[int | None]:
+    return {part.rank for part in iteration.lake.partitions("operations", iteration.run, iteration.iteration)}
+
+
+def _rows(iteration: StoredIteration, rank: int | None) -> list[dict[str, Any]]:
+    where = place(iteration)
+    table = iteration.lake.table("operations", iteration.run, iteration.iteration, rank).arrow()
+    stored = sorted(table.to_pylist(), key=lambda row: (row["rank"], row["operation_id"]))
+    return [{**where, **{name: value for name, value in row.items() if name not in where}} for row in stored]
+
+
+def _print(iteration: StoredIteration, rank: int | None) -> None:
+    from traceviz_dag.lake.operation_summaries import operation_groups, operations, unknown_operations, used_peaks
+
+    where = (iteration.lake, iteration.run, iteration.iteration)
+    classes = operation_groups(*where, "operation_class", rank).to_pylist()
+    own = [row for row in classes if row["name"] != "communication"]
+    total = sum(row["kernel_ns"] for row in own)
+    unknown = sum(row["unknown_ns"] or 0 for row in own)
+    headroom = sum(row["headroom_ns"] or 0 for row in own)
+    what = f"kernel time {milliseconds(total)} ms without communication"
+    known = f", {wording.percent((total - unknown) / total)} of it with a roofline" if unknown < total else ""
+    typer.echo()
+    print_wrapped(heading(iteration, f"{what}{known}"), 2)
+    if unknown < total:
+        print_wrapped(f"Perfect kernels would save {milliseconds(headroom)} ms at most, all ranks together", 4, "  ")
+        print_wrapped(f"Peaks used: {_peaks(used_peaks(*where, rank).to_pylist())}", 4, "  ")
+    rows = operations(*where, rank).to_pylist()
+    _print_operations("Operations, the longest first", rows, total)
+    known_rows = [row for row in rows if row["headroom_ns"]]
+    if known_rows:
+        _print_operations("Operations, the most headroom first", sorted(known_rows, key=_headroom), total)
+    _print_groups("Modules", "module", operation_groups(*where, "module", rank).to_pylist())
+    _print_groups("Classes", "class", classes)
+    reasons = [row for row in unknown_operations(*where, rank).to_pylist() if row["kernel_ns"]]
+    if reasons:
+        print_table(
+            "Kernel time without a roofline",
+            ["reason", "ms"],
+            [[row["reason"], milliseconds(row["kernel_ns"])] for row in reasons],
+        )
+
+
+def _headroom(row: dict[str, Any]) -> tuple[int, str]:
+    return -row["headroom_ns"], row["name"]
+
+
+def _peaks(rows: Sequence[dict[str, Any]]) -> str:
+    """The peaks of each GPU, as people read them."""
+    of_gpu: dict[str, list[str]] = {}
+    for row in rows:
+        named = of_gpu.setdefault(f"{row['gpu']} {row['memory_bytes_per_s'] / 1e12:,.2f} TB/s", [])
+        if row["peak_flops_per_s"] is not None:
+            named.append(f"{row['number_format']} {row['peak_flops_per_s'] / 1e12:,.1f} TFLOP/s")
+    return "; ".join(", ".join([gpu, *formats]) for gpu, formats in of_gpu.items())
+
+
+def _print_operations(title: str, rows: Sequence[dict[str, Any]], total: int) -> None:
+    print_table(
+        f"{title}, all ranks together",
+        _HEADINGS,
+        [
+            [
+                shortened(row["name"]),
+                None if row["shapes"] is None else shortened(row["shapes"], _LONGEST_SHAPES),
+                row["phase"],
+                row["number_format"],
+                row["calls"],
+                milliseconds(row["kernel_ns"]),
+                percent(row["kernel_ns"] / total if total else None),
+                _tera(row["tera_flops_per_s"]),
+                _tera(row["tera_bytes_per_s"]),
+                percent(row["efficiency"]),
+                milliseconds(row["headroom_ns"]),
+                row["bound"],
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _tera(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:,.2f}"
+
+
+def _print_groups(title: str, column: str, rows: Sequence[dict[str, Any]]) -> None:
+    print_table(
+        f"{title}, the longest first, all ranks together",
+        [column, "ms", "without roofline ms", "efficiency", "headroom ms"],
+        [
+            [
+                row["name"],
+                milliseconds(row["kernel_ns"]),
+                milliseconds(row["unknown_ns"] or 0),
+                percent(row["efficiency"]),
+                milliseconds(row["headroom_ns"]),
+            ]
+            for row in rows
+        ],
+    )

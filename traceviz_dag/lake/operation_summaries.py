@@ -1,0 +1,89 @@
+"""Named queries behind ``traceviz kernels``: the operations of an iteration, summed over its ranks."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from traceviz_dag.lake.lake import Lake
+
+_HERE = "FROM operations WHERE run = $run AND iteration = $iteration AND {rank}"
+_MEASURES = """
+    CAST(sum(kernel_ns) AS BIGINT) AS kernel_ns,
+    -- Of what is not known of all, no sum is made.
+    CASE WHEN bool_and(roofline_ns IS NOT NULL) THEN CAST(sum(roofline_ns) AS BIGINT) END AS roofline_ns,
+    CASE WHEN bool_and(roofline_ns IS NOT NULL) THEN sum(roofline_ns) / nullif(sum(kernel_ns), 0) END AS efficiency,
+    CAST(sum(headroom_ns) AS BIGINT) AS headroom_ns"""
+
+OPERATIONS_SQL = f"""
+SELECT
+    coalesce(operation, kernel) AS name, CAST(phase AS VARCHAR) AS phase, CAST(shapes AS VARCHAR) AS shapes,
+    CAST(number_format AS VARCHAR) AS number_format,
+    CAST(sum(count) AS BIGINT) AS calls,
+    {_MEASURES},
+    CASE WHEN bool_and(flops IS NOT NULL) THEN sum(flops * count::HUGEINT) / nullif(sum(kernel_ns), 0) / 1e3
+        END AS tera_flops_per_s,
+    CASE WHEN bool_and(bytes IS NOT NULL) THEN sum(bytes * count::HUGEINT) / nullif(sum(kernel_ns), 0) / 1e3
+        END AS tera_bytes_per_s,
+    CASE WHEN count(DISTINCT bound) = 1 THEN CAST(any_value(bound) AS VARCHAR) END AS bound
+{_HERE} AND operation_class <> 'communication'
+GROUP BY ALL
+ORDER BY kernel_ns DESC, name, phase, shapes, number_format
+"""
+
+GROUPS_SQL = f"""
+SELECT CAST({{column}} AS VARCHAR) AS name, {_MEASURES},
+    CAST(sum(kernel_ns) FILTER (roofline_ns IS NULL) AS BIGINT) AS unknown_ns
+{_HERE} AND {{condition}}
+GROUP BY ALL
+ORDER BY kernel_ns DESC, name
+"""
+
+REASONS_SQL = f"""
+SELECT reason, CAST(sum(kernel_ns) AS BIGINT) AS kernel_ns
+{_HERE} AND roofline_ns IS NULL AND operation_class <> 'communication'
+GROUP BY reason
+ORDER BY kernel_ns DESC, reason
+"""
+
+PEAKS_SQL = f"""
+SELECT DISTINCT CAST(gpu AS VARCHAR) AS gpu, CAST(number_format AS VARCHAR) AS number_format, peak_flops_per_s,
+    memory_bytes_per_s
+{_HERE} AND roofline_ns IS NOT NULL
+ORDER BY gpu, peak_flops_per_s NULLS LAST, number_format
+"""
+
+
+def operations(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
+    """Operations other than communications by name, phase, sizes of inputs and number format; the longest first.
+
+    An operation without a name has that of its kernel. Columns: name, phase, shapes, number_format, calls, kernel_ns,
+    roofline_ns and efficiency (NULL where not known of all), headroom_ns, tera_flops_per_s, tera_bytes_per_s, bound.
+    """
+    return _asked(lake, OPERATIONS_SQL, run, iteration, rank)
+
+
+def operation_groups(lake: Lake, run: str, iteration: int, column: str, rank: int | None = None) -> pa.Table:
+    """Operations by a column, ``operation_class`` or ``module`` (of which communications are left out).
+
+    Columns: name, kernel_ns, roofline_ns and efficiency (NULL where not known of all), headroom_ns, and unknown_ns,
+    which has no roofline.
+    """
+    condition = "true" if column == "operation_class" else "operation_class <> 'communication'"
+    sql = GROUPS_SQL.replace("{column}", column).replace("{condition}", condition)
+    return _asked(lake, sql, run, iteration, rank)
+
+
+def unknown_operations(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
+    """The kernel time without a roofline, communications left out, by the reason."""
+    return _asked(lake, REASONS_SQL, run, iteration, rank)
+
+
+def used_peaks(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
+    """The peaks that were used: gpu, number_format, peak_flops_per_s (NULL where only memory counts) and
+    memory_bytes_per_s."""
+    return _asked(lake, PEAKS_SQL, run, iteration, rank)
+
+
+def _asked(lake: Lake, sql: str, run: str, iteration: int, rank: int | None) -> pa.Table:
+    condition = "true" if rank is None else f"rank = {int(rank)}"
+    return lake.query_iteration(sql.replace("{rank}", condition), run=run, iteration=iteration)

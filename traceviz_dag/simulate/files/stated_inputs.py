@@ -1,0 +1,152 @@
+"""What simulated operators state of their inputs, as Kineto writes it: of products and attention.
+
+Of other operators only sizes are stated: what their kernels read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+
+from traceviz_dag.simulate.templates import Template
+from traceviz_dag.simulate.tree import Bound, Kernel
+
+_BF16 = "c10::BFloat16"
+_HEAD = 128
+"""Channels of a simulated attention head."""
+
+_Sizes = list[list[int]]
+
+
+def stated_inputs(template: Template) -> dict[int, str]:
+    """Row of an operator → the part of its arguments that is about its inputs."""
+    kernels: dict[int, list[Kernel]] = {}
+    called: dict[int, list[Kernel]] = {}
+    for row in template.rows:
+        if row.kernel >= 0 and row.owner >= 0:
+            kernel = template.kernels[row.kernel]
+            kernels.setdefault(row.owner, []).append(kernel)
+            around = template.rows[row.owner].owner
+            while around >= 0:
+                if template.rows[around].name in _CALLING:
+                    called.setdefault(around, []).append(kernel)
+                around = template.rows[around].owner
+    found = {}
+    for index, row in enumerate(template.rows):
+        mine = kernels.get(index, [])
+        formed = _FORMS.get(row.name)
+        # The forward pass of a Megatron linear layer calls its product, all others launch theirs themselves.
+        source = called.get(index, []) if row.name in _CALLING else mine
+        work = [kernel for kernel in source if kernel.bound in (Bound.PRODUCT, Bound.ATTENTION)]
+        sizes = formed(work) if formed is not None and work else None
+        if sizes is None:
+            read = [list(size) for kernel in mine for size in kernel.sizes]
+            found[index] = f'"Input Dims": {json.dumps(read)}'
+        else:
+            found[index] = _text(sizes, _CAUSAL if row.name in _CAUSAL_NAMES else ())
+    return found
+
+
+_CALLING = frozenset({"LinearWithGradAccumulationAndAsyncCommunication"})
+_CAUSAL_NAMES = frozenset({"FlashAttnFunc"})
+_CAUSAL = ("0.", "0.088388347648318447", "True")
+"""Dropout, scale, and whether the mask is causal."""
+
+
+def _text(sizes: _Sizes, values: Sequence[str]) -> str:
+    count = len(sizes)
+    dims: list[list[int]] = [*sizes, *([] for _ in values)]
+    stated = {
+        "Input type": [_BF16] * count + ["Scalar"] * len(values),
+        "Input Dims": dims,
+        "Concrete Inputs": [""] * count + list(values),
+    }
+    return ", ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in stated.items())
+
+
+def _matrices(work: Sequence[Kernel]) -> _Sizes | None:
+    return [list(size) for size in work[0].sizes] if len(work) == 1 else None
+
+
+def _linear(work: Sequence[Kernel]) -> _Sizes | None:
+    """Transformer Engine: weight, activation."""
+    if len(work) != 1:
+        return None
+    (rows, inner), (_, columns) = work[0].sizes
+    return [[columns, inner], [rows, 1, inner]]
+
+
+def _norm_and_linear(work: Sequence[Kernel]) -> _Sizes | None:
+    """Transformer Engine: activation, weight of the norm, weight."""
+    if len(work) != 1:
+        return None
+    (rows, inner), (_, columns) = work[0].sizes
+    return [[rows, 1, inner], [inner], [columns, inner]]
+
+
+def _megatron_linear(work: Sequence[Kernel]) -> _Sizes | None:
+    """Megatron: activation, weight."""
+    if len(work) != 1:
+        return None
+    (rows, inner), (_, columns) = work[0].sizes
+    return [[rows, 1, inner], [columns, inner]]
+
+
+def _grouped_linear(work: Sequence[Kernel]) -> _Sizes | None:
+    """Transformer Engine: the activation of all experts, and a weight of each."""
+    shapes = {(kernel.sizes[0][1], kernel.sizes[1][1]) for kernel in work}
+    if len(shapes) != 1:
+        return None
+    ((inner, columns),) = shapes
+    return [[sum(kernel.sizes[0][0] for kernel in work), inner], *([columns, inner] for _ in work)]
+
+
+def _gradient(work: Sequence[Kernel]) -> _Sizes | None:
+    """Of a linear layer: the gradient of its result, which its first product reads."""
+    rows, columns = work[0].sizes[0]
+    return [[rows, 1, columns]]
+
+
+def _gradient_of_group(work: Sequence[Kernel]) -> _Sizes | None:
+    """The same of all experts, whose products come in pairs: for the gradients of the activation and of the weight."""
+    first = [kernel.sizes[0] for kernel in work[::2]]
+    return [[sum(rows for rows, _ in first), first[0][1]]]
+
+
+def _gradient_of_weight(work: Sequence[Kernel]) -> _Sizes | None:
+    """The same where the first product is that for the gradient of the weight, which reads it transposed."""
+    columns, rows = work[0].sizes[0]
+    return [[rows, 1, columns]]
+
+
+def _attention(work: Sequence[Kernel]) -> _Sizes | None:
+    """Queries, keys and values: batch, length, heads, channels."""
+    if len(work) != 1:
+        return None
+    (tokens, width), (context, _) = work[0].sizes
+    channels = _HEAD if width % _HEAD == 0 else width
+    batch = tokens // context if context and tokens % context == 0 else 1
+    queries = [batch, tokens // batch, width // channels, channels]
+    keys = [batch, context, width // channels, channels]
+    return [queries, keys, keys]
+
+
+def _gradient_of_attention(work: Sequence[Kernel]) -> _Sizes | None:
+    return (_attention(work) or [])[:1] or None
+
+
+_FORMS: Mapping[str, Callable[[Sequence[Kernel]], _Sizes | None]] = {
+    "aten::mm": _matrices,
+    "aten::bmm": _matrices,
+    "_Linear": _linear,
+    "_LayerNormLinear": _norm_and_linear,
+    "_GroupedLinear": _grouped_linear,
+    "LinearWithGradAccumulationAndAsyncCommunication": _megatron_linear,
+    "_LinearBackward": _gradient,
+    "_LayerNormLinearBackward": _gradient,
+    "_GroupedLinearBackward": _gradient_of_group,
+    "LinearWithGradAccumulationAndAsyncCommunicationBackward": _gradient_of_weight,
+    "FlashAttnFunc": _attention,
+    "FlashAttnFuncBackward": _gradient_of_attention,
+}
+"""Operator → the sizes of its inputs, by the products or the attention that it launches."""
