@@ -135,7 +135,7 @@ def _transfers(rows: pa.Table) -> Int64:
 
 
 def _was_there_before(rows: pa.Table) -> Bool:
-    """Mark communications that were all there when the last member came, as it was sent ahead: what is left is a copy."""
+    """Mark what was all there when its receiver came, as it was sent ahead: its transfer is a copy alone."""
     if "ahead" not in rows.column_names or not rows.num_rows:
         return np.zeros(rows.num_rows, dtype=bool)
     ahead = np.asarray(pc.fill_null(rows["ahead"], False).to_numpy(zero_copy_only=False), dtype=bool)
