@@ -86,7 +86,7 @@ def analyze(
     Measures across ranks leave out ranks read in part, unless --allow-partial counts them. Missing ranks make the
     result partial as well, unless you chose the ranks by naming files, by --pattern, or accept them by --allow-partial.
     The exit code is also 2 where it is not known who waited for whom among ranks that were read, as where traces lost
-    kernels of communication, or where they contradict each other in what they communicate.
+    1 % or more of their kernels of communication, or where they contradict each other in what they communicate.
     """
     from traceviz_dag.pipeline.analysis import BUILT_IN_RULES, AnalysisSettings, analyse
     from traceviz_dag.pipeline.completeness import ranks_chosen_by_name, stored_completeness
