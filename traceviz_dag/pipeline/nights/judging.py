@@ -82,7 +82,6 @@ class JudgedNight:
     Attributes:
         rank: whose step is taken apart. before: of the reference, where tonight is compared.
         baseline: the night with which the history begins; None for the first of a series.
-        by_hand: whether somebody accepted it although it is worse, or cannot be compared.
         figures_digest: of all that the verdict rests on.
     """
 
@@ -96,7 +95,6 @@ class JudgedNight:
     baseline: NightIterations | None = None
     limit: Limit | None = None
     changes: Sequence[Change] = ()
-    by_hand: bool = False
     figures_digest: str = ""
 
     @property
@@ -306,7 +304,7 @@ def _judge(
     if decisions.is_accepted(place) and not verdict.accepted:
         worse = verdict.worse or (NOT_COMPARED,)
         verdict = NightVerdict(True, worse, verdict.deltas, verdict.told, "accepted by hand")
-        found = replace(found, changes=(), by_hand=True)
+        found = replace(found, changes=())
     if series.kind not in (STEPS, WARM_UP):
         alone = f"{verdict.ending}; nothing numbers its steps, so it is compared with its like alone: {series.kind}"
         verdict = replace(verdict, ending=alone)
