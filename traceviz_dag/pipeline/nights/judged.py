@@ -12,7 +12,7 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.pipeline.home_settings import load_settings
 from traceviz_dag.pipeline.nights.decisions import Decisions, decisions_of
-from traceviz_dag.pipeline.nights.series import Series, series_of
+from traceviz_dag.pipeline.nights.series import NightIterations, Series, series_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +77,9 @@ def is_judged(lake: Lake, series: Series, place: int, known: Mapping[Partition, 
     return all(one in known and known[one].figures_digest == digest for one in series.nights[place])
 
 
-def needs_verdict(
-    lake: Lake, series: Series, place: int, known: Mapping[Partition, Judged], decisions: Decisions
-) -> bool:
-    """Whether a night has none; a stale one gets none before it is computed again."""
-    is_stale = any(lake.has_stale_measures(one.run, one.iteration) for one in series.nights[place])
-    return not is_stale and not is_judged(lake, series, place, known, decisions)
+def is_stale(lake: Lake, night: NightIterations) -> bool:
+    """Whether a night has stale measures: it gets no verdict before it is computed again."""
+    return any(lake.has_stale_measures(one.run, one.iteration) for one in night)
 
 
 def unjudged(lake: Lake) -> list[Partition]:
@@ -91,6 +88,6 @@ def unjudged(lake: Lake) -> list[Partition]:
     for series in series_of(lake, load_settings(lake.home).nightly):
         decisions = decisions_of(lake, series)
         for place, night in enumerate(series.nights):
-            if needs_verdict(lake, series, place, known, decisions):
+            if not is_stale(lake, night) and not is_judged(lake, series, place, known, decisions):
                 found += night
     return found

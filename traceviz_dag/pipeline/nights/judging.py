@@ -39,7 +39,7 @@ from traceviz_dag.pipeline.baselines import Baseline, SetBy, all_baselines
 from traceviz_dag.pipeline.completeness import ranks_in_words
 from traceviz_dag.pipeline.home_settings import NightlySettings
 from traceviz_dag.pipeline.nights.decisions import Decisions, decisions_of
-from traceviz_dag.pipeline.nights.judged import Judged, is_judged, judged, needs_verdict, night_digest, raised_by
+from traceviz_dag.pipeline.nights.judged import Judged, is_judged, is_stale, judged, night_digest, raised_by
 from traceviz_dag.pipeline.nights.samples import Night, measures_of, named_night, read_night, steps_table
 from traceviz_dag.pipeline.nights.series import STEPS, WARM_UP, NightIterations, Series, series_of
 from traceviz_dag.tables import NIGHT_CHANGES, NIGHT_DELTAS, NIGHT_STEPS, NIGHTS, TRACES
@@ -175,14 +175,15 @@ def judge_series(
     Args:
         wanted: keys of iterations; only their nights are judged. None has all.
     """
-    known, decisions = judged(lake), decisions_of(lake, series)
+    decisions = decisions_of(lake, series)
+    stored = _stored(lake, series, judged(lake), decisions)
     open_nights = {
         place
         for place, night in enumerate(series.nights)
         if (wanted is None or any(iteration_key(one.run, one.iteration) in wanted for one in night))
-        and needs_verdict(lake, series, place, known, decisions)
+        and not (place in stored or is_stale(lake, night))
     }
-    return list(_judged_in_order(lake, series, settings, open_nights, known, decisions)) if open_nights else []
+    return list(_judged_in_order(lake, series, settings, open_nights, stored, decisions)) if open_nights else []
 
 
 def _judged_in_order(
@@ -190,10 +191,10 @@ def _judged_in_order(
     series: Series,
     settings: NightlySettings,
     open_nights: Collection[int],
-    known: Mapping[Partition, Judged],
+    stored: Mapping[int, _Past],
     decisions: Decisions,
 ) -> Iterator[JudgedNight]:
-    stretch, stored = _Stretch(), _stored(lake, series, known, decisions)
+    stretch = _Stretch()
     for place, partitions in enumerate(series.nights[: max(open_nights) + 1]):
         one = stored.get(place, _Past(lake, place, partitions))
         if place in open_nights and one.night is not None:
@@ -276,7 +277,7 @@ def _judge(
     settings: NightlySettings,
     decisions: Decisions,
 ) -> JudgedNight:
-    accepted, holds = stretch.measures(place), decisions.hold(place)
+    accepted, is_held = stretch.measures(place), decisions.hold(place)
     last = next((one for one in reversed(accepted) if not one.is_better), accepted[-1] if accepted else None)
     lost = _lost(lake, last) if last else ""
     reference = last.night if last and not lost else None
@@ -292,13 +293,13 @@ def _judge(
     found = JudgedNight(series, night, verdict, measures, rank, baseline=begin, figures_digest=digest)
     if last is not None and lost:
         verdict = inconclusive(measures, named_night(last.partitions), lost)
-    elif reference is not None and common.outgrown and not holds:
+    elif reference is not None and common.outgrown and not is_held:
         verdict = begins_anew(measures, len(ranks), reference.name, len(reference.ranks))
     elif reference is not None and common.refusal:
         verdict = inconclusive(measures, reference.name, common.refusal)
     else:
         found = _compared(
-            lake, found, place, reference, ranks, stretch, accepted, levels, settings, may_rebase=not holds
+            lake, found, place, reference, ranks, stretch, accepted, levels, settings, may_rebase=not is_held
         )
         verdict = found.verdict
     if decisions.is_accepted(place) and not verdict.accepted:
