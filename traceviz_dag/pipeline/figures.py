@@ -19,13 +19,13 @@ from traceviz_dag.pipeline.lake_source import LakeSource
 from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.page.facts import lead_in, rank_measures
 from traceviz_dag.show.page.members import Group, Member, pipelines, read_members, replicas
-from traceviz_dag.show.page.rendering import FORMATS, preview, write_figure
+from traceviz_dag.show.page.rendering import FORMATS, write_figure, write_preview
 from traceviz_dag.show.registry import FigureKind, Scope, figure_kinds
 from traceviz_dag.show.source import TableSource, rows
 from traceviz_dag.system.processes import spread_in_order
-from traceviz_dag.system.whole_files import remove_all_stale_temporaries, write_atomically
+from traceviz_dag.system.whole_files import remove_all_stale_temporaries
 from traceviz_dag.tables.rows import TraceStatusRow
-from traceviz_dag.vocabulary import FIGURES_FOLDER, PREVIEWS_FOLDER, TraceStatus
+from traceviz_dag.vocabulary import FIGURES_FOLDER, TraceStatus
 
 MOST_DRAWN = 16
 """So many ranks, pipelines or replicas are all drawn unless some are asked for; of more, those that are outliers."""
@@ -284,9 +284,7 @@ def draw_figure(task: FigureTask) -> DrawnFigure | None:
     if figure is None:
         return None
     paths = write_figure(figure, task.folder, task.name, task.formats)
-    small = task.folder / PREVIEWS_FOLDER / f"{task.name}.png" if task.previewed else None
-    if small is not None:
-        write_atomically(small, preview(figure))
+    small = write_preview(figure, task.folder, task.name) if task.previewed else None
     return DrawnFigure(task, str(figure.get_label()), paths, small)
 
 

@@ -15,8 +15,6 @@ from traceviz_dag.pipeline.home_settings import NightlySettings
 from traceviz_dag.pipeline.nights.judging import JudgedNight, change_rows, judge_series
 from traceviz_dag.pipeline.nights.samples import named_night
 from traceviz_dag.pipeline.nights.series import NightIterations, Series, series_of
-from traceviz_dag.system.whole_files import write_atomically
-from traceviz_dag.vocabulary import PREVIEWS_FOLDER
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -150,12 +148,12 @@ def write_trend(home: Path, trend: Trend) -> Partition:
     """Draw the series into the figures of its last night, with a preview, and return its last iteration."""
     # Imported here because matplotlib takes a second to load.
     from traceviz_dag.pipeline.figures import figures_folder
-    from traceviz_dag.show.page.rendering import preview, write_figure
+    from traceviz_dag.show.page.rendering import write_figure, write_preview
 
     last = trend.nights[-1].partitions[-1]
     folder, figure = figures_folder(home, last.run, last.iteration), draw_trend(trend)
     write_figure(figure, folder, SERIES_FIGURE, ("png",))
-    write_atomically(folder / PREVIEWS_FOLDER / f"{SERIES_FIGURE}.png", preview(figure))
+    write_preview(figure, folder, SERIES_FIGURE)
     return last
 
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from traceviz_dag.errors import UsageError
 from traceviz_dag.show.page.typography import typography
 from traceviz_dag.system.whole_files import write_atomically
-from traceviz_dag.vocabulary import FIGURE_FORMATS
+from traceviz_dag.vocabulary import FIGURE_FORMATS, PREVIEWS_FOLDER
 
 FORMATS = FIGURE_FORMATS
 
@@ -46,6 +46,13 @@ def encode(figure: Figure, file_format: str = "png", dots_per_inch: int = DOTS_P
             FigureCanvasAgg(figure)
         figure.savefig(buffer, format=file_format, dpi=dots_per_inch, metadata=_METADATA[file_format])
     return buffer.getvalue()
+
+
+def write_preview(figure: Figure, folder: Path, name: str) -> Path:
+    """Write the preview of a figure of a folder, and return its path."""
+    path = folder / PREVIEWS_FOLDER / f"{name}.png"
+    write_atomically(path, preview(figure))
+    return path
 
 
 def preview(figure: Figure, most_bytes: int = MOST_PREVIEW_BYTES) -> bytes:
