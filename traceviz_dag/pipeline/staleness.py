@@ -30,14 +30,7 @@ from traceviz_dag.pipeline.made import CODE_VERSION, made_word, rank_word
 from traceviz_dag.pipeline.memory import MemorySource, memory_word
 from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.pipeline.steps import READS, is_by_rank, lead_of
-from traceviz_dag.tables import (
-    BY_ITERATION,
-    FINDINGS,
-    MEMORY_TABLES,
-    TOPOLOGY_TABLES,
-    all_tables,
-    derived_tables,
-)
+from traceviz_dag.tables import BY_ITERATION, FINDINGS, MEMORY_TABLES, TOPOLOGY_TABLES, all_tables, derived_tables
 from traceviz_dag.vocabulary import StaleCause, StaleStage
 
 PAIRS_VARIABLE = "TRACEVIZ_PAIRS"

@@ -7,6 +7,7 @@ nanoseconds on the rank's clock. An integer that an event does not carry is ``MI
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, is_dataclass
+from hashlib import blake2b
 from typing import NamedTuple
 
 import numpy as np
@@ -98,6 +99,11 @@ class TracePeek:
     has_shapes: bool = False
     first_ns: int | None = None
     fault: str | None = None
+
+
+def bounded(text: str, longest: int) -> str:
+    """A text, or in the place of a longer one its digest: texts are compared, and never computed with."""
+    return text if len(text) <= longest else f"#{blake2b(text.encode(), digest_size=8).hexdigest()}"
 
 
 class OperatorInputs(NamedTuple):

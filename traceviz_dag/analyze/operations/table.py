@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import fields
-from hashlib import blake2b
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +17,7 @@ from traceviz_dag.analyze.operations.work import MATRIX, Work
 from traceviz_dag.analyze.peaks import BUILT_IN, GpuPeaks, Peaks
 from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.operators import LaunchingOperators
-from traceviz_dag.read.events import OperatorInputs, TraceEvents
+from traceviz_dag.read.events import OperatorInputs, TraceEvents, bounded
 from traceviz_dag.tables import OPERATIONS
 from traceviz_dag.vocabulary import CPU_DEVICE, Kind, OperationClass
 
@@ -34,20 +33,10 @@ _TF32_KERNEL = re.compile(r"tf32|s1688", re.IGNORECASE)
 """Inputs do not show that matrix units round fp32 to TF32, or that Transformer Engine casts to FP8; kernel names do."""
 
 _LONGEST_TEXT = 2_000
-_READ = (*("kernel_id", "name", "kind", "phase", "module", "duration_ns", "device", "stage", "graph_node_id"),)
+_READ = ("kernel_id", "name", "kind", "phase", "module", "duration_ns", "device", "stage", "graph_node_id")
 _PER_ROW = (
-    *(
-        "operation",
-        "operation_class",
-        "shapes",
-        "types",
-        "strides",
-        "input_values",
-        "forward_shapes",
-        "kernel",
-        "flops",
-    ),
-    *("bytes", "number_format", "intensity", "gpu", "peak_flops_per_s", "memory_bytes_per_s", "roofline_ns"),
+    *("operation", "operation_class", "shapes", "types", "strides", "input_values", "forward_shapes", "kernel"),
+    *("flops", "bytes", "number_format", "intensity", "gpu", "peak_flops_per_s", "memory_bytes_per_s", "roofline_ns"),
     *("efficiency", "headroom_ns", "bound", "reason"),
 )
 
@@ -98,11 +87,11 @@ def operations_table(
             {
                 "operation": operation,
                 "operation_class": operation_class.value,
-                "shapes": _shortened(given.sizes),
-                "types": _shortened(given.types),
-                "strides": _shortened(given.strides),
-                "input_values": _shortened(given.values),
-                "forward_shapes": _shortened(forward.sizes),
+                "shapes": _bounded(given.sizes),
+                "types": _bounded(given.types),
+                "strides": _bounded(given.strides),
+                "input_values": _bounded(given.values),
+                "forward_shapes": _bounded(forward.sizes),
                 "kernel": kernel,
                 **_measures(work, limit, int(groups.kernel_ns[number]), None if on_cpu[number] else gpu),
             }
@@ -197,8 +186,5 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return pa.string() if pa.types.is_dictionary(kind) else kind
 
 
-def _shortened(text: str) -> str | None:
-    """Text of a bounded length; None for none."""
-    if len(text) > _LONGEST_TEXT:
-        return f"#{blake2b(text.encode(), digest_size=8).hexdigest()}"
-    return text or None
+def _bounded(text: str) -> str | None:
+    return bounded(text, _LONGEST_TEXT) or None

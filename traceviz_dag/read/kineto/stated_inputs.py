@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import blake2b
 from math import prod
 from typing import Any
 
@@ -20,7 +19,7 @@ import msgspec
 import numpy as np
 
 from traceviz_dag.arrays import Int32
-from traceviz_dag.read.events import MISSING, OperatorInputs
+from traceviz_dag.read.events import MISSING, OperatorInputs, bounded
 from traceviz_dag.read.kineto.schema import as_integer, as_text
 
 _INPUTS = 7
@@ -194,7 +193,7 @@ def _shortened(sizes: str) -> str:
     """Sizes of a bounded length; empty where no tensor has any."""
     if not any(letter.isdigit() for letter in sizes):
         return ""
-    return sizes if len(sizes) <= _LONGEST_SIZES else f"#{blake2b(sizes.encode(), digest_size=8).hexdigest()}"
+    return bounded(sizes, _LONGEST_SIZES)
 
 
 def _texts(given: Any, pattern: re.Pattern[str]) -> str:
