@@ -79,6 +79,16 @@ def activity(name: str) -> str:
     return _ACTIVITIES.get(name, name.replace("_", " "))
 
 
+def own_delay(time: str, category: str | None) -> str:
+    """How long a rank delayed its peers by itself, and by what (``late_category``).
+
+    Communication is what it did longest meanwhile, not what its own delay is.
+    """
+    name = category or Category.UNCLASSIFIED
+    meanwhile = "meanwhile mostly " if "communication" in name else ""
+    return f"{time} of its own ({meanwhile}{activity(name)})"
+
+
 def capitalised(text: str) -> str:
     """A text with a capital letter, the rest as it is."""
     return text[:1].upper() + text[1:]

@@ -308,9 +308,16 @@ def _faults(lake: Lake, run: str, iteration: int, traces: Iterable[FileRow]) -> 
 def read_completeness(inputs: IterationInputs, expected: int | None, faults: Iterable[RankFault]) -> Completeness:
     """What of an iteration was not read, for what reads traces without a lake."""
     found = {entry.rank for entry in inputs.ranks}
-    missing = tuple(sorted(set(stated_ranks(inputs) or range(expected)) - found)) if expected else ()
-    ordered = tuple(sorted(faults, key=lambda each: each.rank))
-    return Completeness(inputs.run, inputs.iteration, expected, "", ordered, missing, inputs.problems)
+    wanted = set(stated_ranks(inputs) or range(expected)) if expected else set()
+    return Completeness(
+        inputs.run,
+        inputs.iteration,
+        expected,
+        chosen_in_words(wanted, expected),
+        tuple(sorted(faults, key=lambda each: each.rank)),
+        tuple(sorted(wanted - found)),
+        inputs.problems,
+    )
 
 
 def ranks_chosen_by_name(inputs: IterationInputs, paths: Sequence[Path]) -> bool:

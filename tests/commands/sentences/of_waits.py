@@ -183,9 +183,9 @@ _LOADS = """
 _NOBODY = r"[nN]o rank is to blame for the waiting of its stage's peers"
 _NO_BLAME = "NOT EXISTS (FROM judged WHERE blamed) AND EXISTS (FROM within)"
 _UNKNOWN = r"[nN]obody can be blamed: no wait among peers of one stage is known"
-_DOING = r"(?P<v_doing>[\w ]+)"
+_DOING = r"(?P<b_meanwhile>meanwhile mostly )?(?P<v_doing>[\w ]+)"
 _OF_BLAMED = f"""{_WITHIN}
-    SELECT own, doing, doing AS words, share, last, communications,
+    SELECT own, doing, doing LIKE '%communication%' AS meanwhile, share, last, communications,
         (SELECT count(DISTINCT step) > 1 FROM within) AS several,
         (SELECT count(*) - 1 FROM judged WHERE blamed) AS more FROM judged
     WHERE rank = $rank AND blamed
@@ -283,7 +283,8 @@ _MAP = f"""{_WITHIN}
 """
 WAIT_MAP = (
     Sentence(
-        r"Rank (?P<k_rank>\d+) delayed its peers by (?P<v_own>[\d.]+ \w+) of its own \((?P<v_words>[\w ]+)\), last in "
+        r"Rank (?P<k_rank>\d+) delayed its peers by (?P<v_own>[\d.]+ \w+) of its own \("
+        rf"{_DOING}\), last in "
         r"(?P<v_last>\d+) of (?P<v_communications>\d+) communications(, and (?P<v_more>\d+) more)?",
         _OF_BLAMED,
     ),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceviz_dag.analyze.wording import activity, numbered
+from traceviz_dag.analyze.wording import numbered, own_delay
 from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.output import milliseconds, print_wrapped
 from traceviz_dag.commands.common.partial import end_partial
@@ -160,11 +160,10 @@ def blame_statement(row: LateRank) -> str:
     """What a rank that is to blame did to its peers, from its row of ``blame.late_ranks``."""
     from traceviz_dag.analyze.waits.blame import share_of_step
 
+    own = own_delay(f"{milliseconds(row['own_ns'])} ms", row["late_category"])
     return (
-        f"rank {row['rank']} delayed its peers by {milliseconds(row['own_ns'])} ms of its own "
-        f"({activity(row['late_category'] or 'unclassified')}), "
-        f"{share_of_step(row['own_share'], row['steps'])}, last in {row['last']} of {row['communications']} "
-        "communications; a sum of delays, not what fixing it would save"
+        f"rank {row['rank']} delayed its peers by {own}, {share_of_step(row['own_share'], row['steps'])}, last in "
+        f"{row['last']} of {row['communications']} communications; a sum of delays, not what fixing it would save"
     )
 
 

@@ -8,10 +8,10 @@ from typing import Any, Literal, get_args
 
 from traceviz_dag.analyze.findings.verdict import LEAD_COLUMNS, Lead, lead_of
 from traceviz_dag.analyze.waits.blame import LateRank
-from traceviz_dag.analyze.wording import activity, duration
+from traceviz_dag.analyze.wording import duration, own_delay
 from traceviz_dag.show.source import TableSource, rows
 from traceviz_dag.tables.rows import LostRanksRow, OverlapRow
-from traceviz_dag.vocabulary import ALL_DIMENSIONS, Category
+from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 _Duration = Literal["compute_ns", "communication_ns", "hidden_ns", "exposed_ns", "memory_ns", "busy_ns", "idle_ns"]
 _DURATIONS: tuple[_Duration, ...] = get_args(_Duration)
@@ -99,9 +99,8 @@ def ranks_named(ranks: Iterable[int]) -> str:
 
 def delay_finding(row: LateRank) -> str:
     """How a rank that is to blame made others wait, from its row of the table ``late_ranks``, as titles say it."""
-    doing = activity(row["late_category"] or Category.UNCLASSIFIED)
     return (
-        f"Rank {row['rank']} delayed its peers by {duration(row['own_ns'])} of its own ({doing}), "
+        f"Rank {row['rank']} delayed its peers by {own_delay(duration(row['own_ns']), row['late_category'])}, "
         f"last in {row['last']} of {row['communications']} communications"
     )
 

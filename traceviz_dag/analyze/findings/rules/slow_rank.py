@@ -9,7 +9,7 @@ from traceviz_dag.analyze.findings.rules.host_pauses import UNNAMED_SQL
 from traceviz_dag.analyze.findings.rules.slow_group import SLOW
 from traceviz_dag.analyze.slow_ranks import MAY_BE_WORK, SLOWER, in_steps
 from traceviz_dag.analyze.waits.blame import share_of_step
-from traceviz_dag.analyze.wording import activity, counted, duration
+from traceviz_dag.analyze.wording import counted, duration, own_delay
 from traceviz_dag.vocabulary import FindingClass
 
 MORE_WORK = 1.02
@@ -104,7 +104,6 @@ def _sentence(row: Row) -> str:
     if row["against"] in ("stages", "memory of stages"):
         peers = "the other stages" if row["peers"] != 1 else "the other stage"
     times = f"{row['value']:.2f} times as long as on {peers}"
-    doing = activity(row["late_category"] or "")
     match row["against"]:
         case "memory" | "memory of stages":
             return f"{who} has slow memory: kernels that are bound by it take {times}"
@@ -115,7 +114,7 @@ def _sentence(row: Row) -> str:
         case "late" if row.get("class") == "opportunity":
             return f"{who} has more work than its peers, which wait {duration(row['more_ns'])} for it"
         case "late":
-            return f"{who} is late: it delays its peers by {duration(row['more_ns'])} of its own ({doing})"
+            return f"{who} is late: it delays its peers by {own_delay(duration(row['more_ns']), row['late_category'])}"
     return f"{who} computes slowly{in_steps(row['slow_steps'])}: the same kernels take {times}"
 
 
