@@ -82,7 +82,7 @@ def charged(stations: Stations, ranks: int) -> DelayCosts:
     known = stations.late != NONE
     own = np.where(known, stations.wait_ns, 0)
     passed = np.zeros(len(own), np.int64)
-    charge = _Charge(np.cumsum(excess, axis=1), held)
+    charge = _Charge(np.cumsum(excess, axis=1, out=excess), held)
     charge.hand_on(np.flatnonzero(known), own, passed)
     # What a station passes on is complete once all above it have been looked at.
     order = np.argsort(-stations.level, kind="stable")
@@ -168,14 +168,13 @@ def _part(amount: Int64, part: Int64, total: Int64) -> Int64:
 def _excess(stations: Stations) -> tuple[Int64, _Held]:
     """What each late rank did longer since it and who waits for it last met, by kind; and its waits since."""
     mine, theirs = stations.before.copy(), stations.late_before.copy()
-    of, station, length = [], [], []
+    held: list[tuple[Int64, Int64, Int64]] = []
 
     def hold(waiting: Int64, until: Int64 | int = 0) -> None:
         """Note the waits of late ranks at the stations that they have been followed back to."""
-        where = theirs[waiting]
-        of.append(waiting)
-        station.append(where)
-        length.append(stations.wait_ns[where] - until)
+        length = stations.wait_ns[theirs[waiting]] - until
+        there = length > 0
+        held.append((waiting[there], theirs[waiting][there], length[there]))
 
     met = np.zeros(len(mine), dtype=bool)
     open_ = np.flatnonzero(stations.late != NONE)
@@ -197,10 +196,9 @@ def _excess(stations: Stations) -> tuple[Int64, _Held]:
     while len(open_ := open_[theirs[open_] != NONE]):
         hold(open_)
         theirs[open_] = stations.before[theirs[open_]]
-    parts = [np.concatenate(each) for each in (of, station, length)]
-    kept = np.flatnonzero(parts[2] > 0)
-    kept = kept[np.argsort(parts[0][kept], kind="stable")]
-    return np.maximum(sums, 0), _Held(*(each[kept] for each in parts))
+    of, station, length = (np.concatenate(each) for each in zip(*held, strict=True))
+    order = np.argsort(of, kind="stable")
+    return np.maximum(sums, 0, out=sums), _Held(of[order], station[order], length[order])
 
 
 @dataclass(frozen=True, slots=True)
