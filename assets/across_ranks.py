@@ -18,10 +18,9 @@ from traceviz_dag.analyze.across_invariants import collectives_violations, perio
 from traceviz_dag.analyze.invariants import INVARIANT
 from traceviz_dag.analyze.pipelines.period_summary import PairVerdict
 from traceviz_dag.lake.inputs import registered
-from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.making import make_across_ranks, pairs_file
 from traceviz_dag.pipeline.steps import READS, lead_of
-from traceviz_dag.tables import FINDINGS
+from traceviz_dag.tables import ACROSS_RANKS_TABLES, FINDINGS
 
 MATCHED, SOLVED, GATE = "communications_matched", "clocks_solved", "overlap_score_gate"
 

@@ -30,10 +30,9 @@ from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
 from traceviz_dag.pipeline.iteration import stored_topology, violations_of_ranks
 from traceviz_dag.pipeline.made import CODE_VERSION
 from traceviz_dag.pipeline.making import make_ranks
-from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.pipeline.staleness import LAST_WRITTEN
 from traceviz_dag.pipeline.workers import RankOutcome
-from traceviz_dag.tables import TOPOLOGY_TABLES
+from traceviz_dag.tables import RANK_TABLES, TOPOLOGY_TABLES
 
 COVERAGE = "coverage"
 NO_ROWS = "none"

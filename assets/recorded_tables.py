@@ -13,9 +13,8 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import rank_key
 from traceviz_dag.pipeline.formats.registry import trace_format
 from traceviz_dag.pipeline.nights.series import NIGHT_TABLES
-from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.pipeline.staleness import ITERATION_TABLES, LAST_WRITTEN
-from traceviz_dag.tables import TOPOLOGY_TABLES, derived_tables
+from traceviz_dag.tables import RANK_TABLES, TOPOLOGY_TABLES, derived_tables
 
 RECORDED = "recorded_tables_exist"
 

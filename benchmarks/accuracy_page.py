@@ -1,4 +1,4 @@
-"""The page ``docs/accuracy.md``, of which five benchmarks write a part each; one part is written by hand."""
+"""The page ``docs/accuracy.md``, of which five benchmarks write a part each; two parts are written by hand."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from pathlib import Path
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
 PREDICTIONS = "## Predicted gains"
 """The heading at which the second part begins."""
+
+ONE_GPU = "## Predicted gains on a real GPU"
+"""The heading of the part written by hand from what ``benchmarks.one_gpu`` prints."""
 
 WAITS = "## Waits between streams"
 """The heading at which the third part begins."""
@@ -22,7 +25,7 @@ DRAWN = "## Drawn faults"
 REAL_TRACES = "## Real traces"
 """The heading at which the last part begins."""
 
-_HEADINGS = (PREDICTIONS, WAITS, FINDINGS, DRAWN, REAL_TRACES)
+_HEADINGS = (PREDICTIONS, ONE_GPU, WAITS, FINDINGS, DRAWN, REAL_TRACES)
 
 
 def write_classification(text: str, page: Path = PAGE) -> None:

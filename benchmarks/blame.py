@@ -27,7 +27,7 @@ from tests.analyze.across_ranks import analysed_here
 from traceviz_dag.analyze.slow_ranks import slow_ranks
 from traceviz_dag.analyze.waits.blame import late_ranks, wait_basis
 from traceviz_dag.lake.summaries import computation_by_kernel
-from traceviz_dag.pipeline.across_ranks import StoredIteration
+from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Recompute
 

@@ -25,8 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.classify.topology.types import Replicas, Topology
-from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
 from traceviz_dag.pipeline.causes import causes_tables
+from traceviz_dag.pipeline.stored_iteration import StoredIteration, iterations_at
 from traceviz_dag.simulate import JobSettings, simulate
 
 JOB = JobSettings(tp=2, pp=4, dp=2, layers=8, microbatches=8, iterations=1, seed=3)

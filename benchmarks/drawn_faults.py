@@ -33,7 +33,7 @@ import numpy as np
 from benchmarks.accuracy import take_groups_out
 from traceviz_dag.analyze.findings.losses import label, leading
 from traceviz_dag.errors import UsageError
-from traceviz_dag.pipeline.across_ranks import iterations_at
+from traceviz_dag.pipeline.stored_iteration import iterations_at
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.rank_grids import dense_grid
 from traceviz_dag.simulate.settings import Dispatcher, Era, Faults, Graphs, Transformer

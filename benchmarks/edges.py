@@ -29,8 +29,8 @@ from traceviz_dag.analyze.causes.graph import graph_of
 from traceviz_dag.analyze.causes.rank_kernels import RankKernels
 from traceviz_dag.analyze.causes.rank_work import EdgeKind, RankWork
 from traceviz_dag.arrays import Int64
-from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
 from traceviz_dag.pipeline.causes import ranked_steps
+from traceviz_dag.pipeline.stored_iteration import StoredIteration, iterations_at
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import ContextExchange, Dispatcher, Era, Graphs, Offload, Recompute
 

@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.accuracy_page import paragraph, write_findings
 from benchmarks.matrix import run_matrix
 from benchmarks.what_if import GAIN_SHARE, STEP_SHARE
-from traceviz_dag.pipeline.across_ranks import iterations_at
+from traceviz_dag.pipeline.stored_iteration import iterations_at
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Faults
 

@@ -25,9 +25,8 @@ from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.recorded import change_of
 from traceviz_dag.pipeline.findings import iteration_findings
-from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.simulate import simulate
-from traceviz_dag.tables import TABLES
+from traceviz_dag.tables import RANK_TABLES, TABLES
 
 
 def repeat(home: Path, target: Path, ranks: int) -> tuple[str, int]:

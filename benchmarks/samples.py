@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks.drawn_faults import NEAR_STEP, Job, culprit_ranks, drawn_fault, names
 from traceviz_dag.analyze.findings.losses import label, leading
-from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
+from traceviz_dag.pipeline.stored_iteration import StoredIteration, iterations_at
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.rank_grids import dense_grid
 from traceviz_dag.simulate.settings import Edges

@@ -17,8 +17,8 @@ from benchmarks.accuracy_page import paragraph, write_predictions
 from benchmarks.matrix import run_matrix
 from traceviz_dag.analyze.causes.reordered import Change
 from traceviz_dag.analyze.causes.what_if import Edit, WhatIf
-from traceviz_dag.pipeline.across_ranks import iterations_at
 from traceviz_dag.pipeline.causes import ranked_steps
+from traceviz_dag.pipeline.stored_iteration import iterations_at
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Era, Faults, Graphs, Transformer
 

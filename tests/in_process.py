@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from traceviz_dag.pipeline import across_ranks, making
+from traceviz_dag.pipeline import making, path_analysis
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.workers import IterationTask, RankOutcome, analyse_into_lake
 
@@ -22,6 +22,6 @@ def one_by_one(task: IterationTask, traces: Sequence[RankTrace], _workers: int |
 def ranks_in_this_process() -> Iterator[None]:
     """While it lasts."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (making, across_ranks):
+        for module in (making, path_analysis):
             patch.setattr(module, "analyse_ranks", one_by_one)
         yield

@@ -24,10 +24,11 @@ from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.types import Group, Replicas, Topology
 from traceviz_dag.classify.topology.unite import topology_tables
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks
+from traceviz_dag.pipeline.across_ranks import analyse_across_ranks
 from traceviz_dag.pipeline.discovery import IterationInputs, inputs_below
 from traceviz_dag.pipeline.findings import iteration_findings
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology
+from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.pipeline.workers import IterationTask, analyse_into_lake
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.tables import KERNELS, MICROBATCHES

@@ -24,7 +24,7 @@ from traceviz_dag.analyze.waits.collectives import collectives_table
 from traceviz_dag.classify.topology.types import Group, Replicas, Topology
 from traceviz_dag.commands.waits import _answer, _statements
 from traceviz_dag.lake.summaries import computation_by_kernel
-from traceviz_dag.pipeline.across_ranks import StoredIteration
+from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.show.figures.wait_map import draw_wait_map
 from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.settings import Faults

@@ -22,11 +22,10 @@ from traceviz_dag.lake.inputs import all_registered
 from traceviz_dag.lake.partition_keys import parse_rank_key, rank_key
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.pipeline import making
-from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.home_settings import FigureSettings, HomeSettings
 from traceviz_dag.pipeline.iteration import unread_ranks
 from traceviz_dag.pipeline.staleness import ITERATION_TABLES, contiguous, pending_stage
-from traceviz_dag.tables import FINDINGS
+from traceviz_dag.tables import ACROSS_RANKS_TABLES, FINDINGS
 
 RANK_ASSETS = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "operations", "overlap")
 TOPOLOGY_ASSETS = ("topology", "process_groups")

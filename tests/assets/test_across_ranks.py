@@ -16,11 +16,12 @@ from assets.resources import TracevizHome
 from tests.analyze.across_ranks import TINY
 from traceviz_dag.lake.inputs import IterationInputs, register
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, iterations_at
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.figures import FigureTask
+from traceviz_dag.pipeline.stored_iteration import iterations_at
 from traceviz_dag.show.registry import figure_kinds
 from traceviz_dag.simulate import JobSettings, simulate
+from traceviz_dag.tables import ACROSS_RANKS_TABLES
 
 PAIRS = '[[pair]]\nname = "both"\nstages = [0, 1]\nthreshold = {}\n[[pair]]\nname = "far"\nstages = [8, 9]\n'
 

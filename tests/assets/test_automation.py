@@ -24,8 +24,8 @@ from tests.small_run import rank_file, write_run
 from traceviz_dag.definitions import defs
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline import made, staleness
-from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.steps import lead_of
+from traceviz_dag.tables import ACROSS_RANKS_TABLES
 
 ALL_OF_7 = of_topology("job@7") | of_ranks("job@7", 0, 1, 2, 3) | of_iterations("job@7")
 

@@ -17,8 +17,8 @@ from traceviz_dag import definitions
 from traceviz_dag.definitions import ASSETS, defs
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.home_settings import HomeSettings, WatchedRoot, load_settings
+from traceviz_dag.tables import ACROSS_RANKS_TABLES
 
 
 @pytest.fixture

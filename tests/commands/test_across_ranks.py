@@ -20,8 +20,9 @@ from traceviz_dag.commands.pipelines import pipelines
 from traceviz_dag.commands.waits import waits
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.pipeline.across_ranks import StoredIteration, analyse_across_ranks, iterations_at
+from traceviz_dag.pipeline.across_ranks import analyse_across_ranks
 from traceviz_dag.pipeline.analysis import IterationResult
+from traceviz_dag.pipeline.stored_iteration import StoredIteration, iterations_at
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Faults
 

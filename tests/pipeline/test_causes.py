@@ -31,9 +31,9 @@ from traceviz_dag.analyze.causes.step_work import StepWork
 from traceviz_dag.analyze.causes.what_if import WIDEST, Edit, Suspects, WhatIf
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
 from traceviz_dag.pipeline.causes import RankedStep, causes_tables, ranked_steps, steady_steps
 from traceviz_dag.pipeline.findings import stored_verdict
+from traceviz_dag.pipeline.stored_iteration import StoredIteration, iterations_at
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import ContextExchange, Edges, Era, Faults, Graphs, Layout, Recompute

@@ -14,8 +14,8 @@ from tests.kineto_file import KinetoFile
 from tests.nsys_file import PROCESS, small_export
 from tests.small_run import GEMM
 from traceviz_dag.analyze.findings.rules.registry import rule_named
-from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
 from traceviz_dag.pipeline.memory import memory_sources, store_memory
+from traceviz_dag.pipeline.stored_iteration import StoredIteration, iterations_at
 from traceviz_dag.read.kineto.memory import read_memory
 from traceviz_dag.read.nsys.reader import read_nsys
 from traceviz_dag.simulate import JobSettings, simulate

@@ -26,11 +26,11 @@ from traceviz_dag.lake.inputs import registered
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.memory_summary import memory_statement
 from traceviz_dag.orchestration.instance import open_instance
-from traceviz_dag.pipeline.across_ranks import iterations_at
 from traceviz_dag.pipeline.analysis import AnalysisSettings, IterationResult, analyse
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.memory import mark_mismatched, memory_sources, set_aside_unreadable, store_memory
 from traceviz_dag.pipeline.memory_schedule import memory_by_stage
+from traceviz_dag.pipeline.stored_iteration import iterations_at
 from traceviz_dag.read.memory.files import FoundSnapshot, is_snapshot_name, of_iteration
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.tables import MEMORY_TABLES

@@ -17,7 +17,7 @@ from traceviz_dag.commands.common.partial import end_partial
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.accuracy import Shares
-    from traceviz_dag.pipeline.across_ranks import StoredIteration
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
 
 def accuracy(
@@ -55,8 +55,8 @@ def _iterations(path: Path, home: Path, rules: Path | None) -> Iterator[tuple[st
     from traceviz_dag.lake.inputs import registered_if_any
     from traceviz_dag.lake.lake import open_lake
     from traceviz_dag.lake.under_way import was_left_half_renewed
-    from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
     from traceviz_dag.pipeline.discovery import inputs_below
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration, iterations_at
 
     if rules is None:
         below = inputs_below([path], home=home)

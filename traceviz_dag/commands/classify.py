@@ -132,7 +132,7 @@ def _chosen(traces: Sequence[RankTrace], rank: int | None) -> RankTrace:
 
 def _write_kernel_analysis(path: Path, rank: int | None, rules: Path | None, folder: Path, home: Path) -> None:
     """Its pictures show micro-batches and overlap, so the file goes the whole way, into a lake that is not kept."""
-    from traceviz_dag.pipeline.across_ranks import iterations_at
+    from traceviz_dag.pipeline.stored_iteration import iterations_at
     from traceviz_dag.pipeline.traceviz_export import Export, export_ranks
 
     with iterations_at(path, home, rules, rank) as analysed:

@@ -21,8 +21,8 @@ from traceviz_dag.errors import NoEvidenceError
 if TYPE_CHECKING:
     from traceviz_dag.analyze.diff.changes import Bar, Change
     from traceviz_dag.analyze.diff.words import Verdict
-    from traceviz_dag.pipeline.across_ranks import StoredIteration
     from traceviz_dag.pipeline.diff.comparison import Comparison
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
 _WORSE = 1
 

@@ -36,7 +36,7 @@ from traceviz_dag.commands.common.output import milliseconds, percent, print_jso
 from traceviz_dag.commands.common.records import end_of_records, naming, titled, work_at
 
 if TYPE_CHECKING:
-    from traceviz_dag.pipeline.across_ranks import StoredIteration
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
 _COLUMNS = ("replica", "ranks", "steps", "factor", "dimension", "parent", "value", "ideal_ns", "time_ns", "lost_ns")
 _FIRST_LEVEL = (Factor.LOAD_BALANCE, Factor.SERIALISATION, Factor.TRANSFER, Factor.HOST)

@@ -31,7 +31,7 @@ from traceviz_dag.vocabulary import FindingClass, Severity, StepKind
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from traceviz_dag.pipeline.across_ranks import StoredIteration
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
     from traceviz_dag.read.training_log import LoggedSteps
 
 ANY = "finding"

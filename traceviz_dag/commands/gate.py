@@ -37,7 +37,7 @@ def gate(
     in part, or not all ranks were read.
     """
     from traceviz_dag.analyze.pipelines.period_summary import judge_pairs
-    from traceviz_dag.pipeline.across_ranks import named_periods
+    from traceviz_dag.pipeline.named_periods import named_periods
     from traceviz_dag.read.pairs_file import read_pairs_file
 
     named = read_pairs_file(pairs)

@@ -30,7 +30,7 @@ from traceviz_dag.commands.common.output import (
 from traceviz_dag.errors import NoEvidenceError, UsageError
 
 if TYPE_CHECKING:
-    from traceviz_dag.pipeline.across_ranks import StoredIteration
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
 _HEADINGS = (
     *("operation", "shapes", "phase", "format", "calls", "ms", "share", "TFLOP/s", "TB/s", "efficiency"),

@@ -182,7 +182,7 @@ def _print_ranks(rows: Sequence[dict[str, Any]], first: Sequence[int]) -> None:
 
 def _lead(lake: Lake | None, run: str, iteration: int) -> Lead | None:
     """What limits the step of a lake's iteration; of a path, without a lake, nothing across ranks is computed."""
-    from traceviz_dag.pipeline.across_ranks import StoredIteration
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
     return None if lake is None else StoredIteration(lake, run, iteration).lead
 
@@ -200,8 +200,7 @@ def _from_lake(
     home: Path, window: str, rank: int | None, chosen: _Chosen
 ) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
     """The rows, and what of their iterations was not read."""
-    from traceviz_dag.commands.common.shown import completeness_of
-    from traceviz_dag.pipeline.lake_source import LakeSource
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
     if window == "file":
         raise UsageError("the lake keeps the windows step and kernels; give a path for --window file")
@@ -214,7 +213,7 @@ def _from_lake(
     # Of an iteration whose ranks all failed there is no row to show, but that to say.
     known = {(part.run, part.iteration) for part in lake.partitions("traces", chosen.run, chosen.iteration)}
     places = sorted(known | {(row["run"], row["iteration"]) for row in rows})
-    return rows, completeness_of([LakeSource(lake, *place) for place in places], [])
+    return rows, [StoredIteration(lake, *place).completeness for place in places]
 
 
 def _windows_of_lake(
@@ -222,8 +221,7 @@ def _windows_of_lake(
 ) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
     """The rows of a window of the user's own, and what of the iterations was not read."""
     from traceviz_dag.analyze.overlap import WINDOW_COLUMNS, window_overlap
-    from traceviz_dag.commands.common.shown import completeness_of
-    from traceviz_dag.pipeline.lake_source import LakeSource
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
     lake = open_lake(home)
     parts = lake.partitions("kernels", chosen.run, chosen.iteration, rank)
@@ -231,7 +229,7 @@ def _windows_of_lake(
         _refuse_rank(lake, rank, chosen)
         _refuse(sorted({(part.run, part.iteration) for part in lake.partitions("kernels")}), chosen, "kernels")
     places = sorted({(part.run, part.iteration) for part in parts})
-    found = completeness_of([LakeSource(lake, *place) for place in places], [])
+    found = [StoredIteration(lake, *place).completeness for place in places]
     partial = {(one.run, one.iteration): {fault.rank for fault in one.faults} for one in found}
     rows = []
     for part in parts:

@@ -21,7 +21,7 @@ from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonO
 from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
 
 if TYPE_CHECKING:
-    from traceviz_dag.pipeline.across_ranks import StoredIteration
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
 PairsOption = Annotated[
     Path | None, typer.Option("--pairs", help="TOML file of pairs to add: by stages, dimension, ranges or time stamps.")
@@ -52,7 +52,7 @@ def periods(
 
     from traceviz_dag.analyze.pipelines.period_summary import period_summary
     from traceviz_dag.analyze.pipelines.periods import NAMED
-    from traceviz_dag.pipeline.across_ranks import named_periods
+    from traceviz_dag.pipeline.named_periods import named_periods
     from traceviz_dag.read.pairs_file import read_pairs_file
     from traceviz_dag.tables import PERIODS
 

@@ -24,7 +24,7 @@ from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonO
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, print_wrapped
 
 if TYPE_CHECKING:
-    from traceviz_dag.pipeline.across_ranks import StoredIteration
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
 MOST_SLOW_RANKS = 5
 TOLD_SPREAD = 0.01
@@ -63,7 +63,7 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
     from traceviz_dag.analyze.slow_ranks import slow_ranks
     from traceviz_dag.analyze.stage_times import slowest_statement
     from traceviz_dag.lake.summaries import computation_by_kernel
-    from traceviz_dag.pipeline.across_ranks import stored_stage_times
+    from traceviz_dag.pipeline.stored_iteration import stored_stage_times
 
     table = iteration.table("pipelines")
     reason, certain = None, True

@@ -19,7 +19,7 @@ from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonO
 from traceviz_dag.commands.common.output import print_json
 
 if TYPE_CHECKING:
-    from traceviz_dag.pipeline.across_ranks import StoredIteration
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
 
 def statement(

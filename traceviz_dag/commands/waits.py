@@ -33,7 +33,7 @@ from traceviz_dag.commands.common.output import milliseconds, percent, print_jso
 from traceviz_dag.commands.common.records import end_of_records, naming, titled, work_at
 
 if TYPE_CHECKING:
-    from traceviz_dag.pipeline.across_ranks import StoredIteration
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
 
 def waits(
@@ -66,18 +66,20 @@ def waits(
     end_untold(answers)
 
 
+def _rows(iteration: StoredIteration, name: str) -> list[dict[str, Any]]:
+    """A table's rows, without the columns that say which iteration it is of."""
+    table = iteration.table(name)
+    return table.drop_columns([each for each in ("run", "iteration") if each in table.column_names]).to_pylist()
+
+
 def _answer(iteration: StoredIteration) -> dict[str, Any]:
-    from traceviz_dag.analyze.slow_ranks import slow_ranks
-    from traceviz_dag.analyze.waits.blame import blame_matrix, delays_by, late_ranks, wait_basis
-    from traceviz_dag.analyze.waits.experts import expert_load
-    from traceviz_dag.analyze.waits.links import link_speeds
-    from traceviz_dag.lake.summaries import computation_by_kernel, cut_steps
-    from traceviz_dag.pipeline.across_ranks import expert_exchanges
+    from traceviz_dag.analyze.waits.blame import delays_by, wait_basis
+    from traceviz_dag.lake.summaries import cut_steps
     from traceviz_dag.tables.questions import DELAY_COSTS_SQL, WAIT_PARTS_SQL
 
     collectives = iteration.table("collectives")
     step_ns = iteration.step_ns
-    late = late_ranks(collectives, step_ns)
+    late = iteration.table("late_ranks")
     answer: dict[str, Any] = {
         **place(iteration),
         "clocks": clock_facts(iteration.table("rank_clocks")),
@@ -86,13 +88,13 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
         **_certainty(iteration, collectives),
         "step_ns": step_ns,
         "cut_steps": cut_steps(iteration.lake, iteration.run, iteration.iteration),
-        "slow_ranks": slow_ranks(computation_by_kernel(iteration.lake, iteration.run, iteration.iteration)).to_pylist(),
-        "ranks": late.to_pylist(),
+        "slow_ranks": _rows(iteration, "rank_speeds"),
+        "ranks": _rows(iteration, "late_ranks"),
         "stages": delays_by(late, _stages(iteration), "stage").to_pylist(),
-        "links": link_speeds(collectives).to_pylist(),
-        "experts": expert_load(expert_exchanges(iteration, collectives)).to_pylist(),
+        "links": _rows(iteration, "links"),
+        "experts": _rows(iteration, "expert_loads"),
         "communication": iteration.ask(WAIT_PARTS_SQL, collectives=collectives).to_pylist(),
-        "matrix": blame_matrix(collectives).to_pylist(),
+        "matrix": _rows(iteration, "blame"),
         "costs": iteration.ask(
             DELAY_COSTS_SQL, delay_costs=iteration.table("delay_costs"), what_if=iteration.table("what_if")
         ).to_pylist(),

@@ -39,6 +39,7 @@ from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import (
+    CAUSES_TABLES,
     CRITICAL_IMBALANCE,
     DELAY_COSTS,
     EFFICIENCIES,
@@ -48,11 +49,6 @@ from traceviz_dag.tables import (
     WHAT_IF,
 )
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, CPU_DEVICE
-
-CAUSES_TABLES = (
-    *("path_edges", "path_segments", "path_items", "critical_imbalance", "efficiencies", "delay_costs", "what_if"),
-)
-"""The tables that this module makes."""
 
 _MESSAGE = 1 << 48
 """Numbers of messages begin here, those of collectives are below."""

@@ -18,9 +18,8 @@ from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN
 from traceviz_dag.lake.queries import FileRow, TraceFiles, trace_files
 from traceviz_dag.lake.stale import Stale
-from traceviz_dag.pipeline.formats.registry import stated_ranks
-from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.system.paths import real_path
+from traceviz_dag.tables import RANK_TABLES
 from traceviz_dag.vocabulary import StaleStage, TraceStatus
 
 _ADDED_LATER = frozenset({"synchronizations", "gpu_gaps", "operations"})
@@ -308,6 +307,9 @@ def _faults(lake: Lake, run: str, iteration: int, traces: Iterable[FileRow]) -> 
 def read_completeness(inputs: IterationInputs, expected: int | None, faults: Iterable[RankFault]) -> Completeness:
     """What of an iteration was not read, for what reads traces without a lake."""
     found = {entry.rank for entry in inputs.ranks}
+    # All formats and their readers: commands that show what lies in the lake do without.
+    from traceviz_dag.pipeline.formats.registry import stated_ranks
+
     wanted = set(stated_ranks(inputs) or range(expected)) if expected else set()
     return Completeness(
         inputs.run,

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import xxhash
 
 from traceviz_dag.analyze import findings
-from traceviz_dag.analyze.causes.what_if import WhatIf
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts
 from traceviz_dag.analyze.findings.findings import Iteration, Judged, findings_table
 from traceviz_dag.analyze.findings.notes import may_be_finding
@@ -26,6 +25,9 @@ from traceviz_dag.analyze.waits.unknown_waits import UNKNOWN_COLUMNS, UnknownWai
 from traceviz_dag.lake.lake import Lake, Session
 from traceviz_dag.tables import FINDINGS
 from traceviz_dag.vocabulary import StepKind, TrainingFramework
+
+if TYPE_CHECKING:
+    from traceviz_dag.analyze.causes.what_if import WhatIf
 
 _JUDGED = {
     FINDINGS.name: None,

@@ -26,7 +26,7 @@ from traceviz_dag.lake.marking import mark_stale, unmark
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.lake.stale import hidden_ranks
 from traceviz_dag.lake.write import Written
-from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES, StoredIteration, analyse_across_ranks, named_periods
+from traceviz_dag.pipeline.across_ranks import analyse_across_ranks
 from traceviz_dag.pipeline.aggregates import aggregate
 from traceviz_dag.pipeline.completeness import ranks_in_words
 from traceviz_dag.pipeline.derived import derive
@@ -40,6 +40,7 @@ from traceviz_dag.pipeline.iteration import (
     unread_ranks,
 )
 from traceviz_dag.pipeline.memory import mark_mismatched, set_aside_unreadable
+from traceviz_dag.pipeline.named_periods import named_periods
 from traceviz_dag.pipeline.staleness import (
     PAIRS_VARIABLE,
     RankState,
@@ -53,9 +54,18 @@ from traceviz_dag.pipeline.staleness import (
     topology_word,
     unmark_where_current,
 )
+from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.pipeline.workers import IterationTask, RankOutcome, analyse_ranks
 from traceviz_dag.read.pairs_file import read_pairs_file
-from traceviz_dag.tables import FINDINGS, PERIOD_PERCENTILES, TOPOLOGY_TABLES, TRACES, DerivedTable, all_tables
+from traceviz_dag.tables import (
+    ACROSS_RANKS_TABLES,
+    FINDINGS,
+    PERIOD_PERCENTILES,
+    TOPOLOGY_TABLES,
+    TRACES,
+    DerivedTable,
+    all_tables,
+)
 from traceviz_dag.vocabulary import StaleCause, StaleStage
 
 

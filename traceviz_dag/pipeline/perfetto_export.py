@@ -16,10 +16,10 @@ from traceviz_dag.analyze.waits.by_ends import match_and_solve
 from traceviz_dag.lake.inputs import registered_if_any
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import escape
-from traceviz_dag.pipeline.across_ranks import StoredIteration
 from traceviz_dag.pipeline.formats.registry import trace_format
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.lake_source import LakeSource
+from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.read.kineto.memory import MEMORY
 from traceviz_dag.show.perfetto.iteration import Matched, Scope, WrittenTrace, write_iteration_trace
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries

@@ -37,9 +37,6 @@ from traceviz_dag.read.kineto.reader import EXPORT_AGAIN, told
 from traceviz_dag.tables import TRACES
 from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, StepEvidence, TraceStatus, WindowFrom
 
-RANK_TABLES = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "operations", "overlap")
-"""The tables that every rank's trace becomes, in the order in which they are written."""
-
 _UNSEEN = (BEGINS_UNSEEN, BEGINS_UNMARKED, ENDS_UNSEEN, ENDS_UNMARKED)
 """Reasons for which a training step may be recorded whole all the same."""
 

@@ -12,11 +12,11 @@ import pyarrow as pa
 from traceviz_dag.analyze.causes.what_if import WhatIf
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
-from traceviz_dag.pipeline.across_ranks import StoredIteration
 from traceviz_dag.pipeline.causes import ranked_steps
 from traceviz_dag.pipeline.completeness import stored_completeness
 from traceviz_dag.pipeline.findings import stored_verdict
 from traceviz_dag.pipeline.lake_source import LakeSource
+from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.show.report.limits import MOST_KERNELS
 from traceviz_dag.show.report.report import report_page

@@ -21,16 +21,23 @@ from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.lake.record_lines import Content
 from traceviz_dag.lake.stale import Stale
-from traceviz_dag.pipeline.across_ranks import ACROSS_RANKS_TABLES
 from traceviz_dag.pipeline.findings import code_of_rules
 from traceviz_dag.pipeline.formats.registry import trace_format
 from traceviz_dag.pipeline.home_settings import home_peaks
 from traceviz_dag.pipeline.iteration import topology_version
 from traceviz_dag.pipeline.made import CODE_VERSION, made_word, rank_word
 from traceviz_dag.pipeline.memory import MemorySource, memory_word
-from traceviz_dag.pipeline.ranks import RANK_TABLES
 from traceviz_dag.pipeline.steps import READS, is_by_rank, lead_of
-from traceviz_dag.tables import BY_ITERATION, FINDINGS, MEMORY_TABLES, TOPOLOGY_TABLES, all_tables, derived_tables
+from traceviz_dag.tables import (
+    ACROSS_RANKS_TABLES,
+    BY_ITERATION,
+    FINDINGS,
+    MEMORY_TABLES,
+    RANK_TABLES,
+    TOPOLOGY_TABLES,
+    all_tables,
+    derived_tables,
+)
 from traceviz_dag.vocabulary import StaleCause, StaleStage
 
 PAIRS_VARIABLE = "TRACEVIZ_PAIRS"

@@ -21,10 +21,11 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key
 from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES, RankTrace
 from traceviz_dag.pipeline.made import rank_word
-from traceviz_dag.pipeline.ranks import RANK_TABLES, analyse_rank, failed_trace
+from traceviz_dag.pipeline.ranks import analyse_rank, failed_trace
 from traceviz_dag.system import control_groups
 from traceviz_dag.system.processes import WorkerDiedError, spread
 from traceviz_dag.system.whole_files import write_atomically
+from traceviz_dag.tables import RANK_TABLES
 
 LOGS = "logs"
 """Folder of a home for what a fault of this program leaves: the traceback, for whoever fixes it."""

@@ -75,9 +75,11 @@ from traceviz_dag.tables.schema import (
 from traceviz_dag.tables.topology import PROCESS_GROUPS, TOPOLOGY, TOPOLOGY_TABLES
 
 __all__ = [
+    "ACROSS_RANKS_TABLES",
     "BLAME",
     "BY_ITERATION",
     "BY_RANK",
+    "CAUSES_TABLES",
     "COLLECTIVES",
     "CRITICAL_IMBALANCE",
     "DELAY_COSTS",
@@ -119,6 +121,7 @@ __all__ = [
     "PROCESS_GROUPS",
     "RANK_CLOCKS",
     "RANK_SPEEDS",
+    "RANK_TABLES",
     "RUNS",
     "STAGE_SPEEDS",
     "STALE_TABLES",
@@ -152,6 +155,21 @@ TABLES: dict[str, Table] = {
     )
 }
 """The tables of this project."""
+
+RANK_TABLES = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "operations", "overlap")
+"""The tables that every rank's trace becomes, in the order in which they are written."""
+
+CAUSES_TABLES = (
+    *("path_edges", "path_segments", "path_items", "critical_imbalance", "efficiencies", "delay_costs", "what_if"),
+)
+"""What the replay of a training step shows."""
+
+ACROSS_RANKS_TABLES = (
+    *("collectives", "rank_clocks", "late_ranks", "blame", "links", "expert_loads", "rank_speeds", "stage_speeds"),
+    *("group_speeds", "link_groups"),
+    *("pipelines", "periods", "period_percentiles", "messages", *CAUSES_TABLES, "findings"),
+)
+"""The tables across ranks, in the order in which they are made; findings are made from the others."""
 
 MEMORY_TABLES = tuple(name for name in TABLES if name.startswith("memory_"))
 """What snapshots of GPU memory show."""

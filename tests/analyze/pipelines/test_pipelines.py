@@ -17,7 +17,7 @@ from traceviz_dag.analyze.across_invariants import periods_violations, pipelines
 from traceviz_dag.analyze.pipelines.periods import periods_table
 from traceviz_dag.analyze.pipelines.pipeline_views import replica_stages, stage_spread
 from traceviz_dag.analyze.pipelines.pipelines import pipelines_table
-from traceviz_dag.pipeline.across_ranks import stored_stage_times
+from traceviz_dag.pipeline.stored_iteration import stored_stage_times
 from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.settings import Faults
 from traceviz_dag.tables import PIPELINES

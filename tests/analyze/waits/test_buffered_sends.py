@@ -13,7 +13,7 @@ from traceviz_dag.analyze.clocks.clocks import solve_clocks, solved_clocks
 from traceviz_dag.analyze.waits.buffered_sends import buffered_sends
 from traceviz_dag.analyze.waits.collectives import collectives_table
 from traceviz_dag.analyze.waits.nodes import nodes_of_host_clocks
-from traceviz_dag.pipeline.across_ranks import StoredIteration
+from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.files.identity import Clock

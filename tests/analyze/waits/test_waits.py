@@ -31,7 +31,8 @@ from traceviz_dag.analyze.waits.experts import expert_load
 from traceviz_dag.analyze.waits.links import link_groups, link_speeds
 from traceviz_dag.analyze.waits.waits import charge_waits
 from traceviz_dag.lake.across_ranks_views import rows_of_query
-from traceviz_dag.pipeline.across_ranks import StoredIteration, expert_exchanges
+from traceviz_dag.pipeline.across_ranks import expert_exchanges
+from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.settings import Era, Faults, Graphs, Recompute, Transformer
 from traceviz_dag.tables import COLLECTIVES, KERNELS

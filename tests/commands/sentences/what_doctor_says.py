@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from traceviz_dag.pipeline.across_ranks import StoredIteration
 from traceviz_dag.pipeline.captures.answers import (
     BANDWIDTH,
     BUBBLE,
@@ -16,6 +15,7 @@ from traceviz_dag.pipeline.captures.answers import (
     WAITS,
     Answer,
 )
+from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
 _SHARES = {
     PHASE: "SELECT sum(duration_ns) FILTER (phase <> 'unknown') / sum(duration_ns) AS share FROM kernels",

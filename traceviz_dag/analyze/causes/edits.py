@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from traceviz_dag.analyze.causes.balanced_experts import Experts, balanced_experts, experts_of
+from traceviz_dag.analyze.causes.gains import CONGESTED_TIMES, FEWEST_ALIKE, LEAST_CONGESTED_NS
 from traceviz_dag.analyze.causes.inferred_waits import lacks_launches
 from traceviz_dag.analyze.causes.measured_items import direction
 from traceviz_dag.analyze.causes.rank_work import RankWork
@@ -28,15 +29,6 @@ from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Category, Dimension
 
 AllTimes = tuple[Times, ...]
-
-FEWEST_ALIKE = 4
-"""Like transfers of a rank that show what is usual."""
-
-CONGESTED_TIMES = 1.5
-"""What a congested transfer takes to what is usual."""
-
-LEAST_CONGESTED_NS = 20_000
-"""What congestion costs a transfer at least; less is latency."""
 
 _IN_PROPORTION = 0.8
 """Share of the time of kernels of all stages that runs in one proportion where that is the proportion of layers."""

@@ -16,6 +16,18 @@ TOGETHER = "together"
 EDIT_COLUMNS = ("edit", "rank", "ranks", "dimension", "factor", "microbatches", "schedule")
 """What distinguishes one edit from another; table ``what_if`` has the first five; no usual edit has the others."""
 
+MOST_RANKS = 8
+"""Ranks that are fixed at most without being asked for: those of the largest excess."""
+
+FEWEST_ALIKE = 4
+"""Like transfers of a rank that show what is usual."""
+
+CONGESTED_TIMES = 1.5
+"""What a congested transfer takes to what is usual."""
+
+LEAST_CONGESTED_NS = 20_000
+"""What congestion costs a transfer at least; less is latency."""
+
 LEAST_GAIN = 0.01
 """Share of the step that a finding gains at least."""
 

@@ -20,11 +20,11 @@ from traceviz_dag.analyze.causes.delay_costs import (
     parents,
     stations_of,
 )
+from traceviz_dag.analyze.causes.gains import MOST_RANKS
 from traceviz_dag.analyze.causes.graph import graph_of
 from traceviz_dag.analyze.causes.records_edits import SERVES, RecordsWhatIf
 from traceviz_dag.analyze.causes.records_waits import with_inferred_waits
 from traceviz_dag.analyze.causes.records_work import RecordsWork
-from traceviz_dag.analyze.causes.what_if import MOST_RANKS
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.records.pipeline_records import OPERATIONS, Operation
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from traceviz_dag.analyze.causes.gains import error_bar, gain_row
+from traceviz_dag.analyze.causes.gains import MOST_RANKS, error_bar, gain_row
 from traceviz_dag.analyze.causes.measured_items import Exchanges, MeasuredRank, measured_rank
 from traceviz_dag.analyze.causes.records_path import replayed_ends, slack_of, step_bounds
 from traceviz_dag.analyze.causes.records_work import MESSAGES, RecordsWork
 from traceviz_dag.analyze.causes.reordered import Change, Items
-from traceviz_dag.analyze.causes.what_if import FASTER, MOST_RANKS, WORTH
+from traceviz_dag.analyze.causes.what_if import FASTER, WORTH
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.arrays import Bool, Float64, Int64
 from traceviz_dag.errors import NoEvidenceError

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits, untied_words
-from traceviz_dag.analyze.causes.gains import LEAST_GAIN, error_bar, gain_row
+from traceviz_dag.analyze.causes.gains import LEAST_GAIN, MOST_RANKS, error_bar, gain_row
 from traceviz_dag.analyze.causes.reordered import Change, items_of
 from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
 from traceviz_dag.analyze.causes.usual_times import Usual
@@ -36,9 +36,6 @@ from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 WORTH = 0.002
 """A rank is fixed on its own account where its excess over its peers is at least this share of the step."""
-
-MOST_RANKS = 8
-"""Ranks that are fixed at most without being asked for: those of the largest excess."""
 
 FASTER = 2.0
 """How many times faster communication is made without being asked for."""

@@ -15,8 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from traceviz_dag.analyze.causes.gains import LEAST_GAIN, named_edit, over_steps
-from traceviz_dag.analyze.causes.what_if import MOST_RANKS
+from traceviz_dag.analyze.causes.gains import LEAST_GAIN, MOST_RANKS, named_edit, over_steps
 from traceviz_dag.analyze.findings.rule import (
     EditKey,
     Row,

@@ -8,12 +8,14 @@ from typing import Any
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN
 from traceviz_dag.analyze.findings.findings import MORE
 from traceviz_dag.analyze.findings.rule import nothing_fixes
-from traceviz_dag.analyze.findings.rules.registry import rule_if_known
 from traceviz_dag.vocabulary import Severity
 
 
 def may_be_finding(row: Mapping[str, Any]) -> bool:
     """Whether a note has a gain that is not known, but may be enough for a finding."""
+    # All rules: whoever shows a verdict alone does without.
+    from traceviz_dag.analyze.findings.rules.registry import rule_if_known
+
     rule = rule_if_known(row["rule"]) if row["severity"] == Severity.NOTE and row["gain_ns"] is None else None
     if rule is None or rule.edit is nothing_fixes:
         return False

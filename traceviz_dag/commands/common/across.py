@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from traceviz_dag.analyze.slow_ranks import SlowRank
     from traceviz_dag.analyze.waits.blame import LateRank
     from traceviz_dag.lake.summaries import CutStep
-    from traceviz_dag.pipeline.across_ranks import StoredIteration
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
 PathArgument = Annotated[
     Path | None, typer.Argument(help="A run, iteration or trace to analyse; default: what the home holds.")
@@ -75,7 +75,7 @@ def chosen_iterations(
         UsageError: none of them has that run or number, or rules are given for what is classified already.
         IncompleteError: at the end, where something was not read, or the last analysis of one was cut off.
     """
-    from traceviz_dag.pipeline.across_ranks import iterations_at
+    from traceviz_dag.pipeline.stored_iteration import iterations_at
 
     if path is None and rules is not None:
         raise UsageError("--rules is for traces: give their path")

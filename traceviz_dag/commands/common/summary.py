@@ -99,8 +99,8 @@ def _measured(lake: Lake, run: str, iteration: int, lacking: str) -> dict[str, A
         lacking: what of it was not read; empty where all was.
     """
     from traceviz_dag.analyze.stage_times import slowest_statement
-    from traceviz_dag.pipeline.across_ranks import stored_stage_times
     from traceviz_dag.pipeline.findings import stored_unknown_waits, stored_verdict
+    from traceviz_dag.pipeline.stored_iteration import stored_stage_times
 
     (in_windows,) = rows_of(windows(lake, run, iteration), Windows)
     times = stored_stage_times(lake, run, iteration)
@@ -355,7 +355,7 @@ def _utilization(measures: IterationRow) -> list[str]:
 def _blamed(lake: Lake, run: str, iteration: int) -> list[LateRank]:
     """The ranks that made their peers wait, the longest delay first; none where the waits are not known."""
     from traceviz_dag.analyze.waits.blame import JUDGED_COLUMNS, blamed_ranks, late_ranks
-    from traceviz_dag.pipeline.across_ranks import StoredIteration
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
     if not lake.exists("collectives", run=run, iteration=iteration):
         return []

@@ -36,7 +36,7 @@ from traceviz_dag.errors import NoEvidenceError, UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from traceviz_dag.pipeline.across_ranks import StoredIteration
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
 _TITLES = {
     "cause": "What the path is made of",

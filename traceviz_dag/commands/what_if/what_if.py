@@ -34,7 +34,7 @@ from traceviz_dag.commands.what_if.wanted import Wanted, listed, once, speed
 from traceviz_dag.errors import NoEvidenceError, UsageError
 
 if TYPE_CHECKING:
-    from traceviz_dag.pipeline.across_ranks import StoredIteration
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
 
 def what_if(
@@ -154,6 +154,7 @@ def what_if(
 
 def _steady(iterations: Sequence[StoredIteration], wanted: Wanted) -> dict[str, Any]:
     """Edits and what they gain in each steady period of iterations of one run."""
+    from traceviz_dag.pipeline.across_ranks import sets_of_ranks
     from traceviz_dag.pipeline.causes import steady_steps
 
     rows: list[dict[str, Any]] = []
@@ -168,7 +169,7 @@ def _steady(iterations: Sequence[StoredIteration], wanted: Wanted) -> dict[str, 
         )
         if wanted:
             _check_ranks(iterations[-1], wanted)
-            each = [wanted.edits(one, iterations[-1].sets_of_ranks) for one in steady.steps]
+            each = [wanted.edits(one, partial(sets_of_ranks, iterations[-1])) for one in steady.steps]
             single = list(zip(*each, strict=True))
             choices = [[[edit] for edit in edits] for edits in single] + ([each] if len(single) > 1 else [])
         else:
@@ -215,6 +216,7 @@ def _stored(iteration: StoredIteration) -> tuple[list[dict[str, Any]], str | Non
 
 
 def _predicted(iteration: StoredIteration, wanted: Wanted) -> tuple[list[dict[str, Any]], str | None]:
+    from traceviz_dag.pipeline.across_ranks import sets_of_ranks
     from traceviz_dag.pipeline.causes import ranked_steps
 
     _check_ranks(iteration, wanted)
@@ -223,7 +225,7 @@ def _predicted(iteration: StoredIteration, wanted: Wanted) -> tuple[list[dict[st
     try:
         for ranked in ranked_steps(iteration, iteration.table("collectives"), iteration.table("messages")):
             what_if = ranked.what_if()
-            edits = wanted.edits(what_if, iteration.sets_of_ranks)
+            edits = wanted.edits(what_if, partial(sets_of_ranks, iteration))
             for each in [*([edit] for edit in edits), *([edits] if len(edits) > 1 else [])]:
                 try:
                     rows.append(what_if.predict(*each).as_row())

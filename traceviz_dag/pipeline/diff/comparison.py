@@ -32,9 +32,9 @@ from traceviz_dag.analyze.diff.replayed import (
 )
 from traceviz_dag.arrays import Int64
 from traceviz_dag.errors import NoEvidenceError
-from traceviz_dag.pipeline.across_ranks import StoredIteration
 from traceviz_dag.pipeline.causes import ranked_steps
 from traceviz_dag.pipeline.diff.facts import OPERATION_SQL, facts_of
+from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.tables.causes import PATH_HOSTS_SQL
 from traceviz_dag.tables.ranks import NOT_CUT
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from traceviz_dag.analyze.diff.comparable import SETTING, Facts, Inputs
 from traceviz_dag.analyze.findings.rules.environment import COMPARED
-from traceviz_dag.pipeline.across_ranks import StoredIteration
+from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.spans import spanned
 
 _OF_TRACES = ("step_kind", "framework", *(name for name in COMPARED if name != "world_size"))

@@ -11,8 +11,8 @@ from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.catalogue import LAKE_FOLDER
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.partition_keys import split_name
-from traceviz_dag.pipeline.across_ranks import StoredIteration, iterations_at
 from traceviz_dag.pipeline.baselines import baselines
+from traceviz_dag.pipeline.stored_iteration import StoredIteration, iterations_at
 
 
 @dataclass(frozen=True, slots=True)

@@ -416,8 +416,8 @@ def _first_rows(lake: Lake, before: NightIterations, after: NightIterations) -> 
     """What changed most from one night to another, as ``traceviz diff`` has it, or why that is not known."""
     # Imported here because few nights raise a change, and the comparison brings half of the engine.
     from traceviz_dag.analyze.diff.words import named_class, named_part
-    from traceviz_dag.pipeline.across_ranks import StoredIteration
     from traceviz_dag.pipeline.diff.comparison import compare
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
     sides = [[StoredIteration(lake, one.run, one.iteration) for one in night] for night in (before, after)]
     named = f"{named_night(before)} to {named_night(after)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from traceviz_dag.analyze.causes.edits import CONGESTED_TIMES, FEWEST_ALIKE, LEAST_CONGESTED_NS
+from traceviz_dag.analyze.causes.gains import CONGESTED_TIMES, FEWEST_ALIKE, LEAST_CONGESTED_NS
 from traceviz_dag.analyze.findings.fragments import MEASURED
 from traceviz_dag.analyze.findings.rule import EditKey, Places, Row, Rule
 from traceviz_dag.analyze.wording import capitals, duration, share
