@@ -10,12 +10,14 @@ import pytest
 
 from traceviz_dag.pipeline import making, path_analysis
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
-from traceviz_dag.pipeline.workers import IterationTask, RankOutcome, analyse_into_lake
+from traceviz_dag.pipeline.workers import Beside, IterationTask, RankOutcome, analyse_into_lake
 
 
-def one_by_one(task: IterationTask, traces: Sequence[RankTrace], _workers: int | None = None) -> Iterator[RankOutcome]:
+def one_by_one(
+    task: IterationTask, traces: Sequence[RankTrace], _workers: int | None = None, beside: Beside = ()
+) -> Iterator[RankOutcome]:
     """In the place of ``analyse_ranks``."""
-    return (analyse_into_lake(task, trace) for trace in traces)
+    return (analyse_into_lake(task, trace, beside) for trace in traces)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -134,55 +134,102 @@ def analyse(
         load_rules(rules)
         set_home_rules(settings.home, rules)
     in_force = load_rules(home_rules(settings.home))
-    for entry in inputs:
-        (now,) = with_digests(settings.home, [entry])
-        analysis = _Analysis(settings, open_lake(settings.home), with_vanished_ranks(settings.home, now), in_force)
-        try:
-            results.append(analysis.run(started))
-        except KeyboardInterrupt:
-            raise StoppedError(_what_is_done(analysis, len(results), len(inputs))) from None
+    for group in _in_the_same_files(inputs):
+        analyses: list[_Analysis] = []
+        for entry in group:
+            (now,) = with_digests(settings.home, [entry])
+            known = with_vanished_ranks(settings.home, now)
+            result = IterationResult(known.key, known.run, known.iteration)
+            analyses.append(_Analysis(settings, open_lake(settings.home), known, in_force, result))
+        # A file is read once for all iterations in it: what they are made of has to be known by then.
+        for analysis in analyses:
+            with _stoppable(analysis, len(results), len(inputs)):
+                analysis.begin()
+        for place, analysis in enumerate(analyses):
+            with _stoppable(analysis, len(results), len(inputs)):
+                beside = () if settings.force else [other.inputs for other in analyses[place + 1 :]]
+                results.append(analysis.finish(started, beside))
     return results
 
 
-@dataclass(frozen=True)
+def _in_the_same_files(inputs: Sequence[IterationInputs]) -> Iterator[list[IterationInputs]]:
+    """The iterations in order, those together that follow one another and are steps in the same files."""
+    group: list[IterationInputs] = []
+    for entry in inputs:
+        files = {one.path for one in entry.ranks if one.step is not None}
+        if group and not files & {one.path for one in group[-1].ranks if one.step is not None}:
+            yield group
+            group = []
+        group.append(entry)
+    if group:
+        yield group
+
+
+@contextmanager
+def _stoppable(analysis: _Analysis, done: int, of: int) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise StoppedError(_what_is_done(analysis, done, of)) from None
+
+
+@dataclass
 class _Analysis:
-    """One iteration on its way."""
+    """One iteration on its way.
+
+    Attributes:
+        result: what becomes of it. mark: holds it marked as under way. begun: whether its topology is there, once it
+            was begun. stale: ranks that were to be made by then.
+    """
 
     settings: AnalysisSettings
     lake: Lake
     inputs: IterationInputs
     rules: Rules
+    result: IterationResult
+    mark: ExitStack = field(default_factory=ExitStack)
+    begun: bool = False
+    stale: frozenset[int] = frozenset()
 
-    def run(self, started: Started | None) -> IterationResult:
-        with under_way(self.settings.home, self.inputs.key):
-            result = self._run(started)
+    def begin(self) -> None:
+        """Register it and make its topology."""
+        self.mark.enter_context(under_way(self.settings.home, self.inputs.key))
+        with self.counted():
+            forget_if_damaged(self.lake, self.inputs.run, self.inputs.iteration)
+            set_aside_unlisted_ranks(self.lake, self.inputs)
+            self.result.replaced = replaced_ranks(self.settings.home, self.inputs)
+            self.result.twin = twin_of(self.settings.home, self.inputs)
+            register(self.settings.home, self.inputs)
+            self.lake.sweep(self.inputs.run, self.inputs.iteration)
+            self.begun = self.make_topology(self.result)
+            if self.begun:
+                self.stale = frozenset(entry.rank for entry in stale_ranks(self.rank_states()))
+
+    def finish(self, started: Started | None, beside: Sequence[IterationInputs]) -> IterationResult:
+        """Make its tables, and those of ranks of the iterations beside it that lie in the same files."""
+        with self.mark:
+            with self.counted():
+                if self.begun:
+                    self.make_rank_tables(self.result, started, beside)
+                # Made of the traces, too; findings ask them.
+                self.make_memory_tables(self.result)
+                if self.begun:
+                    self.make_iteration_tables(self.result)
+                    self.make_derived_tables(self.result)
             self.lake.settle(self.inputs.run, self.inputs.iteration)
         if not catalogue.is_current(self.lake.home):
             # A damaged file of another iteration is no fault of this one; SQL on it names it.
             with suppress(BadInputError):
                 self.lake.refresh_catalogue()
-        return result
+        return self.result
 
-    def _run(self, started: Started | None) -> IterationResult:
-        result = IterationResult(self.inputs.key, self.inputs.run, self.inputs.iteration)
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """What goes wrong is a failure of this iteration, and of no other."""
         try:
-            forget_if_damaged(self.lake, self.inputs.run, self.inputs.iteration)
-            set_aside_unlisted_ranks(self.lake, self.inputs)
-            result.replaced = replaced_ranks(self.settings.home, self.inputs)
-            result.twin = twin_of(self.settings.home, self.inputs)
-            register(self.settings.home, self.inputs)
-            self.lake.sweep(self.inputs.run, self.inputs.iteration)
-            has_topology = self.make_topology(result)
-            if has_topology:
-                self.make_rank_tables(result, started)
-            # Made of the traces, too; findings ask them.
-            self.make_memory_tables(result)
-            if has_topology:
-                self.make_iteration_tables(result)
-                self.make_derived_tables(result)
+            yield
         except TracevizError as error:
-            result.failures.append(f"{self.inputs.key}: {error}")
-        return result
+            self.result.failures.append(f"{self.inputs.key}: {error}")
 
     @contextmanager
     def step(self, what: str, failures: list[str]) -> Iterator[None]:
@@ -209,9 +256,14 @@ class _Analysis:
         result.failures += faults
         return not faults
 
-    def make_rank_tables(self, result: IterationResult, started: Started | None) -> None:
-        """Bring the tables of each rank up to date."""
+    def make_rank_tables(
+        self, result: IterationResult, started: Started | None, beside: Sequence[IterationInputs]
+    ) -> None:
+        """Bring the tables of each rank up to date; what was made beside another iteration since it began is."""
         begun: list[int] = []
+        # Where all is made anew, nothing shows what was.
+        now = [] if self.settings.force else [one.entry.rank for one in self.rank_states() if one.is_current]
+        made = [rank for rank in now if rank in self.stale]
 
         def begin(ranks: Sequence[int]) -> None:
             begun.extend(ranks)
@@ -223,7 +275,9 @@ class _Analysis:
         with self.step("ranks", failures):
             ranks, only_stale = {entry.rank for entry in self.inputs.ranks}, not self.settings.force
             workers = self.settings.workers
-            outcomes.extend(make_ranks(self.lake, self.inputs, self.rules, workers, ranks, only_stale, begin))
+            made_now = make_ranks(self.lake, self.inputs, self.rules, workers, ranks, only_stale, begin, beside)
+            outcomes.extend(made_now)
+        begun[:] = [entry.rank for entry in self.inputs.ranks if entry.rank in (*begun, *made)]
         result.skipped = [entry.rank for entry in self.inputs.ranks if entry.rank not in begun]
         _collect_faults(self.lake, self.inputs, result)
         after = self.rank_states() if outcomes or failures else []

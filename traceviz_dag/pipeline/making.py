@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -31,6 +31,7 @@ from traceviz_dag.pipeline.aggregates import aggregate
 from traceviz_dag.pipeline.completeness import ranks_in_words
 from traceviz_dag.pipeline.derived import derive
 from traceviz_dag.pipeline.findings import iteration_findings
+from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.home_settings import home_peaks
 from traceviz_dag.pipeline.iteration import (
     rank_traces,
@@ -50,6 +51,7 @@ from traceviz_dag.pipeline.staleness import (
     mark_of,
     outdated_marks,
     rank_states,
+    stale_ranks,
     topology_is_current,
     topology_word,
     unmark_where_current,
@@ -112,12 +114,14 @@ def make_ranks(
     wanted: Collection[int],
     only_stale: bool,
     started: Callable[[Sequence[int]], None] | None = None,
+    beside: Iterable[IterationInputs] = (),
 ) -> Iterator[RankOutcome]:
     """Analyse ranks side by side, and mark what is kept of those that failed, and what was made of the others before.
 
     Args:
         wanted: ranks. only_stale: leave out those whose tables are current. started: called before ranks are read, with
-            those that will be.
+            those that will be. beside: iterations that are made next; ranks of theirs that lie in the same files are
+            written, too, if their topology is the same, so that each file is read once.
 
     Yields:
         An outcome for each rank, as it is finished; a rank whose trace is gone and whose tables are whole keeps them.
@@ -139,11 +143,29 @@ def make_ranks(
     if started is not None:
         started([trace.rank for trace in traces])
     task = IterationTask(lake.home, run, iteration, topology, rules, version, home_peaks(lake.home))
+    others = list(_beside(lake, task, traces, beside))
     outcomes: list[RankOutcome] = []
-    for outcome in chain(kept, analyse_ranks(task, traces, workers or None)):
+    for outcome in chain(kept, analyse_ranks(task, traces, workers or None, others)):
         outcomes.append(outcome)
         yield outcome
     _mark(lake, inputs, outcomes, asked)
+
+
+def _beside(
+    lake: Lake, task: IterationTask, traces: Sequence[RankTrace], inputs: Iterable[IterationInputs]
+) -> Iterator[tuple[IterationTask, dict[int, RankTrace]]]:
+    """The iterations of which ranks are to be made as well, and these, in the files that are read."""
+    read = {(trace.rank, trace.path, trace.part) for trace in traces}
+    for other in inputs:
+        if not topology_is_current(lake, other):
+            continue
+        topology, version = stored_topology(lake, other.run, other.iteration)
+        states = rank_states(lake, other, version, task.rules.digest)
+        asked = {entry.rank for entry in stale_ranks(states)}
+        found = [one for one in rank_traces(other, asked) if (one.rank, one.path, one.part) in read]
+        if found and topology == task.topology:
+            same = replace(task, run=other.run, iteration=other.iteration, topology_version=version)
+            yield same, {one.rank: one for one in found}
 
 
 def _kept(state: RankState) -> RankOutcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,28 +45,36 @@ _READINGS = 2
 
 
 def analyse_rank(trace: RankTrace, topology: Topology, rules: Rules, peaks: Peaks = BUILT_IN) -> Mapping[str, pa.Table]:
-    """Read, classify and measure one rank.
+    """Read, classify and measure one rank: ``analyse_steps`` of its own step."""
+    return analyse_steps([trace], topology, rules, peaks)[0]
+
+
+def analyse_steps(
+    traces: Sequence[RankTrace], topology: Topology, rules: Rules, peaks: Peaks
+) -> list[Mapping[str, pa.Table]]:
+    """Read and classify one rank once, and measure some of the steps in its file.
 
     Args:
-        peaks: of GPUs, for what a perfect kernel would take.
+        traces: the rank's trace, once for each step. peaks: of GPUs, for what a perfect kernel would take.
 
     Returns:
-        Table name → rows, for each of RANK_TABLES, and of the extra tables of the trace's format.
+        For each step, table name → rows, for each of RANK_TABLES, and of the extra tables of the trace's format.
 
     Raises:
         BadInputError: nothing of the file can be used, or it changes whenever it is read.
     """
+    trace = traces[0]
     for _ in range(_READINGS):
         before = _state_of(trace.path)
-        tables = _analyse_once(trace, topology, rules, peaks)
+        events = read_events(trace, topology, rules)
+        classified = classify_trace(events, trace.rank, topology, rules)
+        tables = [_tables(one, events, classified, peaks) for one in traces]
         if _state_of(trace.path) == before:
             return tables
     raise BadInputError(trace.path, "changes while it is read", "analyse it again once it is written")
 
 
-def _analyse_once(trace: RankTrace, topology: Topology, rules: Rules, peaks: Peaks) -> Mapping[str, pa.Table]:
-    events = read_events(trace, topology, rules)
-    classified = classify_trace(events, trace.rank, topology, rules)
+def _tables(trace: RankTrace, events: TraceEvents, classified: Classification, peaks: Peaks) -> Mapping[str, pa.Table]:
     kernels = rows_of_step(with_beside(classified.kernels), trace.step)
     operations, operation_of = operations_table(events, kernels, classified.operators, peaks)
     kernels = kernels.set_column(kernels.schema.get_field_index("operation_id"), "operation_id", operation_of)

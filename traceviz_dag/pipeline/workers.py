@@ -21,7 +21,7 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key
 from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES, RankTrace
 from traceviz_dag.pipeline.made import rank_word
-from traceviz_dag.pipeline.ranks import analyse_rank, failed_trace
+from traceviz_dag.pipeline.ranks import analyse_steps, failed_trace
 from traceviz_dag.system import control_groups
 from traceviz_dag.system.processes import WorkerDiedError, spread
 from traceviz_dag.system.whole_files import write_atomically
@@ -99,19 +99,27 @@ def default_workers() -> int:
     return min(cores, control_groups.processors() or cores, room)
 
 
+Beside = Sequence[tuple[IterationTask, Mapping[int, RankTrace]]]
+"""Other iterations, and their ranks that lie in the same files as those of one; of the same topology."""
+
+
 def analyse_ranks(
-    task: IterationTask, traces: Sequence[RankTrace], workers: int | None = None
+    task: IterationTask, traces: Sequence[RankTrace], workers: int | None = None, beside: Beside = ()
 ) -> Iterator[RankOutcome]:
     """Analyse ranks side by side; outcomes come as ranks finish, and each rank's partitions are written by then.
 
     A rank that fails, or whose worker dies, ends as a failed outcome; the others go on.
+
+    Args:
+        beside: partitions of these are written, too, where all goes well; of what does not, nothing is said here.
     """
     count = min(workers or default_workers(), len(traces))
     if count <= 1 and len(traces) <= 1:
         for trace in traces:
-            yield analyse_into_lake(task, trace)
+            yield analyse_into_lake(task, trace, beside)
         return
-    outcomes = spread(_analyse_remembered, traces, count, start=_remember, arguments=(task,), preload=IMPORTED_ONCE)
+    arguments = (task, beside)
+    outcomes = spread(_analyse_remembered, traces, count, start=_remember, arguments=arguments, preload=IMPORTED_ONCE)
     for number, outcome in outcomes:
         if isinstance(outcome, WorkerDiedError):
             yield _record_failure(task, traces[number], f"{traces[number].name}: {_DEATH}")
@@ -119,21 +127,33 @@ def analyse_ranks(
             yield outcome
 
 
-def analyse_into_lake(task: IterationTask, trace: RankTrace) -> RankOutcome:
-    """Take one rank the whole way and write its partitions.
-
-    Whatever its trace provokes becomes a failed row of ``traces`` and costs no other rank; the traceback of a fault of
-    this program is in a file under ``LOGS``.
+def analyse_into_lake(task: IterationTask, trace: RankTrace, beside: Beside = ()) -> RankOutcome:
+    """Take one rank the whole way and write its partitions; see ``analyse_ranks``.
 
     Raises:
         OSError: the home cannot be written.
+    """
+    others = [(other, traces[trace.rank]) for other, traces in beside if trace.rank in traces]
+    outcome = _analyse_into_lake(task, trace, others)
+    # What is wrong with another step of the file is that one's matter.
+    return _analyse_into_lake(task, trace, ()) if outcome.failed and others else outcome
+
+
+def _analyse_into_lake(
+    task: IterationTask, trace: RankTrace, others: Sequence[tuple[IterationTask, RankTrace]]
+) -> RankOutcome:
+    """Take one rank, and those of other iterations in the same file, the whole way.
+
+    Whatever its trace provokes becomes a failed row of ``traces`` and costs no other rank; the traceback of a fault of
+    this program is in a file under ``LOGS``.
     """
     started = time.monotonic()
     lake = Lake(task.home)
     trace = replace(trace, home=trace.home or task.home)
     log = fault_log(trace.home or task.home, task.run, task.iteration, trace.rank)
     try:
-        tables = analyse_rank(trace, task.topology, task.rules, task.peaks)
+        steps = [trace, *(replace(one, home=trace.home) for _, one in others)]
+        tables, *further = analyse_steps(steps, task.topology, task.rules, task.peaks)
     except BadInputError as error:
         return _record_failure(task, trace, str(error))
     except MemoryError:
@@ -146,8 +166,23 @@ def analyse_into_lake(task: IterationTask, trace: RankTrace) -> RankOutcome:
         keep_traceback(log, error)
         return _record_failure(task, trace, f"{trace.name}: {_in_a_line(error)}; report it with {log}")
     log.unlink(missing_ok=True)
-    facts = tables["traces"].to_pylist()[0]
-    version = str(facts["digest"] or trace.version) if trace.is_digest else trace.version
+    facts, written = tables["traces"].to_pylist()[0], _write(lake, task, trace, tables)
+    for (other, one), of_step in zip(others, further, strict=True):
+        _write(lake, other, one, of_step)
+    violations = {
+        "overlap": _names(overlap_violations(tables["overlap"])),
+        "microbatches": _names(microbatch_violations(tables["microbatches"])),
+    }
+    seconds = time.monotonic() - started
+    return RankOutcome(trace.rank, written, facts, facts["fault"], violations=violations, seconds=seconds)
+
+
+def _write(
+    lake: Lake, task: IterationTask, trace: RankTrace, tables: Mapping[str, pa.Table]
+) -> dict[str, TableOutcome]:
+    """Write the partitions of a rank, those that its format does not have left out."""
+    digest = tables["traces"]["digest"][0].as_py()
+    version = str(digest or trace.version) if trace.is_digest else trace.version
     made = rank_word(version, task.topology_version, task.rules.digest, task.peaks.digest)
     written = {}
     for name in (*RANK_TABLES, *EXTRA_TABLES):
@@ -156,12 +191,7 @@ def analyse_into_lake(task: IterationTask, trace: RankTrace) -> RankOutcome:
             continue
         part = lake.write(name, tables[name], run=task.run, iteration=task.iteration, rank=trace.rank, made=made)
         written[name] = TableOutcome(part.rows, part.bytes, part.digest)
-    violations = {
-        "overlap": _names(overlap_violations(tables["overlap"])),
-        "microbatches": _names(microbatch_violations(tables["microbatches"])),
-    }
-    seconds = time.monotonic() - started
-    return RankOutcome(trace.rank, written, facts, facts["fault"], violations=violations, seconds=seconds)
+    return written
 
 
 def fault_log(home: Path, run: str, iteration: int, rank: int) -> Path:
@@ -199,13 +229,14 @@ def _record_failure(task: IterationTask, trace: RankTrace, fault: str) -> RankOu
     return RankOutcome(rank, {}, row.to_pylist()[0], fault, failed=True)
 
 
-_TASK: list[IterationTask] = []
+_TASK: list[tuple[IterationTask, Beside]] = []
 """The task of this worker process; set once when it starts, so that the topology travels once a worker."""
 
 
-def _remember(task: IterationTask) -> None:
-    _TASK[:] = [task]
+def _remember(task: IterationTask, beside: Beside) -> None:
+    _TASK[:] = [(task, beside)]
 
 
 def _analyse_remembered(trace: RankTrace) -> RankOutcome:
-    return analyse_into_lake(_TASK[0], trace)
+    task, beside = _TASK[0]
+    return analyse_into_lake(task, trace, beside)
