@@ -36,7 +36,7 @@ from traceviz_dag.pipeline.findings import stored_verdict
 from traceviz_dag.pipeline.stored_iteration import StoredIteration, iterations_at
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.simulate import JobSettings, simulate
-from traceviz_dag.simulate.settings import ContextExchange, Edges, Era, Faults, Graphs, Layout, Recompute
+from traceviz_dag.simulate.settings import ContextExchange, Dispatcher, Edges, Era, Faults, Graphs, Layout, Recompute
 
 JOBS = {
     "1f1b": small(pp=2, dp=2, layers=4),
@@ -446,6 +446,24 @@ def test_what_would_change_ranks_that_nobody_saw_is_not_predicted(tmp_path):
     assert {row["edit"] for row in general} >= {"no_jitter", "equal_stages", "no_pauses", "hide"}
     for row in general:
         assert row["gain_ns"] is None and row["refusal"] == "it would change the 2 ranks that were not read, too"
+
+
+def test_nor_is_it_where_no_group_shows_which_ranks_make_a_model(tmp_path):
+    """One rank of a job with experts, whose groups bear no names."""
+    edges, faults = Edges(captured_ranks="3"), Faults(garbage_collection=1)
+    settings = small(pp=2, dp=4, ep=2, dispatcher=Dispatcher.DEEPEP, faults=faults, edges=edges)
+    (path,) = simulate(settings, tmp_path / "job", workers=1).glob("iteration_*/rank_0003*")
+    trace = json.loads(gzip.decompress(path.read_bytes()))
+    for group in trace["distributedInfo"]["pg_config"]:
+        group["pg_desc"] = "undefined"
+    for row in trace["traceEvents"]:
+        row.get("args", {}).pop("Process Group Description", None)
+    path.write_bytes(gzip.compress(json.dumps(trace).encode()))
+    with iterations_at(tmp_path / "job", tmp_path / "home") as (iteration,):
+        assert not iteration.topology.replicas.closure
+        rows = iteration.table("what_if").to_pylist()
+    general = [row for row in rows if row["rank"] is None and row["ranks"] is None]
+    assert general and {row["refusal"] for row in general} == {"it would change the 7 ranks that were not read, too"}
 
 
 @pytest.mark.parametrize(

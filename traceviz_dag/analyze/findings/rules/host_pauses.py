@@ -19,8 +19,11 @@ alone in its stage, what that of all ranks does; else it is all."""
 LEAST_UNNAMED_NS = 1_000_000
 """Length of a gap from which its host paused, and was not merely slow to launch, though no row names what it did."""
 
-UNNAMED = f"host_work IS NULL AND starved_ns >= {LEAST_UNNAMED_NS}"
-"""Rows of ``gpu_gaps`` in which the host paused, and nothing names why."""
+UNNAMED = f"""host_work IS NULL AND starved_ns >= {LEAST_UNNAMED_NS} AND rank IN (
+    SELECT rank FROM traces WHERE run = $run AND iteration = $iteration AND status = 'read'
+)"""
+"""Rows of ``gpu_gaps`` in which the host paused, and nothing names why. Of a rank that was read in part, rows may be
+missing that would."""
 
 _SQL = f"""
 WITH measured AS (
@@ -211,7 +214,7 @@ _PAUSED = Rule(
 SELECT 'one rank alone has no other whose pauses could be compared'
 WHERE (SELECT count(DISTINCT rank) FROM {MEASURED}) = 1 LIMIT 1
 """,
-    partly_sql=lacking("has_host_rows", "rows of the host"),
+    partly_sql=lacking("has_host_rows AND status = 'read'", "rows of the host"),
 )
 
 RULES = (*map(_rule, _PAUSES), _PAUSED)
