@@ -114,6 +114,23 @@ def test_a_cut_window_gets_no_wrong_micro_batch_and_says_why(tmp_path, name):
     assert any(why in (window_fault(one.steps.cuts, None) or "") for one, _ in files)
 
 
+def test_a_file_without_the_rows_before_a_time_has_no_numbers(tmp_path):
+    """As a script cuts it: frames and marks that cross that time are gone as well, on stage 1 without a trace."""
+    folder = simulate(replace(PIPELINED, microbatches=4, tp=2, seed=9), tmp_path / "run", workers=1)
+    (inputs,) = inputs_below([folder])
+    topology = read_topology(inputs)
+    for entry in inputs.ranks:
+        path = Path(entry.path)
+        trace = events_of(path)
+        kernels = [event for event in trace["traceEvents"] if event.get("cat") == "kernel"]
+        first, last = (end(event["ts"] for event in kernels) for end in (min, max))
+        cut = first + 0.4 * (last - first)
+        trace["traceEvents"] = [event for event in trace["traceEvents"] if event.get("ph") != "X" or event["ts"] >= cut]
+        write_events(path, trace)
+        one = classify_trace(read_kineto(path), entry.rank, topology, load_rules())
+        assert set(one.kernels["microbatch"].to_pylist()) == {None} and one.steps.cuts
+
+
 @pytest.mark.parametrize(("variant", "seed"), [("stops in a step", 41063), ("starts and stops in a step", 41014)])
 def test_few_steps_without_stacks_and_group_names_are_no_training_or_evaluation_of_their_own(variant, seed):
     """One forward and backward step of an interleaved job, and the end of one's backward with the next one's begin."""

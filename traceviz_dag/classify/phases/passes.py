@@ -205,7 +205,10 @@ def passes_of_frames(
             counted[mine & ~_after_gap(gaps, start, steps.end_ns)] = False
     counted &= ~_after_gap(gaps, start, steps.start_ns)
     cuts |= dict.fromkeys(cut_by_gaps(gaps, steps, mark, profiler))
-    cuts |= dict.fromkeys(cut_by_number(expected.microbatches, steps, of_step, mark))
+    short = dict(cut_by_number(expected.microbatches, steps, of_step, mark))
+    # Neither frame nor mark shows where it begins, and steps are missing: those before it, as far as anything shows.
+    counted &= ~(np.isin(of_step, list(short)) & (frame == NONE) & (mark == MISSING))
+    cuts |= dict.fromkeys(short.values())
     return Passes(of_step, counted, tuple(cuts))
 
 
@@ -277,11 +280,13 @@ def cut_by_gaps(gaps: Int64, steps: OrderedSteps, mark: Int64, profiler: Profile
             yield number, f"what its host did for {lost / 1e6:,.3g} ms is missing"
 
 
-def cut_by_number(needed: int | None, steps: OrderedSteps, of_step: Int64, mark: Int64) -> Iterator[tuple[int, str]]:
-    """Marks of passes that have fewer forward steps than all chunks need for all micro-batches."""
+def cut_by_number(
+    needed: int | None, steps: OrderedSteps, of_step: Int64, mark: Int64
+) -> Iterator[tuple[int, tuple[int, str]]]:
+    """Passes with fewer forward steps than all chunks need for all micro-batches; of each, its mark, and why."""
     for number in np.unique(of_step).tolist() if needed else ():
         mine = of_step == number
         forward = int((mine & (steps.direction == FORWARD)).sum())
         if needed and forward % needed and (steps.direction[mine] == BACKWARD).any():
             last = mark[mine].tolist()[-1]
-            yield last, f"it has {forward} forward steps, and the batch sizes give {needed} micro-batches"
+            yield number, (last, f"it has {forward} forward steps, and the batch sizes give {needed} micro-batches")

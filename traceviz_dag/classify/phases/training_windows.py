@@ -179,7 +179,7 @@ def passes_of_windows(
     cuts |= {(number, STOPS_AMID): None for number in edges.stopped}
     cuts |= {(number, STARTS_AMID): None for number in step_at(profiler, edges.orphans_ns).tolist()}
     cuts |= dict.fromkeys(cut_by_gaps(edges.expected.gaps, steps, mark, profiler))
-    few = dict(cut_by_number(edges.expected.microbatches, steps, window, mark))
+    few = dict(dict(cut_by_number(edges.expected.microbatches, steps, window, mark)).values())
     counted &= ~np.isin(mark, list(few))
     return Passes(window, counted, (*cuts, *few.items()))
 
