@@ -259,14 +259,18 @@ class DimensionEvidence:
 
 
 def of_shards(dimension: Dimension, collective: str, phase: Phase, role: str | None = None) -> DimensionDecision | None:
-    """What one number serves that is summed over the replicas by the optimizer; None elsewhere.
+    """What one number serves that is summed over the replicas by the optimizer, or may be; None elsewhere.
 
-    Where gradients are sharded, it is their norm, or a count of zeros.
+    Where gradients are sharded, it is their norm, or a count of zeros. Before it, it may be a count of tokens.
     """
-    if dimension not in _REPLICAS or phase is not Phase.OPTIMIZER or not _ALL_REDUCE.search(collective):
+    if (
+        dimension not in _REPLICAS
+        or phase not in (Phase.OPTIMIZER, Phase.UNKNOWN)
+        or not _ALL_REDUCE.search(collective)
+    ):
         return None
-    both = (Dimension.GRAD_NORM, Dimension.CONTROL)
-    return DimensionDecision(Dimension.UNKNOWN, Evidence.NONE, ONE_NUMBER_OF_SHARDS, both, role)
+    among = (Dimension.GRAD_NORM, Dimension.CONTROL, *([dimension] if phase is Phase.UNKNOWN else ()))
+    return DimensionDecision(Dimension.UNKNOWN, Evidence.NONE, ONE_NUMBER_OF_SHARDS, among, role)
 
 
 def _evidence_of(frame: FrameRule) -> Evidence:
