@@ -78,14 +78,14 @@ def test_a_step_that_fails_is_reported_with_its_partition_and_a_remedy(own, capf
 
 def test_whatever_a_trace_provokes_costs_that_rank_alone(tmp_path, monkeypatch):
     run, home = write_run(tmp_path / "job", world=2), tmp_path / "home"
-    original = workers.analyse_rank
+    original = workers.analyse_steps
 
-    def provoked(trace, *others):
-        if trace.rank == 1:
+    def provoked(traces, *others):
+        if traces[0].rank == 1:
             raise KeyError("an exception\nof two lines")
-        return original(trace, *others)
+        return original(traces, *others)
 
-    monkeypatch.setattr(workers, "analyse_rank", provoked)
+    monkeypatch.setattr(workers, "analyse_steps", provoked)
     with ranks_in_this_process():
         result = analyse_one(run, home)
     assert (result.computed, result.failed, result.aggregated) == ([0], [1], False)

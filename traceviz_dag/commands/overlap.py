@@ -102,6 +102,8 @@ def overlap(
         rows, found = _from_lake(home, window, rank, chosen)
     else:
         rows, found = _from_path(path, window, start_ns, end_ns, rules, real_path(home), chosen)
+    chosen_ranks = {(one.run, one.iteration): one.chosen or None for one in found}
+    rows = [{**row, "chosen": chosen_ranks.get((row["run"], row["iteration"]))} for row in rows]
     dimension = dimension.lower() if dimension is not None else None
     rows = _of_dimension(rows, dimension) if rows else rows
     if json:

@@ -63,6 +63,7 @@ def _answer(run: str, iterations: list[StoredIteration]) -> dict[str, Any]:
         "iterations": list(steady),
         "left_out": sorted({each.iteration for each in iterations} - set(steady)),
         "ranks": sorted({rank for each in iterations for rank in each.ranks}),
+        "chosen": next((each.completeness.chosen for each in iterations if each.completeness.chosen), None),
         "partial": [each.iteration for each in iterations if each.completeness.partial],
         "capture_mode": " / ".join(
             sorted(
@@ -86,7 +87,8 @@ def _print(answer: dict[str, Any]) -> None:
         f"; PARTIAL: {', '.join(map(str, answer['partial']))} not read whole, or stale" if answer["partial"] else ""
     )
     typer.echo(
-        f"\n{answer['run']} · {which}{left} · {ranks_in_words(answer['ranks'])} · {answer['capture_mode']}{partial}"
+        f"\n{answer['run']} · {which}{left} · {answer['chosen'] or ranks_in_words(answer['ranks'])} · "
+        f"{answer['capture_mode']}{partial}"
     )
     for pair in answer["pairs"]:
         typer.echo(f"  {pair['statement']}")
