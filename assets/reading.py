@@ -133,6 +133,11 @@ TABLES = {
         "slower. `slow` asks it of every rank, and of the largest such set.",
         ("findings",),
     ),
+    "utilization": Reading(
+        "Take one `step` and `part`: `hfu` counts what was computed, recompute included, `mfu` what the model needs. "
+        "A stage with a low `hfu` and a high `compute_utilization` has little to do; with both low, it computes badly.",
+        ("utilization",),
+    ),
     "pipelines": Reading(
         "Fill and drain, imbalance, jitter and stall add up to `bubble_ns`. The bubble is measured against the "
         "mean stage; `idle_ns` is the stage's own time without a micro-batch, and is not the bubble.",

@@ -42,6 +42,12 @@ class OperationClass(StrEnum):
     OTHER = "other"
 
 
+MATRIX = frozenset(
+    {OperationClass.GEMM, OperationClass.GROUPED_GEMM, OperationClass.ATTENTION, OperationClass.CONVOLUTION}
+)
+"""Classes that compute on matrix units: their FLOPs count in the roofline; all others are limited by memory."""
+
+
 class Bound(StrEnum):
     """What limits a perfect kernel of an operation: the peak of its number format, or the bandwidth of the memory."""
 

@@ -25,7 +25,7 @@ SIZES, MESSAGES, GRIDS = "sizes", "messages", "grids"
 OF_LAYERS = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.RECOMPUTE.value)
 _NUMBERS = re.compile(r"[0-9]+")
 _TENSOR = re.compile(r"\[([0-9,]+)\]")
-_PRODUCT = re.compile(r"gemm|nvjet|cutlass|xmma|cublas|wgrad|conv(?!ert)|matmul", re.I)
+_PRODUCT = re.compile(r"gemm|nvjet|cutlass|xmma|cublas|wgrad|conv(?!ert)|matmul|\bcijk_", re.I)
 _ATTENTION = re.compile(r"flash|fmha|attention|attn", re.I)
 """All kernels that have neither name are bound by memory."""
 

@@ -33,6 +33,7 @@ _PANELS = {
         "pipelines",
         "overlap",
         "kernels",
+        "utilization",
         "periods",
         "clocks",
         "topology",

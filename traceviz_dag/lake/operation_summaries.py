@@ -5,6 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.tables.ranks import NOT_CUT
+from traceviz_dag.vocabulary import MATRIX, OperationClass
 
 _HERE = "FROM operations WHERE run = $run AND iteration = $iteration AND {rank}"
 _MEASURES = """
@@ -51,6 +53,38 @@ SELECT DISTINCT CAST(gpu AS VARCHAR) AS gpu, CAST(number_format AS VARCHAR) AS n
 {_HERE} AND roofline_ns IS NOT NULL
 ORDER BY gpu, peak_flops_per_s NULLS LAST, number_format
 """
+
+
+STEP_FLOPS_SQL = f"""
+WITH ran AS (
+    SELECT rank, step, operation_id, count(*) AS kernels, sum(duration_ns) AS kernel_ns FROM kernels
+    WHERE run = $run AND iteration = $iteration AND kind <> 'communication' AND {NOT_CUT}
+    GROUP BY ALL
+), here AS (
+    SELECT *, operation_class = '{OperationClass.OTHER}' AND flops IS NULL AS maybe
+    FROM operations WHERE run = $run AND iteration = $iteration
+)
+SELECT
+    rank, step, CAST(operation_class AS VARCHAR) AS operation_class, CAST(phase AS VARCHAR) AS phase,
+    CAST(number_format AS VARCHAR) AS number_format, CASE WHEN flops IS NULL THEN reason END AS reason,
+    CASE WHEN maybe THEN CAST(kernel AS VARCHAR) END AS kernel,
+    -- An operation's calls of several steps are told apart by their kernels, as many for each.
+    TRY_CAST(sum(flops * count::HUGEINT * ran.kernels // here.kernels) AS BIGINT) AS flops,
+    CAST(sum(ran.kernel_ns) AS BIGINT) AS kernel_ns
+FROM ran JOIN here USING (rank, operation_id)
+WHERE operation_class IN ({", ".join(f"'{each}'" for each in sorted(MATRIX))}) OR maybe
+GROUP BY ALL
+ORDER BY ALL
+"""
+
+
+def step_flops(lake: Lake, run: str, iteration: int) -> pa.Table:
+    """What each rank computed on matrix units in each training step, and what may be such an operation.
+
+    Columns: rank, step, operation_class, phase, number_format, flops (of all calls; NULL where unknown), reason (why),
+    kernel (its longest, where the operation itself is not known; else NULL), kernel_ns.
+    """
+    return lake.query_iteration(STEP_FLOPS_SQL, run=run, iteration=iteration)
 
 
 def operations(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:

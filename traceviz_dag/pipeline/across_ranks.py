@@ -28,7 +28,7 @@ from traceviz_dag.analyze.matching.communications import (
     select_communications,
 )
 from traceviz_dag.analyze.matching.operations import Operation
-from traceviz_dag.analyze.peaks import BUILT_IN
+from traceviz_dag.analyze.peaks import BUILT_IN, Peaks
 from traceviz_dag.analyze.pipelines.named_pairs import (
     RANGES,
     annotation_ranges,
@@ -44,6 +44,7 @@ from traceviz_dag.analyze.slow_ranks import SLOWER_THAN_FEW, slow_ranks
 from traceviz_dag.analyze.slow_stages import stage_speeds
 from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTimes, stage_times
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
+from traceviz_dag.analyze.step_utilization import step_utilization, step_windows
 from traceviz_dag.analyze.waits.blame import blame_matrix, late_ranks
 from traceviz_dag.analyze.waits.by_ends import match_and_solve
 from traceviz_dag.analyze.waits.collectives import collectives_table, device_of_ranks
@@ -58,9 +59,11 @@ from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.across_ranks_views import rows_of_query
 from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.lake.operation_summaries import step_flops
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.queries import TraceFiles, trace_files
 from traceviz_dag.lake.summaries import computation_by_kernel, stage_work
+from traceviz_dag.pipeline.aggregates import stated_by
 from traceviz_dag.pipeline.causes import CAUSES_TABLES, causes_tables, replayable_steps
 from traceviz_dag.pipeline.completeness import Completeness, ranks_chosen_by_name, stored_completeness
 from traceviz_dag.pipeline.discovery import inputs_below
@@ -82,12 +85,13 @@ from traceviz_dag.tables import (
     PERIODS,
     SYNCHRONIZATIONS,
     TOPOLOGY_TABLES,
+    UTILIZATION,
 )
 from traceviz_dag.vocabulary import Dimension
 
 ACROSS_RANKS_TABLES = (
     *("collectives", "rank_clocks", "late_ranks", "blame", "links", "expert_loads", "rank_speeds", "stage_speeds"),
-    *("group_speeds", "link_groups"),
+    *("group_speeds", "link_groups", "utilization"),
     *("pipelines", "periods", "period_percentiles", "messages", *CAUSES_TABLES, "findings"),
 )
 """The tables across ranks, in the order in which they are made; ``pipeline.findings`` makes the last one of the others.
@@ -133,6 +137,7 @@ class StoredIteration:
         inputs: its trace files, where they are known; annotations are read from them.
         with_partial: count ranks that were read in part; by default they are left out.
         by_name: files of ranks were named, and the others are left out on purpose.
+        peaks: of GPUs; None: those of the lake's home.
     """
 
     lake: Lake
@@ -141,6 +146,7 @@ class StoredIteration:
     inputs: IterationInputs | None = None
     with_partial: bool = False
     by_name: bool = False
+    peaks: Peaks | None = None
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
@@ -154,11 +160,11 @@ class StoredIteration:
         """What of the iteration was not read."""
         key = iteration_key(self.run, self.iteration)
         inputs = self.inputs or registered_if_any(self.lake.home, key)
-        found = stored_completeness(self.lake, self.run, self.iteration, inputs, self._files)
+        found = stored_completeness(self.lake, self.run, self.iteration, inputs, self.files)
         return replace(found, expected=None, missing=()) if self.by_name else found
 
     @cached_property
-    def _files(self) -> TraceFiles:
+    def files(self) -> TraceFiles:
         """How the trace of each rank was read."""
         return trace_files(self.lake, self.run, self.iteration)
 
@@ -170,13 +176,13 @@ class StoredIteration:
     def kernels(self, rank: int, columns: Sequence[str]) -> pa.Table:
         """Some columns of one rank's kernels; of a rank without a mark, the step is that of the others."""
         table = self.lake.table("kernels", self.run, self.iteration, rank).arrow(columns)
-        unmarked, number = self._unmarked
+        unmarked, number = self.unmarked
         return _with_step(table, number) if rank in unmarked and "step" in columns else table
 
     @cached_property
     def hosts(self) -> dict[int, int]:
         """Rank → number of its host, where the traces of all ranks state their host's clocks; else empty."""
-        return nodes_of_host_clocks({row["rank"]: row["host_clock_ns"] for row in self._files.rows})
+        return nodes_of_host_clocks({row["rank"]: row["host_clock_ns"] for row in self.files.rows})
 
     def nodes(self, devices: Mapping[int, str | None] | None = None) -> dict[int, int]:
         """Rank → number of its node, as hosts' clocks or devices show it; empty where neither does.
@@ -194,7 +200,7 @@ class StoredIteration:
     def microbatches(self) -> pa.Table:
         """The forward and backward steps of the ranks that are counted."""
         table = self.lake.table("microbatches", self.run, self.iteration).arrow(_STEP_COLUMNS)
-        unmarked, number = self._unmarked
+        unmarked, number = self.unmarked
         if unmarked:
             mine = pc.is_in(table["rank"], pa.array(sorted(unmarked), table["rank"].type))
             table = pa.concat_tables([table.filter(pc.invert(mine)), _with_step(table.filter(mine), number)])
@@ -207,7 +213,7 @@ class StoredIteration:
         if not self.lake.exists("synchronizations", run=self.run, iteration=self.iteration, rank=rank):
             return SYNCHRONIZATIONS.schema.empty_table()
         table = self.lake.table("synchronizations", self.run, self.iteration, rank).arrow()
-        unmarked, number = self._unmarked
+        unmarked, number = self.unmarked
         return _with_step(table, number) if rank in unmarked else table
 
     def hidden_waits(self, rank: int) -> list[int]:
@@ -228,21 +234,25 @@ class StoredIteration:
         lost = [(row["starved_ns"], row["rank"]) for rows in self._hosts[2:] for row in rows if row["rank"] is not None]
         return [rank for _, rank in sorted(lost, key=lambda one: (-one[0], one[1]))]
 
-    def windows(self) -> pa.Table:
-        """The windows of the ranks that are counted; no rows where none is in the lake."""
-        table = self.lake.rows("overlap", self.run, self.iteration, ["rank", *WINDOW_COLUMNS])
+    def windows(self, *more: str) -> pa.Table:
+        """The windows of the ranks that are counted; no rows where none is in the lake.
+
+        Args:
+            more: columns beside ``WINDOW_COLUMNS``.
+        """
+        table = self.lake.rows("overlap", self.run, self.iteration, ["rank", *WINDOW_COLUMNS, *more])
         table = table.filter(pc.is_in(table["rank"], pa.array(self.ranks, table["rank"].type)))
-        unmarked, number = self._unmarked
+        unmarked, number = self.unmarked
         if not unmarked:
             return table
         # The host of some ranks shows no step: all are measured alike, from the first kernel to the last.
         return _with_step(table.filter(pc.equal(table["window_name"].cast(pa.string()), "kernels")), number)
 
     @cached_property
-    def _unmarked(self) -> tuple[frozenset[int], int]:
+    def unmarked(self) -> tuple[frozenset[int], int]:
         """Ranks whose files have no ProfilerStep mark, and the one step that the others' have: it is theirs, too. None
         where the others have several."""
-        files = self._files.rows
+        files = self.files.rows
         numbers = {number for row in files for number in row["taken_steps"] or ()}
         unmarked = frozenset(row["rank"] for row in files if not row["steps"]) if len(numbers) == 1 else frozenset()
         return unmarked, next(iter(numbers), MISSING)
@@ -270,11 +280,14 @@ class StoredIteration:
         return {"path_segments": segments, "kernels": kernels, "gpu_gaps": gaps}
 
     def table(self, name: str) -> pa.Table:
-        """A table across ranks: as it is in the lake, else computed; findings from the other tables in the lake."""
+        """A table across ranks: as it is in the lake, else computed; findings from the other tables in the lake, and
+        utilization without the others."""
         if self.lake.exists(name, run=self.run, iteration=self.iteration):
             return self.lake.table(name, self.run, self.iteration).arrow()
         if name == FINDINGS.name:
             return iteration_findings(self.lake, self.run, self.iteration, self.what_ifs)
+        if name == UTILIZATION.name:
+            return utilization_table(self)
         return self._computed[name]
 
     def findings(self) -> list[dict[str, Any]]:
@@ -387,12 +400,28 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
         "stage_speeds": stages,
         "group_speeds": together,
         "link_groups": of_groups,
+        "utilization": utilization_table(iteration),
         "pipelines": pipelines_table(microbatches, topology),
         "periods": periods,
         "period_percentiles": PERIOD_PERCENTILES.from_rows(period_summary(periods)),
         "messages": messages,
         **causes_tables(iteration, collectives, messages, suspects, iteration.kept),
     }
+
+
+def utilization_table(iteration: StoredIteration) -> pa.Table:
+    """The table ``utilization`` of the ranks that are counted."""
+    lake, run, number = iteration.lake, iteration.run, iteration.iteration
+    unmarked, step = iteration.unmarked
+    places = lake.rows("topology", run, number, ["rank", "stage", "model_replica"]).to_pylist()
+    work = step_flops(lake, run, number)
+    return step_utilization(
+        _with_step(work, step) if unmarked else work,
+        step_windows(iteration.windows("device", "compute_ns")),
+        stated_by(iteration.files, None, iteration.with_partial),
+        {row["rank"]: row for row in places},
+        home_peaks(lake.home) if iteration.peaks is None else iteration.peaks,
+    )
 
 
 def _suspected_ranks(iteration: StoredIteration, speeds: pa.Table, stages: pa.Table, late: pa.Table) -> list[int]:
@@ -543,7 +572,7 @@ def _analysed(folder: Path, inputs: IterationInputs, rules: Path | None, home: P
     if all(outcome.failed for outcome in outcomes):
         fault = f"no rank of {inputs.key} can be used ({outcomes[0].fault})"
         raise BadInputError(inputs.folder, fault, "export them again")
-    return StoredIteration(lake, inputs.run, inputs.iteration, inputs)
+    return StoredIteration(lake, inputs.run, inputs.iteration, inputs, peaks=peaks)
 
 
 def _stamps(pair: NamedPair, selector: StageSelector) -> list[Stamp]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.commands.sentences.of_commands import MS, PERCENT, PLACE
+from tests.commands.sentences.of_commands import MS, PERCENT, PLACE, SHARE
 from tests.commands.sentences.printed import PrintedTable, Sentence
 
 _HERE = "FROM operations WHERE run = $run AND iteration = $iteration"
@@ -86,3 +86,69 @@ KERNELS_TABLES = (
         ["reason"],
     ),
 )
+
+_STEP = "FROM utilization WHERE run = $run AND iteration = $iteration AND step = $step"
+_JOB = f"{_STEP} AND part = 'job'"
+
+UTILIZATION = (
+    Sentence(
+        rf"{PLACE} · step (?P<k_step>\d+): (?P<v_ns>{MS})(?P<b_mfu>, MFU (?P<v_mfu>{PERCENT}))?"
+        rf"(?P<b_hfu>, HFU (?P<v_hfu>{PERCENT}))?",
+        f"""
+        WITH windows AS (
+            SELECT rank, window_end_ns - window_start_ns AS ns FROM overlap
+            WHERE run = $run AND iteration = $iteration AND step = $step AND window_name = 'step' AND dimension = 'all'
+        )
+        SELECT max(ns) AS ns, (SELECT mfu {_JOB}) AS mfu, (SELECT hfu {_JOB}) AS hfu FROM windows""",
+    ),
+    Sentence(
+        r"Peak used: (?P<v_peak>[\d,.]+) TFLOP/s per GPU \((?P<v_gpu>.+), (?P<v_format>\w+): (the format that the "
+        r"job's settings state|(?P<b_operations>the format with the most FLOPs))\)",
+        f"""
+        SELECT peak_flops_per_s / 1e12 AS peak, gpu, peak_format AS format, peak_named_by = 'operations' AS operations
+        {_JOB}""",
+    ),
+    Sentence(
+        r"The model needs (?P<v_flops>[\d,.]+) TFLOP per GPU",
+        """
+        SELECT model_flops_per_gpu / 1e12 AS flops FROM iterations WHERE run = $run AND iteration = $iteration""",
+    ),
+    Sentence(
+        r"Operations computed (?P<v_flops>[\d,.]+) TFLOP per GPU, (?P<v_recompute>[\d,.]+) of them recompute",
+        # Of files with several steps all are equal.
+        """
+        SELECT sum(flops * count) / count(DISTINCT rank) / 1e12 AS flops,
+            coalesce(sum(flops * count) FILTER (phase = 'recompute'), 0) / count(DISTINCT rank) / 1e12 AS recompute
+        FROM operations
+        WHERE run = $run AND iteration = $iteration
+            AND operation_class IN ('gemm', 'grouped_gemm', 'attention', 'convolution')""",
+    ),
+    Sentence(
+        r"(?P<v_all>[\d,]+) tokens/s, (?P<v_each>[\d,]+) per GPU",
+        f"""
+        SELECT tokens / step_ns * 1e9 AS all, tokens / step_ns * 1e9 / max(world_size) AS each
+        FROM (SELECT * {_JOB}), (FROM traces WHERE run = $run AND iteration = $iteration) GROUP BY tokens, step_ns""",
+    ),
+    Sentence(
+        rf"HFU is unknown: FLOPs are known of (?P<v_covered>{SHARE}) of the time of products, attention and "
+        r"convolutions, less than 99 %; mostly: .+",
+        f"SELECT coverage AS covered {_JOB}",
+    ),
+)
+
+
+def _parts(title: str, part: str) -> PrintedTable:
+    return PrintedTable(
+        title,
+        f"""
+        SELECT number, ranks, flops_per_gpu / 1e12 AS flops, recompute_flops_per_gpu / 1e12 AS recompute, coverage, hfu,
+            compute_ns / 1e6 AS ms, compute_utilization AS busy {_STEP} AND part = '{part}'""",
+        {
+            **{part: "number", "ranks": "ranks", "TFLOP per GPU": "flops", "recompute": "recompute"},
+            **{"FLOPs known": "coverage", "HFU": "hfu", "computation ms": "ms", "HFU while computing": "busy"},
+        },
+        [part],
+    )
+
+
+UTILIZATION_TABLES = (_parts("Model replicas", "replica"), _parts("Pipeline stages", "stage"))
