@@ -120,8 +120,14 @@ TABLES = {
     ),
     "rank_speeds": Reading(
         "`ratio` compares the same kernels with those of the median peer of the stage: above 1 is slower. `slow` "
-        "asks for nearly all kernels, so that one odd kernel blames no GPU.",
+        "asks for nearly all kernels, so that one odd kernel blames no GPU. `kind` says why it is slow, and "
+        "`kind_evidence` what shows it.",
         ("waits",),
+    ),
+    "class_speeds": Reading(
+        "A rank that is above 1 in products alone has a low core clock, in memory-bound kernels alone slow memory, in "
+        "all a slow GPU. `kind` of `rank_speeds` says what follows.",
+        ("kernels", "findings"),
     ),
     "stage_speeds": Reading(
         "`more_work_ns`, `own_work_ns` and `slower_ns` say why a stage computes longer than the mean one: more of"
@@ -260,6 +266,9 @@ FIGURES = {
     "wait_map": (
         "a row for each rank, a cell for each communication; a light row among dark ones is the rank that the "
         "others wait for"
+    ),
+    "same_work": (
+        "a row for each rank, a column for each class of work; a dark cell takes longer than on the rank's peers"
     ),
     "bubble_waterfall": (
         "a row for each stage, from its ideal time, part by part, to the black line: the time it took"

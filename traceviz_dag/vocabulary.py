@@ -55,6 +55,20 @@ class Bound(StrEnum):
     MEMORY = "memory"
 
 
+class SlowKind(StrEnum):
+    """Why the same work takes longer on a rank than on its peers."""
+
+    GPU = "gpu"
+    CORE_CLOCK = "core_clock"
+    MEMORY = "memory"
+    THROTTLING = "throttling"
+    KERNEL = "kernel"
+    ALGORITHM = "algorithm"
+    EXTRA_WORK = "extra_work"
+    LINK = "link"
+    HOST = "host"
+
+
 class StepKind(StrEnum):
     """What an iteration of a rank ran: a training step, a forward pass alone (evaluation, or one that was recorded for
     itself), the step of an engine that serves a model, or replays of CUDA graphs of which no phase is recorded."""

@@ -94,6 +94,11 @@ def bound_by_memory(code: npt.NDArray[np.integer], names: Sequence[str]) -> Bool
     return np.array([not (_PRODUCT.search(name) or _ATTENTION.search(name)) for name in [*names, ""]])[code]
 
 
+def is_attention(code: npt.NDArray[np.integer], names: Sequence[str]) -> Bool:
+    """Mark kernels of attention, as :func:`bound_by_memory` takes them."""
+    return np.array([bool(_ATTENTION.search(name)) for name in [*names, ""]])[code]
+
+
 def work_by_grid(code: npt.NDArray[np.integer], names: Sequence[str], blocks: Int64) -> Bool:
     """Mark kernels bound by memory whose grids show their work: as many blocks as no product has, which may persist.
 

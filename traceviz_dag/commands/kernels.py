@@ -53,7 +53,8 @@ def kernels(
     An operation is an operator with its input sizes; its time is that of all kernels that it launches. The roofline is
     the longer of FLOPs / peak and bytes / memory bandwidth. Headroom is kernel time above it. Where input sizes are not
     recorded (record_shapes), nothing is known, and the reason is printed. Add peaks of other GPUs to the settings of
-    the home. The exit code is 2 if a rank was not read completely, or there is no kernel.
+    the home. Of what the home holds, ranks of a stage are compared in the same work, too. The exit code is 2 if a rank
+    was not read completely, or there is no kernel.
     """
     with chosen_iterations(path, home, run, iteration, rules, by_rank=True) as iterations:
         asked = [each for each in iterations if rank is None or rank in _ranks(each)]
@@ -81,7 +82,13 @@ def _rows(iteration: StoredIteration, rank: int | None) -> list[dict[str, Any]]:
 
 
 def _print(iteration: StoredIteration, rank: int | None) -> None:
-    from traceviz_dag.lake.operation_summaries import operation_groups, operations, unknown_operations, used_peaks
+    from traceviz_dag.lake.operation_summaries import (
+        operation_groups,
+        operations,
+        same_work,
+        unknown_operations,
+        used_peaks,
+    )
 
     where = (iteration.lake, iteration.run, iteration.iteration)
     classes = operation_groups(*where, "operation_class", rank).to_pylist()
@@ -103,6 +110,7 @@ def _print(iteration: StoredIteration, rank: int | None) -> None:
         _print_operations("Operations, the most headroom first", sorted(known_rows, key=_headroom), total)
     _print_groups("Modules", "module", operation_groups(*where, "module", rank).to_pylist())
     _print_groups("Classes", "class", classes)
+    _print_same_work(same_work(*where, rank).to_pylist())
     reasons = [row for row in unknown_operations(*where, rank).to_pylist() if row["kernel_ns"]]
     if reasons:
         print_table(
@@ -110,6 +118,21 @@ def _print(iteration: StoredIteration, rank: int | None) -> None:
             ["reason", "ms"],
             [[row["reason"], milliseconds(row["kernel_ns"])] for row in reasons],
         )
+
+
+def _print_same_work(rows: Sequence[dict[str, Any]]) -> None:
+    """How long ranks take for the same work; nothing of a path, whose ranks are not compared."""
+    if rows:
+        classes = ("products", "attention", "memory_bound", "transfers")
+        print_table(
+            "The same work on each rank, times as long as on the median of its peers; the slowest first",
+            ["rank", "stage", *(name.replace("_", "-") for name in classes), "kind"],
+            [[row["rank"], row["stage"], *(_ratio(row[name]) for name in classes), row["kind"]] for row in rows],
+        )
+
+
+def _ratio(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:.2f}"
 
 
 def _headroom(row: dict[str, Any]) -> tuple[int, str]:

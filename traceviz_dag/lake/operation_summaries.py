@@ -87,6 +87,29 @@ def step_flops(lake: Lake, run: str, iteration: int) -> pa.Table:
     return lake.query_iteration(STEP_FLOPS_SQL, run=run, iteration=iteration)
 
 
+SAME_WORK_SQL = """
+WITH classes AS (
+    SELECT rank, max(ratio) FILTER (work_class = 'products') AS products,
+        max(ratio) FILTER (work_class = 'attention') AS attention,
+        max(ratio) FILTER (work_class = 'memory_bound') AS memory_bound,
+        max(ratio) FILTER (work_class = 'transfers') AS transfers
+    FROM class_speeds WHERE run = $run AND iteration = $iteration GROUP BY rank
+)
+SELECT rank, stage, products, attention, memory_bound, transfers, kind
+FROM rank_speeds JOIN classes USING (rank) WHERE run = $run AND iteration = $iteration AND {rank}
+ORDER BY kind IS NULL, greatest(products, attention, memory_bound, transfers) DESC, rank
+"""
+
+
+def same_work(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
+    """Ranks with peers, those of a kind first, then the slowest in a class.
+
+    Columns: rank, stage, the ratio of each class of work to the median peer (NULL where nothing compares), kind (NULL
+    where nothing is slow).
+    """
+    return _asked(lake, SAME_WORK_SQL, run, iteration, rank)
+
+
 def operations(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
     """Operations other than communications by name, phase, sizes of inputs and number format; the longest first.
 

@@ -40,8 +40,11 @@ from traceviz_dag.analyze.pipelines.period_summary import period_summary
 from traceviz_dag.analyze.pipelines.periods import BUSY_COLUMNS, periods_table
 from traceviz_dag.analyze.pipelines.pipelines import pipelines_table
 from traceviz_dag.analyze.slow_groups import NODE, STAGE, TENSOR_GROUP, slow_groups
-from traceviz_dag.analyze.slow_ranks import SLOWER_THAN_FEW, slow_ranks
+from traceviz_dag.analyze.slow_kinds import name_kinds
+from traceviz_dag.analyze.slow_ranks import SLOWER_THAN_FEW
+from traceviz_dag.analyze.slow_ranks import speeds as rank_speeds
 from traceviz_dag.analyze.slow_stages import stage_speeds
+from traceviz_dag.analyze.slow_times import KERNEL_COLUMNS
 from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTimes, stage_times
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.step_utilization import step_utilization, step_windows
@@ -91,7 +94,7 @@ from traceviz_dag.vocabulary import Dimension
 
 ACROSS_RANKS_TABLES = (
     *("collectives", "rank_clocks", "late_ranks", "blame", "links", "expert_loads", "rank_speeds", "stage_speeds"),
-    *("group_speeds", "link_groups", "utilization"),
+    *("class_speeds", "group_speeds", "link_groups", "utilization"),
     *("pipelines", "periods", "period_percentiles", "messages", *CAUSES_TABLES, "findings"),
 )
 """The tables across ranks, in the order in which they are made; ``pipeline.findings`` makes the last one of the others.
@@ -377,11 +380,13 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
     messages = messages_table(matches, clocks)
     links = link_speeds(collectives)
     work = computation_by_kernel(iteration.lake, iteration.run, iteration.iteration, iteration.ranks)
-    speeds = slow_ranks(work)
+    late = late_ranks(collectives, iteration.step_ns)
+    speeds, classes = name_kinds(
+        *rank_speeds(work), links.to_pylist(), late.to_pylist(), lambda rank: iteration.kernels(rank, KERNEL_COLUMNS)
+    )
     stages = _stage_speeds(iteration, speeds)
     together = slow_groups(work, speeds, stages, _sets_of_ranks(iteration, nodes))
     of_groups = link_groups(collectives, links)
-    late = late_ranks(collectives, iteration.step_ns)
     suspects = Suspects(
         _suspected_ranks(iteration, speeds, stages, late),
         _suspected_links(links, of_groups),
@@ -397,6 +402,7 @@ def analyse_across_ranks(iteration: StoredIteration) -> Mapping[str, pa.Table]:
         "links": LINKS.from_rows(links),
         "expert_loads": EXPERT_LOADS.from_rows(expert_load(expert_exchanges(iteration, collectives))),
         "rank_speeds": speeds,
+        "class_speeds": classes,
         "stage_speeds": stages,
         "group_speeds": together,
         "link_groups": of_groups,

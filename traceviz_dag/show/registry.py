@@ -124,6 +124,13 @@ OWN_KINDS = (
         f"{_FIGURES}.wait_map:draw_wait_map",
     ),
     FigureKind(
+        "same_work",
+        Scope.ACROSS_RANKS,
+        "how long each rank takes for the same work, by class",
+        ("class_speeds", "rank_speeds", "findings"),
+        f"{_FIGURES}.same_work:draw_same_work",
+    ),
+    FigureKind(
         "bubble_waterfall",
         Scope.ACROSS_RANKS,
         "what the bubble is made of",

@@ -143,6 +143,7 @@ class Faults:
             times as long.
         slow_node, slow_stage: node, or pipeline stage, of which all GPUs are equally slow.
         slow_nic: rank whose every transfer between nodes goes at ``1 / slow_nic_factor`` of the bandwidth.
+        slow_clock: rank whose products and attention take ``slow_clock_factor`` times as long, and no other kernels.
         slow_memory: rank whose memory-bound kernels take ``slow_memory_factor`` times as long, and no others.
         other_algorithm: rank that computes the gradients of weights by another kernel, which takes
             ``other_algorithm_factor`` times as long.
@@ -185,6 +186,10 @@ class Faults:
     slow_stage_factor: float = 1.35
     slow_nic: int | None = option(None, FAULTS, "Rank whose network card is slow.")
     slow_nic_factor: float = 5.0
+    slow_clock: int | None = option(
+        None, FAULTS, "Rank whose products and attention are slow, as with a low core clock."
+    )
+    slow_clock_factor: float = 1.3
     slow_memory: int | None = option(None, FAULTS, "Rank whose memory-bound kernels are slow.")
     slow_memory_factor: float = 2.0
     other_algorithm: int | None = option(None, FAULTS, "Rank that multiplies by another, slower algorithm.")

@@ -80,6 +80,20 @@ KERNELS_TABLES = (
         ["class"],
     ),
     PrintedTable(
+        r"The same work on each rank, times as long as on the median of its peers; the slowest first",
+        """
+        PIVOT (
+            SELECT rank, rank_speeds.stage, work_class, class_speeds.ratio, kind
+            FROM class_speeds JOIN rank_speeds USING (run, iteration, rank)
+            WHERE run = $run AND iteration = $iteration
+        ) ON work_class IN ('products', 'attention', 'memory_bound', 'transfers') USING max(ratio)""",
+        {
+            **{name: name for name in ("rank", "stage", "products", "attention", "transfers", "kind")},
+            "memory-bound": "memory_bound",
+        },
+        ["rank"],
+    ),
+    PrintedTable(
         r"Kernel time without a roofline",
         f"SELECT reason, sum(kernel_ns) / 1e6 AS ms {_OWN} AND roofline_ns IS NULL GROUP BY reason HAVING ms > 0",
         {"reason": "reason", "ms": "ms"},

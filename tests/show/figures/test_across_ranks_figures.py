@@ -17,6 +17,7 @@ from traceviz_dag.show.figures.clock_residuals import draw_clock_residuals
 from traceviz_dag.show.figures.model_replica import draw_model_replica
 from traceviz_dag.show.figures.period_distribution import draw_period_distribution, period_spreads, score_spreads
 from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
+from traceviz_dag.show.figures.same_work import draw_same_work
 from traceviz_dag.show.figures.wait_map import draw_wait_map
 from traceviz_dag.show.figures.wait_panels import CLASSES, WaitPanel, class_edges, class_names
 from traceviz_dag.show.page import palette
@@ -251,3 +252,27 @@ def test_narrow_cells_of_one_class_are_drawn_as_one_and_cover_what_they_covered(
         ([0.0, 0.0, 70.0], [100.0, 20.0, 100.0]),
         ([20.0], [70.0]),
     ]
+
+
+def test_the_same_work_is_a_map_of_ranks_and_classes_that_names_the_slowest_of_a_kind():
+    classes = ("products", "attention", "memory_bound")
+    ratios = dict.fromkeys(range(4), (1.0, 1.0, 1.0)) | {2: (1.29, 1.26, 1.01)}
+    speeds = [
+        {"rank": rank, "stage": rank // 2, "peers": 1, "slow_ratio": 1.28 if rank == 2 else None}
+        | {"kind": "core_clock" if rank == 2 else None, "kind_evidence": "its products" if rank == 2 else None}
+        for rank in ratios
+    ]
+    rows = [
+        {"rank": rank, "work_class": name, "ratio": ratio}
+        for rank, told in ratios.items()
+        for name, ratio in zip(classes, told, strict=True)
+    ]
+    tables = {"rank_speeds": {None: pa.Table.from_pylist(speeds)}, "class_speeds": {None: pa.Table.from_pylist(rows)}}
+    source = MemorySource(tables)
+    figure = draw_same_work(source)
+    assert title(figure) == "Rank 2 (stage 1), core clock: its products"
+    shown = texts(figure)
+    assert {"products", "attention", "memory-bound", "1.29", "rank 2 · stage 1", "core clock"} <= set(shown)
+    boxes = collections(figure)
+    assert len(boxes["class-0"].starts) == 10 and len(boxes["class-3"].starts) == 2
+    assert draw_same_work(MemorySource()) is None
