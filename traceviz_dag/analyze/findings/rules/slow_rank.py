@@ -54,19 +54,18 @@ handed_on AS (
     WHERE run = $run AND iteration = $iteration AND late_rank IN (SELECT rank FROM slow) GROUP BY rank
 )
 SELECT
-    rank, stage, value, more_ns, peers, against, against LIKE '%stages' AS inferred, 'fault' AS class, kernel,
-    NULL AS late_category, NULL AS last, NULL AS communications, NULL AS work, work_by, slow_steps, NULL AS steps,
-    kind, kind_evidence
+    rank, stage, kind, kind_evidence, value, more_ns, peers, against, against LIKE '%stages' AS inferred, 'fault' AS class, kernel,
+    NULL AS late_category, NULL AS last, NULL AS communications, NULL AS work, work_by, slow_steps, NULL AS steps
 FROM slow WHERE NOT (against = 'extra' AND rank IN (SELECT rank FROM ({launch_bound.SQL}) WHERE rank IS NOT NULL))
 UNION ALL
 -- Who comes late for having more to do is nobody's fault.
-SELECT rank, late.stage, own_share, own_ns, NULL, 'late', false,
+SELECT rank, late.stage, NULL, NULL, own_share, own_ns, NULL, 'late', false,
     -- So it is where it comes late out of other communication, if that more takes as long; and where a peer that has
     -- less to do waits for it.
     CASE WHEN work >= {MORE_WORK} AND late_category LIKE '%_computation' THEN 'opportunity'
         WHEN greatest(work, work / least_work) >= {MORE_WORK} AND 2 * (more_work_ns - least(least_ns, 0)) >= own_ns
         THEN 'opportunity' ELSE 'fault' END, NULL,
-    late_category, last, communications, work, work_by, NULL, steps, NULL, NULL
+    late_category, last, communications, work, work_by, NULL, steps
 FROM (FROM late_ranks LEFT JOIN named USING (rank) LEFT JOIN {STAGES} USING (rank)
     LEFT JOIN handed_on USING (rank) WHERE run = $run AND iteration = $iteration) AS late
 LEFT JOIN (
