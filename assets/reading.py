@@ -71,6 +71,16 @@ TABLES = {
         "several dimensions do not add up to `all`, since communications run side by side.",
         ("overlap",),
     ),
+    "contention": Reading(
+        "`slowdown` compares kernels of one operation with the same input sizes: those that communication covers with "
+        "those that run alone. Sort by `extra_ns`: what it costs in all.",
+        ("kernels",),
+    ),
+    "overlap_savings": Reading(
+        "`net_ns` is what hiding the communication saves: negative where it costs more. It is NULL where most of the "
+        "computation beside it never runs alone.",
+        ("overlap", "kernels"),
+    ),
     "nvtx_ranges": Reading(
         "Ranges nest: `parent_id` leads to the one around. `busy_ns` is what the GPU did for it, whenever that was.",
         ("nsys tree", "nsys ranges"),
@@ -269,6 +279,9 @@ FIGURES = {
     ),
     "same_work": (
         "a row for each rank, a column for each class of work; a dark cell takes longer than on the rank's peers"
+    ),
+    "overlap_savings": (
+        "a bar for each dimension: its hidden communication, of which the magenta part is lost to slower computation"
     ),
     "bubble_waterfall": (
         "a row for each stage, from its ideal time, part by part, to the black line: the time it took"

@@ -69,6 +69,14 @@ class SlowKind(StrEnum):
     HOST = "host"
 
 
+class Savings(StrEnum):
+    """Whether hidden communication saves more time than the computation beside it loses."""
+
+    SAVES = "saves"
+    COSTS = "costs"
+    UNSURE = "unsure"
+
+
 class StepKind(StrEnum):
     """What an iteration of a rank ran: a training step, a forward pass alone (evaluation, or one that was recorded for
     itself), the step of an engine that serves a model, or replays of CUDA graphs of which no phase is recorded."""

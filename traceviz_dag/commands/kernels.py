@@ -15,6 +15,7 @@ from traceviz_dag.commands.common.across import (
     RunOption,
     chosen_iterations,
     heading,
+    microseconds,
     place,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
@@ -27,6 +28,7 @@ from traceviz_dag.commands.common.output import (
     print_wrapped,
     shortened,
 )
+from traceviz_dag.commands.common.savings import print_savings
 from traceviz_dag.errors import NoEvidenceError, UsageError
 
 if TYPE_CHECKING:
@@ -53,8 +55,9 @@ def kernels(
     An operation is an operator with its input sizes; its time is that of all kernels that it launches. The roofline is
     the longer of FLOPs / peak and bytes / memory bandwidth. Headroom is kernel time above it. Where input sizes are not
     recorded (record_shapes), nothing is known, and the reason is printed. Add peaks of other GPUs to the settings of
-    the home. Of what the home holds, ranks of a stage are compared in the same work, too. The exit code is 2 if a rank
-    was not read completely, or there is no kernel.
+    the home. Operations that run beside communication and alone show what it slows, and what overlap really saves. Of
+    what the home holds, ranks of a stage are compared in the same work, too. The exit code is 2 if a rank was not read
+    completely, or there is no kernel.
     """
     with chosen_iterations(path, home, run, iteration, rules, by_rank=True) as iterations:
         asked = [each for each in iterations if rank is None or rank in _ranks(each)]
@@ -83,8 +86,10 @@ def _rows(iteration: StoredIteration, rank: int | None) -> list[dict[str, Any]]:
 
 def _print(iteration: StoredIteration, rank: int | None) -> None:
     from traceviz_dag.lake.operation_summaries import (
+        contention,
         operation_groups,
         operations,
+        overlap_savings,
         same_work,
         unknown_operations,
         used_peaks,
@@ -110,6 +115,8 @@ def _print(iteration: StoredIteration, rank: int | None) -> None:
         _print_operations("Operations, the most headroom first", sorted(known_rows, key=_headroom), total)
     _print_groups("Modules", "module", operation_groups(*where, "module", rank).to_pylist())
     _print_groups("Classes", "class", classes)
+    _print_contention(contention(*where, rank).to_pylist())
+    print_savings(overlap_savings(*where, rank).to_pylist())
     _print_same_work(same_work(*where, rank).to_pylist())
     reasons = [row for row in unknown_operations(*where, rank).to_pylist() if row["kernel_ns"]]
     if reasons:
@@ -117,6 +124,26 @@ def _print(iteration: StoredIteration, rank: int | None) -> None:
             "Kernel time without a roofline",
             ["reason", "ms"],
             [[row["reason"], milliseconds(row["kernel_ns"])] for row in reasons],
+        )
+
+
+def _print_contention(rows: Sequence[dict[str, Any]]) -> None:
+    if rows:
+        print_table(
+            "Operations beside communication and alone, the most extra time first, all ranks together",
+            ["operation", "shapes", "phase", "alone", "us", "beside", "us", "slow-down", "extra ms"],
+            [
+                [
+                    *(
+                        shortened(row["name"]),
+                        row["shapes"] and shortened(row["shapes"], _LONGEST_SHAPES),
+                        row["phase"],
+                    ),
+                    *(row["alone"], microseconds(row["alone_ns"]), row["beside"], microseconds(row["beside_ns"])),
+                    *(_ratio(row["slowdown"]), milliseconds(row["extra_ns"])),
+                ]
+                for row in rows
+            ],
         )
 
 

@@ -101,6 +101,58 @@ ORDER BY kind IS NULL, greatest(products, attention, memory_bound, transfers) DE
 """
 
 
+CONTENTION_SQL = """
+SELECT
+    coalesce(CAST(operation AS VARCHAR), contention.kernel) AS name, CAST(phase AS VARCHAR) AS phase,
+    CAST(shapes AS VARCHAR) AS shapes, CAST(contention.kernel AS VARCHAR) AS kernel,
+    CAST(sum(alone) AS BIGINT) AS alone, CAST(round(sum(alone * alone_ns) / sum(alone)) AS BIGINT) AS alone_ns,
+    CAST(sum(beside) AS BIGINT) AS beside, CAST(round(sum(beside * beside_ns) / sum(beside)) AS BIGINT) AS beside_ns,
+    -- As much as the kernels beside communication take, to what as many of the same rank take alone.
+    sum(beside * beside_ns) / nullif(sum(beside * alone_ns), 0) AS slowdown,
+    CAST(sum(extra_ns) AS BIGINT) AS extra_ns
+FROM contention JOIN operations USING (run, iteration, rank, operation_id)
+WHERE run = $run AND iteration = $iteration AND contention.slowdown IS NOT NULL AND {rank}
+GROUP BY 1, 2, 3, 4
+ORDER BY extra_ns DESC, name, phase, shapes, kernel
+"""
+
+SAVINGS_SQL = """
+WITH here AS (
+    FROM overlap_savings WHERE run = $run AND iteration = $iteration AND {rank}
+    -- Of a rank with training steps these, else all its kernels.
+    QUALIFY (window_name = 'step') = (count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) > 0)
+)
+SELECT
+    CAST(here.dimension AS VARCHAR) AS dimension, count(*) AS windows, count(net_ns) AS judged,
+    CAST(round(avg(hidden_ns) FILTER (net_ns IS NOT NULL)) AS BIGINT) AS hidden_ns,
+    CAST(round(avg(extra_ns)) AS BIGINT) AS extra_ns, CAST(round(avg(net_ns)) AS BIGINT) AS net_ns,
+    CAST(min(net_low_ns) AS BIGINT) AS net_low_ns, CAST(max(net_high_ns) AS BIGINT) AS net_high_ns,
+    CASE WHEN avg(net_low_ns) > 0 THEN 'saves' WHEN avg(net_high_ns) < 0 THEN 'costs more than it saves'
+        WHEN count(net_ns) > 0 THEN 'unsure' END AS verdict,
+    arg_max(reason, 1 - judged_share) AS reason
+FROM here GROUP BY here.dimension
+ORDER BY here.dimension <> 'all', net_ns NULLS LAST, here.dimension
+"""
+
+
+def contention(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
+    """Operations that run beside communication and alone, the most extra time first.
+
+    Columns: name, phase, shapes, kernel; alone and beside (how many kernels), alone_ns and beside_ns (means of the
+    ranks' medians), slowdown, extra_ns.
+    """
+    return _asked(lake, CONTENTION_SQL, run, iteration, rank)
+
+
+def overlap_savings(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
+    """What hiding each dimension saves, means over ranks, devices and steps whose saving is known.
+
+    Columns: dimension, windows, judged (of which it is known), hidden_ns, extra_ns, net_ns, net_low_ns and net_high_ns
+    (the lowest and highest of their error bars), verdict, reason (why it is unknown of some).
+    """
+    return _asked(lake, SAVINGS_SQL, run, iteration, rank)
+
+
 def same_work(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
     """Ranks with peers, those of a kind first, then the slowest in a class.
 

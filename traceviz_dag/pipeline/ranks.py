@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from traceviz_dag.analyze.contention import contention_tables
 from traceviz_dag.analyze.gaps.gpu_gaps import gpu_gaps_table
 from traceviz_dag.analyze.microbatches import HostSteps, microbatches_table
 from traceviz_dag.analyze.operations.table import operations_table
@@ -37,7 +38,10 @@ from traceviz_dag.read.kineto.reader import EXPORT_AGAIN, told
 from traceviz_dag.tables import TRACES
 from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, StepEvidence, TraceStatus, WindowFrom
 
-RANK_TABLES = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "operations", "overlap")
+RANK_TABLES = (
+    *("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "operations"),
+    *("contention", "overlap_savings", "overlap"),
+)
 """The tables that every rank's trace becomes, in the order in which they are written."""
 
 _UNSEEN = (BEGINS_UNSEEN, BEGINS_UNMARKED, ENDS_UNSEEN, ENDS_UNMARKED)
@@ -74,6 +78,8 @@ def _analyse_once(trace: RankTrace, topology: Topology, rules: Rules, peaks: Pea
     operations, operation_of = operations_table(events, kernels, classified.operators, peaks)
     kernels = kernels.set_column(kernels.schema.get_field_index("operation_id"), "operation_id", operation_of)
     windows, _ = gpu_step_windows(classified, trace.step)
+    overlap = measured_overlap(classified, trace.step)
+    contention, savings = contention_tables(kernels, operations, overlap)
     return {
         **format_of_trace(trace).tables(trace, step_windows(classified, trace.step)),
         "traces": _traces_row(trace, events, classified, kernels),
@@ -84,7 +90,9 @@ def _analyse_once(trace: RankTrace, topology: Topology, rules: Rules, peaks: Pea
             events, classified.calls, classified.kernels if windows else kernels, windows, classified.synchronizations
         ),
         "operations": operations,
-        "overlap": measured_overlap(classified, trace.step),
+        "contention": contention,
+        "overlap_savings": savings,
+        "overlap": overlap,
     }
 
 

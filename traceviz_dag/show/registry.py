@@ -131,6 +131,13 @@ OWN_KINDS = (
         f"{_FIGURES}.same_work:draw_same_work",
     ),
     FigureKind(
+        "overlap_savings",
+        Scope.ACROSS_RANKS,
+        "what overlap saves after what it slows",
+        ("overlap_savings", "iterations"),
+        f"{_FIGURES}.overlap_savings:draw_overlap_savings",
+    ),
+    FigureKind(
         "bubble_waterfall",
         Scope.ACROSS_RANKS,
         "what the bubble is made of",

@@ -266,6 +266,7 @@ class JobSettings:
         mtp_layers: depths of multi-token prediction, each with a layer of its own behind those of the last stage.
         experts, top_k: mixture of experts; experts 0 is a dense model (it defaults to 2 ep when ep > 1).
         balanced_router: the router sends each expert-parallel rank as many tokens; else their numbers vary a little.
+        contention: computation of which communication covers a share takes that share of ``contention - 1`` longer.
         fsdp: parameters, gradients and optimizer are sharded (strategy optim_grads_params): units are the layers.
         offload: with ``MODULES`` the last layer of a chunk keeps what it saves, with ``LAYERS`` the second half do.
         precision: ``FP8`` scales by the maxima of steps before (delayed scaling), which all ranks of a stage agree on.
@@ -305,6 +306,7 @@ class JobSettings:
     vocabulary: int = 51200
     sequence: int = option(4096, MODEL, "Sequence length, tokens.")
     batch: int = 1
+    contention: float = option(1.0, OVERLAP, "Times as long as computation takes beside communication of its rank.")
     experts: int = option(0, MODEL, "Experts per layer; 0 = none, or twice --ep if that is above 1.")
     top_k: int = 2
     balanced_router: bool = False

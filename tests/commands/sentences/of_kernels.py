@@ -31,6 +31,34 @@ KERNELS = (
     ),
 )
 
+SAVINGS = Sentence(
+    r"what overlap saves is unknown in (?P<v_unknown>\d+) of (?P<v_windows>\d+) windows \(table overlap_savings\): .+",
+    """
+    SELECT count(*) AS windows, count(*) - count(net_ns) AS unknown FROM overlap_savings
+    WHERE run = $run AND iteration = $iteration AND window_name = 'step'
+    GROUP BY dimension HAVING unknown > 0 ORDER BY dimension <> 'all' LIMIT 1""",
+)
+
+SAVINGS_TABLE = PrintedTable(
+    r"What overlap saves, ms, mean of (?P<v_windows>\d+) windows: hidden communication less extra computation",
+    """
+    SELECT dimension, avg(hidden_ns) / 1e6 AS hidden, avg(extra_ns) / 1e6 AS extra, avg(net_ns) / 1e6 AS net,
+        min(net_low_ns) / 1e6 AS low, max(net_high_ns) / 1e6 AS high, CASE WHEN avg(net_low_ns) > 0 THEN 'saves'
+            WHEN avg(net_high_ns) < 0 THEN 'costs more than it saves' ELSE 'unsure' END AS verdict
+    FROM overlap_savings
+    WHERE run = $run AND iteration = $iteration AND window_name = 'step' AND net_ns IS NOT NULL GROUP BY dimension""",
+    {
+        **{name: name for name in ("dimension", "hidden", "net", "verdict")},
+        **{"extra computation": "extra", "at least": "low", "at most": "high"},
+    },
+    ["dimension"],
+    """
+    SELECT max(windows) AS windows FROM (
+        SELECT count(net_ns) AS windows FROM overlap_savings
+        WHERE run = $run AND iteration = $iteration AND window_name = 'step' GROUP BY dimension
+    )""",
+)
+
 _GROUPS = """
     sum(kernel_ns) / 1e6 AS ms, coalesce(sum(kernel_ns) FILTER (roofline_ns IS NULL), 0) / 1e6 AS unknown,
     if(count(roofline_ns) = count(*), sum(roofline_ns) / sum(kernel_ns), NULL) AS efficiency,
@@ -65,6 +93,23 @@ def _operations(first: str, condition: str) -> PrintedTable:
 
 
 KERNELS_TABLES = (
+    SAVINGS_TABLE,
+    PrintedTable(
+        r"Operations beside communication and alone, the most extra time first, all ranks together",
+        f"""
+        SELECT {_short("coalesce(operation, contention.kernel)", 90)} AS name, {_short("shapes", 48)} AS shapes, phase,
+            sum(alone) AS alone, sum(alone * alone_ns) / sum(alone) / 1e3 AS alone_us, sum(beside) AS beside,
+            sum(beside * beside_ns) / sum(beside) / 1e3 AS beside_us,
+            sum(beside * beside_ns) / sum(beside * alone_ns) AS slow, printf('%.3f', sum(extra_ns) / 1e6) AS extra
+        FROM contention JOIN operations USING (run, iteration, rank, operation_id)
+        WHERE run = $run AND iteration = $iteration AND contention.slowdown IS NOT NULL
+        GROUP BY coalesce(operation, contention.kernel), operations.shapes, phase, contention.kernel""",
+        {
+            **{"operation": "name", "shapes": "shapes", "phase": "phase", "alone": "alone", "us": "alone_us"},
+            **{"beside": "beside", "us#2": "beside_us", "slow-down": "slow", "extra ms": "extra"},
+        },
+        ["operation", "shapes", "phase", "alone", "beside", "extra ms"],
+    ),
     _operations("longest", ""),
     _operations("most headroom", "WHERE headroom > 0"),
     PrintedTable(
@@ -105,6 +150,7 @@ _STEP = "FROM utilization WHERE run = $run AND iteration = $iteration AND step =
 _JOB = f"{_STEP} AND part = 'job'"
 
 UTILIZATION = (
+    SAVINGS,
     Sentence(
         rf"{PLACE} · step (?P<k_step>\d+): (?P<v_ns>{MS})(?P<b_mfu>, MFU (?P<v_mfu>{PERCENT}))?"
         rf"(?P<b_hfu>, HFU (?P<v_hfu>{PERCENT}))?",

@@ -15,6 +15,7 @@ from tests.show.job import MemorySource, job
 from traceviz_dag.show.figures.bubble_waterfall import draw_bubble_waterfall
 from traceviz_dag.show.figures.clock_residuals import draw_clock_residuals
 from traceviz_dag.show.figures.model_replica import draw_model_replica
+from traceviz_dag.show.figures.overlap_savings import draw_overlap_savings
 from traceviz_dag.show.figures.period_distribution import draw_period_distribution, period_spreads, score_spreads
 from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
 from traceviz_dag.show.figures.same_work import draw_same_work
@@ -276,3 +277,26 @@ def test_the_same_work_is_a_map_of_ranks_and_classes_that_names_the_slowest_of_a
     boxes = collections(figure)
     assert len(boxes["class-0"].starts) == 10 and len(boxes["class-3"].starts) == 2
     assert draw_same_work(MemorySource()) is None
+
+
+def test_overlap_that_costs_more_than_it_saves_is_drawn_below_zero():
+    nets = {("tp", 0): -MS, ("tp", 1): -3 * MS, ("dp", 0): 4 * MS, ("dp", 1): 6 * MS}
+    rows = [
+        {"rank": rank, "device": "gpu:0", "window_name": window, "step": step, "dimension": dimension}
+        | {"hidden_ns": 8 * MS, "judged_share": 1.0, "extra_ns": 8 * MS - net, "reason": None}
+        | {"net_ns": net, "net_low_ns": net - 1000, "net_high_ns": net + 1000}
+        for (dimension, rank), net in nets.items()
+        # The kernels' own window counts only where no step is marked.
+        for window, step in (("step", 7), ("kernels", None))
+    ]
+    unknown = dict.fromkeys(("extra_ns", "net_ns", "net_low_ns", "net_high_ns"))
+    rows.append(rows[0] | unknown | {"dimension": "cp", "judged_share": 0.1, "reason": "it is not known"})
+    figure = draw_overlap_savings(MemorySource({"overlap_savings": {None: pa.Table.from_pylist(rows)}}))
+    assert title(figure) == "Overlap of TP communication costs 2.00 ms per rank and step more than it saves"
+    shown = texts(figure)
+    assert {"−2.00 ms", "5.00 ms", "10.0 ms"} <= set(shown)
+    assert any("costs more than it saves: TP" in text for text in shown)
+    assert any("unknown of CP" in text for text in shown)
+    boxes = collections(figure)
+    assert "saved/tp" not in boxes and boxes["saved/dp"].ends == pytest.approx([5 * MS])
+    assert draw_overlap_savings(MemorySource()) is None

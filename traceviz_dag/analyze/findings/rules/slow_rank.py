@@ -54,7 +54,8 @@ handed_on AS (
     WHERE run = $run AND iteration = $iteration AND late_rank IN (SELECT rank FROM slow) GROUP BY rank
 )
 SELECT
-    rank, stage, kind, kind_evidence, value, more_ns, peers, against, against LIKE '%stages' AS inferred, 'fault' AS class, kernel,
+    rank, stage, kind, kind_evidence, value, more_ns, peers, against,
+    against LIKE '%stages' AS inferred, 'fault' AS class, kernel,
     NULL AS late_category, NULL AS last, NULL AS communications, NULL AS work, work_by, slow_steps, NULL AS steps
 FROM slow WHERE NOT (against = 'extra' AND rank IN (SELECT rank FROM ({launch_bound.SQL}) WHERE rank IS NOT NULL))
 UNION ALL
