@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.intervals import measure_within, number_groups, union
 from traceviz_dag.analyze.kernel_intervals import codes, integers
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.wording import percent
 from traceviz_dag.arrays import Bool, Float64, Int64
 from traceviz_dag.tables import CONTENTION, OVERLAP_SAVINGS
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, CPU_DEVICE, Kind, Savings
@@ -212,16 +213,17 @@ def _savings(overlap: pa.Table, columns: pa.Table, beside: _Beside, groups: _Gro
         chosen = inside & (covered > 0)
         judged = chosen & groups.judged[groups.group]
         known = float(covered[judged].sum() / max(covered[chosen].sum(), 1))
-        yield row | _saving(row["hidden_ns"], groups, judged, share, known)
+        if known < LEAST_JUDGED:
+            unjudged = chosen & ~judged
+            weight = np.bincount(groups.group[unjudged], weights=covered[unjudged], minlength=len(groups.names))
+            reason = f"{percent(1 - known)} of the computation beside it: {groups.reason[int(weight.argmax())]}"
+            yield row | {"judged_share": known, "reason": reason}
+            continue
+        yield row | {"judged_share": known, **_saving(row["hidden_ns"], groups, judged, share)}
 
 
-def _saving(hidden_ns: int, groups: _Groups, judged: Bool, share: Float64, known: float) -> dict[str, object]:
-    if known < LEAST_JUDGED:
-        # What keeps most of it from being known.
-        return {
-            "judged_share": known,
-            "reason": f"the slow-down of {1 - known:.0%} of the computation beside it is not known".replace("%", " %"),
-        }
+def _saving(hidden_ns: int, groups: _Groups, judged: Bool, share: Float64) -> dict[str, object]:
+    """The measures of a row whose extra time is known."""
     extra = float((groups.extra_ns * share)[judged].sum())
     # Noise of single kernels adds up in squares; that of a median is the same for all kernels of its group.
     weight = np.bincount(groups.group[judged], weights=share[judged], minlength=len(groups.names))
@@ -232,7 +234,7 @@ def _saving(hidden_ns: int, groups: _Groups, judged: Bool, share: Float64, known
     net = hidden_ns - extra
     verdict = Savings.SAVES if net - error > 0 else Savings.COSTS if net + error < 0 else Savings.UNSURE
     return {
-        **{"judged_share": known, "extra_ns": round(extra), "net_ns": round(net)},
+        **{"extra_ns": round(extra), "net_ns": round(net)},
         **{"net_low_ns": round(net - error), "net_high_ns": round(net + error), "verdict": verdict.value},
     }
 
