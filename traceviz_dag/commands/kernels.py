@@ -29,6 +29,7 @@ from traceviz_dag.commands.common.output import (
     shortened,
 )
 from traceviz_dag.commands.common.savings import print_savings
+from traceviz_dag.commands.kernels_by_module import modules_of, print_modules
 from traceviz_dag.errors import NoEvidenceError, UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ def kernels(
     run: RunOption = None,
     iteration: IterationOption = None,
     rank: Annotated[int | None, typer.Option(help="Take only this rank.")] = None,
+    by: Annotated[
+        str,
+        typer.Option(help="What to sum up: operation, or module (the model's modules as a tree; needs call stacks)."),
+    ] = "operation",
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -59,10 +64,19 @@ def kernels(
     what the home holds, ranks of a stage are compared in the same work, too. The exit code is 2 if a rank was not read
     completely, or there is no kernel.
     """
+    if by not in ("operation", "module"):
+        raise UsageError(f"--by {by}: there are operation and module")
     with chosen_iterations(path, home, run, iteration, rules, by_rank=True) as iterations:
         asked = [each for each in iterations if rank is None or rank in _ranks(each)]
         if not asked:
             raise UsageError(f"no kernels of rank {rank} there; see traceviz topology")
+        if by == "module":
+            if json:
+                print_json([row for each in asked for row in modules_of(each, rank)])
+            else:
+                for each in asked:
+                    print_modules(each, rank)
+            return
         rows = [row for each in asked for row in _rows(each, rank)]
         if json:
             print_json(rows)

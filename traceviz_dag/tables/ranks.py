@@ -142,6 +142,12 @@ KERNELS = Table(
             "Number of the layer around the launch: the suffix of its TransformerLayer, or of a model with layers of "
             "several classes its place among all layers of the file. NULL in layers of multi-token prediction.",
         ),
+        Column(
+            "module_path",
+            DICTIONARY,
+            "Classes of the modules around the launch, the outermost first, with the numbers of layers, such "
+            "as GPTModel/TransformerBlock/TransformerLayer_3/MLP; of a backward step those of its forward step.",
+        ),
         Column("step", BIGINT, "Number of the ProfilerStep it belongs to; NULL where the file has none."),
         Column(
             "step_evidence",

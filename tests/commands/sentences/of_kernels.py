@@ -149,6 +149,76 @@ KERNELS_TABLES = (
 _STEP = "FROM utilization WHERE run = $run AND iteration = $iteration AND step = $step"
 _JOB = f"{_STEP} AND part = 'job'"
 
+_PATH = "regexp_replace(module_path, 'Layer_[0-9]+', 'Layer', 'g')"
+MODULES = (
+    Sentence(
+        rf"{PLACE} · (?P<v_ns>{MS}) of computation in modules",
+        """
+        SELECT sum(duration_ns) AS ns FROM kernels
+        WHERE run = $run AND iteration = $iteration AND kind <> 'communication' AND module_path IS NOT NULL""",
+    ),
+)
+MODULES_TABLES = (
+    PrintedTable(
+        r"Modules, each with all that is in it, all ranks together",
+        f"""
+        WITH places AS (
+            SELECT kernels.*, string_split({_PATH}, '/') AS path, flops * count / operations.kernels AS flops,
+                roofline_ns / operations.kernels AS roof, headroom_ns / operations.kernels AS head,
+                coalesce(exposed_wait_ns, 0) + exposed_transfer_ns AS exposed
+            FROM kernels LEFT JOIN operations USING (run, iteration, rank, operation_id)
+                LEFT JOIN collectives USING (run, iteration, rank, kernel_id)
+            WHERE run = $run AND iteration = $iteration AND module_path IS NOT NULL
+        ), every AS (
+            SELECT *, unnest(range(1, len(path) + 1)) AS depth, kind <> 'communication' AS own, duration_ns AS ns
+            FROM places
+        ),
+        total AS (SELECT sum(duration_ns) AS all_ns FROM places WHERE kind <> 'communication'),
+        told AS (
+            SELECT array_to_string(path[:depth], '/') AS node,
+                any_value(repeat('· ', depth - 1) || path[depth]) AS module, any_value(path[depth]) AS name,
+                coalesce(sum(ns) FILTER (own), 0) AS own_ns, sum(flops) FILTER (own) / 1e12 AS tera,
+                sum(roof) FILTER (own) / sum(ns) FILTER (own AND roof IS NOT NULL) AS efficiency,
+                sum(head) FILTER (own) / 1e6 AS headroom, sum(exposed) FILTER (NOT own) / 1e6 AS exposed,
+                coalesce(sum(ns) FILTER (own AND roof IS NULL), 0) / 1e6 AS unknown,
+                coalesce(sum(ns) FILTER (own AND phase = 'forward'), 0) / 1e6 AS forward,
+                coalesce(sum(ns) FILTER (own AND phase = 'backward'), 0) / 1e6 AS backward,
+                coalesce(sum(ns) FILTER (own AND phase = 'recompute'), 0) / 1e6 AS recompute
+            FROM every GROUP BY node
+        )
+        SELECT *, printf('%.3f', own_ns / 1e6) AS ms, own_ns / all_ns AS share,
+            CASE name WHEN 'TransformerLayer' THEN 'layer' WHEN 'SelfAttention' THEN 'attention' WHEN 'MLP' THEN 'mlp'
+                WHEN 'MoELayer' THEN 'experts'
+                WHEN 'LanguageModelEmbedding' THEN 'embedding' WHEN 'ColumnParallelLinear' THEN 'head' END AS part
+        FROM told, total""",
+        {
+            **{
+                name: name
+                for name in ("module", "part", "ms", "share", "forward", "backward", "recompute", "efficiency")
+            },
+            **{"TFLOP": "tera", "headroom ms": "headroom", "without roofline ms": "unknown", "exposed ms": "exposed"},
+        },
+        ["module", "ms"],
+    ),
+    PrintedTable(
+        r"Layers, to the median of the rank's layers with as many kernels, the slowest first",
+        """
+        WITH every AS (
+            SELECT rank, regexp_extract(module_path, 'Layer_([0-9]+)', 1)::INT AS layer,
+                regexp_extract(module_path, '([A-Za-z]*Layer)_[0-9]', 1) AS class, count(*) AS kernels,
+                sum(duration_ns)::BIGINT AS ns, sum(duration_ns) FILTER (phase = 'forward') / 1e6 AS forward,
+                sum(duration_ns) FILTER (phase = 'backward') / 1e6 AS backward
+            FROM kernels WHERE run = $run AND iteration = $iteration AND kind = 'computation'
+                AND regexp_matches(module_path, 'Layer_[0-9]')
+            GROUP BY ALL
+        ), alike AS (SELECT rank, class, kernels, count(*) AS layers, median(ns) AS usual FROM every GROUP BY ALL)
+        SELECT rank, layer, class, ns / 1e6 AS ms, forward, backward, if(layers > 1, ns / usual, NULL) AS ratio
+        FROM every JOIN alike USING (rank, class, kernels)""",
+        {name: name for name in ("rank", "layer", "class", "ms", "forward", "backward", "ratio")},
+        ["rank", "layer"],
+    ),
+)
+
 UTILIZATION = (
     SAVINGS,
     Sentence(

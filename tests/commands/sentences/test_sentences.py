@@ -13,7 +13,14 @@ from typer.testing import CliRunner
 from tests.commands.jobs import JOBS, analysed_at, home_of, traces_of
 from tests.commands.sentences.of_causes import CAUSES, CAUSES_TABLES, TITLES_OF_CAUSES
 from tests.commands.sentences.of_commands import SENTENCES, TABLES
-from tests.commands.sentences.of_kernels import KERNELS, KERNELS_TABLES, UTILIZATION, UTILIZATION_TABLES
+from tests.commands.sentences.of_kernels import (
+    KERNELS,
+    KERNELS_TABLES,
+    MODULES,
+    MODULES_TABLES,
+    UTILIZATION,
+    UTILIZATION_TABLES,
+)
 from tests.commands.sentences.of_topology import GATE, GATE_TABLES, PAIRS, TOPOLOGY, TOPOLOGY_TABLES
 from tests.commands.sentences.of_truth import ACCURACY, ACCURACY_TABLES, WithTruth
 from tests.commands.sentences.of_waits import WAIT_MAP, WAIT_TABLES, WAITS
@@ -229,6 +236,17 @@ def test_what_a_command_prints_is_what_the_tables_say(job, command):
         # Without a communication no clock is solved, and clocks says so with 2.
         whole &= command != "clocks" or job not in (*WITHOUT_CLOCKS, "without_micro_batches")
         assert error is None if whole else isinstance(error, IncompleteError)
+
+
+@pytest.mark.parametrize("job", ["slow_rank", "without_stacks", "uneven_experts", "two_iterations"])
+def test_what_kernels_prints_by_module_is_what_the_tables_say(job):
+    output, error = run(kernels, "--home", home_of(job), "--by", "module")
+    if isinstance(error, NoEvidenceError):
+        assert "no module is recorded" in str(error)
+        return
+    reading = Reader(Home(home_of(job)), MODULES, MODULES_TABLES)
+    reading.check(output)
+    assert len(reading.read) >= 3
 
 
 @pytest.mark.parametrize("job", MOST_JOBS)
