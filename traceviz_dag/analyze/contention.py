@@ -39,8 +39,8 @@ _OF_A_MEDIAN, _OF_A_DEVIATION = 1.2533, 1.4826
 """Standard error of a median to that of a mean, and standard deviation to the median absolute one, of normal noise."""
 
 NO_SIZES = "the sizes of the inputs are not recorded"
-NEVER_ALONE = "it never runs alone as often as is compared"
-NEVER_BESIDE = "it never runs beside communication as often as is compared"
+NEVER_ALONE = f"it runs alone fewer than {_LEAST_KERNELS} times"
+NEVER_BESIDE = f"it runs beside communication fewer than {_LEAST_KERNELS} times"
 
 _READ = (
     *("operation_id", "name", "kind", "device", "dimension", "step", "start_ns", "duration_ns"),
@@ -216,7 +216,7 @@ def _savings(overlap: pa.Table, columns: pa.Table, beside: _Beside, groups: _Gro
         if known < LEAST_JUDGED:
             unjudged = chosen & ~judged
             weight = np.bincount(groups.group[unjudged], weights=covered[unjudged], minlength=len(groups.names))
-            reason = f"{percent(1 - known)} of the computation beside it: {groups.reason[int(weight.argmax())]}"
+            reason = f"for {percent(1 - known)} of the computation beside it, {groups.reason[int(weight.argmax())]}"
             yield row | {"judged_share": known, "reason": reason}
             continue
         yield row | {"judged_share": known, **_saving(row["hidden_ns"], groups, judged, share)}
