@@ -67,6 +67,13 @@ PLOTS: Mapping[str, Mapping[str, Plot]] = {
         "slow_groups": Plot("count(*) FILTER (WHERE slow)", "groups, nodes and stages that are slow as a whole"),
         "highest_ratio": Plot("max(ratio)", "the slowest one's time to that of ranks outside"),
     },
+    "utilization": {
+        "hfu": Plot(
+            "min(hfu) FILTER (WHERE part = 'job')",
+            "hardware FLOP utilisation of the step, 1 being the peak of all GPUs",
+        ),
+        "tokens_per_s": Plot("min(tokens_per_s)", "tokens per second of the whole job"),
+    },
     "pipelines": {
         "bubble_share": Plot(
             "sum(bubble_ns) FILTER (WHERE refusal IS NULL) / nullif(sum(span_ns) FILTER (WHERE refusal IS NULL), 0)",

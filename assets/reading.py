@@ -71,6 +71,16 @@ TABLES = {
         "several dimensions do not add up to `all`, since communications run side by side.",
         ("overlap",),
     ),
+    "contention": Reading(
+        "`slowdown` compares kernels of one operation with the same input sizes: those that communication covers with "
+        "those that run alone. Sort by `extra_ns`: what it costs in all.",
+        ("kernels",),
+    ),
+    "overlap_savings": Reading(
+        "`net_ns` is what hiding the communication saves: negative where it costs more. It is NULL where most of the "
+        "computation beside it never runs alone.",
+        ("overlap", "kernels"),
+    ),
     "nvtx_ranges": Reading(
         "Ranges nest: `parent_id` leads to the one around. `busy_ns` is what the GPU did for it, whenever that was.",
         ("nsys tree", "nsys ranges"),
@@ -120,8 +130,14 @@ TABLES = {
     ),
     "rank_speeds": Reading(
         "`ratio` compares the same kernels with those of the median peer of the stage: above 1 is slower. `slow` "
-        "asks for nearly all kernels, so that one odd kernel blames no GPU.",
+        "asks for nearly all kernels, so that one odd kernel blames no GPU. `kind` says why it is slow, and "
+        "`kind_evidence` what shows it.",
         ("waits",),
+    ),
+    "class_speeds": Reading(
+        "A rank that is above 1 in products alone has a low core clock, in memory-bound kernels alone slow memory, in "
+        "all a slow GPU. `kind` of `rank_speeds` says what follows.",
+        ("kernels", "findings"),
     ),
     "stage_speeds": Reading(
         "`more_work_ns`, `own_work_ns` and `slower_ns` say why a stage computes longer than the mean one: more of"
@@ -132,6 +148,11 @@ TABLES = {
         "`ratio` compares all ranks of a tensor-parallel group, a node or a stage with ranks outside: above 1 is "
         "slower. `slow` asks it of every rank, and of the largest such set.",
         ("findings",),
+    ),
+    "utilization": Reading(
+        "Take one `step` and `part`: `hfu` counts what was computed, recompute included, `mfu` what the model needs. "
+        "A stage with a low `hfu` and a high `compute_utilization` has little to do; with both low, it computes badly.",
+        ("utilization",),
     ),
     "pipelines": Reading(
         "Fill and drain, imbalance, jitter and stall add up to `bubble_ns`. The bubble is measured against the "
@@ -255,6 +276,12 @@ FIGURES = {
     "wait_map": (
         "a row for each rank, a cell for each communication; a light row among dark ones is the rank that the "
         "others wait for"
+    ),
+    "same_work": (
+        "a row for each rank, a column for each class of work; a dark cell takes longer than on the rank's peers"
+    ),
+    "overlap_savings": (
+        "a bar for each dimension: its hidden communication, of which the magenta part is lost to slower computation"
     ),
     "bubble_waterfall": (
         "a row for each stage, from its ideal time, part by part, to the black line: the time it took"

@@ -42,11 +42,39 @@ class OperationClass(StrEnum):
     OTHER = "other"
 
 
+MATRIX = frozenset(
+    {OperationClass.GEMM, OperationClass.GROUPED_GEMM, OperationClass.ATTENTION, OperationClass.CONVOLUTION}
+)
+"""Classes that compute on matrix units: their FLOPs count in the roofline; all others are limited by memory."""
+
+
 class Bound(StrEnum):
     """What limits a perfect kernel of an operation: the peak of its number format, or the bandwidth of the memory."""
 
     COMPUTE = "compute"
     MEMORY = "memory"
+
+
+class SlowKind(StrEnum):
+    """Why the same work takes longer on a rank than on its peers."""
+
+    GPU = "gpu"
+    CORE_CLOCK = "core_clock"
+    MEMORY = "memory"
+    THROTTLING = "throttling"
+    KERNEL = "kernel"
+    ALGORITHM = "algorithm"
+    EXTRA_WORK = "extra_work"
+    LINK = "link"
+    HOST = "host"
+
+
+class Savings(StrEnum):
+    """Whether hidden communication saves more time than the computation beside it loses."""
+
+    SAVES = "saves"
+    COSTS = "costs"
+    UNSURE = "unsure"
 
 
 class StepKind(StrEnum):

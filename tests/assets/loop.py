@@ -27,7 +27,10 @@ from traceviz_dag.pipeline.iteration import unread_ranks
 from traceviz_dag.pipeline.staleness import ITERATION_TABLES, contiguous, pending_stage
 from traceviz_dag.tables import ACROSS_RANKS_TABLES, FINDINGS
 
-RANK_ASSETS = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "operations", "overlap")
+RANK_ASSETS = (
+    *("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "operations"),
+    *("contention", "overlap_savings", "overlap"),
+)
 TOPOLOGY_ASSETS = ("topology", "process_groups")
 ITERATION_ASSETS = ITERATION_TABLES
 PROFILE_ASSETS = ("nvtx_ranges",)

@@ -23,7 +23,7 @@ from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.simulate import JobSettings, simulate
-from traceviz_dag.simulate.settings import Edges, Era, Faults, Layout
+from traceviz_dag.simulate.settings import Edges, Era, Faults, Layout, Recompute
 
 _PLAIN = JobSettings(pp=2, dp=2, microbatches=4, node_size=2, gzip=False, **{**SMALL, "layers": 4, "hidden": 1024})
 
@@ -93,6 +93,7 @@ JOBS: dict[str, Callable[[Path], None]] = {
     "bad_split": _simulated(replace(_PLAIN, layers=8, faults=Faults(bad_stage_split=2))),
     "alone_in_stage": _simulated(replace(_PLAIN, dp=1, pp=4, faults=Faults(slow_gpu=1))),
     "two_steps": _two_steps_in_a_file,
+    "with_sizes": _simulated(replace(_PLAIN, shapes=True, recompute=Recompute.FULL)),
     "two_iterations": _simulated(replace(_PLAIN, iterations=2)),
     "one_rank": _one_rank,
     "slow_link": _simulated(replace(_PLAIN, tp=2, node_size=4, hidden=2048, faults=Faults(slow_link=3))),

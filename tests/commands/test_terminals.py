@@ -32,6 +32,7 @@ OF_A_HOME = (
         "overlap",
         "periods",
         "pipelines",
+        "utilization",
         "waits",
         "what-if",
     ),

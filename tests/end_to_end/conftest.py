@@ -24,7 +24,10 @@ from tests.damage import call
 from tests.reported import informed_instance
 from traceviz_dag.pipeline.staleness import ITERATION_TABLES
 
-RANK_ASSETS = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "operations", "overlap")
+RANK_ASSETS = (
+    *("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "operations"),
+    *("contention", "overlap_savings", "overlap"),
+)
 RANK_STEP = (*RANK_ASSETS, "nvtx_ranges")
 TOPOLOGY_ASSETS = ("topology", "process_groups")
 ITERATION_ASSETS = ITERATION_TABLES

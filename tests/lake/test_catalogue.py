@@ -286,7 +286,7 @@ def test_queries_can_only_read_the_lake(filled: Lake, statement):
         ("SELECT nme FROM kernels", r'Referenced column "nme" not found .* Candidate bindings: "name"'),
         (
             "SELECT * FROM kernel",
-            r"^there is no table kernel; did you mean kernels\? the tables are .*kernels.*traces, what_if$",
+            r"^there is no table kernel; did you mean kernels\? the tables are .*kernels.*utilization, what_if$",
         ),
         ("SELECT strleng('x')", r'Did you mean "strlen"\?$'),
         ("SELECT CAST('a' AS INTEGER)", r"^Conversion Error: .*$"),

@@ -71,7 +71,7 @@ def test_iterations_have_their_pipelines_and_replicas_with_previews(home, instan
     config = {"ops": dict.fromkeys(names, FEW)}
     assert materialise(home, instance, list(iteration_figures), partition_key="job@7", run_config=config).success
     pipelines, replicas, across = (events(instance, name)["job@7"].metadata for name in names)
-    assert (pipelines["figures"].value, across["figures"].value) == (2, 5)
+    assert (pipelines["figures"].value, across["figures"].value) == (2, 6)
     assert {"wait_map_file", "wait_map_preview", "bubble_waterfall_title"} <= set(across)
     assert [name for name in replicas if name.endswith("_file")] == ["all_ranks_global_file"], "no replica is known"
     for metadata in (pipelines, replicas, across):

@@ -51,12 +51,13 @@ FAULTS = {
     "tiny_kernels": {"tiny_kernels": 0, "tiny_kernels_count": 20},
     "expert_imbalance": {"expert_imbalance": 0.4},
     "bad_stage_split": {"bad_stage_split": 1},
+    "slow_clock": {"slow_clock": 1},
 }
 OF_WHOLE_STAGES = ("zero", "finalize", "optimizer")
 STEP = 3
 OF_PARTS = (
     *("throttle", "slow_group", "slow_node", "slow_stage", "slow_nic", "slow_memory", "other_algorithm"),
-    *("varying_sequences", "bursts", "loader_late"),
+    *("slow_clock", "varying_sequences", "bursts", "loader_late"),
 )
 """Faults of parts of a job, which one job with nodes shows."""
 PAIRS = [
@@ -96,7 +97,7 @@ def _touches(fault: str, job: JobSettings, rank: int, communicates: bool) -> boo
     if fault in ("slow_link", "slow_nic", "bursts", "varying_sequences") and communicates:
         return True
     of_ranks = {
-        **dict.fromkeys(("slow_gpu", "throttle", "slow_memory", "other_algorithm"), rank == chosen),
+        **dict.fromkeys(("slow_gpu", "throttle", "slow_clock", "slow_memory", "other_algorithm"), rank == chosen),
         "slow_group": rank // job.tp == 1 // job.tp,
         "slow_node": rank // job.node_size == 0,
         "slow_stage": rank < job.world // job.pp,
@@ -219,6 +220,8 @@ def test_faults_of_parts_of_a_job_slow_what_they_name():
 
     memory = _slower("slow_memory", slow_memory_factor=3.0)
     assert kinds(memory, norm) == [1.0, 3.0] + [1.0] * 6 and kinds(memory, flash) == [1.0] * 8
+    clock = _slower("slow_clock", slow_clock_factor=1.5)
+    assert kinds(clock, flash) == [1.0, 1.5] + [1.0] * 6 and kinds(clock, norm) == [1.0] * 8
     group, node, stage = (_slower(fault, **{f"{fault}_factor": 1.5}) for fault in OF_PARTS[1:4])
     assert kinds(group, flash) == kinds(node, flash) == [1.5] * 2 + [1.0] * 6
     assert kinds(stage, flash) == [1.5] * 4 + [1.0] * 4

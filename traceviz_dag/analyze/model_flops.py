@@ -33,14 +33,19 @@ _UNCOUNTED = {
 }
 """Argument → what a model has with it whose operations are not counted here."""
 
+VARYING = (
+    *("variable_seq_lengths", "sequence_packing", "sequence_packing_scheduler", "dynamic_context_parallel", "sft"),
+)
+"""Arguments with which sequences are not all as long as ``seq_length``."""
+
 USED = frozenset(
     {*ALWAYS_NEEDED, *_UNCOUNTED, "num_query_groups", "num_experts", "moe_layer_freq"}
     | {"moe_router_topk", "moe_ffn_hidden_size", "moe_shared_expert_intermediate_size"}
 )
 """Every argument that the count depends on."""
 
-_OFF = frozenset({"False", "None", "0"})
-_WHOLE = re.compile(r"[1-9]\d{0,11}", re.ASCII)
+OFF = frozenset({"False", "None", "0"})
+WHOLE = re.compile(r"[1-9]\d{0,11}", re.ASCII)
 _PATTERN = re.compile(r"\[[01](?:,[01])*\]", re.ASCII)
 
 
@@ -128,11 +133,11 @@ def _expert_layers(settings: Mapping[str, str], layers: int) -> int:
 
 
 def _is_on(settings: Mapping[str, str], name: str) -> bool:
-    return settings.get(name, "None") not in _OFF
+    return settings.get(name, "None") not in OFF
 
 
 def _whole(settings: Mapping[str, str], name: str) -> int:
-    if not _WHOLE.fullmatch(settings[name]):
+    if not WHOLE.fullmatch(settings[name]):
         raise _UncountableError(f"the setting {name} is {settings[name]}, no whole number from 1")
     return int(settings[name])
 

@@ -9,7 +9,8 @@ Name and grid do not show how much a kernel has to do: persistent kernels run as
 whatever their shapes. Sizes show it, the messages within layers, or grids that are not those of products. Ranks for
 which these differ have more or less to do, and items without sizes count as slow only beyond that.
 
-A rank whose memory is slow is slower in the kernels that are bound by it, and not in products and attention. One that
+A rank whose memory is slow is slower in the kernels that are bound by it, and not in products and attention; one whose
+core clock is low, the other way round. One may be slow in a single kernel. One that
 computes by another algorithm runs kernels that no peer runs, instead of as many that all peers run; one that runs
 all that its peers run, and other kernels besides, does extra work. Optimizer and gradient norm are left out of that:
 the shards of a distributed optimizer cut parameters into more pieces on some ranks.
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -31,10 +32,18 @@ from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.medians import lower_median
 from traceviz_dag.analyze.wording import numbered
-from traceviz_dag.analyze.work_evidence import OF_LAYERS, WorkEvidence, bound_by_memory, plain_codes, sizes_of
+from traceviz_dag.analyze.work_evidence import (
+    OF_LAYERS,
+    WorkEvidence,
+    bound_by_memory,
+    is_attention,
+    plain_codes,
+    sizes_of,
+    work_by_grid,
+)
 from traceviz_dag.arrays import Bool, Float64, Int64
 from traceviz_dag.read.events import MISSING
-from traceviz_dag.tables import RANK_SPEEDS
+from traceviz_dag.tables import CLASS_SPEEDS, RANK_SPEEDS
 from traceviz_dag.vocabulary import Phase
 
 SLOWER, SLOWER_THAN_FEW = 0.03, 0.05
@@ -68,6 +77,13 @@ MEMORY_SLOWER = 1.1
 """How much longer kernels bound by memory take at least where memory alone is slow."""
 
 
+_ONE_KERNEL_SLOWER, _ONE_KERNEL_PART = 1.2, 0.01
+"""How much longer one kernel takes where it alone is slow, and how much that is of all computation."""
+
+PRODUCTS, ATTENTION, MEMORY_BOUND = "products", "attention", "memory_bound"
+"""Classes of work, by the names of kernels."""
+
+
 class SlowRank(TypedDict):
     """A row of the table ``rank_speeds``."""
 
@@ -88,6 +104,25 @@ class SlowRank(TypedDict):
     kernel: str | None
 
 
+class _Item(NamedTuple):
+    """An item of work: the ranks that ran it, whether each is slower, its time, the usual time for as many kernels."""
+
+    ranks: Int64
+    slower: Bool
+    own: Float64
+    usual: Float64
+
+    @classmethod
+    def of(cls, ranks: Int64, kernels: Int64, time: Float64) -> _Item:
+        """One that ranks ran so many kernels of, which took so long together."""
+        each = time / kernels
+        median = _median_of_others(each)
+        spread = float(np.median(np.abs(each - np.median(each)))) if len(each) > _FEW_PEERS else 0.0
+        least = SLOWER if len(each) > _FEW_PEERS else SLOWER_THAN_FEW
+        slower = (each > (1 + least) * median) & (each - median > SPREADS * spread)
+        return cls(ranks, slower, time, median * kernels)
+
+
 @dataclass
 class _Sums:
     """What is counted of some items, per rank: how many, in how many the rank is slower, its time, the usual time."""
@@ -101,16 +136,17 @@ class _Sums:
     def none(cls, ranks: int) -> _Sums:
         return cls(np.zeros(ranks, np.int64), np.zeros(ranks, np.int64), np.zeros(ranks), np.zeros(ranks))
 
-    def add(self, ranks: Int64, kernels: Int64, time: Float64) -> None:
-        """Count an item that some ranks ran: so many kernels, which took so long together."""
-        each = time / kernels
-        median = _median_of_others(each)
-        spread = float(np.median(np.abs(each - np.median(each)))) if len(each) > _FEW_PEERS else 0.0
-        least = SLOWER if len(each) > _FEW_PEERS else SLOWER_THAN_FEW
-        self.items[ranks] += 1
-        self.slower[ranks] += (each > (1 + least) * median) & (each - median > SPREADS * spread)
-        self.own[ranks] += time
-        self.usual[ranks] += median * kernels
+    def add(self, item: _Item) -> None:
+        """Count an item that some ranks ran."""
+        self.items[item.ranks] += 1
+        self.slower[item.ranks] += item.slower
+        self.own[item.ranks] += item.own
+        self.usual[item.ranks] += item.usual
+
+    @classmethod
+    def together(cls, parts: Sequence[_Sums]) -> _Sums:
+        """The sums of several, of which there is one at least."""
+        return cls(*(sum(getattr(part, name) for part in parts) for name in ("items", "slower", "own", "usual")))
 
     @property
     def share(self) -> npt.NDArray[np.float64]:
@@ -124,6 +160,12 @@ class _Sums:
 
 
 def slow_ranks(work: pa.Table) -> pa.Table:
+    """Compare each rank's computation with that of the peers of its stage: the first table of :func:`speeds`, in which
+    ``kind`` is not known yet."""
+    return speeds(work)[0]
+
+
+def speeds(work: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Compare each rank's computation with that of the peers of its stage, item by item.
 
     Args:
@@ -132,7 +174,7 @@ def slow_ranks(work: pa.Table) -> pa.Table:
             peers of each other.
 
     Returns:
-        The table ``rank_speeds``, the slowest first.
+        The table ``rank_speeds``, the slowest first, and the table ``class_speeds``.
     """
     work = _by_name_where_blind(_together_where_unmarked(work))
     rank, stage = optional_integers(work, "rank"), optional_integers(work, "stage")
@@ -140,7 +182,9 @@ def slow_ranks(work: pa.Table) -> pa.Table:
     stage_of = np.zeros(len(everyone), dtype=np.int64)
     stage_of[place] = stage
     of_stage = np.bincount(number_groups(stage_of)[1])[number_groups(stage_of)[1]] if len(everyone) else stage_of
-    every, memory, arithmetic, without_sizes = (_Sums.none(len(everyone)) for _ in range(4))
+    every, without_sizes = (_Sums.none(len(everyone)) for _ in range(2))
+    by_class = {each: _Sums.none(len(everyone)) for each in (PRODUCTS, ATTENTION, MEMORY_BOUND)}
+    by_name: defaultdict[int, _Sums] = defaultdict(lambda: _Sums.none(len(everyone)))
     time, kernels = optional_integers(work, "time_ns").astype(np.float64), optional_integers(work, "kernels")
     blocks, sized = _optional(work, "blocks") / np.maximum(kernels, 1), sizes_of(work)[0] >= 0
     phase, phases = codes(work, "phase")
@@ -150,31 +194,64 @@ def slow_ranks(work: pa.Table) -> pa.Table:
     step = optional_integers(work, "step")
     by_step = {each: _Sums.none(len(everyone)) for each in np.unique(step).tolist()}
     code, names = codes(work, "name")
-    of_memory = bound_by_memory(code, names)
+    of_memory, attends = bound_by_memory(code, names), is_attention(code, names)
+    shown = sized | work_by_grid(code, names, blocks.astype(np.int64))
     evidence = WorkEvidence(work, place, stage_of, of_memory)
     for rows in comparable(work, of_stage[place]):
-        ranks, item = place[rows], (kernels[rows], time[rows])
-        every.add(ranks, *item)
-        by_step[int(step[rows[0]])].add(ranks, *item)
-        if int(phase[rows[0]]) in by_phase:
-            by_phase[int(phase[rows[0]])].add(ranks, *item)
-        if phase[rows[0]] == optimizer:
-            optimizes.add(ranks, *item)
+        first = rows[0]
+        item = _Item.of(place[rows], kernels[rows], time[rows])
+        every.add(item)
+        by_step[int(step[first])].add(item)
+        if int(phase[first]) in by_phase:
+            by_phase[int(phase[first])].add(item)
+        if phase[first] == optimizer:
+            optimizes.add(item)
             if np.median(time[rows] / kernels[rows]) < _ONE_NUMBER_NS:
-                of_one_number.add(ranks, *item)
-        if not sized[rows[0]]:
-            without_sizes.add(ranks, *item)
-        if (blocks[rows] == blocks[rows[0]]).all() or sized[rows[0]]:
-            (memory if of_memory[rows[0]] else arithmetic).add(ranks, *item)
-        if not sized[rows[0]]:
+                of_one_number.add(item)
+        if not sized[first]:
+            without_sizes.add(item)
+        if sized[first] or (blocks[rows] == blocks[first]).all():
+            by_class[MEMORY_BOUND if of_memory[first] else ATTENTION if attends[first] else PRODUCTS].add(item)
+            if shown[first]:
+                by_name[int(code[first])].add(item)
+        if not sized[first]:
             evidence.add_grids(rows)
     others = _other_kernels(work, place, of_stage)
     some = _slow_in(optimizes) & (of_one_number.share >= LEAST_ITEMS)
     for sums in by_phase.values():
         some |= _slow_in(sums)
-    return _table(
-        everyone, stage_of, of_stage, (every, memory, arithmetic, without_sizes), by_step, some, evidence, others
-    )
+    alone = _one_kernel(by_name, every, names)
+    sums_of = _SumsOf(every, by_class, without_sizes, by_step)
+    table = _table(everyone, stage_of, of_stage, sums_of, some, evidence, others, alone)
+    return table, _classes(everyone, stage_of, by_class)
+
+
+def _one_kernel(by_name: dict[int, _Sums], every: _Sums, names: Sequence[str]) -> dict[int, tuple[str, float, float]]:
+    """The ranks of which one kernel is much slower, by their place: its name, its time and the usual one."""
+    found: dict[int, tuple[str, float, float]] = {}
+    for code, sums in by_name.items():
+        more = sums.own - sums.usual
+        slow = (sums.items > 0) & (sums.share >= LEAST_ITEMS) & (sums.ratio >= _ONE_KERNEL_SLOWER)
+        for place in np.flatnonzero(slow & (more >= _ONE_KERNEL_PART * every.usual)).tolist():
+            if place not in found or more[place] > found[place][1] - found[place][2]:
+                found[place] = names[code], float(sums.own[place]), float(sums.usual[place])
+    return found
+
+
+def _classes(ranks: npt.NDArray[np.int64], stage: npt.NDArray[np.int64], by_class: dict[str, _Sums]) -> pa.Table:
+    """The table ``class_speeds``."""
+    rows = [
+        {
+            **{"rank": rank, "stage": None if stage[place] < 0 else int(stage[place]), "work_class": name},
+            **{"items": int(sums.items[place]), "slower_items": float(sums.share[place])},
+            "ratio": float(sums.ratio[place]),
+            "more_ns": round(sums.own[place] - sums.usual[place]),
+        }
+        for place, rank in enumerate(ranks.tolist())
+        for name, sums in by_class.items()
+        if sums.items[place]
+    ]
+    return pa.Table.from_pylist(rows, CLASS_SPEEDS.schema)
 
 
 def _slow_in(sums: _Sums) -> Bool:
@@ -357,17 +434,28 @@ def _median_of_others(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64
     return np.asarray((ordered[low + (low >= position)] + ordered[high + (high >= position)]) / 2)
 
 
+class _SumsOf(NamedTuple):
+    """What is counted of all items, by class, of those without sizes, and by step."""
+
+    every: _Sums
+    by_class: dict[str, _Sums]
+    without_sizes: _Sums
+    by_step: dict[int, _Sums]
+
+
 def _table(
     ranks: npt.NDArray[np.int64],
     stage: npt.NDArray[np.int64],
     size: npt.NDArray[np.int64],
-    sums: tuple[_Sums, _Sums, _Sums, _Sums],
-    by_step: dict[int, _Sums],
+    sums_of: _SumsOf,
     in_a_phase: Bool,
     evidence: WorkEvidence,
     others: dict[int, _Others],
+    alone: dict[int, tuple[str, float, float]],
 ) -> pa.Table:
-    every, memory, arithmetic, without_sizes = sums
+    every, by_class, without_sizes, by_step = sums_of
+    products, memory = by_class[PRODUCTS], by_class[MEMORY_BOUND]
+    arithmetic = _Sums.together([products, by_class[ATTENTION]])
     least = 1 + np.where(size > _FEW_PEERS, SLOWER, SLOWER_THAN_FEW)
     more_work, work_by = evidence.more_work()
     # Items of one size are the same work; the others are not, where a rank has more to do.
@@ -386,8 +474,11 @@ def _table(
     slow = np.logical_or.reduce([slow, *of_step.values()])
     of_memory = (memory.share >= LEAST_ITEMS) & (memory.ratio >= MEMORY_SLOWER) & (arithmetic.items > 0)
     of_memory &= (arithmetic.ratio < least) & (more_work < 1 + SLOWER)
-    # What is memory-bound may be slow enough to make all together slow, though nothing else is.
-    slow &= ~of_memory
+    # Packed sequences make attention longer alone, so products have to be slower themselves.
+    of_clock = (products.share >= LEAST_ITEMS) & (products.ratio >= 1 + SLOWER_THAN_FEW) & (memory.items > 0)
+    of_clock &= (arithmetic.share >= LEAST_ITEMS) & (memory.ratio < least) & equal
+    # What is of one bound may be slow enough to make all together slow, though nothing else is.
+    slow &= ~of_memory & ~of_clock
     rows = []
     for place, rank in enumerate(ranks.tolist()):
         known = bool(every.items[place])
@@ -418,6 +509,11 @@ def _table(
             row["kernel"] = other.kernel
         elif of_memory[place]:
             chosen = "memory", memory.own[place], memory.usual[place]
+        elif of_clock[place]:
+            chosen = "arithmetic", arithmetic.own[place], arithmetic.usual[place]
+        elif place in alone and equal[place] and size[place] >= _FEW_PEERS:
+            row["kernel"], own, usual = alone[place]
+            chosen = "kernel", own, usual
         if chosen is not None:
             what, own, usual = chosen
             row |= {"slow_in": what, "slow_ratio": float(own / max(usual, 1.0)), "slow_more_ns": round(own - usual)}

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from traceviz_dag.analyze.model_flops import USED, model_flops
+from traceviz_dag.analyze.model_flops import OFF, USED, VARYING, WHOLE, model_flops
 from traceviz_dag.analyze.peaks import BUILT_IN, Peaks, peak_of
 
 _FORMATS = ("bf16", "fp16", "fp8", "fp4")
 """Arguments of Megatron-LM that say in which number format products are computed."""
 
-_LARGEST = 2**63 - 1
-_NS_PER_SECOND = 10**9
+LARGEST = 2**63 - 1
+NS_PER_SECOND = 10**9
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,11 @@ def utilization(stated: Stated, peaks: Peaks = BUILT_IN) -> Utilization:
     counted = model_flops(settings)
     total, gpus = counted.flops, stated.gpus
     each = None if total is None or not gpus else (total + gpus // 2) // gpus
-    if each is not None and each > _LARGEST:
+    if each is not None and each > LARGEST:
         each = None
     share = None
     if total is not None and gpus and peak and stated.step_ns:
-        share = total * _NS_PER_SECOND / (gpus * peak * stated.step_ns)
+        share = total * NS_PER_SECOND / (gpus * peak * stated.step_ns)
     refusals = (
         (not stated.settings, "no trace keeps the settings of the job: only captures of traceviz's plugin do"),
         (bool(differing), f"the ranks state different values of {', '.join(differing)}"),
@@ -96,6 +96,17 @@ def utilization(stated: Stated, peaks: Peaks = BUILT_IN) -> Utilization:
         mfu=share if refusal is None else None,
         mfu_refusal=refusal,
     )
+
+
+def step_tokens(all_settings: Sequence[Mapping[str, str]]) -> int | None:
+    """Tokens of a training step of the whole job; None where the settings do not show how many there are."""
+    settings, differing = _merged(all_settings)
+    named = ("global_batch_size", "seq_length")
+    # What is packed or cut to lengths of its own has fewer tokens than its places.
+    if set(differing) & {*named, *VARYING} or any(settings.get(name, "False") not in OFF for name in VARYING):
+        return None
+    sizes = [settings.get(name, "") for name in named]
+    return int(sizes[0]) * int(sizes[1]) if all(WHOLE.fullmatch(size) for size in sizes) else None
 
 
 def used_of_peak(model_flops_per_gpu: int, step_ns: int, peak_flops_per_s: int) -> str:

@@ -25,7 +25,7 @@ SIZES, MESSAGES, GRIDS = "sizes", "messages", "grids"
 OF_LAYERS = (Phase.FORWARD.value, Phase.BACKWARD.value, Phase.RECOMPUTE.value)
 _NUMBERS = re.compile(r"[0-9]+")
 _TENSOR = re.compile(r"\[([0-9,]+)\]")
-_PRODUCT = re.compile(r"gemm|nvjet|cutlass|xmma|cublas|wgrad|conv(?!ert)|matmul", re.I)
+_PRODUCT = re.compile(r"gemm|nvjet|cutlass|xmma|cublas|wgrad|conv(?!ert)|matmul|\bcijk_", re.I)
 _ATTENTION = re.compile(r"flash|fmha|attention|attn", re.I)
 """All kernels that have neither name are bound by memory."""
 
@@ -92,6 +92,11 @@ def bound_by_memory(code: npt.NDArray[np.integer], names: Sequence[str]) -> Bool
         code: of each kernel, its place in ``names``; -1 for none.
     """
     return np.array([not (_PRODUCT.search(name) or _ATTENTION.search(name)) for name in [*names, ""]])[code]
+
+
+def is_attention(code: npt.NDArray[np.integer], names: Sequence[str]) -> Bool:
+    """Mark kernels of attention, as :func:`bound_by_memory` takes them."""
+    return np.array([bool(_ATTENTION.search(name)) for name in [*names, ""]])[code]
 
 
 def work_by_grid(code: npt.NDArray[np.integer], names: Sequence[str], blocks: Int64) -> Bool:

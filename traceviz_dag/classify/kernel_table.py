@@ -15,6 +15,7 @@ from traceviz_dag.classify.columns import coded, integers, labelled
 from traceviz_dag.classify.cpu_work import CPU_DEVICE_NUMBER
 from traceviz_dag.classify.dimensions.dimension_evidence import DimensionDecision
 from traceviz_dag.classify.launches import Launches
+from traceviz_dag.classify.module_paths import module_paths
 from traceviz_dag.classify.phases.kernel_phases import KernelPhases
 from traceviz_dag.classify.phases.marks import ProfilerSteps, nearest_step, step_at
 from traceviz_dag.classify.phases.places import EVIDENCES, PHASES, Places
@@ -151,8 +152,10 @@ def _place_columns(
 
     sizes = trace.host.input_sizes.astype(np.int64)
     sized = tree.nearest(sizes[tree.rows] > 0) if sizes.any() else np.full(len(tree), NONE)
+    path, paths = module_paths(trace, tree, places.module, position)
     return {
         "module": coded(name_at(places.module), trace.strings, prefix="nn.Module: "),
+        "module_path": labelled(path, paths),
         "layer": integers(_layers(name_at(places.layer), trace.strings)),
         "operator": coded(name_at(places.operator), trace.strings),
         "input_sizes": coded(lookup(sizes, lookup(tree.rows, lookup(sized, position)), 0), trace.strings),

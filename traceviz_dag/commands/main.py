@@ -33,6 +33,7 @@ _PANELS = {
         "pipelines",
         "overlap",
         "kernels",
+        "utilization",
         "periods",
         "clocks",
         "topology",
@@ -47,6 +48,7 @@ _PANELS = {
 
 _ELSEWHERE = {
     "critical-path": "critical_path.critical_path:critical_path",
+    "kernels": "kernels.kernels:kernels",
     "what-if": "what_if.what_if:what_if",
     "webserver": "dev:webserver",
     "doctor": "doctor.doctor:doctor",

@@ -18,6 +18,7 @@ from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
 from traceviz_dag.commands.common.partial import end_partial
+from traceviz_dag.commands.common.savings import print_savings
 from traceviz_dag.errors import BadInputError, NoEvidenceError, UsageError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.read.limits import LAST_INSTANT_NS
@@ -79,9 +80,10 @@ def overlap(
 ) -> None:
     """Show computation, communication, and how much of it is hidden, per rank, window and dimension.
 
-    Times are unions, never sums of durations. hidden_share is hidden / communication; hidden_over_min is
-    hidden / min(computation, communication). A rank that was read only in part is marked. The exit code is 2 if a rank
-    was not read completely, or nothing can be measured.
+    Times are unions, never sums of durations. Of what the home holds, the net saving is shown, too: hidden
+    communication less the time that the computation beside it takes longer. hidden_share is hidden / communication;
+    hidden_over_min is hidden / min(computation, communication). A rank that was read only in part is marked. The exit
+    code is 2 if a rank was not read completely, or nothing can be measured.
     """
     if window not in _WINDOWS:
         raise UsageError(f"no window {window!r}; there are {', '.join(_WINDOWS)}")
@@ -111,7 +113,14 @@ def overlap(
     elif rows:
         name = "overlap in the window" if explicit else _TITLES[window]
         marks = {(one.run, one.iteration): f"{one.mark} · {name}" if one.mark else name for one in found}
-        _print(rows, dimension, marks, partial(_lead, None if path is not None else open_lake(home)))
+        lake = None if path is not None or explicit else open_lake(home)
+        _print(
+            rows,
+            dimension,
+            marks,
+            partial(_lead, None if path is not None else open_lake(home)),
+            partial(_savings, lake),
+        )
     if path is None:
         end_half_renewed(real_path(home), [(one.run, one.iteration) for one in found])
     end_partial(found)
@@ -122,11 +131,13 @@ def _print(
     dimension: str | None,
     titles: Mapping[tuple[str, int], str],
     lead: Callable[[str, int], Lead | None],
+    savings: Callable[[str, int], Sequence[dict[str, Any]]],
 ) -> None:
     """Print each iteration: what limits it, the mean by dimension, and the ranks, the most exposed first.
 
     Args:
         titles: of each run and iteration, what is measured of it. lead: what limits it, where that is known.
+        savings: what overlap saves in it.
     """
     for (run, iteration), group in groupby(rows, lambda row: (row["run"], row["iteration"])):
         every = list(group)
@@ -135,6 +146,7 @@ def _print(
         print_limit(title, first, RELATIONS["overlap"])
         if dimension is None:
             _print_dimensions([row for row in every if not row["partial"]])
+            print_savings(savings(run, iteration))
             every = [row for row in every if row["dimension"] == ALL_DIMENSIONS] or every
         _print_ranks(every, first.ranks if first is not None else ())
 
@@ -187,6 +199,13 @@ def _lead(lake: Lake | None, run: str, iteration: int) -> Lead | None:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
     return None if lake is None else StoredIteration(lake, run, iteration).lead
+
+
+def _savings(lake: Lake | None, run: str, iteration: int) -> Sequence[dict[str, Any]]:
+    """What overlap saves in a lake's iteration; of a path, ``traceviz kernels`` shows it."""
+    from traceviz_dag.lake.operation_summaries import overlap_savings
+
+    return [] if lake is None else overlap_savings(lake, run, iteration).to_pylist()
 
 
 def _of_dimension(rows: Sequence[dict[str, Any]], dimension: str | None) -> Sequence[dict[str, Any]]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.tables.ranks import NOT_CUT
+from traceviz_dag.vocabulary import MATRIX, OperationClass
 
 _HERE = "FROM operations WHERE run = $run AND iteration = $iteration AND {rank}"
 _MEASURES = """
@@ -51,6 +53,113 @@ SELECT DISTINCT CAST(gpu AS VARCHAR) AS gpu, CAST(number_format AS VARCHAR) AS n
 {_HERE} AND roofline_ns IS NOT NULL
 ORDER BY gpu, peak_flops_per_s NULLS LAST, number_format
 """
+
+
+STEP_FLOPS_SQL = f"""
+WITH ran AS (
+    SELECT rank, step, operation_id, count(*) AS kernels, sum(duration_ns) AS kernel_ns FROM kernels
+    WHERE run = $run AND iteration = $iteration AND kind <> 'communication' AND {NOT_CUT}
+    GROUP BY ALL
+), here AS (
+    SELECT *, operation_class = '{OperationClass.OTHER}' AND flops IS NULL AS maybe
+    FROM operations WHERE run = $run AND iteration = $iteration
+)
+SELECT
+    rank, step, CAST(operation_class AS VARCHAR) AS operation_class, CAST(phase AS VARCHAR) AS phase,
+    CAST(number_format AS VARCHAR) AS number_format, CASE WHEN flops IS NULL THEN reason END AS reason,
+    CASE WHEN maybe THEN CAST(kernel AS VARCHAR) END AS kernel,
+    -- An operation's calls of several steps are told apart by their kernels, as many for each.
+    TRY_CAST(sum(flops * count::HUGEINT * ran.kernels // here.kernels) AS BIGINT) AS flops,
+    CAST(sum(ran.kernel_ns) AS BIGINT) AS kernel_ns
+FROM ran JOIN here USING (rank, operation_id)
+WHERE operation_class IN ({", ".join(f"'{each}'" for each in sorted(MATRIX))}) OR maybe
+GROUP BY ALL
+ORDER BY ALL
+"""
+
+
+def step_flops(lake: Lake, run: str, iteration: int) -> pa.Table:
+    """What each rank computed on matrix units in each training step, and what may be such an operation.
+
+    Columns: rank, step, operation_class, phase, number_format, flops (of all calls; NULL where unknown), reason (why),
+    kernel (its longest, where the operation itself is not known; else NULL), kernel_ns.
+    """
+    return lake.query_iteration(STEP_FLOPS_SQL, run=run, iteration=iteration)
+
+
+SAME_WORK_SQL = """
+WITH classes AS (
+    SELECT rank, max(ratio) FILTER (work_class = 'products') AS products,
+        max(ratio) FILTER (work_class = 'attention') AS attention,
+        max(ratio) FILTER (work_class = 'memory_bound') AS memory_bound,
+        max(ratio) FILTER (work_class = 'transfers') AS transfers
+    FROM class_speeds WHERE run = $run AND iteration = $iteration GROUP BY rank
+)
+SELECT rank, stage, products, attention, memory_bound, transfers, kind
+FROM rank_speeds JOIN classes USING (rank) WHERE run = $run AND iteration = $iteration AND {rank}
+ORDER BY kind IS NULL, greatest(products, attention, memory_bound, transfers) DESC, rank
+"""
+
+
+CONTENTION_SQL = """
+SELECT
+    coalesce(CAST(operation AS VARCHAR), contention.kernel) AS name, CAST(phase AS VARCHAR) AS phase,
+    CAST(shapes AS VARCHAR) AS shapes, CAST(contention.kernel AS VARCHAR) AS kernel,
+    CAST(sum(alone) AS BIGINT) AS alone, CAST(round(sum(alone * alone_ns) / sum(alone)) AS BIGINT) AS alone_ns,
+    CAST(sum(beside) AS BIGINT) AS beside, CAST(round(sum(beside * beside_ns) / sum(beside)) AS BIGINT) AS beside_ns,
+    -- As much as the kernels beside communication take, to what as many of the same rank take alone.
+    sum(beside * beside_ns) / nullif(sum(beside * alone_ns), 0) AS slowdown,
+    CAST(sum(extra_ns) AS BIGINT) AS extra_ns
+FROM contention JOIN operations USING (run, iteration, rank, operation_id)
+WHERE run = $run AND iteration = $iteration AND contention.slowdown IS NOT NULL AND {rank}
+GROUP BY 1, 2, 3, 4
+ORDER BY extra_ns DESC, name, phase, shapes, kernel
+"""
+
+SAVINGS_SQL = """
+WITH here AS (
+    FROM overlap_savings WHERE run = $run AND iteration = $iteration AND {rank}
+    -- Of a rank with training steps these, else all its kernels.
+    QUALIFY (window_name = 'step') = (count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) > 0)
+)
+SELECT
+    CAST(here.dimension AS VARCHAR) AS dimension, count(*) AS windows, count(net_ns) AS judged,
+    CAST(round(avg(hidden_ns) FILTER (net_ns IS NOT NULL)) AS BIGINT) AS hidden_ns,
+    CAST(round(avg(extra_ns)) AS BIGINT) AS extra_ns, CAST(round(avg(net_ns)) AS BIGINT) AS net_ns,
+    CAST(min(net_low_ns) AS BIGINT) AS net_low_ns, CAST(max(net_high_ns) AS BIGINT) AS net_high_ns,
+    CASE WHEN avg(net_low_ns) > 0 THEN 'saves' WHEN avg(net_high_ns) < 0 THEN 'costs more than it saves'
+        WHEN count(net_ns) > 0 THEN 'unsure' END AS verdict,
+    arg_max(reason, 1 - judged_share) AS reason
+FROM here GROUP BY here.dimension
+ORDER BY here.dimension <> 'all', net_ns NULLS LAST, here.dimension
+"""
+
+
+def contention(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
+    """Operations that run beside communication and alone, the most extra time first.
+
+    Columns: name, phase, shapes, kernel; alone and beside (how many kernels), alone_ns and beside_ns (means of the
+    ranks' medians), slowdown, extra_ns.
+    """
+    return _asked(lake, CONTENTION_SQL, run, iteration, rank)
+
+
+def overlap_savings(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
+    """What hiding each dimension saves, means over ranks, devices and steps whose saving is known.
+
+    Columns: dimension, windows, judged (of which it is known), hidden_ns, extra_ns, net_ns, net_low_ns and net_high_ns
+    (the lowest and highest of their error bars), verdict, reason (why it is unknown of some).
+    """
+    return _asked(lake, SAVINGS_SQL, run, iteration, rank)
+
+
+def same_work(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
+    """Ranks with peers, those of a kind first, then the slowest in a class.
+
+    Columns: rank, stage, the ratio of each class of work to the median peer (NULL where nothing compares), kind (NULL
+    where nothing is slow).
+    """
+    return _asked(lake, SAME_WORK_SQL, run, iteration, rank)
 
 
 def operations(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:

@@ -24,17 +24,20 @@ from traceviz_dag.analyze.pipelines.period_summary import period_summary
 from traceviz_dag.analyze.pipelines.periods import BUSY_COLUMNS, periods_table
 from traceviz_dag.analyze.pipelines.pipelines import pipelines_table
 from traceviz_dag.analyze.slow_groups import NODE, STAGE, TENSOR_GROUP, slow_groups
-from traceviz_dag.analyze.slow_ranks import SLOWER_THAN_FEW, slow_ranks
+from traceviz_dag.analyze.slow_kinds import name_kinds
+from traceviz_dag.analyze.slow_ranks import SLOWER_THAN_FEW
+from traceviz_dag.analyze.slow_ranks import speeds as rank_speeds
 from traceviz_dag.analyze.slow_stages import stage_speeds
+from traceviz_dag.analyze.slow_times import KERNEL_COLUMNS
 from traceviz_dag.analyze.waits.blame import blame_matrix, late_ranks
 from traceviz_dag.analyze.waits.by_ends import match_and_solve
 from traceviz_dag.analyze.waits.collectives import collectives_table, device_of_ranks
 from traceviz_dag.analyze.waits.experts import expert_load
 from traceviz_dag.analyze.waits.links import link_groups, link_speeds
 from traceviz_dag.analyze.waits.waits import BESIDE_COLUMNS, charge_waits
-from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.summaries import computation_by_kernel, stage_work
 from traceviz_dag.pipeline.causes import StoredSource, causes_tables
+from traceviz_dag.pipeline.utilization import Measured, utilization_table
 from traceviz_dag.tables import (
     BLAME,
     EXPERT_LOADS,
@@ -48,20 +51,8 @@ _EDIT_OF_SET = {TENSOR_GROUP: "fix_group", NODE: "fix_node", STAGE: "fix_ranks"}
 """The edit that fixes ranks which are slow together."""
 
 
-class Iteration(StoredSource, Protocol):
+class Iteration(StoredSource, Measured, Protocol):
     """What is read of an iteration."""
-
-    @property
-    def lake(self) -> Lake:
-        """Where it lies."""
-
-    @property
-    def run(self) -> str:
-        """Its run."""
-
-    @property
-    def iteration(self) -> int:
-        """Its number."""
 
     @property
     def step_ns(self) -> int | None:
@@ -110,11 +101,13 @@ def analyse_across_ranks(iteration: Iteration) -> Mapping[str, pa.Table]:
     messages = messages_table(matches, clocks)
     links = link_speeds(collectives)
     work = computation_by_kernel(iteration.lake, iteration.run, iteration.iteration, iteration.ranks)
-    speeds = slow_ranks(work)
+    late = late_ranks(collectives, iteration.step_ns)
+    speeds, classes = name_kinds(
+        *rank_speeds(work), links.to_pylist(), late.to_pylist(), lambda rank: iteration.kernels(rank, KERNEL_COLUMNS)
+    )
     stages = _stage_speeds(iteration, speeds)
     together = slow_groups(work, speeds, stages, _sets_of_ranks(iteration, nodes))
     of_groups = link_groups(collectives, links)
-    late = late_ranks(collectives, iteration.step_ns)
     suspects = Suspects(
         _suspected_ranks(iteration, speeds, stages, late),
         _suspected_links(links, of_groups),
@@ -130,9 +123,11 @@ def analyse_across_ranks(iteration: Iteration) -> Mapping[str, pa.Table]:
         "links": LINKS.from_rows(links),
         "expert_loads": EXPERT_LOADS.from_rows(expert_load(expert_exchanges(iteration, collectives))),
         "rank_speeds": speeds,
+        "class_speeds": classes,
         "stage_speeds": stages,
         "group_speeds": together,
         "link_groups": of_groups,
+        "utilization": utilization_table(iteration),
         "pipelines": pipelines_table(microbatches, topology),
         "periods": periods,
         "period_percentiles": PERIOD_PERCENTILES.from_rows(period_summary(periods)),

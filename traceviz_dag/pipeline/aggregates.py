@@ -39,15 +39,22 @@ def _measured(lake: Lake, run: str, iteration: int, files: TraceFiles, *, with_p
     if not rows:
         return ITERATIONS.schema.empty_table()
     covered = set(rows[0]["covered_ranks"])
-    readable = [row for row in files.rows if row["status"] != TraceStatus.FAILED.value]
-    found = utilization(
-        Stated(
-            [json.loads(settings) for settings in sorted({row["settings"] for row in readable if row["settings"]})],
-            sorted({row["device_name"] for row in readable if row["device_name"]}),
-            max((files.described, *(row["world_size"] or 0 for row in readable))) or None,
-            rows[0]["step_ns"] if all(one["marked"] for one in measures if one["rank"] in covered) else None,
-            with_partial and bool(files.in_part),
-        ),
-        home_peaks(lake.home),
-    )
+    step_ns = rows[0]["step_ns"] if all(one["marked"] for one in measures if one["rank"] in covered) else None
+    found = utilization(stated_by(files, step_ns, with_partial), home_peaks(lake.home))
     return pa.Table.from_pylist([rows[0] | asdict(found)], ITERATIONS.schema)
+
+
+def stated_by(files: TraceFiles, step_ns: int | None, with_partial: bool) -> Stated:
+    """What the traces of an iteration state of its job.
+
+    Args:
+        with_partial: whether ranks that were read in part are counted.
+    """
+    readable = [row for row in files.rows if row["status"] != TraceStatus.FAILED.value]
+    return Stated(
+        [json.loads(settings) for settings in sorted({row["settings"] for row in readable if row["settings"]})],
+        sorted({row["device_name"] for row in readable if row["device_name"]}),
+        max((files.described, *(row["world_size"] or 0 for row in readable))) or None,
+        step_ns,
+        with_partial and bool(files.in_part),
+    )

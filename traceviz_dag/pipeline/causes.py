@@ -79,8 +79,8 @@ class Source(Protocol):
     def pauses(self, rank: int) -> Mapping[int, int]:
         """``kernel_id`` → how long one rank's host is known to have paused before its launch, ns."""
 
-    def windows(self) -> pa.Table:
-        """The table ``overlap`` of the ranks that are counted, with a column ``rank``."""
+    def windows(self, *more: str) -> pa.Table:
+        """The table ``overlap`` of the ranks that are counted, with a column ``rank`` and others."""
 
 
 class StoredSource(Source, Protocol):

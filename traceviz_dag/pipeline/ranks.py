@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from traceviz_dag.analyze.contention import contention_tables
 from traceviz_dag.analyze.gaps.gpu_gaps import gpu_gaps_table
 from traceviz_dag.analyze.microbatches import HostSteps, microbatches_table
 from traceviz_dag.analyze.operations.table import operations_table
@@ -79,6 +80,8 @@ def _tables(trace: RankTrace, events: TraceEvents, classified: Classification, p
     operations, operation_of = operations_table(events, kernels, classified.operators, peaks)
     kernels = kernels.set_column(kernels.schema.get_field_index("operation_id"), "operation_id", operation_of)
     windows, _ = gpu_step_windows(classified, trace.step)
+    overlap = measured_overlap(classified, trace.step)
+    contention, savings = contention_tables(kernels, operations, overlap)
     return {
         **format_of_trace(trace).tables(trace, step_windows(classified, trace.step)),
         "traces": _traces_row(trace, events, classified, kernels),
@@ -89,7 +92,9 @@ def _tables(trace: RankTrace, events: TraceEvents, classified: Classification, p
             events, classified.calls, classified.kernels if windows else kernels, windows, classified.synchronizations
         ),
         "operations": operations,
-        "overlap": measured_overlap(classified, trace.step),
+        "contention": contention,
+        "overlap_savings": savings,
+        "overlap": overlap,
     }
 
 

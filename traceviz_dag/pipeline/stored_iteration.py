@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.analyze.findings.verdict import Lead, lead_of
+from traceviz_dag.analyze.peaks import Peaks
 from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTimes, stage_times
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.nodes import nodes_of_devices, nodes_of_host_clocks
@@ -24,15 +25,13 @@ from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.across_ranks_views import rows_of_query
 from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
 from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.lake.operation_summaries import step_flops
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.queries import TraceFiles, trace_files
 from traceviz_dag.pipeline.completeness import Completeness, ranks_chosen_by_name, stored_completeness
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.system.whole_files import scratch_folder
-from traceviz_dag.tables import (
-    FINDINGS,
-    SYNCHRONIZATIONS,
-)
+from traceviz_dag.tables import FINDINGS, SYNCHRONIZATIONS, UTILIZATION
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.causes.what_if import WhatIf
@@ -59,6 +58,7 @@ class StoredIteration:
         inputs: its trace files, where they are known; annotations are read from them.
         with_partial: count ranks that were read in part; by default they are left out.
         by_name: files of ranks were named, and the others are left out on purpose.
+        peaks: of GPUs; None: those of the lake's home.
     """
 
     lake: Lake
@@ -67,6 +67,7 @@ class StoredIteration:
     inputs: IterationInputs | None = None
     with_partial: bool = False
     by_name: bool = False
+    peaks: Peaks | None = None
 
     @cached_property
     def ranks(self) -> tuple[int, ...]:
@@ -80,11 +81,11 @@ class StoredIteration:
         """What of the iteration was not read."""
         key = iteration_key(self.run, self.iteration)
         inputs = self.inputs or registered_if_any(self.lake.home, key)
-        found = stored_completeness(self.lake, self.run, self.iteration, inputs, self._files)
+        found = stored_completeness(self.lake, self.run, self.iteration, inputs, self.files)
         return replace(found, expected=None, missing=()) if self.by_name else found
 
     @cached_property
-    def _files(self) -> TraceFiles:
+    def files(self) -> TraceFiles:
         """How the trace of each rank was read."""
         return trace_files(self.lake, self.run, self.iteration)
 
@@ -104,7 +105,7 @@ class StoredIteration:
     @cached_property
     def hosts(self) -> dict[int, int]:
         """Rank → number of its host, where the traces of all ranks state their host's clocks; else empty."""
-        return nodes_of_host_clocks({row["rank"]: row["host_clock_ns"] for row in self._files.rows})
+        return nodes_of_host_clocks({row["rank"]: row["host_clock_ns"] for row in self.files.rows})
 
     def nodes(self, devices: Mapping[int, str | None] | None = None) -> dict[int, int]:
         """Rank → number of its node, as hosts' clocks or devices show it; empty where neither does.
@@ -156,9 +157,13 @@ class StoredIteration:
         lost = [(row["starved_ns"], row["rank"]) for rows in self._hosts[2:] for row in rows if row["rank"] is not None]
         return [rank for _, rank in sorted(lost, key=lambda one: (-one[0], one[1]))]
 
-    def windows(self) -> pa.Table:
-        """The windows of the ranks that are counted; no rows where none is in the lake."""
-        table = self.lake.rows("overlap", self.run, self.iteration, ["rank", *WINDOW_COLUMNS])
+    def windows(self, *more: str) -> pa.Table:
+        """The windows of the ranks that are counted; no rows where none is in the lake.
+
+        Args:
+            more: columns beside ``WINDOW_COLUMNS``.
+        """
+        table = self.lake.rows("overlap", self.run, self.iteration, ["rank", *WINDOW_COLUMNS, *more])
         table = table.filter(pc.is_in(table["rank"], pa.array(self.ranks, table["rank"].type)))
         unmarked, number = self._unmarked
         if not unmarked:
@@ -166,11 +171,17 @@ class StoredIteration:
         # The host of some ranks shows no step: all are measured alike, from the first kernel to the last.
         return _with_step(table.filter(pc.equal(table["window_name"].cast(pa.string()), "kernels")), number)
 
+    def flops(self) -> pa.Table:
+        """What ``operation_summaries.step_flops`` gives of the ranks."""
+        unmarked, number = self._unmarked
+        work = step_flops(self.lake, self.run, self.iteration)
+        return _with_step(work, number) if unmarked else work
+
     @cached_property
     def _unmarked(self) -> tuple[frozenset[int], int]:
         """Ranks whose files have no ProfilerStep mark, and the one step that the others' have: it is theirs, too. None
         where the others have several."""
-        files = self._files.rows
+        files = self.files.rows
         numbers = {number for row in files for number in row["taken_steps"] or ()}
         unmarked = frozenset(row["rank"] for row in files if not row["steps"]) if len(numbers) == 1 else frozenset()
         return unmarked, next(iter(numbers), MISSING)
@@ -198,13 +209,18 @@ class StoredIteration:
         return {"path_segments": segments, "kernels": kernels, "gpu_gaps": gaps}
 
     def table(self, name: str) -> pa.Table:
-        """A table across ranks: as it is in the lake, else computed; findings from the other tables in the lake."""
+        """A table across ranks: as it is in the lake, else computed; findings from the other tables in the lake, and
+        utilization without the others."""
         if self.lake.exists(name, run=self.run, iteration=self.iteration):
             return self.lake.table(name, self.run, self.iteration).arrow()
         if name == FINDINGS.name:
             from traceviz_dag.pipeline.findings import iteration_findings
 
             return iteration_findings(self.lake, self.run, self.iteration, self.what_ifs)
+        if name == UTILIZATION.name:
+            from traceviz_dag.pipeline.utilization import utilization_table
+
+            return utilization_table(self)
         return self._computed[name]
 
     def findings(self) -> list[dict[str, Any]]:
@@ -309,12 +325,13 @@ def iterations_at(
         return
     with scratch_folder() as folder:
         from traceviz_dag.pipeline.discovery import inputs_below
+        from traceviz_dag.pipeline.home_settings import home_peaks
         from traceviz_dag.pipeline.path_analysis import analysed_into
 
         below = inputs_below([path], rank=rank, home=home)
         named = [by_rank and ranks_chosen_by_name(inputs, [path]) for inputs in below]
         lakes = [analysed_into(folder, inputs, rules, home) for inputs in below]
         yield [
-            StoredIteration(lake, inputs.run, inputs.iteration, inputs, by_name=by_name)
+            StoredIteration(lake, inputs.run, inputs.iteration, inputs, by_name=by_name, peaks=home_peaks(home))
             for lake, inputs, by_name in zip(lakes, below, named, strict=True)
         ]

@@ -124,6 +124,20 @@ OWN_KINDS = (
         f"{_FIGURES}.wait_map:draw_wait_map",
     ),
     FigureKind(
+        "same_work",
+        Scope.ACROSS_RANKS,
+        "how long each rank takes for the same work, by class",
+        ("class_speeds", "rank_speeds", "findings"),
+        f"{_FIGURES}.same_work:draw_same_work",
+    ),
+    FigureKind(
+        "overlap_savings",
+        Scope.ACROSS_RANKS,
+        "what overlap saves after what it slows",
+        ("overlap_savings", "iterations"),
+        f"{_FIGURES}.overlap_savings:draw_overlap_savings",
+    ),
+    FigureKind(
         "bubble_waterfall",
         Scope.ACROSS_RANKS,
         "what the bubble is made of",

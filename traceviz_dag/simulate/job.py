@@ -32,6 +32,7 @@ from traceviz_dag.simulate.memory.files import snapshots_of_ranks, write_snapsho
 from traceviz_dag.simulate.rank_grids import RankGrids, dense_grid
 from traceviz_dag.simulate.settings import Format, JobSettings, Layout
 from traceviz_dag.simulate.templates import Library
+from traceviz_dag.simulate.timing.contention import slower_kernels
 from traceviz_dag.simulate.timing.model import Model
 from traceviz_dag.simulate.timing.streams import StepTimes
 from traceviz_dag.simulate.work.faults import culprits, refuse_idle_faults
@@ -169,11 +170,11 @@ def _file_count(settings: JobSettings) -> int:
 
 def _file_steps(settings: JobSettings, kept: Path, progress: Progress | None) -> Iterator[list[int]]:
     """Numbers of the steps that share a file, as soon as they are simulated; their times are kept in a folder."""
-    model = Model(settings)
+    numbers = range(settings.first_iteration, settings.first_iteration + settings.iterations)
+    steps = [(number, settings.layout is Layout.ITERATION or number == numbers[-1]) for number in numbers]
+    model = Model(settings, slower_kernels(settings, steps))
     gathered: list[int] = []
-    for index in range(settings.iterations):
-        number = settings.first_iteration + index
-        ends_file = settings.layout is Layout.ITERATION or index == settings.iterations - 1
+    for index, (number, ends_file) in enumerate(steps):
         for rank, times in enumerate(model.step(number, synchronised=ends_file)):
             _keep(_kept_at(kept, number, rank), times)
         gathered.append(number)

@@ -143,6 +143,7 @@ class Faults:
             times as long.
         slow_node, slow_stage: node, or pipeline stage, of which all GPUs are equally slow.
         slow_nic: rank whose every transfer between nodes goes at ``1 / slow_nic_factor`` of the bandwidth.
+        slow_clock: rank whose products and attention take ``slow_clock_factor`` times as long, and no other kernels.
         slow_memory: rank whose memory-bound kernels take ``slow_memory_factor`` times as long, and no others.
         other_algorithm: rank that computes the gradients of weights by another kernel, which takes
             ``other_algorithm_factor`` times as long.
@@ -185,6 +186,10 @@ class Faults:
     slow_stage_factor: float = 1.35
     slow_nic: int | None = option(None, FAULTS, "Rank whose network card is slow.")
     slow_nic_factor: float = 5.0
+    slow_clock: int | None = option(
+        None, FAULTS, "Rank whose products and attention are slow, as with a low core clock."
+    )
+    slow_clock_factor: float = 1.3
     slow_memory: int | None = option(None, FAULTS, "Rank whose memory-bound kernels are slow.")
     slow_memory_factor: float = 2.0
     other_algorithm: int | None = option(None, FAULTS, "Rank that multiplies by another, slower algorithm.")
@@ -261,6 +266,7 @@ class JobSettings:
         mtp_layers: depths of multi-token prediction, each with a layer of its own behind those of the last stage.
         experts, top_k: mixture of experts; experts 0 is a dense model (it defaults to 2 ep when ep > 1).
         balanced_router: the router sends each expert-parallel rank as many tokens; else their numbers vary a little.
+        contention: computation of which communication covers a share takes that share of ``contention - 1`` longer.
         fsdp: parameters, gradients and optimizer are sharded (strategy optim_grads_params): units are the layers.
         offload: with ``MODULES`` the last layer of a chunk keeps what it saves, with ``LAYERS`` the second half do.
         precision: ``FP8`` scales by the maxima of steps before (delayed scaling), which all ranks of a stage agree on.
@@ -300,6 +306,7 @@ class JobSettings:
     vocabulary: int = 51200
     sequence: int = option(4096, MODEL, "Sequence length, tokens.")
     batch: int = 1
+    contention: float = option(1.0, OVERLAP, "Times as long as computation takes beside communication of its rank.")
     experts: int = option(0, MODEL, "Experts per layer; 0 = none, or twice --ep if that is above 1.")
     top_k: int = 2
     balanced_router: bool = False

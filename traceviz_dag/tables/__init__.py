@@ -11,6 +11,7 @@ from functools import cache
 
 from traceviz_dag.tables.across_ranks import (
     BLAME,
+    CLASS_SPEEDS,
     COLLECTIVES,
     EXPERT_LOADS,
     GROUP_SPEEDS,
@@ -45,6 +46,7 @@ from traceviz_dag.tables.iterations import (
     NIGHTS,
     RUNS,
     STALE_TABLES,
+    UTILIZATION,
 )
 from traceviz_dag.tables.memory import (
     MEMORY_BLOCKS,
@@ -56,12 +58,14 @@ from traceviz_dag.tables.memory import (
     MEMORY_STEPS,
 )
 from traceviz_dag.tables.ranks import (
+    CONTENTION,
     GPU_GAPS,
     KERNELS,
     MICROBATCHES,
     NVTX_RANGES,
     OPERATIONS,
     OVERLAP,
+    OVERLAP_SAVINGS,
     SYNCHRONIZATIONS,
     TRACES,
 )
@@ -80,7 +84,9 @@ __all__ = [
     "BY_ITERATION",
     "BY_RANK",
     "CAUSES_TABLES",
+    "CLASS_SPEEDS",
     "COLLECTIVES",
+    "CONTENTION",
     "CRITICAL_IMBALANCE",
     "DELAY_COSTS",
     "EFFICIENCIES",
@@ -111,6 +117,7 @@ __all__ = [
     "NVTX_RANGES",
     "OPERATIONS",
     "OVERLAP",
+    "OVERLAP_SAVINGS",
     "PARTITION_COLUMNS",
     "PATH_EDGES",
     "PATH_ITEMS",
@@ -130,6 +137,7 @@ __all__ = [
     "TOPOLOGY",
     "TOPOLOGY_TABLES",
     "TRACES",
+    "UTILIZATION",
     "WHAT_IF",
     "Column",
     "DerivedTable",
@@ -142,11 +150,11 @@ TABLES: dict[str, Table] = {
     table.name: table
     for table in (
         *(RUNS, TRACES, TOPOLOGY, PROCESS_GROUPS, KERNELS, MICROBATCHES, SYNCHRONIZATIONS, GPU_GAPS),
-        *(OPERATIONS, OVERLAP, NVTX_RANGES),
+        *(OPERATIONS, OVERLAP, CONTENTION, OVERLAP_SAVINGS, NVTX_RANGES),
         *(MEMORY_EVENTS, MEMORY_BLOCKS, MEMORY_SEGMENTS, MEMORY_STACKS, MEMORY_STEPS, MEMORY_PEAKS, MEMORY_RECORDINGS),
         ITERATIONS,
         *(COLLECTIVES, RANK_CLOCKS, LATE_RANKS, BLAME, LINKS, EXPERT_LOADS, RANK_SPEEDS, STAGE_SPEEDS),
-        *(GROUP_SPEEDS, LINK_GROUPS),
+        *(CLASS_SPEEDS, GROUP_SPEEDS, LINK_GROUPS, UTILIZATION),
         *(PIPELINES, PERIODS, PERIOD_PERCENTILES),
         *(MESSAGES, PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, EFFICIENCIES, DELAY_COSTS, WHAT_IF),
         FINDINGS,
@@ -156,7 +164,10 @@ TABLES: dict[str, Table] = {
 }
 """The tables of this project."""
 
-RANK_TABLES = ("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "operations", "overlap")
+RANK_TABLES = (
+    *("traces", "kernels", "microbatches", "synchronizations", "gpu_gaps", "operations"),
+    *("contention", "overlap_savings", "overlap"),
+)
 """The tables that every rank's trace becomes, in the order in which they are written."""
 
 CAUSES_TABLES = (
@@ -166,7 +177,7 @@ CAUSES_TABLES = (
 
 ACROSS_RANKS_TABLES = (
     *("collectives", "rank_clocks", "late_ranks", "blame", "links", "expert_loads", "rank_speeds", "stage_speeds"),
-    *("group_speeds", "link_groups"),
+    *("class_speeds", "group_speeds", "link_groups", "utilization"),
     *("pipelines", "periods", "period_percentiles", "messages", *CAUSES_TABLES, "findings"),
 )
 """The tables across ranks, in the order in which they are made; findings are made from the others."""

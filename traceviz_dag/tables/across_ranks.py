@@ -337,7 +337,8 @@ RANK_SPEEDS = Table(
         Column(
             "slow_in",
             TEXT,
-            "all, memory (kernels bound by memory alone), algorithm (it runs other kernels instead of its peers') or "
+            "all, memory (kernels bound by memory alone), arithmetic (products and attention alone), kernel (one "
+            "alone), part (all, for a part of the time), algorithm (it runs other kernels instead of its peers') or "
             "extra (it runs its peers' kernels and others besides); NULL where it is not slow.",
         ),
         Column(
@@ -348,11 +349,41 @@ RANK_SPEEDS = Table(
         Column(
             "slow_ratio",
             DOUBLE,
-            "Time of the kernels that slow_in names, in slow_steps where it names steps, to that of the median peer; "
-            "else NULL.",
+            "Time of the kernels that slow_in names, in slow_steps where it names steps, and of part from slow_from_ns "
+            "to slow_to_ns, to that of the median peer; else NULL.",
         ),
         Column("slow_more_ns", BIGINT, "Their time less that of the median peer, ns; NULL where it is not slow."),
-        Column("kernel", TEXT, "Where it runs other kernels: the longest of them; else NULL."),
+        Column("kernel", TEXT, "Where it runs other kernels, or one is slow: the longest of them; else NULL."),
+        Column(
+            "kind",
+            TEXT,
+            "What follows: gpu (all kernels alike), core_clock, memory, throttling (for a part of the time), kernel, "
+            "algorithm, extra_work; of ranks that compute as their peers, link (table links) or host (late_ranks). "
+            "NULL where nothing is slow, or nothing shows.",
+        ),
+        Column("kind_evidence", TEXT, "The measures that show the kind, in words; NULL without one."),
+        Column("slow_from_ns", BIGINT, "Of throttling within a step: when it starts, ns from the step's first kernel."),
+        Column("slow_to_ns", BIGINT, "When it stops, ns from the step's first kernel; NULL as slow_from_ns."),
+    ),
+)
+
+CLASS_SPEEDS = Table(
+    "class_speeds",
+    "One rank's time for a class of work, to that of the median peer of its stage for the same work.",
+    BY_ITERATION,
+    (
+        Column("rank", BIGINT, "The global rank."),
+        Column("stage", BIGINT, "Stage of the rank; NULL where the topology is unknown."),
+        Column(
+            "work_class",
+            TEXT,
+            "products, attention, memory_bound (all other computation), by the names of kernels; or transfers (of "
+            "communications, as table links compares them).",
+        ),
+        Column("items", BIGINT, "Kernels of the class that were compared, as items in table rank_speeds."),
+        Column("slower_items", DOUBLE, "Share of these in which it is slower; NULL for transfers."),
+        Column("ratio", DOUBLE, "Its time to that of the median peer; 1 is usual."),
+        Column("more_ns", BIGINT, "Its time less that of the median peer, ns; NULL for transfers."),
     ),
 )
 

@@ -90,6 +90,70 @@ ITERATIONS = Table(
     ),
 )
 
+UTILIZATION = Table(
+    "utilization",
+    "What GPUs really computed in a training step, of the job, a model replica, a stage or a rank, against their peak.",
+    BY_ITERATION,
+    (
+        Column("step", BIGINT, "Number of the ProfilerStep; NULL where none is marked."),
+        Column("part", TEXT, "job, replica (a model replica), stage or rank."),
+        Column("number", BIGINT, "Number of the replica, stage or rank; NULL for the job."),
+        Column("ranks", BIGINT, "Its ranks that are counted."),
+        Column("gpus", BIGINT, "Ranks of the whole job, for part job; NULL where nothing states them."),
+        Column("step_ns", BIGINT, "The longest window of the step over all ranks that are counted, ns."),
+        Column("compute_ns", BIGINT, "Union of computation in the step, mean of its ranks, ns."),
+        Column(
+            "flops_per_gpu",
+            BIGINT,
+            "Hardware FLOPs: floating-point operations of all products, attention and convolutions that ran, recompute "
+            "included, mean of its ranks; NULL where too many are unknown (hfu_refusal).",
+        ),
+        Column("recompute_flops_per_gpu", BIGINT, "Those of them in phase recompute; NULL as flops_per_gpu."),
+        Column(
+            "coverage",
+            DOUBLE,
+            "Share of the kernel time of products, attention and convolutions whose FLOPs are known; NULL without any.",
+        ),
+        Column(
+            "model_flops_per_gpu",
+            BIGINT,
+            "As in table iterations, for part job; NULL where the job's settings do not show them.",
+        ),
+        Column(
+            "tokens", BIGINT, "Tokens of the step of the whole job, for part job; NULL where no setting shows them."
+        ),
+        Column("tokens_per_s", DOUBLE, "tokens / (step_ns / 1e9); NULL where one is unknown, or no step is marked."),
+        Column("gpu", TEXT, "GPU whose peaks are used, as the table of peaks names it; NULL if unknown."),
+        Column("peak_format", TEXT, "Number format of the peak; NULL where nothing shows it."),
+        Column(
+            "peak_named_by",
+            TEXT,
+            "settings (the job's name the format) or operations (the one with the most FLOPs); NULL where none does.",
+        ),
+        Column("peak_flops_per_s", BIGINT, "Dense peak of one GPU in this format; NULL where unknown."),
+        Column(
+            "mfu",
+            DOUBLE,
+            "Model FLOP utilisation, for part job: model_flops_per_gpu / (step_ns / 1e9 * peak_flops_per_s); NULL "
+            "where mfu_refusal says why.",
+        ),
+        Column("mfu_refusal", TEXT, "Why mfu is NULL, for part job; NULL where it is there."),
+        Column(
+            "hfu",
+            DOUBLE,
+            "Hardware FLOP utilisation: flops_per_gpu / (step_ns / 1e9 * peak_flops_per_s); NULL where hfu_refusal "
+            "says why.",
+        ),
+        Column("hfu_refusal", TEXT, "Why hfu is NULL; NULL where it is there."),
+        Column(
+            "compute_utilization",
+            DOUBLE,
+            "The same in the time in which it computes: flops_per_gpu / (compute_ns / 1e9 * peak_flops_per_s). NULL "
+            "where hfu is.",
+        ),
+    ),
+)
+
 STALE_TABLES = Table(
     "stale_tables",
     "Tables that are kept although they could not be made anew, and why. No measure counts them, but those whose trace "

@@ -142,6 +142,12 @@ KERNELS = Table(
             "Number of the layer around the launch: the suffix of its TransformerLayer, or of a model with layers of "
             "several classes its place among all layers of the file. NULL in layers of multi-token prediction.",
         ),
+        Column(
+            "module_path",
+            DICTIONARY,
+            "Classes of the modules around the launch, the outermost first, with the numbers of layers, such "
+            "as GPTModel/TransformerBlock/TransformerLayer_3/MLP; of a backward step those of its forward step.",
+        ),
         Column("step", BIGINT, "Number of the ProfilerStep it belongs to; NULL where the file has none."),
         Column(
             "step_evidence",
@@ -430,6 +436,58 @@ OVERLAP = Table(
         Column("hidden_share", DOUBLE, "hidden / communication; NULL without communication."),
         Column("hidden_over_min", DOUBLE, "hidden / min(compute, communication); NULL where that is 0."),
         Column("kernels", BIGINT, "Kernels and memory operations that start in the window."),
+    ),
+)
+
+CONTENTION = Table(
+    "contention",
+    "An operation of a rank by one of its kernels: how long it takes beside communication, and alone.",
+    BY_RANK,
+    (
+        Column("device", DICTIONARY, "gpu:N."),
+        Column("operation_id", BIGINT, "Row of table operations; its input sizes are those of all its kernels."),
+        Column("kernel", DICTIONARY, "Name of the kernel."),
+        Column("alone", BIGINT, "Kernels that no communication touches."),
+        Column("alone_ns", BIGINT, "Their median duration, ns; NULL without any."),
+        Column("beside", BIGINT, "Kernels of which communication covers 90 % or more."),
+        Column("beside_ns", BIGINT, "Their median duration, ns; NULL without any."),
+        Column("slowdown", DOUBLE, "beside_ns / alone_ns; NULL where reason says why."),
+        Column(
+            "extra_ns",
+            BIGINT,
+            "Time of all kernels that communication touches, beyond that of as many alone, ns; NULL as slowdown.",
+        ),
+        Column("reason", DICTIONARY, "Why slowdown is NULL; NULL where it is there."),
+    ),
+)
+
+OVERLAP_SAVINGS = Table(
+    "overlap_savings",
+    "What hiding a rank's communication of a dimension saves: hidden communication less the extra computation time.",
+    BY_RANK,
+    (
+        Column("device", DICTIONARY, "gpu:N."),
+        Column("window_name", DICTIONARY, "As in table overlap."),
+        Column("step", BIGINT, "Number of the ProfilerStep for window step; NULL otherwise."),
+        Column("dimension", DICTIONARY, "Dimension of the communication; all for the whole."),
+        Column("hidden_ns", BIGINT, "As in table overlap, ns."),
+        Column(
+            "judged_share",
+            DOUBLE,
+            "Share of the computation beside it whose operation also runs alone, so that its slow-down is known.",
+        ),
+        Column(
+            "extra_ns", BIGINT, "Extra time of that computation (table contention), ns; NULL where reason says why."
+        ),
+        Column(
+            "net_ns", BIGINT, "hidden_ns - extra_ns, negative where overlap costs more than it saves; NULL as extra_ns."
+        ),
+        Column(
+            "net_low_ns", BIGINT, "net_ns less two standard errors, from the spread of the kernels, ns; NULL as net_ns."
+        ),
+        Column("net_high_ns", BIGINT, "net_ns and two standard errors, ns; NULL as net_ns."),
+        Column("verdict", DICTIONARY, "saves, costs (net_high_ns is below 0) or unsure; NULL as net_ns."),
+        Column("reason", TEXT, "Why net_ns is NULL; NULL where it is there."),
     ),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.commands.sentences.of_commands import MS, PERCENT, PLACE
+from tests.commands.sentences.of_commands import MS, PERCENT, PLACE, SHARE
 from tests.commands.sentences.printed import PrintedTable, Sentence
 
 _HERE = "FROM operations WHERE run = $run AND iteration = $iteration"
@@ -29,6 +29,34 @@ KERNELS = (
         ) FILTER (peak_flops_per_s IS NOT NULL), '') AS peaks
         {_HERE} AND roofline_ns IS NOT NULL GROUP BY gpu""",
     ),
+)
+
+SAVINGS = Sentence(
+    r"what overlap saves is unknown in (?P<v_unknown>\d+) of (?P<v_windows>\d+) windows \(table overlap_savings\): .+",
+    """
+    SELECT count(*) AS windows, count(*) - count(net_ns) AS unknown FROM overlap_savings
+    WHERE run = $run AND iteration = $iteration AND window_name = 'step'
+    GROUP BY dimension HAVING unknown > 0 ORDER BY dimension <> 'all' LIMIT 1""",
+)
+
+SAVINGS_TABLE = PrintedTable(
+    r"What overlap saves, ms, mean of (?P<v_windows>\d+) windows: hidden communication less extra computation",
+    """
+    SELECT dimension, avg(hidden_ns) / 1e6 AS hidden, avg(extra_ns) / 1e6 AS extra, avg(net_ns) / 1e6 AS net,
+        min(net_low_ns) / 1e6 AS low, max(net_high_ns) / 1e6 AS high, CASE WHEN avg(net_low_ns) > 0 THEN 'saves'
+            WHEN avg(net_high_ns) < 0 THEN 'costs more than it saves' ELSE 'unsure' END AS verdict
+    FROM overlap_savings
+    WHERE run = $run AND iteration = $iteration AND window_name = 'step' AND net_ns IS NOT NULL GROUP BY dimension""",
+    {
+        **{name: name for name in ("dimension", "hidden", "net", "verdict")},
+        **{"extra computation": "extra", "at least": "low", "at most": "high"},
+    },
+    ["dimension"],
+    """
+    SELECT max(windows) AS windows FROM (
+        SELECT count(net_ns) AS windows FROM overlap_savings
+        WHERE run = $run AND iteration = $iteration AND window_name = 'step' GROUP BY dimension
+    )""",
 )
 
 _GROUPS = """
@@ -65,6 +93,23 @@ def _operations(first: str, condition: str) -> PrintedTable:
 
 
 KERNELS_TABLES = (
+    SAVINGS_TABLE,
+    PrintedTable(
+        r"Operations beside communication and alone, the most extra time first, all ranks together",
+        f"""
+        SELECT {_short("coalesce(operation, contention.kernel)", 90)} AS name, {_short("shapes", 48)} AS shapes, phase,
+            sum(alone) AS alone, sum(alone * alone_ns) / sum(alone) / 1e3 AS alone_us, sum(beside) AS beside,
+            sum(beside * beside_ns) / sum(beside) / 1e3 AS beside_us,
+            sum(beside * beside_ns) / sum(beside * alone_ns) AS slow, printf('%.3f', sum(extra_ns) / 1e6) AS extra
+        FROM contention JOIN operations USING (run, iteration, rank, operation_id)
+        WHERE run = $run AND iteration = $iteration AND contention.slowdown IS NOT NULL
+        GROUP BY coalesce(operation, contention.kernel), operations.shapes, phase, contention.kernel""",
+        {
+            **{"operation": "name", "shapes": "shapes", "phase": "phase", "alone": "alone", "us": "alone_us"},
+            **{"beside": "beside", "us#2": "beside_us", "slow-down": "slow", "extra ms": "extra"},
+        },
+        ["operation", "shapes", "phase", "alone", "beside", "extra ms"],
+    ),
     _operations("longest", ""),
     _operations("most headroom", "WHERE headroom > 0"),
     PrintedTable(
@@ -80,9 +125,160 @@ KERNELS_TABLES = (
         ["class"],
     ),
     PrintedTable(
+        r"The same work on each rank, times as long as on the median of its peers; the slowest first",
+        """
+        PIVOT (
+            SELECT rank, rank_speeds.stage, work_class, class_speeds.ratio, kind
+            FROM class_speeds JOIN rank_speeds USING (run, iteration, rank)
+            WHERE run = $run AND iteration = $iteration
+        ) ON work_class IN ('products', 'attention', 'memory_bound', 'transfers') USING max(ratio)""",
+        {
+            **{name: name for name in ("rank", "stage", "products", "attention", "transfers", "kind")},
+            "memory-bound": "memory_bound",
+        },
+        ["rank"],
+    ),
+    PrintedTable(
         r"Kernel time without a roofline",
         f"SELECT reason, sum(kernel_ns) / 1e6 AS ms {_OWN} AND roofline_ns IS NULL GROUP BY reason HAVING ms > 0",
         {"reason": "reason", "ms": "ms"},
         ["reason"],
     ),
 )
+
+_STEP = "FROM utilization WHERE run = $run AND iteration = $iteration AND step = $step"
+_JOB = f"{_STEP} AND part = 'job'"
+
+_PATH = "regexp_replace(module_path, 'Layer_[0-9]+', 'Layer', 'g')"
+MODULES = (
+    Sentence(
+        rf"{PLACE} · (?P<v_ns>{MS}) of computation in modules",
+        """
+        SELECT sum(duration_ns) AS ns FROM kernels
+        WHERE run = $run AND iteration = $iteration AND kind <> 'communication' AND module_path IS NOT NULL""",
+    ),
+)
+MODULES_TABLES = (
+    PrintedTable(
+        r"Modules, each with all that is in it, all ranks together",
+        f"""
+        WITH places AS (
+            SELECT kernels.*, string_split({_PATH}, '/') AS path, flops * count / operations.kernels AS flops,
+                roofline_ns / operations.kernels AS roof, headroom_ns / operations.kernels AS head,
+                coalesce(exposed_wait_ns, 0) + exposed_transfer_ns AS exposed
+            FROM kernels LEFT JOIN operations USING (run, iteration, rank, operation_id)
+                LEFT JOIN collectives USING (run, iteration, rank, kernel_id)
+            WHERE run = $run AND iteration = $iteration AND module_path IS NOT NULL
+        ), every AS (
+            SELECT *, unnest(range(1, len(path) + 1)) AS depth, kind <> 'communication' AS own, duration_ns AS ns
+            FROM places
+        ),
+        total AS (SELECT sum(duration_ns) AS all_ns FROM places WHERE kind <> 'communication'),
+        told AS (
+            SELECT array_to_string(path[:depth], '/') AS node,
+                any_value(repeat('· ', depth - 1) || path[depth]) AS module, any_value(path[depth]) AS name,
+                coalesce(sum(ns) FILTER (own), 0) AS own_ns, sum(flops) FILTER (own) / 1e12 AS tera,
+                sum(roof) FILTER (own) / sum(ns) FILTER (own AND roof IS NOT NULL) AS efficiency,
+                sum(head) FILTER (own) / 1e6 AS headroom, sum(exposed) FILTER (NOT own) / 1e6 AS exposed,
+                coalesce(sum(ns) FILTER (own AND roof IS NULL), 0) / 1e6 AS unknown,
+                coalesce(sum(ns) FILTER (own AND phase = 'forward'), 0) / 1e6 AS forward,
+                coalesce(sum(ns) FILTER (own AND phase = 'backward'), 0) / 1e6 AS backward,
+                coalesce(sum(ns) FILTER (own AND phase = 'recompute'), 0) / 1e6 AS recompute
+            FROM every GROUP BY node
+        )
+        SELECT *, printf('%.3f', own_ns / 1e6) AS ms, own_ns / all_ns AS share,
+            CASE name WHEN 'TransformerLayer' THEN 'layer' WHEN 'SelfAttention' THEN 'attention' WHEN 'MLP' THEN 'mlp'
+                WHEN 'MoELayer' THEN 'experts'
+                WHEN 'LanguageModelEmbedding' THEN 'embedding' WHEN 'ColumnParallelLinear' THEN 'head' END AS part
+        FROM told, total""",
+        {
+            **{
+                name: name
+                for name in ("module", "part", "ms", "share", "forward", "backward", "recompute", "efficiency")
+            },
+            **{"TFLOP": "tera", "headroom ms": "headroom", "without roofline ms": "unknown", "exposed ms": "exposed"},
+        },
+        ["module", "ms"],
+    ),
+    PrintedTable(
+        r"Layers, to the median of the rank's layers with as many kernels, the slowest first",
+        """
+        WITH every AS (
+            SELECT rank, regexp_extract(module_path, 'Layer_([0-9]+)', 1)::INT AS layer,
+                regexp_extract(module_path, '([A-Za-z]*Layer)_[0-9]', 1) AS class, count(*) AS kernels,
+                sum(duration_ns)::BIGINT AS ns, sum(duration_ns) FILTER (phase = 'forward') / 1e6 AS forward,
+                sum(duration_ns) FILTER (phase = 'backward') / 1e6 AS backward
+            FROM kernels WHERE run = $run AND iteration = $iteration AND kind = 'computation'
+                AND regexp_matches(module_path, 'Layer_[0-9]')
+            GROUP BY ALL
+        ), alike AS (SELECT rank, class, kernels, count(*) AS layers, median(ns) AS usual FROM every GROUP BY ALL)
+        SELECT rank, layer, class, ns / 1e6 AS ms, forward, backward, if(layers > 1, ns / usual, NULL) AS ratio
+        FROM every JOIN alike USING (rank, class, kernels)""",
+        {name: name for name in ("rank", "layer", "class", "ms", "forward", "backward", "ratio")},
+        ["rank", "layer"],
+    ),
+)
+
+UTILIZATION = (
+    SAVINGS,
+    Sentence(
+        rf"{PLACE} · step (?P<k_step>\d+): (?P<v_ns>{MS})(?P<b_mfu>, MFU (?P<v_mfu>{PERCENT}))?"
+        rf"(?P<b_hfu>, HFU (?P<v_hfu>{PERCENT}))?",
+        f"""
+        WITH windows AS (
+            SELECT rank, window_end_ns - window_start_ns AS ns FROM overlap
+            WHERE run = $run AND iteration = $iteration AND step = $step AND window_name = 'step' AND dimension = 'all'
+        )
+        SELECT max(ns) AS ns, (SELECT mfu {_JOB}) AS mfu, (SELECT hfu {_JOB}) AS hfu FROM windows""",
+    ),
+    Sentence(
+        r"Peak used: (?P<v_peak>[\d,.]+) TFLOP/s per GPU \((?P<v_gpu>.+), (?P<v_format>\w+): (the format that the "
+        r"job's settings state|(?P<b_operations>the format with the most FLOPs))\)",
+        f"""
+        SELECT peak_flops_per_s / 1e12 AS peak, gpu, peak_format AS format, peak_named_by = 'operations' AS operations
+        {_JOB}""",
+    ),
+    Sentence(
+        r"The model needs (?P<v_flops>[\d,.]+) TFLOP per GPU",
+        """
+        SELECT model_flops_per_gpu / 1e12 AS flops FROM iterations WHERE run = $run AND iteration = $iteration""",
+    ),
+    Sentence(
+        r"Operations computed (?P<v_flops>[\d,.]+) TFLOP per GPU, (?P<v_recompute>[\d,.]+) of them recompute",
+        # Of files with several steps all are equal.
+        """
+        SELECT sum(flops * count) / count(DISTINCT rank) / 1e12 AS flops,
+            coalesce(sum(flops * count) FILTER (phase = 'recompute'), 0) / count(DISTINCT rank) / 1e12 AS recompute
+        FROM operations
+        WHERE run = $run AND iteration = $iteration
+            AND operation_class IN ('gemm', 'grouped_gemm', 'attention', 'convolution')""",
+    ),
+    Sentence(
+        r"(?P<v_all>[\d,]+) tokens/s, (?P<v_each>[\d,]+) per GPU",
+        f"""
+        SELECT tokens / step_ns * 1e9 AS all, tokens / step_ns * 1e9 / max(world_size) AS each
+        FROM (SELECT * {_JOB}), (FROM traces WHERE run = $run AND iteration = $iteration) GROUP BY tokens, step_ns""",
+    ),
+    Sentence(
+        rf"HFU is unknown: FLOPs are known of (?P<v_covered>{SHARE}) of the time of products, attention and "
+        r"convolutions, less than 99 %; mostly: .+",
+        f"SELECT coverage AS covered {_JOB}",
+    ),
+)
+
+
+def _parts(title: str, part: str) -> PrintedTable:
+    return PrintedTable(
+        title,
+        f"""
+        SELECT number, ranks, flops_per_gpu / 1e12 AS flops, recompute_flops_per_gpu / 1e12 AS recompute, coverage, hfu,
+            compute_ns / 1e6 AS ms, compute_utilization AS busy {_STEP} AND part = '{part}'""",
+        {
+            **{part: "number", "ranks": "ranks", "TFLOP per GPU": "flops", "recompute": "recompute"},
+            **{"FLOPs known": "coverage", "HFU": "hfu", "computation ms": "ms", "HFU while computing": "busy"},
+        },
+        [part],
+    )
+
+
+UTILIZATION_TABLES = (_parts("Model replicas", "replica"), _parts("Pipeline stages", "stage"))

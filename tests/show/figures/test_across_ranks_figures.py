@@ -15,8 +15,10 @@ from tests.show.job import MemorySource, job
 from traceviz_dag.show.figures.bubble_waterfall import draw_bubble_waterfall
 from traceviz_dag.show.figures.clock_residuals import draw_clock_residuals
 from traceviz_dag.show.figures.model_replica import draw_model_replica
+from traceviz_dag.show.figures.overlap_savings import draw_overlap_savings
 from traceviz_dag.show.figures.period_distribution import draw_period_distribution, period_spreads, score_spreads
 from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
+from traceviz_dag.show.figures.same_work import draw_same_work
 from traceviz_dag.show.figures.wait_map import draw_wait_map
 from traceviz_dag.show.figures.wait_panels import CLASSES, WaitPanel, class_edges, class_names
 from traceviz_dag.show.page import palette
@@ -251,3 +253,50 @@ def test_narrow_cells_of_one_class_are_drawn_as_one_and_cover_what_they_covered(
         ([0.0, 0.0, 70.0], [100.0, 20.0, 100.0]),
         ([20.0], [70.0]),
     ]
+
+
+def test_the_same_work_is_a_map_of_ranks_and_classes_that_names_the_slowest_of_a_kind():
+    classes = ("products", "attention", "memory_bound")
+    ratios = dict.fromkeys(range(4), (1.0, 1.0, 1.0)) | {2: (1.29, 1.26, 1.01)}
+    speeds = [
+        {"rank": rank, "stage": rank // 2, "peers": 1, "slow_ratio": 1.28 if rank == 2 else None}
+        | {"kind": "core_clock" if rank == 2 else None, "kind_evidence": "its products" if rank == 2 else None}
+        for rank in ratios
+    ]
+    rows = [
+        {"rank": rank, "work_class": name, "ratio": ratio}
+        for rank, told in ratios.items()
+        for name, ratio in zip(classes, told, strict=True)
+    ]
+    tables = {"rank_speeds": {None: pa.Table.from_pylist(speeds)}, "class_speeds": {None: pa.Table.from_pylist(rows)}}
+    source = MemorySource(tables)
+    figure = draw_same_work(source)
+    assert title(figure) == "Rank 2 (stage 1), core clock: its products"
+    shown = texts(figure)
+    assert {"products", "attention", "memory-bound", "1.29", "rank 2 · stage 1", "core clock"} <= set(shown)
+    boxes = collections(figure)
+    assert len(boxes["class-0"].starts) == 10 and len(boxes["class-3"].starts) == 2
+    assert draw_same_work(MemorySource()) is None
+
+
+def test_overlap_that_costs_more_than_it_saves_is_drawn_below_zero():
+    nets = {("tp", 0): -MS, ("tp", 1): -3 * MS, ("dp", 0): 4 * MS, ("dp", 1): 6 * MS}
+    rows = [
+        {"rank": rank, "device": "gpu:0", "window_name": window, "step": step, "dimension": dimension}
+        | {"hidden_ns": 8 * MS, "judged_share": 1.0, "extra_ns": 8 * MS - net, "reason": None}
+        | {"net_ns": net, "net_low_ns": net - 1000, "net_high_ns": net + 1000}
+        for (dimension, rank), net in nets.items()
+        # The kernels' own window counts only where no step is marked.
+        for window, step in (("step", 7), ("kernels", None))
+    ]
+    unknown = dict.fromkeys(("extra_ns", "net_ns", "net_low_ns", "net_high_ns"))
+    rows.append(rows[0] | unknown | {"dimension": "cp", "judged_share": 0.1, "reason": "it is not known"})
+    figure = draw_overlap_savings(MemorySource({"overlap_savings": {None: pa.Table.from_pylist(rows)}}))
+    assert title(figure) == "Overlap of TP communication costs 2.00 ms per rank and step more than it saves"
+    shown = texts(figure)
+    assert {"−2.00 ms", "5.00 ms", "10.0 ms"} <= set(shown)
+    assert any("costs more than it saves: TP" in text for text in shown)
+    assert any("unknown of CP" in text for text in shown)
+    boxes = collections(figure)
+    assert "saved/tp" not in boxes and boxes["saved/dp"].ends == pytest.approx([5 * MS])
+    assert draw_overlap_savings(MemorySource()) is None

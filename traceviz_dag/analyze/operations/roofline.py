@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from traceviz_dag.analyze.operations.work import MATRIX, Work
+from traceviz_dag.analyze.operations.work import Work
 from traceviz_dag.analyze.peaks import GpuPeaks
-from traceviz_dag.vocabulary import Bound, OperationClass
+from traceviz_dag.vocabulary import MATRIX, Bound, OperationClass
 
 _NS_PER_SECOND = 10**9
 _LONGEST_NS = 2**53

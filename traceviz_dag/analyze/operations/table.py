@@ -13,13 +13,13 @@ from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.operations.formulas import NOT_COUNTED, class_of, work_of
 from traceviz_dag.analyze.operations.grouping import grouped
 from traceviz_dag.analyze.operations.roofline import Roofline, roofline
-from traceviz_dag.analyze.operations.work import MATRIX, Work
+from traceviz_dag.analyze.operations.work import Work
 from traceviz_dag.analyze.peaks import BUILT_IN, GpuPeaks, Peaks
 from traceviz_dag.arrays import NONE, Int64, lookup
 from traceviz_dag.classify.operators import LaunchingOperators
 from traceviz_dag.read.events import OperatorInputs, TraceEvents, bounded
 from traceviz_dag.tables import OPERATIONS
-from traceviz_dag.vocabulary import CPU_DEVICE, Kind, OperationClass
+from traceviz_dag.vocabulary import CPU_DEVICE, MATRIX, Kind, OperationClass
 
 NO_OPERATOR = "no operator is recorded around its launch"
 OF_A_GRAPH = "a CUDA graph launched it, whose operators are not recorded"

@@ -6,12 +6,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from traceviz_dag.analyze.operations.tensors import NUMBER_FORMATS, Tensor, UnknownWorkError
-from traceviz_dag.vocabulary import OperationClass
-
-MATRIX = frozenset(
-    {OperationClass.GEMM, OperationClass.GROUPED_GEMM, OperationClass.ATTENTION, OperationClass.CONVOLUTION}
-)
-"""Classes that compute on matrix units: their FLOPs count in the roofline; all others are limited by memory."""
 
 
 class Work(NamedTuple):

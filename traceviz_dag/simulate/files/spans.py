@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from traceviz_dag.arrays import Int64
 from traceviz_dag.schedules import Backward, Forward
 from traceviz_dag.simulate.bubbles import Spans, bubble_parts
-from traceviz_dag.simulate.files.truth import MICROBATCH_SCHEMA, PIPELINE_SCHEMA, TruthTable, measure_until, union
+from traceviz_dag.simulate.covering import measure_until, union
+from traceviz_dag.simulate.files.truth import MICROBATCH_SCHEMA, PIPELINE_SCHEMA, TruthTable
 from traceviz_dag.simulate.settings import JobSettings
 from traceviz_dag.vocabulary import Dimension, Kind, Phase
 

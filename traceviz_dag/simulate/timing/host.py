@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -63,14 +63,15 @@ class Host:
         self._calls: dict[str, int] = {}
         self._last_of_group: dict[str, Event] = {}
 
-    def run(self, number: int, synchronised: bool) -> Iterator[None]:
+    def run(self, number: int, synchronised: bool, slower: Sequence[float] = ()) -> Iterator[None]:
         """Run one step; yields where the host must wait for times that are not known yet.
 
         Args:
             synchronised: the profiler ends after the step and waits for the GPU.
+            slower: as ``StepRecord.begin`` takes it.
         """
         self.number = number
-        self.record.begin(self.clock)
+        self.record.begin(self.clock, slower)
         self._draws = Draws(self.settings, self.rank, number, self._undisturbed)
         for item in step_items(self.program, self.rank, number):
             yield from self._run(item)

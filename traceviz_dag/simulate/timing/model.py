@@ -7,7 +7,8 @@ arrival on; a message when both ends have arrived. Times do not depend on the or
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from traceviz_dag.simulate.durations import Link, Routes, buffering_ns, routed_tokens
 from traceviz_dag.simulate.program.stage import StageProgram
@@ -18,6 +19,7 @@ from traceviz_dag.simulate.timing.clock_faults import transfer_factor, work_fact
 from traceviz_dag.simulate.timing.host import Host
 from traceviz_dag.simulate.timing.streams import UNKNOWN, Meeting, PendingMessages, StepTimes, Stream, Work
 from traceviz_dag.simulate.work.faults import runs_other_work, undisturbed
+from traceviz_dag.vocabulary import Kind
 
 _END_SPREAD_NS = 37
 
@@ -25,8 +27,15 @@ _END_SPREAD_NS = 37
 class Model:
     """All ranks of a job."""
 
-    def __init__(self, settings: JobSettings) -> None:
-        self.settings = settings
+    def __init__(
+        self, settings: JobSettings, slower: Mapping[tuple[int, int], Sequence[float]] = MappingProxyType({})
+    ) -> None:
+        """Prepare a job.
+
+        Args:
+            slower: (step, rank) → how much longer each of its kernels takes for contention.
+        """
+        self.settings, self._slower = settings, slower
         grids = RankGrids.of(settings)
         library = Library(settings)
         healthy = undisturbed(settings)
@@ -62,7 +71,7 @@ class Model:
         Raises:
             RuntimeError: the ranks wait for each other, which no valid settings bring about.
         """
-        running = [host.run(number, synchronised) for host in self.hosts]
+        running = [host.run(number, synchronised, self._slower.get((number, host.rank), ())) for host in self.hosts]
         self._progress = -1
         while running:
             remaining = [process for process in running if _continues(process)]
@@ -108,6 +117,8 @@ class Model:
             self._meet(stream, work, start, agenda)
         else:
             slower = work_factor(self.settings.faults, stream.record.rank, start - stream.record.begun_ns)
+            if stream.record.slower and work.kernel.kind is Kind.COMPUTATION:
+                slower *= stream.record.slower[work.index]
             _finish(stream, start, start + int(work.duration * slower), "", agenda)
         return True
 

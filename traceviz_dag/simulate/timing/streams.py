@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
@@ -49,9 +50,14 @@ class StepRecord:
         self.rank = rank
         self.begin(0)
 
-    def begin(self, now_ns: int) -> None:
-        """Start a new step; its kernels run so long after ``now_ns``, when the host begins it."""
+    def begin(self, now_ns: int, slower: Sequence[float] = ()) -> None:
+        """Start a new step; its kernels run so long after ``now_ns``, when the host begins it.
+
+        Args:
+            slower: of each kernel, how much longer it takes for contention; empty: none does.
+        """
         self.begun_ns = now_ns
+        self.slower = slower
         self.marks: list[int] = []
         self.stalls: list[int] = []
         self.starts: list[int] = []

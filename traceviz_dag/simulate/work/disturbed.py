@@ -49,7 +49,7 @@ class Disturbance:
         """What is done to a rank's kernels; None where no fault is of that kind."""
         f = settings.faults
         of_all = f.varying_sequences or settings.persistent or settings.wide_layers
-        if rank not in (f.slow_memory, f.other_algorithm) and not of_all:
+        if rank not in (f.slow_clock, f.slow_memory, f.other_algorithm) and not of_all:
             return None
         return cls(settings, rank, dense_grid(settings).place(rank)["dp"])
 
@@ -57,8 +57,11 @@ class Disturbance:
         """The template that the rank runs instead of one of a healthy job; the same kernels in the same order."""
         f = self.settings.faults
         changes: dict[str, Callable[[Template], Template]] = {}
+        if f.slow_clock == self.rank:
+            bounds = (Bound.PRODUCT, Bound.ATTENTION)
+            changes["clock"] = partial(_slowed, bounds=bounds, factor=f.slow_clock_factor)
         if f.slow_memory == self.rank:
-            changes["memory"] = partial(_slow_memory, factor=f.slow_memory_factor)
+            changes["memory"] = partial(_slowed, bounds=(Bound.MEMORY,), factor=f.slow_memory_factor)
         if f.other_algorithm == self.rank:
             changes["algorithm"] = partial(_other_algorithm, factor=f.other_algorithm_factor)
         if f.varying_sequences and context.microbatch >= 0:
@@ -91,9 +94,9 @@ def _with_kernels(template: Template, change: Callable[[Kernel], Kernel]) -> Tem
     return replace(template, kernels=kernels, base_ns=np.array([kernel.base_ns for kernel in kernels], np.int64))
 
 
-def _slow_memory(template: Template, factor: float) -> Template:
+def _slowed(template: Template, bounds: tuple[Bound, ...], factor: float) -> Template:
     def slowed(kernel: Kernel) -> Kernel:
-        return replace(kernel, base_ns=int(kernel.base_ns * factor)) if kernel.bound is Bound.MEMORY else kernel
+        return replace(kernel, base_ns=int(kernel.base_ns * factor)) if kernel.bound in bounds else kernel
 
     return _with_kernels(template, slowed)
 

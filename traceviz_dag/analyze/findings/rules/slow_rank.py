@@ -10,7 +10,7 @@ from traceviz_dag.analyze.findings.rules.slow_group import SLOW
 from traceviz_dag.analyze.slow_ranks import MAY_BE_WORK, SLOWER, in_steps
 from traceviz_dag.analyze.waits.blame import share_of_step
 from traceviz_dag.analyze.wording import counted, duration, own_delay
-from traceviz_dag.vocabulary import FindingClass
+from traceviz_dag.vocabulary import FindingClass, SlowKind
 
 MORE_WORK = 1.02
 """How many times as much as its peers a rank has to do before it is said to have more."""
@@ -21,13 +21,14 @@ MORE_TOKENS = 1.05
 _SQL = f"""
 WITH slow AS (
     SELECT rank, stage, slow_ratio AS value, slow_more_ns AS more_ns, peers,
-        CASE slow_in WHEN 'all' THEN 'peers' ELSE slow_in END AS against, kernel, work_by, slow_steps
+        CASE slow_in WHEN 'all' THEN 'peers' ELSE slow_in END AS against, kernel, work_by, slow_steps,
+        kind, kind_evidence
     FROM rank_speeds WHERE run = $run AND iteration = $iteration AND slow_in IS NOT NULL
         AND rank NOT IN ({SLOW})
     UNION ALL
     -- A rank that is alone in its stage is held against the same kernels of the other stages.
     SELECT rank, stage, if(alone = 'memory', memory_ratio, stage_speeds.ratio), slower_ns, stages - 1,
-        if(alone = 'memory', 'memory of stages', 'stages'), NULL, NULL, NULL
+        if(alone = 'memory', 'memory of stages', 'stages'), NULL, NULL, NULL, NULL, NULL
     FROM (SELECT *, {SLOW_ALONE} AS alone FROM stage_speeds WHERE run = $run AND iteration = $iteration) AS stage_speeds
         JOIN rank_speeds USING (run, iteration, rank, stage)
     WHERE peers = 0 AND alone IS NOT NULL
@@ -53,12 +54,13 @@ handed_on AS (
     WHERE run = $run AND iteration = $iteration AND late_rank IN (SELECT rank FROM slow) GROUP BY rank
 )
 SELECT
-    rank, stage, value, more_ns, peers, against, against LIKE '%stages' AS inferred, 'fault' AS class, kernel,
+    rank, stage, kind, kind_evidence, value, more_ns, peers, against,
+    against LIKE '%stages' AS inferred, 'fault' AS class, kernel,
     NULL AS late_category, NULL AS last, NULL AS communications, NULL AS work, work_by, slow_steps, NULL AS steps
 FROM slow WHERE NOT (against = 'extra' AND rank IN (SELECT rank FROM ({launch_bound.SQL}) WHERE rank IS NOT NULL))
 UNION ALL
 -- Who comes late for having more to do is nobody's fault.
-SELECT rank, late.stage, own_share, own_ns, NULL, 'late', false,
+SELECT rank, late.stage, NULL, NULL, own_share, own_ns, NULL, 'late', false,
     -- So it is where it comes late out of other communication, if that more takes as long; and where a peer that has
     -- less to do waits for it.
     CASE WHEN work >= {MORE_WORK} AND late_category LIKE '%_computation' THEN 'opportunity'
@@ -104,18 +106,19 @@ def _sentence(row: Row) -> str:
     if row["against"] in ("stages", "memory of stages"):
         peers = "the other stages" if row["peers"] != 1 else "the other stage"
     times = f"{row['value']:.2f} times as long as on {peers}"
-    match row["against"]:
-        case "memory" | "memory of stages":
-            return f"{who} has slow memory: kernels that are bound by it take {times}"
-        case "algorithm":
-            return f"{who} runs another algorithm, which takes {times.replace('as on', 'as that of')}"
-        case "extra":
-            return f"{who} does extra work: it computes {times}"
-        case "late" if row.get("class") == "opportunity":
-            return f"{who} has more work than its peers, which wait {duration(row['more_ns'])} for it"
-        case "late":
-            return f"{who} is late: it delays its peers by {own_delay(duration(row['more_ns']), row['late_category'])}"
-    return f"{who} computes slowly{in_steps(row['slow_steps'])}: the same kernels take {times}"
+    says = {
+        "memory": f"has slow memory: kernels that are bound by it take {times}",
+        "arithmetic": f"computes slowly: products and attention take {times}, and no other kernels do",
+        "part": f"computes slowly for a part of the step: the same kernels take {times} then",
+        "kernel": f"has a slow kernel, which takes {times}",
+        "algorithm": f"runs another algorithm, which takes {times.replace('as on', 'as that of')}",
+        "extra": f"does extra work: it computes {times}",
+        "late": f"is late: it delays its peers by {own_delay(duration(row['more_ns']), row['late_category'])}",
+    }
+    if row["against"] == "late" and row.get("class") == "opportunity":
+        return f"{who} has more work than its peers, which wait {duration(row['more_ns'])} for it"
+    slowly = f"computes slowly{in_steps(row['slow_steps'])}: the same kernels take {times}"
+    return f"{who} {says.get(row['against'].removesuffix(' of stages'), slowly)}"
 
 
 def _detail(row: Row) -> str:
@@ -136,8 +139,17 @@ def _detail(row: Row) -> str:
             return f"it runs {row['kernel']}, which none of its peers runs: {more}"
         case "extra":
             return f"it runs all kernels of its peers and others as well, mostly {row['kernel']}: {more}"
-    return f"{more}{maybe}"
+    shown = f"; {row['kind_evidence']}{_MEANINGS.get(row['kind'], '')}" if row.get("kind_evidence") else ""
+    return f"{more}{shown}{maybe}"
 
+
+_MEANINGS = {
+    SlowKind.GPU: ": the whole GPU is slow",
+    SlowKind.CORE_CLOCK: ": its core clock is low",
+    SlowKind.MEMORY: ": its memory is slow",
+    SlowKind.THROTTLING: ": it is throttled",
+}
+"""What the evidence of a kind says."""
 
 _MORE = {
     "sizes": "the inputs of its kernels' operators have {:.2f} times as many elements",
@@ -182,6 +194,20 @@ _OF_KINDS = {
     "differences that the traces record.",
 }
 _OF_KINDS["memory of stages"] = _OF_KINDS["memory"]
+_OF_CLOCK = (
+    "Compare that GPU's core clock, power limit and temperature with its neighbours' while they compute (nvidia-smi -q "
+    "-d PERFORMANCE,CLOCK,POWER,TEMPERATURE): reset locked clocks (nvidia-smi -rgc) and the power limit, and clean its "
+    "cooling."
+)
+_OF_THROTTLING = (
+    "Record clocks, power and temperature of that GPU over a step (nvidia-smi --query-gpu=clocks.sm,power.draw,"
+    "temperature.gpu,clocks_event_reasons.active --format=csv -lms 20): it is throttled for a part of the time."
+)
+_OF_KINDS |= {
+    "arithmetic": _OF_CLOCK,
+    "part": _OF_THROTTLING,
+    "kernel": "Compare that rank's inputs and libraries with its peers': one kernel takes longer there, and no others.",
+}
 _UNEVEN = (
     "Sequences or packing give that rank more work, which is no fault of its GPU: sort or pack sequences so that "
     "data-parallel ranks get as many tokens."
@@ -191,6 +217,9 @@ _UNEVEN = (
 def _remedy(row: Row) -> str:
     if row["against"] == "late" and row.get("class") == "opportunity":
         return _UNEVEN
+    if row["against"] == "peers":
+        of_kind: dict[str, str] = {SlowKind.CORE_CLOCK: _OF_CLOCK, SlowKind.THROTTLING: _OF_THROTTLING}
+        return of_kind.get(row.get("kind") or "", _REMEDY)
     if row["against"] != "late":
         return _OF_KINDS.get(row["against"], _REMEDY)
     kinds = [kind for kind in _OF_LATE if kind in (row["late_category"] or "unclassified")]

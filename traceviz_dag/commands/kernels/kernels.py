@@ -15,6 +15,7 @@ from traceviz_dag.commands.common.across import (
     RunOption,
     chosen_iterations,
     heading,
+    microseconds,
     place,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
@@ -27,6 +28,8 @@ from traceviz_dag.commands.common.output import (
     print_wrapped,
     shortened,
 )
+from traceviz_dag.commands.common.savings import print_savings
+from traceviz_dag.commands.kernels.by_module import modules_of, print_modules
 from traceviz_dag.errors import NoEvidenceError, UsageError
 
 if TYPE_CHECKING:
@@ -44,6 +47,10 @@ def kernels(
     run: RunOption = None,
     iteration: IterationOption = None,
     rank: Annotated[int | None, typer.Option(help="Take only this rank.")] = None,
+    by: Annotated[
+        str,
+        typer.Option(help="What to sum up: operation, or module (the model's modules as a tree; needs call stacks)."),
+    ] = "operation",
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -53,12 +60,23 @@ def kernels(
     An operation is an operator with its input sizes; its time is that of all kernels that it launches. The roofline is
     the longer of FLOPs / peak and bytes / memory bandwidth. Headroom is kernel time above it. Where input sizes are not
     recorded (record_shapes), nothing is known, and the reason is printed. Add peaks of other GPUs to the settings of
-    the home. The exit code is 2 if a rank was not read completely, or there is no kernel.
+    the home. Operations that run beside communication and alone show what it slows, and what overlap really saves. Of
+    what the home holds, ranks of a stage are compared in the same work, too. The exit code is 2 if a rank was not read
+    completely, or there is no kernel.
     """
+    if by not in ("operation", "module"):
+        raise UsageError(f"--by {by}: there are operation and module")
     with chosen_iterations(path, home, run, iteration, rules, by_rank=True) as iterations:
         asked = [each for each in iterations if rank is None or rank in _ranks(each)]
         if not asked:
             raise UsageError(f"no kernels of rank {rank} there; see traceviz topology")
+        if by == "module":
+            if json:
+                print_json([row for each in asked for row in modules_of(each, rank)])
+            else:
+                for each in asked:
+                    print_modules(each, rank)
+            return
         rows = [row for each in asked for row in _rows(each, rank)]
         if json:
             print_json(rows)
@@ -81,7 +99,15 @@ def _rows(iteration: StoredIteration, rank: int | None) -> list[dict[str, Any]]:
 
 
 def _print(iteration: StoredIteration, rank: int | None) -> None:
-    from traceviz_dag.lake.operation_summaries import operation_groups, operations, unknown_operations, used_peaks
+    from traceviz_dag.lake.operation_summaries import (
+        contention,
+        operation_groups,
+        operations,
+        overlap_savings,
+        same_work,
+        unknown_operations,
+        used_peaks,
+    )
 
     where = (iteration.lake, iteration.run, iteration.iteration)
     classes = operation_groups(*where, "operation_class", rank).to_pylist()
@@ -103,6 +129,9 @@ def _print(iteration: StoredIteration, rank: int | None) -> None:
         _print_operations("Operations, the most headroom first", sorted(known_rows, key=_headroom), total)
     _print_groups("Modules", "module", operation_groups(*where, "module", rank).to_pylist())
     _print_groups("Classes", "class", classes)
+    _print_contention(contention(*where, rank).to_pylist())
+    print_savings(overlap_savings(*where, rank).to_pylist())
+    _print_same_work(same_work(*where, rank).to_pylist())
     reasons = [row for row in unknown_operations(*where, rank).to_pylist() if row["kernel_ns"]]
     if reasons:
         print_table(
@@ -110,6 +139,41 @@ def _print(iteration: StoredIteration, rank: int | None) -> None:
             ["reason", "ms"],
             [[row["reason"], milliseconds(row["kernel_ns"])] for row in reasons],
         )
+
+
+def _print_contention(rows: Sequence[dict[str, Any]]) -> None:
+    if rows:
+        print_table(
+            "Operations beside communication and alone, the most extra time first, all ranks together",
+            ["operation", "shapes", "phase", "alone", "us", "beside", "us", "slow-down", "extra ms"],
+            [
+                [
+                    *(
+                        shortened(row["name"]),
+                        row["shapes"] and shortened(row["shapes"], _LONGEST_SHAPES),
+                        row["phase"],
+                    ),
+                    *(row["alone"], microseconds(row["alone_ns"]), row["beside"], microseconds(row["beside_ns"])),
+                    *(_ratio(row["slowdown"]), milliseconds(row["extra_ns"])),
+                ]
+                for row in rows
+            ],
+        )
+
+
+def _print_same_work(rows: Sequence[dict[str, Any]]) -> None:
+    """How long ranks take for the same work; nothing of a path, whose ranks are not compared."""
+    if rows:
+        classes = ("products", "attention", "memory_bound", "transfers")
+        print_table(
+            "The same work on each rank, times as long as on the median of its peers; the slowest first",
+            ["rank", "stage", *(name.replace("_", "-") for name in classes), "kind"],
+            [[row["rank"], row["stage"], *(_ratio(row[name]) for name in classes), row["kind"]] for row in rows],
+        )
+
+
+def _ratio(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:.2f}"
 
 
 def _headroom(row: dict[str, Any]) -> tuple[int, str]:

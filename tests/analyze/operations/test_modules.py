@@ -1,0 +1,54 @@
+"""The modules of a simulated model: whose time and FLOPs they are, backward and recompute too, against its settings."""
+
+from __future__ import annotations
+
+import pyarrow.compute as pc
+import pytest
+
+from tests.analyze.across_ranks import simulated
+from traceviz_dag.lake.module_summaries import layers, modules
+from traceviz_dag.simulate import JobSettings
+from traceviz_dag.simulate.settings import Recompute
+
+MODEL = {"layers": 4, "hidden": 1024, "heads": 8, "feed_forward": 2048, "sequence": 512, "vocabulary": 4096}
+
+
+@pytest.mark.parametrize("recompute", [Recompute.NONE, Recompute.FULL])
+def test_each_part_has_the_products_of_its_settings_forward_backward_and_recomputed(recompute):
+    job = JobSettings(**MODEL, dp=2, microbatches=2, shapes=True, recompute=recompute)
+    iteration, _ = simulated(job)
+    place = (iteration.lake, iteration.run, iteration.iteration)
+    rows = modules(*place).to_pylist()
+    of_part = {row["part"]: row for row in rows if row["part"] is not None}
+    assert set(of_part) == {"layer", "attention", "mlp", "embedding", "head"}
+    # A forward pass and two backward; one more where it is computed again, but for the logits.
+    passes = 3 + (recompute is Recompute.FULL)
+    tokens, width = job.sequence * job.microbatches * job.dp, job.hidden
+    products = {"mlp": 4 * width * job.feed_forward * job.layers, "head": 2 * width * job.vocabulary}
+    for part, flops in products.items():
+        expected = tokens * flops * (3 if part == "head" else passes)
+        # Norms and activations add a little.
+        assert of_part[part]["flops"] == pytest.approx(expected, rel=0.01) and of_part[part]["flops"] >= expected
+    for row in of_part.values():
+        assert row["kernel_ns"] == row["forward_ns"] + row["backward_ns"] + row["recompute_ns"]
+        assert (row["recompute_ns"] > 0) == (
+            recompute is Recompute.FULL and row["part"] in ("layer", "attention", "mlp")
+        )
+        assert row["forward_ns"] > 0 and row["backward_ns"] > 0
+    # A module holds what those in it have.
+    layer, inner = of_part["layer"], [of_part["attention"], of_part["mlp"]]
+    assert sum(row["kernel_ns"] for row in inner) < layer["kernel_ns"] < 1.2 * sum(row["kernel_ns"] for row in inner)
+    told = layers(*place).to_pylist()
+    assert len(told) == job.layers * job.world
+    assert all(row["ratio"] is not None and abs(row["ratio"] - 1) < 0.05 for row in told)
+    assert sum(row["kernel_ns"] for row in told) == layer["kernel_ns"]
+
+
+def test_a_layer_that_does_more_is_an_outlier_and_without_call_stacks_there_are_no_modules():
+    iteration, _ = simulated(JobSettings(**{**MODEL, "hidden": 2048}, dp=2, microbatches=2, wide_layers=1))
+    told = layers(iteration.lake, iteration.run, iteration.iteration).to_pylist()
+    assert [row["layer"] for row in told[:2]] == [3, 3] and min(row["ratio"] for row in told[:2]) > 1.2
+    assert {row["rank"] for row in told[:2]} == {0, 1}
+    blind, _ = simulated(JobSettings(**MODEL, dp=2, microbatches=2, stacks=False))
+    assert modules(blind.lake, blind.run, blind.iteration).num_rows == 0
+    assert pc.all(blind.kernels(0, ("module_path",))["module_path"].is_null()).as_py()

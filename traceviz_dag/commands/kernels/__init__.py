@@ -1,0 +1,1 @@
+"""``traceviz kernels``: operations against the roofline, and modules."""
