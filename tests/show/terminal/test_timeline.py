@@ -25,7 +25,8 @@ from traceviz_dag.commands.main import app
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.pipeline.screens import bookmarks_of_iteration, iteration_model, profile_model
-from traceviz_dag.show.screens.model import LaneKind, Slices, Window
+from traceviz_dag.show.lanes.lane import LaneKind, Window
+from traceviz_dag.show.screens.model import Slices
 from traceviz_dag.show.screens.side_by_side import SideBySide
 from traceviz_dag.show.terminal.app import TerminalApp
 from traceviz_dag.show.terminal.look import Look

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from traceviz_dag.arrays import Int64
 from traceviz_dag.errors import UsageError
 from traceviz_dag.printable import printable
+from traceviz_dag.show.lanes.lane import Lane, Mark, MarkKind, Window
 from traceviz_dag.show.screens.model import (
     ALL,
     Aggregate,
@@ -20,14 +21,10 @@ from traceviz_dag.show.screens.model import (
     Filter,
     Hit,
     Hits,
-    Lane,
-    Mark,
-    MarkKind,
     Overview,
     ScreenModel,
     SliceId,
     Slices,
-    Window,
 )
 
 
@@ -104,11 +101,6 @@ class SideBySide:
     def notes(self) -> Sequence[str]:
         """As ``ScreenModel`` says."""
         return [self._note, *(f"{side.prefix}: {note}" for side in self._sides for note in side.model.notes)]
-
-    @property
-    def colours(self) -> Mapping[str, str]:
-        """As ``ScreenModel`` says."""
-        return self._sides[0].model.colours
 
     def lanes(self, parent: str | None = None) -> Sequence[Lane]:
         """As ``ScreenModel`` says: A's lanes, then B's."""

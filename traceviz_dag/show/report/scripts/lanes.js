@@ -5,7 +5,7 @@ import { Slices } from "./model.js";
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./model.js").Rank} Rank */
 /** @typedef {import("./model.js").Host} Host */
-/** @typedef {"group" | "rank" | "steps" | "kernels" | "gaps" | "host"} RowKind */
+/** @typedef {"group" | "rank" | "steps" | "kernels" | "gaps" | "path" | "thread" | "host"} RowKind */
 
 /**
  * @typedef {object} Row
@@ -44,8 +44,6 @@ export class Lane {
   }
 }
 
-/** @typedef {{top: string, label: string}} LaneName */
-
 /**
  * @typedef {object} Group
  * @property {string} key
@@ -62,10 +60,8 @@ const LARGEST = 56;
 const MOST_UNFOLDED = 256;
 const HOLDER = "others";
 
-/** What the gaps of a rank are called; those of a GPU of a profile are times without any operation. @param {Rank} rank */
-function gapsName(rank) {
-  return rank.member === "GPU" ? "idle" : "gaps without computation";
-}
+/** @type {Record<string, RowKind>} lanes of the model → rows that show them */
+const KINDS = { microbatches: "steps", stream: "kernels", dimension: "kernels", gaps: "gaps", path: "path" };
 
 /** Which rows there are, and how high each is. */
 export class Rows {
@@ -76,7 +72,7 @@ export class Rows {
     this.folded = new Set();
     /** @type {Set<number>} ranks that are open */
     this.open = this.usuallyOpen();
-    /** @type {Map<number, {label: string, lane: Lane}[]>} */
+    /** @type {Map<number, Map<string, Lane>>} */
     this.lanes = new Map();
     /** @type {Map<number, {computation: Lane, communication: Lane}>} */
     this.halves = new Map();
@@ -142,7 +138,7 @@ export class Rows {
     const unfolded = there.filter((group) => !group.holds && !this.folded.has(group.key));
     const shown = unfolded.flatMap((group) => group.ranks);
     const lanes = shown.reduce(
-      (sum, rank) => sum + (this.open.has(rank.rank) ? this.lanesOf(rank).length + rank.hosts.length + 2 : 0),
+      (sum, rank) => sum + (this.open.has(rank.rank) ? rank.lanes.length + threads(rank) + rank.hosts.length : 0),
       0,
     );
     const left = room - headers * HEADER - lanes * LANE;
@@ -168,48 +164,47 @@ export class Rows {
           continue;
         }
         add({ kind: "rank", label: name, height: LANE, rank, key });
-        if (rank.steps.start.length) {
-          add({ kind: "steps", label: "micro-batches", height: LANE, rank, key: `${key}/steps` });
+        for (const lane of rank.lanes) {
+          const kind = KINDS[lane.kind];
+          const kernels = kind === "kernels" ? (this.lanesOf(rank).get(lane.key) ?? null) : null;
+          add({ kind, label: lane.label, height: LANE, rank, lane: kernels, key: lane.key });
         }
-        for (const { label, lane } of this.lanesOf(rank)) {
-          add({ kind: "kernels", label, height: LANE, rank, lane, key: `${key}/${label}` });
+        let thread = "";
+        for (const host of rank.hosts) {
+          if (host.thread !== thread)
+            add({ kind: "thread", label: host.thread, height: LANE, rank, key: `${key}/${host.threadId}` });
+          thread = host.thread;
+          add({ kind: "host", label: host.label, height: LANE, rank, host, key: host.key });
         }
-        if (rank.gaps.start.length) {
-          add({ kind: "gaps", label: gapsName(rank), height: LANE, rank, key: `${key}/gaps` });
-        }
-        rank.hosts.forEach((host, place) => {
-          add({ kind: "host", label: host.label, height: LANE, rank, host, key: `${key}/host${place}` });
-        });
       }
     }
     this.height = top;
   }
 
-  /** @param {Rank} rank @returns {{label: string, lane: Lane}[]} */
+  /** The kernels of each lane of a rank, by its key. @param {Rank} rank @returns {Map<string, Lane>} */
   lanesOf(rank) {
     let found = this.lanes.get(rank.rank);
     if (found === undefined) {
+      const lanes = rank.lanes.filter((lane) => lane.holds);
       /** @type {Map<string, number[]>} */
-      const parts = new Map();
+      const parts = new Map(lanes.map((lane) => [lane.key, []]));
+      /** @type {Map<number, number[][]>} signature → the lanes that hold its kernels */
+      const bySignature = new Map();
       for (let kernel = 0; kernel < rank.signature.length; kernel++) {
         if (!this.shows(kernel, rank)) continue;
         const signature = rank.signature[kernel];
-        const kind = this.model.kind[signature];
-        const stream = this.model.value(signature, "stream");
-        const dimension = this.model.value(signature, "dimension") ?? "unknown";
-        const of = this.model.fieldOf.has("dimension") ? dimension : `stream ${stream}`;
-        const label =
-          kind === 1 ? `communication · ${of}` : `${kind === 2 ? "memory" : "computation"} · stream ${stream}`;
-        const part = parts.get(label);
-        if (part === undefined) parts.set(label, [kernel]);
-        else part.push(kernel);
+        let holding = bySignature.get(signature);
+        if (holding === undefined) {
+          holding = lanes
+            .filter((lane) =>
+              Object.entries(lane.holds ?? {}).every(([field, value]) => this.model.value(signature, field) === value),
+            )
+            .map((lane) => /** @type {number[]} */ (parts.get(lane.key)));
+          bySignature.set(signature, holding);
+        }
+        for (const part of holding) part.push(kernel);
       }
-      const order = ["computation", "memory"];
-      /** @param {string} label */
-      const rankOf = (label) => (order.findIndex((word) => label.startsWith(word)) + 3) % 3;
-      found = [...parts]
-        .sort(([a], [b]) => rankOf(a) - rankOf(b) || (a < b ? -1 : 1))
-        .map(([label, kernels]) => ({ label, lane: new Lane(rank, Uint32Array.from(kernels)) }));
+      found = new Map([...parts].map(([key, kernels]) => [key, new Lane(rank, Uint32Array.from(kernels))]));
       this.lanes.set(rank.rank, found);
     }
     return found;
@@ -258,4 +253,9 @@ export class Rows {
     const row = this.rows[low];
     return row && row.top <= y ? row : undefined;
   }
+}
+
+/** How many threads of the host a rank shows. @param {Rank} rank */
+function threads(rank) {
+  return new Set(rank.hosts.map((host) => host.threadId)).size;
 }

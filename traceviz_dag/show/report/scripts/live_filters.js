@@ -1,5 +1,6 @@
 /** What a live timeline leaves out: kinds, short slices, other dimensions. */
 
+import { hue, labelOf } from "./colours.js";
 import { changeAddress } from "./state.js";
 import { byId, element } from "./words.js";
 
@@ -71,8 +72,9 @@ export class LiveFilters {
         this.keep();
       });
       const swatch = element("span", {}, "■");
-      swatch.style.color = this.timeline.about.colours[kind] ?? this.timeline.about.other;
-      return element("label", {}, box, swatch, kind.replaceAll("_", " ") || "other");
+      const { words } = this.timeline.about;
+      swatch.style.color = hue(words, kind);
+      return element("label", {}, box, swatch, labelOf(words, kind));
     });
     legend.replaceChildren(...boxes);
   }

@@ -1,10 +1,11 @@
 /** The live timeline: draws tiles that it asks for as it moves, with the mouse and the keys of the report. */
 
+import { Colours, labelOf } from "./colours.js";
 import { LiveFilters } from "./live_filters.js";
 import { Hits } from "./live_hits.js";
 import { isDrawn, Lanes } from "./live_lanes.js";
 import { LiveMarks } from "./live_marks.js";
-import { LiveColours, paintBoxes, paintCounter, paintPlaces, paintStrip } from "./live_painter.js";
+import { paintBoxes, paintCounter, paintPlaces, paintStrip } from "./live_painter.js";
 import { detailParts, exactly, measureParts } from "./live_panel.js";
 import { whole } from "./live_source.js";
 import { Tiles } from "./live_tiles.js";
@@ -35,7 +36,7 @@ export class LiveTimeline extends Stage {
     this.end = this.looking.end;
     this.lanes = new Lanes(source);
     this.lanes.take("", about.lanes);
-    this.colours = new LiveColours(about.colours, about.other, this.dark.matches);
+    this.colours = new Colours(about.words, this.dark.matches);
     this.filters = new LiveFilters(this);
     this.tiles = new Tiles(this);
     this.hits = new Hits(this);
@@ -60,7 +61,7 @@ export class LiveTimeline extends Stage {
     const { canvas } = this;
     new ResizeObserver(() => this.draw()).observe(canvas);
     this.dark.addEventListener("change", () => {
-      this.colours = new LiveColours(this.about.colours, this.about.other, this.dark.matches);
+      this.colours = new Colours(this.about.words, this.dark.matches);
       this.draw();
     });
     canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
@@ -160,7 +161,7 @@ export class LiveTimeline extends Stage {
       raster.fill(view.left, top, raster.width, bottom, isDrawn(row.lane) ? colours.idle : colours.header);
       const tile = this.tiles.known.get(row.lane.key);
       if (tile?.boxes) paintBoxes(raster, view, tile.boxes, colours, top, bottom);
-      if (tile?.changes) paintCounter(raster, view, tile.changes, colours.busy, top, bottom);
+      if (tile?.changes) paintCounter(raster, view, tile.changes, colours.of("computation"), top, bottom);
       const matches = this.tiles.matched.found[row.lane.key];
       if (matches) paintPlaces(raster, view, matches[0], matches[1], colours.ink, bottom - 2 * scale);
       for (const mark of this.marks.placed.get(row.lane.key) ?? [])
@@ -225,10 +226,11 @@ export class LiveTimeline extends Stage {
     const place = x < this.labels ? -1 : this.pick(row, at);
     if (row === undefined || !boxes || place < 0) return this.tip(null);
     const { start, end, busy, count, name, kind, kinds, names } = boxes;
-    const head = name[place] >= 0 ? names[name[place]] : (kinds[kind[place]] ?? "").replaceAll("_", " ");
+    const word = labelOf(this.about.words, kinds[kind[place]] ?? "");
+    const head = name[place] >= 0 ? names[name[place]] : word;
     const several = count[place] > 1;
     const known = /** @type {[string, string][]} */ ([
-      ["shown as", (kinds[kind[place]] ?? "").replaceAll("_", " ")],
+      ["shown as", word],
       [several ? "cell" : "duration", duration(end[place] - start[place])],
       ...(several
         ? [

@@ -1,7 +1,8 @@
 /** Paints rows: shares of bins where much lies on a dot, else micro-batches and kernels. */
 
-import { mixed, pixel } from "./raster.js";
+import { mixed } from "./raster.js";
 
+/** @typedef {import("./colours.js").Colours} Colours */
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./model.js").Rank} Rank */
 /** @typedef {import("./model.js").Slices} Slices */
@@ -20,50 +21,11 @@ import { mixed, pixel } from "./raster.js";
  * @property {number} scale dots a CSS pixel
  */
 
-/** Ranges and calls of hosts: tones that are none of the kernels'. */
-const RANGES = ["#8FBF9F", "#A9B8E0", "#D9C58B", "#C7A9D9", "#8FC7CF", "#D9A98F"];
-const CALLS = { usual: "#B9C0C8", launching: "#7FA7D1", waiting: "#D98C8C" };
-const WAITING = /Synchronize|StreamWait|EventQuery|StreamQuery/;
-
 /** Dots a bin may be wide before kernels are drawn instead. */
 const WIDEST_BIN = 3;
 const HIDDEN_HEIGHT = 3;
 /** Of a rank's row: what micro-batches take above kernels. */
 export const STEPS_SHARE = 0.45;
-
-/** The colours of a page: light or dark. */
-export class Colours {
-  /**
-   * @param {Model} model
-   * @param {boolean} dark
-   */
-  constructor(model, dark) {
-    this.paper = pixel(dark ? "#16191D" : "#FFFFFF");
-    // Dark enough for pale colours, and light enough for the dark ones of communication.
-    this.idle = pixel(dark ? "#4B525B" : "#ECEAE6");
-    this.rule = pixel(dark ? "#3A4048" : "#D5D9DE");
-    this.header = pixel(dark ? "#1E2227" : "#F3F4F6");
-    this.categories = model.document.categories.map((word) => pixel(word.colour));
-    this.parts = model.document.parts.map((word) => pixel(word.colour));
-    const name = new Map(model.document.categories.map((word, place) => [word.name, place]));
-    /** @param {string} category */
-    const of = (category) => this.categories[name.get(category) ?? 0];
-    this.forward = [of("fwd_computation"), pixel("#B8D5FA")];
-    this.backward = [of("bwd_computation"), pixel("#F7D4A6")];
-    this.blocked = of("pp_communication");
-    this.starved = pixel("#D9A21B");
-    // Of a profile a gap is a time without any operation, which is no category.
-    this.unexplained = name.has("other_computation") ? of("other_computation") : pixel("#A3A9B2");
-    this.path = pixel(dark ? "#FFFFFF" : "#000000");
-    this.turn = pixel(dark ? "#8A9099" : "#68707A");
-    this.match = pixel("#C2185B");
-    /** per name of a range or call: how it is painted as either */
-    this.ranges = (model.document.host_names ?? []).map((_, place) => pixel(RANGES[place % RANGES.length]));
-    this.calls = (model.document.host_names ?? []).map((name) =>
-      pixel(WAITING.test(name) ? CALLS.waiting : /Launch/.test(name) ? CALLS.launching : CALLS.usual),
-    );
-  }
-}
 
 export class Painter {
   /**
@@ -75,6 +37,11 @@ export class Painter {
     this.model = model;
     this.rows = rows;
     this.colours = colours;
+    /** @type {number[]} */
+    this.categories = [];
+    /** @type {number[]} */
+    this.parts = [];
+    this.coloured(colours);
     /** @type {Uint8Array | null} per signature, whether a search found it */
     this.found = null;
     /** @type {Uint8Array | null} per name of a range or call, likewise */
@@ -82,6 +49,18 @@ export class Painter {
     this.cover = new Float64Array(256);
     /** per part of a bin, whether it is left out */
     this.hiddenParts = new Uint8Array(model.document.parts.length);
+  }
+
+  /** Paint in other colours. @param {Colours} colours */
+  coloured(colours) {
+    const { categories, parts, kinds } = this.model.document;
+    this.colours = colours;
+    this.categories = categories.map((kind) => colours.of(kind));
+    this.parts = parts.map((kind) => colours.of(kind));
+    /** @type {Record<string, number[]>} */
+    this.kinds = Object.fromEntries(
+      Object.entries(kinds).map(([name, words]) => [name, words.map((kind) => colours.of(kind))]),
+    );
   }
 
   /**
@@ -102,9 +81,11 @@ export class Painter {
     const rank = /** @type {Rank} */ (row.rank);
     const at = this.model.at(rank);
     const edge = bottom - (bottom - top > 6 * view.scale ? 1 : 0);
+    if (row.kind === "thread") return;
     this.ground(raster, view, at, rank.length, top, edge);
     if (row.kind === "steps") this.steps(raster, view, rank, top, edge);
-    else if (row.kind === "gaps") this.gaps(raster, view, rank, top, edge);
+    else if (row.kind === "gaps") this.slices(raster, view, at, rank.gaps, rank.gapKind, "gap", top, edge);
+    else if (row.kind === "path") this.slices(raster, view, at, rank.path, rank.pathKind, "path", top, edge);
     else if (row.host) this.host(raster, view, rank, row.host, top, edge);
     else if (row.lane) this.kernels(raster, view, row.lane, top, edge);
     else this.rank(raster, view, rank, top, edge);
@@ -193,11 +174,11 @@ export class Painter {
         if (!sums[part] || this.hiddenParts[part]) continue;
         done += sums[part];
         const next = bottom - Math.round((done / whole) * (height - strip));
-        for (let line = next; line < y; line++) pixels[line * width + view.left + x] = this.colours.parts[part];
+        for (let line = next; line < y; line++) pixels[line * width + view.left + x] = this.parts[part];
         y = Math.min(y, next);
       }
       if (strip && sums[count - 1] && !this.hiddenParts[count - 1]) {
-        const colour = mixed(this.colours.idle, this.colours.parts[count - 1], Math.min(sums[count - 1] / whole, 1));
+        const colour = mixed(this.colours.idle, this.parts[count - 1], Math.min(sums[count - 1] / whole, 1));
         for (let line = top; line < top + strip; line++) pixels[line * width + view.left + x] = colour;
       }
     }
@@ -223,11 +204,11 @@ export class Painter {
       if (dot < view.left || dot >= right) return;
       let best = 0;
       let sum = 0;
-      for (let i = 0; i < this.colours.categories.length; i++) {
+      for (let i = 0; i < this.categories.length; i++) {
         sum += cover[i];
         if (cover[i] > cover[best]) best = i;
       }
-      const colour = mixed(this.colours.idle, this.colours.categories[best], Math.min(0.3 + 0.7 * sum, 1));
+      const colour = mixed(this.colours.idle, this.categories[best], Math.min(0.3 + 0.7 * sum, 1));
       raster.fill(dot, top, dot + 1, bottom, colour);
     };
     for (let i = slices.firstAfter(view.from - at); i < last; i++) {
@@ -235,7 +216,7 @@ export class Painter {
       const left = view.left + (slices.start[i] + at - view.from) * perNs;
       const wide = slices.length[i] * perNs;
       const signature = rank.signature[kernel];
-      const colour = this.colours.categories[this.model.category[signature]];
+      const colour = this.categories[this.model.category[signature]];
       if (wide < 1) {
         const here = Math.floor(left);
         if (here !== dot) {
@@ -285,7 +266,7 @@ export class Painter {
     const to = Math.min(left + wide * share, view.left + view.width);
     const from = Math.max(left, view.left);
     if (to <= from) return;
-    const colour = this.colours.categories[this.model.category[rank.signature[kernel]]];
+    const colour = this.categories[this.model.category[rank.signature[kernel]]];
     raster.fill(from, top, to, bottom, mixed(colour, this.colours.paper, 0.55));
   }
 
@@ -297,51 +278,10 @@ export class Painter {
    * @param {number} bottom
    */
   steps(raster, view, rank, top, bottom) {
-    const at = this.model.at(rank);
-    const last = rank.steps.startingBefore(view.to - at);
-    for (let i = rank.steps.firstAfter(view.from - at); i < last; i++) {
-      const start = rank.steps.start[i] + at;
-      const [left, right] = this.dots(view, start, start + rank.steps.length[i]);
-      const colours = rank.stepBackward[i] ? this.colours.backward : this.colours.forward;
-      const colour = colours[Math.max(rank.stepChunk[i] - 1, 0) % 2];
-      const from = Math.max(left, view.left);
-      const to = Math.min(right, view.left + view.width);
-      if (to <= view.left || from >= view.left + view.width) continue;
-      raster.fill(from, top, to, bottom, colour);
-      if (right - left > 3) raster.fill(Math.max(to - 1, from), top, to, bottom, this.colours.paper);
-    }
+    this.slices(raster, view, this.model.at(rank), rank.steps, rank.stepKind, "step", top, bottom);
   }
 
   /**
-   * @param {Raster} raster
-   * @param {View} view
-   * @param {Rank} rank
-   * @param {number} top
-   * @param {number} bottom
-   */
-  gaps(raster, view, rank, top, bottom) {
-    const at = this.model.at(rank);
-    const last = rank.gaps.startingBefore(view.to - at);
-    const right = view.left + view.width;
-    for (let i = rank.gaps.firstAfter(view.from - at); i < last; i++) {
-      let start = rank.gaps.start[i] + at;
-      const end = start + rank.gaps.length[i];
-      for (const [length, colour] of [
-        [rank.gapBlocked[i], this.colours.blocked],
-        [rank.gapStarved[i], this.colours.starved],
-        [end - start - rank.gapBlocked[i] - rank.gapStarved[i], this.colours.unexplained],
-      ]) {
-        if (length <= 0) continue;
-        const [from, to] = this.dots(view, start, start + length);
-        if (to > view.left && from < right)
-          raster.fill(Math.max(from, view.left), top, Math.min(to, right), bottom, colour);
-        start += length;
-      }
-    }
-  }
-
-  /**
-   * Ranges or calls of a host; those thinner than a dot share it, and the last one's colour wins.
    * @param {Raster} raster
    * @param {View} view
    * @param {Rank} rank
@@ -350,15 +290,33 @@ export class Painter {
    * @param {number} bottom
    */
   host(raster, view, rank, host, top, bottom) {
-    const at = this.model.at(rank);
-    const colours = host.kind === "range" ? this.colours.ranges : this.colours.calls;
+    const { slices, kinds, kind, name } = host;
+    const found = this.foundHosts;
+    const matches = found && ((/** @type {number} */ i) => found[name[i]] !== 0);
+    this.slices(raster, view, this.model.at(rank), slices, kinds, kind, top, bottom, matches);
+  }
+
+  /**
+   * Slices by their kinds; of those thinner than a dot the first one's colour wins.
+   * @param {Raster} raster
+   * @param {View} view
+   * @param {number} at where their rank begins on the axis
+   * @param {Slices} slices
+   * @param {Float64Array} kinds place of each in the kinds of that name
+   * @param {string} named
+   * @param {number} top
+   * @param {number} bottom
+   * @param {((slice: number) => boolean) | null} [matches] which a search found
+   */
+  slices(raster, view, at, slices, kinds, named, top, bottom, matches = null) {
+    const colours = this.kinds[named];
     const right = view.left + view.width;
-    const last = host.slices.startingBefore(view.to - at);
+    const last = slices.startingBefore(view.to - at);
     let dot = -1;
-    for (let i = host.slices.firstAfter(view.from - at); i < last; i++) {
-      const start = host.slices.start[i] + at;
-      const [from, to] = this.dots(view, start, start + host.slices.length[i]);
-      const found = this.foundHosts?.[host.name[i]];
+    for (let i = slices.firstAfter(view.from - at); i < last; i++) {
+      const start = slices.start[i] + at;
+      const [from, to] = this.dots(view, start, start + slices.length[i]);
+      const found = matches?.(i);
       if (to - from < 1) {
         const here = Math.floor(from);
         if (here === dot && !found) continue;
@@ -366,7 +324,7 @@ export class Painter {
       }
       if (to <= view.left || from >= right) continue;
       const left = Math.max(from, view.left);
-      raster.fill(left, top, Math.min(to, right), bottom, colours[host.name[i]]);
+      raster.fill(left, top, Math.min(to, right), bottom, colours[kinds[i]]);
       if (to - from > 3) raster.fill(Math.min(to, right) - 1, top, Math.min(to, right), bottom, this.colours.paper);
       if (found)
         raster.fill(left, bottom - 3 * view.scale, Math.min(Math.max(to, from + 1), right), bottom, this.colours.match);
@@ -380,29 +338,24 @@ export class Painter {
    * @param {Map<number, [number, number]>} middles place of a rank → top and bottom of its row, dots
    */
   path(raster, view, middles) {
-    const { rank, start, length } = this.model.path;
-    let before = -1;
-    for (let i = 0; i < rank.length; i++) {
-      const band = middles.get(rank[i]);
-      const at = start[i] + this.model.at(this.model.ranks[rank[i]]);
-      const [left, right] = this.dots(view, at, at + length[i]);
+    /** @type {Rank | null} */
+    let before = null;
+    for (const { rank, index } of this.model.path) {
+      const band = middles.get(rank.place);
+      const at = rank.path.start[index] + this.model.at(rank);
+      const [left, right] = this.dots(view, at, at + rank.path.length[index]);
       const inside = right >= view.left && left <= view.left + view.width;
       if (band && inside) {
         const y = band[1] - 2 * view.scale;
-        raster.fill(
-          Math.max(left, view.left),
-          y,
-          Math.min(right, view.left + view.width),
-          y + 2 * view.scale,
-          this.colours.path,
-        );
-        const other = before >= 0 ? middles.get(before) : undefined;
-        if (other && before !== rank[i] && left >= view.left) {
+        const end = Math.min(right, view.left + view.width);
+        raster.fill(Math.max(left, view.left), y, end, y + 2 * view.scale, this.colours.ink);
+        const other = before === null ? undefined : middles.get(before.place);
+        if (other && before !== rank && left >= view.left) {
           const from = other[1] - 2 * view.scale;
           raster.fill(left, Math.min(y, from), left + view.scale, Math.max(y, from), this.colours.turn);
         }
       }
-      before = rank[i];
+      before = rank;
     }
   }
 

@@ -1,15 +1,16 @@
 /** The timeline on the page: draws it, and moves it with mouse and keys. */
 
-import { described, extent, launched, query, slicesOf, title } from "./details.js";
+import { Colours } from "./colours.js";
+import { brief, described, extent, launched, query, slicesOf, title } from "./details.js";
 import { Rows } from "./lanes.js";
 import { Marks, statementOf } from "./marks.js";
 import { measuredPanel } from "./measuring.js";
-import { Colours, Painter } from "./painter.js";
+import { Painter } from "./painter.js";
 import { picked } from "./picking.js";
 import { hits, matching } from "./search.js";
 import { ABOVE, NEAR, OVERVIEW, Stage, ZOOM } from "./stage.js";
 import { address, changeAddress } from "./state.js";
-import { byId, copied, copyable, duration, element, facts, shortened } from "./words.js";
+import { byId, copied, copyable, duration, element, facts } from "./words.js";
 import { Writer } from "./writer.js";
 
 /** @typedef {import("./model.js").Model} Model */
@@ -40,7 +41,7 @@ export class Timeline extends Stage {
     this.onPaper = false;
     /** @type {number[]} milliseconds of the last frames, for whoever measures */
     this.frames = [];
-    this.painter = new Painter(model, this.rows, new Colours(model, this.dark.matches));
+    this.painter = new Painter(model, this.rows, new Colours(model.document.words, this.dark.matches));
     this.marks = new Marks(model);
     this.writer = new Writer(this);
     /** The strip above, and what it was made of. */
@@ -53,7 +54,7 @@ export class Timeline extends Stage {
     const { canvas } = this;
     new ResizeObserver(() => this.draw()).observe(canvas);
     this.dark.addEventListener("change", () => {
-      this.painter.colours = new Colours(this.model, this.dark.matches);
+      this.painter.coloured(new Colours(this.model.document.words, this.dark.matches));
       this.draw();
     });
     canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
@@ -115,7 +116,7 @@ export class Timeline extends Stage {
 
   /** What an address names as chosen: its kind, rank and place. @param {string} text @returns {Chosen | null} */
   chosenNamed(text) {
-    const [, kind, word, row, place] = /^(kernel|step|gap|host)\.(\d+)(?:\.(\d+))?\.(\d+)$/.exec(text) ?? [];
+    const [, kind, word, row, place] = /^(kernel|step|gap|path|host)\.(\d+)(?:\.(\d+))?\.(\d+)$/.exec(text) ?? [];
     const rank = this.rankNamed(word ?? "");
     if (rank === undefined) return null;
     const host = kind === "host" ? rank.hosts[Number(row)] : undefined;
@@ -163,7 +164,7 @@ export class Timeline extends Stage {
    * @param {boolean} onPaper
    */
   print(onPaper) {
-    this.painter.colours = new Colours(this.model, this.dark.matches && !onPaper);
+    this.painter.coloured(new Colours(this.model.document.words, this.dark.matches && !onPaper));
     this.onPaper = onPaper;
     if (onPaper) this.paint();
     else this.draw();
@@ -218,7 +219,7 @@ export class Timeline extends Stage {
   holds(row, chosen) {
     if (row.kind === "rank") return !this.rows.open.has(chosen.rank.rank);
     if (chosen.kind === "step") return row.kind === "steps";
-    if (chosen.kind === "gap") return row.kind === "gaps";
+    if (chosen.kind === "gap" || chosen.kind === "path") return row.kind === (chosen.kind === "gap" ? "gaps" : "path");
     if (chosen.host || row.host) return row.host === chosen.host;
     if (!row.lane) return false;
     const slice = row.lane.chosen?.indexOf(chosen.index) ?? chosen.index;
@@ -275,7 +276,7 @@ export class Timeline extends Stage {
     if (chosen !== null) {
       // The name is in the heading; all of it is in the panel once it is chosen.
       const known = described(this.model, chosen).filter(([name]) => name !== "full name");
-      tip.append(element("b", {}, shortened(title(this.model, chosen))), facts(known));
+      tip.append(element("b", {}, brief(this.model, chosen)), facts(known));
     }
     this.placeTip(tip, event);
   }
@@ -363,7 +364,7 @@ export class Timeline extends Stage {
     }
     const sql = query(this.model, chosen);
     panel.replaceChildren(
-      element("h3", { title: title(this.model, chosen) }, shortened(title(this.model, chosen))),
+      element("h3", { title: title(this.model, chosen) }, brief(this.model, chosen)),
       facts(described(this.model, chosen)),
       copyable(sql),
     );
@@ -454,18 +455,18 @@ export class Timeline extends Stage {
     const { categories, parts } = this.model.document;
     /** @param {(name: string) => boolean} of @returns {"all" | "none" | "some"} how many of these are shown */
     const shown = (of) => {
-      const places = categories.flatMap((word, place) => (of(word.name) ? [place] : []));
+      const places = categories.flatMap((word, place) => (of(word) ? [place] : []));
       const left = places.filter((place) => !this.hiddenCategories.has(place)).length;
       return left === places.length ? "all" : left ? "some" : "none";
     };
     const communication = shown((name) => name.includes("communication"));
     /** @param {string} part */
     const hides = (part) => {
-      if (categories.some((word) => word.name === part)) return shown((name) => name === part) === "none";
+      if (categories.includes(part)) return shown((name) => name === part) === "none";
       if (part === "memory_alone") return shown((name) => name.startsWith("memory")) === "none";
       return communication === "none";
     };
-    this.painter.hiddenParts = Uint8Array.from(parts, (part) => (hides(part.name) ? 1 : 0));
+    this.painter.hiddenParts = Uint8Array.from(parts, (part) => (hides(part) ? 1 : 0));
     const notes = [];
     if (communication === "some") notes.push("communication of all categories");
     if (this.shortest > 0) notes.push("kernels of any length");
@@ -491,7 +492,7 @@ export class Timeline extends Stage {
       return true;
     }
     const { index } = this.chosen;
-    const lane = this.rows.lanesOf(rank).find((each) => each.lane.chosen?.includes(index))?.lane;
+    const lane = [...this.rows.lanesOf(rank).values()].find((each) => each.chosen?.includes(index));
     const place = (lane?.chosen?.indexOf(index) ?? -1) + step;
     if (!lane?.chosen || place < 0 || place >= lane.chosen.length) return false;
     this.goTo({ kind: "kernel", rank, index: lane.chosen[place] });

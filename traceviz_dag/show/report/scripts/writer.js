@@ -113,8 +113,8 @@ export class Writer {
       room--;
       const name = host
         ? this.timeline.model.document.host_names?.[host.name[i]]
-        : this.timeline.model.value(rank.signature[/** @type {import("./lanes.js").Lane} */ (lane).kernel(i)], "name");
-      const shown = fitted(shortened(String(name ?? "")), width);
+        : this.timeline.model.shortName(rank.signature[/** @type {import("./lanes.js").Lane} */ (lane).kernel(i)]);
+      const shown = fitted(host ? shortened(String(name ?? "")) : String(name), width);
       context.fillText(shown, left + 2, top + row.height / 2 + 0.5, width - 3);
     }
   }

@@ -9,7 +9,8 @@ import numpy.typing as npt
 from rich.cells import cell_len
 
 from traceviz_dag.arrays import Int64
-from traceviz_dag.show.screens.model import Counter, Overview, Slices, Window
+from traceviz_dag.show.lanes.lane import Window
+from traceviz_dag.show.screens.model import Counter, Overview, Slices
 from traceviz_dag.show.terminal.glyphs import HEIGHTS, cut
 
 _SHORTEST_LABEL = 6

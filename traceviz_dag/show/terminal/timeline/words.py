@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceviz_dag.show.screens.model import Aggregate, Detail, Fact, Filter, GroupMeasures, Window
+from traceviz_dag.show.lanes.lane import Window
+from traceviz_dag.show.screens.model import Aggregate, Detail, Fact, Filter, GroupMeasures
 from traceviz_dag.show.terminal.glyphs import flat
 
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
