@@ -35,6 +35,11 @@ class Content:
     kinds: tuple[str, ...]
     words: str = ""
 
+    @property
+    def occurring(self) -> set[str]:
+        """The kinds that some slice is of."""
+        return {self.kinds[place] for place in np.unique(self.rows.kind).tolist()}
+
 
 @dataclass(slots=True, eq=False)
 class Bundle:

@@ -30,7 +30,10 @@ KERNEL_NAMES, CALL_NAMES, RANGE_NAMES, STEP_NAMES = "kernels", "launches", "nvtx
 
 STREAM_COLUMNS = ("kernel_id", "name", "start_ns", "duration_ns", "device", "stream", "kind", "category", "dimension")
 _LAUNCHES = ("launch_name", "launch_start_ns", "launch_duration_ns", "launch_thread")
-_GAPS = ("window_name", "start_ns", "duration_ns", *(f"{name}_ns" for name in said.GAP_KINDS))
+_PARTS_OF_GAPS = ("blocked_ns", "starved_ns", "unexplained_ns")
+"""As ``GAP_KINDS`` names them."""
+
+_GAPS = ("window_name", "start_ns", "duration_ns", *_PARTS_OF_GAPS)
 _NEVER = np.iinfo(np.int64).min
 _MOST_LEVELS = 24
 _BY_START = [("start_ns", "ascending"), ("kernel_id", "ascending")]
@@ -225,7 +228,7 @@ def add_gaps(bundle: Bundle, source: TableSource, rank: int) -> pa.Table:
     names = set(table["window_name"].to_pylist())
     table = table.filter(pc.equal(table["window_name"], "step" if "step" in names else "kernels")).sort_by("start_ns")
     if table.num_rows:
-        split = np.stack([integers_of(table, f"{name}_ns") for name in said.GAP_KINDS])
+        split = np.stack([integers_of(table, name) for name in _PARTS_OF_GAPS])
         start = integers_of(table, "start_ns")
         rows = LaneRows.of(start, start + integers_of(table, "duration_ns"), split.argmax(axis=0))
         bundle.add(Lane(f"{key}/gaps", said.GAPS, key, LaneKind.GAPS, len(rows)), rows, said.GAP_KINDS)

@@ -30,7 +30,7 @@ FORWARD_ODD, BACKWARD_ODD = "forward_odd", "backward_odd"
 """Micro-batches of odd model chunks, so that neighbours differ under interleaving."""
 
 STEP_KINDS = (Phase.FORWARD.value, Phase.BACKWARD.value, FORWARD_ODD, BACKWARD_ODD)
-BLOCKED, STARVED, UNEXPLAINED = "blocked", "starved", PathCause.UNEXPLAINED.value
+BLOCKED, STARVED, UNEXPLAINED = "blocked", "starved", "unexplained_gap"
 GAP_KINDS = (BLOCKED, STARVED, UNEXPLAINED)
 """What most of a gap is, as ``analyze/gaps/gpu_gaps.py`` splits it; it is UNEXPLAINED where no launch is known."""
 
@@ -56,9 +56,10 @@ WORDS: dict[str, Word] = {
     BACKWARD_ODD: Word("backward, odd model chunk", palette.LATER_CHUNK[Category.BWD_COMPUTATION]),
     BLOCKED: Word("blocked by other GPU work", palette.STALL),
     STARVED: Word("starved by the host", _HOST),
+    UNEXPLAINED: Word("unexplained gap", palette.UNEXPLAINED),
     PathCause.HOST: Word(activity(PathCause.HOST), _HOST),
     PathCause.SYNCHRONISATION: Word(activity(PathCause.SYNCHRONISATION), _HOST),
-    **{cause: Word(activity(cause), _LAG) for cause in (PathCause.LAUNCH, UNEXPLAINED, PathCause.LATE_BEGIN)},
+    **{cause: Word(activity(cause), _LAG) for cause in (PathCause.LAUNCH, PathCause.UNEXPLAINED, PathCause.LATE_BEGIN)},
     "range": Word("NVTX ranges", palette.RANGE),
     "operator": Word("operators", palette.OPERATOR),
     "mark": Word("NVTX marks", palette.ATTENTION),
@@ -144,6 +145,14 @@ def thread_label(number: int, name: str | None = None) -> str:
 def ranges_label(depth: int, deepest: int) -> str:
     """The lane of NVTX ranges with so many around them; those that are nested deeper share the deepest one."""
     return ("NVTX" if depth <= 0 else f"NVTX {depth}") + (" and deeper" if depth == deepest else "")
+
+
+def brief_name(name: str) -> str:
+    """The name of a micro-batch's step where there is little room, such as ``F3/1``; others as they are."""
+    for phase in (Phase.FORWARD, Phase.BACKWARD):
+        if name.startswith(f"{phase} "):
+            return phase[0].upper() + name.removeprefix(f"{phase} ").replace(" chunk ", "/")
+    return name
 
 
 def step_names(backward: list[bool], microbatch: list[int], chunk: list[int], chunks: int) -> list[str]:

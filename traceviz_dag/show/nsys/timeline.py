@@ -25,7 +25,7 @@ from traceviz_dag.read.events import KERNEL, MEMORY_COPY, MISSING
 from traceviz_dag.read.nsys.profile import NsysProfile
 from traceviz_dag.show.lanes import parts
 from traceviz_dag.show.lanes import words as said
-from traceviz_dag.show.lanes.bundle import GPU_PART_KINDS, Bundle, everything
+from traceviz_dag.show.lanes.bundle import GPU_PART_KINDS, Bundle, Content, everything
 from traceviz_dag.show.lanes.lane import Lane, LaneKind
 from traceviz_dag.show.lanes.names import shortened
 from traceviz_dag.show.lanes.profile import CALL_NAMES, HostLane, add_gpu_lanes, gpu_parts, host_lanes
@@ -97,6 +97,7 @@ def profile_timeline(
         "categories": KINDS,
         "kinds": {"range": said.RANGE_KINDS, "call": said.CALL_KINDS, **STEPS_AND_GAPS},
         "words": said.WORDS,
+        "legend": sorted(columns.kinds),
         "names": [],
         **columns.signatures.document(),
         "launches": True,
@@ -126,13 +127,14 @@ class _Columns:
     """What GPUs add to the page.
 
     Attributes:
-        names: of ranges and calls, each once.
+        names: of ranges and calls, each once. kinds: what they and idle times are.
     """
 
     profile: NsysProfile
     signatures: Signatures = field(default_factory=lambda: Signatures(_SIGNATURE))
     names: dict[str, int] = field(default_factory=dict)
     gathered: dict[str, list[Int64]] = field(default_factory=dict)
+    kinds: set[str] = field(default_factory=set)
 
     def add(self, name: str, values: npt.NDArray[np.integer]) -> int:
         """Add to a column; returns how many."""
@@ -266,12 +268,14 @@ def _rank(
             for host in hosts
         ],
         **{"steps": 0, "waits": 0, "path": 0, "bins": len(values), "kernels": kernels},
-        "gaps": _add_gaps(one.lanes.contents[gaps.key].rows, (zero, last), columns),
+        "gaps": _add_gaps(one.lanes.contents[gaps.key], (zero, last), columns),
     }
 
 
-def _add_gaps(rows: LaneRows, axis: tuple[int, int], columns: _Columns) -> int:
+def _add_gaps(content: Content, axis: tuple[int, int], columns: _Columns) -> int:
     """The longest idle times inside the axis, cut at its ends."""
+    rows = content.rows
+    columns.kinds |= content.occurring
     start, end = np.maximum(rows.start_ns, axis[0]), np.minimum(rows.end_ns, axis[1])
     inside = np.flatnonzero(start < end)
     longest = np.sort(inside[np.argsort(start[inside] - end[inside], kind="stable")[:_MOST_GAPS]])
@@ -292,6 +296,7 @@ def _add_hosts(one: _Gpu, profile: NsysProfile, part: Activity, zero: int, colum
     by_launch = np.argsort(part.launch, kind="stable")
     launched_by = part.launch[by_launch]
     for host in one.hosts:
+        columns.kinds |= Content(host.rows, host.kinds).occurring
         nothing, source = np.zeros(len(host.rows), np.int64), host.rows.source.astype(np.int64)
         columns.add("host.start", host.rows.start_ns - zero)
         columns.add("host.length", host.rows.end_ns - host.rows.start_ns)

@@ -57,6 +57,8 @@ FILL_DRAIN = "#47515C"
 IMBALANCE = "#D9A21B"
 JITTER = "#3D8F66"
 STALL = CATEGORY[Category.PP_COMMUNICATION]
+UNEXPLAINED = "#A3A9B2"
+"""A gap of which nothing shows what filled it; pale, as there are many short ones."""
 
 HOST, LAG = "#BCD4B5", "#000011"
 """On the critical path: time of the host; a lag between what a kernel waited for and its start."""

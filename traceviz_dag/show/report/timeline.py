@@ -104,6 +104,7 @@ def read_timeline(source: TableSource, most_kernels: int = MOST_KERNELS) -> Time
         "categories": list(palette.LABEL),
         "kinds": {"path": list(tracks.path_kinds), **STEPS_AND_GAPS},
         "words": WORDS,
+        "legend": sorted(tracks.kinds),
         "names": list(tracks.names),
         **tracks.signatures.document(),
         "launches": plan.with_launches,

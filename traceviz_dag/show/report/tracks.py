@@ -52,7 +52,8 @@ class Tracks:
         shortest_ns: kernels below are left out, but for the bins.
         most_gaps: of a rank.
         gaps_left_out: how many gaps of all ranks were beyond that.
-        names: of micro-batches and the critical path's kinds, each once.
+        names: of micro-batches, each once. path_kinds: of the critical path.
+        kinds: what micro-batches and gaps are.
     """
 
     source: TableSource
@@ -64,6 +65,7 @@ class Tracks:
     gaps_left_out: int = 0
     names: dict[str, int] = field(default_factory=dict)
     path_kinds: dict[str, int] = field(default_factory=dict)
+    kinds: set[str] = field(default_factory=set)
     _gathered: dict[str, list[Int64]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -116,6 +118,7 @@ class Tracks:
         return self._add("step.microbatch", read_steps(self.source, rank).microbatch + 1)
 
     def _add_slices(self, name: str, content: Content, first: int) -> int:
+        self.kinds |= content.occurring
         self._add(f"{name}.start", content.rows.start_ns - first)
         self._add(f"{name}.kind", content.rows.kind.astype(np.int64))
         return self._add(f"{name}.length", content.rows.end_ns - content.rows.start_ns)

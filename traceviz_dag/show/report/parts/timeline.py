@@ -40,8 +40,7 @@ def timeline_markup(gathered: Timeline, bare: bool = False) -> Markup:
         )
         for place, category in enumerate(document["categories"])
     )
-    kinds = document["kinds"]
-    shown = [*document["parts"], *kinds["step"], *kinds["gap"], *kinds.get("range", ()), *kinds.get("call", ())]
+    shown = [*document["parts"], *document["legend"]]
     # Phases have the colours of the categories above.
     parts = legend(dict(word_of(kind) for kind in shown if kind not in {*document["categories"], *Phase}))
     notes = Markup("").join(paragraph(note, quiet=True) for note in gathered.notes)

@@ -63,7 +63,9 @@ export class LiveFilters {
   offerKinds() {
     const legend = byId("legend");
     if (legend.childElementCount === this.kinds.size) return;
-    const boxes = [...this.kinds].sort().map((kind) => {
+    const { words } = this.timeline.about;
+    const ordered = [...this.kinds].sort((a, b) => labelOf(words, a).localeCompare(labelOf(words, b)));
+    const boxes = ordered.map((kind) => {
       const box = /** @type {HTMLInputElement} */ (element("input", { type: "checkbox" }));
       box.checked = !this.hidden.has(kind);
       box.addEventListener("change", () => {
@@ -72,7 +74,6 @@ export class LiveFilters {
         this.keep();
       });
       const swatch = element("span", {}, "■");
-      const { words } = this.timeline.about;
       swatch.style.color = hue(words, kind);
       return element("label", {}, box, swatch, labelOf(words, kind));
     });

@@ -2,7 +2,7 @@
 
 import { SIGNS } from "./live_panel.js";
 import { drawRuler } from "./ruler.js";
-import { ABOVE, fitted, LEAST_NAMED, OVERVIEW, RULER } from "./stage.js";
+import { ABOVE, fitted, LEAST_NAMED, LEAST_NUMBERED, OVERVIEW, RULER } from "./stage.js";
 
 /** @typedef {import("./live_lanes.js").LiveRow} LiveRow */
 /** @typedef {import("./live_timeline.js").LiveTimeline} LiveTimeline */
@@ -96,7 +96,7 @@ export class LiveWriter {
       if (boxes.count[i] !== 1 || boxes.name[i] < 0) continue;
       const low = Math.max(this.timeline.x(boxes.start[i]), left);
       const wide = Math.min(this.timeline.x(boxes.end[i]), left + width) - low;
-      if (wide < LEAST_NAMED) continue;
+      if (wide < (row.lane.kind === "microbatches" ? LEAST_NUMBERED : LEAST_NAMED)) continue;
       room--;
       const shown = fitted(boxes.names[boxes.name[i]], wide);
       context.fillText(shown, low + 2, top + row.height / 2 + 0.5, wide - 3);

@@ -14,6 +14,8 @@ export const NEAR = 3;
 export const ZOOM = 0.7;
 /** Pixels of the narrowest slice that shows its name. */
 export const LEAST_NAMED = 26;
+/** Pixels of the narrowest micro-batch that shows its number. */
+export const LEAST_NUMBERED = 10;
 /** Milliseconds: turns of the wheel that follow sooner are one move, to be undone at once. */
 const ONE_TURN = 400;
 const LABELS_SHARE = 0.3;
@@ -202,8 +204,12 @@ export class Stage {
   }
 }
 
-/** As much of a name as a width holds. @param {string} name @param {number} width pixels */
+/** As much of a name as a width holds; of a micro-batch its brief name, as ``lanes/words.py`` has it, or its number. @param {string} name @param {number} width pixels */
 export function fitted(name, width) {
   const letters = Math.floor((width - 4) / LETTER);
-  return name.length > letters ? `${name.slice(0, letters - 1)}…` : name;
+  if (name.length <= letters) return name;
+  const step = /^(f|b)\w+ (\d+)(?: chunk (\d+))?$/.exec(name);
+  if (step === null) return `${name.slice(0, letters - 1)}…`;
+  const brief = `${step[1].toUpperCase()}${step[2]}${step[3] === undefined ? "" : `/${step[3]}`}`;
+  return brief.length <= letters ? brief : step[2].length <= letters ? step[2] : "";
 }

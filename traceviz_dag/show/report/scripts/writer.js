@@ -168,9 +168,9 @@ export class Writer {
         rank.steps.start[i] + at,
         rank.steps.start[i] + at + rank.steps.length[i],
       );
-      const text = String(rank.stepMicrobatch[i] - 1);
-      if ((to - from) / scale < 7 * text.length + 5 || from < view.left) continue;
-      context.fillText(text, (from + to) / 2 / scale - 3.2 * text.length, top + height / 2 + 0.5);
+      const text = fitted(this.timeline.model.document.names[rank.stepName[i]], (to - from) / scale - 4);
+      if (!text || from < view.left) continue;
+      context.fillText(text, (from + to) / 2 / scale - 2.7 * text.length, top + height / 2 + 0.5);
     }
   }
 

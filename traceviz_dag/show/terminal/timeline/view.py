@@ -16,7 +16,7 @@ from textual.strip import Strip as Line
 from textual.widget import Widget
 
 from traceviz_dag.show.lanes.lane import Mark, MarkKind, Window
-from traceviz_dag.show.lanes.words import word_of
+from traceviz_dag.show.lanes.words import EXPOSED, word_of
 from traceviz_dag.show.page.palette import text_on
 from traceviz_dag.show.screens.model import Counter, Overview, SliceId, Slices
 from traceviz_dag.show.terminal.app import ATTENTION, INK, PAPER, QUIET, RULE, TerminalApp
@@ -32,6 +32,7 @@ from traceviz_dag.show.terminal.timeline.lanes import ShownLane
 from traceviz_dag.show.terminal.timeline.looking import Looking
 from traceviz_dag.show.terminal.timeline.picture import Drawn
 from traceviz_dag.show.terminal.timeline.words import duration, instant, tick_step
+from traceviz_dag.vocabulary import Kind
 
 ABOVE = 5
 """Lines above the lanes: busy, exposed, what is shown of all, the axis, iterations with findings."""
@@ -40,7 +41,6 @@ BELOW = 1
 """Lines below the lanes: what their colours mean."""
 
 _COUNTER = "#8ab8f0"
-_BUSY = "#8fb4d9"
 _IDLE = "#24292f"
 _BLOCKS, _BAR = f"{HEIGHTS}░▒▓·:", "▬"
 
@@ -144,8 +144,8 @@ class TimelineView(Widget, can_focus=True):
 
     def _line(self, y: int) -> Line:
         above = (
-            lambda: self._strip("busy", "busy", _BUSY),
-            lambda: self._strip("exposed", "exposed", ATTENTION),
+            lambda: self._strip("busy", "busy", word_of(Kind.COMPUTATION).colour),
+            lambda: self._strip("exposed", "exposed", _seen(word_of(EXPOSED).colour)),
             self._frame,
             self._axis,
             self._marks,
