@@ -101,6 +101,7 @@ def profile_timeline(
         "names": [],
         **columns.signatures.document(),
         "launches": True,
+        "groupings": {},
         "findings": [],
         "host_names": [shortened(printable(name)) for name in columns.names],
         "queries": {
@@ -251,8 +252,6 @@ def _rank(
         "rank": gpu.device,
         "label": said.gpu_label(gpu.device),
         "stage": None,
-        "pipeline": None,
-        "replica": None,
         "first_ns": str(zero),
         "length": last - zero,
         "windows": _windows(profile, gpu, rules, zero),

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from traceviz_dag.show.lanes import parts
+from traceviz_dag.show.lanes.grouping import groupings
 from traceviz_dag.show.lanes.waits import integers_of
 from traceviz_dag.show.lanes.words import WORDS, rank_label
 from traceviz_dag.show.page import palette
@@ -108,6 +109,7 @@ def read_timeline(source: TableSource, most_kernels: int = MOST_KERNELS) -> Time
         "names": list(tracks.names),
         **tracks.signatures.document(),
         "launches": plan.with_launches,
+        "groupings": groupings(source, spans),
     }
     found.notes = _notes(found, plan, tracks.gaps_left_out)
     return found
@@ -119,8 +121,6 @@ def _rank(source: TableSource, member: Member, first: int, last: int) -> dict[st
         "rank": member.rank,
         "label": rank_label(member.rank, member.stage),
         "stage": member.stage,
-        "pipeline": member.pipeline,
-        "replica": member.replica,
         "first_ns": str(first),
         "length": last - first,
         "windows": _windows(source, member.rank, first),

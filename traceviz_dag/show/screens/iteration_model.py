@@ -20,6 +20,7 @@ from traceviz_dag.errors import UsageError
 from traceviz_dag.printable import printable
 from traceviz_dag.show.lanes import names
 from traceviz_dag.show.lanes.bundle import Bundle
+from traceviz_dag.show.lanes.grouping import RankGroup, groupings
 from traceviz_dag.show.lanes.iteration import (
     KERNEL_NAMES,
     OfAllRanks,
@@ -107,6 +108,11 @@ class IterationModel(LanesModel):
     def notes(self) -> Sequence[str]:
         """As ``ScreenModel`` says."""
         return self._notes
+
+    @property
+    def groupings(self) -> Mapping[str, Sequence[RankGroup]]:
+        """As ``ScreenModel`` says."""
+        return groupings(self._source, self._spans)
 
     def marks(self, window: Window) -> Sequence[Mark]:
         """As ``ScreenModel`` says: a finding lies where the steps of the rank at fault do, or all of them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from threading import RLock
@@ -18,6 +18,7 @@ from traceviz_dag.printable import printable, without_surrogates
 from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.show.lanes import parts
 from traceviz_dag.show.lanes.bundle import EXPOSED_KINDS, Bundle, Content
+from traceviz_dag.show.lanes.grouping import RankGroup
 from traceviz_dag.show.lanes.lane import Lane, LaneKind, Mark, Window
 from traceviz_dag.show.lanes.names import NO_NAME, ShownNames
 from traceviz_dag.show.lanes.rows import LaneRows
@@ -78,6 +79,11 @@ class LanesModel(ABC):
         """What is added to a time of the axis to make it the own clock of a bundle."""
         del group
         return 0
+
+    @property
+    def groupings(self) -> Mapping[str, Sequence[RankGroup]]:
+        """As ``ScreenModel`` says."""
+        return {}
 
     def lanes(self, parent: str | None = None) -> Sequence[Lane]:
         """As ``ScreenModel`` says."""

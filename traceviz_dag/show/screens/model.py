@@ -10,7 +10,7 @@ Texts that a model hands out hold no control characters; a screen may show them 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceviz_dag.arrays import Int64
+from traceviz_dag.show.lanes.grouping import RankGroup
 from traceviz_dag.show.lanes.lane import Lane, Mark, Window
 
 
@@ -284,6 +285,10 @@ class ScreenModel(Protocol):
     @property
     def notes(self) -> Sequence[str]:
         """What the source lacks, and how clocks are laid on one another: sentences."""
+
+    @property
+    def groupings(self) -> Mapping[str, Sequence[RankGroup]]:
+        """The headings below which ranks can lie, by what they are; none of profiles, and of two sources."""
 
     def lanes(self, parent: str | None = None) -> Sequence[Lane]:
         """The lanes right below a lane, in order; the outermost for None.

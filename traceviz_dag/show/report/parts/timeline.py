@@ -69,6 +69,7 @@ _CLOCKS = {
 _MARKUP = """
 <div class="bar">
 <label{bare}>Clocks <select id="clocks">{clocks}</select></label>
+<label>Group by <select id="grouping"></select></label>
 <label>Search <input id="search" type="search" placeholder="{searched}, /regular expression/"></label>
 <span id="matches" role="status"></span>
 <label>At least <input id="shortest" type="number" min="0" step="any" placeholder="0"> µs</label>

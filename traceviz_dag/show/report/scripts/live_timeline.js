@@ -1,6 +1,7 @@
 /** The live timeline: draws tiles that it asks for as it moves, with the mouse and the keys of the report. */
 
 import { Colours, labelOf } from "./colours.js";
+import { Grouping } from "./grouping.js";
 import { LiveFilters } from "./live_filters.js";
 import { Hits } from "./live_hits.js";
 import { isDrawn, Lanes } from "./live_lanes.js";
@@ -34,7 +35,8 @@ export class LiveTimeline extends Stage {
     this.source = source;
     this.about = about;
     this.end = this.looking.end;
-    this.lanes = new Lanes(source);
+    this.grouping = new Grouping(about.groupings, about.lanes.length);
+    this.lanes = new Lanes(source, this.grouping);
     this.lanes.take("", about.lanes);
     this.colours = new Colours(about.words, this.dark.matches);
     this.filters = new LiveFilters(this);
@@ -77,6 +79,11 @@ export class LiveTimeline extends Stage {
       this.filters.shortest = Number.isFinite(found) ? Math.max(Math.round(found), 0) : 0;
       this.filters.keep();
     });
+    this.grouping.offer(() => {
+      this.lanes.layOut();
+      this.keepRows();
+      this.draw();
+    });
     byId("dimension").addEventListener("change", () => {
       this.lanes.dimension = /** @type {HTMLSelectElement} */ (byId("dimension")).value;
       this.lanes.layOut();
@@ -111,6 +118,7 @@ export class LiveTimeline extends Stage {
     const to = Number(known.get("t1") ?? String(this.end));
     if (Number.isFinite(from) && Number.isFinite(to) && to > from) this.looking.show(from, to, false);
     this.filters.read(known);
+    this.grouping.read(known);
     const open = known.get("open");
     const first = this.about.lanes.filter((/** @type {any} */ lane) => lane.holds).slice(0, FEW);
     const few = this.about.lanes.length <= FEW ? first.map((/** @type {any} */ lane) => lane.key) : [];
@@ -130,7 +138,8 @@ export class LiveTimeline extends Stage {
   }
 
   keepRows() {
-    changeAddress({ open: [...this.lanes.open].join(" "), pinned: this.lanes.pinned.join(" ") || null });
+    const { open, pinned } = this.lanes;
+    changeAddress({ open: [...open].join(" "), pinned: pinned.join(" ") || null, ...this.grouping.address });
   }
 
   repaint() {
@@ -282,7 +291,7 @@ export class LiveTimeline extends Stage {
 
   /** @param {string} key */
   async toggle(key) {
-    if (this.lanes.open.has(key)) this.lanes.fold(key);
+    if (this.lanes.isOpen(key)) this.lanes.fold(key);
     else await this.lanes.unfold(key);
     this.keepRows();
   }
@@ -322,6 +331,7 @@ export class LiveTimeline extends Stage {
 
   /** Bring a lane into sight. @param {string} key */
   reveal(key) {
+    this.lanes.bring(key);
     const row = this.lanes.rowOf(key);
     if (row === undefined) return;
     if (row.top < this.scroll) this.scrollTo(row.top);

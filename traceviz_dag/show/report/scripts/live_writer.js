@@ -52,8 +52,8 @@ export class LiveWriter {
         context.globalAlpha = 1;
       }
       context.fillStyle = lane.parent === null ? ink : quiet;
-      context.font = `${Math.min(12, row.height - 3)}px system-ui, sans-serif`;
-      const sign = lane.holds ? (this.timeline.lanes.open.has(lane.key) ? "▾ " : "▸ ") : "";
+      context.font = `${lane.kind === "group" ? "600 " : ""}${Math.min(12, row.height - 3)}px system-ui, sans-serif`;
+      const sign = lane.holds ? (this.timeline.lanes.isOpen(lane.key) ? "▾ " : "▸ ") : "";
       const indent = 6 + 12 * row.depth;
       context.fillText((row.pinned ? "• " : "") + sign + lane.label, indent, top + row.height / 2, left - indent - 14);
       if (blamed.has(lane.key)) {

@@ -24,8 +24,6 @@
  * @typedef {object} RankDocument
  * @property {number} rank
  * @property {number | null} stage
- * @property {number | null} pipeline
- * @property {number | null} replica
  * @property {string} label
  * @property {LaneDocument[]} lanes
  * @property {string} first_ns
@@ -75,12 +73,12 @@
  * @property {string[]} categories
  * @property {Record<string, string[]>} kinds what the column of kinds of steps, gaps and so on holds places in
  * @property {import("./colours.js").Words} words
+ * @property {import("./grouping.js").Groupings} groupings
  * @property {string[]} names of micro-batches
  * @property {string[]} short_names of kernels, by the place of their names
  * @property {{fields: string[], values: (string | number | null)[][], rows: number[][]}} signatures
  * @property {boolean} launches
  * @property {Finding[]} findings
- * @property {number[]} [first] ranks to show first: those at fault, then those that notes name
  * @property {string} run
  * @property {number} iteration
  * @property {boolean} whole whether the page carries every kernel
@@ -201,8 +199,6 @@ export class Rank {
     this.place = place;
     this.rank = document.rank;
     this.stage = document.stage;
-    this.pipeline = document.pipeline;
-    this.replica = document.replica;
     this.firstNs = BigInt(document.first_ns);
     this.length = document.length;
     this.windows = document.windows;

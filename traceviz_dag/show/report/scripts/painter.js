@@ -75,7 +75,7 @@ export class Painter {
     const { colours } = this;
     if (row.kind === "group") {
       raster.fill(0, top, raster.width, bottom, colours.header);
-      if (this.rows.folded.has(row.key)) this.shares(raster, view, row.ranks, top + 2, bottom - 2);
+      if (this.rows.grouping.folded.has(row.key)) this.shares(raster, view, row.ranks, top + 2, bottom - 2);
       return;
     }
     const rank = /** @type {Rank} */ (row.rank);

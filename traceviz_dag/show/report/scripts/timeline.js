@@ -70,6 +70,10 @@ export class Timeline extends Stage {
     /** @type {HTMLSelectElement} */ (byId("clocks")).addEventListener("change", (event) => {
       this.align(/** @type {HTMLSelectElement} */ (event.target).value);
     });
+    this.rows.grouping.offer(() => {
+      this.keepRows();
+      this.draw();
+    });
     for (const box of document.querySelectorAll("#filters input[type=checkbox]")) {
       box.addEventListener("change", () => this.filter());
     }
@@ -88,8 +92,7 @@ export class Timeline extends Stage {
     const to = Number(known.get("t1") ?? String(this.model.end));
     if (Number.isFinite(from) && Number.isFinite(to) && to > from) this.looking.show(from, to, false);
     const ranks = (known.get("rank") ?? "").split(",").flatMap((word) => this.rankNamed(word) ?? []);
-    const folded = known.get("folded");
-    this.rows.folded = folded === undefined ? this.rows.usuallyFolded() : new Set(folded.split(",").filter(Boolean));
+    this.rows.grouping.read(known);
     this.rows.open = known.has("rank") ? new Set(ranks.map((rank) => rank.rank)) : this.rows.usuallyOpen();
     this.pathShown(known.get("path") === "yes");
     this.marks.only(known.get("finding"));
@@ -153,10 +156,8 @@ export class Timeline extends Stage {
     /** @param {Set<number>} ranks */
     const listed = (ranks) => [...ranks].sort((a, b) => a - b).join(",");
     const open = listed(this.rows.open);
-    const folded = [...this.rows.folded].sort().join(",");
-    const usual = [...this.rows.usuallyFolded()].sort().join(",");
     const opened = open === listed(this.rows.usuallyOpen()) ? null : open;
-    changeAddress({ rank: opened, folded: folded === usual ? null : folded });
+    changeAddress({ rank: opened, ...this.rows.grouping.address });
   }
 
   /**
@@ -306,7 +307,7 @@ export class Timeline extends Stage {
   /** Fold or unfold a pipeline; open or close a rank. @param {Row} row */
   fold(row) {
     if (row.kind === "group") {
-      if (!this.rows.folded.delete(row.key)) this.rows.folded.add(row.key);
+      this.rows.grouping.toggle(row.key);
     } else if (row.rank) {
       if (!this.rows.open.delete(row.rank.rank)) this.rows.open.add(row.rank.rank);
     }
@@ -317,7 +318,7 @@ export class Timeline extends Stage {
   /** Open a rank's lanes and bring them into sight. @param {Rank} rank */
   openRank(rank) {
     this.rows.open.add(rank.rank);
-    for (const group of this.rows.groups) if (group.ranks.includes(rank)) this.rows.folded.delete(group.key);
+    this.rows.grouping.bring(rank.rank);
     this.keepRows();
     this.reveal(rank);
   }

@@ -48,7 +48,7 @@ export class Writer {
       const size = Math.min(row.kind === "rank" || row.kind === "group" ? 12 : 11, row.height - 1);
       if (size >= 7) {
         context.font = `${row.kind === "group" ? "600 " : ""}${size}px system-ui, sans-serif`;
-        const sign = row.kind === "group" ? (this.timeline.rows.folded.has(row.key) ? "▸ " : "▾ ") : "";
+        const sign = row.kind === "group" ? (this.timeline.rows.grouping.folded.has(row.key) ? "▸ " : "▾ ") : "";
         const mark = row.kind === "rank" && row.rank !== null && this.timeline.marks.blames(row.rank);
         const indent = row.kind === "group" ? 6 : row.kind === "rank" ? 14 : 26;
         context.fillText(sign + row.label, indent, middle, left - indent - 8);

@@ -42,6 +42,7 @@ def about(walked: Walked, _: Question) -> Any:
         "length": model.span.length_ns,
         "notes": notes,
         "words": words.WORDS,
+        "groupings": {word: [asdict(one) for one in found] for word, found in model.groupings.items()},
         "lanes": _lanes(model, None),
         "marks": [_mark(model, mark) for mark in marks[:MOST_MARKS]],
         "marks_left": max(len(marks) - MOST_MARKS, 0),
