@@ -12,7 +12,7 @@ from tests.show.job import MemorySource, one_row
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.read.nsys.cache import open_profile
 from traceviz_dag.show.lanes.bundle import Bundle
-from traceviz_dag.show.lanes.iteration import _add_memory
+from traceviz_dag.show.lanes.iteration import add_memory
 from traceviz_dag.show.lanes.lane import LaneKind, Window
 from traceviz_dag.show.screens import counters as module
 from traceviz_dag.show.screens.counters import Changes, DrawnCounter, counter_levels, draw_counter
@@ -83,7 +83,7 @@ def test_tables_of_memory_become_counters():
     ]
     bundle = Bundle()
     source = MemorySource({"memory_events": {0: pa.concat_tables(rows)}})
-    _add_memory(bundle, source, 0, "rank:0")
+    add_memory(bundle, source, 0)
     found = {key: (c.time_ns.tolist(), c.value.tolist()) for key, c in bundle.counters.items()}
     assert found == {
         "rank:0/memory:allocated:0": ([10, 30], [5, 0]),

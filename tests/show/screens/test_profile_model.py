@@ -181,7 +181,7 @@ def test_paths_of_ranges_and_hosts_in_gaps_are_those_of_the_commands(model, home
                 f'SELECT "end" FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE start = {window.end_ns - launched}'
             )
             starved = 2 * (min(returned, window.end_ns) - window.start_ns) >= window.length_ns
-        assert facts["shown as"] == ("starved by the host" if starved else "unexplained lag")
+        assert facts["shown as"] == ("starved by the host" if starved else "unexplained gap")
     assert told > 10
 
 

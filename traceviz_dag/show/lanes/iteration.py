@@ -21,7 +21,7 @@ from traceviz_dag.show.lanes.lane import Lane, LaneKind, Mark, MarkKind
 from traceviz_dag.show.lanes.rows import Changes, LaneRows
 from traceviz_dag.show.lanes.waits import OF_A_WAIT, AllWaits, integers_of, parted
 from traceviz_dag.show.page.activity import read_steps
-from traceviz_dag.show.page.facts import lead_in
+from traceviz_dag.show.page.facts import lead_in, step_name
 from traceviz_dag.show.source import TableSource
 from traceviz_dag.vocabulary import CPU_DEVICE, Category, Kind
 
@@ -30,6 +30,9 @@ KERNEL_NAMES, CALL_NAMES, RANGE_NAMES, STEP_NAMES = "kernels", "launches", "nvtx
 
 STREAM_COLUMNS = ("kernel_id", "name", "start_ns", "duration_ns", "device", "stream", "kind", "category", "dimension")
 _LAUNCHES = ("launch_name", "launch_start_ns", "launch_duration_ns", "launch_thread")
+STEP_MARK = "ProfilerStep"
+"""What a training step is read from."""
+
 _PARTS_OF_GAPS = ("blocked_ns", "starved_ns", "unexplained_ns")
 """As ``GAP_KINDS`` names them."""
 
@@ -105,14 +108,15 @@ def rank_bundle(every: OfAllRanks, rank: int) -> Bundle:
     add_path(bundle, every.path, rank)
     _add_ranges(bundle, source, rank, key)
     _add_launches(bundle, kernels, key)
+    add_in_flight(bundle, source, rank)
     add_exposed(bundle, kernels, rank)
-    _add_memory(bundle, source, rank, key)
-    bundle.marks = _steps(source, rank, key)
+    add_memory(bundle, source, rank)
+    bundle.marks = step_marks(source, rank)
     return bundle
 
 
 def add_microbatches(bundle: Bundle, source: TableSource, rank: int) -> None:
-    """Forward and backward steps, and how many micro-batches are in flight; nothing where they are unknown."""
+    """Forward and backward steps; nothing where they are unknown."""
     steps, key = read_steps(source, rank), rank_key(rank)
     if not len(steps):
         return
@@ -128,10 +132,14 @@ def add_microbatches(bundle: Bundle, source: TableSource, rank: int) -> None:
     )
     lane = Lane(f"{key}/microbatches", said.MICROBATCHES, key, LaneKind.MICROBATCHES, len(rows))
     bundle.add(lane, rows, said.STEP_KINDS, STEP_NAMES)
+
+
+def add_in_flight(bundle: Bundle, source: TableSource, rank: int) -> None:
+    """How many micro-batches are in flight: forward begun, backward not ended; nothing without backward steps."""
+    steps, key = read_steps(source, rank), rank_key(rank)
     if steps.backward.any():
         begun, ended = steps.time.starts[~steps.backward], steps.time.ends[steps.backward]
-        times, by = np.concatenate((begun, ended)), np.repeat([1, -1], [len(begun), len(ended)])
-        changes = Changes.of_steps(times, by)
+        changes = Changes.of_steps(np.concatenate((begun, ended)), np.repeat([1, -1], [len(begun), len(ended)]))
         lane = Lane(f"{key}/in_flight", said.IN_FLIGHT, key, LaneKind.COUNTER, len(changes), unit=said.MICROBATCHES)
         bundle.add_counter(lane, changes)
 
@@ -321,10 +329,10 @@ def _add_launches(bundle: Bundle, kernels: pa.Table, key: str) -> None:
     bundle.add_counter(lane, changes)
 
 
-def _add_memory(bundle: Bundle, source: TableSource, rank: int, key: str) -> None:
+def add_memory(bundle: Bundle, source: TableSource, rank: int) -> None:
     """What the allocator holds and has reserved; of nsys what the driver gave since the recording began."""
     columns = ("device", "action", "time_ns", "bytes", "requested_bytes", "allocated_bytes", "reserved_bytes")
-    table = source.table("memory_events", columns, rank)
+    table, key = source.table("memory_events", columns, rank), rank_key(rank)
     table = table.filter(pc.is_valid(table["time_ns"])).sort_by([("time_ns", "ascending")])
     devices = pc.unique(table["device"]).to_pylist()
     for device in devices:
@@ -349,22 +357,32 @@ def _add_memory(bundle: Bundle, source: TableSource, rank: int, key: str) -> Non
             _add_bytes(bundle, f"{key}/memory:driver:{device}", said.FROM_DRIVER + of, key, changes)
 
 
+def add_allocated(bundle: Bundle, table: pa.Table, rank: int) -> None:
+    """What the allocator holds, from a trace that records it (``read.kineto.memory.MEMORY``), by time."""
+    devices = sorted(pc.unique(table["device"]).to_pylist())
+    for device in devices:
+        own = table.filter(pc.equal(table["device"], device))
+        changes = Changes.of(integers_of(own, "time_ns"), integers_of(own, "allocated_bytes"))
+        label = said.ALLOCATED + (f" {device}" if len(devices) > 1 else "")
+        _add_bytes(bundle, f"{rank_key(rank)}/memory:allocated:{device}", label, rank_key(rank), changes)
+
+
 def _add_bytes(bundle: Bundle, key: str, label: str, parent: str, changes: Changes) -> None:
     lane = Lane(key, label, parent, LaneKind.COUNTER, len(changes), unit="bytes")
     bundle.add_counter(lane, changes)
 
 
-def _steps(source: TableSource, rank: int, key: str) -> list[Mark]:
+def step_marks(source: TableSource, rank: int) -> list[Mark]:
     """The training steps of a rank; without any the iteration, on its own clock."""
     columns = ("window_name", "step", "window_start_ns", "window_end_ns")
-    table = source.table("overlap", columns, rank)
+    table, key = source.table("overlap", columns, rank), rank_key(rank)
     found = {
         (row["step"], row["window_start_ns"], row["window_end_ns"], row["window_name"]) for row in table.to_pylist()
     }
     steps = sorted((row for row in found if row[3] == "step"), key=lambda row: row[1])
     if steps:
         return [
-            Mark(MarkKind.ITERATION, start, end, f"step {step}", key, number=step, evidence="ProfilerStep")
+            Mark(MarkKind.ITERATION, start, end, step_name(step), key, number=step, evidence=STEP_MARK)
             for step, start, end, _ in steps
         ]
     whole = [row for row in found if row[3] == "kernels"]

@@ -79,7 +79,7 @@ def gpu_bundle(profile: NsysProfile, rules: Rules, device: int) -> Bundle:
     bundle.add(lane, part_rows(found, GPU_PART_KINDS), GPU_PART_KINDS)
     add_gpu_lanes(bundle, profile, activity, everything(found))
     add_metrics(bundle, profile, device)
-    bundle.marks = _iterations(profile, activity, rules, key)
+    bundle.marks = iteration_marks(profile, activity, rules)
     return bundle
 
 
@@ -233,13 +233,24 @@ def _memory(profile: NsysProfile, device: int) -> Changes:
     return Changes.of_steps(rows.integers("time_ns")[mine], step)
 
 
-def _iterations(profile: NsysProfile, activity: Activity, rules: Rules, lane: str) -> list[Mark]:
+def iteration_marks(profile: NsysProfile, activity: Activity, rules: Rules) -> list[Mark]:
+    """The iterations of the process that used a GPU most, on the host; none without operations."""
+    if not len(activity):
+        return []
     found = iterations_of(profile, activity, rules)
     # It may hold the name of a range.
     source = printable(found.source)
     columns = zip(found.number.tolist(), found.start_ns.tolist(), found.end_ns.tolist(), strict=True)
     return [
-        Mark(MarkKind.ITERATION, start, end, f"iteration {number}", lane, number=number, evidence=source)
+        Mark(
+            MarkKind.ITERATION,
+            start,
+            end,
+            f"iteration {number}",
+            gpu_key(activity.device),
+            number=number,
+            evidence=source,
+        )
         for number, start, end in columns
     ]
 

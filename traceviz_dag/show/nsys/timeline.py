@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
-from traceviz_dag.analyze.nsys.iterations import iterations_of
 from traceviz_dag.analyze.nsys.projections import project
 from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.classify.columns import integers
@@ -28,7 +27,7 @@ from traceviz_dag.show.lanes import words as said
 from traceviz_dag.show.lanes.bundle import GPU_PART_KINDS, Bundle, Content, everything
 from traceviz_dag.show.lanes.lane import Lane, LaneKind
 from traceviz_dag.show.lanes.names import shortened
-from traceviz_dag.show.lanes.profile import CALL_NAMES, HostLane, add_gpu_lanes, gpu_parts, host_lanes
+from traceviz_dag.show.lanes.profile import CALL_NAMES, HostLane, add_gpu_lanes, gpu_parts, host_lanes, iteration_marks
 from traceviz_dag.show.lanes.rows import LaneRows
 from traceviz_dag.show.report.signatures import Signatures
 from traceviz_dag.show.report.timeline import Timeline
@@ -254,7 +253,10 @@ def _rank(
         "stage": None,
         "first_ns": str(zero),
         "length": last - zero,
-        "windows": _windows(profile, gpu, rules, zero),
+        "windows": [
+            {"step": mark.number, "start": mark.start_ns - zero, "end": mark.end_ns - zero}
+            for mark in iteration_marks(profile, gpu, rules)
+        ],
         "lanes": [*streams, lane_document(gaps)],
         "hosts": [
             {
@@ -341,12 +343,3 @@ def _operations(profile: NsysProfile, part: Activity) -> pa.Table:
     }
     columns |= {name: integers(rows.integers(name)[place]) for name in _NUMBERS}
     return pa.table(columns)
-
-
-def _windows(profile: NsysProfile, gpu: Activity, rules: Rules, zero: int) -> list[dict[str, Any]]:
-    """The iterations of the process that used a GPU most, on the host."""
-    if not len(gpu):
-        return []
-    found = iterations_of(profile, gpu, rules)
-    rows = zip(found.number.tolist(), found.start_ns.tolist(), found.end_ns.tolist(), strict=True)
-    return [{"step": number, "start": start - zero, "end": end - zero} for number, start, end in rows]

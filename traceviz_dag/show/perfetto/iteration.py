@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from traceviz_dag.analyze.intervals import Intervals
 from traceviz_dag.analyze.matching.matches import Matches
@@ -20,13 +19,15 @@ from traceviz_dag.show.lanes.iteration import (
     STEP_NAMES,
     STREAM_COLUMNS,
     OfAllRanks,
+    add_allocated,
     add_exposed,
     add_gaps,
+    add_in_flight,
     add_microbatches,
     stream_lanes,
 )
 from traceviz_dag.show.lanes.lane import Lane, LaneKind
-from traceviz_dag.show.lanes.words import ALLOCATED, EXPOSED_TIME, IN_FLIGHT, rank_label, word_of
+from traceviz_dag.show.lanes.words import EXPOSED_TIME, IN_FLIGHT, rank_label, word_of
 from traceviz_dag.show.page.activity import Steps, read_steps, trace_status
 from traceviz_dag.show.page.members import Group, Member, pipelines, read_members, replicas
 from traceviz_dag.show.perfetto.clocks import TraceClocks, shifted_past_zero, trace_clocks
@@ -152,11 +153,9 @@ def write_iteration_trace(
                 track = trace_track(trace, root, member, place)
                 if critical is not None:
                     add_path_of_rank(trace, track, critical, member.rank)
-                time = _add_rank(trace, every, member, track, clocks, flows)
-                if time is None:
+                of_rank = None if memory is None else memory(member.rank)
+                if not _add_rank(trace, every, member, track, clocks, flows, of_rank):
                     missing.append(member.rank)
-                elif memory is not None:
-                    _add_memory(trace, track, memory(member.rank), member.rank, time, clocks)
         if missing:
             about["ranks without kernels"] = ", ".join(map(str, missing))
         written = trace.slices
@@ -178,16 +177,22 @@ def trace_track(trace: PerfettoTrace, root: Track, member: Member, place: int) -
 
 
 def _add_rank(
-    trace: PerfettoTrace, every: OfAllRanks, member: Member, track: Track, clocks: TraceClocks, flows: Flows
-) -> Intervals | None:
-    """Add a rank; its kernels' times in the trace, None where it has no kernels, which its track then says."""
+    trace: PerfettoTrace,
+    every: OfAllRanks,
+    member: Member,
+    track: Track,
+    clocks: TraceClocks,
+    flows: Flows,
+    memory: pa.Table | None,
+) -> bool:
+    """Add a rank; False where it has no kernels, which its track then says."""
     source = every.source
     kernels = source.table("kernels", _COLUMNS, member.rank).sort_by(_BY_START).combine_chunks()
     if not kernels.num_rows:
         status = trace_status(source, member.rank)
         word = "its trace could not be read" if status == TraceStatus.FAILED.value else "no kernels"
         trace.add_track(f"no kernels: {word}", track)
-        return None
+        return False
     if trace_status(source, member.rank) == TraceStatus.PARTIAL.value:
         trace.add_track("PARTIAL: a part of this rank's trace could not be read", track)
     starts, lengths = (np.asarray(kernels[name], np.int64) for name in ("start_ns", "duration_ns"))
@@ -201,19 +206,19 @@ def _add_rank(
     for lane in bundle.lanes:
         if lane.kind is LaneKind.GAPS:
             _add_gaps(trace, track, lane, bundle, member.rank, clocks)
+    add_in_flight(bundle, source, member.rank)
     add_exposed(bundle, kernels, member.rank)
+    if memory is not None:
+        add_allocated(bundle, memory, member.rank)
     for lane in bundle.lanes:
         if lane.kind is LaneKind.COUNTER:
             changes = bundle.counters[lane.key]
-            counter = trace.add_counter(
-                lane.label,
-                track,
-                unit=lane.unit,
-                order=_COUNTERS,
-                description=_DESCRIPTIONS[lane.label.split(" gpu")[0]],
-            )
-            trace.add_counts(counter, clocks.of_trace(member.rank, changes.time_ns), changes.value)
-    return time
+            # A recording of memory may hold other iterations, too.
+            within = slice(*np.searchsorted(changes.time_ns, (starts.min(), (starts + lengths).max() + 1)).tolist())
+            told = next((words for name, words in _DESCRIPTIONS.items() if lane.label.startswith(name)), "")
+            counter = trace.add_counter(lane.label, track, unit=lane.unit, order=_COUNTERS, description=told)
+            trace.add_counts(counter, clocks.of_trace(member.rank, changes.time_ns[within]), changes.value[within])
+    return True
 
 
 _COUNTERS, _GAPS = 1, 1000
@@ -281,22 +286,6 @@ def _add_streams(
             flows_in=[layer[own] for layer in flows.arriving],
         )
         trace.add_slices(trace.add_track(lane.lane.label, track, order=order), slices)
-
-
-def _add_memory(
-    trace: PerfettoTrace, rank: Track, memory: pa.Table, number: int, time: Intervals, clocks: TraceClocks
-) -> None:
-    """What each device has allocated while the iteration runs; a file may hold other iterations, too."""
-    times = clocks.of_trace(number, np.asarray(memory["time_ns"], np.int64))
-    within = memory.append_column("at", pa.array(times)).filter(
-        pa.array((times >= time.starts.min()) & (times <= time.ends.max()))
-    )
-    names = pc.unique(within["device"]).to_pylist()
-    for name in sorted(names):
-        own = within.filter(pc.equal(within["device"], name))
-        label = ALLOCATED + (f" {name}" if len(names) > 1 else "")
-        counter = trace.add_counter(label, rank, unit="bytes", order=_COUNTERS)
-        trace.add_counts(counter, np.asarray(own["at"], np.int64), np.asarray(own["allocated_bytes"], np.int64))
 
 
 def _group(groups: Sequence[Group], word: str, number: int | None) -> Group:

@@ -14,6 +14,7 @@ import numpy as np
 
 from traceviz_dag.show.lanes import parts
 from traceviz_dag.show.lanes.grouping import groupings
+from traceviz_dag.show.lanes.iteration import STEP_MARK, step_marks
 from traceviz_dag.show.lanes.waits import integers_of
 from traceviz_dag.show.lanes.words import WORDS, rank_label
 from traceviz_dag.show.page import palette
@@ -35,7 +36,6 @@ MOST_WITH_LAUNCHES = 400_000
 """Of more kernels the page does not say when they were launched."""
 
 _ALL_BINS, _FEWEST_BINS, _MOST_BINS = 1 << 17, 256, 2048
-_WINDOWS = ("window_name", "step", "dimension", "window_start_ns", "window_end_ns")
 
 
 @dataclass(slots=True)
@@ -206,11 +206,5 @@ def _axes(source: TableSource, spans: Mapping[int, tuple[int, int]]) -> list[dic
 
 def _windows(source: TableSource, rank: int, first: int) -> list[dict[str, Any]]:
     """The training steps of a rank, from its first kernel."""
-    table = source.table("overlap", _WINDOWS, rank)
-    found = {
-        (row["step"], row["window_start_ns"], row["window_end_ns"])
-        for row in table.to_pylist()
-        if row["window_name"] == "step"
-    }
-    ordered = sorted(found, key=lambda each: each[1])
-    return [{"step": step, "start": start - first, "end": end - first} for step, start, end in ordered]
+    marks = [mark for mark in step_marks(source, rank) if mark.evidence == STEP_MARK]
+    return [{"step": one.number, "start": one.start_ns - first, "end": one.end_ns - first} for one in marks]
