@@ -120,22 +120,7 @@ class LanesModel(ABC):
                 return Slices(lane, empty, empty, empty, empty, *codes, empty, 0, (), ShownNames((), printable))
             shift = self._shift(_group(lane))
             found = draw(drawn, _moved(_bounded(window), shift), min(pixels, MOST_PIXELS), only)
-            if not shift:
-                return found
-            return Slices(
-                lane,
-                found.start_ns - shift,
-                found.end_ns - shift,
-                found.count,
-                found.busy_ns,
-                found.kind,
-                found.name,
-                found.row,
-                found.cell_ns,
-                found.kinds,
-                found.names,
-                found.left_out,
-            )
+            return replace(found, start_ns=found.start_ns - shift, end_ns=found.end_ns - shift) if shift else found
 
     def counter(self, lane: str, window: Window, pixels: int) -> Counter:
         """As ``ScreenModel`` says."""
@@ -148,8 +133,7 @@ class LanesModel(ABC):
             shift = self._shift(_group(lane))
             own, pixels = _moved(_bounded(window), shift), min(pixels, MOST_PIXELS)
             found = draw_counter(DrawnCounter(lane, changes, levels, known.unit), own, pixels)
-            start, end = found.start_ns - shift, found.end_ns - shift
-            return Counter(lane, start, end, found.least, found.most, found.last, found.unit)
+            return replace(found, start_ns=found.start_ns - shift, end_ns=found.end_ns - shift)
 
     def overview(self, window: Window, pixels: int, lanes: Sequence[str] = ()) -> Overview:
         """As ``ScreenModel`` says."""

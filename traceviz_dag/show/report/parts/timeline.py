@@ -73,10 +73,10 @@ _MARKUP = """
 <label>Search <input id="search" type="search" placeholder="{searched}, /regular expression/"></label>
 <span id="matches" role="status"></span>
 <label>At least <input id="shortest" type="number" min="0" step="any" placeholder="0"> µs</label>
-<button type="button" id="all-button">all</button>
-<button type="button" id="measure-button">measure</button>
-<button type="button" id="path-button" aria-pressed="false"{bare}>critical path</button>
-<button type="button" id="help-button">keys</button>
+<button type="button" data-act="all">all</button>
+<button type="button" data-act="measure">measure</button>
+<button type="button" id="path-button" data-act="path" aria-pressed="false"{bare}>critical path</button>
+<button type="button" data-act="help">keys</button>
 <span id="bookmarks"></span>
 <span id="said" class="quiet" role="status"></span>
 </div>

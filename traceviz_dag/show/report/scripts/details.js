@@ -8,31 +8,8 @@ import { duration, exact, seconds, share, shortened } from "./words.js";
 /** @typedef {import("./model.js").Host} Host */
 /** @typedef {{kind: "kernel" | "step" | "gap" | "path" | "host", rank: Rank, index: number, host?: Host}} Chosen */
 
-const LABELS = new Map([
-  ["kind", "kind"],
-  ["category", "category"],
-  ["context", "context"],
-  ["graph_id", "CUDA graph"],
-  ["phase", "phase"],
-  ["dimension", "dimension"],
-  ["dimension_candidates", "may be of dimension"],
-  ["role", "carries"],
-  ["chunk", "chunk"],
-  ["layer", "layer"],
-  ["module", "module"],
-  ["operator", "operator"],
-  ["device", "device"],
-  ["stream", "stream"],
-  ["collective", "collective"],
-  ["group_name", "process group"],
-  ["group_description", "group description"],
-  ["group_size", "group size"],
-  ["dtype", "element type"],
-  ["in_elements", "input elements"],
-  ["bytes", "bytes"],
-  ["registers_per_thread", "registers a thread"],
-  ["shared_memory_bytes", "shared memory, bytes"],
-]);
+/** What signatures hold that is told in other ways. */
+const TOLD = /^name$|^table$|^launch_name$|_evidence$|_rule$|^(grid|block)_[xyz]$/;
 
 /** The slices that something is one of. @param {Chosen} chosen */
 export function slicesOf({ kind, rank, host }) {
@@ -60,6 +37,18 @@ export function brief(model, chosen) {
   return shortened(title(model, chosen));
 }
 
+/** @type {Record<string, string>} kinds of what can be chosen → those of its lane */
+const LANES = { kernel: "stream", step: "microbatches", gap: "gaps", path: "path" };
+
+/** The label of its lane. @param {Model} model @param {Chosen} chosen */
+function laneOf(model, { kind, rank, index, host }) {
+  if (host) return host.label;
+  const holding = rank.lanes.find(
+    (lane) => lane.kind === LANES[kind] && (kind !== "kernel" || model.isIn(lane, rank.signature[index])),
+  );
+  return holding?.label ?? "";
+}
+
 /** What it is shown as. @param {Model} model @param {Chosen} chosen */
 function kindOf(model, { kind, rank, index, host }) {
   const { kinds, categories, words } = model.document;
@@ -77,6 +66,7 @@ export function described(model, chosen) {
     [rank.member, rank.stage === null ? String(rank.rank) : `${rank.rank}, stage ${rank.stage}`],
     ["duration", `${duration(length)} (${exact(length)})`],
     ["start on its clock", `${rank.clock(start).toLocaleString("en-US")} ns`],
+    ["lane", laneOf(model, chosen)],
     ["shown as", kindOf(model, chosen)],
   ];
   if (kind === "gap" && rank.member === "rank") return [...entries, ...gap(model, rank, index, length)];
@@ -142,10 +132,10 @@ function kernel(model, rank, index, length) {
     ["kernel_id", String(rank.kernelId[index])],
   ];
   if (rank.microbatch[index]) entries.push(["micro-batch", String(rank.microbatch[index] - 1)]);
-  for (const [field, label] of LABELS) {
+  for (const field of model.fields) {
     const found = value(field);
-    if (field === "category" && found === value("kind")) continue;
-    if (found !== null) entries.push([label, typeof found === "number" ? found.toLocaleString("en-US") : found]);
+    if (TOLD.test(field) || found === null || (field === "category" && found === value("kind"))) continue;
+    entries.push([field.replaceAll("_", " "), typeof found === "number" ? found.toLocaleString("en-US") : found]);
   }
   for (const what of ["phase", "dimension"]) {
     const evidence = value(`${what}_evidence`);

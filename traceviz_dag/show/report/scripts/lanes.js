@@ -160,9 +160,7 @@ export class Rows {
         let holding = bySignature.get(signature);
         if (holding === undefined) {
           holding = lanes
-            .filter((lane) =>
-              Object.entries(lane.holds ?? {}).every(([field, value]) => this.model.value(signature, field) === value),
-            )
+            .filter((lane) => this.model.isIn(lane, signature))
             .map((lane) => /** @type {number[]} */ (parts.get(lane.key)));
           bySignature.set(signature, holding);
         }

@@ -1,18 +1,18 @@
 /** The live timeline: draws tiles that it asks for as it moves, with the mouse and the keys of the report. */
 
+import { paintBoxes, paintCounter, paintPlaces, paintStrip } from "./boxes.js";
 import { Colours, labelOf } from "./colours.js";
 import { Grouping } from "./grouping.js";
 import { LiveFilters } from "./live_filters.js";
 import { Hits } from "./live_hits.js";
 import { isDrawn, Lanes } from "./live_lanes.js";
 import { LiveMarks } from "./live_marks.js";
-import { paintBoxes, paintCounter, paintPlaces, paintStrip } from "./live_painter.js";
 import { detailParts, exactly, measureParts } from "./live_panel.js";
 import { whole } from "./live_source.js";
 import { Tiles } from "./live_tiles.js";
 import { Walk } from "./live_walk.js";
 import { LiveWriter } from "./live_writer.js";
-import { ABOVE, NEAR, OVERVIEW, Stage, ZOOM } from "./stage.js";
+import { ABOVE, NEAR, OVERVIEW, Stage } from "./stage.js";
 import { address, changeAddress } from "./state.js";
 import { byId, copied, duration, element, facts } from "./words.js";
 
@@ -106,11 +106,6 @@ export class LiveTimeline extends Stage {
     return this.queue;
   }
 
-  /** @param {string} words */
-  say(words) {
-    byId("said").textContent = words;
-  }
-
   /** Take what is looked at from the page's address. */
   async fromAddress() {
     const known = address();
@@ -183,12 +178,6 @@ export class LiveTimeline extends Stage {
     context.putImageData(raster.image, 0, 0);
     this.writer.write(visible);
     changeAddress({ t0: String(Math.round(this.looking.from)), t1: String(Math.round(this.looking.to)) });
-  }
-
-  /** Where a time lies, in pixels of the page. @param {number} time */
-  x(time) {
-    const { view, scale } = this;
-    return (view.left + ((time - view.from) / (view.to - view.from)) * view.width) / scale;
   }
 
   /** @param {MouseEvent} event */
@@ -411,29 +400,15 @@ export class LiveTimeline extends Stage {
     this.select(selection.from, selection.to);
   }
 
-  zoomToSelection() {
-    if (this.selection) this.looking.show(this.selection.from, this.selection.to);
-    else if (this.chosen) {
-      const margin = (this.chosen.to - this.chosen.from) * 0.1;
-      this.looking.show(this.chosen.from - margin, this.chosen.to + margin);
-    }
+  get chosenTime() {
+    return this.chosen;
   }
 
   /** Do what a key asks for; false where it is not the timeline's. @param {string} action */
   act(action) {
-    const { looking } = this;
-    const middle = (looking.from + looking.to) / 2;
     /** @type {Record<string, () => unknown>} */
     const now = {
-      left: () => looking.move(-0.2),
-      right: () => looking.move(0.2),
-      in: () => looking.zoom(ZOOM, middle),
-      out: () => looking.zoom(1 / ZOOM, middle),
-      all: () => looking.show(0, looking.end),
-      selection: () => this.zoomToSelection(),
-      undo: () => looking.undo(),
-      redo: () => looking.redo(),
-      search: () => byId("search").focus(),
+      ...this.moves,
       findings: () => this.marks.list(),
       timeline: () => this.canvas.focus(),
       bookmark: () => this.marks.bookmark(),

@@ -359,6 +359,11 @@ export class Model {
     return found;
   }
 
+  /** Whether kernels with a signature are in a lane. @param {LaneDocument} lane @param {number} signature */
+  isIn(lane, signature) {
+    return Object.entries(lane.holds ?? {}).every(([field, value]) => this.value(signature, field) === value);
+  }
+
   /** A kernel's short name. @param {number} signature */
   shortName(signature) {
     return this.document.short_names[this.rows[signature][/** @type {number} */ (this.fieldOf.get("name"))]];

@@ -1,5 +1,6 @@
 /** Paints rows: shares of bins where much lies on a dot, else micro-batches and kernels. */
 
+import { paintBoxes, paintPlaces } from "./boxes.js";
 import { mixed } from "./raster.js";
 
 /** @typedef {import("./colours.js").Colours} Colours */
@@ -53,14 +54,10 @@ export class Painter {
 
   /** Paint in other colours. @param {Colours} colours */
   coloured(colours) {
-    const { categories, parts, kinds } = this.model.document;
+    const { categories, parts } = this.model.document;
     this.colours = colours;
     this.categories = categories.map((kind) => colours.of(kind));
     this.parts = parts.map((kind) => colours.of(kind));
-    /** @type {Record<string, number[]>} */
-    this.kinds = Object.fromEntries(
-      Object.entries(kinds).map(([name, words]) => [name, words.map((kind) => colours.of(kind))]),
-    );
   }
 
   /**
@@ -185,7 +182,7 @@ export class Painter {
   }
 
   /**
-   * Slices of a lane. Those thinner than a dot share it: the widest colour wins, as strong as all together cover it.
+   * The kernels of a lane.
    * @param {Raster} raster
    * @param {View} view
    * @param {Lane} lane
@@ -195,54 +192,16 @@ export class Painter {
   kernels(raster, view, lane, top, bottom) {
     const { rank, slices } = lane;
     const at = this.model.at(rank);
-    const perNs = view.width / (view.to - view.from);
-    const right = view.left + view.width;
-    const last = slices.startingBefore(view.to - at);
-    const { cover } = this;
-    let dot = -1;
-    const flush = () => {
-      if (dot < view.left || dot >= right) return;
-      let best = 0;
-      let sum = 0;
-      for (let i = 0; i < this.categories.length; i++) {
-        sum += cover[i];
-        if (cover[i] > cover[best]) best = i;
-      }
-      const colour = mixed(this.colours.idle, this.categories[best], Math.min(0.3 + 0.7 * sum, 1));
-      raster.fill(dot, top, dot + 1, bottom, colour);
-    };
-    for (let i = slices.firstAfter(view.from - at); i < last; i++) {
-      const kernel = lane.kernel(i);
-      const left = view.left + (slices.start[i] + at - view.from) * perNs;
-      const wide = slices.length[i] * perNs;
-      const signature = rank.signature[kernel];
-      const colour = this.categories[this.model.category[signature]];
-      if (wide < 1) {
-        const here = Math.floor(left);
-        if (here !== dot) {
-          if (dot >= 0) flush();
-          cover.fill(0);
-          dot = here;
-        }
-        cover[this.model.category[signature]] += Math.max(wide, 1e-6);
-      } else {
-        const from = Math.max(left, view.left);
-        const to = Math.min(left + wide, right);
-        if (to <= view.left || from >= right) continue;
-        raster.fill(from, top, to, bottom, colour);
-        this.wait(raster, view, lane, i, kernel, left, wide, top, bottom);
-      }
-      if (this.found?.[signature]) {
-        raster.fill(
-          Math.max(left, view.left),
-          bottom - 3 * view.scale,
-          Math.min(left + Math.max(wide, 1), right),
-          bottom,
-          this.colours.match,
-        );
-      }
-    }
-    if (dot >= 0) flush();
+    const { categories } = this.model.document;
+    /** @param {number} i */
+    const signature = (i) => rank.signature[lane.kernel(i)];
+    const boxes = this.boxes(view, at, slices, (i) => this.model.category[signature(i)], categories);
+    paintBoxes(raster, view, boxes, this.colours, top, bottom);
+    boxes.row.forEach((i, place) => {
+      if (boxes.count[place] === 1) this.wait(raster, view, lane, i, boxes.start[place], top, bottom);
+    });
+    const { found } = this;
+    if (found) this.matches(raster, view, at, slices, (i) => found[signature(i)], bottom);
   }
 
   /**
@@ -251,23 +210,20 @@ export class Painter {
    * @param {View} view
    * @param {Lane} lane
    * @param {number} slice
-   * @param {number} kernel
-   * @param {number} left
-   * @param {number} wide
+   * @param {number} start on the axis
    * @param {number} top
    * @param {number} bottom
    */
-  wait(raster, view, lane, slice, kernel, left, wide, top, bottom) {
-    const { rank } = lane;
-    if (wide < 2 || this.model.kind[rank.signature[kernel]] !== 1) return;
-    const place = rank.waitOf(kernel);
+  wait(raster, view, { rank, slices, ...lane }, slice, start, top, bottom) {
+    const kernel = lane.chosen === null ? slice : lane.chosen[slice];
+    const signature = rank.signature[kernel];
+    const place = this.model.kind[signature] === 1 ? rank.waitOf(kernel) : undefined;
     if (place === undefined || rank.waitLength[place] <= 1) return;
-    const share = Math.min((rank.waitLength[place] - 1) / Math.max(lane.slices.length[slice], 1), 1);
-    const to = Math.min(left + wide * share, view.left + view.width);
+    const [left, right] = this.dots(view, start, start + Math.min(rank.waitLength[place] - 1, slices.length[slice]));
     const from = Math.max(left, view.left);
-    if (to <= from) return;
-    const colour = this.categories[this.model.category[rank.signature[kernel]]];
-    raster.fill(from, top, to, bottom, mixed(colour, this.colours.paper, 0.55));
+    const to = Math.min(right, view.left + view.width);
+    const colour = mixed(this.categories[this.model.category[signature]], this.colours.paper, 0.55);
+    if (to - from >= 1) raster.fill(from, top, to, bottom, colour);
   }
 
   /**
@@ -289,15 +245,15 @@ export class Painter {
    * @param {number} top
    * @param {number} bottom
    */
-  host(raster, view, rank, host, top, bottom) {
-    const { slices, kinds, kind, name } = host;
+  host(raster, view, rank, { slices, kinds, kind, name }, top, bottom) {
+    const at = this.model.at(rank);
+    this.slices(raster, view, at, slices, kinds, kind, top, bottom);
     const found = this.foundHosts;
-    const matches = found && ((/** @type {number} */ i) => found[name[i]] !== 0);
-    this.slices(raster, view, this.model.at(rank), slices, kinds, kind, top, bottom, matches);
+    if (found) this.matches(raster, view, at, slices, (i) => found[name[i]], bottom);
   }
 
   /**
-   * Slices by their kinds; of those thinner than a dot the first one's colour wins.
+   * Slices by their kinds.
    * @param {Raster} raster
    * @param {View} view
    * @param {number} at where their rank begins on the axis
@@ -306,28 +262,69 @@ export class Painter {
    * @param {string} named
    * @param {number} top
    * @param {number} bottom
-   * @param {((slice: number) => boolean) | null} [matches] which a search found
    */
-  slices(raster, view, at, slices, kinds, named, top, bottom, matches = null) {
-    const colours = this.kinds[named];
-    const right = view.left + view.width;
+  slices(raster, view, at, slices, kinds, named, top, bottom) {
+    const boxes = this.boxes(view, at, slices, (i) => kinds[i], this.model.document.kinds[named]);
+    paintBoxes(raster, view, boxes, this.colours, top, bottom);
+  }
+
+  /**
+   * What is drawn of slices: those of a dot that are thinner than it are one cell, of the kind that fills most of it.
+   * @param {View} view
+   * @param {number} at where their rank begins on the axis
+   * @param {Slices} slices
+   * @param {(slice: number) => number} place of a slice's kind
+   * @param {string[]} kinds
+   */
+  boxes(view, at, slices, place, kinds) {
+    const dot = (view.to - view.from) / view.width;
+    const { cover } = this;
+    /** @type {Record<"start" | "end" | "busy" | "count" | "kind" | "row", number[]>} */
+    const found = { start: [], end: [], busy: [], count: [], kind: [], row: [] };
+    let cell = -1;
     const last = slices.startingBefore(view.to - at);
-    let dot = -1;
     for (let i = slices.firstAfter(view.from - at); i < last; i++) {
       const start = slices.start[i] + at;
-      const [from, to] = this.dots(view, start, start + slices.length[i]);
-      const found = matches?.(i);
-      if (to - from < 1) {
-        const here = Math.floor(from);
-        if (here === dot && !found) continue;
-        dot = here;
+      const length = slices.length[i];
+      const kind = place(i);
+      const here = Math.floor((start - view.from) / dot);
+      const before = found.start.length - 1;
+      if (length < dot && here === cell) {
+        cover[kind] += length;
+        found.busy[before] = Math.min(found.busy[before] + length, dot);
+        found.count[before] = 2;
+        if (cover[kind] > cover[found.kind[before]]) found.kind[before] = kind;
+        continue;
       }
-      if (to <= view.left || from >= right) continue;
-      const left = Math.max(from, view.left);
-      raster.fill(left, top, Math.min(to, right), bottom, colours[kinds[i]]);
-      if (to - from > 3) raster.fill(Math.min(to, right) - 1, top, Math.min(to, right), bottom, this.colours.paper);
-      if (found)
-        raster.fill(left, bottom - 3 * view.scale, Math.min(Math.max(to, from + 1), right), bottom, this.colours.match);
+      cell = length < dot ? here : -1;
+      cover.fill(0);
+      cover[kind] = length;
+      const from = length < dot ? view.from + here * dot : start;
+      found.start.push(from);
+      found.end.push(length < dot ? from + dot : start + length);
+      found.busy.push(length);
+      found.count.push(length < dot ? 2 : 1);
+      found.kind.push(kind);
+      found.row.push(i);
+    }
+    return { ...found, kinds };
+  }
+
+  /**
+   * A line below what a search found.
+   * @param {Raster} raster
+   * @param {View} view
+   * @param {number} at where their rank begins on the axis
+   * @param {Slices} slices
+   * @param {(slice: number) => unknown} matches
+   * @param {number} bottom
+   */
+  matches(raster, view, at, slices, matches, bottom) {
+    const last = slices.startingBefore(view.to - at);
+    for (let i = slices.firstAfter(view.from - at); i < last; i++) {
+      const start = slices.start[i] + at;
+      if (matches(i))
+        paintPlaces(raster, view, [start], [start + slices.length[i]], this.colours.match, bottom - 3 * view.scale);
     }
   }
 

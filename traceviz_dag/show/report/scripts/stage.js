@@ -11,7 +11,7 @@ export const RULER = 22;
 export const ABOVE = OVERVIEW + RULER;
 /** Pixels within which the mouse is at something. */
 export const NEAR = 3;
-export const ZOOM = 0.7;
+const ZOOM = 0.7;
 /** Pixels of the narrowest slice that shows its name. */
 export const LEAST_NAMED = 26;
 /** Pixels of the narrowest micro-batch that shows its number. */
@@ -53,6 +53,35 @@ export class Stage {
   /** @param {number} one @param {number} other time on the axis */
   select(one, other) {
     this.selection = { from: Math.min(one, other), to: Math.max(one, other) };
+  }
+
+  /** Where what is chosen lies on the axis. @returns {{from: number, to: number} | null} */
+  get chosenTime() {
+    return null;
+  }
+
+  /** What keys do on every timeline. @returns {Record<string, () => unknown>} */
+  get moves() {
+    const { looking, selection, chosenTime } = this;
+    const middle = (looking.from + looking.to) / 2;
+    const margin = selection || !chosenTime ? 0 : (chosenTime.to - chosenTime.from) * 0.1;
+    const wanted = selection ?? chosenTime;
+    return {
+      left: () => looking.move(-0.2),
+      right: () => looking.move(0.2),
+      in: () => looking.zoom(ZOOM, middle),
+      out: () => looking.zoom(1 / ZOOM, middle),
+      all: () => looking.show(0, looking.end),
+      selection: () => wanted && looking.show(wanted.from - margin, wanted.to + margin),
+      undo: () => looking.undo(),
+      redo: () => looking.redo(),
+      search: () => byId("search").focus(),
+    };
+  }
+
+  /** Say something beside the buttons. @param {string} words */
+  say(words) {
+    byId("said").textContent = words;
   }
 
   /** Fill and write everything; what is drawn overrides this. */

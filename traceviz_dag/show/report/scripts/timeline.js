@@ -8,7 +8,7 @@ import { measuredPanel } from "./measuring.js";
 import { Painter } from "./painter.js";
 import { picked } from "./picking.js";
 import { hits, matching } from "./search.js";
-import { ABOVE, NEAR, OVERVIEW, Stage, ZOOM } from "./stage.js";
+import { ABOVE, NEAR, OVERVIEW, Stage } from "./stage.js";
 import { address, changeAddress } from "./state.js";
 import { byId, copied, copyable, duration, element, facts } from "./words.js";
 import { Writer } from "./writer.js";
@@ -78,9 +78,6 @@ export class Timeline extends Stage {
       box.addEventListener("change", () => this.filter());
     }
     byId("shortest").addEventListener("input", () => this.filter());
-    byId("path-button").addEventListener("click", () => this.act("path"));
-    byId("measure-button").addEventListener("click", () => this.act("measure"));
-    byId("all-button").addEventListener("click", () => this.act("all"));
   }
 
   /** Take what is looked at from the page's address: clocks, window, open ranks, what is searched, chosen and so on. */
@@ -474,11 +471,6 @@ export class Timeline extends Stage {
     this.say(notes.length ? `From afar, shares count ${notes.join(" and ")}: zoom in to see kernels alone.` : "");
   }
 
-  /** A line beside the buttons. @param {string} text */
-  say(text) {
-    byId("said").textContent = text;
-  }
-
   /** The next slice of what is chosen, in its lane; whether there is one. @param {number} step */
   next(step) {
     const rank = this.chosen?.rank ?? this.model.ranks[0];
@@ -571,18 +563,9 @@ export class Timeline extends Stage {
    * @param {string} action
    */
   act(action) {
-    const { looking } = this;
-    const middle = (looking.from + looking.to) / 2;
     /** @type {Record<string, () => unknown>} */
     const actions = {
-      left: () => looking.move(-0.2),
-      right: () => looking.move(0.2),
-      in: () => looking.zoom(ZOOM, middle),
-      out: () => looking.zoom(1 / ZOOM, middle),
-      all: () => looking.show(0, looking.end),
-      selection: () => this.zoomToSelection(),
-      undo: () => looking.undo(),
-      redo: () => looking.redo(),
+      ...this.moves,
       next: () => this.next(1),
       previous: () => this.next(-1),
       gap: () => this.gap(1),
@@ -590,7 +573,6 @@ export class Timeline extends Stage {
       step: () => this.step(),
       launch: () => this.launch(),
       measure: () => this.measure(null),
-      search: () => byId("search").focus(),
       nextMatch: () => this.toMatch(1),
       previousMatch: () => this.toMatch(-1),
       bookmark: () => this.bookmark(),
@@ -623,13 +605,11 @@ export class Timeline extends Stage {
     changeAddress({ path: shown ? "yes" : null });
   }
 
-  zoomToSelection() {
-    if (this.selection) this.looking.show(this.selection.from, this.selection.to);
-    else if (this.chosen) {
-      const { start, length } = extent(this.chosen);
-      const at = start + this.model.at(this.chosen.rank);
-      this.looking.show(at - length * 0.1, at + length * 1.1);
-    }
+  get chosenTime() {
+    if (this.chosen === null) return null;
+    const { start, length } = extent(this.chosen);
+    const from = start + this.model.at(this.chosen.rank);
+    return { from, to: from + length };
   }
 
   /** Forget selection and choice; whether there were any. */

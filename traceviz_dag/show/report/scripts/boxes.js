@@ -1,8 +1,8 @@
-/** Paints what tiles hold: slices, cells of many slices, counters, and the strip above. */
+/** Paints what lanes show: slices, cells of many slices, counters, places, and the strip above. */
 
 import { mixed } from "./raster.js";
 
-/** @typedef {import("./live_source.js").Boxes} Boxes */
+/** @typedef {{start: ArrayLike<number>, end: ArrayLike<number>, busy: ArrayLike<number>, count: ArrayLike<number>, kind: ArrayLike<number>, kinds: string[]}} Boxes what a lane shows, by start, on the axis; see ``live_source.js`` */
 /** @typedef {import("./live_source.js").Changes} Changes */
 /** @typedef {import("./live_source.js").Strip} Strip */
 /** @typedef {import("./painter.js").View} View */
