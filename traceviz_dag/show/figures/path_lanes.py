@@ -9,7 +9,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.causes.critical_path import PathCause
 from traceviz_dag.analyze.kernel_intervals import integers
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.wording import duration, share
@@ -18,7 +17,7 @@ from traceviz_dag.read.events import MISSING
 from traceviz_dag.show.lanes.iteration import path_kinds
 from traceviz_dag.show.lanes.words import Word, rank_label, word_of
 from traceviz_dag.show.page import palette
-from traceviz_dag.vocabulary import Phase
+from traceviz_dag.vocabulary import PathCause, Phase
 
 MOST_LANES = 20
 """Lanes that a page can show; of more ranks, each stage is one lane, or the ranks with the most of the path are."""

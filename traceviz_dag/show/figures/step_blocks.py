@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 
-from traceviz_dag.analyze.intervals import Intervals, intersect, union
+from traceviz_dag.analyze.intervals import NOTHING, Intervals, intersect, union
 from traceviz_dag.show.lanes.words import STEP_KINDS, word_of
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.activity import NOTHING, Steps
+from traceviz_dag.show.page.activity import Steps
 from traceviz_dag.show.page.blocks import (
     Band,
     Part,

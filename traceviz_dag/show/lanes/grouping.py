@@ -62,7 +62,9 @@ def _nodes(source: TableSource) -> dict[int, int]:
     """Rank → its node, as clocks of hosts or numbers of devices show it."""
     clocks = source.table("traces", ("rank", "host_clock_ns")).to_pylist()
     found = nodes_of_host_clocks({row["rank"]: row["host_clock_ns"] for row in clocks})
+    if found:
+        return found
     devices: dict[int, str | None] = {}
     for row in source.table("overlap", ("rank", "device")).to_pylist():
         devices[row["rank"]] = row["device"] if devices.get(row["rank"], row["device"]) == row["device"] else None
-    return found or nodes_of_devices(devices)
+    return nodes_of_devices(devices)

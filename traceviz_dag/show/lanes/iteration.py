@@ -20,7 +20,7 @@ from traceviz_dag.show.lanes.bundle import PART_KINDS, Bundle, part_rows
 from traceviz_dag.show.lanes.lane import Lane, LaneKind, Mark, MarkKind
 from traceviz_dag.show.lanes.rows import Changes, LaneRows
 from traceviz_dag.show.lanes.waits import OF_A_WAIT, AllWaits, integers_of, parted
-from traceviz_dag.show.page.activity import read_steps
+from traceviz_dag.show.page.activity import Steps, read_steps
 from traceviz_dag.show.page.facts import lead_in, step_name
 from traceviz_dag.show.source import TableSource
 from traceviz_dag.vocabulary import CPU_DEVICE, Category, Kind
@@ -100,7 +100,8 @@ def rank_bundle(every: OfAllRanks, rank: int) -> Bundle:
     parts = part_rows(parted(kernels, waits), PART_KINDS)
     lane = Lane(key, said.rank_label(rank, None), None, LaneKind.RANK, len(parts), holds_lanes=True)
     bundle.add(lane, parts, PART_KINDS)
-    add_microbatches(bundle, source, rank)
+    steps = read_steps(source, rank)
+    add_microbatches(bundle, steps, rank)
     columns = KernelColumns(bundle, kernels)
     for each in (*stream_lanes(kernels, rank), *dimension_lanes(kernels, rank)):
         columns.add(bundle, each.lane, each.rows)
@@ -108,16 +109,16 @@ def rank_bundle(every: OfAllRanks, rank: int) -> Bundle:
     add_path(bundle, every.path, rank)
     _add_ranges(bundle, source, rank, key)
     _add_launches(bundle, kernels, key)
-    add_in_flight(bundle, source, rank)
+    add_in_flight(bundle, steps, rank)
     add_exposed(bundle, kernels, rank)
     add_memory(bundle, source, rank)
     bundle.marks = step_marks(source, rank)
     return bundle
 
 
-def add_microbatches(bundle: Bundle, source: TableSource, rank: int) -> None:
+def add_microbatches(bundle: Bundle, steps: Steps, rank: int) -> None:
     """Forward and backward steps; nothing where they are unknown."""
-    steps, key = read_steps(source, rank), rank_key(rank)
+    key = rank_key(rank)
     if not len(steps):
         return
     columns = (steps.backward.tolist(), steps.microbatch.tolist(), steps.chunk.tolist())
@@ -134,9 +135,9 @@ def add_microbatches(bundle: Bundle, source: TableSource, rank: int) -> None:
     bundle.add(lane, rows, said.STEP_KINDS, STEP_NAMES)
 
 
-def add_in_flight(bundle: Bundle, source: TableSource, rank: int) -> None:
+def add_in_flight(bundle: Bundle, steps: Steps, rank: int) -> None:
     """How many micro-batches are in flight: forward begun, backward not ended; nothing without backward steps."""
-    steps, key = read_steps(source, rank), rank_key(rank)
+    key = rank_key(rank)
     if steps.backward.any():
         begun, ended = steps.time.starts[~steps.backward], steps.time.ends[steps.backward]
         changes = Changes.of_steps(np.concatenate((begun, ended)), np.repeat([1, -1], [len(begun), len(ended)]))

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from traceviz_dag.analyze.intervals import Intervals, intersect, measure_within, merge, subtract
+from traceviz_dag.analyze.intervals import NOTHING, Intervals, intersect, measure_within, merge, subtract
 from traceviz_dag.arrays import Int64
-from traceviz_dag.show.page.activity import NOTHING
 from traceviz_dag.vocabulary import Category
 
 COMPUTATION = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.analyze.intervals import Intervals, subtract, union
+from traceviz_dag.analyze.intervals import NOTHING, Intervals, subtract, union
 from traceviz_dag.analyze.kernel_intervals import KINDS, KernelIntervals
 from traceviz_dag.analyze.nsys.activity import Activity, activities, processes_of
 from traceviz_dag.analyze.nsys.iterations import iterations_of
@@ -23,7 +23,6 @@ from traceviz_dag.show.lanes import words as said
 from traceviz_dag.show.lanes.bundle import GPU_PART_KINDS, Bundle, everything, part_rows
 from traceviz_dag.show.lanes.lane import Lane, LaneKind, Mark, MarkKind
 from traceviz_dag.show.lanes.rows import Changes, LaneRows
-from traceviz_dag.show.page.activity import NOTHING
 
 MOST_LEVELS = 24
 """Ranges that are nested deeper share one lane."""

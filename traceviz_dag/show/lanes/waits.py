@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import Intervals, merge, union
+from traceviz_dag.analyze.intervals import NOTHING, Intervals, merge, union
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.arrays import NONE, Bool, Int64
 from traceviz_dag.show.lanes import parts as bins
-from traceviz_dag.show.page.activity import NOTHING
 from traceviz_dag.vocabulary import Category, Kind
 
 OF_A_WAIT = (

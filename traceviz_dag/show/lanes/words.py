@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from traceviz_dag.analyze.causes.critical_path import PathCause
 from traceviz_dag.analyze.wording import activity
 from traceviz_dag.printable import printable
 from traceviz_dag.show.lanes import parts
 from traceviz_dag.show.page import palette
-from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase
+from traceviz_dag.vocabulary import Category, Dimension, Kind, PathCause, Phase
 
 
 class Word(NamedTuple):

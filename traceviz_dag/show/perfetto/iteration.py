@@ -198,15 +198,16 @@ def _add_rank(
     starts, lengths = (np.asarray(kernels[name], np.int64) for name in ("start_ns", "duration_ns"))
     time = Intervals(*(clocks.of_trace(member.rank, each) for each in (starts, starts + lengths)))
     bundle = Bundle()
-    add_microbatches(bundle, source, member.rank)
-    _add_steps(trace, track, bundle, read_steps(source, member.rank), member.rank, clocks)
+    steps = read_steps(source, member.rank)
+    add_microbatches(bundle, steps, member.rank)
+    _add_steps(trace, track, bundle, steps, member.rank, clocks)
     of_rank = flows.of_rank(member.rank, np.asarray(kernels["kernel_id"], np.int64))
     _add_streams(trace, track, member, kernels, time, of_rank)
     add_gaps(bundle, source, member.rank)
     for lane in bundle.lanes:
         if lane.kind is LaneKind.GAPS:
             _add_gaps(trace, track, lane, bundle, member.rank, clocks)
-    add_in_flight(bundle, source, member.rank)
+    add_in_flight(bundle, steps, member.rank)
     add_exposed(bundle, kernels, member.rank)
     if memory is not None:
         add_allocated(bundle, memory, member.rank)

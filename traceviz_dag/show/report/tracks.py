@@ -30,7 +30,7 @@ from traceviz_dag.show.lanes.iteration import (
 from traceviz_dag.show.lanes.lane import Lane, LaneKind
 from traceviz_dag.show.lanes.waits import Waits, integers_of, parted
 from traceviz_dag.show.lanes.words import GAP_KINDS, STEP_KINDS
-from traceviz_dag.show.page.activity import read_steps
+from traceviz_dag.show.page.activity import Steps, read_steps
 from traceviz_dag.show.report.columns import PageColumns
 from traceviz_dag.show.report.signatures import COLUMNS, Signatures
 from traceviz_dag.show.source import TableSource
@@ -78,9 +78,9 @@ class Tracks:
         Args:
             first, last: start of its first and end of its last kernel, ns on its clock.
         """
-        bundle = Bundle()
-        add_microbatches(bundle, self.source, rank)
-        found = {"kernels": 0, "bins": 0, "waits": 0, "steps": self._add_steps(bundle, rank, first)}
+        bundle, steps = Bundle(), read_steps(self.source, rank)
+        add_microbatches(bundle, steps, rank)
+        found = {"kernels": 0, "bins": 0, "waits": 0, "steps": self._add_steps(bundle, steps, first)}
         lanes: list[KernelLane] = []
         if with_kernels:
             counts, lanes = self._add_kernels(rank, first, last)
@@ -88,16 +88,10 @@ class Tracks:
         split = add_gaps(bundle, self.source, rank)
         add_path(bundle, self._every.path, rank)
         found |= {"gaps": self._add_gaps(bundle, split, first), "path": self._add_path(bundle, rank, first)}
-        steps, rest = (
-            [lane for lane in bundle.lanes if (lane.kind is LaneKind.MICROBATCHES) is wanted]
-            for wanted in (True, False)
-        )
-        shown = [lane_document(lane) for lane in (*steps, *(kernels.lane for kernels in lanes), *rest)]
-        for document, kernels in zip(shown[len(steps) :], lanes, strict=False):
-            document["holds"] = {
-                name: printable(value) if isinstance(value, str) else value for name, value in kernels.holds.items()
-            }
-        return found | {"lanes": [document for document in shown if document["kind"] != LaneKind.COUNTER]}
+        own = {lane.kind: lane_document(lane) for lane in bundle.lanes}
+        of_kernels = [lane_document(each.lane, each.holds) for each in lanes]
+        ordered = ([own.get(LaneKind.MICROBATCHES)], of_kernels, [own.get(LaneKind.GAPS), own.get(LaneKind.PATH)])
+        return found | {"lanes": [lane for part in ordered for lane in part if lane is not None]}
 
     def hand_over(self, columns: PageColumns) -> None:
         """Give the columns to a page."""
@@ -108,14 +102,14 @@ class Tracks:
         self._gathered.setdefault(name, []).append(values)
         return len(values)
 
-    def _add_steps(self, bundle: Bundle, rank: int, first: int) -> int:
+    def _add_steps(self, bundle: Bundle, steps: Steps, first: int) -> int:
         content = _only(bundle, LaneKind.MICROBATCHES)
         if content is None:
             return 0
         self._add_slices("step", content, first)
         places = [self.names.setdefault(name or "", len(self.names)) for name in bundle.words[STEP_NAMES]]
         self._add("step.name", np.array(places, np.int64)[content.rows.name])
-        return self._add("step.microbatch", read_steps(self.source, rank).microbatch + 1)
+        return self._add("step.microbatch", steps.microbatch + 1)
 
     def _add_slices(self, name: str, content: Content, first: int) -> int:
         self.kinds |= content.occurring
