@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import pyarrow as pa
 
 from traceviz_dag.analyze.intervals import Intervals, merge, subtract
 from traceviz_dag.show.lanes import parts
 from traceviz_dag.show.lanes.lane import Lane, Mark
 from traceviz_dag.show.lanes.rows import Changes, LaneRows
-from traceviz_dag.show.lanes.words import EXPOSED
+from traceviz_dag.show.lanes.words import EXPOSED, word_of
 from traceviz_dag.vocabulary import Kind
 
 EXPOSED_KINDS = (parts.EXPOSED_WAIT, parts.EXPOSED_TRANSFER, parts.EXPOSED_UNTOLD, EXPOSED)
@@ -39,6 +40,14 @@ class Content:
     def occurring(self) -> set[str]:
         """The kinds that some slice is of."""
         return {self.kinds[place] for place in np.unique(self.rows.kind).tolist()}
+
+    def keys(self, rows: LaneRows) -> pa.Array:
+        """The kind of each of some rows."""
+        return pa.array(self.kinds, pa.string()).take(pa.array(rows.kind))
+
+    def labels(self, rows: LaneRows) -> pa.Array:
+        """What each of some rows is called where it has no name."""
+        return pa.array([word_of(kind).label for kind in self.kinds], pa.string()).take(pa.array(rows.kind))
 
 
 @dataclass(slots=True, eq=False)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from traceviz_dag.analyze.waits.nodes import nodes_of_devices, nodes_of_host_clocks
 from traceviz_dag.show.page.facts import lead_in
-from traceviz_dag.show.page.members import read_members
+from traceviz_dag.show.page.members import Member
 from traceviz_dag.show.source import TableSource
 
 
@@ -25,12 +25,12 @@ class RankGroup:
     first: bool
 
 
-def groupings(source: TableSource, ranks: Collection[int]) -> dict[str, list[RankGroup]]:
+def groupings(source: TableSource, known: Sequence[Member]) -> dict[str, list[RankGroup]]:
     """``pipeline`` and ``node`` → the groups of some ranks, those with a rank at fault first.
 
     What is unknown, or the same for a single rank, is not offered.
     """
-    members = {member.rank: member for member in read_members(source) if member.rank in ranks}
+    members = {member.rank: member for member in known}
     order = sorted(members, key=lambda rank: (members[rank].stage or 0, rank))
     offered = {"pipeline": {rank: members[rank].pipeline for rank in order}, "node": dict.fromkeys(order, None)}
     offered["node"] |= _nodes(source)

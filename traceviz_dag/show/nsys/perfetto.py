@@ -12,7 +12,7 @@ from traceviz_dag.analyze.nsys.activity import Activity, Clip
 from traceviz_dag.arrays import NONE, Int64
 from traceviz_dag.classify.columns import integers
 from traceviz_dag.read.nsys.profile import NsysProfile
-from traceviz_dag.show.lanes.bundle import Bundle, Content, everything
+from traceviz_dag.show.lanes.bundle import Bundle, everything
 from traceviz_dag.show.lanes.lane import LaneKind
 from traceviz_dag.show.lanes.profile import (
     HostLane,
@@ -23,7 +23,7 @@ from traceviz_dag.show.lanes.profile import (
     process_label,
 )
 from traceviz_dag.show.lanes.rows import LaneRows
-from traceviz_dag.show.lanes.words import gpu_label, ranges_label, word_of
+from traceviz_dag.show.lanes.words import gpu_label, ranges_label
 from traceviz_dag.show.perfetto.trace import Column, PerfettoTrace, Slices, Track, perfetto_trace
 
 _CLOCK = "nanoseconds of the capture's clock"
@@ -78,10 +78,9 @@ def _add_gpu(
     for order, lane in enumerate(bundle.lanes):
         if lane.kind is LaneKind.COUNTER:
             changes = bundle.counters[lane.key]
-            edges = (
-                [] if window is None else np.searchsorted(changes.time_ns, [window.start_ns, window.end_ns]).tolist()
-            )
-            kept = slice(*edges) if edges else slice(None)
+            kept = slice(None)
+            if window is not None:
+                kept = slice(*np.searchsorted(changes.time_ns, [window.start_ns, window.end_ns]).tolist())
             counter = trace.add_counter(lane.label, track, unit=lane.unit, order=order)
             trace.add_counts(counter, changes.time_ns[kept] + base, changes.value[kept])
             continue
@@ -95,22 +94,17 @@ def _add_gpu(
             names = profile.texts("operations", "name", found.name)
             flows = [(launch + 1).astype(np.uint64)]
         else:
-            names, facts, flows = _labels(content, found), {}, []
+            names, facts, flows = content.labels(found), {}, []
         slices = Slices(
             found.start_ns + base,
             found.end_ns - found.start_ns,
             names,
-            pa.array(content.kinds, pa.string()).take(pa.array(found.kind)),
+            content.keys(found),
             facts,
             flows_in=flows,
         )
         trace.add_slices(trace.add_track(lane.label, track, order=order), slices)
     return np.concatenate(launched)
-
-
-def _labels(content: Content, rows: LaneRows) -> pa.Array:
-    """What slices without names are called: by their kinds."""
-    return pa.array([word_of(kind).label for kind in content.kinds]).take(pa.array(rows.kind))
 
 
 def _inside(rows: LaneRows, window: Clip | None, kept: Int64 | None = None) -> LaneRows:
@@ -142,10 +136,8 @@ def _add_threads(
         thread = trace.add_track(head.label, parent)
         tracks: dict[str, list[HostLane]] = {}
         for host in lanes:
-            nests = host.lane.kind is LaneKind.RANGES and host.lane.label.startswith(ranges_label(0, NONE))
-            tracks.setdefault(
-                ranges_label(0, NONE) if nests and "across" not in host.lane.key else host.lane.label, []
-            ).append(host)
+            is_level = host.lane.kind is LaneKind.RANGES and host.lane.key.rpartition(":")[2].isdigit()
+            tracks.setdefault(ranges_label(0, NONE) if is_level else host.lane.label, []).append(host)
         for place, (label, hosts) in enumerate(tracks.items()):
             # A launch before the window whose kernel is inside stays, so that its arrow has a begin.
             kept = launching if hosts[0].lane.kind is LaneKind.CALLS else None

@@ -26,9 +26,9 @@ from traceviz_dag.show.lanes.iteration import (
     add_microbatches,
     stream_lanes,
 )
-from traceviz_dag.show.lanes.lane import Lane, LaneKind
-from traceviz_dag.show.lanes.words import EXPOSED_TIME, IN_FLIGHT, rank_label, word_of
-from traceviz_dag.show.page.activity import Steps, read_steps, trace_status
+from traceviz_dag.show.lanes.lane import LaneKind
+from traceviz_dag.show.lanes.words import EXPOSED_TIME, IN_FLIGHT, rank_label
+from traceviz_dag.show.page.activity import read_steps, trace_status
 from traceviz_dag.show.page.members import Group, Member, pipelines, read_members, replicas
 from traceviz_dag.show.perfetto.clocks import TraceClocks, shifted_past_zero, trace_clocks
 from traceviz_dag.show.perfetto.flows import Flows, RankFlows, flows_of, no_flows
@@ -200,13 +200,23 @@ def _add_rank(
     bundle = Bundle()
     steps = read_steps(source, member.rank)
     add_microbatches(bundle, steps, member.rank)
-    _add_steps(trace, track, bundle, steps, member.rank, clocks)
-    of_rank = flows.of_rank(member.rank, np.asarray(kernels["kernel_id"], np.int64))
-    _add_streams(trace, track, member, kernels, time, of_rank)
     add_gaps(bundle, source, member.rank)
     for lane in bundle.lanes:
+        content = bundle.contents[lane.key]
+        rows = content.rows
+        begun, ended = (clocks.of_trace(member.rank, each) for each in (rows.start_ns, rows.end_ns))
         if lane.kind is LaneKind.GAPS:
-            _add_gaps(trace, track, lane, bundle, member.rank, clocks)
+            slices = Slices(begun, ended - begun, content.labels(rows), GAP, coloured_as=content.keys(rows))
+            trace.add_slices(trace.add_track(lane.label, track, order=_GAPS), slices)
+            continue
+        # On the rank's track itself: it shows them while it is folded.
+        names = pa.array(bundle.words[STEP_NAMES], pa.string()).take(pa.array(rows.name))
+        category = np.where(steps.backward, Category.BWD_COMPUTATION.value, Category.FWD_COMPUTATION.value)
+        phase = np.where(steps.backward, Phase.BACKWARD.value, Phase.FORWARD.value)
+        facts = {"phase": phase, "microbatch": steps.microbatch, "chunk": steps.chunk}
+        trace.add_slices(track, Slices(begun, ended - begun, names, category, facts, coloured_as=content.keys(rows)))
+    of_rank = flows.of_rank(member.rank, np.asarray(kernels["kernel_id"], np.int64))
+    _add_streams(trace, track, member, kernels, time, of_rank)
     add_in_flight(bundle, steps, member.rank)
     add_exposed(bundle, kernels, member.rank)
     if memory is not None:
@@ -229,41 +239,6 @@ _DESCRIPTIONS = {
     IN_FLIGHT: "Forward begun, backward not ended.",
     EXPOSED_TIME: "1 while communication runs without computation.",
 }
-
-
-def _add_steps(
-    trace: PerfettoTrace, track: Track, bundle: Bundle, steps: Steps, rank: int, clocks: TraceClocks
-) -> None:
-    """Micro-batches, on the rank's track itself: it shows them while it is folded."""
-    for lane in bundle.lanes:
-        if lane.kind is not LaneKind.MICROBATCHES:
-            continue
-        names, kinds = bundle.words[STEP_NAMES], np.array(bundle.contents[lane.key].kinds)
-        rows = bundle.contents[lane.key].rows
-        starts, ends = clocks.of_trace(rank, rows.start_ns), clocks.of_trace(rank, rows.end_ns)
-        slices = Slices(
-            starts,
-            ends - starts,
-            pa.array([names[code] for code in rows.name.tolist()], pa.string()),
-            np.where(steps.backward, Category.BWD_COMPUTATION.value, Category.FWD_COMPUTATION.value),
-            {
-                "phase": np.where(steps.backward, Phase.BACKWARD.value, Phase.FORWARD.value),
-                "microbatch": steps.microbatch,
-                "chunk": steps.chunk,
-            },
-            coloured_as=kinds[rows.kind],
-        )
-        trace.add_slices(track, slices)
-
-
-def _add_gaps(trace: PerfettoTrace, track: Track, lane: Lane, bundle: Bundle, rank: int, clocks: TraceClocks) -> None:
-    """Times without computation."""
-    content = bundle.contents[lane.key]
-    starts, ends = (clocks.of_trace(rank, each) for each in (content.rows.start_ns, content.rows.end_ns))
-    kinds = np.array(content.kinds)[content.rows.kind]
-    names = np.array([word_of(kind).label for kind in content.kinds])[content.rows.kind]
-    slices = Slices(starts, ends - starts, names, GAP, coloured_as=kinds)
-    trace.add_slices(trace.add_track(lane.label, track, order=_GAPS), slices)
 
 
 def _add_streams(

@@ -109,7 +109,7 @@ def read_timeline(source: TableSource, most_kernels: int = MOST_KERNELS) -> Time
         "names": list(tracks.names),
         **tracks.signatures.document(),
         "launches": plan.with_launches,
-        "groupings": groupings(source, spans),
+        "groupings": groupings(source, members),
     }
     found.notes = _notes(found, plan, tracks.gaps_left_out)
     return found

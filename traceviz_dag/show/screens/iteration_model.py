@@ -33,6 +33,7 @@ from traceviz_dag.show.lanes.lane import LaneKind, Mark, MarkKind, Window
 from traceviz_dag.show.lanes.words import word_of
 from traceviz_dag.show.page.alignment import TimeAlignment, align, read_clocks
 from traceviz_dag.show.page.facts import lead_in
+from traceviz_dag.show.page.members import read_members
 from traceviz_dag.show.report.places import places_of
 from traceviz_dag.show.screens.lanes_model import LanesModel
 from traceviz_dag.show.screens.model import MOST_NAMES, Aggregate, Detail, Fact, GroupMeasures, SliceId, TopName
@@ -112,7 +113,7 @@ class IterationModel(LanesModel):
     @property
     def groupings(self) -> Mapping[str, Sequence[RankGroup]]:
         """As ``ScreenModel`` says."""
-        return groupings(self._source, self._spans)
+        return groupings(self._source, [one for one in read_members(self._source) if one.rank in self._spans])
 
     def marks(self, window: Window) -> Sequence[Mark]:
         """As ``ScreenModel`` says: a finding lies where the steps of the rank at fault do, or all of them."""
