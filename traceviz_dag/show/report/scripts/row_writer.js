@@ -113,7 +113,10 @@ export class RowWriter {
     const wide = Math.min(this.x(to), (view.left + view.width) / scale) - left;
     if (wide < least) return false;
     context.fillStyle = ON_SLICES;
-    context.fillText(fitted(name, wide), left + 2, middle + 0.5, wide - 3);
+    const { text, centred } = fitted(name, wide);
+    context.textAlign = centred ? "center" : "start";
+    context.fillText(text, centred ? left + wide / 2 : left + 2, middle + 0.5, wide - 3);
+    context.textAlign = "start";
     return true;
   }
 

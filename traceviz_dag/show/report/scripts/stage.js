@@ -20,6 +20,7 @@ export const LEAST_NUMBERED = 10;
 const ONE_TURN = 400;
 const LABELS_SHARE = 0.3;
 const LETTER = 5.4;
+const ROOMY = 1.8;
 
 export class Stage {
   /** Pixels of the rows that lie above what is shown. */
@@ -233,12 +234,20 @@ export class Stage {
   }
 }
 
-/** As much of a name as a width holds; of a micro-batch its brief name, as ``lanes/words.py`` has it, or its number. @param {string} name @param {number} width pixels */
+/**
+ * As much of a name as a width holds; of a micro-batch its brief name, as ``lanes/words.py`` has it, or its number.
+ * @param {string} name
+ * @param {number} width pixels
+ * @returns {{text: string, centred: boolean}}
+ */
 export function fitted(name, width) {
   const letters = Math.floor((width - 4) / LETTER);
-  if (name.length <= letters) return name;
   const step = /^(f|b)\w+ (\d+)(?: chunk (\d+))?$/.exec(name);
-  if (step === null) return `${name.slice(0, letters - 1)}…`;
-  const brief = `${step[1].toUpperCase()}${step[2]}${step[3] === undefined ? "" : `/${step[3]}`}`;
-  return brief.length <= letters ? brief : step[2].length <= letters ? step[2] : "";
+  if (step === null) return { text: name.length > letters ? `${name.slice(0, letters - 1)}…` : name, centred: false };
+  const [, phase, number, chunk] = step;
+  const brief = `${phase.toUpperCase()}${number}${chunk === undefined ? "" : `/${chunk}`}`;
+  // With some room around it, so that not every second of many narrow ones has it.
+  const roomy = brief.length <= letters / ROOMY ? brief : number;
+  const text = name.length <= letters ? name : roomy;
+  return { text: text.length <= letters ? text : "", centred: true };
 }
