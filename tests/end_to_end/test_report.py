@@ -284,6 +284,11 @@ def test_a_link_shows_the_same(browser: Any, file: Path, shown: Shown) -> None:
             "(rank) => traceviz.timeline.fold(traceviz.timeline.rows.rows.find((row) => row.rank?.rank === rank))", rank
         )
     shown.page.select_option("#clocks", "individual")
+    headings = "traceviz.timeline.rows.rows.filter((row) => row.kind === 'group').length"
+    assert shown.page.evaluate(headings) > 1
+    shown.page.select_option("#grouping", "rank")
+    shown.settle()
+    assert shown.page.evaluate(headings) == 0
     shown.page.fill("#search", "nccl")
     shown.page.press("#search", "Enter")
     shown.page.press("#search", "Escape")
@@ -294,7 +299,8 @@ def test_a_link_shows_the_same(browser: Any, file: Path, shown: Shown) -> None:
     other = Shown(browser, file, fragment)
     assert other.look() == pytest.approx(shown.look(), abs=1)
     same = (
-        "({ open: [...traceviz.timeline.rows.open].sort(), clocks: document.getElementById('clocks').value, "
+        "({ open: [...traceviz.timeline.rows.open].sort(), by: document.getElementById('grouping').value, "
+        "clocks: document.getElementById('clocks').value, "
         "sentence: document.getElementById('clocks-sentence').textContent, path: traceviz.timeline.showsPath, "
         "title: document.querySelector('#details h3').textContent, found: traceviz.timeline.matches.length })"
     )

@@ -51,7 +51,7 @@ class Told:
 @pytest.fixture(scope="module")
 def source(tmp_path_factory) -> StoredReportSource:
     folder = tmp_path_factory.mktemp("lanes")
-    job = JobSettings(pp=2, vpp=2, microbatches=4, layers=4, hidden=1024, node_size=2, clock_skew_ms=3.0)
+    job = JobSettings(pp=2, dp=2, vpp=2, microbatches=4, layers=4, hidden=1024, node_size=2, clock_skew_ms=3.0)
     (inputs,) = fill_home(folder / "home", [simulate(job, folder / "job", workers=1)])
     return StoredReportSource(open_lake(folder / "home"), inputs.run, inputs.iteration)
 
@@ -280,3 +280,16 @@ def test_every_kind_that_a_lane_shows_has_words_and_a_colour(model, export) -> N
             if lane.rows and lane.kind is not LaneKind.COUNTER:
                 kinds = walked.slices(lane.key, Window(*walked.span), 10).kinds
                 assert not [kind for kind in kinds if word_of(kind).colour == word_of("").colour]
+
+
+def test_ranks_are_grouped_by_pipeline_and_by_node_those_at_fault_first(source, model) -> None:
+    found = model.groupings
+    assert read_timeline(source).document["groupings"] == found
+    by_stage = source.lake.query(
+        "SELECT pipeline, list(rank ORDER BY stage) AS ranks FROM topology GROUP BY 1"
+    ).to_pylist()
+    assert {group.ranks for group in found["pipeline"]} == {tuple(row["ranks"]) for row in by_stage}
+    # Nodes of two ranks each, as the job was simulated.
+    assert sorted(group.ranks for group in found["node"]) == [(0, 1), (2, 3)]
+    for groups in found.values():
+        assert [group.first for group in groups] == sorted((group.first for group in groups), reverse=True)

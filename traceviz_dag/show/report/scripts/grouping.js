@@ -96,7 +96,8 @@ export class Grouping {
   read(known) {
     this.choose(known.get("by"));
     const folded = known.get("folded");
-    if (folded !== undefined) this.folded = new Set(folded.split(",").filter(Boolean));
+    if (folded !== undefined)
+      this.folded = new Set(folded.split(",").filter((key) => this.groups.some((group) => group.key === key)));
     const select = /** @type {HTMLSelectElement} */ (byId("grouping"));
     select.value = this.choice;
   }
