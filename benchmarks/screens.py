@@ -109,7 +109,7 @@ def timed(work: Callable[[], object]) -> tuple[float, object]:
 def measure(export: Path, home: Path) -> list[tuple[str, list[float]]]:
     """What is measured → processor seconds, each time."""
     from traceviz_dag.pipeline.screens import profile_model
-    from traceviz_dag.show.screens.model import LaneKind, Window
+    from traceviz_dag.show.lanes.lane import LaneKind, Window
 
     def paint(model: object, lanes: list[object], window: Window) -> int:
         model.overview(window, STRIP)  # type: ignore[attr-defined]

@@ -145,6 +145,27 @@ class Evidence(StrEnum):
     NONE = "none"
 
 
+class PathCause(StrEnum):
+    """What a segment of the critical path is."""
+
+    WORK = "work"
+    """A kernel or memory operation runs."""
+    TRANSFER = "transfer"
+    """A communication for which all have arrived."""
+    UNMATCHED = "unmatched"
+    """A communication whose other members nobody knows or read: nothing shows its wait from its transfer."""
+    HOST = "host"
+    """The host's own time until it launches, synchronises or ends the step."""
+    LAUNCH = "launch"
+    """From a launch to the start of its kernel beyond the usual latency."""
+    SYNCHRONISATION = "synchronisation"
+    """From the end of what the host waited for to the return of its call; all of it where that is of no known work."""
+    UNEXPLAINED = "unexplained"
+    """A kernel starts later than all it is known to wait for."""
+    LATE_BEGIN = "late_begin"
+    """The rank began its step later than the one whose step is the longest."""
+
+
 class WindowFrom(StrEnum):
     """What the window of a training step is."""
 

@@ -13,7 +13,7 @@ from tests.show.home import fill_home
 from tests.small_run import rank_file, write_run
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.pipeline.live_pages import iteration_source
-from traceviz_dag.show.screens.model import Window
+from traceviz_dag.show.lanes.lane import Window
 
 
 def _file(run: Path, rank: int, iteration: int = 7) -> Path:

@@ -57,7 +57,7 @@ def test_an_export_is_queried_with_its_categories(home: Path, tmp_path: Path, tr
     )
     assert found == expected
     steps = rows(out, "SELECT name FROM traceviz_microbatches ORDER BY 1")
-    assert [row["name"] for row in steps] == sorted(["F0", "F1", "B0", "B1"] * 2)
+    assert [row["name"] for row in steps] == sorted(["forward 0", "forward 1", "backward 0", "backward 1"] * 2)
 
 
 def test_no_answer_is_written_over_a_trace(run: Path, home: Path) -> None:

@@ -67,7 +67,7 @@ def test_the_page_finds_follows_and_measures_what_the_export_holds(browser, expo
         assert look.inner_text("#details code") == call_sql
         # An idle time is what the command finds there; a key for what the page lacks does nothing.
         look.keyboard.press("g")
-        assert "idle time of GPU 0" in look.inner_text("#details")
+        assert "lane\nidle" in look.inner_text("#details")
         asked = look.inner_text("#details code").split()
         (idle,) = json.loads(call(*asked[1:], "--home", page.parent / "home", "--json").out)
         assert [gap["duration_ns"] for gap in idle["gaps"]] == [idle["idle_ns"]]
@@ -97,7 +97,7 @@ def test_a_filter_hides_its_kind_from_afar_too(browser, page):
         box = look.locator("#filters input").nth(place)
         box.uncheck()
         parts = "traceviz.model.document.parts.filter((_, i) => traceviz.timeline.painter.hiddenParts[i])"
-        hidden[kind] = look.evaluate(f"{parts}.map((part) => part.label)")
+        hidden[kind] = look.evaluate(f"{parts}.map((part) => traceviz.model.document.words[part][0])")
         box.check()
     assert hidden == {
         "computation": ["computation"],

@@ -176,13 +176,13 @@ def test_keys_move_zoom_undo_and_reach_everything(shown: Shown) -> None:
     assert shown.look() == whole
     page.keyboard.press("Tab")
     first = page.inner_text("#details h3")
-    assert "micro-batch" in first
+    assert first.startswith("forward ") and "micro-batches" in page.inner_text("#details")
     page.keyboard.press("Tab")
     assert page.inner_text("#details h3") != first
     page.keyboard.press("z")
     assert shown.look()[1] - shown.look()[0] < (whole[1] - whole[0]) / 2
     page.keyboard.press("g")
-    assert "gap without computation" in page.inner_text("#details h3")
+    assert "without computation" in page.inner_text("#details")
     page.keyboard.press("m")
     assert "Window of" in page.inner_text("#details h3")
     page.keyboard.press("c")
@@ -260,8 +260,9 @@ def test_search_filter_hover_and_click(shown: Shown, place) -> None:
     shown.settle()
     page.uncheck("#filters input >> nth=0")
     left = page.evaluate(
-        "(() => { const { model, timeline } = traceviz, rank = model.ranks[0]; return timeline.rows.lanesOf(rank)"
-        ".flatMap(({ lane }) => [...lane.chosen]).filter((k) => model.category[rank.signature[k]] === 0).length; })()"
+        "(() => { const { model, timeline } = traceviz, rank = model.ranks[0], lanes = timeline.rows.lanesOf(rank);"
+        " return [...lanes.values()].flatMap((lane) => [...lane.chosen])"
+        ".filter((k) => model.category[rank.signature[k]] === 0).length; })()"
     )
     assert left == 0
     page.keyboard.press("0")
@@ -283,6 +284,11 @@ def test_a_link_shows_the_same(browser: Any, file: Path, shown: Shown) -> None:
             "(rank) => traceviz.timeline.fold(traceviz.timeline.rows.rows.find((row) => row.rank?.rank === rank))", rank
         )
     shown.page.select_option("#clocks", "individual")
+    headings = "traceviz.timeline.rows.rows.filter((row) => row.kind === 'group').length"
+    assert shown.page.evaluate(headings) > 1
+    shown.page.select_option("#grouping", "rank")
+    shown.settle()
+    assert shown.page.evaluate(headings) == 0
     shown.page.fill("#search", "nccl")
     shown.page.press("#search", "Enter")
     shown.page.press("#search", "Escape")
@@ -293,7 +299,8 @@ def test_a_link_shows_the_same(browser: Any, file: Path, shown: Shown) -> None:
     other = Shown(browser, file, fragment)
     assert other.look() == pytest.approx(shown.look(), abs=1)
     same = (
-        "({ open: [...traceviz.timeline.rows.open].sort(), clocks: document.getElementById('clocks').value, "
+        "({ open: [...traceviz.timeline.rows.open].sort(), by: document.getElementById('grouping').value, "
+        "clocks: document.getElementById('clocks').value, "
         "sentence: document.getElementById('clocks-sentence').textContent, path: traceviz.timeline.showsPath, "
         "title: document.querySelector('#details h3').textContent, found: traceviz.timeline.matches.length })"
     )

@@ -19,7 +19,8 @@ from traceviz_dag.pipeline.lake_source import LakeSource
 from traceviz_dag.pipeline.perfetto_export import export_iteration, export_path, match_ranks
 from traceviz_dag.read.perfetto.engines import Engine
 from traceviz_dag.read.perfetto.session import TraceSession, open_trace
-from traceviz_dag.show.perfetto.iteration import ALLOCATED, EXPOSED, IN_FLIGHT, Scope, write_iteration_trace
+from traceviz_dag.show.lanes.words import ALLOCATED, EXPOSED_TIME, IN_FLIGHT
+from traceviz_dag.show.perfetto.iteration import Scope, write_iteration_trace
 from traceviz_dag.simulate.job import simulate
 from traceviz_dag.simulate.settings import JobSettings
 
@@ -142,7 +143,7 @@ def test_the_critical_path_comes_back_as_one_lane_and_on_its_ranks(source: LakeS
         == 1
     )
     assert (lane["ts"] + lane["dur"]).tolist()[:-1] == lane["ts"].tolist()[1:], "no gap, and no overlap"
-    assert [int(name.rpartition(" ")[2]) for name in of_ranks["rank_name"]] == of_ranks["rank"].tolist()
+    assert [int(name.split(" ")[1]) for name in of_ranks["rank_name"]] == of_ranks["rank"].tolist()
     # On its rank a segment of a kernel's run is inside the kernel, on the clock of the trace.
     kernels = source.lake.query(
         "SELECT segment, aligned_start_ns AS start, aligned_start_ns + k.duration_ns AS end FROM path_segments p "
@@ -179,8 +180,13 @@ def test_arrows_of_the_path_are_where_it_moves_to_another_rank(source: LakeSourc
 def test_micro_batches_and_counters_come_back(source: LakeSource, exported) -> None:
     _, session = exported
     steps = frame(session, "SELECT s.name, t.name AS rank_name FROM slice s JOIN track t ON s.track_id = t.id")
-    steps = steps[steps["rank_name"].str.startswith("stage")]
-    names = {f"{kind}{number} c{chunk}" for kind in "FB" for number in range(MICROBATCHES) for chunk in range(CHUNKS)}
+    steps = steps[steps["rank_name"].str.startswith("rank")]
+    names = {
+        f"{phase} {number} chunk {chunk}"
+        for phase in ("forward", "backward")
+        for number in range(MICROBATCHES)
+        for chunk in range(CHUNKS)
+    }
     assert steps.groupby("rank_name")["name"].apply(set).tolist() == [names] * (TENSOR * STAGES)
     counters = frame(
         session,
@@ -191,9 +197,9 @@ def test_micro_batches_and_counters_come_back(source: LakeSource, exported) -> N
         in_flight = rows[rows["name"] == IN_FLIGHT]["value"]
         assert in_flight.iloc[-1] == 0
         assert 1 <= in_flight.max() <= MICROBATCHES * CHUNKS
-        exposed = rows[rows["name"] == EXPOSED]
+        exposed = rows[rows["name"] == EXPOSED_TIME]
         length = int((exposed["value"].to_numpy()[:-1] * np.diff(exposed["ts"].to_numpy())).sum())
-        rank = int(str(rank_name).rpartition(" ")[2])
+        rank = int(str(rank_name).split(" ")[1])
         overlap = source.table("overlap", ("window_name", "dimension", "exposed_ns"), rank).to_pandas()
         whole = overlap[(overlap["window_name"] == "kernels") & (overlap["dimension"] == "all")]
         assert length == int(whole["exposed_ns"].iloc[0])
@@ -247,7 +253,7 @@ def test_allocated_memory_is_a_counter_inside_the_iteration(tmp_path: Path, trac
     with open_trace(export_iteration(source).path, trace_processor) as session:
         counts = frame(
             session,
-            f"SELECT c.ts, c.value FROM counter c JOIN track t ON c.track_id = t.id WHERE t.name = '{ALLOCATED} gpu:0' "
+            f"SELECT c.ts, c.value FROM counter c JOIN track t ON c.track_id = t.id WHERE t.name = '{ALLOCATED}' "
             "ORDER BY c.ts",
         )
     assert list(zip(counts["ts"], counts["value"].astype(int), strict=True)) == [(20_000, 4_096), (60_000, 2_048)]

@@ -24,6 +24,9 @@ class Intervals(NamedTuple):
     ends: Int64
 
 
+NOTHING = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
 class Axis(NamedTuple):
     """Groups of intervals laid end to end on one time axis, so that one pass over it serves all groups.
 

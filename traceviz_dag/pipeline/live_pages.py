@@ -21,9 +21,10 @@ from traceviz_dag.pipeline.screens import (
     iteration_model,
     profile_model,
 )
+from traceviz_dag.show.lanes.lane import LaneKind, Window
 from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.perfetto.clocks import TraceClocks, shifted_past_zero, trace_clocks
-from traceviz_dag.show.screens.model import LaneKind, ScreenModel, Window
+from traceviz_dag.show.screens.model import ScreenModel
 from traceviz_dag.show.screens.side_by_side import SideBySide
 from traceviz_dag.show.web.live.sources import Source, Walked
 from traceviz_dag.system.paths import real_path

@@ -133,7 +133,7 @@ def test_the_perfetto_trace_holds_streams_ranges_and_calls_with_arrows(export, t
     assert "slices" in _run("perfetto", export, "-o", out)
     packets = Trace.FromString(out.read_bytes()).packet
     tracks = {packet.track_descriptor.name for packet in packets if packet.HasField("track_descriptor")}
-    assert {"GPU 0", "stream 7", "stream 20", "thread 7002 · NVTX", "thread 7002 · calls"} <= tracks
+    assert {"GPU 0", "stream 7", "stream 20", "idle", "thread 7002", "NVTX", "CUDA calls"} <= tracks
     events = [packet.track_event for packet in packets if packet.HasField("track_event")]
     sent = [flow for event in events if event.type == 1 for flow in event.flow_ids]
     ended = [flow for event in events if event.type == 2 for flow in event.terminating_flow_ids]

@@ -47,12 +47,12 @@ def areas(figure) -> dict[str, float]:
 def test_each_nanosecond_of_the_path_is_in_the_lane_of_its_rank_and_in_the_profile():
     figure = draw_critical_path(path_job(PIPELINE, STAGES))
     expected = {
-        "stage 0 · rank 0/host": 2 * MS,
-        "stage 0 · rank 0/forward computation": 6 * MS,
-        "stage 2 · rank 2/PP communication": MS,
-        "stage 2 · rank 2/backward computation": 20 * MS + 400,
-        "stage 2 · rank 2/launch lag": 600,
-        "stage 0 · rank 0/optimizer computation": 4 * MS,
+        "rank 0 · stage 0/host": 2 * MS,
+        "rank 0 · stage 0/forward computation": 6 * MS,
+        "rank 2 · stage 2/PP communication": MS,
+        "rank 2 · stage 2/backward computation": 20 * MS + 400,
+        "rank 2 · stage 2/launch lag": 600,
+        "rank 0 · stage 0/optimizer computation": 4 * MS,
     }
     found = areas(figure)
     assert found.keys() == expected.keys()

@@ -56,7 +56,12 @@ def test_the_timeline_holds_every_kernel_in_the_lane_and_colour_of_its_own():
     table = source.tables["kernels"][RANK]
     zero = int(table["start_ns"].to_numpy().min())
     boxes = collections(draw_rank_timeline(source, RANK))
-    lanes = {"tp": "TP", "pp": "PP", "dp": "DP", "embedding": "other-groups"}
+    lanes = {
+        "tp": "TP-communication",
+        "pp": "PP-communication",
+        "dp": "DP-communication",
+        "embedding": "embedding-communication",
+    }
     checked = 0
     for category in pc.unique(table["category"]).to_pylist():
         for dimension, lane in [*lanes.items(), (None, "memory" if category == "memory" else "computation")]:

@@ -12,7 +12,8 @@ import pytest
 from tests.commands.jobs import home_of
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.report import StoredReportSource
-from traceviz_dag.show.report import bins, bundle
+from traceviz_dag.show.lanes import parts as bins
+from traceviz_dag.show.report import bundle
 from traceviz_dag.show.report.columns import HIGHEST, PageColumns
 from traceviz_dag.show.report.timeline import read_timeline
 

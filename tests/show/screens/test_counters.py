@@ -11,11 +11,12 @@ from tests.nsys_file import small_export
 from tests.show.job import MemorySource, one_row
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.read.nsys.cache import open_profile
+from traceviz_dag.show.lanes.bundle import Bundle
+from traceviz_dag.show.lanes.iteration import add_memory
+from traceviz_dag.show.lanes.lane import LaneKind, Window
 from traceviz_dag.show.screens import counters as module
-from traceviz_dag.show.screens.bundles import Bundle
 from traceviz_dag.show.screens.counters import Changes, DrawnCounter, counter_levels, draw_counter
-from traceviz_dag.show.screens.iteration_lanes import _add_memory
-from traceviz_dag.show.screens.model import Counter, LaneKind, Window
+from traceviz_dag.show.screens.model import Counter
 from traceviz_dag.show.screens.profile_model import ProfileModel
 
 changed = st.lists(st.tuples(st.integers(-1000, 10**5), st.integers(-5, 1000)), min_size=1, max_size=60)
@@ -82,8 +83,8 @@ def test_tables_of_memory_become_counters():
     ]
     bundle = Bundle()
     source = MemorySource({"memory_events": {0: pa.concat_tables(rows)}})
-    _add_memory(bundle, source, 0, "rank:0")
-    found = {key: (c.time_ns.tolist(), c.value.tolist()) for key, (c, _) in bundle.counters.items()}
+    add_memory(bundle, source, 0)
+    found = {key: (c.time_ns.tolist(), c.value.tolist()) for key, c in bundle.counters.items()}
     assert found == {
         "rank:0/memory:allocated:0": ([10, 30], [5, 0]),
         "rank:0/memory:driver:0": ([5, 50], [64, 0]),

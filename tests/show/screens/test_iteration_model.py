@@ -23,14 +23,16 @@ from traceviz_dag.pipeline.screens import (
     iteration_model,
     screens_folder,
 )
+from traceviz_dag.show.lanes.bundle import Bundle, Content
+from traceviz_dag.show.lanes.iteration import CATEGORIES
+from traceviz_dag.show.lanes.lane import LaneKind, MarkKind, Window
+from traceviz_dag.show.lanes.rows import LaneRows
 from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.show.screens import iteration_model as module
 from traceviz_dag.show.screens.bookmarks import Bookmark
-from traceviz_dag.show.screens.bundles import Bundle, Content
-from traceviz_dag.show.screens.iteration_lanes import CATEGORIES
 from traceviz_dag.show.screens.kept import keep_bundle, read_bundle
-from traceviz_dag.show.screens.model import Direction, Filter, LaneKind, MarkKind, ScreenModel, SliceId, Window
-from traceviz_dag.show.screens.rows import LaneRows
+from traceviz_dag.show.screens.model import Direction, Filter, ScreenModel, SliceId
+from traceviz_dag.show.screens.tiled import Tiled
 from traceviz_dag.simulate import JobSettings, simulate
 
 
@@ -227,13 +229,13 @@ def test_tiles_are_kept_and_renewed_with_the_tables(lake, place, monkeypatch):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 def test_tiles_of_a_thousand_ranks_take_no_descriptors(tmp_path):
-    content = Content(LaneRows.of(np.array([1, 5]), np.array([3, 9])), [], ("a",), "")
-    keep_bundle(tmp_path / "rank_0-0.lanes", Bundle([], {"rank:0": content}))
+    content = Content(LaneRows.of(np.array([1, 5]), np.array([3, 9])), ("a",))
+    keep_bundle(tmp_path / "rank_0-0.lanes", Tiled.of(Bundle([], {"rank:0": content})))
     before = len(list(Path("/proc/self/fd").iterdir()))
     read = [read_bundle(tmp_path / "rank_0-0.lanes") for _ in range(30)]
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     (tmp_path / "rank_0-0.lanes").unlink()
-    assert all(one.contents["rank:0"].rows.end_ns.tolist() == [3, 9] for one in read)
+    assert all(one.bundle.contents["rank:0"].rows.end_ns.tolist() == [3, 9] for one in read)
 
 
 def test_bookmarks_stay_at_the_rank_whatever_the_clocks(lake, place, model, home):

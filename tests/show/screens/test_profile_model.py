@@ -19,17 +19,10 @@ from traceviz_dag.commands.main import app
 from traceviz_dag.errors import UsageError
 from traceviz_dag.pipeline.screens import Chosen, profile_model
 from traceviz_dag.read.nsys.cache import open_profile
+from traceviz_dag.show.lanes.lane import Lane, LaneKind, Window
+from traceviz_dag.show.lanes.names import function_name
 from traceviz_dag.show.screens import profile_model as module
-from traceviz_dag.show.screens.model import (
-    Direction,
-    Filter,
-    Lane,
-    LaneKind,
-    ScreenModel,
-    SliceId,
-    Window,
-)
-from traceviz_dag.show.screens.names import function_name
+from traceviz_dag.show.screens.model import Direction, Filter, ScreenModel, SliceId
 from traceviz_dag.show.screens.profile_model import ProfileModel
 from traceviz_dag.show.screens.side_by_side import SideBySide
 
@@ -162,7 +155,7 @@ def test_following_a_launch_goes_to_its_call_and_back(model, asked):
     assert followed > 20
 
 
-def test_paths_of_ranges_and_hosts_in_gaps_are_those_of_the_commands(model, home, export):
+def test_paths_of_ranges_and_hosts_in_gaps_are_those_of_the_commands(model, home, export, asked):
     given = [str(export), "--gpu", "0", "--home", str(home), "--json"]
     rows = {
         row["start_ns"]: row for row in json.loads(CliRunner().invoke(app, ["nsys", "gaps", *given]).stdout)[0]["gaps"]
@@ -181,10 +174,14 @@ def test_paths_of_ranges_and_hosts_in_gaps_are_those_of_the_commands(model, home
         path = facts.get("the host was in")
         assert (path.split(" / ")[-1] if path else None) == expected["host_range"]
         launched = expected["launched_before_end_ns"]
-        assert (facts["kind"] == "unexplained") == (launched is None)
+        window, starved = model.bounds(gap), False
         if launched is not None:
-            assert (facts["kind"] == "starved") == (launched <= expected["duration_ns"])
-            assert facts["which was launched at"] == model.bounds(gap).end_ns - launched
+            assert facts["which was launched at"] == window.end_ns - launched
+            [(returned,)] = asked(
+                f'SELECT "end" FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE start = {window.end_ns - launched}'
+            )
+            starved = 2 * (min(returned, window.end_ns) - window.start_ns) >= window.length_ns
+        assert facts["shown as"] == ("starved by the host" if starved else "unexplained gap")
     assert told > 10
 
 

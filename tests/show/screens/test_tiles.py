@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from traceviz_dag.analyze.intervals import measure, union
+from traceviz_dag.show.lanes.lane import Window
+from traceviz_dag.show.lanes.rows import LaneRows
 from traceviz_dag.show.screens import levels as of_levels
 from traceviz_dag.show.screens.drawing import Drawn, draw, time_by_kind
 from traceviz_dag.show.screens.levels import level_of, levels_of
-from traceviz_dag.show.screens.model import Filter, Window
-from traceviz_dag.show.screens.rows import LaneRows
+from traceviz_dag.show.screens.model import Filter
 
 KINDS = ("a", "b", "c")
 

@@ -25,7 +25,8 @@ from traceviz_dag.commands.main import app
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.pipeline.screens import bookmarks_of_iteration, iteration_model, profile_model
-from traceviz_dag.show.screens.model import LaneKind, Slices, Window
+from traceviz_dag.show.lanes.lane import LaneKind, Window
+from traceviz_dag.show.screens.model import Slices
 from traceviz_dag.show.screens.side_by_side import SideBySide
 from traceviz_dag.show.terminal.app import TerminalApp
 from traceviz_dag.show.terminal.look import Look
@@ -147,7 +148,7 @@ def test_slices_show_their_row_and_lead_to_launch_and_peers(model):
     async def walk(pilot):
         timeline = pilot.app
         await press(pilot, "space")
-        while timeline._lane.label != "stream 7":
+        while not timeline._lane.label.startswith("stream 7"):
             before = timeline.scene.cursor
             await press(pilot, "down")
             assert timeline.scene.cursor == before + 1
@@ -294,7 +295,7 @@ def test_gaps_are_the_times_between_slices(model):
     async def walk(pilot):
         timeline = pilot.app
         await press(pilot, "space")
-        while timeline._lane.label != "stream 7":
+        while not timeline._lane.label.startswith("stream 7"):
             await press(pilot, "j")
         found = []
         for _ in range(3):
@@ -416,7 +417,7 @@ def test_the_mouse_chooses_selects_and_scrolls(model):
         timeline = pilot.app
         view = timeline.query_one("TimelineView")
         await press(pilot, "space", "colon", *"4ms 7ms", "enter")
-        row = next(place for place, row in enumerate(timeline.lanes.rows) if row.lane.label == "stream 7")
+        row = next(place for place, row in enumerate(timeline.lanes.rows) if row.lane.label.startswith("stream 7"))
         drawn = timeline.scene.drawn[timeline.lanes.rows[row].lane.key]
         cell = int(np.flatnonzero(cells_of(drawn, timeline.looking.window, view.columns).eighths == 8)[4])
         await pilot.click(view, offset=(view.labels + cell, ABOVE + row))

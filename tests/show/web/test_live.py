@@ -17,7 +17,8 @@ from tests.nsys_file import small_export
 from tests.show.web.test_site import TOKEN, Client
 from traceviz_dag.pipeline.live_pages import iteration_source, profile_source
 from traceviz_dag.pipeline.screens import profile_model
-from traceviz_dag.show.screens.model import SliceId, Window
+from traceviz_dag.show.lanes.lane import Window
+from traceviz_dag.show.screens.model import SliceId
 from traceviz_dag.show.web.listen import LoopbackServer, listen
 from traceviz_dag.show.web.live import sources as module
 from traceviz_dag.show.web.live.sources import Desk, Source, Sources, Walked

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from enum import StrEnum
 
 import numpy as np
 
@@ -19,29 +18,9 @@ from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times, suffixes
 from traceviz_dag.arrays import NONE, Bool, Int64
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.vocabulary import PathCause
 
 _ORDER = EVIDENCES.index("order")
-
-
-class PathCause(StrEnum):
-    """What a segment of the path is."""
-
-    WORK = "work"
-    """A kernel or memory operation runs."""
-    TRANSFER = "transfer"
-    """A communication for which all have arrived."""
-    UNMATCHED = "unmatched"
-    """A communication whose other members nobody knows or read: nothing shows its wait from its transfer."""
-    HOST = "host"
-    """The host's own time until it launches, synchronises or ends the step."""
-    LAUNCH = "launch"
-    """From a launch to the start of its kernel beyond the usual latency."""
-    SYNCHRONISATION = "synchronisation"
-    """From the end of what the host waited for to the return of its call; all of it where that is of no known work."""
-    UNEXPLAINED = "unexplained"
-    """A kernel starts later than all it is known to wait for."""
-    LATE_BEGIN = "late_begin"
-    """The rank began its step later than the one whose step is the longest."""
 
 
 CAUSES = tuple(PathCause)

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from traceviz_dag.analyze.causes.critical_path import CAUSES, PathCause
+from traceviz_dag.analyze.causes.critical_path import CAUSES
 from traceviz_dag.analyze.causes.graph import NEVER_LATE, NO_EDGE
 from traceviz_dag.analyze.causes.records_work import RecordsWork
 from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.read.records.pipeline_records import OPERATIONS
+from traceviz_dag.vocabulary import PathCause
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from traceviz_dag.analyze.causes.critical_path import PathCause
 from traceviz_dag.analyze.diff.changes import Change
 from traceviz_dag.analyze.diff.replayed import AMOUNT, HOSTS, MEMORY, REMAINDER, UNMATCHED, ReplayRow, WorkClass
 from traceviz_dag.analyze.wording import activity, capitals, counted, duration, signed
+from traceviz_dag.vocabulary import PathCause
 
 LEAST_CHANGE = 0.01
 """A change of less than this share of A's step is none."""

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 
 from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTime, stage_times
 from traceviz_dag.analyze.wording import duration, share
+from traceviz_dag.show.lanes.words import rank_label
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import Band, draw_boxes
 from traceviz_dag.show.page.bubbles import PARTS, DrawnPipeline, Waterfall, bubble_finding, chosen_pipelines
@@ -82,7 +83,7 @@ def _draw_row(page: Page, axes: Axes, waterfall: Waterfall, band: Band, scale: T
             _write_part(axes, row[column], max(start, end), edges[-1], step, scale)
     axes.vlines(edges[-1], inner.top, inner.bottom, colors=palette.INK, linewidths=1.2, zorder=3)
     size = max(min(LABEL, 0.75 * band.height * POINTS_PER_INCH), TINY)
-    page.row_label(band.middle, f"stage {row['stage']} · rank {row['rank']}", size=size)
+    page.row_label(band.middle, rank_label(row["rank"], row["stage"]), size=size)
     measures = f"{share(row['bubble_ns'], row['span_ns'])} · {share(round(row['ideal_share'] * 1e6), 1_000_000)}"
     page.row_measures(band.middle, measures, min(size, SMALL))
 

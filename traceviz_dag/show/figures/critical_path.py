@@ -16,7 +16,6 @@ from traceviz_dag.arrays import Int64
 from traceviz_dag.show.figures.path_lanes import (
     SEGMENT_COLUMNS,
     Lane,
-    PathPart,
     StepPath,
     lanes_of_path,
     longest_path,
@@ -24,6 +23,7 @@ from traceviz_dag.show.figures.path_lanes import (
     path_finding,
     profile_of,
 )
+from traceviz_dag.show.lanes.words import Word
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import (
     Band,
@@ -92,7 +92,7 @@ def _draw_lane(page: Page, axes: Axes, lane: Lane, band: Band, path: StepPath, m
     part = path.part[mine]
     parts = [
         Part(
-            path.parts[number].word, Intervals(starts[part == number], ends[part == number]), path.parts[number].colour
+            path.parts[number].label, Intervals(starts[part == number], ends[part == number]), path.parts[number].colour
         )
         for number in np.unique(part).tolist()
     ]
@@ -142,7 +142,7 @@ def _write_microbatches(axes: Axes, path: StepPath, lane: Int64, height: float, 
         draw_numbers(axes, stretches, band, [runs[number][3] for number in own], size, palette.text_on(where[1]))
 
 
-def _draw_profile(page: Page, path: StepPath, profile: Sequence[tuple[PathPart, int]]) -> None:
+def _draw_profile(page: Page, path: StepPath, profile: Sequence[tuple[Word, int]]) -> None:
     """Bars of what the path is made of, with numbers that add up to the step in the last row."""
     left, right = WIDTH - MARGIN - _PROFILE, WIDTH - MARGIN
     height = _PROFILE_ROW * len(profile)
@@ -151,7 +151,7 @@ def _draw_profile(page: Page, path: StepPath, profile: Sequence[tuple[PathPart, 
     axes.spines["bottom"].set_visible(False)
     page.text(left + _PROFILE_LABELS, page.top - 0.08, "what the path is made of", SMALL, palette.QUIET_INK, "center")
     page.text(right, page.top - 0.08, "ms", SMALL, palette.QUIET_INK, "right")
-    rows = [*((part.word, length) for part, length in profile), ("the step", path.step_ns)]
+    rows = [*((part.label, length) for part, length in profile), ("the step", path.step_ns)]
     thousandths = _adding_up([length for _, length in profile])
     shares = right - max(0.5, width(f"{sum(thousandths) / 1e3:,.3f}", SMALL, bold=True) + 0.1)
     for number, (word, length) in enumerate(rows):
@@ -178,7 +178,7 @@ def _adding_up(lengths: Sequence[int]) -> list[int]:
 
 
 def _caption(
-    source: TableSource, path: StepPath, stage_of: Mapping[int, int], profile: Sequence[tuple[PathPart, int]]
+    source: TableSource, path: StepPath, stage_of: Mapping[int, int], profile: Sequence[tuple[Word, int]]
 ) -> Caption:
     gains, lead = source.table("what_if", _GAIN_COLUMNS).to_pylist(), lead_in(source)
     moves = int(np.count_nonzero(path.rank[1:] != path.rank[:-1]))

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.causes.critical_path import RUN_CAUSES, PathCause
 from traceviz_dag.analyze.kernel_intervals import integers
 from traceviz_dag.analyze.matching.communications import optional_integers
-from traceviz_dag.analyze.wording import activity, duration, share
+from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.show.lanes.iteration import path_kinds
+from traceviz_dag.show.lanes.words import Word, rank_label, word_of
 from traceviz_dag.show.page import palette
-from traceviz_dag.vocabulary import Category, Phase
+from traceviz_dag.vocabulary import PathCause, Phase
 
 MOST_LANES = 20
 """Lanes that a page can show; of more ranks, each stage is one lane, or the ranks with the most of the path are."""
@@ -29,18 +29,7 @@ SEGMENT_COLUMNS = (
 _OTHERS, _ONE_COLOUR, _SPREAD = -2, 0.75, 0.2
 _BACKWARD = pa.array([Phase.BACKWARD.value, Phase.RECOMPUTE.value])
 
-_COLOURS = {
-    **{PathCause.HOST: palette.HOST, PathCause.SYNCHRONISATION: palette.HOST},
-    **{PathCause.LAUNCH: palette.LAG, PathCause.UNEXPLAINED: palette.LAG, PathCause.LATE_BEGIN: palette.LAG},
-}
 _COMMUNICATES = pa.array([PathCause.TRANSFER.value, PathCause.UNMATCHED.value])
-
-
-class PathPart(NamedTuple):
-    """What some of the path is: kernels of a category, or a cause that is no kernel's run."""
-
-    word: str
-    colour: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +50,7 @@ class StepPath:
     rank: Int64
     stage: Int64
     part: Int64
-    parts: tuple[PathPart, ...]
+    parts: tuple[Word, ...]
     transfers: Bool
     backward: Bool
     chunk: Int64
@@ -120,21 +109,10 @@ def longest_path(segments: pa.Table) -> StepPath | None:
     )
 
 
-def _parts(segments: pa.Table) -> tuple[Int64, tuple[PathPart, ...]]:
-    """What each segment is: the category of a kernel that runs, else the cause."""
-    cause, category = segments["cause"].cast(pa.string()), segments["category"].cast(pa.string())
-    runs = pc.is_in(cause, pa.array([cause.value for cause in RUN_CAUSES]))
-    told = pc.if_else(runs, pc.fill_null(category, Category.UNCLASSIFIED.value), cause)
-    told = told.combine_chunks().dictionary_encode() if isinstance(told, pa.ChunkedArray) else told.dictionary_encode()
-    parts = tuple(part_named(name) for name in told.dictionary.to_pylist())
-    return np.asarray(told.indices, np.int64), parts
-
-
-def part_named(name: str) -> PathPart:
-    """A part of the path by its category or cause."""
-    if name in palette.CATEGORY:
-        return PathPart(activity(name), palette.CATEGORY[name])
-    return PathPart(activity(name), _COLOURS[PathCause(name)])
+def _parts(segments: pa.Table) -> tuple[Int64, tuple[Word, ...]]:
+    """What each segment is."""
+    place, kinds = path_kinds(segments)
+    return place, tuple(map(word_of, kinds))
 
 
 def lanes_of_path(path: StepPath, stage_of: Mapping[int, int]) -> tuple[Int64, list[Lane]]:
@@ -173,7 +151,7 @@ def lanes_of_path(path: StepPath, stage_of: Mapping[int, int]) -> tuple[Int64, l
 
 
 def _rank_label(rank: int, stage: int, several: bool) -> str:
-    return f"stage {stage} · rank {rank}" if several and stage != MISSING else f"rank {rank}"
+    return rank_label(rank, stage if several and stage != MISSING else None)
 
 
 def _stage_label(stage: int, counts: Mapping[int, int]) -> str:
@@ -209,26 +187,26 @@ def microbatch_runs(path: StepPath, lane: Int64) -> list[tuple[int, int, int, st
     return runs
 
 
-def profile_of(path: StepPath, most: int) -> Sequence[tuple[PathPart, int]]:
+def profile_of(path: StepPath, most: int) -> Sequence[tuple[Word, int]]:
     """What the path is made of, the longest first; the least parts of many are one. The times add up to the step."""
     rows = [(path.parts[part], length) for part, length in path.sums(path.part).items()]
     if len(rows) <= most:
         return rows
     rest = rows[most - 1 :]
-    return [*rows[: most - 1], (PathPart(f"{len(rest)} others", palette.QUIET_INK), sum(length for _, length in rest))]
+    return [*rows[: most - 1], (Word(f"{len(rest)} others", palette.QUIET_INK), sum(length for _, length in rest))]
 
 
-def path_finding(path: StepPath, stage_of: Mapping[int, int], profile: Sequence[tuple[PathPart, int]]) -> str:
+def path_finding(path: StepPath, stage_of: Mapping[int, int], profile: Sequence[tuple[Word, int]]) -> str:
     """What limits the step most, in a sentence.
 
     Args:
         stage_of: stage of each rank, ``MISSING`` where unknown. profile: as ``profile_of`` gives it.
     """
     part, length = profile[0]
-    mostly = f"{share(length, path.step_ns)} of the path is {part.word}"
+    mostly = f"{share(length, path.step_ns)} of the path is {part.label}"
     whole = duration(path.step_ns)
     if len(stage_of) <= 1:
-        return f"Of rank {path.rank[0]}'s step of {whole}, {share(length, path.step_ns)} is {part.word}"
+        return f"Of rank {path.rank[0]}'s step of {whole}, {share(length, path.step_ns)} is {part.label}"
     several = len({*stage_of.values()} - {MISSING}) > 1
     transferred = int(path.duration_ns[path.transfers].sum())
     if 2 * transferred > path.step_ns:
@@ -259,4 +237,4 @@ def _largest(path: StepPath, keys: Int64, chosen: Bool | None, word: str) -> tup
 
 def _communication(path: StepPath) -> str:
     """The kind of communication that has the most of the path."""
-    return path.parts[next(iter(path.sums(path.part, path.transfers)))].word
+    return path.parts[next(iter(path.sums(path.part, path.transfers)))].label

@@ -13,6 +13,7 @@ from traceviz_dag.analyze.intervals import Intervals, measure
 from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.show.figures.rank_summary import RankSummary, computing_longer, summarise
 from traceviz_dag.show.figures.step_blocks import StepStyle, draw_steps, entries, step_legend
+from traceviz_dag.show.lanes.words import rank_label
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import Activity
 from traceviz_dag.show.page.alignment import Aligned
@@ -52,9 +53,8 @@ class Row:
 
     @property
     def label(self) -> str:
-        """Stage and rank."""
-        rank = f"rank {self.member.rank}"
-        return rank if self.member.stage is None else f"stage {self.member.stage} · {rank}"
+        """Rank and stage."""
+        return rank_label(self.member.rank, self.member.stage)
 
 
 @dataclass(frozen=True, slots=True)

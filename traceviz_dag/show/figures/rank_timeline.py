@@ -12,6 +12,8 @@ from traceviz_dag.analyze.intervals import Intervals, intersect, measure, merge
 from traceviz_dag.analyze.waits.blame import LateRank
 from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.show.figures.step_blocks import PALE_NOTE, StepStyle, draw_steps, entries, step_legend
+from traceviz_dag.show.lanes.parts import HIDDEN, MEMORY_ALONE
+from traceviz_dag.show.lanes.words import EXPOSED, MICROBATCHES, dimension_label, word_of
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import Activity, is_partial, part_wall_clock, read_activity
 from traceviz_dag.show.page.blocks import Band, Part, Resolution, draw_blocks, draw_shares, merge_for_page
@@ -25,17 +27,6 @@ _GAP = 0.07
 _STEPS_HEIGHT, _COMPUTATION_HEIGHT, _COMMUNICATION_HEIGHT, _THIN_HEIGHT = 0.3, 0.44, 0.3, 0.2
 _WALL_CLOCK_HEIGHT = 0.4
 _COLUMNS = 200
-_LANES = {
-    Dimension.TP: "TP",
-    Dimension.CP: "CP",
-    Dimension.EP: "EP",
-    Dimension.ETP: "expert TP",
-    Dimension.PP: "PP",
-    Dimension.DP: "DP",
-    Dimension.EDP: "expert DP",
-    Dimension.UNKNOWN: "unknown group",
-}
-_OTHER_LANE = "other groups"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +60,7 @@ def draw_rank_timeline(source: TableSource, rank: int) -> Figure | None:
             band = Band(0.0, _STEPS_HEIGHT)
             style = StepStyle.of(axes, [activity.steps], band.height, 0.0, scale)
             draw_steps(axes, activity.steps, band, style, scale, start, f"rank-{rank}", activity.exposed())
-            page.row_label(band.middle, "micro-batches", _count(activity))
+            page.row_label(band.middle, MICROBATCHES, _count(activity))
         for lane in lanes:
             _draw_lane(page, axes, lane, scale, start, rank)
         _draw_wall_clock(page, axes, activity, (start, end), scale, Band(height - _WALL_CLOCK_HEIGHT, height))
@@ -95,13 +86,12 @@ def _lanes(activity: Activity, top: float) -> Iterator[_Lane]:
 
 
 def _by_lane(activity: Activity) -> dict[str, dict[str, Intervals]]:
-    """Lane → category → communication, lanes in the order of ``_LANES``."""
+    """Lane → category → communication: a lane a dimension, in the order of the vocabulary."""
     found: dict[str, dict[str, Intervals]] = {}
-    order = [*_LANES.values(), _OTHER_LANE]
     for (dimension, category), intervals in activity.communication.items():
-        lane = found.setdefault(_LANES.get(Dimension(dimension), _OTHER_LANE), {})
-        lane[category] = merge(lane[category], intervals) if category in lane else intervals
-    return {label: found[label] for label in order if label in found}
+        found.setdefault(dimension, {})[category] = intervals
+    order = [dimension.value for dimension in Dimension]
+    return {dimension_label(one): found[one] for one in sorted(found, key=order.index)}
 
 
 def _draw_lane(page: Page, axes: Axes, lane: _Lane, scale: TimeScale, zero_ns: int, rank: int) -> None:
@@ -188,10 +178,9 @@ def _legend(activity: Activity) -> Iterator[LegendGroup]:
     communication = {category for _, category in activity.communication}
     yield LegendGroup("communication", entries(category for category in palette.LABEL if category in communication))
     parts = [
-        LegendEntry("exposed communication", palette.EXPOSED),
-        LegendEntry("hidden communication", palette.HIDDEN),
+        *(LegendEntry(*word_of(kind)) for kind in (EXPOSED, HIDDEN)),
         LegendEntry("computation alone", palette.COMPUTATION_ONLY),
-        LegendEntry("memory operations", palette.MEMORY_ONLY),
+        LegendEntry(*word_of(MEMORY_ALONE)),
         LegendEntry("idle", palette.IDLE),
     ]
     yield LegendGroup("wall clock", parts)

@@ -11,14 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from traceviz_dag.analyze.findings.verdict import Lead
-from traceviz_dag.analyze.intervals import Intervals, intersect, measure_within, merge, subtract
+from traceviz_dag.analyze.intervals import NOTHING, Intervals, intersect, measure_within, merge, subtract
 from traceviz_dag.analyze.waits.blame import LateRank
 from traceviz_dag.analyze.wording import share
 from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.show.figures.group_figure import Words, make_caption, read_usable
 from traceviz_dag.show.figures.rank_summary import RankSummary, computing_longer, summarise
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.activity import NOTHING, Activity
+from traceviz_dag.show.page.activity import Activity
 from traceviz_dag.show.page.alignment import TimeAlignment, align, read_clocks
 from traceviz_dag.show.page.blocks import Band, draw_stack
 from traceviz_dag.show.page.facts import lead_in, ranks_named

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 
-from traceviz_dag.analyze.intervals import Intervals, intersect, union
+from traceviz_dag.analyze.intervals import NOTHING, Intervals, intersect, union
+from traceviz_dag.show.lanes.words import STEP_KINDS, word_of
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.activity import NOTHING, Steps
+from traceviz_dag.show.page.activity import Steps
 from traceviz_dag.show.page.blocks import (
     Band,
     Part,
@@ -23,12 +24,12 @@ from traceviz_dag.show.page.blocks import (
     number_size,
 )
 from traceviz_dag.show.page.page import DATA_WIDTH, LegendEntry, TimeScale
-from traceviz_dag.vocabulary import Category
+from traceviz_dag.vocabulary import Phase
 
 PALE_NOTE = "pale: communication is exposed"
 _PALE = f"{palette.PAPER}A8"
 _COLUMNS = 960
-_SIDES = ((False, Category.FWD_COMPUTATION, "forward"), (True, Category.BWD_COMPUTATION, "backward"))
+_SIDES = ((False, Phase.FORWARD.value), (True, Phase.BACKWARD.value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +75,14 @@ def draw_steps(
     """
     side_by_side = steps.overlap()
     fitted = 0
-    for backward, category, word in _SIDES:
+    for backward, word in _SIDES:
         part = band.part(0.5, 1.0) if side_by_side and backward else band.part(0.0, 0.5) if side_by_side else band
         numbers = part if side_by_side else band.part(0.0, 1 - style.foot)
         for odd in (False, True):
             chosen = steps.take((steps.backward == backward) & (np.maximum(steps.chunk, 0) % 2 == odd))
             if not len(chosen):
                 continue
-            colour = palette.LATER_CHUNK[category] if odd else palette.CATEGORY[category]
+            colour = word_of(STEP_KINDS[backward + 2 * odd]).colour
             widest = Resolution.of(scale.span_ns, DATA_WIDTH).width_ns
             time = scale.on_axis(hairlines(chosen.time, widest), zero_ns)
             draw_boxes(axes, time, part, colour, f"{name}/{word}-{int(odd)}")
@@ -100,11 +101,11 @@ def draw_steps(
 def step_legend(every: Sequence[Steps]) -> Iterator[LegendEntry]:
     """Swatches of the shades that occur; the second half of a swatch is the shade of odd chunks."""
     several = any(len(each) and int(each.chunk.max()) > 0 for each in every)
-    for backward, category, word in _SIDES:
+    for backward, word in _SIDES:
         if any((each.backward == backward).any() for each in every):
-            second = palette.LATER_CHUNK[category] if several else None
+            first, second = (word_of(STEP_KINDS[backward + 2 * odd]).colour for odd in (0, 1))
             yield LegendEntry(
-                f"{word}, light: odd model chunk" if several else word, palette.CATEGORY[category], second
+                f"{word}, light: odd model chunk" if several else word, first, second if several else None
             )
 
 

@@ -10,6 +10,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from traceviz_dag.analyze.memory.schedule import StageMemory
 from traceviz_dag.analyze.wording import counted
 from traceviz_dag.printable import printable
+from traceviz_dag.show.lanes.words import rank_label
 from traceviz_dag.show.memory.colours import COLOUR
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.page import Caption, LegendEntry, LegendGroup, open_page
@@ -84,7 +85,7 @@ def draw_stage_memory(
                     ends = (top + low * _ROW, top + (low + 0.46) * _ROW)
                     axes.vlines(value / _MIB, *ends, colors=ink, linewidths=1.8, zorder=3)
             expected = "–" if memory.expected_in_flight is None else memory.expected_in_flight
-            name = f"rank {rank}" if stage is None else f"stage {stage} · rank {rank}"
+            name = rank_label(rank, stage)
             page.row_label(top + _ROW / 2, name, f"{memory.in_flight} · {expected}")
         axes.set_xlabel("MiB", labelpad=3)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=11, steps=[1, 2, 2.5, 5, 10]))

@@ -8,15 +8,24 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.analyze.kernel_intervals import KINDS
 from traceviz_dag.analyze.nsys.activity import Activity, Clip
 from traceviz_dag.arrays import NONE, Int64
 from traceviz_dag.classify.columns import integers
-from traceviz_dag.read.nsys.profile import MARK, NsysProfile
-from traceviz_dag.show.perfetto.trace import PerfettoTrace, Slices, Track, perfetto_trace
+from traceviz_dag.read.nsys.profile import NsysProfile
+from traceviz_dag.show.lanes.bundle import Bundle, everything
+from traceviz_dag.show.lanes.lane import LaneKind
+from traceviz_dag.show.lanes.profile import (
+    HostLane,
+    add_gpu_lanes,
+    add_metrics,
+    gpu_parts,
+    host_lanes,
+    process_label,
+)
+from traceviz_dag.show.lanes.rows import LaneRows
+from traceviz_dag.show.lanes.words import gpu_label, ranges_label
+from traceviz_dag.show.perfetto.trace import Column, PerfettoTrace, Slices, Track, perfetto_trace
 
-_RANGE = ("name", "kind", "start_ns", "end_ns", "thread", "domain_name", "communicator")
-_CALL = ("name", "start_ns", "duration_ns", "thread", "correlation")
 _CLOCK = "nanoseconds of the capture's clock"
 _FROM_FIRST = "nanoseconds from the first event"
 _UTC = "nanoseconds of UTC, from the start that the capture states"
@@ -38,13 +47,11 @@ def write_perfetto(profile: NsysProfile, gpus: Sequence[Activity], path: Path, w
     with perfetto_trace(path, clock, about) as trace:
         launched: list[Int64] = []
         for place, gpu in enumerate(gpus):
-            chosen = gpu if window is None else gpu.take((gpu.ends > window.start_ns) & (gpu.starts < window.end_ns))
-            track = trace.add_track(f"GPU {gpu.device}", order=place)
-            _add_streams(trace, track, profile, chosen, base)
-            _add_metrics(trace, track, profile, gpu.device, base, window)
-            launched.append(chosen.launch[chosen.launch >= 0])
-        processes = np.unique(np.concatenate([gpu.process for gpu in gpus]))
-        _add_threads(trace, profile, processes, np.unique(np.concatenate(launched)), base, window, len(gpus))
+            track = trace.add_track(gpu_label(gpu.device), order=place)
+            launched.append(_add_gpu(trace, track, profile, gpu, base, window))
+        launching = np.unique(np.concatenate(launched))
+        for place, process in enumerate(np.unique(np.concatenate([gpu.process for gpu in gpus])).tolist(), len(gpus)):
+            _add_threads(trace, profile, process, place, launching, base, window)
         return trace.slices
 
 
@@ -59,84 +66,107 @@ def _clock(profile: NsysProfile, gpus: Sequence[Activity]) -> tuple[int, str]:
     return base, _UTC if base else _CLOCK
 
 
-def _add_streams(trace: PerfettoTrace, parent: Track, profile: NsysProfile, gpu: Activity, base: int) -> None:
-    rows = profile.rows("operations", "correlation", of=[gpu.device])
-    correlation = rows.integers("correlation")[rows.place(gpu.row)]
-    names = pa.array(gpu.names, pa.string())
-    for place, stream in enumerate(np.unique(gpu.stream).tolist()):
-        mine = np.flatnonzero(gpu.stream == stream)
+def _add_gpu(
+    trace: PerfettoTrace, track: Track, profile: NsysProfile, gpu: Activity, base: int, window: Clip | None
+) -> Int64:
+    """The lanes and counters of a GPU; returns the calls that launched what is shown."""
+    bundle = Bundle()
+    add_gpu_lanes(bundle, profile, gpu, everything(gpu_parts(gpu.intervals)))
+    add_metrics(bundle, profile, gpu.device)
+    rows = profile.rows("operations", "correlation", "bytes", "launch", of=[gpu.device])
+    launched = [np.empty(0, np.int64)]
+    for order, lane in enumerate(bundle.lanes):
+        if lane.kind is LaneKind.COUNTER:
+            changes = bundle.counters[lane.key]
+            kept = slice(None)
+            if window is not None:
+                kept = slice(*np.searchsorted(changes.time_ns, [window.start_ns, window.end_ns]).tolist())
+            counter = trace.add_counter(lane.label, track, unit=lane.unit, order=order)
+            trace.add_counts(counter, changes.time_ns[kept] + base, changes.value[kept])
+            continue
+        content = bundle.contents[lane.key]
+        found = _inside(content.rows, window)
+        place = rows.place(found.source.astype(np.int64))
+        if lane.kind is LaneKind.STREAM:
+            launch = rows.integers("launch")[place]
+            launched.append(launch[launch >= 0])
+            facts: dict[str, Column] = {name: integers(rows.integers(name)[place]) for name in ("correlation", "bytes")}
+            names = profile.texts("operations", "name", found.name)
+            flows = [(launch + 1).astype(np.uint64)]
+        else:
+            names, facts, flows = content.labels(found), {}, []
         slices = Slices(
-            gpu.starts[mine] + base,
-            (gpu.ends - gpu.starts)[mine],
-            names.take(pa.array(gpu.name[mine])),
-            pa.array(KINDS, pa.string()).take(pa.array(gpu.intervals.kind[mine])),
-            {"correlation": integers(correlation[mine]), "bytes": integers(gpu.bytes[mine])},
-            flows_in=[(gpu.launch[mine] + 1).astype(np.uint64)],
+            found.start_ns + base,
+            found.end_ns - found.start_ns,
+            names,
+            content.keys(found),
+            facts,
+            flows_in=flows,
         )
-        trace.add_slices(trace.add_track(f"stream {stream}", parent, order=place), slices)
+        trace.add_slices(trace.add_track(lane.label, track, order=order), slices)
+    return np.concatenate(launched)
 
 
-def _add_metrics(
-    trace: PerfettoTrace, parent: Track, profile: NsysProfile, device: int, base: int, window: Clip | None
-) -> None:
-    metrics = profile.rows("metrics", "time_ns", "device", "metric", "value")
-    time = metrics.integers("time_ns")
-    kept = metrics["device"] == device
-    if window is not None:
-        kept &= (time >= window.start_ns) & (time < window.end_ns)
-    names = profile.names("metrics", "metric")
-    for code in sorted(np.unique(metrics["metric"][kept]).tolist(), key=lambda code: names[code]):
-        rows = np.flatnonzero(kept & (metrics["metric"] == code))
-        trace.add_counts(trace.add_counter(names[code], parent), time[rows] + base, metrics.integers("value")[rows])
+def _inside(rows: LaneRows, window: Clip | None, kept: Int64 | None = None) -> LaneRows:
+    """The slices that touch a window, and those whose sources are kept all the same."""
+    if window is None:
+        return rows
+    chosen = (rows.end_ns > window.start_ns) & (rows.start_ns < window.end_ns)
+    return rows.take(np.flatnonzero(chosen if kept is None else chosen | np.isin(rows.source, kept)))
 
 
 def _add_threads(
     trace: PerfettoTrace,
     profile: NsysProfile,
-    processes: Int64,
+    process: int,
+    order: int,
     launching: Int64,
     base: int,
     window: Clip | None,
-    order: int,
 ) -> None:
-    """Ranges and calls of the threads of some processes; calls that launched something shown begin a flow."""
-    threads = profile.table("threads")
-    names = dict(zip(*(threads[name].to_pylist() for name in ("thread", "name")), strict=True))
-    for place, process in enumerate(processes.tolist()):
-        parent = trace.add_track(f"process {process & 0xFFFFFF}", order=order + place)
-        ranges = profile.rows("ranges", *_RANGE, of=[process])
-        calls = profile.rows("calls", *_CALL, of=[process])
-        begins = calls.place(launching)
-        begins, flow = begins[begins != NONE], np.zeros(len(calls), dtype=np.uint64)
-        flow[begins] = calls.runs.rows()[begins] + 1
-        own = ranges["kind"] != MARK, np.ones(len(calls), dtype=bool)
-        if window is not None:
-            own[0][:] &= (ranges["end_ns"] > window.start_ns) & (ranges["start_ns"] < window.end_ns)
-            ended = calls.integers("start_ns") + calls["duration_ns"]
-            own[1][:] = (ended > window.start_ns) & (calls["start_ns"] < window.end_ns)
+    """The lanes of a process's threads; levels of ranges are one track, on which they nest.
+
+    Args:
+        launching: calls that launched something shown: a flow begins at each.
+    """
+    parent = trace.add_track(process_label(process), order=order)
+    ranges = profile.rows("ranges", "domain_name", "communicator", of=[process])
+    calls = profile.rows("calls", "correlation", of=[process])
+    for head, lanes in host_lanes(profile, process):
+        thread = trace.add_track(head.label, parent)
+        tracks: dict[str, list[HostLane]] = {}
+        for host in lanes:
+            is_level = host.lane.kind is LaneKind.RANGES and host.lane.key.rpartition(":")[2].isdigit()
+            tracks.setdefault(ranges_label(0, NONE) if is_level else host.lane.label, []).append(host)
+        for place, (label, hosts) in enumerate(tracks.items()):
             # A launch before the window whose kernel is inside stays, so that its arrow has a begin.
-            own[1][begins] = True
-        for thread in np.union1d(ranges["thread"][own[0]], calls["thread"][own[1]]).tolist():
-            label = f"{names.get(thread) or 'thread'} {thread & 0xFFFFFF}"
-            rows = np.flatnonzero(own[0] & (ranges["thread"] == thread))
-            nvtx = Slices(
-                ranges.integers("start_ns")[rows] + base,
-                (ranges.integers("end_ns") - ranges["start_ns"])[rows],
-                profile.texts("ranges", "name", ranges["name"][rows]),
-                "nvtx",
-                {
-                    "domain": profile.texts("ranges", "domain_name", ranges["domain_name"][rows]),
-                    "communicator": profile.texts("ranges", "communicator", ranges["communicator"][rows]),
-                },
+            kept = launching if hosts[0].lane.kind is LaneKind.CALLS else None
+            rows = [_inside(host.rows, window, kept) for host in hosts]
+            start, length, source = (np.concatenate(each) for each in zip(*map(_columns, rows), strict=True))
+            kind = pa.array(np.concatenate([one.kind for one in rows]))
+            names = np.concatenate([one.name for one in rows])
+            facts: dict[str, Column] = {}
+            flows = []
+            if hosts[0].lane.kind is LaneKind.RANGES:
+                at = ranges.place(source)
+                facts = {
+                    "domain": profile.texts("ranges", "domain_name", ranges["domain_name"][at]),
+                    "communicator": profile.texts("ranges", "communicator", ranges["communicator"][at]),
+                }
+            elif hosts[0].lane.kind is LaneKind.CALLS:
+                facts = {"correlation": integers(calls.integers("correlation")[calls.place(source)])}
+                flows = [np.where(np.isin(source, launching), source + 1, 0).astype(np.uint64)]
+            slices = Slices(
+                start + base,
+                length,
+                profile.texts(hosts[0].words, "name", names),
+                pa.array(hosts[0].kinds, pa.string()).take(kind),
+                facts,
+                flows_out=flows,
             )
-            trace.add_slices(trace.add_track(f"{label} · NVTX", parent, order=0), nvtx, nested=True)
-            rows = np.flatnonzero(own[1] & (calls["thread"] == thread))
-            made = Slices(
-                calls.integers("start_ns")[rows] + base,
-                calls.integers("duration_ns")[rows],
-                profile.texts("calls", "name", calls["name"][rows]),
-                "call",
-                {"correlation": integers(calls.integers("correlation")[rows])},
-                flows_out=[flow[rows]],
-            )
-            trace.add_slices(trace.add_track(f"{label} · calls", parent, order=1), made, nested=True)
+            trace.add_slices(trace.add_track(label, thread, order=place), slices, nested=True)
+
+
+def _columns(rows: LaneRows) -> tuple[Int64, Int64, Int64]:
+    """Start, length and source of slices."""
+    return rows.start_ns, rows.end_ns - rows.start_ns, rows.source.astype(np.int64)

@@ -15,6 +15,9 @@ from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.printable import printable
 from traceviz_dag.read.nsys.profile import NsysProfile
+from traceviz_dag.show.lanes.names import shortened as carried
+from traceviz_dag.show.lanes.parts import HIDDEN, MEMORY_ALONE
+from traceviz_dag.show.lanes.words import EXPOSED, word_of
 from traceviz_dag.show.nsys.timeline import profile_timeline
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
@@ -22,21 +25,15 @@ from traceviz_dag.show.report.limits import MOST_KERNELS
 from traceviz_dag.show.report.parts.part import paragraph, section, shortened, table
 from traceviz_dag.show.report.parts.timeline import timeline_markup
 from traceviz_dag.show.report.shell import Tab, page
-from traceviz_dag.show.report.signatures import shortened as carried
 
 MOST_SLICES = MOST_KERNELS
 """Operations, ranges and calls that a page holds at the most unless a caller says otherwise."""
 
 _MEASURES = {
-    "computation only": palette.COMPUTATION_ONLY,
-    "hidden communication": palette.HIDDEN,
-    "exposed communication": palette.EXPOSED,
-    "memory operations only": palette.MEMORY_ONLY,
+    "computation alone": palette.COMPUTATION_ONLY,
+    **dict(word_of(kind) for kind in (HIDDEN, EXPOSED, MEMORY_ALONE)),
     "idle": palette.IDLE,
 }
-_CALLS = {"calls that launch": "#7FA7D1", "calls that wait": "#D98C8C", "other calls": "#B9C0C8"}
-"""As ``scripts/painter.js`` paints them; NVTX ranges have a colour a name."""
-
 _TREE_ROWS, _TREE_DEPTH, _NAME_ROWS = 4000, 40, 300
 
 
@@ -54,7 +51,7 @@ def viewer_page(
     timeline = profile_timeline(profile, gpus, rules, command, window, most)
     options = "" if window is None else f" --trim {window.start_ns / 1e9:.9f} {window.end_ns / 1e9:.9f}"
     tabs = [
-        Tab("timeline", "Timeline", timeline_markup(timeline, bare=True) + legend(_CALLS)),
+        Tab("timeline", "Timeline", timeline_markup(timeline, bare=True)),
         Tab("overlap", "Overlap", _overlap(gpus, window, f"traceviz nsys overlap {command}{options}")),
         Tab("kernels", "Kernels", _kernels(gpus, window, f"traceviz nsys summary {command}{options}")),
         Tab("tree", "NVTX tree", _tree(profile, gpus, window, f"traceviz nsys tree {command}{options}")),

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import Intervals, clip, intersect, measure, merge, subtract, union
+from traceviz_dag.analyze.intervals import NOTHING, Intervals, clip, intersect, measure, merge, subtract, union
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.arrays import Int64
 from traceviz_dag.show.page.facts import RankMeasures, rank_measures
@@ -21,7 +21,6 @@ from traceviz_dag.vocabulary import ALL_DIMENSIONS, Category, Dimension, Kind, P
 KERNEL_COLUMNS = ("start_ns", "duration_ns", "kind", "dimension", "category", "microbatch")
 STEP_COLUMNS = ("step", "phase", "chunk", "microbatch", "span_start_ns", "span_end_ns", "order_in_rank")
 NO_CHUNK = -1
-NOTHING = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -180,7 +180,10 @@ class Page:
         self, y: float, text: str, measures: str = "", colour: str = palette.INK, size: float = LABEL
     ) -> None:
         """Name a lane left of the data and write its measures right of them; ``y`` counts from the top of the data."""
-        self.text(MARGIN + LABELS - 0.12, self.top + y, text, size, colour, align="right")
+        room = MARGIN + LABELS - 0.22
+        self.text(
+            room + 0.1, self.top + y, text, size * min(room / max(width(text, size), room), 1), colour, align="right"
+        )
         self.row_measures(y, measures, min(size, SMALL))
 
     def row_measures(self, y: float, measures: str, size: float = SMALL, stands_out: bool = False) -> None:

@@ -6,6 +6,7 @@ for normal vision and for simulated protanopia, deuteranopia and tritanopia. The
 
 from __future__ import annotations
 
+from traceviz_dag.analyze.wording import activity
 from traceviz_dag.vocabulary import Category
 
 PAPER = "#FFFFFF"
@@ -56,30 +57,34 @@ FILL_DRAIN = "#47515C"
 IMBALANCE = "#D9A21B"
 JITTER = "#3D8F66"
 STALL = CATEGORY[Category.PP_COMMUNICATION]
+UNEXPLAINED = "#A3A9B2"
+"""A gap of which nothing shows what filled it; pale, as there are many short ones."""
 
 HOST, LAG = "#BCD4B5", "#000011"
 """On the critical path: time of the host; a lag between what a kernel waited for and its start."""
+
+RANGE, OPERATOR, NCCL_RANGE = "#A9B8E0", "#8FBF9F", "#8FC7CF"
+CALL, LAUNCHING_CALL, WAITING_CALL, MEMORY_CALL = "#B9C0C8", "#7FA7D1", "#D98C8C", "#D9C58B"
+"""What the host does: tones that no kernel has."""
 
 PAPER_OF_DARK = "#16191D"
 ON_DARK = {LAG: "#AAFFFF", IDLE: "#8A9099"}
 """The dark page, and colours of the white one that are others there, as they could not be seen, or would be loudest."""
 
+_ORDER = (
+    *(Category.FWD_COMPUTATION, Category.BWD_COMPUTATION, Category.BWD_COMPUTATION_RECOMPUTE),
+    *(Category.OPTIMIZER_COMPUTATION, Category.OTHER_COMPUTATION, Category.UNCLASSIFIED),
+    *(Category.FWD_COMMUNICATION, Category.BWD_COMMUNICATION, Category.BWD_COMMUNICATION_RECOMPUTE),
+    *(Category.PP_COMMUNICATION, Category.DP_COMMUNICATION, Category.OTHER_COMMUNICATION, Category.MEMORY),
+)
 LABEL: dict[str, str] = {
-    Category.FWD_COMPUTATION: "forward",
-    Category.BWD_COMPUTATION: "backward",
-    Category.BWD_COMPUTATION_RECOMPUTE: "recompute",
-    Category.OPTIMIZER_COMPUTATION: "optimizer",
-    Category.OTHER_COMPUTATION: "other",
-    Category.UNCLASSIFIED: "unclassified",
-    Category.FWD_COMMUNICATION: "in forward",
-    Category.BWD_COMMUNICATION: "in backward",
-    Category.BWD_COMMUNICATION_RECOMPUTE: "in recompute",
-    Category.PP_COMMUNICATION: "pipeline (PP)",
-    Category.DP_COMMUNICATION: "data parallel (DP)",
-    Category.OTHER_COMMUNICATION: "other",
-    Category.MEMORY: "memory operations",
+    name.value: activity(name)
+    .removesuffix(" computation")
+    .removesuffix(" communication")
+    .removeprefix("communication of ")
+    for name in _ORDER
 }
-"""The name of each category in legends, in the order in which legends list them."""
+"""The name of each category in legends below a heading that says computation or communication, in their order."""
 
 
 def text_on(colour: str) -> str:

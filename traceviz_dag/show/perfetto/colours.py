@@ -7,6 +7,8 @@ figures, which cannot be had, become hues that no other category has.
 
 from __future__ import annotations
 
+from traceviz_dag.show.lanes.words import word_of
+from traceviz_dag.show.page import palette
 from traceviz_dag.vocabulary import Category
 
 _NUMBER: dict[str, int] = {
@@ -26,7 +28,9 @@ _NUMBER: dict[str, int] = {
 }
 
 
-def colour_text(category: str) -> str:
-    """The correlation id of a category's slices; the name itself of one that the figures do not know."""
-    number = _NUMBER.get(category)
-    return category if number is None else f"{category} {number}"
+_BY_COLOUR = {palette.CATEGORY[name]: f"{name} {number}" for name, number in _NUMBER.items()}
+
+
+def colour_text(kind: str) -> str:
+    """The correlation id of a kind's slices: that of the category of its colour, else the kind itself."""
+    return _BY_COLOUR.get(word_of(kind).colour, kind)

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from traceviz_dag.analyze.causes.critical_path import RUN_CAUSES
 from traceviz_dag.analyze.kernel_intervals import integers
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.wording import duration
 from traceviz_dag.arrays import Bool, Int64, UInt64
+from traceviz_dag.show.lanes.iteration import path_kinds
+from traceviz_dag.show.lanes.words import PATH, word_of
 from traceviz_dag.show.page.facts import ranks_named, step_name
 from traceviz_dag.show.perfetto.clocks import TraceClocks
 from traceviz_dag.show.perfetto.trace import PerfettoTrace, Slices, Track
@@ -25,8 +25,6 @@ from traceviz_dag.show.source import TableSource
 
 CRITICAL_PATH = "critical_path"
 """Category of the slices of the path, and of no others: sums over kernels leave it out."""
-
-TITLE = "critical path"
 
 PATH_ARGUMENTS = (
     *("step", "segment", "cause", "category", "phase", "dimension", "module", "rank", "stage", "chunk", "microbatch"),
@@ -133,7 +131,7 @@ def _flows(rank: Int64, steps: Int64, shown: Bool, starts: Int64, ends: Int64) -
 
 def add_whole_path(trace: PerfettoTrace, path: TracePath) -> None:
     """Add the lane of the whole path, above all ranks."""
-    track = trace.add_track(TITLE, order=-1, description=path.statement)
+    track = trace.add_track(PATH, order=-1, description=path.statement)
     trace.add_slices(track, _slices(path, np.arange(len(path.rank)), path.lane_starts, path.lane_ends))
 
 
@@ -144,21 +142,22 @@ def add_path_of_rank(trace: PerfettoTrace, parent: Track, path: TracePath, rank:
         return
     slices = _slices(path, mine, path.starts, path.ends)
     slices = replace(slices, flows_out=[path.leaving[mine]], flows_in=[path.arriving[mine]])
-    trace.add_slices(trace.add_track(TITLE, parent, order=-1), slices)
+    trace.add_slices(trace.add_track(PATH, parent, order=-1), slices)
 
 
 def _slices(path: TracePath, chosen: Int64, starts: Int64, ends: Int64) -> Slices:
-    """Slices of some segments, named by category where a kernel runs, else by cause."""
+    """Slices of some segments, named as the lane model names them."""
     part = path.segments.take(pa.array(chosen))
-    cause, category = (part[name].cast(pa.string()) for name in ("cause", "category"))
-    runs = pc.is_in(cause, pa.array([cause.value for cause in RUN_CAUSES]))
-    names = pc.if_else(pc.and_(runs, pc.is_valid(category)), category, cause)
+    place, kinds = path_kinds(part)
+    keys, names = (
+        pa.array(each, pa.string()).take(pa.array(place)) for each in (kinds, [word_of(one).label for one in kinds])
+    )
     arguments = {name: part[name] for name in PATH_ARGUMENTS}
     return Slices(
         starts[chosen],
         ends[chosen] - starts[chosen],
         names,
         CRITICAL_PATH,
-        coloured_as=names,
+        coloured_as=keys,
         arguments={name: values for name, values in arguments.items() if values.null_count < len(values)},
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from traceviz_dag.system.paths import real_path
 
 PIPELINE_COMMANDS = (
-    {"id": "dev.perfetto.PinTracksByRegex", "args": ["^stage \\d+ · rank"]},
+    {"id": "dev.perfetto.PinTracksByRegex", "args": ["^rank \\d+ · stage"]},
     {"id": "dev.perfetto.ExpandTracksByRegex", "args": ["^(pipeline|Global Track Events)"]},
 )
 """Start-up commands that show the pipelines of an export at once: the micro-batches of every rank, pinned."""

@@ -42,8 +42,6 @@ def report_page(
         "run": source.run,
         "iteration": source.iteration,
         "whole": timeline.kept == timeline.kernels,
-        "member": "rank",
-        "first": lead.ranks,
         "overlap_options": "--rank {rank} --start-ns {start_ns} --end-ns {end_ns}",
         "overlap_command": f"traceviz overlap --run {shlex.quote(source.run)} --iteration {source.iteration}",
         "findings": [

@@ -12,6 +12,7 @@ from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.arrays import Int64
 from traceviz_dag.printable import printable
+from traceviz_dag.show.lanes.names import NO_NAME, function_name, shortened
 
 COLUMNS = (
     "name",
@@ -49,9 +50,6 @@ COLUMNS = (
     "shared_memory_bytes",
 )
 """Columns of table ``kernels`` that a signature is made of."""
-
-LONGEST_TEXT = 400
-"""Characters of a name that a page keeps; what is longer ends in an ellipsis."""
 
 
 @dataclass(slots=True)
@@ -93,9 +91,10 @@ class Signatures:
         return numbers[group]
 
     def document(self) -> dict[str, Any]:
-        """As the page's script reads them: ``fields``, ``values`` by field, ``rows``."""
+        """As the page's script reads them: ``signatures`` (fields, values by field, rows), and ``short_names``."""
         values = [self.values[name] for name in self.columns]
-        return {"fields": self.columns, "values": values, "rows": self.rows}
+        short = [NO_NAME if name is None else function_name(str(name)) for name in self.values["name"]]
+        return {"signatures": {"fields": self.columns, "values": values, "rows": self.rows}, "short_names": short}
 
     def _place(self, name: str, value: str | int | None) -> int:
         known = self._places[name]
@@ -115,8 +114,3 @@ def _coded(kernels: pa.Table, name: str) -> tuple[Int64, list[Any]]:
         ), text.dictionary.to_pylist()
     code, words = codes(kernels, name)
     return code.astype(np.int64), [shortened(printable(word)) for word in words]
-
-
-def shortened(text: str) -> str:
-    """A name of at most ``LONGEST_TEXT`` characters."""
-    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"

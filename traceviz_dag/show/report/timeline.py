@@ -11,17 +11,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from traceviz_dag.analyze.kernel_intervals import codes
+from traceviz_dag.show.lanes import parts
+from traceviz_dag.show.lanes.grouping import groupings
+from traceviz_dag.show.lanes.iteration import STEP_MARK, step_marks
+from traceviz_dag.show.lanes.waits import integers_of
+from traceviz_dag.show.lanes.words import WORDS, rank_label
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import read_steps
 from traceviz_dag.show.page.alignment import TimeAlignment, align, read_clocks
 from traceviz_dag.show.page.members import Member, read_members
-from traceviz_dag.show.report import bins
 from traceviz_dag.show.report.columns import PageColumns
 from traceviz_dag.show.report.limits import MOST_KERNELS
-from traceviz_dag.show.report.tracks import Tracks, integers_of
+from traceviz_dag.show.report.tracks import STEPS_AND_GAPS, Tracks
 from traceviz_dag.show.source import TableSource
 
 MOST_READ = 20_000_000
@@ -34,8 +36,6 @@ MOST_WITH_LAUNCHES = 400_000
 """Of more kernels the page does not say when they were launched."""
 
 _ALL_BINS, _FEWEST_BINS, _MOST_BINS = 1 << 17, 256, 2048
-_PATH = ("segment", "step", "rank", "kernel_id", "cause", "category", "start_ns", "duration_ns")
-_WINDOWS = ("window_name", "step", "dimension", "window_start_ns", "window_end_ns")
 
 
 @dataclass(slots=True)
@@ -96,18 +96,20 @@ def read_timeline(source: TableSource, most_kernels: int = MOST_KERNELS) -> Time
         ranks.append(_rank(source, member, first, last) | counts_of)
     found.kept = sum(row["kernels"] for row in ranks)
     tracks.hand_over(found.columns)
-    places = {member.rank: place for place, member in enumerate(members)}
     found.document = {
+        "member": "rank",
         "ranks": ranks,
         "axes": _axes(source, spans),
         "bin_ns": width,
-        "parts": [{"name": name, "label": label, "colour": colour} for name, label, colour in _part_words()],
-        "categories": [
-            {"name": name, "label": _category_label(name), "colour": palette.CATEGORY[name]} for name in palette.LABEL
-        ],
-        "signatures": tracks.signatures.document(),
-        "path": _path(source, places, spans, found.columns),
+        "parts": parts.PARTS,
+        "categories": list(palette.LABEL),
+        "kinds": {"path": list(tracks.path_kinds), **STEPS_AND_GAPS},
+        "words": WORDS,
+        "legend": sorted(tracks.kinds),
+        "names": list(tracks.names),
+        **tracks.signatures.document(),
         "launches": plan.with_launches,
+        "groupings": groupings(source, members),
     }
     found.notes = _notes(found, plan, tracks.gaps_left_out)
     return found
@@ -117,9 +119,8 @@ def _rank(source: TableSource, member: Member, first: int, last: int) -> dict[st
     """What the document says of a rank, beside how many entries of the columns are its own."""
     return {
         "rank": member.rank,
+        "label": rank_label(member.rank, member.stage),
         "stage": member.stage,
-        "pipeline": member.pipeline,
-        "replica": member.replica,
         "first_ns": str(first),
         "length": last - first,
         "windows": _windows(source, member.rank, first),
@@ -205,45 +206,5 @@ def _axes(source: TableSource, spans: Mapping[int, tuple[int, int]]) -> list[dic
 
 def _windows(source: TableSource, rank: int, first: int) -> list[dict[str, Any]]:
     """The training steps of a rank, from its first kernel."""
-    table = source.table("overlap", _WINDOWS, rank)
-    found = {
-        (row["step"], row["window_start_ns"], row["window_end_ns"])
-        for row in table.to_pylist()
-        if row["window_name"] == "step"
-    }
-    ordered = sorted(found, key=lambda each: each[1])
-    return [{"step": step, "start": start - first, "end": end - first} for step, start, end in ordered]
-
-
-def _path(
-    source: TableSource, places: Mapping[int, int], spans: Mapping[int, tuple[int, int]], columns: PageColumns
-) -> dict[str, Any]:
-    """The critical path: columns of rank (its place), start, length and cause; the words of causes."""
-    table = source.table("path_segments", _PATH).sort_by([("step", "ascending"), ("segment", "ascending")])
-    rank = integers_of(table, "rank")
-    there = np.isin(rank, list(places))
-    table, rank = table.filter(pa.array(there)), rank[there]
-    first = np.array([spans[number][0] for number in rank.tolist()], np.int64)
-    cause, words = codes(table, "cause")
-    columns.add("path.rank", np.array([places[number] for number in rank.tolist()], np.int64))
-    columns.add("path.start", integers_of(table, "start_ns") - first, differences=True)
-    columns.add("path.length", integers_of(table, "duration_ns"))
-    columns.add("path.cause", cause.astype(np.int64) + 1)
-    return {"causes": [None, *words], "count": len(rank)}
-
-
-def _part_words() -> list[tuple[str, str, str]]:
-    words = {
-        bins.EXPOSED_WAIT: ("exposed wait", palette.EXPOSED_WAIT),
-        bins.EXPOSED_TRANSFER: ("exposed transfer", palette.EXPOSED_TRANSFER),
-        bins.EXPOSED_UNTOLD: ("exposed, wait or transfer unknown", palette.EXPOSED_UNTOLD),
-        bins.MEMORY_ALONE: ("memory operations alone", palette.MEMORY_ONLY),
-        bins.HIDDEN: ("hidden communication", palette.HIDDEN),
-    }
-    own = [(name, palette.LABEL[name], palette.CATEGORY[name]) for name in bins.COMPUTATION]
-    return [*own, *((name, *words[name]) for name in bins.PARTS if name in words)]
-
-
-def _category_label(name: str) -> str:
-    label = palette.LABEL[name]
-    return f"communication: {label}" if name.endswith("communication") or "communication_" in name else label
+    marks = [mark for mark in step_marks(source, rank) if mark.evidence == STEP_MARK]
+    return [{"step": one.number, "start": one.start_ns - first, "end": one.end_ns - first} for one in marks]

@@ -1,37 +1,43 @@
-"""Each rank's part of a report's timeline as columns: micro-batches, kernels, bins, waits and gaps, from its tables.
+"""Each rank's part of a report's timeline as columns: what its lanes hold, bins and waits.
 
-Every time is an integer of nanoseconds from the rank's first kernel. Micro-batches, chunks, communications, ranks and
-waits are kept as one more than they are, and 0 where they are not known.
+Every time is an integer of nanoseconds from the rank's first kernel. Micro-batches, communications, ranks and waits are
+kept as one more than they are, and 0 where they are not known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import Intervals, merge, union
-from traceviz_dag.analyze.kernel_intervals import codes
-from traceviz_dag.arrays import NONE, Bool, Int64
-from traceviz_dag.show.page.activity import NOTHING, read_steps
-from traceviz_dag.show.report import bins
+from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.printable import printable
+from traceviz_dag.show.lanes import parts
+from traceviz_dag.show.lanes.bundle import Bundle, Content
+from traceviz_dag.show.lanes.iteration import (
+    STEP_NAMES,
+    KernelLane,
+    OfAllRanks,
+    add_gaps,
+    add_microbatches,
+    add_path,
+    dimension_lanes,
+    stream_lanes,
+)
+from traceviz_dag.show.lanes.lane import Lane, LaneKind
+from traceviz_dag.show.lanes.waits import Waits, integers_of, parted
+from traceviz_dag.show.lanes.words import GAP_KINDS, STEP_KINDS
+from traceviz_dag.show.page.activity import Steps, read_steps
 from traceviz_dag.show.report.columns import PageColumns
 from traceviz_dag.show.report.signatures import COLUMNS, Signatures
 from traceviz_dag.show.source import TableSource
-from traceviz_dag.vocabulary import Category, Kind
 
 _OF_A_KERNEL = ("kernel_id", "start_ns", "duration_ns", "microbatch")
 _OF_A_LAUNCH = ("launch_start_ns", "launch_duration_ns")
-OF_A_WAIT = (
-    *("rank", "kernel_id", "communication", "clocks", "wait_aligned_ns", "wait_by_duration_ns"),
-    *("last_rank_aligned", "last_rank_by_duration"),
-)
-_OF_A_GAP = ("start_ns", "duration_ns", "blocked_ns", "starved_ns")
-_DIFFERENCES = {"kernel.start", "kernel.id", "step.start", "gap.start", "wait.kernel"}
+_DIFFERENCES = {"kernel.start", "kernel.id", "step.start", "gap.start", "path.start", "wait.kernel"}
 """Columns whose neighbours differ little."""
 
 _NEVER = np.iinfo(np.int64).min
@@ -46,6 +52,8 @@ class Tracks:
         shortest_ns: kernels below are left out, but for the bins.
         most_gaps: of a rank.
         gaps_left_out: how many gaps of all ranks were beyond that.
+        names: of micro-batches, each once. path_kinds: of the critical path.
+        kinds: what micro-batches and gaps are.
     """
 
     source: TableSource
@@ -55,43 +63,68 @@ class Tracks:
     most_gaps: int
     signatures: Signatures = field(default_factory=Signatures)
     gaps_left_out: int = 0
+    names: dict[str, int] = field(default_factory=dict)
+    path_kinds: dict[str, int] = field(default_factory=dict)
+    kinds: set[str] = field(default_factory=set)
     _gathered: dict[str, list[Int64]] = field(default_factory=dict)
 
-    def add_rank(self, rank: int, first: int, last: int, *, with_kernels: bool) -> dict[str, int]:
-        """Add a rank; returns how many micro-batches, bins, kernels, waits and gaps it has there.
+    def __post_init__(self) -> None:
+        self._every = OfAllRanks(self.source)
+        self._path_rank, self._path_start = (integers_of(self._every.path, name) for name in ("rank", "start_ns"))
+
+    def add_rank(self, rank: int, first: int, last: int, *, with_kernels: bool) -> dict[str, Any]:
+        """Add a rank; returns its lanes, and how many micro-batches, bins, kernels, waits and gaps it has there.
 
         Args:
             first, last: start of its first and end of its last kernel, ns on its clock.
         """
-        found = {"kernels": 0, "bins": 0, "waits": 0, "steps": self._add_steps(rank, first)}
+        bundle, steps = Bundle(), read_steps(self.source, rank)
+        add_microbatches(bundle, steps, rank)
+        found = {"kernels": 0, "bins": 0, "waits": 0, "steps": self._add_steps(bundle, steps, first)}
+        lanes: list[KernelLane] = []
         if with_kernels:
-            found |= self._add_kernels(rank, first, last)
-        return found | {"gaps": self._add_gaps(rank, first)}
+            counts, lanes = self._add_kernels(rank, first, last)
+            found |= counts
+        split = add_gaps(bundle, self.source, rank)
+        add_path(bundle, self._every.path, rank)
+        found |= {"gaps": self._add_gaps(bundle, split, first), "path": self._add_path(bundle, rank, first)}
+        own = {lane.kind: lane_document(lane) for lane in bundle.lanes}
+        of_kernels = [lane_document(each.lane, each.holds) for each in lanes]
+        ordered = ([own.get(LaneKind.MICROBATCHES)], of_kernels, [own.get(LaneKind.GAPS), own.get(LaneKind.PATH)])
+        return found | {"lanes": [lane for part in ordered for lane in part if lane is not None]}
 
     def hand_over(self, columns: PageColumns) -> None:
         """Give the columns to a page."""
-        for name, parts in self._gathered.items():
-            columns.add(name, np.concatenate(parts), differences=name in _DIFFERENCES)
+        for name, gathered in self._gathered.items():
+            columns.add(name, np.concatenate(gathered), differences=name in _DIFFERENCES)
 
     def _add(self, name: str, values: Int64) -> int:
         self._gathered.setdefault(name, []).append(values)
         return len(values)
 
-    def _add_steps(self, rank: int, first: int) -> int:
-        steps = read_steps(self.source, rank)
-        self._add("step.start", steps.time.starts - first)
-        self._add("step.length", steps.time.ends - steps.time.starts)
-        self._add("step.backward", steps.backward.astype(np.int64))
-        self._add("step.chunk", steps.chunk + 1)
+    def _add_steps(self, bundle: Bundle, steps: Steps, first: int) -> int:
+        content = _only(bundle, LaneKind.MICROBATCHES)
+        if content is None:
+            return 0
+        self._add_slices("step", content, first)
+        places = [self.names.setdefault(name or "", len(self.names)) for name in bundle.words[STEP_NAMES]]
+        self._add("step.name", np.array(places, np.int64)[content.rows.name])
         return self._add("step.microbatch", steps.microbatch + 1)
 
-    def _add_kernels(self, rank: int, first: int, last: int) -> dict[str, int]:
+    def _add_slices(self, name: str, content: Content, first: int) -> int:
+        self.kinds |= content.occurring
+        self._add(f"{name}.start", content.rows.start_ns - first)
+        self._add(f"{name}.kind", content.rows.kind.astype(np.int64))
+        return self._add(f"{name}.length", content.rows.end_ns - content.rows.start_ns)
+
+    def _add_kernels(self, rank: int, first: int, last: int) -> tuple[dict[str, int], list[KernelLane]]:
         wanted = (*_OF_A_KERNEL, *(_OF_A_LAUNCH if self.with_launches else ()), *COLUMNS)
         order = [("start_ns", "ascending"), ("kernel_id", "ascending")]
         table = self.source.table("kernels", wanted, rank).sort_by(order)
-        waits = self._waits.of(rank, integers_of(table, "kernel_id"))
+        lanes = [*stream_lanes(table, rank), *dimension_lanes(table, rank)]
+        waits = self._every.waits.of(rank, integers_of(table, "kernel_id"))
         count = -(-(last - first) // self.bin_ns) or 1
-        values = bins.binned(parted(table, waits), first, self.bin_ns, count)
+        values = parts.binned(parted(table, waits), first, self.bin_ns, count)
         self._add("bins", values.reshape(-1))
         kept = integers_of(table, "duration_ns") >= self.shortest_ns
         table = table.filter(pa.array(kept))
@@ -102,11 +135,12 @@ class Tracks:
         self._add("kernel.signature", self.signatures.of(table))
         if self.with_launches:
             self._add_launches(table, starts)
-        return {
+        counts = {
             "kernels": self._add("kernel.microbatch", integers_of(table, "microbatch") + 1),
             "bins": len(values),
             "waits": self._add_waits(waits, kept),
         }
+        return counts, lanes
 
     def _add_launches(self, table: pa.Table, starts: Int64) -> None:
         launch = integers_of(table, "launch_start_ns", absent=_NEVER)
@@ -124,98 +158,51 @@ class Tracks:
         self._add("wait.communication", waits.communication[there] + 1)
         return self._add("wait.last_rank", waits.last_rank[there] + 1)
 
-    def _add_gaps(self, rank: int, first: int) -> int:
-        table = self.source.table("gpu_gaps", _OF_A_GAP, rank).sort_by("start_ns")
-        lengths = integers_of(table, "duration_ns")
+    def _add_gaps(self, bundle: Bundle, split: pa.Table, first: int) -> int:
+        content = _only(bundle, LaneKind.GAPS)
+        if content is None:
+            return 0
+        lengths = content.rows.end_ns - content.rows.start_ns
+        chosen = np.arange(len(lengths))
         if len(lengths) > self.most_gaps:
-            longest = np.sort(np.argsort(-lengths, kind="stable")[: self.most_gaps])
-            self.gaps_left_out += len(lengths) - len(longest)
-            table = table.take(pa.array(longest))
-        self._add("gap.start", integers_of(table, "start_ns") - first)
-        self._add("gap.length", integers_of(table, "duration_ns"))
-        self._add("gap.blocked", integers_of(table, "blocked_ns"))
-        return self._add("gap.starved", integers_of(table, "starved_ns"))
+            chosen = np.sort(np.argsort(-lengths, kind="stable")[: self.most_gaps])
+            self.gaps_left_out += len(lengths) - len(chosen)
+        for name in ("blocked", "starved"):
+            self._add(f"gap.{name}", integers_of(split, f"{name}_ns")[chosen])
+        return self._add_slices("gap", Content(content.rows.take(chosen), content.kinds), first)
 
-    @cached_property
-    def _waits(self) -> AllWaits:
-        return AllWaits(self.source.table("collectives", OF_A_WAIT))
+    def _add_path(self, bundle: Bundle, rank: int, first: int) -> int:
+        content = _only(bundle, LaneKind.PATH)
+        if content is None:
+            return 0
+        # Where each is among the segments of all ranks: a page draws the path from one to the next.
+        order = np.flatnonzero(self._path_rank == rank)
+        self._add("path.order", order[np.argsort(self._path_start[order], kind="stable")])
+        places = [self.path_kinds.setdefault(kind, len(self.path_kinds)) for kind in content.kinds]
+        self._add("path.start", content.rows.start_ns - first)
+        self._add("path.length", content.rows.end_ns - content.rows.start_ns)
+        return self._add("path.kind", np.array(places, np.int64)[content.rows.kind])
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
-    """Communication kernels of a rank of which table ``collectives`` has a row, in the order of their kernels.
+def lane_document(lane: Lane, holds: Mapping[str, str | int | None] | None = None) -> dict[str, Any]:
+    """A lane as the page's script reads it.
 
-    Attributes:
-        kernel: place of each in the rank's kernels.
-        wait: time until the last member came, ns. communication: its number. last_rank: who came last. ``NONE`` where
-            not known.
+    Args:
+        holds: what kernels of the lane have in common, by field of their signature.
     """
-
-    kernel: Int64
-    wait: Int64
-    communication: Int64
-    last_rank: Int64
-
-
-@dataclass(frozen=True, slots=True)
-class AllWaits:
-    """Rows of table ``collectives``."""
-
-    table: pa.Table
-
-    def of(self, rank: int, kernel_ids: Int64) -> Waits:
-        """Those of a rank; ``kernel_ids`` are of its kernels, in their order."""
-        mine = self.table.filter(pc.equal(self.table["rank"], rank))
-        clocks = mine["clocks"].cast(pa.string())
-        solved, untold = pc.equal(clocks, "solved").fill_null(False), pc.is_null(clocks)
-
-        def told(aligned: str, by_duration: str) -> Int64:
-            # What neither clocks nor durations show stays unknown.
-            value = pc.if_else(solved, mine[aligned].cast(pa.int64()), mine[by_duration].cast(pa.int64()))
-            value = pc.if_else(untold, pa.scalar(None, pa.int64()), value)
-            return np.asarray(value.fill_null(NONE).to_numpy(zero_copy_only=False), np.int64)
-
-        order = np.argsort(kernel_ids, kind="stable")
-        ids = integers_of(mine, "kernel_id")
-        place = np.searchsorted(kernel_ids[order], ids)
-        there = place < len(order)
-        there[there] = kernel_ids[order][place[there]] == ids[there]
-        kernel = order[place[there]]
-        by_kernel = np.argsort(kernel, kind="stable")
-        wait = np.maximum(told("wait_aligned_ns", "wait_by_duration_ns"), NONE)
-        columns = (wait, integers_of(mine, "communication"), told("last_rank_aligned", "last_rank_by_duration"))
-        return Waits(kernel[by_kernel], *(column[there][by_kernel] for column in columns))
+    told = {name: printable(one) if isinstance(one, str) else one for name, one in (holds or {}).items()}
+    return {
+        "key": lane.key,
+        "label": printable(lane.label),
+        "kind": lane.kind.value,
+        **({"holds": told} if told else {}),
+    }
 
 
-def integers_of(table: pa.Table, column: str, absent: int = NONE) -> Int64:
-    """A column of integers; NULL is ``absent``."""
-    return np.asarray(table[column].cast(pa.int64()).fill_null(absent).to_numpy(), np.int64)
+def _only(bundle: Bundle, kind: LaneKind) -> Content | None:
+    """The slices of the one lane of a kind."""
+    return next((bundle.contents[lane.key] for lane in bundle.lanes if lane.kind is kind), None)
 
 
-def parted(table: pa.Table, waits: Waits) -> Mapping[str, Intervals]:
-    """What a rank did, as ``bins.parts_of`` parts it."""
-    starts = integers_of(table, "start_ns")
-    lengths = integers_of(table, "duration_ns")
-    ends = starts + lengths
-    category, names = codes(table, "category")
-    kind, kinds = codes(table, "kind")
-
-    def of_kind(wanted: Kind) -> Bool:
-        return np.isin(kind, [place for place, name in enumerate(kinds) if name == wanted.value])
-
-    computes, communicates, moves = map(of_kind, (Kind.COMPUTATION, Kind.COMMUNICATION, Kind.MEMORY))
-    computation: dict[str, Intervals] = {}
-    for code in np.unique(category[computes]).tolist():
-        mask = computes & (category == code)
-        told = code >= 0 and names[code] in bins.COMPUTATION
-        name = names[code] if told else Category.UNCLASSIFIED.value
-        computation[name] = merge(computation.get(name, NOTHING), union(starts[mask], ends[mask]))
-    known = waits.wait >= 0
-    kernel = waits.kernel[known]
-    return bins.parts_of(
-        computation,
-        union(starts[communicates], ends[communicates]),
-        union(starts[moves], ends[moves]),
-        union(starts[kernel], starts[kernel] + np.minimum(waits.wait[known], lengths[kernel])),
-        union(starts[kernel], ends[kernel]),
-    )
+STEPS_AND_GAPS = {"step": STEP_KINDS, "gap": GAP_KINDS}
+"""What ``step.kind`` and ``gap.kind`` are places in."""

@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.printable import printable
-from traceviz_dag.show.screens.model import ScreenModel, Window
+from traceviz_dag.show.lanes.lane import Window
+from traceviz_dag.show.screens.model import ScreenModel
 from traceviz_dag.system.json_bytes import decoded
 from traceviz_dag.system.whole_files import changing, write_atomically
 

@@ -8,33 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceviz_dag.arrays import Int64
+from traceviz_dag.show.lanes.lane import Window
+from traceviz_dag.show.lanes.rows import Changes
 from traceviz_dag.show.screens.levels import FEW_ROWS
-from traceviz_dag.show.screens.model import Counter, Window
+from traceviz_dag.show.screens.model import Counter
 
 _STEP, _LEAST_EXPONENT, _MOST_EXPONENT, _FEWEST_CELLS = 2, 8, 60, 256
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Changes:
-    """The changes of a counter, by time; several at one instant are one."""
-
-    time_ns: Int64
-    value: Int64
-
-    @classmethod
-    def of(cls, time_ns: Int64, value: Int64) -> Changes:
-        """Changes by time, where of several at one instant the last holds."""
-        last = np.append(time_ns[1:] != time_ns[:-1], True)[: len(time_ns)]
-        return cls(time_ns[last], value[last])
-
-    @classmethod
-    def of_steps(cls, time_ns: Int64, step: Int64) -> Changes:
-        """A counter that begins with 0 and goes up or down by each step."""
-        order = np.argsort(time_ns, kind="stable")
-        return cls.of(time_ns[order], np.cumsum(step[order]))
-
-    def __len__(self) -> int:
-        return len(self.time_ns)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from traceviz_dag.analyze.intervals import measure_within, union
 from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.show.lanes.lane import Window
+from traceviz_dag.show.lanes.rows import LaneRows
 from traceviz_dag.show.screens.levels import Level, coarser, level_of, longest_of_groups
-from traceviz_dag.show.screens.model import ALL, Filter, Slices, Window
-from traceviz_dag.show.screens.rows import LaneRows
+from traceviz_dag.show.screens.model import ALL, Filter, Slices
 
 _BY_THEMSELVES = 4
 """So many slices a pixel are drawn by themselves."""

@@ -18,12 +18,10 @@ from traceviz_dag.analyze.overlap import WINDOW_COLUMNS, window_overlap
 from traceviz_dag.arrays import NONE
 from traceviz_dag.errors import UsageError
 from traceviz_dag.printable import printable
-from traceviz_dag.show.page.alignment import TimeAlignment, align, read_clocks
-from traceviz_dag.show.page.facts import lead_in
-from traceviz_dag.show.report.places import places_of
-from traceviz_dag.show.screens import names
-from traceviz_dag.show.screens.bundles import Bundle
-from traceviz_dag.show.screens.iteration_lanes import (
+from traceviz_dag.show.lanes import names
+from traceviz_dag.show.lanes.bundle import Bundle
+from traceviz_dag.show.lanes.grouping import RankGroup, groupings
+from traceviz_dag.show.lanes.iteration import (
     KERNEL_NAMES,
     OfAllRanks,
     rank_bundle,
@@ -31,20 +29,14 @@ from traceviz_dag.show.screens.iteration_lanes import (
     root_bundle,
     spans_of,
 )
+from traceviz_dag.show.lanes.lane import LaneKind, Mark, MarkKind, Window
+from traceviz_dag.show.lanes.words import word_of
+from traceviz_dag.show.page.alignment import TimeAlignment, align, read_clocks
+from traceviz_dag.show.page.facts import lead_in
+from traceviz_dag.show.page.members import read_members
+from traceviz_dag.show.report.places import places_of
 from traceviz_dag.show.screens.lanes_model import LanesModel
-from traceviz_dag.show.screens.model import (
-    MOST_NAMES,
-    Aggregate,
-    Detail,
-    Fact,
-    GroupMeasures,
-    LaneKind,
-    Mark,
-    MarkKind,
-    SliceId,
-    TopName,
-    Window,
-)
+from traceviz_dag.show.screens.model import MOST_NAMES, Aggregate, Detail, Fact, GroupMeasures, SliceId, TopName
 from traceviz_dag.show.source import TableSource
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
 from traceviz_dag.vocabulary import Severity
@@ -118,6 +110,11 @@ class IterationModel(LanesModel):
         """As ``ScreenModel`` says."""
         return self._notes
 
+    @property
+    def groupings(self) -> Mapping[str, Sequence[RankGroup]]:
+        """As ``ScreenModel`` says."""
+        return groupings(self._source, [one for one in read_members(self._source) if one.rank in self._spans])
+
     def marks(self, window: Window) -> Sequence[Mark]:
         """As ``ScreenModel`` says: a finding lies where the steps of the rank at fault do, or all of them."""
         with self._lock:
@@ -173,7 +170,7 @@ class IterationModel(LanesModel):
                 Fact("start on the rank's clock", own, "ns"),
                 Fact("rank", _rank(slice_id.lane)),
                 Fact("lane", lane.label),
-                Fact("shown as", kind),
+                Fact("shown as", word_of(kind).label),
             ]
             sql = self._sql(slice_id)
             row = self._row(slice_id) if sql else {}
@@ -186,7 +183,7 @@ class IterationModel(LanesModel):
             if lane.kind in (LaneKind.STREAM, LaneKind.DIMENSION) and start is not None:
                 waited = own - start - (row.get("launch_duration_ns") or 0)
                 facts.append(Fact("waited since the call returned", max(waited, 0), "ns"))
-            name = self._name(slice_id) if content.words else kind
+            name = self._name(slice_id) if content.words else word_of(kind).label
             return Detail(
                 slice_id,
                 window,

@@ -17,16 +17,17 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from traceviz_dag.show.screens.bundles import Bundle, Content
-from traceviz_dag.show.screens.counters import Changes, CounterLevel
+from traceviz_dag.show.lanes.bundle import Bundle, Content
+from traceviz_dag.show.lanes.lane import Lane, Mark
+from traceviz_dag.show.lanes.rows import Changes, LaneRows
+from traceviz_dag.show.screens.counters import CounterLevel
 from traceviz_dag.show.screens.levels import Level
-from traceviz_dag.show.screens.model import Lane, Mark
-from traceviz_dag.show.screens.rows import LaneRows
+from traceviz_dag.show.screens.tiled import Tiled
 from traceviz_dag.system.json_bytes import decoded
 from traceviz_dag.system.mapped_files import mapped_bytes
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries, whole_file
 
-FORMAT = 2
+FORMAT = 3
 """Raised whenever what a bundle holds changes."""
 
 ENDING = ".lanes"
@@ -74,7 +75,7 @@ def place_of(folder: Path, group: str, digest: str) -> Path:
     return folder / f"{group.replace(':', '_') or 'root'}-{digest}{ENDING}"
 
 
-def read_bundle(path: Path) -> Bundle | None:
+def read_bundle(path: Path) -> Tiled | None:
     """A kept bundle; None where there is none, or not a whole one."""
     try:
         data = mapped_bytes(path)
@@ -97,32 +98,35 @@ def read_bundle(path: Path) -> Bundle | None:
         return None  # Its head is damaged in a way that leaves it JSON.
 
 
-def _mapped(head: _Head, data: npt.NDArray[np.uint8], base: int) -> Bundle:
-    bundle = Bundle(head.lanes, words=head.words, marks=head.marks)
+def _mapped(head: _Head, data: npt.NDArray[np.uint8], base: int) -> Tiled:
+    found = Tiled(Bundle(head.lanes, words=head.words, marks=head.marks), {}, {})
     for key, kept in head.contents.items():
-        levels = [_made(Level, data, base, places, exponent=exponent) for exponent, places in kept.levels]
-        bundle.contents[key] = Content(_made(LaneRows, data, base, kept.rows), levels, kept.kinds, kept.words)
+        found.bundle.contents[key] = Content(_made(LaneRows, data, base, kept.rows), kept.kinds, kept.words)
+        found.levels[key] = [_made(Level, data, base, places, exponent=exponent) for exponent, places in kept.levels]
     for key, counter in head.counters.items():
-        steps = [_made(CounterLevel, data, base, places, exponent=exponent) for exponent, places in counter.levels]
-        bundle.counters[key] = (_made(Changes, data, base, counter.changes), steps)
-    return bundle
+        found.bundle.counters[key] = _made(Changes, data, base, counter.changes)
+        levels = [_made(CounterLevel, data, base, places, exponent=exponent) for exponent, places in counter.levels]
+        found.counter_levels[key] = levels
+    return found
 
 
-def keep_bundle(path: Path, bundle: Bundle) -> None:
+def keep_bundle(path: Path, tiled: Tiled) -> None:
     """Keep a bundle; former ones of the same group go. Where nothing can be written, nothing is kept."""
-    arrays = _Arrays()
+    arrays, bundle = _Arrays(), tiled.bundle
     contents = {
         key: _KeptSlices(
             content.kinds,
             content.words,
             arrays.places(content.rows),
-            [(level.exponent, arrays.places(level)) for level in content.levels],
+            [(level.exponent, arrays.places(level)) for level in tiled.levels[key]],
         )
         for key, content in bundle.contents.items()
     }
     counters = {
-        key: _KeptCounter(arrays.places(changes), [(level.exponent, arrays.places(level)) for level in levels])
-        for key, (changes, levels) in bundle.counters.items()
+        key: _KeptCounter(
+            arrays.places(changes), [(level.exponent, arrays.places(level)) for level in tiled.counter_levels[key]]
+        )
+        for key, changes in bundle.counters.items()
     }
     head = msgspec.json.encode(_Head(bundle.lanes, contents, counters, bundle.words, bundle.marks, arrays.size))
     start = len(_MARK) + _LENGTH_BYTES

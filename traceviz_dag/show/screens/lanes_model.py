@@ -16,9 +16,12 @@ from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.errors import UsageError
 from traceviz_dag.printable import printable, without_surrogates
 from traceviz_dag.read.limits import LAST_INSTANT_NS
-from traceviz_dag.show.report import bins
-from traceviz_dag.show.screens import colours
-from traceviz_dag.show.screens.bundles import EXPOSED_PARTS, PARTS, Bundle, Content
+from traceviz_dag.show.lanes import parts
+from traceviz_dag.show.lanes.bundle import EXPOSED_KINDS, Bundle, Content
+from traceviz_dag.show.lanes.grouping import RankGroup
+from traceviz_dag.show.lanes.lane import Lane, LaneKind, Mark, Window
+from traceviz_dag.show.lanes.names import NO_NAME, ShownNames
+from traceviz_dag.show.lanes.rows import LaneRows
 from traceviz_dag.show.screens.counters import DrawnCounter, draw_counter
 from traceviz_dag.show.screens.drawing import Drawn, draw, time_by_kind
 from traceviz_dag.show.screens.kept import keep_bundle, read_bundle
@@ -30,16 +33,11 @@ from traceviz_dag.show.screens.model import (
     Filter,
     Hit,
     Hits,
-    Lane,
-    LaneKind,
-    Mark,
     Overview,
     SliceId,
     Slices,
-    Window,
 )
-from traceviz_dag.show.screens.names import NO_NAME, ShownNames
-from traceviz_dag.show.screens.rows import LaneRows
+from traceviz_dag.show.screens.tiled import Tiled
 
 _SCANNED = 4096
 
@@ -57,7 +55,7 @@ class LanesModel(ABC):
     def __init__(self, kept: Callable[[str], Path | None]) -> None:
         self._lock = RLock()
         self._kept_at = kept
-        self._bundles: dict[str, Bundle] = {}
+        self._bundles: dict[str, Tiled] = {}
         self._names: dict[tuple[str, str], ShownNames] = {}
         self._matched: tuple[str, dict[tuple[str, str], Bool]] = ("", {})
 
@@ -83,9 +81,9 @@ class LanesModel(ABC):
         return 0
 
     @property
-    def colours(self) -> Mapping[str, str]:
+    def groupings(self) -> Mapping[str, Sequence[RankGroup]]:
         """As ``ScreenModel`` says."""
-        return colours.COLOURS
+        return {}
 
     def lanes(self, parent: str | None = None) -> Sequence[Lane]:
         """As ``ScreenModel`` says."""
@@ -122,22 +120,7 @@ class LanesModel(ABC):
                 return Slices(lane, empty, empty, empty, empty, *codes, empty, 0, (), ShownNames((), printable))
             shift = self._shift(_group(lane))
             found = draw(drawn, _moved(_bounded(window), shift), min(pixels, MOST_PIXELS), only)
-            if not shift:
-                return found
-            return Slices(
-                lane,
-                found.start_ns - shift,
-                found.end_ns - shift,
-                found.count,
-                found.busy_ns,
-                found.kind,
-                found.name,
-                found.row,
-                found.cell_ns,
-                found.kinds,
-                found.names,
-                found.left_out,
-            )
+            return replace(found, start_ns=found.start_ns - shift, end_ns=found.end_ns - shift) if shift else found
 
     def counter(self, lane: str, window: Window, pixels: int) -> Counter:
         """As ``ScreenModel`` says."""
@@ -145,12 +128,12 @@ class LanesModel(ABC):
             known = self.lane(lane)
             if known.kind is not LaneKind.COUNTER:
                 raise UsageError(f"lane {printable(lane)} is no counter")
-            changes, levels = self._bundle(_group(lane)).counters[lane]
+            tiled = self._tiled(_group(lane))
+            changes, levels = tiled.bundle.counters[lane], tiled.counter_levels[lane]
             shift = self._shift(_group(lane))
             own, pixels = _moved(_bounded(window), shift), min(pixels, MOST_PIXELS)
             found = draw_counter(DrawnCounter(lane, changes, levels, known.unit), own, pixels)
-            start, end = found.start_ns - shift, found.end_ns - shift
-            return Counter(lane, start, end, found.least, found.most, found.last, found.unit)
+            return replace(found, start_ns=found.start_ns - shift, end_ns=found.end_ns - shift)
 
     def overview(self, window: Window, pixels: int, lanes: Sequence[str] = ()) -> Overview:
         """As ``ScreenModel`` says."""
@@ -160,7 +143,7 @@ class LanesModel(ABC):
             first = window.start_ns >> exponent
             number = max(-(-window.end_ns >> exponent) - first, 0)
             edges = (first + np.arange(number + 1, dtype=np.int64)) << exponent
-            time = np.zeros((number, len(PARTS)), np.int64)
+            busy, exposed, hidden = (np.zeros(number, np.int64) for _ in range(3))
             for group in groups:
                 # Cells of one rank need not lie on those of another, whose clock is moved: each fills its own.
                 drawn, shift = self._drawn(group), self._shift(group)
@@ -168,16 +151,17 @@ class LanesModel(ABC):
                     continue
                 own = Window(int(edges[0]) + shift, int(edges[-1]) + shift)
                 start, width, found = time_by_kind(drawn, own, number)
-                _add_cells(time, found, (start - shift - int(edges[0]) + width // 2) >> exponent)
-            exposed = time[:, [PARTS.index(part) for part in EXPOSED_PARTS]].sum(axis=1)
-            busy = time.sum(axis=1)
+                first_bin = (start - shift - int(edges[0]) + width // 2) >> exponent
+                _add_cells(busy, found.sum(axis=1), first_bin)
+                for time, kinds in ((exposed, EXPOSED_KINDS), (hidden, (parts.HIDDEN,))):
+                    _add_cells(time, found[:, np.isin(drawn.kinds, kinds)].sum(axis=1), first_bin)
             return Overview(
                 edges[:-1],
                 edges[1:],
                 len(groups),
                 busy,
                 exposed,
-                time[:, PARTS.index(bins.HIDDEN)],
+                hidden,
                 np.maximum((np.diff(edges)) * len(groups) - busy, 0),
             )
 
@@ -406,12 +390,15 @@ class LanesModel(ABC):
         return self._bundle("")
 
     def _bundle(self, group: str) -> Bundle:
+        return self._tiled(group).bundle
+
+    def _tiled(self, group: str) -> Tiled:
         with self._lock:
             if group not in self._bundles:
                 path = self._kept_at(group)
                 found = read_bundle(path) if path is not None else None
                 if found is None:
-                    found = self._make(group) if group else self._make_root()
+                    found = Tiled.of(self._make(group) if group else self._make_root())
                     if path is not None:
                         keep_bundle(path, found)
                         # What is mapped can leave memory again.
@@ -432,7 +419,7 @@ class LanesModel(ABC):
         if content is None:
             return None
         names = self._shown(_group(lane), content.words)
-        return Drawn(lane, content.rows, content.levels, content.kinds, names)
+        return Drawn(lane, content.rows, self._tiled(_group(lane)).levels[lane], content.kinds, names)
 
     def _shown(self, group: str, words: str) -> ShownNames:
         key = (group if self._own_words(words) else "", words)

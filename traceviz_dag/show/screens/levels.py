@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from traceviz_dag.arrays import Bool, Int64
-from traceviz_dag.show.screens.rows import LaneRows
+from traceviz_dag.show.lanes.rows import LaneRows
 
 FEW_ROWS = 4096
 """Lanes of so many rows have no levels: they are put into cells when they are drawn."""

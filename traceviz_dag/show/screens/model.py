@@ -19,24 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from traceviz_dag.arrays import Int64
-
-
-class LaneKind(StrEnum):
-    """What a lane shows. ``rank`` and ``gpu`` show the parts of their time and hold the others."""
-
-    RANK = "rank"
-    GPU = "gpu"
-    STREAM = "stream"
-    DIMENSION = "dimension"
-    MICROBATCHES = "microbatches"
-    GAPS = "gaps"
-    PATH = "path"
-    PROCESS = "process"
-    THREAD = "thread"
-    RANGES = "ranges"
-    CALLS = "calls"
-    SYSTEM_CALLS = "system_calls"
-    COUNTER = "counter"
+from traceviz_dag.show.lanes.grouping import RankGroup
+from traceviz_dag.show.lanes.lane import Lane, Mark, Window
 
 
 class Direction(StrEnum):
@@ -44,18 +28,6 @@ class Direction(StrEnum):
 
     NEXT = "next"
     PREVIOUS = "previous"
-
-
-class Window(NamedTuple):
-    """``[start_ns, end_ns)`` on the model's axis."""
-
-    start_ns: int
-    end_ns: int
-
-    @property
-    def length_ns(self) -> int:
-        """Its length."""
-        return self.end_ns - self.start_ns
 
 
 class SliceId(NamedTuple):
@@ -74,33 +46,6 @@ class SliceId(NamedTuple):
         return cls(lane, int(row)) if sign and row.isascii() and row.isdigit() else None
 
 
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """A lane.
-
-    Attributes:
-        key: names it; stays the same as long as the source does.
-        label: what a screen writes beside it.
-        parent: key of the lane that it lies below; None for an outermost one.
-        kind: what it shows.
-        rows: slices, or changes of a counter; 0 of lanes that only hold others.
-        holds_lanes: whether there are lanes below it.
-        level: of NVTX ranges how many are around them; 0 otherwise.
-        dimension: of communication, of a lane of one dimension; empty otherwise.
-        unit: of a counter: ``bytes`` or ``operations``; empty otherwise.
-    """
-
-    key: str
-    label: str
-    parent: str | None
-    kind: LaneKind
-    rows: int = 0
-    holds_lanes: bool = False
-    level: int = 0
-    dimension: str = ""
-    unit: str = ""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Slices:
     """What a lane shows in a window: an entry a drawn box, by start.
@@ -114,7 +59,7 @@ class Slices:
         name: place in ``names``; of several, that of the longest slice.
         row: row of the slice in the lane; of several, of the longest.
         cell_ns: length of a cell, at most a pixel; 0 where every slice is drawn separately.
-        kinds: words of the kinds, see ``colours``.
+        kinds: words of the kinds, see ``lanes.words``.
         names: short names, made when they are asked for.
         left_out: slices that others cover wholly and that are not drawn, because they are too many.
     """
@@ -178,44 +123,6 @@ class Overview:
     exposed_ns: Int64
     hidden_ns: Int64
     idle_ns: Int64
-
-
-class MarkKind(StrEnum):
-    """What a mark marks."""
-
-    ITERATION = "iteration"
-    MICROBATCH = "microbatch"
-    FINDING = "finding"
-    NOTE = "note"
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A place in time with words.
-
-    Attributes:
-        start_ns, end_ns: where it lies.
-        lane: key of the lane that it belongs to; None for all.
-        label: a few words. statement: a sentence; empty where the label says it all.
-        number: of an iteration or finding.
-        culprit: of a finding, who or what is at fault, such as "rank 3, dimension tp".
-        places: of a finding, the lanes and windows that hold most of it, the weightiest first; none where it is of no
-            particular time.
-        evidence: what it was read from.
-        sql: the query of a finding.
-    """
-
-    kind: MarkKind
-    start_ns: int
-    end_ns: int
-    label: str
-    lane: str | None = None
-    statement: str = ""
-    number: int | None = None
-    culprit: str = ""
-    evidence: str = ""
-    sql: str = ""
-    places: tuple[tuple[str, Window], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,8 +287,8 @@ class ScreenModel(Protocol):
         """What the source lacks, and how clocks are laid on one another: sentences."""
 
     @property
-    def colours(self) -> Mapping[str, str]:
-        """Word of a kind → its colour, #RRGGBB; the same as in the figures."""
+    def groupings(self) -> Mapping[str, Sequence[RankGroup]]:
+        """The headings below which ranks can lie, by what they are; none of profiles, and of two sources."""
 
     def lanes(self, parent: str | None = None) -> Sequence[Lane]:
         """The lanes right below a lane, in order; the outermost for None.

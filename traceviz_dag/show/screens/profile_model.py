@@ -18,8 +18,20 @@ from traceviz_dag.classify.rules import Rules
 from traceviz_dag.printable import printable
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.nsys.profile import PROCESS_BITS, NsysProfile
-from traceviz_dag.show.screens import names
-from traceviz_dag.show.screens.bundles import Bundle
+from traceviz_dag.show.lanes import names
+from traceviz_dag.show.lanes.bundle import Bundle
+from traceviz_dag.show.lanes.lane import LaneKind, Mark, Window
+from traceviz_dag.show.lanes.profile import (
+    CALL_NAMES,
+    OPERATION_NAMES,
+    RANGE_NAMES,
+    SYSTEM_CALL_NAMES,
+    gpu_bundle,
+    process_bundle,
+    process_key,
+    root_bundle,
+)
+from traceviz_dag.show.lanes.words import word_of
 from traceviz_dag.show.screens.lanes_model import LanesModel
 from traceviz_dag.show.screens.model import (
     ALL,
@@ -30,21 +42,8 @@ from traceviz_dag.show.screens.model import (
     Filter,
     GroupMeasures,
     Hits,
-    LaneKind,
-    Mark,
     SliceId,
     TopName,
-    Window,
-)
-from traceviz_dag.show.screens.profile_lanes import (
-    CALL_NAMES,
-    OPERATION_NAMES,
-    RANGE_NAMES,
-    SYSTEM_CALL_NAMES,
-    gpu_bundle,
-    process_bundle,
-    process_key,
-    root_bundle,
 )
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
@@ -138,11 +137,12 @@ class ProfileModel(LanesModel):
             name = self._name(slice_id)
             content = self._content(slice_id.lane)
             assert content is not None
+            kind_word = word_of(content.kinds[content.rows.kind[slice_id.row]]).label
             facts = [
                 Fact("start", window.start_ns, "ns"),
                 Fact("duration", window.length_ns, "ns"),
                 Fact("lane", self.lane(slice_id.lane).label),
-                Fact("kind", content.kinds[content.rows.kind[slice_id.row]]),
+                Fact("shown as", kind_word),
             ]
             launch = self.follow(slice_id)
             table = _TABLE.get(kind)
@@ -155,9 +155,8 @@ class ProfileModel(LanesModel):
                 facts += self._path_facts(source)
             if kind is LaneKind.GAPS:
                 facts += self._gap_facts(source, window)
-                name = content.kinds[content.rows.kind[slice_id.row]]
-            if kind is LaneKind.GPU:
-                name = content.kinds[content.rows.kind[slice_id.row]]
+            if not content.words:
+                name = kind_word
             full = self._full_name(slice_id) or name
             group = self._busy_group(slice_id.lane)
             command = self._command(group, window) if group.startswith("gpu:") and window.length_ns else ""

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from traceviz_dag.arrays import Int64
 from traceviz_dag.errors import UsageError
 from traceviz_dag.printable import printable
+from traceviz_dag.show.lanes.grouping import RankGroup
+from traceviz_dag.show.lanes.lane import Lane, Mark, MarkKind, Window
 from traceviz_dag.show.screens.model import (
     ALL,
     Aggregate,
@@ -20,14 +22,10 @@ from traceviz_dag.show.screens.model import (
     Filter,
     Hit,
     Hits,
-    Lane,
-    Mark,
-    MarkKind,
     Overview,
     ScreenModel,
     SliceId,
     Slices,
-    Window,
 )
 
 
@@ -106,9 +104,9 @@ class SideBySide:
         return [self._note, *(f"{side.prefix}: {note}" for side in self._sides for note in side.model.notes)]
 
     @property
-    def colours(self) -> Mapping[str, str]:
+    def groupings(self) -> Mapping[str, Sequence[RankGroup]]:
         """As ``ScreenModel`` says."""
-        return self._sides[0].model.colours
+        return {}
 
     def lanes(self, parent: str | None = None) -> Sequence[Lane]:
         """As ``ScreenModel`` says: A's lanes, then B's."""

@@ -12,7 +12,7 @@ from traceviz_dag.analyze.step_parts import IDLE
 from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.lake.summaries import DIMENSIONS_SQL
 from traceviz_dag.printable import printable
-from traceviz_dag.show.figures.path_lanes import part_named
+from traceviz_dag.show.lanes.words import word_of
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.gain_rows import signed
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars, trend
@@ -264,7 +264,7 @@ def _of(asked: Asked, part: str, length: int) -> Markup | str:
 
 
 def _word(part: str) -> str:
-    return _WORDS.get(part) or part_named(part).word
+    return _WORDS.get(part) or word_of(part).label
 
 
 def _difference(nanoseconds: int) -> str:

@@ -8,7 +8,7 @@ from traceviz_dag.analyze.slow_ranks import slow_statement
 from traceviz_dag.analyze.wording import capitalised, duration
 from traceviz_dag.lake.summaries import CATEGORY_SHARES_SQL, COVERED
 from traceviz_dag.printable import printable
-from traceviz_dag.show.figures.path_lanes import part_named
+from traceviz_dag.show.lanes.words import word_of
 from traceviz_dag.show.page.gain_rows import signed
 from traceviz_dag.show.report.charts import Bar, Piece, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
@@ -50,15 +50,15 @@ def _categories(page: Page) -> Markup:
     asked = page.book.ask("Kernel time by category", CATEGORY_SHARES_SQL)
     bars = [
         Bar(
-            part_named(row["category"]).word,
-            [Piece(part_named(row["category"]).word, row["time_ns"], part_named(row["category"]).colour)],
+            word_of(row["category"]).label,
+            [Piece(word_of(row["category"]).label, row["time_ns"], word_of(row["category"]).colour)],
             percent(row["share"] or 0),
         )
         for row in asked.rows
     ]
     rows = [
         [
-            part_named(row["category"]).word,
+            word_of(row["category"]).label,
             asked.fact(f"{row['kernels']:,}"),
             asked.fact(duration(row["time_ns"])),
             asked.fact(percent(row["share"] or 0)),
@@ -82,7 +82,7 @@ def _names(asked: Asked) -> Markup:
     rows = [
         [
             shortened(row["name"]),
-            part_named(row["category"]).word,
+            word_of(row["category"]).label,
             asked.fact(f"{row['kernels']:,}"),
             asked.fact(duration(row["time_ns"])),
             asked.fact(percent(row["share"] or 0)),

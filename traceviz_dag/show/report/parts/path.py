@@ -16,10 +16,10 @@ from traceviz_dag.show.figures.path_lanes import (
     SEGMENT_COLUMNS,
     StepPath,
     longest_path,
-    part_named,
     path_finding,
     profile_of,
 )
+from traceviz_dag.show.lanes.words import word_of
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.facts import step_name, steps_left_out
 from traceviz_dag.show.page.gain_rows import (
@@ -118,7 +118,7 @@ def _path(page: Page, step: StepPath, notes: Markup) -> Markup:
         _bars(placed, by, step.step_ns),
         table(
             ["what", "on the path", "of the step", "segments"],
-            [*_lines(whole, step.step_ns, lambda name: part_named(name).word), _sum(whole)],
+            [*_lines(whole, step.step_ns, lambda name: word_of(name).label), _sum(whole)],
             f"What the path is made of. {on} Being on the path is not yet a gain.",
         ),
         table(
@@ -143,7 +143,7 @@ def _bars(asked: Asked, by: str, step_ns: int) -> Markup:
     bars = []
     for place in shown:
         rows = sorted(of_place[place], key=lambda row: order.index(row["part"]) if row["part"] in order else len(order))
-        pieces = [Piece(part_named(row["part"]).word, row["path_ns"], part_named(row["part"]).colour) for row in rows]
+        pieces = [Piece(word_of(row["part"]).label, row["path_ns"], word_of(row["part"]).colour) for row in rows]
         label = f"{by} {place}" if place is not None else f"no {by} known"
         bars.append(Bar(label, pieces, share(totals[place], step_ns)))
     # Those that the vocabulary does not order stay as the query gives them: a set's order differs between processes.
@@ -153,8 +153,8 @@ def _bars(asked: Asked, by: str, step_ns: int) -> Markup:
     )
     colours: dict[str, str] = {}
     for name in present:
-        part = part_named(name)
-        colours[part.word] = part.colour
+        part = word_of(name)
+        colours[part.label] = part.colour
     return Markup("").join(
         [stacked_bars(f"The critical path by {by}; the bars add up to the step", bars), legend(colours), left]
     )
@@ -214,7 +214,7 @@ def _imbalance(page: Page) -> Markup:
         return Markup("")
     bars = [
         Bar(
-            part_named(row["category"]).word,
+            word_of(row["category"]).label,
             [
                 Piece("of the mean rank", min(row["mean_ns"], row["path_ns"]), palette.COMPUTATION_ONLY),
                 Piece("imbalance: beyond the mean rank", row["imbalance_ns"], palette.IMBALANCE),
@@ -224,7 +224,7 @@ def _imbalance(page: Page) -> Markup:
     ]
     rows = [
         [
-            part_named(row["category"]).word,
+            word_of(row["category"]).label,
             *(asked.fact(duration(row[f"{name}_ns"])) for name in ("path", "mean", "imbalance")),
         ]
         for row in uneven

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTimes, slowest_statement, stage_times
 from traceviz_dag.analyze.wording import capitalised, duration, share
 from traceviz_dag.printable import printable
+from traceviz_dag.show.lanes.words import rank_label
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.bubbles import PARTS, bubble_finding, chosen_pipelines
 from traceviz_dag.show.page.facts import step_name
@@ -98,9 +99,7 @@ def _bubbles(page: Page, asked: Asked, times: StageTimes) -> Markup:
     pipelines_of_step = len({row["pipeline"] for row in of_step})
     falls = [
         Fall(
-            f"stage {row['stage']} · {group.heading}"
-            if len(groups) > 1
-            else f"stage {row['stage']} · rank {row['rank']}",
+            f"stage {row['stage']} · {group.heading}" if len(groups) > 1 else rank_label(row["rank"], row["stage"]),
             Piece(_IDEAL, row["ideal_ns"], palette.COMPUTATION_ONLY),
             [Piece(word, row[name], colour) for name, word, colour in PARTS],
             f"bubble {share(row['bubble_ns'], row['span_ns'])}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from traceviz_dag.show.page import palette
+from traceviz_dag.show.lanes.words import word_of
 from traceviz_dag.show.report.charts import legend, swatch
 from traceviz_dag.show.report.parts.part import Page, Part, paragraph
 from traceviz_dag.show.report.places import MOST_PLACES
 from traceviz_dag.show.report.timeline import Timeline
-from traceviz_dag.vocabulary import Severity
+from traceviz_dag.vocabulary import Phase, Severity
 
 
 def timeline(page: Page) -> Markup:
@@ -36,12 +36,13 @@ def timeline_markup(gathered: Timeline, bare: bool = False) -> Markup:
     refusals = Markup("").join(paragraph(axis["refusal"], quiet=True) for axis in document["axes"] if "refusal" in axis)
     filters = Markup("").join(
         Markup('<label><input type="checkbox" value="{}" checked>{} {}</label>').format(
-            place, swatch(category["colour"]), category["label"]
+            place, swatch(word_of(category).colour), word_of(category).label
         )
         for place, category in enumerate(document["categories"])
     )
-    filtered = {*palette.CATEGORY, *(category["name"] for category in document["categories"])}
-    parts = legend({part["label"]: part["colour"] for part in document["parts"] if part["name"] not in filtered})
+    shown = [*document["parts"], *document["legend"]]
+    # Phases have the colours of the categories above.
+    parts = legend(dict(word_of(kind) for kind in shown if kind not in {*document["categories"], *Phase}))
     notes = Markup("").join(paragraph(note, quiet=True) for note in gathered.notes)
     if any(finding["places"] for finding in document["findings"] if finding["severity"] == Severity.FINDING):
         marks = f"Brackets above rows: findings, each in the places that hold most of it, at most {MOST_PLACES}."
@@ -68,13 +69,14 @@ _CLOCKS = {
 _MARKUP = """
 <div class="bar">
 <label{bare}>Clocks <select id="clocks">{clocks}</select></label>
+<label>Group by <select id="grouping"></select></label>
 <label>Search <input id="search" type="search" placeholder="{searched}, /regular expression/"></label>
 <span id="matches" role="status"></span>
 <label>At least <input id="shortest" type="number" min="0" step="any" placeholder="0"> µs</label>
-<button type="button" id="all-button">all</button>
-<button type="button" id="measure-button">measure</button>
-<button type="button" id="path-button" aria-pressed="false"{bare}>critical path</button>
-<button type="button" id="help-button">keys</button>
+<button type="button" data-act="all">all</button>
+<button type="button" data-act="measure">measure</button>
+<button type="button" id="path-button" data-act="path" aria-pressed="false"{bare}>critical path</button>
+<button type="button" data-act="help">keys</button>
 <span id="bookmarks"></span>
 <span id="said" class="quiet" role="status"></span>
 </div>

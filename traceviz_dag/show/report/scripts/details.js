@@ -1,42 +1,20 @@
 /** Everything that the page knows of a kernel, a micro-batch, a gap, a range or a call, as names and values. */
 
-import { duration, exact, seconds, share } from "./words.js";
+import { labelOf } from "./colours.js";
+import { duration, exact, seconds, share, shortened } from "./words.js";
 
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./model.js").Rank} Rank */
 /** @typedef {import("./model.js").Host} Host */
-/** @typedef {{kind: "kernel" | "step" | "gap" | "host", rank: Rank, index: number, host?: Host}} Chosen */
+/** @typedef {{kind: "kernel" | "step" | "gap" | "path" | "host", rank: Rank, index: number, host?: Host}} Chosen */
 
-const LABELS = new Map([
-  ["kind", "kind"],
-  ["category", "category"],
-  ["context", "context"],
-  ["graph_id", "CUDA graph"],
-  ["phase", "phase"],
-  ["dimension", "dimension"],
-  ["dimension_candidates", "may be of dimension"],
-  ["role", "carries"],
-  ["chunk", "chunk"],
-  ["layer", "layer"],
-  ["module", "module"],
-  ["operator", "operator"],
-  ["device", "device"],
-  ["stream", "stream"],
-  ["collective", "collective"],
-  ["group_name", "process group"],
-  ["group_description", "group description"],
-  ["group_size", "group size"],
-  ["dtype", "element type"],
-  ["in_elements", "input elements"],
-  ["bytes", "bytes"],
-  ["registers_per_thread", "registers a thread"],
-  ["shared_memory_bytes", "shared memory, bytes"],
-]);
+/** What signatures hold that is told in other ways. */
+const TOLD = /^name$|^table$|^launch_name$|_evidence$|_rule$|^(grid|block)_[xyz]$/;
 
 /** The slices that something is one of. @param {Chosen} chosen */
 export function slicesOf({ kind, rank, host }) {
   if (host) return host.slices;
-  return kind === "kernel" ? rank.kernels : kind === "step" ? rank.steps : rank.gaps;
+  return { kernel: rank.kernels, step: rank.steps, gap: rank.gaps, path: rank.path, host: rank.kernels }[kind];
 }
 
 /** @param {Chosen} chosen @returns {{start: number, length: number}} ns from the rank's first kernel */
@@ -45,14 +23,38 @@ export function extent(chosen) {
   return { start: slices.start[chosen.index], length: slices.length[chosen.index] };
 }
 
-/** A line about it. @param {Model} model @param {Chosen} chosen */
+/** Its name, in full. @param {Model} model @param {Chosen} chosen */
 export function title(model, { kind, rank, index, host }) {
   if (host) return model.document.host_names?.[host.name[index]] ?? "";
   if (kind === "kernel") return String(model.value(rank.signature[index], "name"));
-  if (kind === "gap")
-    return rank.member === "GPU" ? `idle time of GPU ${rank.rank}` : `gap without computation on rank ${rank.rank}`;
-  const chunk = rank.stepChunk[index] ? `, chunk ${rank.stepChunk[index] - 1}` : "";
-  return `${rank.stepBackward[index] ? "backward" : "forward"} of micro-batch ${rank.stepMicrobatch[index] - 1}${chunk}`;
+  if (kind === "step") return model.document.names[rank.stepName[index]];
+  return kindOf(model, { kind, rank, index });
+}
+
+/** Its name, as it is written where there is little room. @param {Model} model @param {Chosen} chosen */
+export function brief(model, chosen) {
+  if (chosen.kind === "kernel") return model.shortName(chosen.rank.signature[chosen.index]);
+  return shortened(title(model, chosen));
+}
+
+/** @type {Record<string, string>} kinds of what can be chosen → those of its lane */
+const LANES = { kernel: "stream", step: "microbatches", gap: "gaps", path: "path" };
+
+/** The label of its lane. @param {Model} model @param {Chosen} chosen */
+function laneOf(model, { kind, rank, index, host }) {
+  if (host) return host.label;
+  const holding = rank.lanes.find(
+    (lane) => lane.kind === LANES[kind] && (kind !== "kernel" || model.isIn(lane, rank.signature[index])),
+  );
+  return holding?.label ?? "";
+}
+
+/** What it is shown as. @param {Model} model @param {Chosen} chosen */
+function kindOf(model, { kind, rank, index, host }) {
+  const { kinds, categories, words } = model.document;
+  if (kind === "kernel") return labelOf(words, categories[model.category[rank.signature[index]]]);
+  const place = host ? host.kinds : { step: rank.stepKind, gap: rank.gapKind, path: rank.pathKind, host: [] }[kind];
+  return labelOf(words, kinds[host?.kind ?? kind][place[index]]);
 }
 
 /** @param {Model} model @param {Chosen} chosen @returns {[string, string][]} */
@@ -64,24 +66,23 @@ export function described(model, chosen) {
     [rank.member, rank.stage === null ? String(rank.rank) : `${rank.rank}, stage ${rank.stage}`],
     ["duration", `${duration(length)} (${exact(length)})`],
     ["start on its clock", `${rank.clock(start).toLocaleString("en-US")} ns`],
+    ["lane", laneOf(model, chosen)],
+    ["shown as", kindOf(model, chosen)],
   ];
-  if (kind === "gap") return rank.member === "GPU" ? entries : [...entries, ...gap(rank, index, length)];
-  if (kind === "step") return entries;
+  if (kind === "gap" && rank.member === "rank") return [...entries, ...gap(model, rank, index, length)];
+  if (kind === "gap" || kind === "step" || kind === "path") return entries;
   if (host) return [...entries, ...hosted(model, rank, host, index, start)];
   return [...entries, ...kernel(model, rank, index, length)];
 }
 
-/** @param {Rank} rank @param {number} index @param {number} length @returns {[string, string][]} */
-function gap(rank, index, length) {
+/** @param {Model} model @param {Rank} rank @param {number} index @param {number} length @returns {[string, string][]} */
+function gap(model, rank, index, length) {
   const blocked = rank.gapBlocked[index];
   const starved = rank.gapStarved[index];
   /** @param {number} part */
   const of = (part) => `${duration(part)}, ${share(part, length)}`;
-  return [
-    ["blocked by other GPU work", of(blocked)],
-    ["starved by the host", of(starved)],
-    ["unexplained", of(length - blocked - starved)],
-  ];
+  const parts = [blocked, starved, length - blocked - starved];
+  return model.document.kinds.gap.map((kind, place) => [labelOf(model.document.words, kind), of(parts[place])]);
 }
 
 /**
@@ -131,10 +132,10 @@ function kernel(model, rank, index, length) {
     ["kernel_id", String(rank.kernelId[index])],
   ];
   if (rank.microbatch[index]) entries.push(["micro-batch", String(rank.microbatch[index] - 1)]);
-  for (const [field, label] of LABELS) {
+  for (const field of model.fields) {
     const found = value(field);
-    if (field === "category" && found === value("kind")) continue;
-    if (found !== null) entries.push([label, typeof found === "number" ? found.toLocaleString("en-US") : found]);
+    if (TOLD.test(field) || found === null || (field === "category" && found === value("kind"))) continue;
+    entries.push([field.replaceAll("_", " "), typeof found === "number" ? found.toLocaleString("en-US") : found]);
   }
   for (const what of ["phase", "dimension"]) {
     const evidence = value(`${what}_evidence`);
@@ -177,7 +178,7 @@ export function launched(rank, index) {
 export function query(model, chosen) {
   const { run, iteration, queries } = model.document;
   if (queries) return filled(queries[chosen.host?.kind ?? chosen.kind], valuesOf(model, chosen));
-  const table = chosen.kind === "step" ? "microbatches" : "gpu_gaps";
+  const table = { step: "microbatches", gap: "gpu_gaps", path: "path_segments", kernel: "", host: "" }[chosen.kind];
   const where = `run = '${run.replaceAll("'", "''")}' AND iteration = ${iteration} AND rank = ${chosen.rank.rank}`;
   const { start } = extent(chosen);
   if (chosen.kind === "kernel") {

@@ -1,7 +1,9 @@
 /** The keys, the same in the report, the terminal and the live page. */
 
+import { byId, element } from "./words.js";
+
 /** @type {[string[], string, string][]} keys, name of what they do, and its words */
-export const KEYS = [
+const KEYS = [
   [["ArrowLeft", "a"], "left", "move left"],
   [["ArrowRight", "d"], "right", "move right"],
   [["+", "=", "w"], "in", "zoom in"],
@@ -38,7 +40,7 @@ const BY_KEY = new Map(
  * @param {KeyboardEvent} event
  * @param {Map<string, string>} further keys that a page has beside those of all, and their actions
  */
-export function actionOf(event, further = new Map()) {
+function actionOf(event, further) {
   const target = /** @type {HTMLElement} */ (event.target);
   if (event.ctrlKey || event.metaKey || event.altKey) return undefined;
   if (target.matches("input, textarea, select")) return event.key === "Escape" ? "back" : undefined;
@@ -57,7 +59,32 @@ function cased(event) {
   return capital && BY_KEY.has(small.toUpperCase()) ? small.toUpperCase() : small;
 }
 
+/**
+ * Do what keys and buttons of a page ask for, and list the keys in its help.
+ * @param {(action: string) => boolean} act whether the action did something
+ * @param {[string[], string, string][]} [further] keys that the page has beside those of all
+ * @param {(action: string, words: string) => string | null} [words] of a key here; null where it means nothing here
+ */
+export function listenToKeys(act, further = [], words = (_, usual) => usual) {
+  const own = new Map(further.flatMap(([keys, action]) => keys.map((key) => [key, action])));
+  document.addEventListener("keydown", (event) => {
+    const action = actionOf(event, own);
+    if (action !== undefined && act(action)) event.preventDefault();
+  });
+  for (const [keys, action, usual] of [...KEYS, ...further]) {
+    const told = words(action, usual);
+    if (told === null) continue;
+    const names = element("dt");
+    for (const key of keys) names.append(element("kbd", {}, key === " " ? "Space" : keyName(key)), " ");
+    byId("keys").append(names, element("dd", {}, told));
+  }
+  for (const button of document.querySelectorAll("[data-close]"))
+    button.addEventListener("click", () => button.closest("dialog")?.close());
+  for (const button of document.querySelectorAll("[data-act]"))
+    button.addEventListener("click", () => act(/** @type {HTMLElement} */ (button).dataset.act ?? ""));
+}
+
 /** @param {string} key as a keyboard shows it */
-export function keyName(key) {
+function keyName(key) {
   return key.replace("Arrow", "").replace("Left", "←").replace("Right", "→").replace("Up", "↑").replace("Down", "↓");
 }

@@ -1,11 +1,12 @@
 /** The rows of the timeline: pipelines that fold, ranks that open into lanes, and what lies where. */
 
+import { Grouping } from "./grouping.js";
 import { Slices } from "./model.js";
 
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./model.js").Rank} Rank */
 /** @typedef {import("./model.js").Host} Host */
-/** @typedef {"group" | "rank" | "steps" | "kernels" | "gaps" | "host"} RowKind */
+/** @typedef {"group" | "rank" | "steps" | "kernels" | "gaps" | "path" | "thread" | "host"} RowKind */
 
 /**
  * @typedef {object} Row
@@ -44,39 +45,22 @@ export class Lane {
   }
 }
 
-/** @typedef {{top: string, label: string}} LaneName */
-
-/**
- * @typedef {object} Group
- * @property {string} key
- * @property {string} label
- * @property {Rank[]} ranks
- * @property {boolean} [holds] whether folding it folds away the groups that are held
- * @property {boolean} [held]
- */
-
 const HEADER = 18;
 const LANE = 15;
 const SMALLEST = 11;
 const LARGEST = 56;
-const MOST_UNFOLDED = 256;
-const HOLDER = "others";
 
-/** What the gaps of a rank are called; those of a GPU of a profile are times without any operation. @param {Rank} rank */
-function gapsName(rank) {
-  return rank.member === "GPU" ? "idle" : "gaps without computation";
-}
+/** @type {Record<string, RowKind>} lanes of the model → rows that show them */
+const KINDS = { microbatches: "steps", stream: "kernels", dimension: "kernels", gaps: "gaps", path: "path" };
 
 /** Which rows there are, and how high each is. */
 export class Rows {
   /** @param {Model} model */
   constructor(model) {
     this.model = model;
-    /** @type {Set<string>} */
-    this.folded = new Set();
     /** @type {Set<number>} ranks that are open */
     this.open = this.usuallyOpen();
-    /** @type {Map<number, {label: string, lane: Lane}[]>} */
+    /** @type {Map<number, Map<string, Lane>>} */
     this.lanes = new Map();
     /** @type {Map<number, {computation: Lane, communication: Lane}>} */
     this.halves = new Map();
@@ -85,19 +69,7 @@ export class Rows {
     /** @type {Row[]} */
     this.rows = [];
     this.height = 0;
-    this.groups = this.grouped();
-    this.folded = this.usuallyFolded();
-  }
-
-  /** @returns {Set<string>} the pipelines that a page folds by itself: of very many ranks, those without a fault */
-  usuallyFolded() {
-    if (this.model.ranks.length <= MOST_UNFOLDED) return new Set();
-    return new Set(this.groups.filter((group) => group.holds || group.held).map((group) => group.key));
-  }
-
-  /** Whether one of some ranks is at fault, or named in a note. @param {Rank[]} ranks */
-  comesFirst(ranks) {
-    return ranks.some((rank) => this.model.document.first?.includes(rank.rank));
+    this.grouping = new Grouping(model.document.groupings, model.ranks.length);
   }
 
   /** @returns {Set<number>} the ranks that a page opens by itself */
@@ -105,31 +77,9 @@ export class Rows {
     return new Set(this.model.document.ranks.filter((each) => each.open).map((each) => each.rank));
   }
 
-  /** Pipelines, those of ranks at fault first; of very many ranks, one row holds the others. @returns {Group[]} */
-  grouped() {
-    const numbers = new Set(this.model.ranks.map((rank) => rank.pipeline));
-    if (numbers.size <= 1 && !(numbers.size === 1 && this.model.ranks.length > 1 && !numbers.has(null))) {
-      return [{ key: "", label: "", ranks: this.model.ranks }];
-    }
-    const sorted = [...numbers].sort((a, b) => (a ?? Infinity) - (b ?? Infinity));
-    /** @type {Group[]} */
-    const groups = sorted.map((number) => {
-      const ranks = this.model.ranks.filter((rank) => rank.pipeline === number);
-      ranks.sort((a, b) => (a.stage ?? 0) - (b.stage ?? 0) || a.rank - b.rank);
-      return { key: `p${number}`, label: number === null ? "no pipeline known" : `pipeline ${number}`, ranks };
-    });
-    const named = groups.filter((group) => this.comesFirst(group.ranks));
-    const many = this.model.ranks.length > MOST_UNFOLDED;
-    const first = named.length || !many ? named : groups.slice(0, 1);
-    const others = groups.filter((group) => !first.includes(group));
-    if (!many || others.length < 2) return [...first, ...others];
-    const held = others.flatMap((group) => group.ranks);
-    const label = `${others.length} other pipelines`;
-    return [
-      ...first,
-      { key: HOLDER, label, ranks: held, holds: true },
-      ...others.map((each) => ({ ...each, held: true })),
-    ];
+  /** The ranks of a group that the page carries. @param {import("./grouping.js").Group} group @returns {Rank[]} */
+  ranksOf(group) {
+    return group.ranks.flatMap((number) => this.model.byRank.get(number) ?? []);
   }
 
   /**
@@ -137,12 +87,13 @@ export class Rows {
    * @param {number} room pixels; ranks share what is there
    */
   layOut(room) {
-    const there = this.groups.filter((group) => !group.held || !this.folded.has(HOLDER));
-    const headers = there.filter((group) => group.key).length;
-    const unfolded = there.filter((group) => !group.holds && !this.folded.has(group.key));
-    const shown = unfolded.flatMap((group) => group.ranks);
+    const there = this.grouping.shown;
+    const headers = there.length;
+    const shown = headers
+      ? there.filter((group) => this.grouping.unfolds(group)).flatMap((group) => this.ranksOf(group))
+      : this.model.ranks;
     const lanes = shown.reduce(
-      (sum, rank) => sum + (this.open.has(rank.rank) ? this.lanesOf(rank).length + rank.hosts.length + 2 : 0),
+      (sum, rank) => sum + (this.open.has(rank.rank) ? rank.lanes.length + threads(rank) + rank.hosts.length : 0),
       0,
     );
     const left = room - headers * HEADER - lanes * LANE;
@@ -155,61 +106,67 @@ export class Rows {
       this.rows.push({ rank: null, ranks: [], lane: null, host: null, ...row, top });
       top += row.height;
     };
+    if (!headers) this.addRanks(this.model.ranks, height, add);
     for (const group of there) {
-      if (group.key) {
-        add({ kind: "group", label: group.label, height: HEADER, ranks: group.ranks, key: group.key });
-        if (group.holds || this.folded.has(group.key)) continue;
-      }
-      for (const rank of group.ranks) {
-        const name = rank.label;
-        const key = `r${rank.rank}`;
-        if (!this.open.has(rank.rank)) {
-          add({ kind: "rank", label: name, height, rank, key });
-          continue;
-        }
-        add({ kind: "rank", label: name, height: LANE, rank, key });
-        if (rank.steps.start.length) {
-          add({ kind: "steps", label: "micro-batches", height: LANE, rank, key: `${key}/steps` });
-        }
-        for (const { label, lane } of this.lanesOf(rank)) {
-          add({ kind: "kernels", label, height: LANE, rank, lane, key: `${key}/${label}` });
-        }
-        if (rank.gaps.start.length) {
-          add({ kind: "gaps", label: gapsName(rank), height: LANE, rank, key: `${key}/gaps` });
-        }
-        rank.hosts.forEach((host, place) => {
-          add({ kind: "host", label: host.label, height: LANE, rank, host, key: `${key}/host${place}` });
-        });
-      }
+      const ranks = this.ranksOf(group);
+      add({ kind: "group", label: group.label, height: HEADER, ranks, key: group.key });
+      if (this.grouping.unfolds(group)) this.addRanks(ranks, height, add);
     }
     this.height = top;
   }
 
-  /** @param {Rank} rank @returns {{label: string, lane: Lane}[]} */
+  /**
+   * The rows of ranks.
+   * @param {Rank[]} ranks
+   * @param {number} height of one that is not open
+   * @param {(row: Partial<Row> & {kind: RowKind, label: string, height: number, key: string}) => void} add
+   */
+  addRanks(ranks, height, add) {
+    for (const rank of ranks) {
+      const name = rank.label;
+      const key = `r${rank.rank}`;
+      if (!this.open.has(rank.rank)) {
+        add({ kind: "rank", label: name, height, rank, key });
+        continue;
+      }
+      add({ kind: "rank", label: name, height: LANE, rank, key });
+      for (const lane of rank.lanes) {
+        const kind = KINDS[lane.kind];
+        const kernels = kind === "kernels" ? (this.lanesOf(rank).get(lane.key) ?? null) : null;
+        add({ kind, label: lane.label, height: LANE, rank, lane: kernels, key: lane.key });
+      }
+      let thread = "";
+      for (const host of rank.hosts) {
+        if (host.thread !== thread)
+          add({ kind: "thread", label: host.thread, height: LANE, rank, key: `${key}/${host.threadId}` });
+        thread = host.thread;
+        add({ kind: "host", label: host.label, height: LANE, rank, host, key: host.key });
+      }
+    }
+  }
+
+  /** The kernels of each lane of a rank, by its key. @param {Rank} rank @returns {Map<string, Lane>} */
   lanesOf(rank) {
     let found = this.lanes.get(rank.rank);
     if (found === undefined) {
+      const lanes = rank.lanes.filter((lane) => lane.holds);
       /** @type {Map<string, number[]>} */
-      const parts = new Map();
+      const parts = new Map(lanes.map((lane) => [lane.key, []]));
+      /** @type {Map<number, number[][]>} signature → the lanes that hold its kernels */
+      const bySignature = new Map();
       for (let kernel = 0; kernel < rank.signature.length; kernel++) {
         if (!this.shows(kernel, rank)) continue;
         const signature = rank.signature[kernel];
-        const kind = this.model.kind[signature];
-        const stream = this.model.value(signature, "stream");
-        const dimension = this.model.value(signature, "dimension") ?? "unknown";
-        const of = this.model.fieldOf.has("dimension") ? dimension : `stream ${stream}`;
-        const label =
-          kind === 1 ? `communication · ${of}` : `${kind === 2 ? "memory" : "computation"} · stream ${stream}`;
-        const part = parts.get(label);
-        if (part === undefined) parts.set(label, [kernel]);
-        else part.push(kernel);
+        let holding = bySignature.get(signature);
+        if (holding === undefined) {
+          holding = lanes
+            .filter((lane) => this.model.isIn(lane, signature))
+            .map((lane) => /** @type {number[]} */ (parts.get(lane.key)));
+          bySignature.set(signature, holding);
+        }
+        for (const part of holding) part.push(kernel);
       }
-      const order = ["computation", "memory"];
-      /** @param {string} label */
-      const rankOf = (label) => (order.findIndex((word) => label.startsWith(word)) + 3) % 3;
-      found = [...parts]
-        .sort(([a], [b]) => rankOf(a) - rankOf(b) || (a < b ? -1 : 1))
-        .map(([label, kernels]) => ({ label, lane: new Lane(rank, Uint32Array.from(kernels)) }));
+      found = new Map([...parts].map(([key, kernels]) => [key, new Lane(rank, Uint32Array.from(kernels))]));
       this.lanes.set(rank.rank, found);
     }
     return found;
@@ -258,4 +215,9 @@ export class Rows {
     const row = this.rows[low];
     return row && row.top <= y ? row : undefined;
   }
+}
+
+/** How many threads of the host a rank shows. @param {Rank} rank */
+function threads(rank) {
+  return new Set(rank.hosts.map((host) => host.threadId)).size;
 }

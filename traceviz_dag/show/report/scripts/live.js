@@ -1,6 +1,6 @@
 /** A live page: its keys, its buttons, and the timeline once the server has told what there is. */
 
-import { actionOf, KEYS, keyName } from "./keys.js";
+import { listenToKeys } from "./keys.js";
 import { Source } from "./live_source.js";
 import { LiveTimeline } from "./live_timeline.js";
 import { readAddress } from "./state.js";
@@ -22,9 +22,6 @@ const FURTHER = [
   [["h"], "hits", "list what was found"],
   [["Y"], "copyCommand", "copy the command"],
 ];
-const FURTHER_KEYS = new Map(
-  FURTHER.flatMap(([keys, action]) => keys.map((key) => /** @type {[string, string]} */ ([key, action]))),
-);
 /** What only these keys mean here. @type {Record<string, string>} */
 const HERE = { path: "go to the critical path" };
 
@@ -52,27 +49,8 @@ function act(action) {
   return timeline?.act(action) ?? false;
 }
 
-function listen() {
-  document.addEventListener("keydown", (event) => {
-    const action = actionOf(event, FURTHER_KEYS);
-    if (action !== undefined && act(action)) event.preventDefault();
-  });
-  const list = byId("keys");
-  for (const [keys, action, words] of [...KEYS, ...FURTHER]) {
-    const names = element("dt");
-    for (const key of keys) names.append(element("kbd", {}, key === " " ? "Space" : keyName(key)), " ");
-    list.append(names, element("dd", {}, HERE[action] ?? words));
-  }
-  for (const button of document.querySelectorAll("[data-close]")) {
-    button.addEventListener("click", () => button.closest("dialog")?.close());
-  }
-  for (const button of document.querySelectorAll("[data-act]")) {
-    button.addEventListener("click", () => act(/** @type {HTMLElement} */ (button).dataset.act ?? ""));
-  }
-}
-
 async function begin() {
-  listen();
+  listenToKeys(act, FURTHER, (action, usual) => HERE[action] ?? usual);
   const source = new Source(location.pathname);
   source.say = (words) => {
     byId("said").textContent = words;

@@ -1,5 +1,6 @@
 /** What a live timeline leaves out: kinds, short slices, other dimensions. */
 
+import { hue, labelOf } from "./colours.js";
 import { changeAddress } from "./state.js";
 import { byId, element } from "./words.js";
 
@@ -62,7 +63,9 @@ export class LiveFilters {
   offerKinds() {
     const legend = byId("legend");
     if (legend.childElementCount === this.kinds.size) return;
-    const boxes = [...this.kinds].sort().map((kind) => {
+    const { words } = this.timeline.about;
+    const ordered = [...this.kinds].sort((a, b) => labelOf(words, a).localeCompare(labelOf(words, b)));
+    const boxes = ordered.map((kind) => {
       const box = /** @type {HTMLInputElement} */ (element("input", { type: "checkbox" }));
       box.checked = !this.hidden.has(kind);
       box.addEventListener("change", () => {
@@ -71,8 +74,8 @@ export class LiveFilters {
         this.keep();
       });
       const swatch = element("span", {}, "■");
-      swatch.style.color = this.timeline.about.colours[kind] ?? this.timeline.about.other;
-      return element("label", {}, box, swatch, kind.replaceAll("_", " ") || "other");
+      swatch.style.color = hue(words, kind);
+      return element("label", {}, box, swatch, labelOf(words, kind));
     });
     legend.replaceChildren(...boxes);
   }

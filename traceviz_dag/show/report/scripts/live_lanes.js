@@ -1,5 +1,6 @@
 /** The lanes of a live page: a tree that is asked for as it is opened, and the rows that it makes. */
 
+/** @typedef {import("./grouping.js").Grouping} Grouping */
 /** @typedef {import("./live_source.js").Lane} Lane */
 /** @typedef {import("./live_source.js").Source} Source */
 
@@ -16,11 +17,25 @@
 const HEIGHTS = { rank: 26, gpu: 26, counter: 30, microbatches: 18 };
 const HEIGHT = 16;
 const HEAD = 20;
+const RANK = "rank:";
+/** @type {Lane} */
+const HEADING = {
+  key: "",
+  label: "",
+  parent: null,
+  kind: "group",
+  rows: 0,
+  holds: true,
+  level: 0,
+  unit: "",
+  dimension: "",
+};
 
 export class Lanes {
-  /** @param {Source} source */
-  constructor(source) {
+  /** @param {Source} source @param {Grouping} grouping of ranks */
+  constructor(source, grouping) {
     this.source = source;
+    this.grouping = grouping;
     /** @type {Map<string, Lane>} */
     this.known = new Map();
     /** @type {Map<string, string[]>} key of a lane, "" for none → those below it, in their order */
@@ -46,8 +61,22 @@ export class Lanes {
     this.layOut();
   }
 
+  /** Whether what is below a lane, or a heading, is shown. @param {string} key */
+  isOpen(key) {
+    const group = this.grouping.groups.find((each) => each.key === key);
+    return group ? !this.grouping.folded.has(key) : this.open.has(key);
+  }
+
+  /** Show a lane's rank, where its heading is folded. @param {string} key */
+  bring(key) {
+    const root = this.rootOf(key);
+    if (root.startsWith(RANK)) this.grouping.bring(Number(root.slice(RANK.length)));
+    this.layOut();
+  }
+
   /** Open a lane; what is below it is asked for the first time. @param {string} key */
   async unfold(key) {
+    if (this.grouping.folded.delete(key)) return this.layOut();
     if (!this.known.get(key)?.holds) return;
     if (!this.below.has(key)) this.take(key, await this.source.ask("lanes", { lane: key }));
     this.open.add(key);
@@ -56,7 +85,7 @@ export class Lanes {
 
   /** @param {string} key */
   fold(key) {
-    this.open.delete(key);
+    if (!this.open.delete(key)) this.grouping.folded.add(key);
     this.layOut();
   }
 
@@ -100,15 +129,28 @@ export class Lanes {
     this.rows = [];
     this.height = 0;
     for (const key of this.pinned) this.add(key, 0, true);
-    this.addBelow("", 0);
+    const groups = this.grouping.shown;
+    if (!groups.length) return this.addBelow("", 0);
+    const roots = new Set(this.below.get("") ?? []);
+    for (const group of groups) {
+      this.known.set(group.key, { ...HEADING, key: group.key, label: group.label });
+      this.add(group.key, 0, false);
+      for (const rank of group.ranks) {
+        const key = `${RANK}${rank}`;
+        if (this.grouping.unfolds(group) && roots.has(key)) this.addOne(key, 1);
+      }
+    }
   }
 
   /** @param {string} parent @param {number} depth */
   addBelow(parent, depth) {
-    for (const key of this.below.get(parent) ?? []) {
-      if (!this.pinned.includes(key)) this.add(key, depth, false);
-      if (this.open.has(key)) this.addBelow(key, depth + 1);
-    }
+    for (const key of this.below.get(parent) ?? []) this.addOne(key, depth);
+  }
+
+  /** A lane and those below it. @param {string} key @param {number} depth */
+  addOne(key, depth) {
+    if (!this.pinned.includes(key)) this.add(key, depth, false);
+    if (this.open.has(key)) this.addBelow(key, depth + 1);
   }
 
   /** @param {string} key @param {number} depth @param {boolean} pinned */

@@ -1,16 +1,18 @@
 /** The live timeline: draws tiles that it asks for as it moves, with the mouse and the keys of the report. */
 
+import { paintBoxes, paintCounter, paintPlaces, paintStrip } from "./boxes.js";
+import { Colours, labelOf } from "./colours.js";
+import { Grouping } from "./grouping.js";
 import { LiveFilters } from "./live_filters.js";
 import { Hits } from "./live_hits.js";
 import { isDrawn, Lanes } from "./live_lanes.js";
 import { LiveMarks } from "./live_marks.js";
-import { LiveColours, paintBoxes, paintCounter, paintPlaces, paintStrip } from "./live_painter.js";
 import { detailParts, exactly, measureParts } from "./live_panel.js";
 import { whole } from "./live_source.js";
 import { Tiles } from "./live_tiles.js";
 import { Walk } from "./live_walk.js";
 import { LiveWriter } from "./live_writer.js";
-import { ABOVE, NEAR, OVERVIEW, Stage, ZOOM } from "./stage.js";
+import { ABOVE, NEAR, OVERVIEW, Stage } from "./stage.js";
 import { address, changeAddress } from "./state.js";
 import { byId, copied, duration, element, facts } from "./words.js";
 
@@ -33,9 +35,10 @@ export class LiveTimeline extends Stage {
     this.source = source;
     this.about = about;
     this.end = this.looking.end;
-    this.lanes = new Lanes(source);
+    this.grouping = new Grouping(about.groupings, about.lanes.length);
+    this.lanes = new Lanes(source, this.grouping);
     this.lanes.take("", about.lanes);
-    this.colours = new LiveColours(about.colours, about.other, this.dark.matches);
+    this.colours = new Colours(about.words, this.dark.matches);
     this.filters = new LiveFilters(this);
     this.tiles = new Tiles(this);
     this.hits = new Hits(this);
@@ -60,7 +63,7 @@ export class LiveTimeline extends Stage {
     const { canvas } = this;
     new ResizeObserver(() => this.draw()).observe(canvas);
     this.dark.addEventListener("change", () => {
-      this.colours = new LiveColours(this.about.colours, this.about.other, this.dark.matches);
+      this.colours = new Colours(this.about.words, this.dark.matches);
       this.draw();
     });
     canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
@@ -75,6 +78,11 @@ export class LiveTimeline extends Stage {
       const found = Number(/** @type {HTMLInputElement} */ (byId("shortest")).value) * 1000;
       this.filters.shortest = Number.isFinite(found) ? Math.max(Math.round(found), 0) : 0;
       this.filters.keep();
+    });
+    this.grouping.offer(() => {
+      this.lanes.layOut();
+      this.keepRows();
+      this.draw();
     });
     byId("dimension").addEventListener("change", () => {
       this.lanes.dimension = /** @type {HTMLSelectElement} */ (byId("dimension")).value;
@@ -98,11 +106,6 @@ export class LiveTimeline extends Stage {
     return this.queue;
   }
 
-  /** @param {string} words */
-  say(words) {
-    byId("said").textContent = words;
-  }
-
   /** Take what is looked at from the page's address. */
   async fromAddress() {
     const known = address();
@@ -110,6 +113,7 @@ export class LiveTimeline extends Stage {
     const to = Number(known.get("t1") ?? String(this.end));
     if (Number.isFinite(from) && Number.isFinite(to) && to > from) this.looking.show(from, to, false);
     this.filters.read(known);
+    this.grouping.read(known);
     const open = known.get("open");
     const first = this.about.lanes.filter((/** @type {any} */ lane) => lane.holds).slice(0, FEW);
     const few = this.about.lanes.length <= FEW ? first.map((/** @type {any} */ lane) => lane.key) : [];
@@ -129,7 +133,8 @@ export class LiveTimeline extends Stage {
   }
 
   keepRows() {
-    changeAddress({ open: [...this.lanes.open].join(" "), pinned: this.lanes.pinned.join(" ") || null });
+    const { open, pinned } = this.lanes;
+    changeAddress({ open: [...open].join(" "), pinned: pinned.join(" ") || null, ...this.grouping.address });
   }
 
   repaint() {
@@ -160,7 +165,7 @@ export class LiveTimeline extends Stage {
       raster.fill(view.left, top, raster.width, bottom, isDrawn(row.lane) ? colours.idle : colours.header);
       const tile = this.tiles.known.get(row.lane.key);
       if (tile?.boxes) paintBoxes(raster, view, tile.boxes, colours, top, bottom);
-      if (tile?.changes) paintCounter(raster, view, tile.changes, colours.busy, top, bottom);
+      if (tile?.changes) paintCounter(raster, view, tile.changes, colours.of("computation"), top, bottom);
       const matches = this.tiles.matched.found[row.lane.key];
       if (matches) paintPlaces(raster, view, matches[0], matches[1], colours.ink, bottom - 2 * scale);
       for (const mark of this.marks.placed.get(row.lane.key) ?? [])
@@ -173,12 +178,6 @@ export class LiveTimeline extends Stage {
     context.putImageData(raster.image, 0, 0);
     this.writer.write(visible);
     changeAddress({ t0: String(Math.round(this.looking.from)), t1: String(Math.round(this.looking.to)) });
-  }
-
-  /** Where a time lies, in pixels of the page. @param {number} time */
-  x(time) {
-    const { view, scale } = this;
-    return (view.left + ((time - view.from) / (view.to - view.from)) * view.width) / scale;
   }
 
   /** @param {MouseEvent} event */
@@ -225,10 +224,11 @@ export class LiveTimeline extends Stage {
     const place = x < this.labels ? -1 : this.pick(row, at);
     if (row === undefined || !boxes || place < 0) return this.tip(null);
     const { start, end, busy, count, name, kind, kinds, names } = boxes;
-    const head = name[place] >= 0 ? names[name[place]] : (kinds[kind[place]] ?? "").replaceAll("_", " ");
+    const word = labelOf(this.about.words, kinds[kind[place]] ?? "");
+    const head = name[place] >= 0 ? names[name[place]] : word;
     const several = count[place] > 1;
     const known = /** @type {[string, string][]} */ ([
-      ["shown as", (kinds[kind[place]] ?? "").replaceAll("_", " ")],
+      ["shown as", word],
       [several ? "cell" : "duration", duration(end[place] - start[place])],
       ...(several
         ? [
@@ -280,7 +280,7 @@ export class LiveTimeline extends Stage {
 
   /** @param {string} key */
   async toggle(key) {
-    if (this.lanes.open.has(key)) this.lanes.fold(key);
+    if (this.lanes.isOpen(key)) this.lanes.fold(key);
     else await this.lanes.unfold(key);
     this.keepRows();
   }
@@ -320,6 +320,7 @@ export class LiveTimeline extends Stage {
 
   /** Bring a lane into sight. @param {string} key */
   reveal(key) {
+    this.lanes.bring(key);
     const row = this.lanes.rowOf(key);
     if (row === undefined) return;
     if (row.top < this.scroll) this.scrollTo(row.top);
@@ -399,29 +400,15 @@ export class LiveTimeline extends Stage {
     this.select(selection.from, selection.to);
   }
 
-  zoomToSelection() {
-    if (this.selection) this.looking.show(this.selection.from, this.selection.to);
-    else if (this.chosen) {
-      const margin = (this.chosen.to - this.chosen.from) * 0.1;
-      this.looking.show(this.chosen.from - margin, this.chosen.to + margin);
-    }
+  get chosenTime() {
+    return this.chosen;
   }
 
   /** Do what a key asks for; false where it is not the timeline's. @param {string} action */
   act(action) {
-    const { looking } = this;
-    const middle = (looking.from + looking.to) / 2;
     /** @type {Record<string, () => unknown>} */
     const now = {
-      left: () => looking.move(-0.2),
-      right: () => looking.move(0.2),
-      in: () => looking.zoom(ZOOM, middle),
-      out: () => looking.zoom(1 / ZOOM, middle),
-      all: () => looking.show(0, looking.end),
-      selection: () => this.zoomToSelection(),
-      undo: () => looking.undo(),
-      redo: () => looking.redo(),
-      search: () => byId("search").focus(),
+      ...this.moves,
       findings: () => this.marks.list(),
       timeline: () => this.canvas.focus(),
       bookmark: () => this.marks.bookmark(),

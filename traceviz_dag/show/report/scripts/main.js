@@ -2,14 +2,14 @@
 
 import { inflated, unpacked } from "./columns.js";
 import { listenToPairs } from "./drill.js";
-import { actionOf, KEYS, keyName } from "./keys.js";
+import { listenToKeys } from "./keys.js";
 import { measured } from "./measure.js";
 import { Model } from "./model.js";
 import { watchScrolling } from "./scrolling.js";
 import { address, changeAddress, readAddress } from "./state.js";
 import { Timeline } from "./timeline.js";
 import { WhatIf } from "./what_if.js";
-import { byId, copied, copyable, element } from "./words.js";
+import { byId, copied, copyable } from "./words.js";
 
 /** @type {Timeline | null} */
 let timeline = null;
@@ -158,24 +158,6 @@ function act(action) {
   return timeline.act(action);
 }
 
-function listenToKeys() {
-  document.addEventListener("keydown", (event) => {
-    const action = actionOf(event);
-    if (action !== undefined && act(action)) event.preventDefault();
-  });
-  const list = byId("keys");
-  for (const [keys, action, words] of KEYS) {
-    if (!has(action)) continue;
-    const names = element("dt");
-    for (const key of keys) names.append(element("kbd", {}, keyName(key)), " ");
-    list.append(names, element("dd", {}, words));
-  }
-  for (const button of document.querySelectorAll("[data-close]")) {
-    button.addEventListener("click", () => button.closest("dialog")?.close());
-  }
-  byId("help-button").addEventListener("click", () => act("help"));
-}
-
 /** Whether the page has what a key is for. @param {string} action */
 function has(action) {
   if (action === "path") return !byId("path-button").hidden;
@@ -185,7 +167,7 @@ function has(action) {
 async function begin() {
   listenToTabs();
   listenToFacts();
-  listenToKeys();
+  listenToKeys(act, [], (action, usual) => (has(action) ? usual : null));
   listenToPairs();
   watchScrolling();
   show(address().get("part") ?? tabs()[0].dataset.part ?? "");

@@ -24,8 +24,8 @@
  * @typedef {object} RankDocument
  * @property {number} rank
  * @property {number | null} stage
- * @property {number | null} pipeline
- * @property {number | null} replica
+ * @property {string} label
+ * @property {LaneDocument[]} lanes
  * @property {string} first_ns
  * @property {number} length
  * @property {Step[]} windows
@@ -34,24 +34,21 @@
  * @property {number} bins
  * @property {number} waits
  * @property {number} gaps
+ * @property {number} path segments of the critical path
  * @property {HostDocument[]} [hosts]
  * @property {boolean} [open] whether its lanes are shown from the start
  */
 
 /**
- * @typedef {object} HostDocument a row of what a thread did, none of it beside another
+ * @typedef {object} LaneDocument a lane as the lane model has it
+ * @property {string} key
  * @property {string} label
- * @property {string} thread what it is called
- * @property {string} thread_id
- * @property {"range" | "call"} kind
- * @property {number} count
+ * @property {"microbatches" | "stream" | "dimension" | "gaps" | "path" | "ranges" | "calls"} kind
+ * @property {Record<string, string | number | null>} [holds] what kernels of the lane have in common
  */
 
 /**
- * @typedef {object} Word
- * @property {string} name
- * @property {string} label
- * @property {string} colour
+ * @typedef {LaneDocument & {thread: string, thread_id: string, count: number}} HostDocument a lane of a thread
  */
 
 /**
@@ -72,13 +69,16 @@
  * @property {RankDocument[]} ranks
  * @property {Axis[]} axes
  * @property {number} bin_ns
- * @property {Word[]} parts
- * @property {Word[]} categories
+ * @property {string[]} parts
+ * @property {string[]} categories
+ * @property {Record<string, string[]>} kinds what the column of kinds of steps, gaps and so on holds places in
+ * @property {import("./colours.js").Words} words
+ * @property {import("./grouping.js").Groupings} groupings
+ * @property {string[]} names of micro-batches
+ * @property {string[]} short_names of kernels, by the place of their names
  * @property {{fields: string[], values: (string | number | null)[][], rows: number[][]}} signatures
- * @property {{causes: (string | null)[], count: number}} path
  * @property {boolean} launches
  * @property {Finding[]} findings
- * @property {number[]} [first] ranks to show first: those at fault, then those that notes name
  * @property {string} run
  * @property {number} iteration
  * @property {boolean} whole whether the page carries every kernel
@@ -163,19 +163,22 @@ function firstAtLeast(sorted, value) {
   return low;
 }
 
-/** A row of what a thread of the host did: NVTX ranges of one depth, or CUDA calls. */
+/** A lane of a thread of the host: NVTX ranges of one depth, or CUDA calls. */
 export class Host {
   /**
    * @param {HostDocument} document
    * @param {(name: string, count: number) => Float64Array} take
    */
-  constructor({ label, thread, thread_id, kind, count }, take) {
+  constructor({ key, label, thread, thread_id, kind, count }, take) {
+    this.key = key;
     this.label = label;
     this.thread = thread;
     this.threadId = thread_id;
-    this.kind = kind;
+    /** @type {"range" | "call"} */
+    this.kind = kind === "calls" ? "call" : "range";
     this.slices = new Slices(take("host.start", count), take("host.length", count));
     this.name = take("host.name", count);
+    this.kinds = take("host.kind", count);
     /** of a call, the kernel that it launched, and of a range how many, from 1; 0 for none */
     this.launched = take("host.launched", count);
     /** of a range, from the first start to the last end of what it launched, from the rank's first kernel */
@@ -196,15 +199,14 @@ export class Rank {
     this.place = place;
     this.rank = document.rank;
     this.stage = document.stage;
-    this.pipeline = document.pipeline;
-    this.replica = document.replica;
     this.firstNs = BigInt(document.first_ns);
     this.length = document.length;
     this.windows = document.windows;
-    const { steps, kernels, waits, gaps } = document;
+    const { steps, kernels, waits, gaps, path } = document;
+    this.lanes = document.lanes;
     this.steps = new Slices(take("step.start", steps), take("step.length", steps));
-    this.stepBackward = take("step.backward", steps);
-    this.stepChunk = take("step.chunk", steps);
+    this.stepKind = take("step.kind", steps);
+    this.stepName = take("step.name", steps);
     this.stepMicrobatch = take("step.microbatch", steps);
     this.bins = take("bins", document.bins * all.parts.length);
     this.kernels = new Slices(take("kernel.start", kernels), take("kernel.length", kernels));
@@ -218,11 +220,14 @@ export class Rank {
     this.waitCommunication = take("wait.communication", waits);
     this.waitLastRank = take("wait.last_rank", waits);
     this.gaps = new Slices(take("gap.start", gaps), take("gap.length", gaps));
+    this.gapKind = take("gap.kind", gaps);
     this.gapBlocked = take("gap.blocked", gaps);
     this.gapStarved = take("gap.starved", gaps);
+    this.path = new Slices(take("path.start", path), take("path.length", path));
+    this.pathKind = take("path.kind", path);
+    this.pathOrder = take("path.order", path);
     this.member = all.member;
-    this.label =
-      this.stage === null ? `${all.member} ${this.rank}` : `${all.member} ${this.rank} · stage ${this.stage}`;
+    this.label = document.label;
     this.hosts = (document.hosts ?? []).map((each) => new Host(each, take));
     /** @type {Map<number, number> | null} kernel → its place in the waits */
     this.waitsByKernel = null;
@@ -304,7 +309,7 @@ export class Model {
     this.fieldOf = new Map(fields.map((name, place) => [name, place]));
     this.values = values;
     this.rows = rows;
-    const place = new Map(document.categories.map((word, index) => [word.name, index]));
+    const place = new Map(document.categories.map((name, index) => [name, index]));
     /** per signature, its category's place; that of unclassified ones where it has none */
     this.category = Uint8Array.from(rows, (_, signature) => {
       return place.get(String(this.value(signature, "category"))) ?? place.get("unclassified") ?? 0;
@@ -313,12 +318,10 @@ export class Model {
     this.kind = Uint8Array.from(rows, (_, signature) =>
       Math.max(["computation", "communication", "memory"].indexOf(String(this.value(signature, "kind"))), 0),
     );
-    this.path = {
-      rank: columns.get("path.rank") ?? new Float64Array(0),
-      start: columns.get("path.start") ?? new Float64Array(0),
-      length: columns.get("path.length") ?? new Float64Array(0),
-      cause: columns.get("path.cause") ?? new Float64Array(0),
-    };
+    /** the critical path from one segment to the next, over all ranks */
+    this.path = this.ranks
+      .flatMap((rank) => Array.from(rank.pathOrder, (order, index) => ({ order, rank, index })))
+      .sort((a, b) => a.order - b.order);
     this.axis = document.axes.find((axis) => axis.at) ?? { name: "global", at: [], length: 1 };
     /** the choice of clocks of a page that nobody has touched */
     this.usual = this.axis.name;
@@ -354,6 +357,16 @@ export class Model {
       if (at >= 0) found.set(other, other.waitKernel[at]);
     }
     return found;
+  }
+
+  /** Whether kernels with a signature are in a lane. @param {LaneDocument} lane @param {number} signature */
+  isIn(lane, signature) {
+    return Object.entries(lane.holds ?? {}).every(([field, value]) => this.value(signature, field) === value);
+  }
+
+  /** A kernel's short name. @param {number} signature */
+  shortName(signature) {
+    return this.document.short_names[this.rows[signature][/** @type {number} */ (this.fieldOf.get("name"))]];
   }
 
   /** @param {Rank} rank where its first kernel lies on the axis, ns */

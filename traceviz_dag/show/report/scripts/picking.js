@@ -21,6 +21,8 @@ export function picked(timeline, row, at, y) {
   const { rank } = row;
   const own = at - timeline.model.at(rank);
   const slack = NEAR * timeline.perPixel;
+  if (row.kind === "thread") return null;
+  if (row.kind === "path") return nearest(rank, rank.path, own, slack, "path", (i) => i);
   if (row.kind === "gaps") return nearest(rank, rank.gaps, own, slack, "gap", (i) => i);
   const { host } = row;
   if (host) {

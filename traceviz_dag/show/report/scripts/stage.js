@@ -11,13 +11,16 @@ export const RULER = 22;
 export const ABOVE = OVERVIEW + RULER;
 /** Pixels within which the mouse is at something. */
 export const NEAR = 3;
-export const ZOOM = 0.7;
+const ZOOM = 0.7;
 /** Pixels of the narrowest slice that shows its name. */
 export const LEAST_NAMED = 26;
+/** Pixels of the narrowest micro-batch that shows its number. */
+export const LEAST_NUMBERED = 10;
 /** Milliseconds: turns of the wheel that follow sooner are one move, to be undone at once. */
 const ONE_TURN = 400;
 const LABELS_SHARE = 0.3;
 const LETTER = 5.4;
+const ROOMY = 1.8;
 
 export class Stage {
   /** Pixels of the rows that lie above what is shown. */
@@ -51,6 +54,35 @@ export class Stage {
   /** @param {number} one @param {number} other time on the axis */
   select(one, other) {
     this.selection = { from: Math.min(one, other), to: Math.max(one, other) };
+  }
+
+  /** Where what is chosen lies on the axis. @returns {{from: number, to: number} | null} */
+  get chosenTime() {
+    return null;
+  }
+
+  /** What keys do on every timeline. @returns {Record<string, () => unknown>} */
+  get moves() {
+    const { looking, selection, chosenTime } = this;
+    const middle = (looking.from + looking.to) / 2;
+    const margin = selection || !chosenTime ? 0 : (chosenTime.to - chosenTime.from) * 0.1;
+    const wanted = selection ?? chosenTime;
+    return {
+      left: () => looking.move(-0.2),
+      right: () => looking.move(0.2),
+      in: () => looking.zoom(ZOOM, middle),
+      out: () => looking.zoom(1 / ZOOM, middle),
+      all: () => looking.show(0, looking.end),
+      selection: () => wanted && looking.show(wanted.from - margin, wanted.to + margin),
+      undo: () => looking.undo(),
+      redo: () => looking.redo(),
+      search: () => byId("search").focus(),
+    };
+  }
+
+  /** Say something beside the buttons. @param {string} words */
+  say(words) {
+    byId("said").textContent = words;
   }
 
   /** Fill and write everything; what is drawn overrides this. */
@@ -202,8 +234,20 @@ export class Stage {
   }
 }
 
-/** As much of a name as a width holds. @param {string} name @param {number} width pixels */
+/**
+ * As much of a name as a width holds; of a micro-batch its brief name, as ``lanes/words.py`` has it, or its number.
+ * @param {string} name
+ * @param {number} width pixels
+ * @returns {{text: string, centred: boolean}}
+ */
 export function fitted(name, width) {
   const letters = Math.floor((width - 4) / LETTER);
-  return name.length > letters ? `${name.slice(0, letters - 1)}…` : name;
+  const step = /^(f|b)\w+ (\d+)(?: chunk (\d+))?$/.exec(name);
+  if (step === null) return { text: name.length > letters ? `${name.slice(0, letters - 1)}…` : name, centred: false };
+  const [, phase, number, chunk] = step;
+  const brief = `${phase.toUpperCase()}${number}${chunk === undefined ? "" : `/${chunk}`}`;
+  // With some room around it, so that not every second of many narrow ones has it.
+  const roomy = brief.length <= letters / ROOMY ? brief : number;
+  const text = name.length <= letters ? name : roomy;
+  return { text: text.length <= letters ? text : "", centred: true };
 }

@@ -1,15 +1,16 @@
 /** The timeline on the page: draws it, and moves it with mouse and keys. */
 
-import { described, extent, launched, query, slicesOf, title } from "./details.js";
+import { Colours } from "./colours.js";
+import { brief, described, extent, launched, query, slicesOf, title } from "./details.js";
 import { Rows } from "./lanes.js";
 import { Marks, statementOf } from "./marks.js";
 import { measuredPanel } from "./measuring.js";
-import { Colours, Painter } from "./painter.js";
+import { Painter } from "./painter.js";
 import { picked } from "./picking.js";
 import { hits, matching } from "./search.js";
-import { ABOVE, NEAR, OVERVIEW, Stage, ZOOM } from "./stage.js";
+import { ABOVE, NEAR, OVERVIEW, Stage } from "./stage.js";
 import { address, changeAddress } from "./state.js";
-import { byId, copied, copyable, duration, element, facts, shortened } from "./words.js";
+import { byId, copied, copyable, duration, element, facts } from "./words.js";
 import { Writer } from "./writer.js";
 
 /** @typedef {import("./model.js").Model} Model */
@@ -40,7 +41,7 @@ export class Timeline extends Stage {
     this.onPaper = false;
     /** @type {number[]} milliseconds of the last frames, for whoever measures */
     this.frames = [];
-    this.painter = new Painter(model, this.rows, new Colours(model, this.dark.matches));
+    this.painter = new Painter(model, this.rows, new Colours(model.document.words, this.dark.matches));
     this.marks = new Marks(model);
     this.writer = new Writer(this);
     /** The strip above, and what it was made of. */
@@ -53,7 +54,7 @@ export class Timeline extends Stage {
     const { canvas } = this;
     new ResizeObserver(() => this.draw()).observe(canvas);
     this.dark.addEventListener("change", () => {
-      this.painter.colours = new Colours(this.model, this.dark.matches);
+      this.painter.coloured(new Colours(this.model.document.words, this.dark.matches));
       this.draw();
     });
     canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
@@ -69,13 +70,14 @@ export class Timeline extends Stage {
     /** @type {HTMLSelectElement} */ (byId("clocks")).addEventListener("change", (event) => {
       this.align(/** @type {HTMLSelectElement} */ (event.target).value);
     });
+    this.rows.grouping.offer(() => {
+      this.keepRows();
+      this.draw();
+    });
     for (const box of document.querySelectorAll("#filters input[type=checkbox]")) {
       box.addEventListener("change", () => this.filter());
     }
     byId("shortest").addEventListener("input", () => this.filter());
-    byId("path-button").addEventListener("click", () => this.act("path"));
-    byId("measure-button").addEventListener("click", () => this.act("measure"));
-    byId("all-button").addEventListener("click", () => this.act("all"));
   }
 
   /** Take what is looked at from the page's address: clocks, window, open ranks, what is searched, chosen and so on. */
@@ -87,8 +89,7 @@ export class Timeline extends Stage {
     const to = Number(known.get("t1") ?? String(this.model.end));
     if (Number.isFinite(from) && Number.isFinite(to) && to > from) this.looking.show(from, to, false);
     const ranks = (known.get("rank") ?? "").split(",").flatMap((word) => this.rankNamed(word) ?? []);
-    const folded = known.get("folded");
-    this.rows.folded = folded === undefined ? this.rows.usuallyFolded() : new Set(folded.split(",").filter(Boolean));
+    this.rows.grouping.read(known);
     this.rows.open = known.has("rank") ? new Set(ranks.map((rank) => rank.rank)) : this.rows.usuallyOpen();
     this.pathShown(known.get("path") === "yes");
     this.marks.only(known.get("finding"));
@@ -115,7 +116,7 @@ export class Timeline extends Stage {
 
   /** What an address names as chosen: its kind, rank and place. @param {string} text @returns {Chosen | null} */
   chosenNamed(text) {
-    const [, kind, word, row, place] = /^(kernel|step|gap|host)\.(\d+)(?:\.(\d+))?\.(\d+)$/.exec(text) ?? [];
+    const [, kind, word, row, place] = /^(kernel|step|gap|path|host)\.(\d+)(?:\.(\d+))?\.(\d+)$/.exec(text) ?? [];
     const rank = this.rankNamed(word ?? "");
     if (rank === undefined) return null;
     const host = kind === "host" ? rank.hosts[Number(row)] : undefined;
@@ -152,10 +153,8 @@ export class Timeline extends Stage {
     /** @param {Set<number>} ranks */
     const listed = (ranks) => [...ranks].sort((a, b) => a - b).join(",");
     const open = listed(this.rows.open);
-    const folded = [...this.rows.folded].sort().join(",");
-    const usual = [...this.rows.usuallyFolded()].sort().join(",");
     const opened = open === listed(this.rows.usuallyOpen()) ? null : open;
-    changeAddress({ rank: opened, folded: folded === usual ? null : folded });
+    changeAddress({ rank: opened, ...this.rows.grouping.address });
   }
 
   /**
@@ -163,7 +162,7 @@ export class Timeline extends Stage {
    * @param {boolean} onPaper
    */
   print(onPaper) {
-    this.painter.colours = new Colours(this.model, this.dark.matches && !onPaper);
+    this.painter.coloured(new Colours(this.model.document.words, this.dark.matches && !onPaper));
     this.onPaper = onPaper;
     if (onPaper) this.paint();
     else this.draw();
@@ -218,7 +217,7 @@ export class Timeline extends Stage {
   holds(row, chosen) {
     if (row.kind === "rank") return !this.rows.open.has(chosen.rank.rank);
     if (chosen.kind === "step") return row.kind === "steps";
-    if (chosen.kind === "gap") return row.kind === "gaps";
+    if (chosen.kind === "gap" || chosen.kind === "path") return row.kind === (chosen.kind === "gap" ? "gaps" : "path");
     if (chosen.host || row.host) return row.host === chosen.host;
     if (!row.lane) return false;
     const slice = row.lane.chosen?.indexOf(chosen.index) ?? chosen.index;
@@ -275,7 +274,7 @@ export class Timeline extends Stage {
     if (chosen !== null) {
       // The name is in the heading; all of it is in the panel once it is chosen.
       const known = described(this.model, chosen).filter(([name]) => name !== "full name");
-      tip.append(element("b", {}, shortened(title(this.model, chosen))), facts(known));
+      tip.append(element("b", {}, brief(this.model, chosen)), facts(known));
     }
     this.placeTip(tip, event);
   }
@@ -305,7 +304,7 @@ export class Timeline extends Stage {
   /** Fold or unfold a pipeline; open or close a rank. @param {Row} row */
   fold(row) {
     if (row.kind === "group") {
-      if (!this.rows.folded.delete(row.key)) this.rows.folded.add(row.key);
+      this.rows.grouping.toggle(row.key);
     } else if (row.rank) {
       if (!this.rows.open.delete(row.rank.rank)) this.rows.open.add(row.rank.rank);
     }
@@ -316,7 +315,7 @@ export class Timeline extends Stage {
   /** Open a rank's lanes and bring them into sight. @param {Rank} rank */
   openRank(rank) {
     this.rows.open.add(rank.rank);
-    for (const group of this.rows.groups) if (group.ranks.includes(rank)) this.rows.folded.delete(group.key);
+    this.rows.grouping.bring(rank.rank);
     this.keepRows();
     this.reveal(rank);
   }
@@ -363,7 +362,7 @@ export class Timeline extends Stage {
     }
     const sql = query(this.model, chosen);
     panel.replaceChildren(
-      element("h3", { title: title(this.model, chosen) }, shortened(title(this.model, chosen))),
+      element("h3", { title: title(this.model, chosen) }, brief(this.model, chosen)),
       facts(described(this.model, chosen)),
       copyable(sql),
     );
@@ -454,27 +453,22 @@ export class Timeline extends Stage {
     const { categories, parts } = this.model.document;
     /** @param {(name: string) => boolean} of @returns {"all" | "none" | "some"} how many of these are shown */
     const shown = (of) => {
-      const places = categories.flatMap((word, place) => (of(word.name) ? [place] : []));
+      const places = categories.flatMap((word, place) => (of(word) ? [place] : []));
       const left = places.filter((place) => !this.hiddenCategories.has(place)).length;
       return left === places.length ? "all" : left ? "some" : "none";
     };
     const communication = shown((name) => name.includes("communication"));
     /** @param {string} part */
     const hides = (part) => {
-      if (categories.some((word) => word.name === part)) return shown((name) => name === part) === "none";
+      if (categories.includes(part)) return shown((name) => name === part) === "none";
       if (part === "memory_alone") return shown((name) => name.startsWith("memory")) === "none";
       return communication === "none";
     };
-    this.painter.hiddenParts = Uint8Array.from(parts, (part) => (hides(part.name) ? 1 : 0));
+    this.painter.hiddenParts = Uint8Array.from(parts, (part) => (hides(part) ? 1 : 0));
     const notes = [];
     if (communication === "some") notes.push("communication of all categories");
     if (this.shortest > 0) notes.push("kernels of any length");
     this.say(notes.length ? `From afar, shares count ${notes.join(" and ")}: zoom in to see kernels alone.` : "");
-  }
-
-  /** A line beside the buttons. @param {string} text */
-  say(text) {
-    byId("said").textContent = text;
   }
 
   /** The next slice of what is chosen, in its lane; whether there is one. @param {number} step */
@@ -491,7 +485,7 @@ export class Timeline extends Stage {
       return true;
     }
     const { index } = this.chosen;
-    const lane = this.rows.lanesOf(rank).find((each) => each.lane.chosen?.includes(index))?.lane;
+    const lane = [...this.rows.lanesOf(rank).values()].find((each) => each.chosen?.includes(index));
     const place = (lane?.chosen?.indexOf(index) ?? -1) + step;
     if (!lane?.chosen || place < 0 || place >= lane.chosen.length) return false;
     this.goTo({ kind: "kernel", rank, index: lane.chosen[place] });
@@ -569,18 +563,9 @@ export class Timeline extends Stage {
    * @param {string} action
    */
   act(action) {
-    const { looking } = this;
-    const middle = (looking.from + looking.to) / 2;
     /** @type {Record<string, () => unknown>} */
     const actions = {
-      left: () => looking.move(-0.2),
-      right: () => looking.move(0.2),
-      in: () => looking.zoom(ZOOM, middle),
-      out: () => looking.zoom(1 / ZOOM, middle),
-      all: () => looking.show(0, looking.end),
-      selection: () => this.zoomToSelection(),
-      undo: () => looking.undo(),
-      redo: () => looking.redo(),
+      ...this.moves,
       next: () => this.next(1),
       previous: () => this.next(-1),
       gap: () => this.gap(1),
@@ -588,7 +573,6 @@ export class Timeline extends Stage {
       step: () => this.step(),
       launch: () => this.launch(),
       measure: () => this.measure(null),
-      search: () => byId("search").focus(),
       nextMatch: () => this.toMatch(1),
       previousMatch: () => this.toMatch(-1),
       bookmark: () => this.bookmark(),
@@ -621,13 +605,11 @@ export class Timeline extends Stage {
     changeAddress({ path: shown ? "yes" : null });
   }
 
-  zoomToSelection() {
-    if (this.selection) this.looking.show(this.selection.from, this.selection.to);
-    else if (this.chosen) {
-      const { start, length } = extent(this.chosen);
-      const at = start + this.model.at(this.chosen.rank);
-      this.looking.show(at - length * 0.1, at + length * 1.1);
-    }
+  get chosenTime() {
+    if (this.chosen === null) return null;
+    const { start, length } = extent(this.chosen);
+    const from = start + this.model.at(this.chosen.rank);
+    return { from, to: from + length };
   }
 
   /** Forget selection and choice; whether there were any. */

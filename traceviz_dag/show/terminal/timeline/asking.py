@@ -13,20 +13,9 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from traceviz_dag.errors import TracevizError
+from traceviz_dag.show.lanes.lane import Lane, LaneKind, Mark
 from traceviz_dag.show.screens.bookmarks import Bookmarks
-from traceviz_dag.show.screens.colours import OTHER
-from traceviz_dag.show.screens.model import (
-    ALL,
-    Aggregate,
-    Detail,
-    Filter,
-    Hits,
-    Lane,
-    LaneKind,
-    Mark,
-    ScreenModel,
-    SliceId,
-)
+from traceviz_dag.show.screens.model import ALL, Aggregate, Detail, Filter, Hits, ScreenModel, SliceId
 from traceviz_dag.show.terminal.app import TerminalApp
 from traceviz_dag.show.terminal.glyphs import cut, flat, wrapped
 from traceviz_dag.show.terminal.look import Look
@@ -74,7 +63,7 @@ class Asking(TerminalApp):
         self.asked = Asked(model)
         self.only: Filter = ALL
         self.bookmarks = bookmarks
-        self.scene = Scene(Looking(model.span), model.colours, OTHER, look.colour)
+        self.scene = Scene(Looking(model.span), look.colour)
         self.marks: Sequence[Mark] = ()
         self.detail: Detail | None = None
         self.measured: Aggregate | None = None

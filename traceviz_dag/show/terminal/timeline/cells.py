@@ -9,14 +9,14 @@ import numpy.typing as npt
 from rich.cells import cell_len
 
 from traceviz_dag.arrays import Int64
-from traceviz_dag.show.screens.model import Counter, Overview, Slices, Window
+from traceviz_dag.show.lanes.lane import Window
+from traceviz_dag.show.lanes.words import brief_name
+from traceviz_dag.show.screens.model import Counter, Overview, Slices
 from traceviz_dag.show.terminal.glyphs import HEIGHTS, cut
 
 _SHORTEST_LABEL = 6
 """Names that are cut to less than this say nothing."""
 
-_BRIEF = (("forward ", "F"), ("backward ", "B"))
-"""Beginnings of names of micro-batches, and what they are where there is little room."""
 _SHADES = "░▒▓"
 _DOTS = "·:"
 
@@ -84,10 +84,9 @@ def _fitting(name: str, room: int) -> str:
     """A name as there is room for it; empty where it would say nothing."""
     if cell_len(name) <= room:
         return name
-    for beginning, letter in _BRIEF:
-        if name.startswith(beginning):
-            brief = letter + name.removeprefix(beginning).replace(" chunk ", "/")
-            return brief if cell_len(brief) <= room else ""
+    brief = brief_name(name)
+    if brief != name:
+        return brief if cell_len(brief) <= room else ""
     return cut(name, room) if room >= _SHORTEST_LABEL else ""
 
 
@@ -124,6 +123,6 @@ def letter_of(word: str, eighths: int, colour: bool) -> str:
         return HEIGHTS[eighths]
     if "communication" in word or word.startswith("exposed") or word in ("blocked", "nccl"):
         return _SHADES[min((eighths - 1) * 3 // 8, 2)]
-    if "memory" in word or word in ("starved", "not_started", "unexplained"):
+    if "memory" in word or word in ("starved", "unexplained", "unexplained_gap"):
         return _DOTS[min((eighths - 1) // 4, 1)]
     return HEIGHTS[eighths]

@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from traceviz_dag.show.lanes.lane import Mark, MarkKind, Window
 from traceviz_dag.show.screens.bookmarks import Bookmark
-from traceviz_dag.show.screens.model import (
-    Aggregate,
-    Hits,
-    Mark,
-    MarkKind,
-    Slices,
-    Window,
-)
+from traceviz_dag.show.screens.model import Aggregate, Hits, Slices
 from traceviz_dag.show.terminal.glyphs import flat
 from traceviz_dag.show.terminal.prompt import Prompt
 from traceviz_dag.show.terminal.timeline.moving import Moving

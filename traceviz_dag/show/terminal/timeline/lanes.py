@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from traceviz_dag.show.screens.model import Lane, ScreenModel
+from traceviz_dag.show.lanes.lane import Lane
+from traceviz_dag.show.screens.model import ScreenModel
 
 
 @dataclass(frozen=True, slots=True)

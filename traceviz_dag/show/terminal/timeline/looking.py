@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from traceviz_dag.show.screens.model import Window
+from traceviz_dag.show.lanes.lane import Window
 
 _SHORTEST_NS = 20
 _MOST_KEPT = 200

@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from traceviz_dag.show.screens.model import (
-    ALL,
-    Detail,
-    Direction,
-    Lane,
-    LaneKind,
-    MarkKind,
-    SliceId,
-    Slices,
-    Window,
-)
+from traceviz_dag.show.lanes.lane import Lane, LaneKind, MarkKind, Window
+from traceviz_dag.show.screens.model import ALL, Detail, Direction, SliceId, Slices
 from traceviz_dag.show.terminal.glyphs import flat
 from traceviz_dag.show.terminal.prompt import Prompt
 from traceviz_dag.show.terminal.timeline.asking import Asking

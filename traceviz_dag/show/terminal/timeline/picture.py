@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from traceviz_dag.arrays import Int64
-from traceviz_dag.show.screens.model import Counter, Filter, Lane, LaneKind, Overview, ScreenModel, Slices, Window
+from traceviz_dag.show.lanes.lane import Lane, LaneKind, Window
+from traceviz_dag.show.screens.model import Counter, Filter, Overview, ScreenModel, Slices
 
 _MOST_KEPT = 600
 

@@ -6,9 +6,7 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from traceviz_dag.show.screens.model import (
-    SliceId,
-)
+from traceviz_dag.show.screens.model import SliceId
 from traceviz_dag.show.terminal.app import Keys
 from traceviz_dag.show.terminal.glyphs import flat
 from traceviz_dag.show.terminal.timeline.finding import Finding

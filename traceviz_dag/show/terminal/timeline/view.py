@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -15,8 +15,10 @@ from textual.message import Message
 from textual.strip import Strip as Line
 from textual.widget import Widget
 
+from traceviz_dag.show.lanes.lane import Mark, MarkKind, Window
+from traceviz_dag.show.lanes.words import EXPOSED, word_of
 from traceviz_dag.show.page.palette import text_on
-from traceviz_dag.show.screens.model import Counter, Mark, MarkKind, Overview, SliceId, Slices, Window
+from traceviz_dag.show.screens.model import Counter, Overview, SliceId, Slices
 from traceviz_dag.show.terminal.app import ATTENTION, INK, PAPER, QUIET, RULE, TerminalApp
 from traceviz_dag.show.terminal.glyphs import HEIGHTS, flat, padded
 from traceviz_dag.show.terminal.timeline.cells import (
@@ -30,6 +32,7 @@ from traceviz_dag.show.terminal.timeline.lanes import ShownLane
 from traceviz_dag.show.terminal.timeline.looking import Looking
 from traceviz_dag.show.terminal.timeline.picture import Drawn
 from traceviz_dag.show.terminal.timeline.words import duration, instant, tick_step
+from traceviz_dag.vocabulary import Kind
 
 ABOVE = 5
 """Lines above the lanes: busy, exposed, what is shown of all, the axis, iterations with findings."""
@@ -38,7 +41,6 @@ BELOW = 1
 """Lines below the lanes: what their colours mean."""
 
 _COUNTER = "#8ab8f0"
-_BUSY = "#8fb4d9"
 _IDLE = "#24292f"
 _BLOCKS, _BAR = f"{HEIGHTS}░▒▓·:", "▬"
 
@@ -55,8 +57,6 @@ class Scene:
     """
 
     looking: Looking
-    colours: Mapping[str, str]
-    other: str
     colour: bool = True
     rows: Sequence[ShownLane] = ()
     top: int = 0
@@ -144,8 +144,8 @@ class TimelineView(Widget, can_focus=True):
 
     def _line(self, y: int) -> Line:
         above = (
-            lambda: self._strip("busy", "busy", _BUSY),
-            lambda: self._strip("exposed", "exposed", ATTENTION),
+            lambda: self._strip("busy", "busy", word_of(Kind.COMPUTATION).colour),
+            lambda: self._strip("exposed", "exposed", _seen(word_of(EXPOSED).colour)),
             self._frame,
             self._axis,
             self._marks,
@@ -276,10 +276,10 @@ class TimelineView(Widget, can_focus=True):
         # Of kinds that share a colour, as a category and the phase that it is of, one is enough.
         meanings: dict[str, str] = {}
         for word in sorted(time, key=lambda word: -time[word]):
-            meanings.setdefault(_seen(scene.colours.get(word, scene.other)), word)
+            meanings.setdefault(_seen(word_of(word).colour), word)
         segments: list[Segment] = []
         for colour, word in meanings.items():
-            entry = f" {letter_of(word, 8, scene.colour)} {word.replace('_', ' ')} "
+            entry = f" {letter_of(word, 8, scene.colour)} {word_of(word).label} "
             if sum(map(len, (each.text for each in segments))) + len(entry) > self.size.width:
                 break
             segments += [Segment(entry[:2], _style(colour)), Segment(entry[2:], _style(QUIET))]
@@ -299,10 +299,10 @@ class TimelineView(Widget, can_focus=True):
         for kind, eighths in zip(cells.kind.tolist(), cells.eighths.tolist(), strict=True):
             word = slices.kinds[kind] if 0 <= kind < len(slices.kinds) else ""
             letters.append(letter_of(word, eighths, scene.colour))
-            styles.append(_style(_seen(scene.colours.get(word, scene.other)), _IDLE))
+            styles.append(_style(_seen(word_of(word).colour), _IDLE))
         for first, text in cells.labels:
             word = slices.kinds[int(cells.kind[first])] if cells.kind[first] >= 0 else ""
-            colour = _seen(scene.colours.get(word, scene.other))
+            colour = _seen(word_of(word).colour)
             style = Style(color=text_on(colour), bgcolor=colour) if scene.colour else Style(reverse=True)
             for place, letter in _by_column(first, text):
                 if place < len(letters):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from traceviz_dag.show.screens.model import Aggregate, Detail, Fact, Filter, GroupMeasures, Window
+from traceviz_dag.show.lanes.lane import Window
+from traceviz_dag.show.lanes.words import word_of
+from traceviz_dag.show.screens.model import Aggregate, Detail, Fact, Filter, GroupMeasures
 from traceviz_dag.show.terminal.glyphs import flat
 
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "µs"), (1, "ns"))
@@ -116,7 +118,7 @@ def filter_of(text: str, kinds: Sequence[str], lane: str | None) -> Filter | str
     """The filter that a user typed, or what is wrong with it.
 
     Args:
-        text: words of kinds or their beginnings, ``>20us`` for the shortest slice, ``here`` for the lane of the cursor,
+        text: parts of names or words of kinds, ``>20us`` for the shortest slice, ``here`` for the lane of the cursor,
             ``dim:tp`` for hits of a dimension.
         kinds: all words of kinds.
     """
@@ -136,7 +138,8 @@ def filter_of(text: str, kinds: Sequence[str], lane: str | None) -> Filter | str
         elif word.startswith("lane:"):
             lanes.append(word.removeprefix("lane:"))
         else:
-            matching = [kind for kind in kinds if word.lower() in kind.lower()]
+            wanted = word.lower()
+            matching = [kind for kind in kinds if wanted in kind.lower() or wanted in word_of(kind).label.lower()]
             if not matching:
                 return f"no kind is named {flat(word)}; there are {', '.join(kinds)}"
             chosen.update(matching)

@@ -8,7 +8,7 @@ from rich.text import Text
 
 from traceviz_dag.analyze.nsys.outline import Entry, Of, Order, Outline
 from traceviz_dag.arrays import NONE
-from traceviz_dag.show.screens.names import function_name
+from traceviz_dag.show.lanes.names import function_name
 from traceviz_dag.show.terminal.app import QUIET
 from traceviz_dag.show.terminal.glyphs import bar, cut, cut_inside, flat, padded
 

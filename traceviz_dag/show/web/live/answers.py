@@ -12,9 +12,10 @@ import msgspec
 
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.printable import printable
-from traceviz_dag.show.screens import colours
+from traceviz_dag.show.lanes import words
+from traceviz_dag.show.lanes.lane import Lane, LaneKind, Mark, Window
 from traceviz_dag.show.screens.bookmarks import Bookmark
-from traceviz_dag.show.screens.model import Lane, LaneKind, Mark, ScreenModel, SliceId, Window
+from traceviz_dag.show.screens.model import ScreenModel, SliceId
 from traceviz_dag.show.web.live.questions import LONGEST_PATTERN, MOST_LANES, Question
 from traceviz_dag.show.web.live.sources import Walked
 from traceviz_dag.system.json_bytes import decoded
@@ -40,8 +41,8 @@ def about(walked: Walked, _: Question) -> Any:
         "origin": str(model.span.start_ns),
         "length": model.span.length_ns,
         "notes": notes,
-        "colours": dict(model.colours),
-        "other": colours.OTHER,
+        "words": words.WORDS,
+        "groupings": {word: [asdict(one) for one in found] for word, found in model.groupings.items()},
         "lanes": _lanes(model, None),
         "marks": [_mark(model, mark) for mark in marks[:MOST_MARKS]],
         "marks_left": max(len(marks) - MOST_MARKS, 0),

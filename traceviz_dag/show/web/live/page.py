@@ -77,6 +77,7 @@ _PAGE = """<!doctype html>
 <label>Search <input id="search" type="search" maxlength="500" placeholder="regular expression in full names"></label>
 <span id="matches" role="status"></span>
 <label><input id="here" type="checkbox"> in this lane</label>
+<label>Group by <select id="grouping"></select></label>
 <label>Dimension <select id="dimension"><option value="">all</option></select></label>
 <label>At least <input id="shortest" type="number" min="0" step="any" placeholder="0"> µs</label>
 <button type="button" data-act="all">all</button>

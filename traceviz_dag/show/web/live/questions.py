@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from starlette.datastructures import QueryParams
 
 from traceviz_dag.errors import UsageError
-from traceviz_dag.show.screens.model import ALL, Direction, Filter, ScreenModel, SliceId, Window
+from traceviz_dag.show.lanes.lane import Window
+from traceviz_dag.show.screens.model import ALL, Direction, Filter, ScreenModel, SliceId
 
 MOST_LANES = 64
 """Lanes of one question."""

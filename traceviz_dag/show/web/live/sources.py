@@ -18,8 +18,9 @@ from typing import TypeVar
 
 from starlette.exceptions import HTTPException
 
+from traceviz_dag.show.lanes.lane import Window
 from traceviz_dag.show.screens.bookmarks import Bookmarks
-from traceviz_dag.show.screens.model import ScreenModel, Window
+from traceviz_dag.show.screens.model import ScreenModel
 
 MOST_SECONDS = 30.0
 """How long a question waits for its answer."""

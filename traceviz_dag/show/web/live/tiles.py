@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from traceviz_dag.arrays import Int64
-from traceviz_dag.show.screens.model import Counter, Filter, LaneKind, Overview, ScreenModel, Slices, Window
+from traceviz_dag.show.lanes.lane import LaneKind, Window
+from traceviz_dag.show.screens.model import Counter, Filter, Overview, ScreenModel, Slices
 
 MOST_BYTES = 8 << 20
 """Of the columns of an answer. Once they are more, no further lane is answered: the page asks for the rest again."""

@@ -1,14 +1,13 @@
-"""Time in bins of one length: what a rank did in each, as parts that do not overlap. This is what a far view draws."""
+"""What a rank did, as parts that do not overlap; and the time of each in bins of one length, which a far view draws."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from traceviz_dag.analyze.intervals import Intervals, intersect, measure_within, merge, subtract
+from traceviz_dag.analyze.intervals import NOTHING, Intervals, intersect, measure_within, merge, subtract
 from traceviz_dag.arrays import Int64
-from traceviz_dag.show.page.activity import NOTHING
 from traceviz_dag.vocabulary import Category
 
 COMPUTATION = (
@@ -60,11 +59,13 @@ def parts_of(
     return found
 
 
-def binned(parts: Mapping[str, Intervals], start_ns: int, width_ns: int, bins: int) -> Int64:
-    """Time of each part in each bin, ns: bins × parts, in the order of ``PARTS``.
+def binned(
+    parts: Mapping[str, Intervals], start_ns: int, width_ns: int, bins: int, names: Sequence[str] = PARTS
+) -> Int64:
+    """Time of each part in each bin, ns: bins × parts, in the order of their names.
 
     Args:
         start_ns: start of the first bin.
     """
     edges = start_ns + width_ns * np.arange(bins + 1, dtype=np.int64)
-    return np.stack([measure_within(parts[name], edges[:-1], edges[1:]) for name in PARTS], axis=1)
+    return np.stack([measure_within(parts[name], edges[:-1], edges[1:]) for name in names], axis=1)

@@ -1,4 +1,4 @@
-"""The rows of one lane: slices by start, and which part of each is not covered by those before it."""
+"""The rows of one lane: slices by start, and which part of each no earlier one covers; the changes of a counter."""
 
 from __future__ import annotations
 
@@ -88,6 +88,29 @@ class LaneRows:
         before = np.where(rows > 0, self.reached[np.maximum(rows - 1, 0)], start)
         begin = np.maximum(start, before)
         return begin, np.maximum(self.end_ns[rows], begin)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Changes:
+    """The changes of a counter, by time; several at one instant are one."""
+
+    time_ns: Int64
+    value: Int64
+
+    @classmethod
+    def of(cls, time_ns: Int64, value: Int64) -> Changes:
+        """Changes by time, where of several at one instant the last holds."""
+        last = np.append(time_ns[1:] != time_ns[:-1], True)[: len(time_ns)]
+        return cls(time_ns[last], value[last])
+
+    @classmethod
+    def of_steps(cls, time_ns: Int64, step: Int64) -> Changes:
+        """A counter that begins with 0 and goes up or down by each step."""
+        order = np.argsort(time_ns, kind="stable")
+        return cls.of(time_ns[order], np.cumsum(step[order]))
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
 
 
 def _narrow(values: npt.NDArray[np.signedinteger]) -> npt.NDArray[np.signedinteger]:

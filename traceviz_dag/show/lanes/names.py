@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import overload
 
 from traceviz_dag.printable import printable
-from traceviz_dag.show.report.signatures import shortened
 
 NO_NAME = "(no name)"
+
+LONGEST_TEXT = 400
+"""Characters of a name that is kept; what is longer ends in an ellipsis."""
 
 _OPENING, _CLOSING = "<([{", ">)]}"
 _SPECIAL = re.compile(r"\(anonymous namespace\)|<unnamed>|\(anonymous class\)")
@@ -43,6 +45,11 @@ class ShownNames(Sequence[str]):
             word = self._words[place] if 0 <= place < len(self._words) else None
             self._made[place] = NO_NAME if word is None else self._make(word)
         return self._made[place]
+
+
+def shortened(text: str) -> str:
+    """A name of at most ``LONGEST_TEXT`` characters."""
+    return text if len(text) <= LONGEST_TEXT else text[: LONGEST_TEXT - 1] + "…"
 
 
 def shown(name: str) -> str:

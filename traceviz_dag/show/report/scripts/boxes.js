@@ -1,8 +1,8 @@
-/** Paints what tiles hold: slices, cells of many slices, counters, and the strip above. */
+/** Paints what lanes show: slices, cells of many slices, counters, places, and the strip above. */
 
-import { mixed, pixel } from "./raster.js";
+import { mixed } from "./raster.js";
 
-/** @typedef {import("./live_source.js").Boxes} Boxes */
+/** @typedef {{start: ArrayLike<number>, end: ArrayLike<number>, busy: ArrayLike<number>, count: ArrayLike<number>, kind: ArrayLike<number>, kinds: string[]}} Boxes what a lane shows, by start, on the axis; see ``live_source.js`` */
 /** @typedef {import("./live_source.js").Changes} Changes */
 /** @typedef {import("./live_source.js").Strip} Strip */
 /** @typedef {import("./painter.js").View} View */
@@ -10,37 +10,6 @@ import { mixed, pixel } from "./raster.js";
 
 /** Cells are at least so strong, so that one short slice is seen. */
 const FAINTEST = 0.3;
-
-/** The colours of a live page: light or dark. */
-export class LiveColours {
-  /**
-   * @param {Record<string, string>} words kind → colour
-   * @param {string} other of kinds without one
-   * @param {boolean} dark
-   */
-  constructor(words, other, dark) {
-    this.words = words;
-    this.other = other;
-    this.paper = pixel(dark ? "#16191D" : "#FFFFFF");
-    this.idle = pixel(dark ? "#4B525B" : "#ECEAE6");
-    this.header = pixel(dark ? "#1E2227" : "#F3F4F6");
-    this.busy = pixel(words.computation ?? other);
-    this.ink = pixel(dark ? "#FFFFFF" : "#000000");
-    this.exposed = pixel(words.exposed_wait ?? words.communication ?? other);
-    /** @type {Map<string, number>} */
-    this.made = new Map();
-  }
-
-  /** @param {string} kind */
-  of(kind) {
-    let found = this.made.get(kind);
-    if (found === undefined) {
-      found = pixel(this.words[kind] ?? this.other);
-      this.made.set(kind, found);
-    }
-    return found;
-  }
-}
 
 /**
  * Where times lie, cut to the plot.
@@ -60,14 +29,13 @@ function dots(view, start, end) {
  * @param {Raster} raster
  * @param {View} view
  * @param {Boxes} boxes
- * @param {LiveColours} colours
+ * @param {import("./colours.js").Colours} colours
  * @param {number} top
  * @param {number} bottom
  */
 export function paintBoxes(raster, view, boxes, colours, top, bottom) {
   const right = view.left + view.width;
   const kinds = boxes.kinds.map((kind) => colours.of(kind));
-  const none = pixel(colours.other);
   /** @type {number[]} */
   const cells = [];
   /** @type {number[]} */
@@ -79,7 +47,7 @@ export function paintBoxes(raster, view, boxes, colours, top, bottom) {
   for (const i of [...cells, ...slices]) {
     const [from, to] = dots(view, boxes.start[i], boxes.end[i]);
     if (from >= right) continue;
-    const colour = kinds[boxes.kind[i]] ?? none;
+    const colour = kinds[boxes.kind[i]];
     if (boxes.count[i] === 1) {
       raster.fill(from, top, Math.max(to, from + 1), bottom, colour);
       // So that slices that touch stay apart.
@@ -145,7 +113,7 @@ export function paintPlaces(raster, view, starts, ends, colour, top) {
  * @param {Raster} raster
  * @param {View} view
  * @param {Strip} strip
- * @param {LiveColours} colours
+ * @param {import("./colours.js").Colours} colours
  * @param {number} top
  * @param {number} bottom
  */
@@ -157,7 +125,7 @@ export function paintStrip(raster, view, strip, colours, top, bottom) {
     if (!whole || to < from || !strip.busy[i]) continue;
     const busy = bottom - (strip.busy[i] / whole) * (bottom - top);
     const exposed = busy + (strip.exposed[i] / whole) * (bottom - top);
-    raster.fill(from, busy, Math.max(to, from + 1), bottom, colours.busy);
-    if (strip.exposed[i]) raster.fill(from, busy, Math.max(to, from + 1), exposed, colours.exposed);
+    raster.fill(from, busy, Math.max(to, from + 1), bottom, colours.of("computation"));
+    if (strip.exposed[i]) raster.fill(from, busy, Math.max(to, from + 1), exposed, colours.of("exposed"));
   }
 }

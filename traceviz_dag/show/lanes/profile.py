@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.analyze.intervals import Intervals, subtract, union
+from traceviz_dag.analyze.intervals import NOTHING, Intervals, subtract, union
 from traceviz_dag.analyze.kernel_intervals import KINDS, KernelIntervals
 from traceviz_dag.analyze.nsys.activity import Activity, activities, processes_of
 from traceviz_dag.analyze.nsys.iterations import iterations_of
@@ -17,19 +18,12 @@ from traceviz_dag.classify.rules import Rules
 from traceviz_dag.printable import printable
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.nsys.profile import MARK, PROCESS_BITS, NsysProfile
-from traceviz_dag.show.page.activity import NOTHING
-from traceviz_dag.show.report import bins
-from traceviz_dag.show.screens.bundles import PARTS, Bundle, everything, part_rows
-from traceviz_dag.show.screens.counters import Changes
-from traceviz_dag.show.screens.model import Lane, LaneKind, Mark, MarkKind
-from traceviz_dag.show.screens.rows import LaneRows
-from traceviz_dag.vocabulary import Category
+from traceviz_dag.show.lanes import parts
+from traceviz_dag.show.lanes import words as said
+from traceviz_dag.show.lanes.bundle import GPU_PART_KINDS, Bundle, everything, part_rows
+from traceviz_dag.show.lanes.lane import Lane, LaneKind, Mark, MarkKind
+from traceviz_dag.show.lanes.rows import Changes, LaneRows
 
-GAP_KINDS = ("starved", "not_started", "unexplained")
-"""Why a GPU does nothing: the operation that ends the gap was launched in the gap; before it; or nothing shows when."""
-
-RANGE_KINDS = ("range", "operator", "mark")
-CALL_KINDS = ("call", "launch call", "synchronization", "memory")
 MOST_LEVELS = 24
 """Ranges that are nested deeper share one lane."""
 
@@ -65,13 +59,12 @@ def root_bundle(profile: NsysProfile, gpus: Sequence[int] = ()) -> Bundle:
         devices = [device for device in devices if device in gpus]
         processes = [number for number in processes if gpus_of.get(number, set()) & set(gpus)]
     for device in devices:
-        name = names.get(device)
-        label = f"GPU {device}" + (f" {printable(name)}" if name else "")
+        label = said.gpu_label(device, names.get(device))
         bundle.lanes.append(Lane(gpu_key(device), label, None, LaneKind.GPU, holds_lanes=True))
     for process in processes:
         own = gpus_of.get(process, set())
         parent = gpu_key(next(iter(own))) if len(own) == 1 else None
-        label = f"process {process & ((1 << PROCESS_BITS) - 1)}"
+        label = process_label(process)
         bundle.lanes.append(Lane(process_key(process), label, parent, LaneKind.PROCESS, holds_lanes=True))
     return bundle
 
@@ -80,11 +73,24 @@ def gpu_bundle(profile: NsysProfile, rules: Rules, device: int) -> Bundle:
     """The lanes of one GPU: parts of its time, streams, gaps, how much is queued and allocated; its iterations."""
     activity = activities(profile, rules, [device])[0]
     bundle, key = Bundle(), gpu_key(device)
-    parts = parts_of(activity.intervals)
-    bundle.add(Lane(key, f"GPU {device}", None, LaneKind.GPU, holds_lanes=True), part_rows(parts), PARTS)
+    found = gpu_parts(activity.intervals)
+    lane = Lane(key, said.gpu_label(device), None, LaneKind.GPU, holds_lanes=True)
+    bundle.add(lane, part_rows(found, GPU_PART_KINDS), GPU_PART_KINDS)
+    add_gpu_lanes(bundle, profile, activity, everything(found))
+    add_metrics(bundle, profile, device)
+    bundle.marks = iteration_marks(profile, activity, rules)
+    return bundle
+
+
+def add_gpu_lanes(bundle: Bundle, profile: NsysProfile, activity: Activity, busy: Intervals) -> None:
+    """The streams of a GPU, its idle times, and how much is queued and allocated.
+
+    Args:
+        busy: the union of its operations.
+    """
+    key = gpu_key(activity.device)
     for stream in _distinct(activity.stream):
         rows = np.flatnonzero(activity.stream == stream)
-        label = "stream unknown" if stream == MISSING else f"stream {stream}"
         found = LaneRows.of(
             activity.starts[rows],
             activity.ends[rows],
@@ -92,69 +98,119 @@ def gpu_bundle(profile: NsysProfile, rules: Rules, device: int) -> Bundle:
             activity.name[rows],
             activity.row[rows],
         )
-        lane = Lane(f"{key}/stream:{stream}", label, key, LaneKind.STREAM, len(rows))
+        number = None if stream == MISSING else stream
+        lane = Lane(f"{key}/stream:{stream}", said.stream_label(number), key, LaneKind.STREAM, len(rows))
         bundle.add(lane, found, KINDS, OPERATION_NAMES)
-    launched, returned = _launches(profile, activity)
-    gaps = _gaps(activity, everything(parts), launched)
-    bundle.add(Lane(f"{key}/gaps", "gaps", key, LaneKind.GAPS, len(gaps)), gaps, GAP_KINDS)
-    known = launched != MISSING
+    returned = _returns(profile, activity)
+    idle = _idle(activity, busy, returned)
+    bundle.add(Lane(f"{key}/gaps", said.IDLE, key, LaneKind.GAPS, len(idle)), idle, said.GAP_KINDS)
+    known = returned != MISSING
     if known.any():
         changes = Changes.of(*queue_depth(returned[known], activity.starts[known]))
-        lane = Lane(f"{key}/queue", "launched, waiting", key, LaneKind.COUNTER, len(changes), unit="operations")
+        lane = Lane(f"{key}/queue", said.QUEUE, key, LaneKind.COUNTER, len(changes), unit="operations")
         bundle.add_counter(lane, changes)
-    memory = _memory(profile, device)
+    memory = _memory(profile, activity.device)
     if len(memory):
-        lane = Lane(f"{key}/memory", "memory allocated", key, LaneKind.COUNTER, len(memory), unit="bytes")
+        lane = Lane(f"{key}/memory", said.FROM_DRIVER, key, LaneKind.COUNTER, len(memory), unit="bytes")
         bundle.add_counter(lane, memory)
-    bundle.marks = _iterations(profile, activity, rules, key)
-    return bundle
+
+
+def add_metrics(bundle: Bundle, profile: NsysProfile, device: int) -> None:
+    """What was sampled of a GPU, by name: utilisation, bandwidths, clocks."""
+    rows, key = profile.rows("metrics", "time_ns", "device", "metric", "value"), gpu_key(device)
+    names = profile.names("metrics", "metric")
+    time, mine = rows.integers("time_ns"), rows["device"] == device
+    for code in sorted(_distinct(rows["metric"][mine]), key=lambda code: names[code]):
+        chosen = np.flatnonzero(mine & (rows["metric"] == code))
+        chosen = chosen[np.argsort(time[chosen], kind="stable")]
+        changes = Changes.of(time[chosen], rows.integers("value")[chosen])
+        label = printable(names[code])
+        bundle.add_counter(Lane(f"{key}/metric:{code}", label, key, LaneKind.COUNTER, len(changes)), changes)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HostLane:
+    """A lane of a thread; ``words`` is the table that its names are from."""
+
+    lane: Lane
+    rows: LaneRows
+    kinds: tuple[str, ...]
+    words: str
 
 
 def process_bundle(profile: NsysProfile, process: int) -> Bundle:
     """The lanes of one process: per thread its NVTX ranges by level, its calls of CUDA, and of the operating system."""
     bundle, key = Bundle(), process_key(process)
-    bundle.lanes.append(Lane(key, f"process {process & ((1 << PROCESS_BITS) - 1)}", None, LaneKind.PROCESS))
-    by_thread: dict[int, list[tuple[Lane, LaneRows, tuple[str, ...], str]]] = {}
-    for thread, lane, rows in _range_lanes(profile, process, key):
-        by_thread.setdefault(thread, []).append((lane, rows, RANGE_KINDS, RANGE_NAMES))
-    for table, kind, label in (
-        (CALL_NAMES, LaneKind.CALLS, "CUDA calls"),
-        (SYSTEM_CALL_NAMES, LaneKind.SYSTEM_CALLS, "system calls"),
-    ):
-        for thread, rows in _calls(profile, table, process):
-            above = _thread_key(key, thread)
-            lane = Lane(f"{above}/{kind.value}", label, above, kind, len(rows))
-            by_thread.setdefault(thread, []).append((lane, rows, CALL_KINDS, table))
-    names = _thread_names(profile)
-    for thread, lanes in sorted(by_thread.items()):
-        number = thread & ((1 << PROCESS_BITS) - 1)
-        name = names.get(thread)
-        label = f"thread {number}" + (f" {printable(name)}" if name else "")
-        bundle.lanes.append(Lane(_thread_key(key, thread), label, key, LaneKind.THREAD, holds_lanes=True))
-        for lane, rows, kinds, words in lanes:
-            bundle.add(lane, rows, kinds, words)
+    bundle.lanes.append(Lane(key, process_label(process), None, LaneKind.PROCESS))
+    for head, lanes in host_lanes(profile, process):
+        bundle.lanes.append(head)
+        for one in lanes:
+            bundle.add(one.lane, one.rows, one.kinds, one.words)
     return bundle
 
 
-def parts_of(intervals: KernelIntervals) -> Mapping[str, Intervals]:
-    """What a GPU did, parted; without phases all computation is one part."""
-    unions = [
+def host_lanes(
+    profile: NsysProfile, process: int, calls: Sequence[str] = (CALL_NAMES, SYSTEM_CALL_NAMES)
+) -> Iterator[tuple[Lane, list[HostLane]]]:
+    """The lane of each thread of a process, and the lanes below it.
+
+    Args:
+        calls: tables of calls that are shown.
+    """
+    key = process_key(process)
+    by_thread: dict[int, list[HostLane]] = {}
+    for thread, lane, rows in _range_lanes(profile, process, key):
+        by_thread.setdefault(thread, []).append(HostLane(lane, rows, said.RANGE_KINDS, RANGE_NAMES))
+    for table in calls:
+        kind, label = _CALLS[table]
+        for thread, rows in _calls(profile, table, process):
+            above = _thread_key(key, thread)
+            lane = Lane(f"{above}/{kind.value}", label, above, kind, len(rows))
+            by_thread.setdefault(thread, []).append(HostLane(lane, rows, said.CALL_KINDS, table))
+    names = _thread_names(profile)
+    for thread, lanes in sorted(by_thread.items()):
+        label = said.thread_label(_number(thread), names.get(thread))
+        yield Lane(_thread_key(key, thread), label, key, LaneKind.THREAD, holds_lanes=True), lanes
+
+
+_CALLS = {
+    CALL_NAMES: (LaneKind.CALLS, said.CALLS),
+    SYSTEM_CALL_NAMES: (LaneKind.SYSTEM_CALLS, said.SYSTEM_CALLS),
+}
+
+
+def gpu_parts(intervals: KernelIntervals) -> dict[str, Intervals]:
+    """What a GPU did, as ``GPU_PART_KINDS``: without phases all computation is one part, and no wait is known."""
+    computes, communicates, moves = (
         union(intervals.time.starts[mask], intervals.time.ends[mask])
         for mask in (intervals.computes(), intervals.communicates(), intervals.moves_memory())
-    ]
-    computation = {Category.OTHER_COMPUTATION.value: unions[0]}
-    return bins.parts_of(computation, unions[1], unions[2], NOTHING, NOTHING)
+    )
+    computation = parts.COMPUTATION[-1]
+    found = parts.parts_of({computation: computes}, communicates, moves, NOTHING, NOTHING)
+    untold, hidden, alone = (found[name] for name in (parts.EXPOSED_UNTOLD, parts.HIDDEN, parts.MEMORY_ALONE))
+    return dict(zip(GPU_PART_KINDS, (found[computation], untold, hidden, alone), strict=True))
 
 
-def _launches(profile: NsysProfile, activity: Activity) -> tuple[Int64, Int64]:
-    """Start and end of the call that launched each operation; MISSING where none is recorded."""
+def process_label(process: int) -> str:
+    """The lane of a process."""
+    return f"process {_number(process)}"
+
+
+def _number(of: int) -> int:
+    """The number of a process or thread, as the operating system gives it."""
+    return of & ((1 << PROCESS_BITS) - 1)
+
+
+def _returns(profile: NsysProfile, activity: Activity) -> Int64:
+    """When the call that launched each operation returned; MISSING where none is recorded."""
     calls = profile.rows("calls", "start_ns", "duration_ns", of=processes_of([activity]))
     call = calls.place(activity.launch)
-    start = lookup(calls.integers("start_ns"), call, MISSING)
-    return start, np.where(call == NONE, MISSING, start + lookup(calls.integers("duration_ns"), call, 0))
+    return np.where(
+        call == NONE, MISSING, lookup(calls.integers("start_ns"), call) + lookup(calls.integers("duration_ns"), call)
+    )
 
 
-def _gaps(activity: Activity, busy: Intervals, launched: Int64) -> LaneRows:
+def _idle(activity: Activity, busy: Intervals, returned: Int64) -> LaneRows:
     """Times from the first to the last operation in which none ran; ``source`` is the row of the one that ends it."""
     if not len(busy.starts):
         return LaneRows.of(*NOTHING)
@@ -162,8 +218,9 @@ def _gaps(activity: Activity, busy: Intervals, launched: Int64) -> LaneRows:
     idle = subtract(whole, busy)
     # Of the operations that start where a gap ends, the first one in the table.
     ends = np.searchsorted(activity.starts, idle.ends, side="left")
-    call = launched[ends]
-    kind = np.where(call == MISSING, 2, np.where(call >= idle.starts, 0, 1))
+    starved = np.clip(returned[ends], idle.starts, idle.ends) - idle.starts
+    mostly = (returned[ends] != MISSING) & (2 * starved >= idle.ends - idle.starts)
+    kind = np.where(mostly, said.GAP_KINDS.index(said.STARVED), said.GAP_KINDS.index(said.UNEXPLAINED))
     return LaneRows.of(idle.starts, idle.ends, kind, source=activity.row[ends])
 
 
@@ -175,13 +232,24 @@ def _memory(profile: NsysProfile, device: int) -> Changes:
     return Changes.of_steps(rows.integers("time_ns")[mine], step)
 
 
-def _iterations(profile: NsysProfile, activity: Activity, rules: Rules, lane: str) -> list[Mark]:
+def iteration_marks(profile: NsysProfile, activity: Activity, rules: Rules) -> list[Mark]:
+    """The iterations of the process that used a GPU most, on the host; none without operations."""
+    if not len(activity):
+        return []
     found = iterations_of(profile, activity, rules)
     # It may hold the name of a range.
     source = printable(found.source)
     columns = zip(found.number.tolist(), found.start_ns.tolist(), found.end_ns.tolist(), strict=True)
     return [
-        Mark(MarkKind.ITERATION, start, end, f"iteration {number}", lane, number=number, evidence=source)
+        Mark(
+            MarkKind.ITERATION,
+            start,
+            end,
+            f"iteration {number}",
+            gpu_key(activity.device),
+            number=number,
+            evidence=source,
+        )
         for number, start, end in columns
     ]
 
@@ -213,12 +281,10 @@ def _range_lanes(profile: NsysProfile, process: int, key: str) -> list[tuple[int
 
 def _range_lane(depth: int, marks: bool) -> tuple[str, str]:
     if marks:
-        return "marks", "NVTX marks"
+        return "marks", said.MARKS
     if depth == NONE:
-        return "ranges:across", "NVTX across threads"
-    if depth == MOST_LEVELS:
-        return f"ranges:{depth}", f"NVTX {depth} and deeper"
-    return f"ranges:{depth}", f"NVTX {depth}" if depth else "NVTX"
+        return "ranges:across", said.ACROSS
+    return f"ranges:{depth}", said.ranges_label(depth, MOST_LEVELS)
 
 
 def _calls(profile: NsysProfile, table: str, process: int) -> list[tuple[int, LaneRows]]:
@@ -238,10 +304,10 @@ def _calls(profile: NsysProfile, table: str, process: int) -> list[tuple[int, La
 
 def _call_kind(name: str) -> int:
     if "Launch" in name:
-        return CALL_KINDS.index("launch call")
+        return said.CALL_KINDS.index("launch_call")
     if "Synchronize" in name or "Wait" in name:
-        return CALL_KINDS.index("synchronization")
-    return CALL_KINDS.index("memory" if "Mem" in name or "Alloc" in name or "Free" in name else "call")
+        return said.CALL_KINDS.index("synchronization")
+    return said.CALL_KINDS.index("memory_call" if "Mem" in name or "Alloc" in name or "Free" in name else "call")
 
 
 def _thread_key(process: str, thread: int) -> str:
