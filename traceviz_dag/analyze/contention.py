@@ -124,10 +124,12 @@ class _Groups(NamedTuple):
     extra_ns: Float64
 
     def rows(self) -> Iterator[dict[str, object]]:
-        """Rows of table ``contention``, of operations of which some kernel runs beside communication."""
+        """Rows of table ``contention``: operations with sizes of which some kernel runs beside communication."""
         extra = np.bincount(self.group, weights=self.extra_ns, minlength=len(self.names))
         for number in np.flatnonzero(self.beside > 0).tolist():
             reason = self.reason[number]
+            if reason == NO_SIZES:
+                continue
             alone, beside = float(self.alone_ns[number]), float(self.beside_ns[number])
             yield {
                 **{"operation_id": int(self.operation_id[number]), "kernel": self.names[number]},

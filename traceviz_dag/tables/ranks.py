@@ -441,7 +441,7 @@ OVERLAP = Table(
 
 CONTENTION = Table(
     "contention",
-    "An operation of a rank by one of its kernels: how long it takes beside communication, and alone.",
+    "An operation with recorded input sizes, by one of its kernels: how long it takes beside communication, and alone.",
     BY_RANK,
     (
         Column("device", DICTIONARY, "gpu:N."),
