@@ -29,6 +29,9 @@ _PRODUCT = re.compile(r"gemm|nvjet|cutlass|xmma|cublas|wgrad|conv(?!ert)|matmul"
 _ATTENTION = re.compile(r"flash|fmha|attention|attn", re.I)
 """All kernels that have neither name are bound by memory."""
 
+_TOLD_MORE, _TAKES_TIME = 0.02, 0.25
+"""So much more that messages tell of has to take so much of it longer at least: not all time goes with the work."""
+
 
 class WorkEvidence:
     """What the ranks of an iteration have to do, against their peers."""
@@ -67,13 +70,17 @@ class WorkEvidence:
         elif self._most is not None and self._of_memory[rows[0]] and self._most[rows[0]] not in self._of_products:
             self._grids[ranks] = True
 
-    def more_work(self) -> tuple[Float64, list[str | None]]:
+    def more_work(self, longer: Float64) -> tuple[Float64, list[str | None]]:
         """Per rank, how much more it has to do than its median peer by what says most, and what that is; 1 and None
-        where nothing shows."""
+        where nothing shows.
+
+        Args:
+            longer: of each rank, how many times as long as on its median peer the same kernels take; NaN where unknown.
+        """
         grids = np.where(self._usual > 0, self._mine / np.maximum(self._usual, 1), 1.0)
         told = {
             SIZES: _ratio_to_others(self._elements, self._stage_of),
-            MESSAGES: _ratio_to_others(self._messages, self._stage_of),
+            MESSAGES: self._by_messages(longer),
             GRIDS: np.where(self._grids, grids, np.nan),
         }
         ratios = np.stack(list(told.values()))
@@ -83,6 +90,14 @@ class WorkEvidence:
         most = np.where(some, np.where(known, ratios, -1.0).max(axis=0), 1.0)
         words = list(told)
         return most, [words[which[one]] if some[one] else None for one in range(len(most))]
+
+    def _by_messages(self, longer: Float64) -> Float64:
+        """What messages say; NaN in a stage of which a rank with more of them takes no longer: there they are no
+        measure of work, as where context parallelism exchanges the blocks of sequences of many lengths."""
+        ratios = _ratio_to_others(self._messages, self._stage_of)
+        more = np.nan_to_num(ratios, nan=1.0) - 1
+        refuted = (more >= _TOLD_MORE) & (longer - 1 < _TAKES_TIME * more)
+        return np.where(np.isin(self._stage_of, self._stage_of[refuted]), np.nan, ratios)
 
 
 def bound_by_memory(code: npt.NDArray[np.integer], names: Sequence[str]) -> Bool:
