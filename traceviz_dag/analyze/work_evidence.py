@@ -27,7 +27,9 @@ _NUMBERS = re.compile(r"[0-9]+")
 _TENSOR = re.compile(r"\[([0-9,]+)\]")
 _PRODUCT = re.compile(r"gemm|nvjet|cutlass|xmma|cublas|wgrad|conv(?!ert)|matmul", re.I)
 _ATTENTION = re.compile(r"flash|fmha|attention|attn", re.I)
-"""All kernels that have neither name are bound by memory."""
+_LIGHT = re.compile(r"causal_conv1d|dot_do_o|convert_dq", re.I)
+"""All kernels that have neither of the first two names are bound by memory, and so are these: a convolution of each
+channel over a few tokens, and what the backward pass of attention does before and after its products."""
 
 _TOLD_MORE, _TAKES_TIME = 0.02, 0.25
 """So much more that messages tell of has to take so much of it longer at least: not all time goes with the work."""
@@ -106,7 +108,8 @@ def bound_by_memory(code: npt.NDArray[np.integer], names: Sequence[str]) -> Bool
     Args:
         code: of each kernel, its place in ``names``; -1 for none.
     """
-    return np.array([not (_PRODUCT.search(name) or _ATTENTION.search(name)) for name in [*names, ""]])[code]
+    heavy = [bool(_PRODUCT.search(name) or _ATTENTION.search(name)) for name in [*names, ""]]
+    return np.array([not heavy[place] or bool(_LIGHT.search(name)) for place, name in enumerate([*names, ""])])[code]
 
 
 def work_by_grid(code: npt.NDArray[np.integer], names: Sequence[str], blocks: Int64) -> Bool:
@@ -116,7 +119,9 @@ def work_by_grid(code: npt.NDArray[np.integer], names: Sequence[str], blocks: In
         code, names: as for ``bound_by_memory``. blocks: of their grids; below 1 where unknown.
     """
     # Names of attention have those of products in them, as their templates'.
-    products = np.array([bool(_PRODUCT.search(name)) and not _ATTENTION.search(name) for name in [*names, ""]])[code]
+    other = [bool(_ATTENTION.search(name) or _LIGHT.search(name)) for name in [*names, ""]]
+    is_product = [bool(_PRODUCT.search(name)) and not other[place] for place, name in enumerate([*names, ""])]
+    products = np.array(is_product)[code]
     return bound_by_memory(code, names) & (blocks > 0) & ~np.isin(blocks, blocks[products])
 
 
