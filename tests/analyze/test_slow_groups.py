@@ -50,6 +50,35 @@ def test_a_set_is_named_where_all_its_ranks_are_slow_and_no_larger_one_holds_it(
     assert sorted(found) == culprit
 
 
+def test_convolutions_over_a_few_tokens_and_what_frames_the_products_of_attention_are_bound_by_memory():
+    """Half of what has the name of a product or attention is as slow as its GPU's memory, and no product is."""
+    light = {"add": "causal_conv1d_channellast_fwd_kernel", "adam": "flash::flash_bwd_dot_do_o_kernel"}
+    table = work(
+        lambda rank, name: 2.0 if rank == 1 and name in BY_MEMORY else 1.0, lambda _, name: light.get(name, name)
+    )
+    (row,) = [row for row in slow_ranks(table).to_pylist() if row["slow_in"] is not None]
+    assert (row["rank"], row["slow_in"], row["slow"]) == (1, "memory", False)
+    assert row["slow_ratio"] == pytest.approx(2, rel=0.01)
+
+
+@pytest.mark.parametrize("go_with_time", [True, False])
+def test_messages_excuse_a_slow_memory_only_where_ranks_with_more_of_them_take_longer(go_with_time):
+    """Four of eight ranks exchange a seventh more elements; the memory of one of these is slow."""
+
+    def factor(rank: int, name: str) -> float:
+        of_work = 8 / 7 if rank < 4 and go_with_time else 1.0
+        return of_work * (2.0 if rank == 1 and name in BY_MEMORY else 1.0)
+
+    table = work(factor)
+    elements = [8_000 if rank < 4 else 7_000 for rank in table["rank"].to_pylist()]
+    rows = slow_ranks(table.append_column("elements", pa.array(elements)))
+    rows = {row["rank"]: row for row in rows.to_pylist()}
+    assert [row["rank"] for row in rows.values() if row["slow_in"] == "memory"] == ([] if go_with_time else [1])
+    assert not any(row["slow"] for row in rows.values())
+    told = {(row["work"], row["work_by"]) for row in rows.values() if row["rank"] < 4}
+    assert told == {(8 / 7, "messages") if go_with_time else (None, None)}
+
+
 def test_ranks_that_have_more_to_do_are_not_slow_together_or_alone():
     """The last two ranks run a tenth more tokens: on grids that show it, and in products on grids that do not."""
     table = work(

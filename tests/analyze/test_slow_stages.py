@@ -20,7 +20,7 @@ def work(*rows: tuple[int, str, int, int], sizes: Mapping[tuple[int, str], str] 
         [
             {"stage": stage, "phase": "forward", "name": name, "input_sizes": (sizes or {}).get((stage, name))}
             | grid
-            | {"kernels": count, "time_ns": count * each}
+            | {"ranks": [stage], "kernels": count, "time_ns": count * each}
             for stage, name, count, each in rows
         ]
     )
@@ -49,6 +49,33 @@ def test_a_kernel_that_does_more_under_the_same_name_is_not_a_slow_gpu():
     rows += [(stage, "elementwise", 1, 500 if stage == 2 else 50) for stage in range(3)]
     speeds = stage_speeds(work(*rows), _ONE_RANK)
     assert parts(speeds, 2) == (0, 300, 0) and speeds["ratio"][2].as_py() == 1.0
+
+
+def test_kernels_that_one_rank_runs_by_other_names_make_no_stage_longer():
+    """Four ranks a stage, of which stage 1 has the loss; one rank of stage 0 names its kernels otherwise."""
+
+    def speeds(renamed: dict[int, list[int]]) -> pa.Table:
+        rows = work((1, "loss", 4, 3_000)).to_pylist()
+        for stage in (0, 1):
+            others = renamed.get(stage, [])
+            ranks = [4 * stage + place for place in range(4)]
+            for name, running in (
+                ("gemm", [rank for rank in ranks if rank not in others]),
+                ("zz_gemm", [rank for rank in ranks if rank in others]),
+            ):
+                if running:
+                    rows += work((stage, name, 10 * len(running), 1_000)).to_pylist()
+                    rows[-1]["ranks"] = running
+        rows[0]["ranks"] = [4, 5, 6, 7]
+        ranks_of = {0: (0, 1, 2, 3), 1: (4, 5, 6, 7)}
+        return stage_speeds(pa.Table.from_pylist([row | {"steps": 4} for row in rows]), ranks_of)
+
+    healthy, odd = speeds({}), speeds({0: [2]})
+    assert parts(healthy, 1) == parts(odd, 1) == (0, 1_500, 0)
+    assert healthy["ratio"].to_pylist() == [1.0, 1.0] and odd["ratio"].to_pylist() == [None, None]
+    assert odd["unsure_ns"].to_pylist() == [0, 0]
+    # Where as many ranks of each stage run them, such as those of one length of sequences, they are compared.
+    assert speeds({0: [2, 3], 1: [6, 7]})["ratio"].to_pylist() == [1.0, 1.0]
 
 
 def test_products_of_one_name_and_grid_that_are_larger_on_one_stage_are_no_slow_gpu():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -19,7 +20,16 @@ from benchmarks.accuracy import (
     Score,
     run,
 )
+from tests.damage import events_of, write_events
 from tests.sets import fast
+from traceviz_dag.analyze.accuracy import compared, shares
+from traceviz_dag.classify.rules import load_rules
+from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.iteration import read_topology
+from traceviz_dag.pipeline.ranks import classify_trace
+from traceviz_dag.read.kineto.reader import read_kineto
+from traceviz_dag.read.truth import read_truth, truth_folder
+from traceviz_dag.simulate import simulate
 from traceviz_dag.simulate.settings import Faults, Graphs, Recompute
 
 JOBS = {
@@ -104,3 +114,18 @@ def test_ranks_that_several_groups_share_stay_unknown_with_their_candidates():
     score = score_of("without_any_source")
     assert score.right["dimension"] < 1.0 and score.wrong["dimension"] == 0.0
     assert score.candidates == 1.0
+
+
+def test_a_trace_with_stacks_and_without_operators_gets_no_wrong_phase(tmp_path):
+    """Each backward step begins with a kernel of compiled code, of which no row of its thread shows anything."""
+    simulate(replace(PIPELINE, tp=2, pp=2, dp=1, ep=1, microbatches=4, seed=9), tmp_path / "run", workers=1)
+    (inputs,) = inputs_below([tmp_path / "run"])
+    entry = inputs.ranks[0]
+    trace = events_of(Path(entry.path))
+    kept = [event for event in trace["traceEvents"] if event.get("cat") != "cpu_op"]
+    assert len(kept) < len(trace["traceEvents"])
+    write_events(Path(entry.path), trace | {"traceEvents": kept})
+    one = classify_trace(read_kineto(Path(entry.path)), entry.rank, read_topology(inputs), load_rules())
+    truth = read_truth(truth_folder(tmp_path / "run"), entry.rank, inputs.iteration).to_pandas()
+    told = shares(compared(one.kernels.to_pandas(), truth))
+    assert told.wrong["phase"] == told.wrong["category"] == 0.0 and told.right["phase"] > 0.95

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -47,6 +49,16 @@ def test_the_innermost_row_is_open_at_that_time(events, queries):
             if tree.thread[position] == wanted_thread and tree.start_ns[position] <= wanted_time < tree.end_ns[position]
         ]
         assert found == max(candidates, default=NONE)
+
+
+def test_behind_rows_that_hang_below_another_thread_one_is_in_what_that_thread_does_by_now():
+    # Thread 0 runs a step (0 to 100) with two passes; what thread 1 runs in the first one hangs below that.
+    tree = tree_of([(0, 0, 100), (0, 10, 20), (0, 50, 40), (1, 15, 5)])
+    parent = tree.parent.copy()
+    parent[3] = 1
+    times = np.array([12, 17, 25, 45, 60, 95, 120])
+    found = innermost(replace(tree, parent=parent), np.ones(len(times), np.int32), times)
+    assert found.tolist() == [NONE, 3, 1, 0, 2, 0, NONE]
 
 
 @given(rows, st.data())

@@ -53,6 +53,7 @@ def waiting_job(waits: dict[str, list[list[int]]] = WAITS, clocks: str = "solved
                         late_memory_ns=0,
                         late_host_ns=0,
                         late_idle_ns=0,
+                        late_since_ns=ZERO + number * 100 * MS - max(parts),
                         late_category="bwd_computation",
                     )
                 )

@@ -457,7 +457,7 @@ def _table(
     products, memory = by_class[PRODUCTS], by_class[MEMORY_BOUND]
     arithmetic = _Sums.together([products, by_class[ATTENTION]])
     least = 1 + np.where(size > _FEW_PEERS, SLOWER, SLOWER_THAN_FEW)
-    more_work, work_by = evidence.more_work()
+    more_work, work_by = evidence.more_work(np.where(every.items > 0, every.ratio, np.nan))
     # Items of one size are the same work; the others are not, where a rank has more to do.
     beyond = np.where(2 * without_sizes.own >= every.own, np.maximum(more_work, 1.0), 1.0)
     slow = (every.share >= LEAST_ITEMS) & (every.ratio >= least * beyond)

@@ -12,12 +12,15 @@ often a step runs it and d what it takes in the mean. Then
 
 and the rest is ``own_work_ns``: the embedding of the first stage, the loss of the last one. ``unsure_ns`` of that are
 kernels that all stages run and that differ alone: without sizes, other work under one name looks like slow products.
+A kernel that an unlike share of the stages' ranks runs is not compared: there another rank runs the same work by
+another name, and n says nothing.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
@@ -63,13 +66,14 @@ def stage_speeds(work: pa.Table, ranks_of_stage: dict[int, tuple[int, ...]]) -> 
     code, names = codes(work, "name")
     of_memory = bound_by_memory(code[first], names)
     blocks = np.prod([optional_integers(work, name)[first] for name in ("grid_x", "grid_y", "grid_z")], axis=0)
-    shared = same_work(kernels, time, sized, work_by_grid(code[first], names, blocks))
+    alike = _run_alike(work["ranks"], place, item, kernels.shape)
+    shared = alike & same_work(kernels, time, sized, work_by_grid(code[first], names, blocks))
     memory, arithmetic = shared & of_memory, shared & ~of_memory
     excess = time - time.mean(axis=0)
     usual = np.where(shared, time.sum(axis=0) / np.maximum(kernels.sum(axis=0), 1e-9), 0.0)
     more = ((kernels - kernels.mean(axis=0)) * usual)[:, shared].sum(axis=1)
     own = excess[:, ~shared].sum(axis=1)
-    unsure = excess[:, ~shared & (kernels > 0).all(axis=0)].sum(axis=1)
+    unsure = excess[:, alike & ~shared & (kernels > 0).all(axis=0)].sum(axis=1)
     compute, mean = _rounded(time.sum(axis=1)), round(time.sum() / len(stages))
     more_ns, own_ns = _rounded(more), _rounded(own)
     alone = [ranks_of_stage.get(stage, ()) for stage in stages.tolist()]
@@ -117,6 +121,23 @@ def same_work(kernels: Float64, time: Float64, sized: Bool, by_grid: Bool) -> Bo
             alike |= by_grid & _as_nearly_all(factor[stage], heavy & by_grid)
         same &= alike
     return np.asarray(same & everywhere)
+
+
+def _run_alike(ranks: pa.ChunkedArray, place: Int64, item: Int64, shape: tuple[int, int]) -> Bool:
+    """Mark kernels that the same share of the ranks of each stage runs that runs them at all.
+
+    Args:
+        ranks: per row, those that ran it. place, item: per row, its stage and kernel. shape: stages × kernels.
+    """
+    lengths = pc.list_value_length(ranks).to_numpy().astype(np.int64)
+    rank = np.asarray(pc.list_flatten(ranks.combine_chunks()), np.int64)
+    first, _ = number_groups(np.repeat(place, lengths), np.repeat(item, lengths), rank)
+    running = np.zeros(shape, np.int64)
+    np.add.at(running, (np.repeat(place, lengths)[first], np.repeat(item, lengths)[first]), 1)
+    one, _ = number_groups(np.repeat(place, lengths), rank)
+    size = np.bincount(np.repeat(place, lengths)[one], minlength=shape[0])
+    share = running / size[:, None]
+    return np.asarray(share.max(axis=0) == np.where(share > 0, share, 1.0).min(axis=0))
 
 
 def _as_nearly_all(factor: Float64, of: Bool) -> Bool:

@@ -27,7 +27,12 @@ _NUMBERS = re.compile(r"[0-9]+")
 _TENSOR = re.compile(r"\[([0-9,]+)\]")
 _PRODUCT = re.compile(r"gemm|nvjet|cutlass|xmma|cublas|wgrad|conv(?!ert)|matmul|\bcijk_", re.I)
 _ATTENTION = re.compile(r"flash|fmha|attention|attn", re.I)
-"""All kernels that have neither name are bound by memory."""
+_LIGHT = re.compile(r"causal_conv1d|dot_do_o|convert_dq", re.I)
+"""All kernels that have neither of the first two names are bound by memory, and so are these: a convolution of each
+channel over a few tokens, and what the backward pass of attention does before and after its products."""
+
+_TOLD_MORE, _TAKES_TIME = 0.02, 0.25
+"""So much more that messages tell of has to take so much of it longer at least: not all time goes with the work."""
 
 
 class WorkEvidence:
@@ -67,13 +72,17 @@ class WorkEvidence:
         elif self._most is not None and self._of_memory[rows[0]] and self._most[rows[0]] not in self._of_products:
             self._grids[ranks] = True
 
-    def more_work(self) -> tuple[Float64, list[str | None]]:
+    def more_work(self, longer: Float64) -> tuple[Float64, list[str | None]]:
         """Per rank, how much more it has to do than its median peer by what says most, and what that is; 1 and None
-        where nothing shows."""
+        where nothing shows.
+
+        Args:
+            longer: of each rank, how many times as long as on its median peer the same kernels take; NaN where unknown.
+        """
         grids = np.where(self._usual > 0, self._mine / np.maximum(self._usual, 1), 1.0)
         told = {
             SIZES: _ratio_to_others(self._elements, self._stage_of),
-            MESSAGES: _ratio_to_others(self._messages, self._stage_of),
+            MESSAGES: self._by_messages(longer),
             GRIDS: np.where(self._grids, grids, np.nan),
         }
         ratios = np.stack(list(told.values()))
@@ -84,6 +93,14 @@ class WorkEvidence:
         words = list(told)
         return most, [words[which[one]] if some[one] else None for one in range(len(most))]
 
+    def _by_messages(self, longer: Float64) -> Float64:
+        """What messages say; NaN in a stage of which a rank with more of them takes no longer: there they are no
+        measure of work, as where context parallelism exchanges the blocks of sequences of many lengths."""
+        ratios = _ratio_to_others(self._messages, self._stage_of)
+        more = np.nan_to_num(ratios, nan=1.0) - 1
+        refuted = (more >= _TOLD_MORE) & (longer - 1 < _TAKES_TIME * more)
+        return np.where(np.isin(self._stage_of, self._stage_of[refuted]), np.nan, ratios)
+
 
 def bound_by_memory(code: npt.NDArray[np.integer], names: Sequence[str]) -> Bool:
     """Mark kernels that memory bounds and not arithmetic, as their names say.
@@ -91,7 +108,8 @@ def bound_by_memory(code: npt.NDArray[np.integer], names: Sequence[str]) -> Bool
     Args:
         code: of each kernel, its place in ``names``; -1 for none.
     """
-    return np.array([not (_PRODUCT.search(name) or _ATTENTION.search(name)) for name in [*names, ""]])[code]
+    heavy = [bool(_PRODUCT.search(name) or _ATTENTION.search(name)) for name in [*names, ""]]
+    return np.array([not heavy[place] or bool(_LIGHT.search(name)) for place, name in enumerate([*names, ""])])[code]
 
 
 def is_attention(code: npt.NDArray[np.integer], names: Sequence[str]) -> Bool:
@@ -106,7 +124,9 @@ def work_by_grid(code: npt.NDArray[np.integer], names: Sequence[str], blocks: In
         code, names: as for ``bound_by_memory``. blocks: of their grids; below 1 where unknown.
     """
     # Names of attention have those of products in them, as their templates'.
-    products = np.array([bool(_PRODUCT.search(name)) and not _ATTENTION.search(name) for name in [*names, ""]])[code]
+    other = [bool(_ATTENTION.search(name) or _LIGHT.search(name)) for name in [*names, ""]]
+    is_product = [bool(_PRODUCT.search(name)) and not other[place] for place, name in enumerate([*names, ""])]
+    products = np.array(is_product)[code]
     return bound_by_memory(code, names) & (blocks > 0) & ~np.isin(blocks, blocks[products])
 
 

@@ -158,6 +158,7 @@ SELECT
     stage, phase, name, operator, input_sizes, CASE WHEN input_sizes IS NULL THEN module END AS module,
     CAST(around >> 1 AS BIGINT) AS around, grid_x, grid_y, grid_z,
     any_value(steps) AS steps,
+    list_sort(list(DISTINCT rank)) AS ranks,
     count(*) AS kernels,
     CAST(sum(duration_ns) AS BIGINT) AS time_ns
 FROM placed JOIN size USING (stage)
@@ -205,7 +206,8 @@ def stage_work(lake: Lake, run: str, iteration: int, ranks: Sequence[int]) -> pa
     Returns:
         Columns stage, phase, name, operator, input_sizes, grid_x, grid_y, grid_z; where no sizes are known, module and
         around (a number of the names of the two kernels before it and behind it on its stream, in the same phase of the
-        micro-batch), else NULL; steps (of the stage's ranks, together), kernels, time_ns (a sum of durations).
+        micro-batch), else NULL; steps (of the stage's ranks, together), ranks (that ran it), kernels, time_ns (a sum of
+        durations).
     """
     sql = STAGE_WORK_SQL.format(covered=_one_of(ranks))
     return lake.query_iteration(sql, run=run, iteration=iteration)

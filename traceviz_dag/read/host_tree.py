@@ -145,7 +145,10 @@ def _parents(thread: Int32, start_ns: Int64, end_ns: Int64) -> Int64:
 
 
 def innermost(tree: HostTree, thread: Int32, time_ns: Int64) -> Int64:
-    """For each (thread, time) the position of the innermost row that is open then, or NONE."""
+    """For each (thread, time) the position of the innermost row that is open then, or NONE.
+
+    Where a thread has no open row, and the last one hangs below what another thread did, what that one does by now.
+    """
     if not len(tree) or not len(time_ns):
         return np.full(len(time_ns), NONE, dtype=np.int64)
     origin = min(int(tree.start_ns.min()), int(time_ns.min()))
@@ -169,4 +172,8 @@ def innermost(tree: HostTree, thread: Int32, time_ns: Int64) -> Int64:
         pending, here = pending[closed], here[closed]
         position[pending] = tree.parent[here]
         pending = pending[position[pending] >= 0]
+    # An open row of the other thread may hold another by now, in which it is.
+    below = np.flatnonzero((position >= 0) & (tree.thread[position] != thread))
+    if len(below):
+        position[below] = innermost(tree, tree.thread[position[below]], time_ns[below])
     return position

@@ -96,6 +96,12 @@ COLLECTIVES = Table(
         Column(
             "late_idle_ns", BIGINT, f"Of the wait: the last rank's GPU idled although the host had launched, {_BEYOND}."
         ),
+        Column(
+            "late_since_ns",
+            BIGINT,
+            "From when to the arrival of the last rank its late parts are counted, ns on its own clock; NULL where "
+            "nothing waited.",
+        ),
         Column("late_category", DICTIONARY, "What the last rank did longest: a kernel category, host or idle."),
     ),
 )
@@ -194,7 +200,11 @@ LATE_RANKS = Table(
         Column("rank", BIGINT, "The global rank."),
         Column("communications", BIGINT, "Communications among peers of its stage whose waits are known."),
         Column("last", BIGINT, "In how many of them it was the last to arrive."),
-        Column("delay_ns", BIGINT, "The longest wait of each of these, summed, ns: not a saving."),
+        Column(
+            "delay_ns",
+            BIGINT,
+            "The longest waits for it, ns, one delay counted once: not a saving.",
+        ),
         Column("own_ns", BIGINT, "Of it: the rank computed, copied, or had not launched beyond host jitter, ns."),
         Column(
             "own_share",

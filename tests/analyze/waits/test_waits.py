@@ -95,14 +95,49 @@ def test_the_rank_with_the_fault_is_blamed_and_no_other(faults, culprit, doing):
     assert blamed(iteration) == [culprit] and slow_links(iteration) == []
     late = late_ranks(charged_collectives(iteration), iteration.step_ns)
     (row,) = late.filter(pc.equal(late["rank"], culprit)).to_pylist()
-    assert row["late_category"] == doing and row["own_ns"] > 0.75 * row["delay_ns"]
+    assert row["late_category"] == doing and row["own_ns"] > 0.6 * row["delay_ns"]
     stages = delays_by(late, {rank: iteration.topology.stage_of(rank)[0] for rank in iteration.ranks}, "stage")
     assert (stages["stage"][0].as_py(), stages["worst_rank"][0].as_py()) == (culprit // 4, culprit)
 
 
+@pytest.mark.parametrize(
+    ("groups", "faults", "culprit"),
+    [
+        ({"cp": 4, "dp": 2}, Faults(garbage_collection=3, garbage_collection_ms=20.0), 3),
+        ({"tp": 2, "dp": 4, "fsdp": True}, Faults(data_stall=0, data_stall_ms=12.0), 0),
+    ],
+)
+def test_a_delay_that_both_neighbours_in_a_ring_or_two_groups_wait_for_is_counted_once(groups, faults, culprit):
+    iteration = job(faults, **{"tp": 1, "pp": 1, **groups})
+    late = late_ranks(charged_collectives(iteration), iteration.step_ns)
+    (row,) = late.filter(pc.equal(late["rank"], culprit)).to_pylist()
+    paused = faults.garbage_collection_ms if faults.garbage_collection is not None else faults.data_stall_ms
+    assert blamed(iteration) == [culprit] and row["late_category"] == "host"
+    # A part of the pause passes while the GPU works off what was launched before.
+    assert 0.6 <= row["own_ns"] / (paused * 1e6) <= 1.15 and row["own_ns"] <= row["delay_ns"] <= 1.2 * paused * 1e6
+
+
+def test_delays_at_different_times_add_up_and_those_in_one_time_do_not():
+    # When each of these communications began to be late and when rank 1 came, with what of the wait was its own.
+    windows = [(0, 100, 30), (50, 110, 30), (0, 300, 80), (300, 400, 20), (150, 200, 10)]
+    rows = []
+    for number, (since, arrival, own) in enumerate(windows):
+        shared = {"communication": number, "dimension": "dp", "stage": 0, "step": 1, "clocks": "solved"}
+        wait = {"wait_aligned_ns": own, "last_rank_aligned": 1, "late_compute_ns": own, "late_since_ns": since}
+        rows.append(shared | wait | {"rank": 0, "arrival_ns": 7, "late_category": "fwd_computation"})
+        rows.append(shared | {"rank": 1, "arrival_ns": arrival, "wait_aligned_ns": 0, "last_rank_aligned": 1})
+    zeros = dict.fromkeys(("late_compute_ns", "late_communication_ns", "late_memory_ns", "late_host_ns"), 0)
+    names = COLLECTIVES.schema.names
+    table = pa.Table.from_pylist([{**dict.fromkeys(names), **zeros, **row} for row in rows], COLLECTIVES.schema)
+    (row,) = [row for row in late_ranks(table, 1_000).to_pylist() if row["rank"] == 1]
+    # 30 until 100, which the second one shares, 10 until 200, 40 more until 300, then 20.
+    assert row["own_ns"] == row["delay_ns"] == 30 + 10 + 40 + 20
+    assert row["last"] == 5
+
+
 @pytest.mark.long
 def test_a_synchronisation_in_each_forward_step_is_named_by_the_host_time_that_it_costs():
-    iteration = job(Faults(hidden_synchronisation=3), layers=8, microbatches=6)
+    iteration = job(Faults(hidden_synchronisation=3), layers=6, microbatches=6)
     late = late_ranks(charged_collectives(iteration), iteration.step_ns)
     (row,) = late.filter(pc.equal(late["rank"], 3)).to_pylist()
     assert blamed(iteration) == [3] and row["late_category"] == "host"

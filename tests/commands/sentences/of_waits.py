@@ -12,11 +12,11 @@ from tests.commands.sentences.of_commands import MS, PERCENT, SHARE
 from tests.commands.sentences.printed import PrintedTable, Sentence
 
 _TOLD = """
-    WITH parts AS (
+    WITH RECURSIVE parts AS (
         SELECT rank, communication, fault, t.stage, k.step, start_ns, k.duration_ns AS ns,
             CAST(k.dimension AS VARCHAR) AS dimension,
             late_compute_ns, late_communication_ns, late_memory_ns, late_host_ns, late_idle_ns,
-            CAST(late_category AS VARCHAR) AS late_category, clocks, last_transfer_ns,
+            late_since_ns, CAST(late_category AS VARCHAR) AS late_category, clocks, last_transfer_ns,
             CASE clocks WHEN 'durations' THEN -k.duration_ns WHEN 'solved' THEN start_ns - offset_ns
                 - CAST(round_even(coalesce(drift_ppm, 0) * 1e-6 * (start_ns - reference_ns),
                     0) AS BIGINT) END AS arrival
@@ -45,9 +45,36 @@ _WITHIN = f"""
     ),
     longest AS (
         SELECT late AS rank, step, wait, if(late_host_ns >= 20000, late_host_ns, 0) AS host, late_category,
-            least(wait, greatest(0, late_compute_ns + late_memory_ns + host)) AS own
+            least(wait, greatest(0, late_compute_ns + late_memory_ns + host)) AS own, communication,
+            late_since_ns AS since, (
+                SELECT any_value(start_ns) FROM parts
+                WHERE parts.rank = within.late AND parts.communication = within.communication
+            ) AS came
         FROM within WHERE wait > 0 QUALIFY row_number() OVER (PARTITION BY communication ORDER BY wait DESC,
             rank DESC) = 1
+    ),
+    numbered AS (
+        SELECT *, row_number() OVER (PARTITION BY rank ORDER BY came, communication) AS n FROM longest
+    ),
+    windows AS (
+        SELECT *, least(n - 1, (
+            SELECT count(*) FROM numbered AS b WHERE b.rank = a.rank AND b.came <= a.since
+        )) AS before FROM numbered AS a
+    ),
+    -- One delay that several wait for counts once: what disjoint times hold at most, of the first n windows.
+    most AS (
+        SELECT DISTINCT rank, CAST(0 AS BIGINT) AS n, [CAST(0 AS BIGINT)] AS waits, [CAST(0 AS BIGINT)] AS owns,
+            [CAST(0 AS BIGINT)] AS hosts FROM longest
+        UNION ALL
+        SELECT w.rank, w.n, list_append(waits, greatest(waits[w.n], waits[before + 1] + wait)),
+            list_append(owns, greatest(owns[w.n], owns[before + 1] + own)),
+            list_append(hosts, greatest(hosts[w.n], hosts[before + 1] + host))
+        FROM most JOIN windows AS w ON w.rank = most.rank AND w.n = most.n + 1
+    ),
+    once AS (
+        SELECT rank, step, late_category, waits[n + 1] - waits[n] AS wait, owns[n + 1] - owns[n] AS own,
+            hosts[n + 1] - hosts[n] AS host
+        FROM most JOIN windows USING (rank, n)
     ),
     step AS (
         SELECT max(window_end_ns - window_start_ns) AS step_ns FROM overlap
@@ -55,12 +82,12 @@ _WITHIN = f"""
     ),
     categories AS (
         SELECT rank, arg_max(late_category, ns) AS doing
-        FROM (SELECT rank, late_category, sum(wait) AS ns FROM longest GROUP BY ALL) GROUP BY rank
+        FROM (SELECT rank, late_category, sum(wait) AS ns FROM once GROUP BY ALL) GROUP BY rank
     ),
     sums AS (
         SELECT rank, count(*) AS last, sum(wait) AS delay, sum(own) AS own, sum(host) AS host,
             count(*) FILTER (host > 0) AS times, max(in_step) AS most
-        FROM (SELECT *, sum(own) OVER (PARTITION BY rank, step) AS in_step FROM longest) GROUP BY rank
+        FROM (SELECT *, sum(own) OVER (PARTITION BY rank, step) AS in_step FROM once) GROUP BY rank
     ),
     ranks AS (
         SELECT rank, communications, coalesce(last, 0) AS last, coalesce(delay, 0) AS delay, coalesce(own, 0) AS own,

@@ -18,6 +18,7 @@ from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.waits.waits import HOST, same_work
 from traceviz_dag.analyze.wording import share
+from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables.rows import rows_of
 
@@ -41,6 +42,7 @@ JUDGED_COLUMNS = (
     *("rank", "communication", "step", "dimension", "stage", "fault", "arrival_ns", "duration_ns", "clocks"),
     *("wait_aligned_ns", "last_rank_aligned", "wait_by_duration_ns", "last_rank_by_duration", "aligned_refusal"),
     *("late_compute_ns", "late_communication_ns", "late_memory_ns", "late_host_ns", "late_idle_ns", "late_category"),
+    "late_since_ns",
 )
 """Columns of ``collectives`` that everything here needs."""
 
@@ -109,13 +111,15 @@ def late_ranks(collectives: pa.Table, step_ns: int | None) -> pa.Table:
 
     Of each communication the longest wait counts, once. Its *own* part is what the late rank computed, copied or had
     not launched (beyond the jitter of hosts); time that it spent in other communications was handed on to it by others.
+    One delay makes a rank late to several groups, or to both neighbours in a ring: where the times that explain waits
+    overlap, no more is counted than explains each of them.
 
     Args:
         step_ns: how long the longest training step of the table takes (``step_time.step_time``); None blames nobody.
 
     Returns:
         A row per rank: ``communications`` it was in whose waits can be known, ``last`` in how many, ``delay_ns``,
-        ``own_ns`` (both sums of longest waits), ``own_share`` of the step (of ``steps``, that in which its own part is
+        ``own_ns`` (both of longest waits), ``own_share`` of the step (of ``steps``, that in which its own part is
         greatest), ``late_category`` of most of the delay (host where most of its own part is), ``blamed``.
     """
     rows = judged_waits(collectives)
@@ -131,6 +135,9 @@ def late_ranks(collectives: pa.Table, step_ns: int | None) -> pa.Table:
     host = optional_integers(rows, "late_host_ns")[longest]
     host[host < HOST_JITTER_NS] = 0
     own = np.clip(busy + host, 0, wait[longest])
+    delayed, own, host = (
+        _once(late, *_windows(collectives, rows, longest), values) for values in (wait[longest], own, host)
+    )
 
     def total(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         result = np.zeros(len(everyone), dtype=np.int64)
@@ -140,7 +147,7 @@ def late_ranks(collectives: pa.Table, step_ns: int | None) -> pa.Table:
     own_ns, host_ns = total(own), total(host)
     lasting = (total((host > 0).astype(np.int64)) >= HOST_TIMES) | (host_ns >= HOST_PAUSE_NS)
     hosts = 2 * host_ns > own_ns
-    usual_category = _usual_category(rows.take(pa.array(longest)), late, wait[longest], len(everyone))
+    usual_category = _usual_category(rows.take(pa.array(longest)), late, delayed, len(everyone))
     doing = [HOST if mostly_host else word for mostly_host, word in zip(hosts, usual_category, strict=True)]
     # A rank whose trace marks no step communicates in that of its peers.
     met = np.unique(communication, return_inverse=True)[1]
@@ -156,7 +163,7 @@ def late_ranks(collectives: pa.Table, step_ns: int | None) -> pa.Table:
             "rank": everyone,
             "communications": np.bincount(place, minlength=len(everyone)),
             "last": np.bincount(late, minlength=len(everyone)),
-            "delay_ns": total(wait[longest]),
+            "delay_ns": total(delayed),
             "own_ns": own_ns,
             "own_share": pa.array(share, mask=np.isnan(share)),
             "steps": np.full(len(everyone), in_step.shape[1]),
@@ -166,6 +173,38 @@ def late_ranks(collectives: pa.Table, step_ns: int | None) -> pa.Table:
             & (own_ns >= BLAMED_OF_WORST * own_ns.max(initial=0)),
         }
     )
+
+
+def _windows(collectives: pa.Table, rows: pa.Table, chosen: Int64) -> tuple[Int64, Int64]:
+    """From when to when the late ranks of some rows did what made them late, ns on their own clocks."""
+    communication, rank, arrival = (
+        optional_integers(collectives, name) for name in ("communication", "rank", "arrival_ns")
+    )
+    order = np.lexsort((rank, communication))
+    number, met = np.unique(communication, return_inverse=True)
+    ranks = int(rank.max(initial=0)) + 1
+    late = optional_integers(rows, "late_rank")[chosen]
+    sought = np.searchsorted(number, optional_integers(rows, "communication")[chosen]) * ranks + late
+    end = arrival[order[np.searchsorted((met * ranks + rank)[order], sought)]]
+    return optional_integers(rows, "late_since_ns")[chosen], end
+
+
+def _once(late: Int64, since: Int64, end: Int64, delays: Int64) -> Int64:
+    """What of each delay is not among those before it in the same time of the same rank.
+
+    The least delay of a rank's own that explains all: in order of their ends, each window gets at its end what the
+    delays in it so far lack.
+    """
+    result = np.zeros(len(late), dtype=np.int64)
+    order = np.lexsort((end, late))
+    for mine in np.split(order, np.flatnonzero(np.diff(late[order])) + 1):
+        before = np.searchsorted(end[mine], since[mine], side="right").tolist()
+        summed = [0]
+        for place, delay in enumerate(delays[mine].tolist()):
+            within = summed[-1] - summed[min(before[place], place)]
+            summed.append(summed[-1] + max(delay - within, 0))
+        result[mine] = np.diff(summed)
+    return result
 
 
 class LateRank(TypedDict):

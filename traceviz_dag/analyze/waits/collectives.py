@@ -24,7 +24,7 @@ INTRA_NODE, INTER_NODE = "intra_node", "inter_node"
 
 _FILLED_LATER = (
     *("hidden_wait_ns", "exposed_wait_ns", "hidden_transfer_ns", "exposed_transfer_ns", "late_compute_ns"),
-    *("late_communication_ns", "late_memory_ns", "late_host_ns", "late_idle_ns", "late_category"),
+    *("late_communication_ns", "late_memory_ns", "late_host_ns", "late_idle_ns", "late_since_ns", "late_category"),
 )
 
 

@@ -66,7 +66,8 @@ def charge_waits(
 
     Returns:
         The table with its columns hidden_*, exposed_* and late_* filled. A wait counts as hidden or exposed up to the
-        end of its kernel; the late parts add up to the wait, and since they met a part may be negative.
+        end of its kernel; the late parts add up to the wait, and since they met a part may be negative. They are of
+        what the late rank did from ``late_since_ns`` to its arrival.
     """
     rows = matches.rows
     best = judge_arrivals(matches, rank_clocks).best()
@@ -76,6 +77,7 @@ def charge_waits(
     before, first = _previous_meetings(matches)
     step = rows.integers("step")
     filled = {name: np.where(known, 0, MISSING) for name in (*_HIDDEN, *_LATE)}
+    begun, late_since = np.zeros(len(rows), dtype=np.int64), np.full(len(rows), MISSING)
     since, then = ({name: np.zeros(len(rows), dtype=np.int64) for name in _LATE} for _ in range(2))
     words = _Words(len(rows))
     own_rows, charged_rows = _by_rank(rows.rank[known], np.flatnonzero(known)), _by_rank(rows.rank[late], waiting)
@@ -87,6 +89,7 @@ def charge_waits(
         # From arrival to arrival: while one waits in an asynchronous communication, its computation goes on.
         arrived = rows.start_ns[np.where(first[met], 0, before[met])]
         begin = np.minimum(np.where(first[met], activity.beginnings(step[met]), arrived), rows.start_ns[met])
+        begun[met] = begin
         activity.fill(since, met, begin, rows.start_ns[met], rows.launch_ns[met])
         charged = charged_rows.get(rank, waiting[:0])
         last = best.last_row[charged]
@@ -107,11 +110,13 @@ def charge_waits(
     together = met_before | began_together
     for name in _LATE:
         filled[name][waiting] = np.where(together, excess[name], then[name][waiting])
+    late_since[waiting] = np.where(together, begun[late], rows.start_ns[late] - best.wait_ns[waiting])
     # What it was late before; the other's wait for it there counts as communication instead.
     rest = best.wait_ns[waiting] - sum(filled[name][waiting] for name in _LATE)
     filled["late_communication_ns"][waiting] += rest
     columns = {name: collectives[name] for name in COLLECTIVES.schema.names}
     columns |= {name: nullable(values) for name, values in filled.items()}
+    columns["late_since_ns"] = nullable(late_since)
     columns["late_category"] = words.column()
     return COLLECTIVES.from_columns(columns)
 
