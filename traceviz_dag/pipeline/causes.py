@@ -286,9 +286,10 @@ def _ranked_step(
 def _unread(topology: Topology, read: set[int]) -> int:
     """Ranks of the job that were not read, where few were, or no complete model; else replicas are taken as alike."""
     replicas = topology.replicas.closure
-    # Where the groups of experts are unknown, so is which ranks make a complete model.
     every = {*range(topology.world_size or 0), *(rank for replica in replicas for rank in replica)}
-    most = 2 * len(read) > len(every) and any(read.issuperset(replica) for replica in replicas)
+    # Where the groups of experts are unknown, so is which ranks make a complete model.
+    whole = not replicas or any(read.issuperset(replica) for replica in replicas)
+    most = 2 * len(read) > len(every) and whole
     return 0 if most else len(every - read)
 
 

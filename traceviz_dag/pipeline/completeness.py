@@ -22,7 +22,7 @@ from traceviz_dag.system.paths import real_path
 from traceviz_dag.tables import RANK_TABLES
 from traceviz_dag.vocabulary import StaleStage, TraceStatus
 
-_ADDED_LATER = frozenset({"synchronizations", "gpu_gaps", "operations"})
+_ADDED_LATER = frozenset({"synchronizations", "gpu_gaps", "operations", "contention", "overlap_savings"})
 """Tables of ranks that homes of older versions lack until they are analysed again."""
 
 

@@ -69,15 +69,16 @@ def check(job: str, said: str, trace: Trace) -> None:
     reached = [flow for event in events if event.type == 2 for flow in event.flow_ids]
     assert int(arrows.replace(",", "")) == len(reached)
     assert set(reached) == {flow for event in begun for flow in event.flow_ids}
-    named = [track for track in tracks.values() if re.fullmatch(r"(stage \d+ · )?rank \d+", track.name)]
+    named = [track for track in tracks.values() if re.fullmatch(r"rank \d+( · stage \d+)?", track.name)]
     assert int(ranks) == len(named)
-    # Each kernel is a slice, and so is each forward and backward step of a micro-batch; each segment of the critical
-    # path is one in its lane and one on its rank.
+    # Each kernel is a slice, and so is each forward and backward step of a micro-batch, and each gap; each segment of
+    # the critical path is one in its lane and one on its rank.
     (wanted,) = reading.query(
         "SELECT (SELECT count(*) FROM kernels) AS kernels, (SELECT count(*) FROM microbatches WHERE dimension = 'all' "
-        "AND phase IN ('forward', 'backward')) AS steps, (SELECT count(*) FROM path_segments) AS segments"
+        "AND phase IN ('forward', 'backward')) AS steps, (SELECT count(*) FROM path_segments) AS segments, "
+        "(SELECT count(*) FROM (SELECT DISTINCT rank, device, start_ns, duration_ns FROM gpu_gaps)) AS gaps"
     )
-    assert len(begun) - len(about) == wanted["kernels"] + wanted["steps"] + 2 * wanted["segments"]
+    assert len(begun) - len(about) == sum(wanted.values()) + wanted["segments"]
     clock, *others = (line.split(" traceviz:")[0].strip() for line in rest)
     for line in (clock, *others):
         reading.sentence(line)
