@@ -286,8 +286,8 @@ def _ranked_step(
 def _unread(topology: Topology, read: set[int]) -> int:
     """Ranks of the job that were not read, where few were, or no complete model; else replicas are taken as alike."""
     replicas = topology.replicas.closure
-    every = {*range(topology.world_size or 0), *(rank for replica in replicas for rank in replica)}
-    # Where the groups of experts are unknown, so is which ranks make a complete model.
+    # Where the groups of experts are unknown, so is which ranks make a complete model; pipelines may be known.
+    every = {rank for group in (*replicas, *topology.pipelines) for rank in group}
     whole = not replicas or any(read.issuperset(replica) for replica in replicas)
     most = 2 * len(read) > len(every) and whole
     return 0 if most else len(every - read)
