@@ -14,7 +14,7 @@ from tests.commands.sentences.printed import PrintedTable, Sentence
 _TOLD = """
     WITH RECURSIVE parts AS (
         SELECT rank, communication, fault, t.stage, k.step, start_ns, k.duration_ns AS ns,
-            CAST(k.dimension AS VARCHAR) AS dimension,
+            CAST(collectives.dimension AS VARCHAR) AS dimension,
             late_compute_ns, late_communication_ns, late_memory_ns, late_host_ns, late_idle_ns,
             late_since_ns, CAST(late_category AS VARCHAR) AS late_category, clocks, last_transfer_ns,
             CASE clocks WHEN 'durations' THEN -k.duration_ns WHEN 'solved' THEN start_ns - offset_ns
