@@ -19,8 +19,8 @@ from tests.end_to_end.daemon import Daemon, news, position
 from tests.small_run import rank_file
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.under_way import analyses
-from traceviz_dag.tables import TOPOLOGY_TABLES
 from traceviz_dag.orchestration.instance import open_instance
+from traceviz_dag.tables import TOPOLOGY_TABLES
 
 Partitions = set[tuple[str, str]]
 NEW_CODE = """
