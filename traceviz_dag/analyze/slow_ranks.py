@@ -39,7 +39,6 @@ from traceviz_dag.analyze.work_evidence import (
     is_attention,
     plain_codes,
     sizes_of,
-    work_by_grid,
 )
 from traceviz_dag.arrays import Bool, Float64, Int64
 from traceviz_dag.read.events import MISSING
@@ -195,7 +194,6 @@ def speeds(work: pa.Table) -> tuple[pa.Table, pa.Table]:
     by_step = {each: _Sums.none(len(everyone)) for each in np.unique(step).tolist()}
     code, names = codes(work, "name")
     of_memory, attends = bound_by_memory(code, names), is_attention(code, names)
-    shown = sized | work_by_grid(code, names, blocks.astype(np.int64))
     evidence = WorkEvidence(work, place, stage_of, of_memory)
     for rows in comparable(work, of_stage[place]):
         first = rows[0]
@@ -212,7 +210,8 @@ def speeds(work: pa.Table) -> tuple[pa.Table, pa.Table]:
             without_sizes.add(item)
         if sized[first] or (blocks[rows] == blocks[first]).all():
             by_class[MEMORY_BOUND if of_memory[first] else ATTENTION if attends[first] else PRODUCTS].add(item)
-            if shown[first]:
+            # A grid does not show how much there is in a block: experts get more tokens.
+            if sized[first]:
                 by_name[int(code[first])].add(item)
         if not sized[first]:
             evidence.add_grids(rows)
