@@ -148,7 +148,8 @@ def _apply(
         before = decisions[place]
         if before.dimension is not Dimension.UNKNOWN or not rules.can_carry(dimension, use.collective):
             continue
-        one = 0 < use.elements <= MOST_ELEMENTS_OF_ONE
+        # Where a part of the step is not known, what all others of the communicator serve says more.
+        one = 0 < use.elements <= MOST_ELEMENTS_OF_ONE and use.phase is Phase.OPTIMIZER
         norm = of_shards(dimension, use.collective, use.phase, before.role) if one else None
         if norm is not None:
             decisions[place] = norm
