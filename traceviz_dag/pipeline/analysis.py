@@ -142,9 +142,9 @@ def analyse(
             result = IterationResult(known.key, known.run, known.iteration)
             analyses.append(_Analysis(settings, open_lake(settings.home), known, in_force, result))
         # A file is read once for all iterations in it: what they are made of has to be known by then.
-        for analysis in analyses:
+        for place, analysis in enumerate(analyses):
             with _stoppable(analysis, len(results), len(inputs)):
-                analysis.begin()
+                analysis.begin(after_others=place > 0 and not settings.force)
         for place, analysis in enumerate(analyses):
             with _stoppable(analysis, len(results), len(inputs)):
                 beside = () if settings.force else [other.inputs for other in analyses[place + 1 :]]
@@ -179,7 +179,7 @@ class _Analysis:
 
     Attributes:
         result: what becomes of it. mark: holds it marked as under way. begun: whether its topology is there, once it
-            was begun. stale: ranks that were to be made by then.
+            was begun. stale: ranks that were to be made by then, if they may be made beside another iteration.
     """
 
     settings: AnalysisSettings
@@ -191,8 +191,12 @@ class _Analysis:
     begun: bool = False
     stale: frozenset[int] = frozenset()
 
-    def begin(self) -> None:
-        """Register it and make its topology."""
+    def begin(self, *, after_others: bool) -> None:
+        """Register it and make its topology.
+
+        Args:
+            after_others: it is finished after iterations beside which its ranks may be made.
+        """
         self.mark.enter_context(under_way(self.settings.home, self.inputs.key))
         with self.counted():
             forget_if_damaged(self.lake, self.inputs.run, self.inputs.iteration)
@@ -202,7 +206,7 @@ class _Analysis:
             register(self.settings.home, self.inputs)
             self.lake.sweep(self.inputs.run, self.inputs.iteration)
             self.begun = self.make_topology(self.result)
-            if self.begun:
+            if self.begun and after_others:
                 self.stale = frozenset(entry.rank for entry in stale_ranks(self.rank_states()))
 
     def finish(self, started: Started | None, beside: Sequence[IterationInputs]) -> IterationResult:
@@ -261,9 +265,8 @@ class _Analysis:
     ) -> None:
         """Bring the tables of each rank up to date; what was made beside another iteration since it began is."""
         begun: list[int] = []
-        # Where all is made anew, nothing shows what was.
-        now = [] if self.settings.force else [one.entry.rank for one in self.rank_states() if one.is_current]
-        made = [rank for rank in now if rank in self.stale]
+        states = self.rank_states() if self.stale else ()
+        made = [one.entry.rank for one in states if one.is_current and one.entry.rank in self.stale]
 
         def begin(ranks: Sequence[int]) -> None:
             begun.extend(ranks)
@@ -277,8 +280,9 @@ class _Analysis:
             workers = self.settings.workers
             made_now = make_ranks(self.lake, self.inputs, self.rules, workers, ranks, only_stale, begin, beside)
             outcomes.extend(made_now)
-        begun[:] = [entry.rank for entry in self.inputs.ranks if entry.rank in (*begun, *made)]
-        result.skipped = [entry.rank for entry in self.inputs.ranks if entry.rank not in begun]
+        computed = {*begun, *made}
+        begun = [entry.rank for entry in self.inputs.ranks if entry.rank in computed]
+        result.skipped = [entry.rank for entry in self.inputs.ranks if entry.rank not in computed]
         _collect_faults(self.lake, self.inputs, result)
         after = self.rank_states() if outcomes or failures else []
         left = [entry.rank for entry in stale_ranks(after)]
