@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.operation_summaries import asked
 
 MODULES_SQL = """
 WITH exposed AS (
@@ -85,7 +86,7 @@ def modules(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa
     known; NULL without), unknown_ns (without a roofline), efficiency (of kernels with one), headroom_ns, exposed_ns
     (communication that no computation hides; NULL without any, and where ranks were not matched).
     """
-    return _asked(lake, MODULES_SQL, run, iteration, rank)
+    return asked(lake, MODULES_SQL, run, iteration, rank)
 
 
 def layers(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
@@ -94,9 +95,4 @@ def layers(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.
     Columns: rank, stage, name (class), layer (number), kernels, kernel_ns, forward_ns, backward_ns, ratio (to the
     median of the rank's layers with as many kernels; NULL without another one).
     """
-    return _asked(lake, LAYERS_SQL, run, iteration, rank)
-
-
-def _asked(lake: Lake, sql: str, run: str, iteration: int, rank: int | None) -> pa.Table:
-    condition = "true" if rank is None else f"rank = {int(rank)}"
-    return lake.query_iteration(sql.replace("{rank}", condition), run=run, iteration=iteration)
+    return asked(lake, LAYERS_SQL, run, iteration, rank)

@@ -141,7 +141,7 @@ def contention(lake: Lake, run: str, iteration: int, rank: int | None = None) ->
     Columns: name, phase, shapes, kernel; alone and beside (how many kernels), alone_ns and beside_ns (means of the
     ranks' medians), slowdown, extra_ns.
     """
-    return _asked(lake, CONTENTION_SQL, run, iteration, rank)
+    return asked(lake, CONTENTION_SQL, run, iteration, rank)
 
 
 def overlap_savings(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
@@ -150,7 +150,7 @@ def overlap_savings(lake: Lake, run: str, iteration: int, rank: int | None = Non
     Columns: dimension, windows, judged (of which it is known), hidden_ns, extra_ns, net_ns, net_low_ns and net_high_ns
     (the lowest and highest of their error bars), verdict, reason (why it is unknown of some).
     """
-    return _asked(lake, SAVINGS_SQL, run, iteration, rank)
+    return asked(lake, SAVINGS_SQL, run, iteration, rank)
 
 
 def same_work(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
@@ -159,7 +159,7 @@ def same_work(lake: Lake, run: str, iteration: int, rank: int | None = None) -> 
     Columns: rank, stage, the ratio of each class of work to the median peer (NULL where nothing compares), kind (NULL
     where nothing is slow).
     """
-    return _asked(lake, SAME_WORK_SQL, run, iteration, rank)
+    return asked(lake, SAME_WORK_SQL, run, iteration, rank)
 
 
 def operations(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
@@ -168,7 +168,7 @@ def operations(lake: Lake, run: str, iteration: int, rank: int | None = None) ->
     An operation without a name has that of its kernel. Columns: name, phase, shapes, number_format, calls, kernel_ns,
     roofline_ns and efficiency (NULL where not known of all), headroom_ns, tera_flops_per_s, tera_bytes_per_s, bound.
     """
-    return _asked(lake, OPERATIONS_SQL, run, iteration, rank)
+    return asked(lake, OPERATIONS_SQL, run, iteration, rank)
 
 
 def operation_groups(lake: Lake, run: str, iteration: int, column: str, rank: int | None = None) -> pa.Table:
@@ -179,20 +179,21 @@ def operation_groups(lake: Lake, run: str, iteration: int, column: str, rank: in
     """
     condition = "true" if column == "operation_class" else "operation_class <> 'communication'"
     sql = GROUPS_SQL.replace("{column}", column).replace("{condition}", condition)
-    return _asked(lake, sql, run, iteration, rank)
+    return asked(lake, sql, run, iteration, rank)
 
 
 def unknown_operations(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
     """The kernel time without a roofline, communications left out, by the reason."""
-    return _asked(lake, REASONS_SQL, run, iteration, rank)
+    return asked(lake, REASONS_SQL, run, iteration, rank)
 
 
 def used_peaks(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
     """The peaks that were used: gpu, number_format, peak_flops_per_s (NULL where only memory counts) and
     memory_bytes_per_s."""
-    return _asked(lake, PEAKS_SQL, run, iteration, rank)
+    return asked(lake, PEAKS_SQL, run, iteration, rank)
 
 
-def _asked(lake: Lake, sql: str, run: str, iteration: int, rank: int | None) -> pa.Table:
+def asked(lake: Lake, sql: str, run: str, iteration: int, rank: int | None) -> pa.Table:
+    """What a query gives of an iteration, or of one of its ranks; ``{rank}`` in it is the condition."""
     condition = "true" if rank is None else f"rank = {int(rank)}"
     return lake.query_iteration(sql.replace("{rank}", condition), run=run, iteration=iteration)
