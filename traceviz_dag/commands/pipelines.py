@@ -19,6 +19,7 @@ from traceviz_dag.commands.common.across import (
     place,
     print_lead,
     slow_statements,
+    table_rows,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, print_wrapped
@@ -60,9 +61,7 @@ def pipelines(
 def _answer(iteration: StoredIteration) -> dict[str, Any]:
     from traceviz_dag.analyze.pipelines.pipeline_views import replica_stages, stage_spread
     from traceviz_dag.analyze.pipelines.pipelines import no_bubble
-    from traceviz_dag.analyze.slow_ranks import slow_ranks
     from traceviz_dag.analyze.stage_times import slowest_statement
-    from traceviz_dag.lake.summaries import computation_by_kernel
     from traceviz_dag.pipeline.stored_iteration import stored_stage_times
 
     table = iteration.table("pipelines")
@@ -74,10 +73,10 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
     if refused:
         reason, certain = f"not every bubble can be parted: {'; '.join(sorted(refused))}", False
     slowest = slowest_statement(times)
-    slow = slow_ranks(computation_by_kernel(iteration.lake, iteration.run, iteration.iteration)).to_pylist()
+    slow: list[Any] = table_rows(iteration, "rank_speeds")
     return {
         **place(iteration),
-        "pipelines": [_without_place(row) for row in table.to_pylist()],
+        "pipelines": table_rows(iteration, "pipelines"),
         "replicas": replica_stages(table).to_pylist(),
         "stages": stage_spread(table).to_pylist(),
         "stage_times": [asdict(stage) for stage in times.stages],
@@ -87,10 +86,6 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
         "reason": reason,
         "certain": certain,
     }
-
-
-def _without_place(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in ("run", "iteration")}
 
 
 def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:

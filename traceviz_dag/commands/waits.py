@@ -27,6 +27,7 @@ from traceviz_dag.commands.common.across import (
     print_lead,
     refuse_both,
     slow_statements,
+    table_rows,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table, print_wrapped
@@ -66,12 +67,6 @@ def waits(
     end_untold(answers)
 
 
-def _rows(iteration: StoredIteration, name: str) -> list[dict[str, Any]]:
-    """A table's rows, without the columns that say which iteration it is of."""
-    table = iteration.table(name)
-    return table.drop_columns([each for each in ("run", "iteration") if each in table.column_names]).to_pylist()
-
-
 def _answer(iteration: StoredIteration) -> dict[str, Any]:
     from traceviz_dag.analyze.waits.blame import delays_by, wait_basis
     from traceviz_dag.lake.summaries import cut_steps
@@ -88,13 +83,13 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
         **_certainty(iteration, collectives),
         "step_ns": step_ns,
         "cut_steps": cut_steps(iteration.lake, iteration.run, iteration.iteration),
-        "slow_ranks": _rows(iteration, "rank_speeds"),
-        "ranks": _rows(iteration, "late_ranks"),
+        "slow_ranks": table_rows(iteration, "rank_speeds"),
+        "ranks": table_rows(iteration, "late_ranks"),
         "stages": delays_by(late, _stages(iteration), "stage").to_pylist(),
-        "links": _rows(iteration, "links"),
-        "experts": _rows(iteration, "expert_loads"),
+        "links": table_rows(iteration, "links"),
+        "experts": table_rows(iteration, "expert_loads"),
         "communication": iteration.ask(WAIT_PARTS_SQL, collectives=collectives).to_pylist(),
-        "matrix": _rows(iteration, "blame"),
+        "matrix": table_rows(iteration, "blame"),
         "costs": iteration.ask(
             DELAY_COSTS_SQL, delay_costs=iteration.table("delay_costs"), what_if=iteration.table("what_if")
         ).to_pylist(),

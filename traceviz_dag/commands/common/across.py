@@ -126,6 +126,12 @@ def place(iteration: StoredIteration) -> dict[str, Any]:
     return {"run": iteration.run, "iteration": iteration.iteration, **iteration.completeness.as_json()}
 
 
+def table_rows(iteration: StoredIteration, name: str) -> list[dict[str, Any]]:
+    """A table's rows, without the columns that say which iteration it is of."""
+    table = iteration.table(name)
+    return table.drop_columns([each for each in ("run", "iteration") if each in table.column_names]).to_pylist()
+
+
 def by_run(iterations: Sequence[StoredIteration]) -> list[list[StoredIteration]]:
     """The iterations of each run, in order."""
     runs: dict[str, list[StoredIteration]] = {}
