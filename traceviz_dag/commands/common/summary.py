@@ -17,11 +17,14 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.memory_summary import memory_peak, memory_statement
 from traceviz_dag.lake.summaries import Windows, category_shares, communication_by_dimension, cut_steps, windows
+from traceviz_dag.tables import TABLES
 from traceviz_dag.tables.rows import IterationRow, rows_of
 from traceviz_dag.vocabulary import StepKind, WindowFrom
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
 
     from traceviz_dag.analyze.slow_ranks import SlowRank
     from traceviz_dag.analyze.waits.blame import LateRank
@@ -301,10 +304,9 @@ def _why_not_aggregated(summary: dict[str, Any]) -> str:
 
 def _slow_ranks(lake: Lake, run: str, iteration: int) -> list[SlowRank]:
     """Each rank's computation against the peers of its stage; see ``analyze.slow_ranks``."""
-    from traceviz_dag.analyze.slow_ranks import SlowRank, slow_ranks
-    from traceviz_dag.lake.summaries import computation_by_kernel
+    from traceviz_dag.analyze.slow_ranks import SlowRank
 
-    return rows_of(slow_ranks(computation_by_kernel(lake, run, iteration)), SlowRank)
+    return rows_of(_stored(lake, "rank_speeds", run, iteration), SlowRank)
 
 
 def _step(measures: IterationRow, measured: Windows) -> list[str]:
@@ -354,10 +356,12 @@ def _utilization(measures: IterationRow) -> list[str]:
 
 def _blamed(lake: Lake, run: str, iteration: int) -> list[LateRank]:
     """The ranks that made their peers wait, the longest delay first; none where the waits are not known."""
-    from traceviz_dag.analyze.waits.blame import JUDGED_COLUMNS, blamed_ranks, late_ranks
-    from traceviz_dag.pipeline.stored_iteration import StoredIteration
+    from traceviz_dag.analyze.waits.blame import blamed_ranks
 
-    if not lake.exists("collectives", run=run, iteration=iteration):
-        return []
-    collectives = lake.table("collectives", run, iteration).arrow(JUDGED_COLUMNS)
-    return blamed_ranks(late_ranks(collectives, StoredIteration(lake, run, iteration).step_ns))
+    return blamed_ranks(_stored(lake, "late_ranks", run, iteration))
+
+
+def _stored(lake: Lake, name: str, run: str, iteration: int) -> pa.Table:
+    """A table across ranks as it is in the lake; no rows where it is not."""
+    there = lake.exists(name, run=run, iteration=iteration)
+    return lake.table(name, run, iteration).arrow() if there else TABLES[name].schema.empty_table()
