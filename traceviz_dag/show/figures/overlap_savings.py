@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from traceviz_dag.analyze.wording import capitals, counted, duration, share
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.blocks import Band, draw_boxes
+from traceviz_dag.show.page.blocks import Band, draw_boxes, prepare_bars
 from traceviz_dag.show.page.facts import lost_ranks, place
 from traceviz_dag.show.page.page import (
     MARGIN,
@@ -64,7 +63,8 @@ def draw_overlap_savings(source: TableSource) -> Figure | None:
     with typography():
         page = open_page(_caption(source, rows, means), _ROW * len(means), _AXIS)
         axes = page.axes(0.0, _ROW * len(means), _LABELS, _NUMBERS)
-        _prepare(axes, (low / scale.per_unit, high / scale.per_unit), _ROW * len(means), scale.unit)
+        limits = low / scale.per_unit, high / scale.per_unit
+        prepare_bars(axes, limits, _ROW * len(means), f"per rank and step, {scale.unit}")
         for x, word in zip(_COLUMN_ENDS, ("hidden", "extra", "net"), strict=True):
             page.text(x, page.top - 0.08, word, SMALL, palette.QUIET_INK, "right")
         for number, each in enumerate(means):
@@ -97,17 +97,6 @@ def _means(rows: Sequence[Mapping[str, Any]]) -> list[_Mean]:
         )
         means.append(_Mean(dimension, hidden, extra, net, low, high, [row["net_ns"] for row in mine]))
     return sorted(means, key=lambda each: (each.dimension != ALL_DIMENSIONS, each.net, each.dimension))
-
-
-def _prepare(axes: Axes, limits: tuple[float, float], height: float, unit: str) -> None:
-    room = 0.02 * (limits[1] - limits[0])
-    axes.set(xlim=(limits[0] - (room if limits[0] < 0 else 0), limits[1] + room), ylim=(height, 0), yticks=[])
-    axes.set_xlabel(f"per rank and step, {unit}", labelpad=3)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=9, steps=[1, 2, 2.5, 5, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    axes.grid(visible=True, axis="x", color=palette.RULE, linewidth=0.5, zorder=0)
-    axes.set_axisbelow(True)
-    axes.axvline(0, color=palette.QUIET_INK, linewidth=0.8, zorder=1.5)
 
 
 def _draw(axes: Axes, mean: _Mean, band: Band, scale: TimeScale) -> None:

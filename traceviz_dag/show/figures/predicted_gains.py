@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
 from traceviz_dag.analyze.wording import duration
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.blocks import Band, draw_boxes
+from traceviz_dag.show.page.blocks import Band, draw_boxes, prepare_bars
 from traceviz_dag.show.page.facts import lead_in, lost_ranks, place, steps_left_out
 from traceviz_dag.show.page.gain_rows import (
     MOST_ROWS,
@@ -68,7 +67,8 @@ def draw_predicted_gains(source: TableSource) -> Figure | None:
     with typography():
         page = open_page(_caption(source, table, told, changing[len(shown) :]), _ROW * len(labels), _AXIS)
         axes = page.axes(0.0, _ROW * len(labels), left, _NUMBERS)
-        _prepare(axes, (low / scale.per_unit, high / scale.per_unit), _ROW * len(labels), scale.unit)
+        limits = low / scale.per_unit, high / scale.per_unit
+        prepare_bars(axes, limits, _ROW * len(labels), f"predicted gain, {scale.unit}")
         for x, word in zip(_COLUMN_ENDS, ("gain", "of step", "at least", "at most"), strict=True):
             page.text(x, page.top - 0.08, word, SMALL, palette.QUIET_INK, "right")
         for number, (row, label) in enumerate(zip((*shown, *refused), labels, strict=True)):
@@ -83,17 +83,6 @@ def draw_predicted_gains(source: TableSource) -> Figure | None:
             for x, word in zip(_COLUMN_ENDS, _measures(row), strict=True):
                 page.text(x, y, word, SMALL, palette.INK if is_gain(row) else palette.QUIET_INK, "right")
     return page.figure
-
-
-def _prepare(axes: Axes, limits: tuple[float, float], height: float, unit: str) -> None:
-    room = 0.02 * (limits[1] - limits[0])
-    axes.set(xlim=(limits[0] - (room if limits[0] < 0 else 0), limits[1] + room), ylim=(height, 0), yticks=[])
-    axes.set_xlabel(f"predicted gain, {unit}", labelpad=3)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=9, steps=[1, 2, 2.5, 5, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    axes.grid(visible=True, axis="x", color=palette.RULE, linewidth=0.5, zorder=0)
-    axes.set_axisbelow(True)
-    axes.axvline(0, color=palette.QUIET_INK, linewidth=0.8, zorder=1.5)
 
 
 def _draw_row(axes: Axes, row: Mapping[str, Any], band: Band, scale: TimeScale) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection, PolyCollection
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import Affine2D
 
 from traceviz_dag.analyze.intervals import Intervals, measure_within, union
@@ -196,6 +197,22 @@ def draw_stack(
             area.set_gid(f"{name}/{label}")
             axes.add_collection(area, autolim=False)
         floor = top
+
+
+def prepare_bars(axes: Axes, limits: tuple[float, float], height: float, label: str) -> None:
+    """Rule axes for rows of bars that begin at zero.
+
+    Args:
+        limits: of what is drawn. height: of all rows together, in inches. label: of the axis.
+    """
+    room = 0.02 * (limits[1] - limits[0])
+    axes.set(xlim=(limits[0] - (room if limits[0] < 0 else 0), limits[1] + room), ylim=(height, 0), yticks=[])
+    axes.set_xlabel(label, labelpad=3)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=9, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.grid(visible=True, axis="x", color=palette.RULE, linewidth=0.5, zorder=0)
+    axes.set_axisbelow(True)
+    axes.axvline(0, color=palette.QUIET_INK, linewidth=0.8, zorder=1.5)
 
 
 def draw_edges(axes: Axes, time: Stretches, band: Band) -> None:
