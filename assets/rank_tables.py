@@ -22,7 +22,7 @@ from assets.raw_traces import classification_rules, raw_traces
 from assets.resources import TracevizHome
 from assets.row_previews import MOST_RANKS, preview_of_file
 from assets.step_faults import refresh_catalogue, told_in_a_line
-from traceviz_dag.lake.inputs import IterationInputs, registered
+from traceviz_dag.lake.inputs import IterationInputs, of_the_same_files, registered
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import parse_rank_key, rank_key
 from traceviz_dag.lake.record_lines import GONE
@@ -79,22 +79,26 @@ def rank_tables(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> It
     """
     lake, rules = traceviz.lake(), traceviz.load_rules()
     outcomes: list[RankOutcome] = []
+    stale = only_stale(context)
     for key, ranks in ranks_by_iteration(context.partition_keys).items():
         inputs, wanted = registered(lake.home, key), {parse_rank_key(rank) for rank in ranks}
         _, topology_version = stored_topology(lake, inputs.run, inputs.iteration)
         read = {"topology": topology_version, "classification_rules": rules.digest}
         made_of = input_tags(context.instance, rank_tables, LAST_WRITTEN, read)
-        stale = only_stale(context)
+        # A file that holds several iterations is read once; what was asked for anew is made anew, each for itself.
+        beside = of_the_same_files(lake.home, inputs) if stale else ()
         current = {entry.rank for entry in inputs.ranks if entry.rank in wanted} if stale else set()
-        for outcome in make_ranks(lake, inputs, rules, traceviz.workers, wanted, stale):
+        for outcome in make_ranks(lake, inputs, rules, traceviz.workers, wanted, stale, beside=beside):
             current.discard(outcome.rank)
             outcomes.append(outcome)
             for event in rank_events(lake, inputs, outcome.rank, made_of) if outcome.tables else ():
                 context.log_event(event)
             context.log.info("%s rank %d: %s in %.1f s", key, outcome.rank, outcome.fault or "read", outcome.seconds)
-        for rank in unknown_ranks(context.instance, lake, inputs, current):
+        untold = unknown_ranks(context.instance, lake, inputs, current)
+        for rank in untold:
             for event in rank_events(lake, inputs, rank, made_of):
                 context.log_event(event)
+        outcomes += _stored(lake, inputs, untold) if untold else []
     refresh_catalogue(context, lake)
     yield from _check_results(outcomes)
     failed = [outcome for outcome in outcomes if outcome.failed]
@@ -165,13 +169,22 @@ def _check_results(outcomes: Sequence[RankOutcome]) -> Iterator[dg.AssetCheckRes
 def checks_of_ranks(lake: Lake, inputs: IterationInputs) -> Iterator[dg.AssetCheckResult]:
     """The same of all ranks of an iteration, from their tables."""
     place = (inputs.run, inputs.iteration)
-    if not lake.partitions("traces", *place):
-        # All that are there are stale, and counted nowhere.
-        return
+    # Where none is, all that are there are stale, and counted nowhere.
+    if lake.partitions("traces", *place):
+        ranks = sorted(part.rank for part in lake.partitions(LAST_WRITTEN, *place) if part.rank is not None)
+        yield from _check_results(_stored(lake, inputs, ranks))
+
+
+def _stored(lake: Lake, inputs: IterationInputs, ranks: Sequence[int]) -> list[RankOutcome]:
+    """How ranks ended that were made elsewhere, as far as checks ask."""
+    place = (inputs.run, inputs.iteration)
+    columns = ["rank", "kernel_ns", "classified_ns"]
+    facts = {row["rank"]: row for row in lake.table("traces", *place).arrow(columns).to_pylist()}
     broken = {asset: dict(violations_of_ranks(lake, *place, asset)) for asset in _CHECKED}
-    ranks = sorted(part.rank for part in lake.partitions(LAST_WRITTEN, *place) if part.rank is not None)
-    yield from _invariants({rank: {asset: broken[asset].get(rank, []) for asset in _CHECKED} for rank in ranks})
-    yield _coverage(lake.table("traces", *place).arrow(["kernel_ns", "classified_ns"]).to_pylist())
+    return [
+        RankOutcome(rank, {}, facts.get(rank, {}), violations={name: broken[name].get(rank, []) for name in _CHECKED})
+        for rank in ranks
+    ]
 
 
 def _invariants(violations: Mapping[int, Mapping[str, list[str]]]) -> Iterator[dg.AssetCheckResult]:

@@ -20,11 +20,14 @@ from tests.assets.loop import (
     of_topology,
 )
 from tests.classify.topology.test_topology_file import NEW_FORM
+from tests.in_process import ranks_in_this_process
 from tests.small_run import rank_file, write_run
 from traceviz_dag.definitions import defs
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.pipeline import made, staleness
+from traceviz_dag.pipeline import made, ranks, staleness
 from traceviz_dag.pipeline.steps import lead_of
+from traceviz_dag.simulate import JobSettings, simulate
+from traceviz_dag.simulate.settings import Layout
 from traceviz_dag.tables import ACROSS_RANKS_TABLES
 
 ALL_OF_7 = of_topology("job@7") | of_ranks("job@7", 0, 1, 2, 3) | of_iterations("job@7")
@@ -95,6 +98,21 @@ def test_what_the_command_line_computed_meanwhile_is_not_computed_again(computed
     assert computed.news() == of_topology("job@7") | of_ranks("job@7", 1)
     computed.automate()
     assert computed.news() == of_iterations("job@7"), "the ranks' versions say what they were made from"
+
+
+def test_a_file_of_several_iterations_is_read_once_for_all(tmp_path, monkeypatch: pytest.MonkeyPatch):
+    job = JobSettings(pp=2, layers=2, microbatches=2, iterations=2, layout=Layout.TORCH_PROFILE)
+    simulate(job, tmp_path / "runs/job", workers=1)
+    reads, read = [], ranks.read_events
+    monkeypatch.setattr(ranks, "read_events", lambda trace, *others: reads.append(trace.rank) or read(trace, *others))
+    loop = Loop(tmp_path / "home", tmp_path / "runs")
+    loop.settle()
+    with ranks_in_this_process():
+        loop.automate()
+    assert sorted(reads) == [0, 1]
+    keys = ["job@10", "job@11"]
+    made = {pair for key in keys for pair in of_topology(key) | of_ranks(key, 0, 1) | of_iterations(key)}
+    assert loop.news() == made and loop.failures == []
 
 
 @pytest.mark.long

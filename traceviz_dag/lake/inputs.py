@@ -287,6 +287,14 @@ def registered_with_first(home: Path, run: str, digest: str) -> Iterator[Iterati
                 yield registered(home, path.stem)
 
 
+def of_the_same_files(home: Path, inputs: IterationInputs) -> list[IterationInputs]:
+    """The other iterations that lie in the files of one; none where these have no digests."""
+    first = inputs.ranks[0] if inputs.ranks else None
+    if first is None or first.step is None or not first.digest:
+        return []
+    return [one for one in registered_with_first(home, inputs.run, first.digest) if one.key != inputs.key]
+
+
 def registered_of_run(home: Path, run: str, *, before: int, newest: int) -> list[IterationInputs]:
     """The run's registered iterations below a number, highest first, at most ``newest`` of them."""
     numbers = []
