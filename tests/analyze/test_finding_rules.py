@@ -30,12 +30,13 @@ def asked(
     *,
     later_ns: dict[int, int] | None = None,
     in_part: int | None = None,
+    stages: str = "0",
 ) -> list[dict[str, Any]]:
     """The rows of a rule where each rank has a gap, with the query that is shown for each.
 
     Args:
         later_ns: of ranks, how long they starve in another gap, in which nothing shows what the host did.
-        in_part: a rank that was read in part.
+        in_part: a rank that was read in part. stages: the stage of each rank, in SQL.
     """
     home = duckdb.connect()
     gaps = [{"run": RUN, "iteration": 7, "rank": rank, "starved_ns": ns, **GAP} for rank, ns in starved_ns.items()]
@@ -52,7 +53,7 @@ def asked(
     home.execute(
         f"CREATE TABLE traces AS SELECT DISTINCT run, iteration, rank, {status} FROM gpu_gaps", {"rank": in_part}
     )
-    home.execute("CREATE TABLE topology AS SELECT DISTINCT run, iteration, rank, 0 AS stage FROM gpu_gaps")
+    home.execute(f"CREATE TABLE topology AS SELECT DISTINCT run, iteration, rank, {stages} AS stage FROM gpu_gaps")
     names = ("rank", "stage", "operation")
     rows = home.sql(rule.sql, params={"run": RUN, "iteration": 7}).to_arrow_table().to_pylist()
     for row in rows:
@@ -74,6 +75,29 @@ def test_a_rank_that_stalls_is_named_even_beside_one_other():
         assert [(row["rank"], row["starved_ns"]) for row in asked(rule, starved_ns)] == [(0, 60_000)]
     (both,) = asked(rule, {0: 60_000, 1: 50_000})
     assert (both["rank"], both["ranks"], both["starved_ns"]) == (None, 2, 55_000)
+
+
+def test_a_rank_alone_in_its_stage_is_held_against_others_that_load_as_well():
+    """The first and the last stage load data, those between them none; that names nobody."""
+    rule = rule_named("data_stall")
+    (together,) = asked(rule, {0: 2_900, 1: 0, 2: 0, 3: 7_000}, stages="rank")
+    assert (together["rank"], together["ranks"], together["starved_ns"]) == (None, 2, 4_950)
+    assert rule.sentence(together) == (
+        "the GPUs of 2 ranks waited for computation for 4.95 µs each on average while their hosts loaded data"
+    )
+    stalled, others = asked(rule, {0: 9_000, 1: 0, 2: 0, 3: 60_000}, stages="rank")
+    assert (stalled["rank"], others["ranks"], others["starved_ns"]) == (3, 1, 9_000)
+    assert rule.sentence(others) == "the GPU of one rank waited for computation for 9.00 µs while its host loaded data"
+    (collects,) = asked(rule, {0: 0, 1: 60_000, 2: 0, 3: 0}, stages="rank")
+    assert collects["rank"] == 1
+
+
+def test_what_ranks_share_counts_ranks_that_were_read_whole_and_saves_nothing_of_those_named_apart():
+    rule = rule_named("data_stall")
+    (row,) = asked(rule, {0: 3_000, 1: 3_000, 2: 3_000}, in_part=2)
+    assert (row["ranks"], rule.edit(row).edit) == (2, "no_pauses")
+    named, others = asked(rule, {0: 60_000, 1: 3_000, 2: 3_000, 3: 3_000})
+    assert (named["rank"], rule.edit(named).rank, others["ranks"], rule.edit(others)) == (0, 0, 3, None)
 
 
 def test_a_host_that_pauses_without_a_name_for_it_is_named_against_the_others_alone(monkeypatch):

@@ -47,7 +47,7 @@ JOBS = {
     "another algorithm": ALGORITHM,
 }
 GENERAL = (
-    *("even_layers", "equal_stages", "no_jitter"),
+    *("even_layers", "equal_stages", "equal_ranks", "no_jitter"),
     *("no_pauses", "no_hidden_waits", "host_free", "balanced_experts", "no_congestion"),
 )
 

@@ -363,11 +363,13 @@ def test_lost_kernels_of_communication_blame_no_innocent_peer_and_no_answer_is_s
     for path in sorted((tmp_path / "job").rglob("rank_*.gz")):
         draw = random.Random(100 + int(path.name[5:9]))
         content = json.loads(gzip.decompress(path.read_bytes()))
-        kept = [
-            row
+        # With their launches: else the rank counts as read in part.
+        lost = {
+            row["args"]["correlation"]
             for row in content["traceEvents"]
-            if not (row.get("cat") == "kernel" and "nccl" in row["name"] and draw.random() < 0.1)
-        ]
+            if row.get("cat") == "kernel" and "nccl" in row["name"] and draw.random() < 0.1
+        }
+        kept = [row for row in content["traceEvents"] if row.get("args", {}).get("correlation") not in lost]
         path.write_bytes(gzip.compress(json.dumps({**content, "traceEvents": kept}).encode()))
     answer = call("analyze", tmp_path / "job", "--home", tmp_path / "home", "--no-report")
     assert answer.code == 2 and "their traces lost rows" in answer.err
@@ -405,6 +407,14 @@ def test_a_slow_rank_that_a_slower_stage_hides_is_a_finding_with_what_it_saves_a
         found = [row for row in iteration.findings() if row["class"] == "fault" and row["severity"] == "finding"]
     assert [row["rank"] for row in found] == [0, 1]
     assert found[1]["gain_ns"] < 0.01 * found[1]["step_ns"] < found[1]["gain_after_ns"]
+
+
+def test_work_that_no_peer_runs_is_known_where_peers_differ_among_each_other(tmp_path):
+    """With dynamic context parallelism ranks run more or fewer of a kernel."""
+    healthy = JobSettings(cp=2, dp=4, layers=2, microbatches=2, dynamic_context=True, iterations=1, seed=72023)
+    busy = what_if_of(healthy.with_faults(tiny_kernels=3, tiny_kernels_count=500), tmp_path / "busy")
+    true_ns = busy.step_ns - what_if_of(healthy, tmp_path / "usual").step_ns
+    assert busy.predict(busy.fix_rank(3)).gain_ns == pytest.approx(true_ns, rel=0.1)
 
 
 def test_fixing_a_host_that_pauses_takes_no_jitter_off_its_gpu(tmp_path):
@@ -445,7 +455,7 @@ def test_what_would_change_ranks_that_nobody_saw_is_not_predicted(tmp_path):
     general = [row for row in rows if row["rank"] is None and row["ranks"] is None]
     assert {row["edit"] for row in general} >= {"no_jitter", "equal_stages", "no_pauses", "hide"}
     for row in general:
-        assert row["gain_ns"] is None and row["refusal"] == "it would change the 2 ranks that were not read, too"
+        assert row["gain_ns"] is None and row["refusal"] == "it would change the 2 ranks that were not read whole, too"
 
 
 def test_nor_is_it_where_no_group_shows_which_ranks_make_a_model(tmp_path):
@@ -463,7 +473,9 @@ def test_nor_is_it_where_no_group_shows_which_ranks_make_a_model(tmp_path):
         assert not iteration.topology.replicas.closure
         rows = iteration.table("what_if").to_pylist()
     general = [row for row in rows if row["rank"] is None and row["ranks"] is None]
-    assert general and {row["refusal"] for row in general} == {"it would change the 7 ranks that were not read, too"}
+    assert general and {row["refusal"] for row in general} == {
+        "it would change the 7 ranks that were not read whole, too"
+    }
 
 
 @pytest.mark.parametrize(

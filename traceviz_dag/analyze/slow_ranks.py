@@ -381,8 +381,10 @@ def _other_kernels(work: pa.Table, place: npt.NDArray[np.int64], of_stage: npt.N
             peers = [other for place, other in of_phase.items() if place != who]
             if not peers or len(of_phase) != of_stage[who]:
                 continue
-            # Nobody's kernel may be lost; that of one name with other shapes may be what is run instead.
-            fewer = {each for peer in peers for each in peer if _count(peer, each) > _count(ran, each)}
+            # Nobody's kernel may be lost; that of one name with other shapes may be what is run instead. Where peers
+            # differ among each other, as with dynamic context parallelism, only fewer than on all of them are.
+            least = {each: min(_count(peer, each) for peer in peers) for each in set().union(*peers)}
+            fewer = {each for each, count in least.items() if count > _count(ran, each)}
             if fewer:
                 own = [each for each in ran if not any(_count(peer, each) for peer in peers)]
                 mine, theirs = {*own, *fewer}, fewer

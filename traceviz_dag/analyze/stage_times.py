@@ -107,7 +107,7 @@ def slowest_statement(times: StageTimes) -> str | None:
     if slowest.rank is not None:
         return (
             f"slowest stage {slowest.stage}, or its GPU: rank {slowest.rank} is the only one of that stage with known "
-            f"micro-batches, so a slow GPU and too much work cannot be distinguished; {computes}, {beside}"
+            f"micro-batches, so these do not show whether its GPU is slow or has too much work; {computes}, {beside}"
         )
     return f"slowest stage {slowest.stage}: {computes} (lower median of its {slowest.ranks} ranks), {beside}"
 

@@ -51,6 +51,17 @@ SELECT
 FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
 """
 
+_ALL_READ_SQL = """
+SELECT (SELECT count(DISTINCT rank) FROM topology WHERE run = $run AND iteration = $iteration) = (
+    SELECT count(DISTINCT rank) FROM traces WHERE run = $run AND iteration = $iteration AND status = 'read'
+) AS all_read
+"""
+
+_CONTRADICTED_SQL = """
+SELECT count(*) AS groups FROM process_groups
+WHERE run = $run AND iteration = $iteration AND disagreement IS NOT NULL
+"""
+
 _LAUNCHLESS_SQL = f"""
 SELECT count(*) AS ranks FROM traces
 WHERE run = $run AND iteration = $iteration AND status <> 'failed' AND launched_kernels <= (1 - {NOTABLE}) * kernels
@@ -165,6 +176,7 @@ def stored_verdict(lake: Lake, run: str, iteration: int, lacking: str) -> Verdic
         return None
     (measured,) = measures.to_pylist()
     (launchless,) = lake.query_iteration(_LAUNCHLESS_SQL, run=run, iteration=iteration).to_pylist()
+    (contradicted,) = lake.query_iteration(_CONTRADICTED_SQL, run=run, iteration=iteration).to_pylist()
     found, unknown = rows.to_pylist(), unknown_waits(collectives)
     evidence = Evidence(
         ranks=measured["ranks"],
@@ -175,6 +187,7 @@ def stored_verdict(lake: Lake, run: str, iteration: int, lacking: str) -> Verdic
         unclassified=measured["unclassified_share"] or 0.0,
         open=sum(map(may_be_finding, found)),
         launchless=launchless["ranks"],
+        contradicted=contradicted["groups"],
     )
     return verdict(found, evidence)
 
@@ -190,7 +203,9 @@ def stored_lost_kernels(lake: Lake, run: str, iteration: int) -> UnknownWaits | 
     """What of an iteration's communication the traces lost, from its table ``collectives``; see ``lost_kernels``."""
     if not lake.exists("collectives", run=run, iteration=iteration):
         return None
-    return lost_kernels(lake.table("collectives", run, iteration).arrow(UNKNOWN_COLUMNS))
+    collectives = lake.table("collectives", run, iteration).arrow(UNKNOWN_COLUMNS)
+    (row,) = lake.query_iteration(_ALL_READ_SQL, run=run, iteration=iteration).to_pylist()
+    return lost_kernels(collectives, all_read=row["all_read"])
 
 
 def compared_environment(lake: Lake, run: str, iteration: int) -> dict[str, list[str]]:

@@ -170,8 +170,8 @@ WHAT_IF = Table(
             "edit",
             TEXT,
             "fix_rank, fix_gpu, fix_ranks, fix_group, fix_node, fix_link, fix_links, even_layers, equal_stages, "
-            "no_jitter, no_pauses, no_hidden_waits, host_free, balanced_experts, no_congestion, hide or faster; NULL "
-            "where the whole step is refused.",
+            "equal_ranks, no_jitter, no_pauses, no_hidden_waits, host_free, balanced_experts, no_congestion, hide or "
+            "faster; NULL where the whole step is refused.",
         ),
         Column("rank", BIGINT, "The rank that is fixed, or whose links are; NULL for other edits."),
         Column("ranks", TEXT, "The ranks that are fixed together, such as 0-3, 6; NULL for other edits."),

@@ -41,7 +41,7 @@ def test_the_replay_with_lags_is_the_record_and_the_paths_are_the_steps(publishe
 
 
 def test_what_records_do_not_name_is_inferred_and_leaves_little_unexplained(published):
-    """Without the inferred waits a fifth of the path is unexplained, and keeping the lags hides most of a gain."""
+    """Without the inferred waits a fifth of the path is unexplained, and keeping the lags hides half of a gain."""
     records, work = published
     unexplained, gains = [], []
     for each in (records_work(records), work):
@@ -54,7 +54,7 @@ def test_what_records_do_not_name_is_inferred_and_leaves_little_unexplained(publ
         kept, free = (what_if._lengths(own, mode).sum(axis=0) for mode in (False, True))
         gains.append((kept[0] - kept[1]) / (free[0] - free[1]))
     assert unexplained[0] > 0.2 and unexplained[1] < 0.005
-    assert gains[0] < 0.2 and gains[1] == pytest.approx(1, abs=0.03)
+    assert gains[0] < 0.6 and gains[1] == pytest.approx(1, abs=0.03)
 
 
 def test_mending_the_slow_rank_gives_the_healthy_job_back(tmp_path):

@@ -42,6 +42,7 @@ _EDIT_WORDS = f"""
         WHEN 'faster' THEN CAST(factor AS INTEGER) || ' times faster ' || {_DIMENSION} || ' communication'
         WHEN 'even_layers' THEN 'as many layers in every stage'
         WHEN 'equal_stages' THEN 'equal pipeline stages'
+        WHEN 'equal_ranks' THEN 'equal ranks in each pipeline stage'
         WHEN 'no_jitter' THEN 'no jitter between micro-batches'
         WHEN 'fix_gpu' THEN 'fix the GPU of rank ' || rank
         WHEN 'no_pauses' THEN 'no pauses of ' || coalesce('the host of rank ' || rank, 'hosts')

@@ -222,8 +222,8 @@ STAGES = (
     ),
     Sentence(
         rf"{_OF}slowest stage (?P<v_stage>\d+), or its GPU: rank (?P<v_rank>\d+) is the only one of that stage with "
-        rf"known micro-batches, so a slow GPU and too much work cannot be distinguished; (?P<v_ns>{MS}) of computation "
-        rf"per micro-batch, (?P<v_excess>{PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
+        rf"known micro-batches, so these do not show whether its GPU is slow or has too much work; (?P<v_ns>{MS}) of "
+        rf"computation per micro-batch, (?P<v_excess>{PERCENT}) above the mean of the (?P<v_stages>\d+) stages{_TABLE}",
         f"SELECT * FROM ({_SLOWEST}) WHERE excess >= 0.05 AND ranks = 1",
     ),
 )

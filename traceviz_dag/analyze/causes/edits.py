@@ -6,13 +6,15 @@ these in the replay. So faster communication does not shorten a wait for a rank 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
+from traceviz_dag.analyze.causes.alike import PassTimes, Scaled, scale_of
 from traceviz_dag.analyze.causes.balanced_experts import Experts, balanced_experts, experts_of
+from traceviz_dag.analyze.causes.contended import factors_without_waits
 from traceviz_dag.analyze.causes.gains import CONGESTED_TIMES, FEWEST_ALIKE, LEAST_CONGESTED_NS
 from traceviz_dag.analyze.causes.inferred_waits import lacks_launches
 from traceviz_dag.analyze.causes.measured_items import direction
@@ -140,6 +142,15 @@ class StepEdits:
         for place in places:
             result[place] = replace(times[place], duration_ns=usual.durations(place, places))
         return tuple(result)
+
+    @cached_property
+    def without_waits(self) -> Sequence[Float64] | None:
+        """See ``factors_without_waits``."""
+        return factors_without_waits(self.step.works, self.step.times())
+
+    def beside_no_waits(self, times: AllTimes) -> AllTimes:
+        """Let computation take as long as it does where no communication waits beside it."""
+        return tuple(_scaled(*each) for each in zip(times, self.without_waits or (), strict=True))
 
     def late_begin(self, place: int) -> int:
         """By how much a rank begins its step later than the median of the others that it can be compared with, ns."""
@@ -350,21 +361,29 @@ class StepEdits:
         return tuple(replace(mine, waits=mine.waits & ~work.section_hidden) for work, mine in self._parts(times))
 
     def equal_stages(self, times: AllTimes) -> AllTimes:
-        """Give every micro-batch's computation the mean of all stages, forward and backward apart.
+        """Let the typical ranks of all stages compute equally long; see ``PassTimes.alike_stages``.
 
         Raises:
             NoEvidenceError: no micro-batches are known, or there are not several stages.
         """
         self._check_stages()
-        return self._scaled_items(times, by_stage=False)
+        return self._scaled_items(times, PassTimes.alike_stages)
+
+    def equal_ranks(self, times: AllTimes) -> AllTimes:
+        """Let all ranks of a stage compute equally long; see ``PassTimes.alike_ranks``.
+
+        Raises:
+            NoEvidenceError: no micro-batches are known, the stages are not, or none has several ranks.
+        """
+        return self._scaled_items(times, PassTimes.alike_ranks)
 
     def no_jitter(self, times: AllTimes) -> AllTimes:
-        """Give every micro-batch's computation the mean of its stage, chunk and direction.
+        """Let all micro-batches of a rank compute equally long; see ``PassTimes.without_jitter``.
 
         Raises:
             NoEvidenceError: no micro-batches are known.
         """
-        return self._scaled_items(times, by_stage=True)
+        return self._scaled_items(times, PassTimes.without_jitter)
 
     def faster(self, times: AllTimes, dimension: str, factor: float, unmatched: bool = False) -> AllTimes:
         """Make the transfers of a dimension a number of times faster, above the shortest transfer of the step.
@@ -484,25 +503,16 @@ class StepEdits:
     def _parts(self, times: AllTimes) -> Sequence[tuple[RankWork, Times]]:
         return list(zip(self.step.works, times, strict=True))
 
-    def _scaled_items(self, times: AllTimes, by_stage: bool) -> AllTimes:
-        """Scale the computation of forward and backward steps to a mean."""
-        keys, totals, sizes = [], [], []
+    def _scaled_items(self, times: AllTimes, alike: Callable[[PassTimes], Scaled]) -> AllTimes:
+        """Scale the computation of forward and backward steps, so that they are alike."""
         items = [step_items(work) for work in self.step.works]
+        columns = []
         for place, ((work, mine), (first, number)) in enumerate(zip(self._parts(times), items, strict=True)):
-            own = own_work(work) & (number >= 0)
-            total = np.bincount(number[own], weights=mine.duration_ns[own], minlength=len(first))
-            kernels = work.kernels
-            stage = np.full(len(first), self.stages[place] if by_stage else 0)
-            chunk = kernels.chunk[first] if by_stage else np.zeros(len(first), np.int64)
-            keys.append(np.stack([stage, chunk, direction(work)[first]]))
-            totals.append(total)
-            sizes.append(len(first))
-        key, total = np.concatenate(keys, axis=1), np.concatenate(totals)
-        if not len(total):
-            raise NoEvidenceError("no micro-batches are known")
-        _, group = number_groups(*key)
-        mean = np.bincount(group, weights=total) / np.bincount(group)
-        factor = np.where(total > 0, mean[group] / np.maximum(total, 1), 1.0)
+            total, own = np.zeros(len(first), np.int64), own_work(work) & (number >= 0)
+            np.add.at(total, number[own], mine.duration_ns[own])
+            place_and_stage = (np.full(len(first), value) for value in (0, place, self.stages[place]))
+            columns.append((*place_and_stage, work.kernels.chunk[first], direction(work)[first], total))
+        factor = scale_of(alike(PassTimes(*map(np.concatenate, zip(*columns, strict=True)))))
         result, low = [], 0
         for (work, mine), (first, number) in zip(self._parts(times), items, strict=True):
             of_kernel = np.append(factor[low : low + len(first)], 1.0)[number]

@@ -159,6 +159,7 @@ def named_edit(row: Mapping[str, Any]) -> str:
         "fix_links": f"fix the links {_shared(row.get('ranks'))}",
         "even_layers": "as many layers in every stage",
         "equal_stages": "equal pipeline stages",
+        "equal_ranks": "equal ranks in each pipeline stage",
         "no_jitter": "no jitter between micro-batches",
         "no_pauses": "no pauses of hosts" if row["rank"] is None else f"no pauses of the host of rank {row['rank']}",
         "no_hidden_waits": "no hidden waits of hosts",

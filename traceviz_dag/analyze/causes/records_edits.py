@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from traceviz_dag.analyze.causes.alike import PassTimes, Scaled, scale_of
 from traceviz_dag.analyze.causes.gains import MOST_RANKS, error_bar, gain_row
 from traceviz_dag.analyze.causes.measured_items import Exchanges, MeasuredRank, measured_rank
 from traceviz_dag.analyze.causes.records_path import replayed_ends, slack_of, step_bounds
@@ -88,16 +89,17 @@ class RecordsWhatIf:
     def standard(self) -> list[tuple[RecordsEdit]]:
         """The usual edits, without those that the records show nothing of."""
         edits = [self.fix_rank(rank) for rank in (self._suspects() if len(self.ranks) > 1 else [])]
-        edits += [edit for edit in self.general() if edit.name != "equal_stages" or self._stages > 1]
+        there = {"equal_stages": self._stages > 1, "equal_ranks": len(self.ranks) > self._stages}
+        edits += [edit for edit in self.general() if there.get(edit.name, True)]
         edits += [self.hide(dimension) for dimension in (*self.dimensions(), ALL_DIMENSIONS)]
         edits += [self.faster(dimension, FASTER) for dimension in self.dimensions()]
         return [(edit,) for edit in edits]
 
     def general(self) -> Iterator[RecordsEdit]:
         """The edits that name neither a rank nor a dimension."""
-        work = self.work
         yield RecordsEdit("equal_stages", self._equal_stages)
-        yield RecordsEdit("no_jitter", lambda own: self._levelled(own, work.step, work.stage, work.chunk))
+        yield RecordsEdit("equal_ranks", lambda own: self._levelled(own, PassTimes.alike_ranks))
+        yield RecordsEdit("no_jitter", lambda own: self._levelled(own, PassTimes.without_jitter))
 
     def fix_rank(self, rank: int) -> RecordsEdit:
         """Give a rank's own operations what they take on its peers: those of its stage, else those of other stages."""
@@ -183,15 +185,15 @@ class RecordsWhatIf:
     def _equal_stages(self, own: Int64) -> Int64:
         if self._stages == 1:
             raise NoEvidenceError("only one pipeline stage was recorded, so there are none to even out")
-        return self._levelled(own, self.work.step)
+        return self._levelled(own, PassTimes.alike_stages)
 
-    def _levelled(self, own: Int64, *alike: Int64) -> Int64:
-        """Give forward and backward steps the mean of those that are similar, each direction for itself."""
-        chosen = np.flatnonzero(self._is(*_ITEMS))
-        _, group = number_groups(self.work.operation[chosen], *(key[chosen] for key in alike))
-        mean = np.bincount(group, weights=own[chosen]) / np.bincount(group)
+    def _levelled(self, own: Int64, alike: Callable[[PassTimes], Scaled]) -> Int64:
+        """Scale forward and backward steps, so that they are alike."""
+        work, chosen = self.work, np.flatnonzero(self._is(*_ITEMS))
+        columns = (work.step, work.rank, work.stage, work.chunk, work.operation, own)
+        passes = PassTimes(*(column[chosen] for column in columns))
         result = own.copy()
-        result[chosen] = np.rint(mean[group]).astype(np.int64)
+        result[chosen] = np.rint(own[chosen] * scale_of(alike(passes))).astype(np.int64)
         return result
 
     def _is(self, *kinds: Operation) -> Bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from traceviz_dag.analyze.causes.contended import PARTS
 from traceviz_dag.analyze.causes.contraction import contracted
 from traceviz_dag.analyze.causes.edits import step_items
 from traceviz_dag.analyze.causes.measured_items import direction
@@ -60,6 +61,7 @@ class ReplayData:
             Per item ``chunk``, ``direction``. Per member ``member_kernel``, ``member_meeting``, ``member_role``.
             ``member_ahead`` (those that do not wait for the meeting), ``expert_member``: places of members.
             ``pause_kernel``, ``pause_ns``. ``extra_kernel``, ``extra_ns``: extra work, and what its launches took.
+            ``beside_kernel``, ``beside_millionths``: computation beside waits, and ``StepEdits.without_waits`` of it.
             ``unmet_kernel``: communications that are not matched with all their members. ``waiting``, ``waited_for``:
             nodes.
     """
@@ -116,6 +118,9 @@ def replay_data(what_if: WhatIf) -> ReplayData:
     columns["pause_ns"] = paused[columns["pause_kernel"]]
     columns["extra_kernel"] = np.flatnonzero(np.concatenate(list(edits.extra)))
     columns["extra_ns"] = launches[columns["extra_kernel"]]
+    factor = np.concatenate(list(edits.without_waits or [np.ones(len(kinds))]))
+    columns["beside_kernel"] = np.flatnonzero(factor < 1)
+    columns["beside_millionths"] = np.rint(factor[columns["beside_kernel"]] * PARTS).astype(np.int64)
     columns["waiting"], columns["waited_for"] = _other_edges(step)
     layers: dict[str, Any] | None = None
     if "even_layers" not in refusals:

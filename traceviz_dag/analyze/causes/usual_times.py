@@ -238,9 +238,10 @@ def extra_work(works: Sequence[RankWork], stages: Sequence[int], instances: Inst
     """Per rank, mark kernels that it runs besides all that its peers of the same stage run.
 
     Those are of kinds that no peer runs, and of names of which the rank runs as many more than its median peer. What
-    runs fewer of a name than that does other work instead, and nothing extra. (Of varying sequences all kinds differ,
-    but not how many there are of a name.) The optimizer's do not count: where shards of a distributed optimizer end,
-    ranks cut parameters into more or fewer pieces.
+    runs fewer of a name than all peers does other work instead, and nothing extra. (Of varying sequences all kinds
+    differ, but not how many there are of a name; with dynamic context parallelism these differ among peers, too.) The
+    optimizer's do not count: where shards of a distributed optimizer end, ranks cut parameters into more or fewer
+    pieces.
 
     Args:
         stages: stage of each rank; ``MISSING`` where unknown, which counts as one stage of its own.
@@ -256,7 +257,9 @@ def extra_work(works: Sequence[RankWork], stages: Sequence[int], instances: Inst
         if len(mine) < 2:
             continue
         surplus = counts[mine] - lower_medians_of_others(counts[mine])
-        more = np.flatnonzero((surplus >= 0).all(axis=1) & surplus.any(axis=1))
+        lowest, second = np.sort(counts[mine], axis=0)[:2]
+        fewest = np.where(counts[mine] > lowest, lowest, second)
+        more = np.flatnonzero((counts[mine] >= fewest).all(axis=1) & (surplus > 0).any(axis=1))
         if not len(more):
             continue
         known_kinds, runners = np.unique(

@@ -173,7 +173,7 @@ class WhatIf:
         """Why an edit of all ranks cannot be predicted from those that were read; None where it can."""
         if not self.unread or edit.rank is not None or edit.ranks is not None:
             return None
-        return f"it would change the {counted(self.unread, 'rank', 'ranks')} that were not read, too"
+        return f"it would change the {counted(self.unread, 'rank', 'ranks')} that were not read whole, too"
 
     def _with_fewer(
         self, found: Prediction, applied: Sequence[Callable[[AllTimes], AllTimes]], loose: WhatIf
@@ -343,11 +343,11 @@ class WhatIf:
 
     def fix_rank(self, rank: int) -> Edit:
         """See ``StepEdits.fix_rank``."""
-        return Edit("fix_rank", lambda times: self.edits.fix_rank(times, rank), rank=rank)
+        return self._of_gpus("fix_rank", partial(self.edits.fix_rank, rank=rank), rank=rank)
 
     def fix_gpu(self, rank: int) -> Edit:
         """See ``StepEdits.fix_gpus``."""
-        return Edit("fix_gpu", lambda times: self.edits.fix_gpus(times, [rank]), rank=rank)
+        return self._of_gpus("fix_gpu", partial(self.edits.fix_gpus, ranks=[rank]), rank=rank)
 
     def no_pauses(self, rank: int) -> Edit:
         """See ``StepEdits.no_pauses``."""
@@ -355,7 +355,13 @@ class WhatIf:
 
     def fix_ranks(self, name: str, ranks: Sequence[int]) -> Edit:
         """See ``StepEdits.fix_gpus``; ``name`` says what they are: fix_ranks, fix_group or fix_node."""
-        return Edit(name, lambda times: self.edits.fix_gpus(times, ranks), ranks=spanned(ranks))
+        return self._of_gpus(name, partial(self.edits.fix_gpus, ranks=ranks), ranks=spanned(ranks))
+
+    def _of_gpus(self, name: str, apply: Callable[[AllTimes], AllTimes], **whose: Any) -> Edit:
+        """An edit after which others wait less, which may also slow less beside their waits."""
+        contended = self.edits.without_waits is not None
+        most = (lambda times: apply(self.edits.beside_no_waits(times))) if contended else None
+        return Edit(name, apply, most, **whose)
 
     def fix_link(self, rank: int) -> Edit:
         """See ``StepEdits.fix_links``."""
@@ -412,7 +418,7 @@ class WhatIf:
     def general(self) -> Iterator[Edit]:
         """The edits that name neither a rank nor a dimension."""
         hosts = ("no_pauses", "no_hidden_waits", "host_free")
-        for name in ("even_layers", "equal_stages", "no_jitter", *hosts, "balanced_experts"):
+        for name in ("even_layers", "equal_stages", "equal_ranks", "no_jitter", *hosts, "balanced_experts"):
             yield Edit(name, getattr(self.edits, name))
         yield Edit("no_congestion", self.edits.no_congestion, partial(self.edits.no_congestion, unjudged=True))
 

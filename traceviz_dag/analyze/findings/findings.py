@@ -297,19 +297,25 @@ def are_apart(step_ns: int, measured_ns: int | None) -> bool:
 
 
 def _gain_in_words(gain: Mapping[str, Any], iteration: Iteration, step_ns: int) -> str:
-    """What an edit saves of all steps; it may be predicted in some of them only."""
+    """What an edit saves of all steps; it may be predicted in some of them only.
+
+    Where that is too little for a finding and may be enough, or where it may be far more, it says so.
+    """
     whole = f"the {duration(step_ns)} step"
     if iteration.steps > 1:
         whole = f"{duration(step_ns)} in {iteration.steps} steps"
     if iteration.kind is StepKind.INFERENCE:
         whole = f"the {duration(step_ns)} recorded"
     fixing = "hiding it" if gain["edit"] == "hide" else "fixing it"
-    change = gain["gain_ns"]
+    change, most = gain["gain_ns"], gain["gain_high_ns"]
+    more = ""
+    if most is not None and (change < LEAST_GAIN * step_ns <= most or most - change > WIDE * step_ns):
+        more = f", or {'save ' if change < 0 else ''}up to {duration(most)} ({share(most, step_ns)})"
     if change < 0:
-        return f"{fixing} would add {duration(-change)} to {whole} ({share(-change, step_ns)})"
+        return f"{fixing} would add {duration(-change)} to {whole} ({share(-change, step_ns)}){more}"
     if change == 0:
-        return f"{fixing} would save nothing of {whole}"
-    return f"{fixing} would save {duration(change)} of {whole} ({share(change, step_ns)})"
+        return f"{fixing} would save nothing of {whole}{more}"
+    return f"{fixing} would save {duration(change)} of {whole} ({share(change, step_ns)}){more}"
 
 
 def _bar_in_words(gain: Mapping[str, Any], iteration: Iteration, step_ns: int) -> str:

@@ -107,7 +107,7 @@ class Evidence:
         clocks: ranks whose clocks are solved. unknown_waits: why no wait is certain; None where some are.
         uncertain: share of communication kernels without a certain wait. unclassified: share of kernel time without a
             category. open: notes that may be findings. launchless: ranks that lack the launches of ``NOTABLE`` of their
-            kernels or more.
+            kernels or more. contradicted: process groups that another source of the topology contradicts.
     """
 
     ranks: int
@@ -118,6 +118,7 @@ class Evidence:
     unclassified: float
     open: int
     launchless: int = 0
+    contradicted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +199,9 @@ def _doubts(evidence: Evidence) -> tuple[str, ...]:
         doubts.append("one rank shows neither who is slow nor who is late")
     if evidence.launchless:
         doubts.append(f"launches of some kernels are not recorded on {evidence.launchless} of {evidence.ranks} ranks")
+    if evidence.contradicted:
+        groups = counted(evidence.contradicted, "process group is", "process groups are")
+        doubts.append(f"{groups} contradicted by another source of the topology (traceviz topology)")
     if evidence.open:
         doubts.append(counted(evidence.open, "note may be a finding", "notes may be findings"))
     if evidence.unclassified >= NOTABLE:

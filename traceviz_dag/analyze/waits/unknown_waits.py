@@ -78,22 +78,22 @@ def unknown_waits(collectives: pa.Table) -> UnknownWaits | None:
     return UnknownWaits(f"{about}: {_WHY.get(cause, 'neither solved clocks nor durations show it')}", unread=False)
 
 
-def lost_kernels(collectives: pa.Table) -> UnknownWaits | None:
+def lost_kernels(collectives: pa.Table, *, all_read: bool) -> UnknownWaits | None:
     """Of what share of communication kernels the traces lost those of other members; None where it is no doubt.
 
-    A group of which no communication is whole tells nothing: ranks of it may not have been read.
+    A group of which no communication is whole tells nothing where ranks of it may not have been read.
 
     Args:
-        collectives: that table, or its ``UNKNOWN_COLUMNS``.
+        collectives: that table, or its ``UNKNOWN_COLUMNS``. all_read: whether all ranks of the job were read.
     """
     rows = collectives.select(list(UNKNOWN_COLUMNS)).to_pylist()
     whole = {_group(row) for row in rows if row["members"] is not None and row["members_found"] == row["members"]}
-    lost = sum(row["fault"] == Fault.MEMBERS_MISSING and _group(row) in whole for row in rows)
+    lost = sum(row["fault"] == Fault.MEMBERS_MISSING and (all_read or _group(row) in whole) for row in rows)
     if not lost or lost < NOTABLE_LOSS * len(rows):
         return None
     reason = (
-        f"{lost} of {len(rows)} communication kernels have no certain wait: members have no kernel for them, though "
-        "they have for others of the same groups; their traces lost rows, or end elsewhere"
+        f"{lost} of {len(rows)} communication kernels have no certain wait: members that were read have no kernel for "
+        "them; their traces lost rows, or end elsewhere"
     )
     return UnknownWaits(reason, unread=False)
 

@@ -70,8 +70,11 @@ def what_if(
     equal_stages: Annotated[
         bool, typer.Option("--equal-stages", help="Give all pipeline stages the same computation.")
     ] = False,
+    equal_ranks: Annotated[
+        bool, typer.Option("--equal-ranks", help="Give all ranks of a pipeline stage the same computation.")
+    ] = False,
     no_jitter: Annotated[
-        bool, typer.Option("--no-jitter", help="Give all micro-batches of a stage the same computation.")
+        bool, typer.Option("--no-jitter", help="Give all micro-batches of a rank the same computation.")
     ] = False,
     no_pauses: Annotated[bool, typer.Option("--no-pauses", help="Remove the pauses of all hosts.")] = False,
     no_hidden_waits: Annotated[
@@ -106,7 +109,12 @@ def what_if(
     that follow one another show a steady period, too (--steady). Records give the slowdown of the job.
     """
     flags = {
-        **{"even_layers": even_layers, "equal_stages": equal_stages, "no_jitter": no_jitter},
+        **{
+            "even_layers": even_layers,
+            "equal_stages": equal_stages,
+            "equal_ranks": equal_ranks,
+            "no_jitter": no_jitter,
+        },
         **{"no_pauses": no_pauses, "no_hidden_waits": no_hidden_waits, "host_free": host_free},
         **{"balanced_experts": balanced_experts, "no_congestion": no_congestion},
     }

@@ -14,6 +14,7 @@ from traceviz_dag.read.kineto.chunks import EventArray
 from traceviz_dag.read.kineto.columns import ColumnBuilder
 from traceviz_dag.read.kineto.event_decoder import EventDecoder, Piece
 from traceviz_dag.read.kineto.header import decode_header
+from traceviz_dag.read.kineto.lost_kernels import lost_kernels
 from traceviz_dag.read.limits import MOST_ROWS
 from traceviz_dag.read.other_files import not_a_trace
 from traceviz_dag.read.repeats import REPEATED, without_repeats
@@ -25,6 +26,9 @@ CHUNK_BYTES = 1 << 20
 
 EXPORT_AGAIN = "export it again"
 """What to do about a trace of which a part cannot be read."""
+
+CAPTURE_AGAIN = "capture fewer training steps, or less of each, at a time"
+"""What to do about a trace that lost rows."""
 
 
 def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
@@ -69,6 +73,7 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
         device, repeats = without_repeats(tables.device)
         if repeats:
             dropped[REPEATED] = repeats
+    lost = lost_kernels(tables.strings, tables.launches, device)
     return TraceEvents(
         header=header,
         strings=masked_words(tables.strings),
@@ -83,7 +88,11 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
         report=ReadReport(
             rows_read=builder.rows_read,
             dropped=dropped,
-            fault=None if fault is None else f"{fault}, {builder.rows_read} events were read; {EXPORT_AGAIN}",
+            fault=f"{fault}, {builder.rows_read} events were read; {EXPORT_AGAIN}"
+            if fault is not None
+            else None
+            if lost is None
+            else f"{lost}: the trace lost them; {CAPTURE_AGAIN}",
         ),
     )
 

@@ -13,15 +13,19 @@ LEAST_SHARE = 0.002
 """Share of the time measured from which it is reported."""
 
 BEYOND_PEERS = 2
-"""A rank is an outlier where it loses so many times what the median rank of its stage does, the lower one of two, or,
-alone in its stage, what that of all ranks does; else it is all."""
+"""A rank is an outlier where it loses so many times what the median rank of its stage does, the lower one of two; else
+it is all."""
+
+LEAST_ALONE = 0.01
+"""A rank alone in its stage is an outlier where it loses so many times what the median of the others does that lose any
+at all, and at least this share of the time measured: stages differ in what their hosts do, such as loading data."""
 
 LEAST_UNNAMED_NS = 1_000_000
 """Length of a gap from which its host paused, and was not merely slow to launch, though no row names what it did."""
 
-UNNAMED = f"""host_work IS NULL AND starved_ns >= {LEAST_UNNAMED_NS} AND rank IN (
-    SELECT rank FROM traces WHERE run = $run AND iteration = $iteration AND status = 'read'
-)"""
+_READ_WHOLE = "SELECT rank FROM traces WHERE run = $run AND iteration = $iteration AND status = 'read'"
+
+UNNAMED = f"host_work IS NULL AND starved_ns >= {LEAST_UNNAMED_NS} AND rank IN ({_READ_WHOLE})"
 """Rows of ``gpu_gaps`` in which the host paused, and nothing names why. Of a rank that was read in part, rows may be
 missing that would."""
 
@@ -42,14 +46,22 @@ of_rank AS (
     GROUP BY rank, window_ns
 ),
 judged AS (
-    SELECT *, starved_ns > {BEYOND_PEERS} * CASE WHEN count(*) OVER same > 1
-        THEN quantile_disc(starved_ns, 0.5) OVER same ELSE quantile_disc(starved_ns, 0.5) OVER () END
-        OR count(*) OVER () = 1 AS is_outlier
+    SELECT *, CASE
+        WHEN count(*) OVER () = 1 THEN true
+        WHEN count(*) OVER same > 1 THEN starved_ns > {BEYOND_PEERS} * quantile_disc(starved_ns, 0.5) OVER same
+        ELSE starved_ns >= {LEAST_ALONE} * window_ns AND starved_ns > {BEYOND_PEERS} * coalesce(
+            quantile_disc(starved_ns, 0.5) FILTER (starved_ns > 0) OVER (
+                ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING EXCLUDE CURRENT ROW
+            ), 0
+        ) END AS is_outlier
     FROM of_rank LEFT JOIN {STAGES} USING (rank)
     WINDOW same AS (PARTITION BY stage)
+),
+together AS (
+    FROM judged WHERE NOT is_outlier AND rank IN ({_READ_WHOLE})
 )
 SELECT
-    rank, stage, operation, starved_ns, longest_ns, gaps, starved_ns / window_ns AS value, 1 AS ranks,
+    rank, stage, operation, starved_ns, longest_ns, gaps, starved_ns / window_ns AS value, 1 AS ranks, 0 AS apart,
     starved_ns AS at_most_ns
 FROM judged
 WHERE is_outlier AND starved_ns >= {LEAST_SHARE} * window_ns
@@ -57,8 +69,9 @@ UNION ALL
 SELECT
     NULL, NULL, arg_max(operation, starved_ns), CAST(round(avg(starved_ns)) AS BIGINT), max(longest_ns),
     CAST(sum(gaps) AS BIGINT), sum(starved_ns) / sum(window_ns), count(*),
-    CAST(sum(starved_ns) AS BIGINT)
-FROM judged WHERE NOT is_outlier HAVING sum(starved_ns) >= {LEAST_SHARE} * sum(window_ns)
+    (SELECT count(*) FROM judged WHERE is_outlier), CAST(sum(starved_ns) AS BIGINT)
+FROM together WHERE starved_ns > 0
+HAVING sum(starved_ns) >= {LEAST_SHARE} * (SELECT sum(window_ns) FROM together)
 """
 
 
@@ -157,8 +170,9 @@ def _rule(pause: _Pause) -> Rule:
         idle = duration(row["starved_ns"])
         if row["rank"] is not None:
             return f"the GPU of rank {row['rank']} waited for computation for {idle} while its host {pause.did}"
-        each = "" if row["ranks"] == 1 else " each"
-        waited = f"waited for computation for {idle}{each}"
+        if row["ranks"] == 1:
+            return f"the GPU of one rank waited for computation for {idle} while its host {pause.did}"
+        waited = f"waited for computation for {idle} each on average"
         return f"the GPUs of {row['ranks']} ranks {waited} while their hosts {pause.did}"
 
     def detail(row: Row) -> str:
@@ -176,8 +190,9 @@ def _rule(pause: _Pause) -> Rule:
         measure=MEASURE,
         sentence=sentence,
         detail=detail,
-        edit=lambda row: EditKey("no_pauses", rank=row["rank"]),
+        edit=lambda row: None if row["apart"] else EditKey("no_pauses", rank=row["rank"]),
         otherwise=lambda row: None if row["rank"] is None else EditKey("fix_rank", rank=row["rank"]),
+        unpredicted="the edit that fixes it (no pauses of hosts) also fixes ranks that have findings of their own",
         places=Places(_PLACES.format(work=work)),
         unable_sql=f"{needs} UNION ALL {WITHOUT_GAPS} LIMIT 1",
         partly_sql=lacking("has_host_rows", "rows of the host")

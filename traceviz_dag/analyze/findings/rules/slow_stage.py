@@ -20,12 +20,15 @@ WITH slow AS (
         greatest(more_work_ns, own_work_ns, slower_ns) AS most_ns,
         -- What a rank that is alone in its stage takes longer for is a finding of that rank.
         {SLOW_ALONE} IS NOT NULL AS of_rank,
+        -- Where no other stage has the same kernels, nothing shows whether it is slow.
+        CASE WHEN ratio IS NULL THEN rank END AS alone,
         -- And what all its GPUs do is a finding of its own.
         stage IN (SELECT stage FROM slow) AS slow
     FROM stage_speeds WHERE run = $run AND iteration = $iteration AND compute_ns >= {1 + NOTABLE_EXCESS} * mean_ns
 )
 SELECT
-    stage, NULL AS group_ranks, value, NULL AS ratio, stages, compute_ns, mean_ns, compute_ns - mean_ns AS excess_ns,
+    stage, alone, NULL AS group_ranks, value, NULL AS ratio, stages,
+    compute_ns, mean_ns, compute_ns - mean_ns AS excess_ns,
     more_work_ns, own_work_ns, slower_ns, unsure_ns,
     CASE most_ns WHEN own_work_ns THEN 'own' WHEN more_work_ns THEN 'more' ELSE 'slower' END AS because,
     CASE WHEN most_ns > own_work_ns AND most_ns >= {NOTABLE_EXCESS} * mean_ns
@@ -35,7 +38,7 @@ SELECT
     ) AS at_most_ns
 FROM uneven WHERE NOT ((of_rank OR slow) AND most_ns = slower_ns)
 UNION ALL
-SELECT stage, slow.ranks, slow.ratio - 1, slow.ratio, stages, compute_ns, mean_ns, compute_ns - mean_ns,
+SELECT stage, NULL, slow.ranks, slow.ratio - 1, slow.ratio, stages, compute_ns, mean_ns, compute_ns - mean_ns,
     more_work_ns, own_work_ns, slower_ns, unsure_ns, 'gpus', 'fault', NULL
 FROM slow JOIN (FROM stage_speeds WHERE run = $run AND iteration = $iteration) USING (stage)
 """
@@ -53,13 +56,23 @@ def _sentence(row: Row) -> str:
         times = f"{row['ratio']:.2f} times as long as on {others}"
         return f"all GPUs of stage {row['stage']} compute slowly: the same kernels take {times}"
     longer = f"{duration(row['excess_ns'])} longer than the mean stage ({share(row['value'])})"
-    return f"stage {row['stage']} computes {longer}"
+    return f"stage {row['stage']}{', or its GPU,' if _unclear(row) else ''} computes {longer}"
+
+
+def _unclear(row: Row) -> bool:
+    """Whether a stage with one rank has work of its own or a slow GPU."""
+    return row["because"] == "own" and row["alone"] is not None
 
 
 def _detail(row: Row) -> str:
     if row["because"] == "gpus":
         who = numbered("rank", unspanned(row["group_ranks"]))
         return f"{who}; {duration(row['slower_ns'])} longer than the mean stage per step"
+    if _unclear(row):
+        return (
+            f"per step, against {row['stages']} stages; of this one rank {row['alone']} alone was read, and no other "
+            "stage runs the same kernels, so work of its own and a slow GPU cannot be distinguished"
+        )
     words, part = _BECAUSE[row["because"]]
     unsure = ""
     if row["because"] == "own" and row["unsure_ns"] >= NOTABLE_EXCESS * row["mean_ns"]:
@@ -86,13 +99,15 @@ _LOOK = (
     "PERFORMANCE,CLOCK): moving layers would only hide that they are slow."
 )
 
+_CAPTURE = "Capture another rank of that stage: the two show whether the GPU is slow or the stage has more to do."
+
 
 RULE = Rule(
     name="slow_stage",
     of_class=FindingClass.FAULT,
     question="Does a pipeline stage compute longer than the others?",
     remedy=_MOVE,
-    remedy_of=lambda row: _LOOK if row["because"] in ("slower", "gpus") else _MOVE,
+    remedy_of=lambda row: _CAPTURE if _unclear(row) else _LOOK if row["because"] in ("slower", "gpus") else _MOVE,
     sql=_SQL,
     measure="above the mean stage",
     sentence=_sentence,

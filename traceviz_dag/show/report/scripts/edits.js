@@ -15,12 +15,15 @@
 
 /** Edits that name neither a rank nor a dimension, in the order in which they are applied. */
 export const GENERAL = [
-  ...["even_layers", "equal_stages", "no_jitter"],
+  ...["even_layers", "equal_stages", "equal_ranks", "no_jitter"],
   ...["no_pauses", "no_hidden_waits", "host_free", "balanced_experts", "no_congestion"],
 ];
 
 /** Edits of ranks together, in the order in which they are applied. */
 export const TOGETHER = ["fix_ranks", "fix_group", "fix_node", "fix_links"];
+
+/** Edits after which other ranks wait less. */
+const OF_GPUS = ["fix_rank", "fix_ranks", "fix_group", "fix_node"];
 
 /** The ranks of a text such as "0-3, 6". @param {string} text */
 export function spelledOut(text) {
@@ -44,14 +47,15 @@ export function rounded(value) {
  * @param {Step} step
  * @param {Times} times
  * @param {Edit} edit
- * @param {boolean} unmatched take communications that are not matched as transfers, and let congestion and slow links be
- *   what they may be where too few transfers are alike
+ * @param {boolean} unmatched take communications that are not matched as transfers, let congestion and slow links be
+ *   what they may be where too few transfers are alike, and computation what it may be where nothing waits beside it
  * @returns {Times}
  */
 export function edited(step, times, edit, unmatched = false) {
   const refusal = step.facts.refusals[edit.name];
   if (refusal !== undefined) throw new Refusal(refusal);
   const dimension = edit.dimension ?? "";
+  if (unmatched && OF_GPUS.includes(edit.name)) times = besideNoWaits(step, times);
   switch (edit.name) {
     case "fix_rank":
       return fixedRank(step, times, edit.rank ?? -1);
@@ -66,9 +70,9 @@ export function edited(step, times, edit, unmatched = false) {
     case "even_layers":
       return evenLayers(step, times);
     case "equal_stages":
-      return alikeItems(step, times, false);
+    case "equal_ranks":
     case "no_jitter":
-      return alikeItems(step, times, true);
+      return alikePasses(step, times, edit.name);
     case "no_pauses":
       return step.facts.ranks.reduce((known, _, rank) => withoutPauses(step, known, rank), times);
     case "no_hidden_waits":
@@ -92,6 +96,7 @@ export function edited(step, times, edit, unmatched = false) {
 export function mayDoMore(step, { name, dimension }) {
   return (
     ["fix_link", "fix_links", "no_congestion"].includes(name) ||
+    (OF_GPUS.includes(name) && step.columns.beside_kernel.length > 0) ||
     (dimension !== undefined && hasUnmatched(step, dimension))
   );
 }
@@ -100,6 +105,19 @@ export function mayDoMore(step, { name, dimension }) {
 export function hasUnmatched(step, dimension) {
   const chosen = ofDimension(step, dimension, true);
   return chosen.some((one, kernel) => one === 1 && !step.joined[kernel]);
+}
+
+/**
+ * Let computation take as long as it does where no communication waits beside it.
+ * @param {Step} step @param {Times} times @returns {Times}
+ */
+function besideNoWaits(step, times) {
+  const duration = times.duration.slice();
+  const { beside_kernel: kernels, beside_millionths: millionths } = step.columns;
+  kernels.forEach((kernel, number) => {
+    duration[kernel] = rounded(duration[kernel] * (millionths[number] / 1_000_000));
+  });
+  return { ...times, duration };
 }
 
 /** @param {Step} step @param {Times} times @param {number} rank */
@@ -452,39 +470,57 @@ function ofALayer(total, layers, stage) {
 }
 
 /**
- * Give every micro-batch's computation a mean.
- * @param {Step} step @param {Times} times @param {boolean} byStage of its stage and chunk, else of all stages
+ * Scale the computation of forward and backward steps, so that stages, ranks or micro-batches are alike, as
+ * `alike.PassTimes` does.
+ * @param {Step} step @param {Times} times @param {string} name of the edit
  */
-function alikeItems(step, times, byStage) {
+function alikePasses(step, times, name) {
   const { item, chunk, direction } = step.columns;
   const { ranks, stages } = step.facts;
   const total = new Float64Array(chunk.length);
-  const stage = new Float64Array(chunk.length);
+  const rankOf = new Float64Array(chunk.length);
   ranks.forEach((_, rank) => {
     for (let kernel = step.kernelBegins[rank]; kernel < step.kernelBegins[rank + 1]; kernel++) {
       if (!item[kernel]) continue;
-      stage[item[kernel] - 1] = stages[rank] ?? -1;
+      rankOf[item[kernel] - 1] = rank;
       if (step.own[kernel]) total[item[kernel] - 1] += times.duration[kernel];
     }
   });
-  /** @type {Map<string, {sum: number, count: number}>} */
-  const groups = new Map();
-  const keys = Array.from(total, (_, number) =>
-    byStage ? `${stage[number]} ${chunk[number]} ${direction[number]}` : `${direction[number]}`,
-  );
-  keys.forEach((key, number) => {
-    const group = groups.get(key) ?? { sum: 0, count: 0 };
-    group.sum += total[number];
-    group.count++;
-    groups.set(key, group);
+  const ofRank = Array.from(total, (_, number) => `${rankOf[number]} ${chunk[number]} ${direction[number]}`);
+  const ofStage = Array.from(total, (_, number) => `${stages[rankOf[number]]} ${chunk[number]} ${direction[number]}`);
+  const mean = means(ofRank, total);
+  /** @type {Map<string, Map<string, number>>} */
+  const peers = new Map();
+  ofRank.forEach((key, number) => {
+    const known = peers.get(ofStage[number]) ?? new Map();
+    peers.set(ofStage[number], known.set(key, mean[number]));
   });
-  const factor = total.map((taken, number) => {
-    const group = groups.get(keys[number]);
-    return taken > 0 && group ? group.sum / group.count / Math.max(taken, 1) : 1;
-  });
-  const scaled = (/** @type {number} */ taken, /** @type {number} */ kernel) =>
-    step.own[kernel] && item[kernel] ? rounded(taken * factor[item[kernel] - 1]) : taken;
+  const typical = ofStage.map((key) => middle([...(peers.get(key)?.values() ?? [])]));
+  const [then, now] =
+    name === "no_jitter"
+      ? [mean, total]
+      : name === "equal_ranks"
+        ? [typical, mean]
+        : [means(Array.from(direction, String), typical), typical];
+  const scaled = (/** @type {number} */ taken, /** @type {number} */ kernel) => {
+    const number = item[kernel] - 1;
+    return step.own[kernel] && item[kernel] && now[number] > 0 ? rounded(taken * (then[number] / now[number])) : taken;
+  };
   return { ...times, duration: times.duration.map(scaled) };
+}
+
+/** Of each value the mean of those with its key, in whole nanoseconds. @param {string[]} keys @param {ArrayLike<number>} values */
+function means(keys, values) {
+  /** @type {Map<string, number[]>} */
+  const groups = new Map();
+  keys.forEach((key, number) => {
+    const [sum, count] = groups.get(key) ?? [0, 0];
+    groups.set(key, [sum + values[number], count + 1]);
+  });
+  return keys.map((key) => {
+    const [sum, count] = groups.get(key) ?? [0, 1];
+    return Math.floor(sum / count);
+  });
 }
 
 /** @param {Step} step @param {Times} times */

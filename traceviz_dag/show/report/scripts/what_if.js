@@ -357,6 +357,7 @@ export function named(edit) {
     faster: `${brief(edit.factor ?? 0)} times faster ${communication}`,
     even_layers: "as many layers in every stage",
     equal_stages: "equal pipeline stages",
+    equal_ranks: "equal ranks in each pipeline stage",
     no_jitter: "no jitter between micro-batches",
     no_pauses: "no pauses of hosts",
     no_hidden_waits: "no hidden waits of hosts",
