@@ -409,6 +409,17 @@ def test_a_slow_rank_that_a_slower_stage_hides_is_a_finding_with_what_it_saves_a
     assert found[1]["gain_ns"] < 0.01 * found[1]["step_ns"] < found[1]["gain_after_ns"]
 
 
+def test_a_link_whose_transfers_nobody_else_makes_says_how_much_of_them_stays(tmp_path):
+    """The group of context parallelism shows its slow link; of the gradients' all-reduce there is no other group."""
+    job = JobSettings(cp=2, dp=2, layers=2, microbatches=2, iterations=1, seed=5031).with_faults(slow_link=1)
+    with analysed(job, tmp_path) as iteration:
+        (found,) = (row for row in iteration.findings() if row["rule"] == "slow_link")
+        (predicted,) = (row for row in iteration.table("what_if").to_pylist() if row["edit"] == found["edit"])
+    share = predicted["untouched_share"]
+    assert share > 0.5 and f"{share:.0%}".replace("%", " %") in found["detail"]
+    assert "or up to" in found["statement"] and found["gain_high_ns"] > 2 * found["gain_ns"]
+
+
 def test_work_that_no_peer_runs_is_known_where_peers_differ_among_each_other(tmp_path):
     """With dynamic context parallelism ranks run more or fewer of a kernel."""
     healthy = JobSettings(cp=2, dp=4, layers=2, microbatches=2, dynamic_context=True, iterations=1, seed=72023)

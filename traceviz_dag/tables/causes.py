@@ -182,6 +182,12 @@ WHAT_IF = Table(
         Column("gain_ns", BIGINT, "step_ns less predicted_step_ns; below 0 where the step would be longer."),
         Column("gain_low_ns", BIGINT, "Lower end of the error bar, ns: of replays with and without the host's lags."),
         Column("gain_high_ns", BIGINT, "Upper end of the error bar, ns."),
+        Column(
+            "untouched_share",
+            DOUBLE,
+            "Of fix_link and fix_links, the share of the transfers' time that stays: no similar transfer shows what is "
+            "usual in its dimensions. NULL for other edits.",
+        ),
         Column("replay_error", DOUBLE, "Step replayed without lags over step_ns, less 1: what lags are of it."),
         Column("refusal", TEXT, "Why nothing can be predicted; NULL where it is."),
     ),

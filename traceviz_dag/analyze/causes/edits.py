@@ -59,6 +59,22 @@ class Layers:
     others: Sequence[Sequence[Bool]]
 
 
+@dataclass(frozen=True, slots=True)
+class _SharedTransfers:
+    """Per member of a meeting.
+
+    Attributes:
+        shared: whether all of some ranks take part. alike: whether others transfer the same without them, too.
+        dimension: code, of all ranks together. transfer_ns: what it takes; usual_ns: what that of others usually takes.
+    """
+
+    shared: Bool
+    alike: Bool
+    dimension: Int64
+    transfer_ns: Int64
+    usual_ns: Int64
+
+
 @dataclass(frozen=True)
 class StepEdits:
     """What edits need to know of a step.
@@ -173,6 +189,40 @@ class StepEdits:
         Raises:
             NoEvidenceError: no transfer is similar.
         """
+        members, found = self.step.members, self._shared_transfers(times, ranks)
+        with_it, alike, dimension, transfer = found.shared, found.alike, found.dimension, found.transfer_ns
+        if not alike.any():
+            whose = f"rank {ranks[0]} is similar to its own" if len(ranks) == 1 else "these ranks is similar to theirs"
+            raise NoEvidenceError(f"no transfer without {whose}")
+        fixed = np.where(alike, np.minimum(transfer, found.usual_ns), transfer)
+        for one in np.unique(dimension[with_it & ~alike]).tolist():
+            of_it = alike & (dimension == one)
+            basis = of_it if of_it.any() or not most else alike
+            share = fixed[basis].sum() / max(int(transfer[basis].sum()), 1) if basis.any() else 1.0
+            left = with_it & ~alike & (dimension == one)
+            fixed[left] = np.rint(transfer[left] * share).astype(np.int64)
+        result, shortest = list(times), self._shortest(times) if most else 0
+        for number, mine in enumerate(times):
+            own = members.of(number)
+            own = own[with_it[own]]
+            duration = mine.duration_ns.copy()
+            duration[members.kernel[own]] = fixed[own]
+            if most:
+                unmet = self.step.works[number].kernels.communicates & ~self.step.is_met(number)
+                duration[unmet] = np.minimum(duration[unmet], shortest)
+            result[number] = replace(mine, duration_ns=duration)
+        return tuple(result)
+
+    def untouched_by_links(self, ranks: Sequence[int]) -> float:
+        """Share of the time of what some ranks transfer together that ``fix_links`` leaves as it is: nothing shows what
+        is usual in its dimensions."""
+        found = self._shared_transfers(self.step.times(), ranks)
+        known = np.isin(found.dimension, np.unique(found.dimension[found.alike]))
+        total = int(found.transfer_ns[found.shared].sum())
+        return int(found.transfer_ns[found.shared & ~known].sum()) / total if total > 0 else 0.0
+
+    def _shared_transfers(self, times: AllTimes, ranks: Sequence[int]) -> _SharedTransfers:
+        """What some ranks transfer together, beside what others transfer without them; see ``fix_links``."""
         places = [self.step.ranks.index(rank) for rank in ranks]
         members = self.step.members
         _, meeting = np.unique(members.meeting, return_inverse=True)
@@ -192,27 +242,7 @@ class StepEdits:
         usual = np.append(lower_medians(group.astype(np.int64), transfer[~with_it], len(known)), 0).astype(np.int64)
         where = np.searchsorted(known, signature)
         alike = with_it & (np.append(known, NONE)[where] == signature)
-        if not alike.any():
-            whose = f"rank {ranks[0]} is similar to its own" if len(ranks) == 1 else "these ranks is similar to theirs"
-            raise NoEvidenceError(f"no transfer without {whose}")
-        fixed = np.where(alike, np.minimum(transfer, usual[where]), transfer)
-        for one in np.unique(dimension[with_it & ~alike]).tolist():
-            of_it = alike & (dimension == one)
-            basis = of_it if of_it.any() or not most else alike
-            share = fixed[basis].sum() / max(int(transfer[basis].sum()), 1) if basis.any() else 1.0
-            left = with_it & ~alike & (dimension == one)
-            fixed[left] = np.rint(transfer[left] * share).astype(np.int64)
-        result, shortest = list(times), self._shortest(times) if most else 0
-        for number, mine in enumerate(times):
-            own = members.of(number)
-            own = own[with_it[own]]
-            duration = mine.duration_ns.copy()
-            duration[members.kernel[own]] = fixed[own]
-            if most:
-                unmet = self.step.works[number].kernels.communicates & ~self.step.is_met(number)
-                duration[unmet] = np.minimum(duration[unmet], shortest)
-            result[number] = replace(mine, duration_ns=duration)
-        return tuple(result)
+        return _SharedTransfers(with_it, alike, dimension, transfer, usual[where])
 
     def no_congestion(self, times: AllTimes, unjudged: bool = False) -> AllTimes:
         """Let transfers that took far longer than like ones of their rank take as long as these usually do.
@@ -409,7 +439,10 @@ class StepEdits:
         result = []
         for work, mine in self._parts(times):
             chosen = _may_be_of(work, dimension) if unmatched else _of_dimension(work, dimension) & work.is_joined()
-            result.append(replace(mine, duration_ns=np.where(chosen, 0, mine.duration_ns)))
+            # What ends before its last member comes contradicts itself; to take that for none would make it longer.
+            result.append(
+                replace(mine, duration_ns=np.minimum(mine.duration_ns, np.where(chosen, 0, mine.duration_ns)))
+            )
         return tuple(result)
 
     def without_unmet(self, times: AllTimes) -> AllTimes:

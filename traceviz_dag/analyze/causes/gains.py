@@ -62,6 +62,10 @@ class NamedEdit(Protocol):
         """How many times faster it makes communication."""
 
     @property
+    def untouched(self) -> float | None:
+        """Share of the time of what it makes faster that it leaves as it is; None where that is no question."""
+
+    @property
     def change(self) -> Change | None:
         """The order of work that it asks for."""
 
@@ -108,6 +112,7 @@ def gain_row(
         "gain_ns": gain_ns,
         "gain_low_ns": bar[0],
         "gain_high_ns": bar[1],
+        "untouched_share": alone.untouched if alone else None,
         "microbatch_ns": round(step_ns / before) if before else None,
         "predicted_microbatch_ns": round(predicted_ns / after) if after else None,
     }
@@ -128,6 +133,7 @@ def over_steps(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         gains = [part["gain_ns"] for part in parts]
         one["gain_low_ns"] = min(one["gain_low_ns"], min(gains) * len(parts))
         one["gain_high_ns"] = max(one["gain_high_ns"], max(gains) * len(parts))
+        one["untouched_share"] = max((part.get("untouched_share") or 0.0 for part in parts), default=0.0) or None
         for name in MEAN_COLUMNS:
             known = [part[name] for part in parts if part.get(name) is not None]
             one[name] = round(sum(known) / len(known)) if known else None

@@ -54,6 +54,7 @@ class RecordsEdit:
     dimension: str | None = None
     factor: float | None = None
     change: Change | None = None
+    untouched: None = None
 
 
 class RecordsWhatIf:

@@ -55,6 +55,7 @@ class Edit:
     Attributes:
         most: what it does at most, where the traces leave that open.
         ranks: those that it fixes together, as ``wording.spanned`` writes them.
+        untouched: of links, see ``StepEdits.untouched_by_links``.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Edit:
     dimension: str | None = None
     factor: float | None = None
     change: Change | None = None
+    untouched: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +372,8 @@ class WhatIf:
     def fix_links(self, ranks: Sequence[int]) -> Edit:
         """See ``StepEdits.fix_links``, of ranks of which one has the slow link."""
         most = partial(self.edits.fix_links, ranks=ranks, most=True)
-        return Edit("fix_links", lambda times: self.edits.fix_links(times, ranks), most, ranks=spanned(ranks))
+        apply, untouched = partial(self.edits.fix_links, ranks=ranks), self.edits.untouched_by_links(ranks)
+        return Edit("fix_links", apply, most, ranks=spanned(ranks), untouched=untouched)
 
     def hide(self, dimension: str) -> Edit:
         """See ``StepEdits.hidden``."""

@@ -322,6 +322,10 @@ def _bar_in_words(gain: Mapping[str, Any], iteration: Iteration, step_ns: int) -
     """What the gain rests on: the edit that the replay made, its error bar, and what of it is unusual."""
     low, high = gain["gain_low_ns"], gain["gain_high_ns"]
     words = [f"replay ({named_edit(gain)}): saves {duration(low)} to {duration(high)}"]
+    if untouched := gain.get("untouched_share"):
+        words.append(
+            f"{share(untouched, 1)} of the time of these transfers stays, as no similar ones show what is usual"
+        )
     if high - low > WIDE * step_ns:
         words.append(f"an error bar of {share(high - low, step_ns)} of the step")
     if are_apart(step_ns, iteration.step_ns):

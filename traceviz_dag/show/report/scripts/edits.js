@@ -587,7 +587,7 @@ function balancedExperts(step, times) {
 /** @param {Step} step @param {Times} times @param {string} dimension @param {boolean} unmatched */
 function hidden(step, times, dimension, unmatched) {
   const chosen = ofDimension(step, dimension, unmatched);
-  return { ...times, duration: times.duration.map((taken, kernel) => (chosen[kernel] ? 0 : taken)) };
+  return { ...times, duration: times.duration.map((taken, kernel) => (chosen[kernel] ? Math.min(taken, 0) : taken)) };
 }
 
 /** @param {Step} step @param {Times} times @param {string} dimension @param {number} factor @param {boolean} unmatched */
