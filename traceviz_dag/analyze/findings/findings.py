@@ -159,6 +159,8 @@ def _finding(
         edit: the one that fixes it. others: rows of this rule that the same edit fixes.
     """
     gain = _gain_of(row, edit, gains)
+    if gain is None and edit is not None and step_ns and after.get(edit, 0) >= LEAST_GAIN * step_ns:
+        gain = gains[edit]
     why = None
     if gain is None:
         why = _why_unpredicted(rule, edit, refusals, gains)
@@ -172,7 +174,9 @@ def _finding(
         if gain_after is not None and abs(gain_after - gain["gain_ns"]) > _STATED_TWICE * min(
             abs(gain["gain_ns"]), step_ns / 5
         ):
-            saves += f", {duration(max(gain_after, 0))} once those before it are fixed"
+            saves += (
+                f", {'and save ' * (gain['gain_ns'] < 0)}{duration(max(gain_after, 0))} once those before it are fixed"
+            )
         details.append(_bar_in_words(gain, iteration, step_ns))
     else:
         details.append(f"no gain is predicted: {why}")
@@ -223,26 +227,24 @@ def _gains_after(
     """What each edit of a finding saves once those before it are made.
 
     Faults come first, by what they save alone; then faults that save enough once these are fixed, since another one as
-    late hides them; then opportunities, by what they save once all faults are fixed.
+    late hides them; then opportunities, by what they save once all faults are fixed: also those that would cost time
+    before, as even stages do whose slow rank gets more to do.
     """
-    of_class: dict[bool, dict[EditKey, int]] = {True: {}, False: {}}
-    hidden: dict[EditKey, int] = {}
-    for one in judged:
-        for row in one.rows:
-            edit = fixing_edit(one.rule, row, gains)
-            gain = _gain_of(row, edit, gains)
-            if edit is None or gain is None or step_ns is None:
-                continue
-            is_fault = row.get("class", one.rule.of_class) == FindingClass.FAULT
-            if _severity(gain, step_ns) == Severity.FINDING:
-                of_class[is_fault][edit] = gain["gain_ns"]
-            elif is_fault and _may_save(row, gain) >= LEAST_GAIN * step_ns:
-                hidden[edit] = _may_save(row, gain)
+    if step_ns is None:
+        return {}
+    of_class, hidden, later = _candidates(judged, gains, step_ns)
+
+    def adds(edit: EditKey) -> int:
+        """What an edit saves once the faults are fixed."""
+        both = saved([faults, [*faults, edit]])
+        return 0 if both is None else both[1] - both[0]
+
     faults = sorted(of_class[True], key=lambda edit: -of_class[True][edit])
     for edit in sorted(hidden.keys() - of_class[True].keys(), key=lambda edit: -hidden[edit]) if faults else ():
-        both = saved([faults, [*faults, edit]])
-        if both is not None and step_ns is not None and both[1] - both[0] >= LEAST_GAIN * step_ns:
+        if adds(edit) >= LEAST_GAIN * step_ns:
             faults.append(edit)
+    if faults:
+        of_class[False] |= {edit: gain for edit in later if (gain := adds(edit)) >= LEAST_GAIN * step_ns}
     others = [edit for edit in of_class[False] if edit not in faults]
     if len(faults) + len(others) < 2:
         return {edit: gain for each in of_class.values() for edit, gain in each.items()}
@@ -254,6 +256,36 @@ def _gains_after(
     if together is None:
         return {}
     return {edit: total - before for edit, total, before in zip(order, together, (0, *together), strict=False)}
+
+
+def _candidates(
+    judged: Sequence[Judged], gains: Mapping[EditKey, Mapping[str, Any]], step_ns: int
+) -> tuple[dict[bool, dict[EditKey, int]], dict[EditKey, int], list[EditKey]]:
+    """The edits of findings.
+
+    Returns:
+        Of faults (true) and opportunities, those that save enough alone, and what; those of faults that may save enough
+        once others are fixed, and what at the most; and those of opportunities that would cost time alone.
+    """
+    of_class: dict[bool, dict[EditKey, int]] = {True: {}, False: {}}
+    hidden: dict[EditKey, int] = {}
+    later: list[EditKey] = []
+    for one in judged:
+        for row in one.rows:
+            edit, is_fault = (
+                fixing_edit(one.rule, row, gains),
+                row.get("class", one.rule.of_class) == FindingClass.FAULT,
+            )
+            gain = _gain_of(row, edit, gains)
+            if edit is None or edit not in gains:
+                continue
+            if gain is None:
+                later += [edit] if not is_fault and gains[edit]["gain_ns"] < 0 else []
+            elif _severity(gain, step_ns) == Severity.FINDING:
+                of_class[is_fault][edit] = gain["gain_ns"]
+            elif is_fault and _may_save(row, gain) >= LEAST_GAIN * step_ns:
+                hidden[edit] = _may_save(row, gain)
+    return of_class, hidden, later
 
 
 def _unable(iteration: Iteration, rule: Rule, reason: str, step_ns: int | None) -> dict[str, Any]:
