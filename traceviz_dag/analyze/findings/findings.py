@@ -160,7 +160,7 @@ def _finding(
     """
     gain = _gain_of(row, edit, gains)
     if gain is None and edit is not None and step_ns and after.get(edit, 0) >= LEAST_GAIN * step_ns:
-        gain = gains[edit]
+        gain = gains[edit] if gains[edit]["gain_ns"] < 0 else None
     why = None
     if gain is None:
         why = _why_unpredicted(rule, edit, refusals, gains)
