@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.commands.jobs import analysed_at, home_of, traces_of
+from tests.end_to_end.measured import measured, printed
 from traceviz_dag.analyze.overlap import window_overlap
 from traceviz_dag.commands.main import app
 from traceviz_dag.lake.lake import Lake, open_lake
@@ -131,13 +132,12 @@ def test_each_gpu_of_a_rank_is_measured_by_itself(browser: Any, tmp_path: Path) 
     result = CliRunner().invoke(app, [*command[1:], "--home", str(stored.lake.home), "--json"])
     rows = [row for row in json.loads(result.stdout) if row["dimension"] == "all"]
     assert len({row["device"] for row in rows}) == 2
-    for number, row in enumerate(rows):
-        assert row["device"] in shown.page.inner_text(f"#details h4 >> nth={number}")
-        said = shown.page.locator("#details dl").nth(number).locator("dd").all_inner_texts()
-        names = ("compute", "communication", "hidden", "exposed", "memory", "idle")
-        assert [text.split(" ns")[0].replace(",", "") for text in said[:6]] == [
-            str(row[f"{name}_ns"]) for name in names
-        ]
+    headings = shown.page.locator("#details h4").all_inner_texts()
+    found = measured(shown.page, "rank:0")
+    assert len(found) == 2
+    for row, said in zip(rows, found, strict=True):
+        assert any(row["device"] in heading for heading in headings)
+        assert printed(row).items() <= said.items()
     shown.context.close()
 
 
@@ -147,14 +147,13 @@ def test_the_command_on_the_page_measures_the_same(shown: Shown, place) -> None:
     page.focus("#timeline-canvas")
     for key in "wwdm":
         page.keyboard.press(key)
-    said = [page.inner_text(f"#details dd >> nth={number}") for number in range(6)]
+    (said,) = measured(page, "rank:0")
     command = shlex.split(page.inner_text("#details code"))
     assert command[0] == "traceviz"
     result = CliRunner().invoke(app, [*command[1:], "--home", str(place[0].home), "--json"])
     assert result.exit_code == 0, result.output
     (row,) = [row for row in json.loads(result.stdout) if row["dimension"] == "all"]
-    names = ("compute", "communication", "hidden", "exposed", "memory", "idle")
-    assert [text.split(" ns")[0].replace(",", "") for text in said] == [str(row[f"{name}_ns"]) for name in names]
+    assert printed(row).items() <= said.items()
 
 
 def test_keys_move_zoom_undo_and_reach_everything(shown: Shown) -> None:
@@ -220,8 +219,8 @@ def test_a_dialog_keeps_its_keys_and_the_last_slice_lets_tab_go_on(browser: Any,
     page.keyboard.press("Escape")
     page.keyboard.press("t")
     page.evaluate(
-        "(() => { const rank = traceviz.model.ranks[0]; "
-        "traceviz.timeline.goTo({ kind: 'step', rank, index: rank.steps.start.length - 1 }); })()"
+        "(() => { const { model, source, timeline } = traceviz, lane = model.lane('rank:0/microbatches'); "
+        "return timeline.goTo(source.place(lane, lane.slices.start.length - 1)); })()"
     )
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") != "timeline-canvas"
@@ -258,13 +257,15 @@ def test_search_filter_hover_and_click(shown: Shown, place) -> None:
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 60)
     page.mouse.wheel(0, -2000)
     shown.settle()
-    page.uncheck("#filters input >> nth=0")
-    left = page.evaluate(
-        "(() => { const { model, timeline } = traceviz, rank = model.ranks[0], lanes = timeline.rows.lanesOf(rank);"
-        " return [...lanes.values()].flatMap((lane) => [...lane.chosen])"
-        ".filter((k) => model.category[rank.signature[k]] === 0).length; })()"
+    page.uncheck("#filters input[value=fwd_computation]")
+    shown.settle()
+    kinds = page.evaluate(
+        "(() => { const { tiles } = traceviz.timeline; return ['rank:0', 'rank:1'].flatMap((key) => "
+        "tiles.known.get(key).bands.flatMap(({ boxes }) => "
+        "boxes ? Array.from(boxes.kind, (kind) => boxes.kinds[kind]) : [])); })()"
     )
-    assert left == 0
+    assert "fwd_computation" not in kinds
+    assert "bwd_computation" in kinds
     page.keyboard.press("0")
     shown.settle()
     optimizer = palette.CATEGORY[Category.OPTIMIZER_COMPUTATION]
@@ -280,11 +281,9 @@ def test_a_link_shows_the_same(browser: Any, file: Path, shown: Shown) -> None:
     shown.page.keyboard.press("w")
     shown.page.keyboard.press("w")
     for rank in (2, 5):
-        shown.page.evaluate(
-            "(rank) => traceviz.timeline.fold(traceviz.timeline.rows.rows.find((row) => row.rank?.rank === rank))", rank
-        )
+        shown.page.evaluate("(rank) => traceviz.timeline.toggle(`rank:${rank}`)", rank)
     shown.page.select_option("#clocks", "individual")
-    headings = "traceviz.timeline.rows.rows.filter((row) => row.kind === 'group').length"
+    headings = "traceviz.timeline.lanes.rows.filter((row) => row.lane.kind === 'group').length"
     assert shown.page.evaluate(headings) > 1
     shown.page.select_option("#grouping", "rank")
     shown.settle()
@@ -299,13 +298,13 @@ def test_a_link_shows_the_same(browser: Any, file: Path, shown: Shown) -> None:
     other = Shown(browser, file, fragment)
     assert other.look() == pytest.approx(shown.look(), abs=1)
     same = (
-        "({ open: [...traceviz.timeline.rows.open].sort(), by: document.getElementById('grouping').value, "
+        "({ open: [...traceviz.timeline.lanes.open].sort(), by: document.getElementById('grouping').value, "
         "clocks: document.getElementById('clocks').value, "
         "sentence: document.getElementById('clocks-sentence').textContent, path: traceviz.timeline.showsPath, "
-        "title: document.querySelector('#details h3').textContent, found: traceviz.timeline.matches.length })"
+        "title: document.querySelector('#details h3').textContent, found: traceviz.timeline.hits.page.total })"
     )
     assert other.page.evaluate(same) == shown.page.evaluate(same)
-    assert {2, 5} <= set(other.page.evaluate(same)["open"])
+    assert {"rank:2", "rank:5"} <= set(other.page.evaluate(same)["open"])
     assert "first kernel" in other.page.evaluate(same)["sentence"]
     assert other.page.is_visible("#part-timeline")
     assert other.faults == []
@@ -324,7 +323,7 @@ def test_numbers_lead_to_their_rows_and_query(browser: Any, file: Path, place) -
     page.click("#tab-findings")
     page.click("#part-findings [data-finding] >> nth=0")
     assert page.is_visible("#part-timeline")
-    assert page.evaluate("traceviz.timeline.rows.open.size") == 1
+    assert page.evaluate("traceviz.timeline.lanes.open.size") == 1
     assert shown.faults == []
     shown.context.close()
 

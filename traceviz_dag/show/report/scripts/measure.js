@@ -12,7 +12,7 @@
  * @property {number} exposed
  * @property {number} memory
  * @property {number} idle
- * @property {number} kernels that run in it, in whole or in part
+ * @property {number} kernels that start in it, as the command counts them: of a profile without memory operations
  * @property {Map<string, {communication: number, hidden: number, exposed: number}>} dimensions
  */
 
@@ -46,8 +46,8 @@ export function measured(model, rank, from, to, device = model.devicesOf(rank)[0
     if (high <= low) continue;
     const signature = rank.signature[i];
     if (!alone && String(model.value(signature, "device")) !== device) continue;
-    kernels++;
     const kind = model.kind[signature];
+    if (start[i] >= from && (kind !== 2 || model.document.member === "rank")) kernels++;
     cover(kinds[kind], low, high);
     if (kind === 1) {
       const dimension = String(model.value(signature, "dimension") ?? "unknown");

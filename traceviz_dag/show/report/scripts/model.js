@@ -1,6 +1,6 @@
 /**
- * The timeline's data: ranks (or GPUs) with their kernels, micro-batches, bins, waits, gaps and what their hosts did, and
- * where each lies on the axis.
+ * What a page carries of a timeline: ranks (or GPUs) with their kernels, micro-batches, bins, waits, gaps and what their
+ * hosts did, the lanes that these make, and where each rank lies on the axis.
  */
 
 /**
@@ -74,6 +74,7 @@
  * @property {Record<string, string[]>} kinds what the column of kinds of steps, gaps and so on holds places in
  * @property {import("./colours.js").Words} words
  * @property {import("./grouping.js").Groupings} groupings
+ * @property {string[]} legend kinds of micro-batches, gaps and what hosts did that occur
  * @property {string[]} names of micro-batches
  * @property {string[]} short_names of kernels, by the place of their names
  * @property {{fields: string[], values: (string | number | null)[][], rows: number[][]}} signatures
@@ -88,6 +89,11 @@
  * @property {Record<string, string>} [queries] of a profile: what has the row of a kernel, range or call
  * @property {string[]} [host_names] names of ranges and calls
  */
+
+/** Last parts of the keys of lanes that are not shown. */
+export const KERNELS = "kernels";
+export const COMPUTATION = "computation";
+export const COMMUNICATION = "communication";
 
 /** Slices of one kind in the order of their starts, and how far any before each reaches. */
 export class Slices {
@@ -149,7 +155,7 @@ function firstAbove(sorted, value) {
 }
 
 /**
- * @param {Float64Array} sorted
+ * @param {Float64Array | Uint32Array} sorted
  * @param {number} value
  */
 function firstAtLeast(sorted, value) {
@@ -171,6 +177,8 @@ export class Host {
    */
   constructor({ key, label, thread, thread_id, kind, count }, take) {
     this.key = key;
+    this.threadKey = key.slice(0, key.lastIndexOf("/"));
+    this.laneKind = kind;
     this.label = label;
     this.thread = thread;
     this.threadId = thread_id;
@@ -187,6 +195,69 @@ export class Host {
   }
 }
 
+/**
+ * @typedef {object} Content slices of one sort of a rank
+ * @property {"kernel" | "step" | "gap" | "path" | "host"} sort
+ * @property {Slices} slices
+ * @property {string[]} kinds
+ * @property {(slice: number) => number} kind its place in kinds
+ * @property {string[]} names
+ * @property {(slice: number) => number} name its place in names, -1 for none
+ * @property {Host} [host]
+ */
+
+/** Some slices of a rank, in the order of their starts. */
+export class Lane {
+  /**
+   * @param {Rank} rank
+   * @param {{key: string, label: string, kind: string, dimension?: string}} told
+   * @param {string | null} parent
+   * @param {Content} content
+   * @param {Uint32Array | null} chosen slices of the content; null takes all
+   */
+  constructor(rank, { key, label, kind, dimension = "" }, parent, content, chosen = null) {
+    this.rank = rank;
+    this.key = key;
+    this.label = label;
+    this.kind = kind;
+    this.dimension = dimension;
+    this.parent = parent;
+    this.content = content;
+    this.chosen = chosen;
+    const { start, length } = content.slices;
+    this.slices =
+      chosen === null
+        ? content.slices
+        : new Slices(
+            Float64Array.from(chosen, (each) => start[each]),
+            Float64Array.from(chosen, (each) => length[each]),
+          );
+  }
+
+  /** @param {number} row @returns {number} its slice of the content */
+  slice(row) {
+    return this.chosen === null ? row : this.chosen[row];
+  }
+
+  /** @param {number} slice of the content @returns {number} its row; -1 where the lane has it not */
+  row(slice) {
+    if (this.chosen === null) return slice;
+    const row = firstAtLeast(this.chosen, slice);
+    return this.chosen[row] === slice ? row : -1;
+  }
+
+  /** The lanes around it, the outermost first. */
+  get around() {
+    return [this.rank.key, ...(this.parent === null || this.parent === this.rank.key ? [] : [this.parent])];
+  }
+
+  /** Whether a row is shown. @param {number} row @param {Set<string>} without kinds @param {number} least ns */
+  shows(row, without, least) {
+    if (this.slices.length[row] < least) return false;
+    return !without.size || !without.has(this.content.kinds[this.content.kind(this.slice(row))]);
+  }
+}
+
 /** One rank, or one GPU of a profile. */
 export class Rank {
   /**
@@ -198,12 +269,13 @@ export class Rank {
   constructor(document, place, take, all) {
     this.place = place;
     this.rank = document.rank;
+    this.key = `${all.member.toLowerCase()}:${document.rank}`;
     this.stage = document.stage;
     this.firstNs = BigInt(document.first_ns);
     this.length = document.length;
     this.windows = document.windows;
     const { steps, kernels, waits, gaps, path } = document;
-    this.lanes = document.lanes;
+    this.laneDocuments = document.lanes;
     this.steps = new Slices(take("step.start", steps), take("step.length", steps));
     this.stepKind = take("step.kind", steps);
     this.stepName = take("step.name", steps);
@@ -231,6 +303,8 @@ export class Rank {
     this.hosts = (document.hosts ?? []).map((each) => new Host(each, take));
     /** @type {Map<number, number> | null} kernel → its place in the waits */
     this.waitsByKernel = null;
+    /** @type {Map<string, Lane> | null} */
+    this.knownLanes = null;
     /** @type {string[] | null} */
     this.knownDevices = null;
   }
@@ -359,14 +433,110 @@ export class Model {
     return found;
   }
 
+  /**
+   * The lanes of a rank by their keys, in their order. Beside those that are shown: all kernels, and its two halves,
+   * computation (with memory operations) and communication.
+   * @param {Rank} rank
+   * @returns {Map<string, Lane>}
+   */
+  lanesOf(rank) {
+    rank.knownLanes ??= new Map(this.madeLanes(rank).map((lane) => [lane.key, lane]));
+    return rank.knownLanes;
+  }
+
+  /** @param {Rank} rank @returns {Lane[]} */
+  madeLanes(rank) {
+    const { kinds, categories, names, short_names, host_names } = this.document;
+    const name = /** @type {number} */ (this.fieldOf.get("name"));
+    /** @type {Content} */
+    const kernels = {
+      sort: "kernel",
+      slices: rank.kernels,
+      kinds: categories,
+      kind: (kernel) => this.category[rank.signature[kernel]],
+      names: short_names,
+      name: (kernel) => this.rows[rank.signature[kernel]][name],
+    };
+    /** @param {"gap" | "path"} sort @returns {Content} */
+    const unnamed = (sort) => {
+      const [slices, places] = sort === "gap" ? [rank.gaps, rank.gapKind] : [rank.path, rank.pathKind];
+      return { sort, slices, kinds: kinds[sort], kind: (slice) => places[slice], names: [], name: () => -1 };
+    };
+    /** @type {Content} */
+    const steps = {
+      sort: "step",
+      slices: rank.steps,
+      kinds: kinds.step,
+      kind: (step) => rank.stepKind[step],
+      names,
+      name: (step) => rank.stepName[step],
+    };
+    /** @type {Record<string, () => Content>} */
+    const others = { microbatches: () => steps, gaps: () => unnamed("gap"), path: () => unnamed("path") };
+    const lanes = rank.laneDocuments.map((told) => {
+      const dimension = told.kind === "dimension" ? String(told.holds?.dimension) : "";
+      const of = { ...told, dimension };
+      if (others[told.kind]) return new Lane(rank, of, rank.key, others[told.kind]());
+      return this.some(rank, of, kernels, (signature) => this.isIn(told, signature));
+    });
+    for (const host of rank.hosts) {
+      const key = `${rank.key}/${host.key}`;
+      const told = { key, label: host.label, kind: host.laneKind };
+      lanes.push(
+        new Lane(rank, told, key.slice(0, key.lastIndexOf("/")), {
+          sort: "host",
+          host,
+          slices: host.slices,
+          kinds: kinds[host.kind],
+          kind: (slice) => host.kinds[slice],
+          names: host_names ?? [],
+          name: (slice) => host.name[slice],
+        }),
+      );
+    }
+    /** @param {string} part */
+    const hidden = (part) => ({ key: `${rank.key}/${part}`, label: part, kind: part });
+    const isCommunication = (/** @type {number} */ signature) => this.kind[signature] === 1;
+    return [
+      ...lanes,
+      new Lane(rank, hidden(KERNELS), null, kernels),
+      this.some(rank, hidden(COMPUTATION), kernels, (signature) => !isCommunication(signature), null),
+      this.some(rank, hidden(COMMUNICATION), kernels, isCommunication, null),
+    ];
+  }
+
+  /**
+   * A lane of the kernels whose signatures are in it.
+   * @param {Rank} rank
+   * @param {{key: string, label: string, kind: string}} told
+   * @param {Content} kernels
+   * @param {(signature: number) => boolean} holds
+   * @param {string | null} parent
+   */
+  some(rank, told, kernels, holds, parent = rank.key) {
+    const held = Uint8Array.from(this.rows, (_, signature) => (holds(signature) ? 1 : 0));
+    /** @type {number[]} */
+    const chosen = [];
+    for (let kernel = 0; kernel < rank.signature.length; kernel++)
+      if (held[rank.signature[kernel]]) chosen.push(kernel);
+    return new Lane(rank, told, parent, kernels, Uint32Array.from(chosen));
+  }
+
+  /** A lane that is shown, or one of kernels; undefined where there is none. @param {string} key @returns {Lane | undefined} */
+  lane(key) {
+    const rank = this.rankOf(key);
+    return rank && this.lanesOf(rank).get(key);
+  }
+
+  /** The rank of a lane. @param {string} key */
+  rankOf(key) {
+    const [member, number] = key.split("/")[0].split(":");
+    return member === this.document.member.toLowerCase() ? this.byRank.get(Number(number)) : undefined;
+  }
+
   /** Whether kernels with a signature are in a lane. @param {LaneDocument} lane @param {number} signature */
   isIn(lane, signature) {
     return Object.entries(lane.holds ?? {}).every(([field, value]) => this.value(signature, field) === value);
-  }
-
-  /** A kernel's short name. @param {number} signature */
-  shortName(signature) {
-    return this.document.short_names[this.rows[signature][/** @type {number} */ (this.fieldOf.get("name"))]];
   }
 
   /** @param {Rank} rank where its first kernel lies on the axis, ns */

@@ -12,10 +12,6 @@ export const ABOVE = OVERVIEW + RULER;
 /** Pixels within which the mouse is at something. */
 export const NEAR = 3;
 const ZOOM = 0.7;
-/** Pixels of the narrowest slice that shows its name. */
-export const LEAST_NAMED = 26;
-/** Pixels of the narrowest micro-batch that shows its number. */
-export const LEAST_NUMBERED = 10;
 /** Milliseconds: turns of the wheel that follow sooner are one move, to be undone at once. */
 const ONE_TURN = 400;
 const LABELS_SHARE = 0.3;

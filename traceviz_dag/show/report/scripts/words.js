@@ -33,25 +33,6 @@ export function share(part, whole) {
 }
 
 /**
- * A name of a C++ template without its arguments, where it is long.
- * @param {string} name
- */
-export function shortened(name) {
-  let depth = 0;
-  let result = "";
-  for (const letter of name) {
-    if (letter === "<") depth++;
-    if (depth === 0) result += letter;
-    if (letter === ">" && depth > 0) {
-      depth--;
-      if (depth === 0) result += "<…>";
-    }
-  }
-  const short = depth === 0 && result.trim() ? result : name;
-  return short.length > 90 ? `${short.slice(0, 89)}…` : short;
-}
-
-/**
  * An element with text or children.
  * @param {string} tag
  * @param {Record<string, string>} attributes
