@@ -519,32 +519,23 @@ export class InlineSource {
     const { parts, bin_ns: bin } = this.model.document;
     const count = parts.length;
     const dot = (last - first) / pixels;
-    const sums = parts.map(() => new Float64Array(pixels));
+    const times = new Float64Array(pixels * count);
     const whole = new Float64Array(pixels);
     for (const rank of ranks) {
+      const { bins, length } = rank;
       const at = this.model.at(rank);
-      for (let x = 0; x < pixels; x++) {
+      const end = Math.min(Math.ceil((at + length - first) / dot), pixels);
+      for (let x = Math.max(Math.floor((at - first) / dot), 0); x < end; x++) {
         const start = first + x * dot - at;
-        if (start + dot <= 0 || start >= rank.length) continue;
         const low = Math.max(Math.floor(start / bin), 0);
-        const high = Math.min(Math.max(Math.ceil((start + dot) / bin), low + 1), rank.bins.length / count);
+        const high = Math.min(Math.max(Math.ceil((start + dot) / bin), low + 1), bins.length / count);
         for (let i = low; i < high; i++) {
           whole[x] += bin;
-          for (let part = 0; part < count; part++) sums[part][x] += rank.bins[i * count + part];
+          for (let part = 0; part < count; part++) times[x * count + part] += bins[i * count + part];
         }
       }
     }
-    const start = Float64Array.from(whole, (_, x) => first + x * dot);
-    /** @type {[string, Float64Array][]} */
-    const layers = parts.map((part, place) => [part, sums[place]]);
-    return {
-      label,
-      start,
-      end: start.map((from) => from + dot),
-      whole,
-      layers: layers.slice(0, -1),
-      beside: layers[count - 1],
-    };
+    return { label, from: first, cell: dot, whole, kinds: parts, times };
   }
 
   /**

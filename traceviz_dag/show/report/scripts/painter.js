@@ -146,29 +146,35 @@ function paintWait(raster, view, start, wait, colour, top, bottom) {
  * @param {number} top
  * @param {number} bottom
  */
-export function paintShares(raster, view, { start, end, whole, layers, beside }, colours, left, top, bottom) {
+export function paintShares(raster, view, shares, colours, left, top, bottom) {
+  const { whole, kinds, times, from, cell } = shares;
+  const last = kinds.length - 1;
   const height = bottom - top;
-  const strip = beside && height >= 10 * view.scale ? HIDDEN_HEIGHT * view.scale : 0;
-  const shown = layers.filter(([kind]) => !left(kind)).map(([kind, times]) => ({ colour: colours.of(kind), times }));
-  const besides = strip && beside && !left(beside[0]) ? { colour: colours.of(beside[0]), times: beside[1] } : null;
-  for (let i = 0; i < start.length; i++) {
-    const [from, to] = dots(view, start[i], end[i]);
-    if (!whole[i] || to < from || from >= view.left + view.width) continue;
-    const right = Math.max(to, from + 1);
-    raster.fill(from, top, right, bottom, colours.idle);
+  const strip = height >= 10 * view.scale ? HIDDEN_HEIGHT * view.scale : 0;
+  const painted = kinds.map((kind) => (left(kind) ? null : colours.of(kind)));
+  const { pixels, width } = raster;
+  const dot = (view.to - view.from) / view.width;
+  // Dot by dot, and not by filling cells: there are many layers, and cells are about as wide as dots.
+  for (let x = 0; x < view.width; x++) {
+    const i = Math.floor((view.from + (x + 0.5) * dot - from) / cell);
+    if (!(whole[i] > 0)) continue;
+    const first = i * kinds.length;
+    let line = (bottom - 1) * width + view.left + x;
     let y = bottom;
     let done = 0;
-    for (const { colour, times } of shown) {
-      if (!times[i]) continue;
-      done += times[i];
+    for (let part = 0; part < last; part++) {
+      const time = times[first + part];
+      const colour = painted[part];
+      if (!time || colour === null) continue;
+      done += time;
       const next = bottom - Math.round((done / whole[i]) * (height - strip));
-      if (next < y) raster.fill(from, next, right, y, colour);
-      y = Math.min(y, next);
+      for (; y > next; y--, line -= width) pixels[line] = colour;
     }
-    if (besides?.times[i]) {
-      const colour = mixed(colours.idle, besides.colour, Math.min(besides.times[i] / whole[i], 1));
-      raster.fill(from, top, right, top + strip, colour);
-    }
+    for (; y > top; y--, line -= width) pixels[line] = colours.idle;
+    const beside = painted[last];
+    if (!strip || !times[first + last] || beside === null) continue;
+    const colour = mixed(colours.idle, beside, Math.min(times[first + last] / whole[i], 1));
+    for (y = top; y < top + strip; y++) pixels[y * width + view.left + x] = colour;
   }
 }
 

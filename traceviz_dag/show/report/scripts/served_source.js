@@ -89,14 +89,11 @@ export function decoded(buffer) {
     const { overview_lanes: lanes, overview_of: all } = head;
     strip = {
       label: `mean of ${lanes < all ? "the first " : ""}${lanes}: busy, exposed`,
-      start,
-      end,
+      from: start[0],
+      cell: end[0] - start[0],
       whole: start.map((from, i) => (end[i] - from) * lanes),
-      layers: [
-        ["computation", busy.map((time, i) => time - exposed[i])],
-        ["exposed", exposed],
-      ],
-      beside: ["hidden", hidden],
+      kinds: ["computation", "exposed", "hidden"],
+      times: Array.from(busy).flatMap((time, i) => [time - exposed[i], exposed[i], hidden[i]]),
     };
   }
   const shown = head.lanes.map((/** @type {any} */ { lane, counter, slices, kinds, names }) => {

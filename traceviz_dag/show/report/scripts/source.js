@@ -42,11 +42,11 @@
 /**
  * @typedef {object} Shares what ranks did, cell by cell, as parts of their time
  * @property {string} label what they are of
- * @property {ArrayLike<number>} start
- * @property {ArrayLike<number>} end
- * @property {ArrayLike<number>} whole time of the ranks that are there
- * @property {[string, ArrayLike<number>][]} layers kinds and their times, from below
- * @property {[string, ArrayLike<number>] | null} beside what lies beside others, as a strip at the top
+ * @property {number} from begin of the first cell
+ * @property {number} cell length of each
+ * @property {ArrayLike<number>} whole per cell, time of the ranks that are there
+ * @property {string[]} kinds from below; the last one lies beside others, and is a strip at the top
+ * @property {ArrayLike<number>} times per cell and kind
  */
 
 /**

@@ -53,11 +53,13 @@ export class Tiles {
 
   /** What is to be asked next; null where all in sight is known. @returns {Question | null} */
   question() {
-    const { looking, view, end, filters, visible } = this.timeline;
+    const { looking, view, end, filters, visible, source } = this.timeline;
     const { from, to } = looking;
     const length = to - from;
-    const width = Math.min(2 * view.width, MOST_PIXELS);
-    const dot = (2 * length) / width;
+    // Beside what is shown, so that moving finds it there; a source that answers at once need not look ahead.
+    const margin = source.quick ? 0 : length / 2;
+    const width = Math.min(source.quick ? view.width : 2 * view.width, MOST_PIXELS);
+    const dot = (length + 2 * margin) / width;
     const filter = JSON.stringify(filters.asked);
     const wanted = visible
       .map((row) => row.lane)
@@ -68,7 +70,7 @@ export class Tiles {
         return !fits || tile.dot > 1.5 * dot || tile.dot < dot / 8 || tile.filter !== filter;
       })
       .slice(0, LANES_A_QUESTION);
-    const place = { from: from - length / 2, to: to + length / 2, dot, filter };
+    const place = { from: from - margin, to: to + margin, dot, filter };
     if (wanted.length) {
       const means = Object.fromEntries(wanted.flatMap((lane) => (lane.ranks ? [[lane.key, lane.ranks]] : [])));
       const lane = wanted.map((each) => each.key);
