@@ -3,7 +3,7 @@
 import { labelOf } from "./colours.js";
 import { duration, seconds, share } from "./words.js";
 
-/** @typedef {import("./model.js").Host} Host */
+/** @typedef {import("./model.js").Content} Content */
 /** @typedef {import("./model.js").Lane} Lane */
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./model.js").Rank} Rank */
@@ -34,8 +34,8 @@ function kindOf(model, { content }, slice) {
 /** @param {Model} model @param {Lane} lane @param {number} slice */
 export function factsOf(model, lane, slice) {
   const { content, rank, label } = lane;
-  const start = content.slices.start[slice];
-  const length = content.slices.length[slice];
+  const { sort, slices } = content;
+  const [start, length] = [slices.start[slice], slices.length[slice]];
   const facts = [
     fact(rank.member, rank.stage === null ? String(rank.rank) : `${rank.rank}, stage ${rank.stage}`),
     fact("duration", length, "ns"),
@@ -43,44 +43,47 @@ export function factsOf(model, lane, slice) {
     fact("lane", label),
     fact("shown as", kindOf(model, lane, slice)),
   ];
-  if (content.sort === "gap" && rank.member === "rank") facts.push(...gap(model, rank, slice, length));
-  if (content.host) facts.push(...hosted(model, rank, content.host, slice, start));
-  if (content.sort === "kernel") facts.push(...kernel(model, rank, slice, length));
-  return { facts, evidence: content.sort === "kernel" ? evidence(model, rank.signature[slice]) : [] };
+  if (sort === "gap" && rank.member === "rank") facts.push(...gap(model, content, slice, length));
+  if (sort === "call") facts.push(...call(model, rank, content, slice));
+  if (sort === "range") facts.push(...range(content, slice));
+  if (sort === "kernel") facts.push(...kernel(model, rank, slice, length));
+  return { facts, evidence: sort === "kernel" ? evidence(model, rank.signature[slice]) : [] };
 }
 
-/** @param {Model} model @param {Rank} rank @param {number} slice @param {number} length */
-function gap(model, rank, slice, length) {
-  const [blocked, starved] = [rank.gapBlocked[slice], rank.gapStarved[slice]];
+/** @param {Model} model @param {Content} content @param {number} slice @param {number} length */
+function gap(model, { more }, slice, length) {
+  const [blocked, starved] = [more.blocked[slice], more.starved[slice]];
   const parts = [blocked, starved, length - blocked - starved];
-  return model.document.kinds.gap.map((kind, place) =>
+  return model.document.gap_kinds.map((kind, place) =>
     fact(labelOf(model.document.words, kind), `${duration(parts[place])}, ${share(parts[place], length)}`),
   );
 }
 
-/** @param {Model} model @param {Rank} rank @param {Host} host @param {number} slice @param {number} start */
-function hosted(model, rank, host, slice, start) {
-  const launched = host.launched[slice];
-  const thread = fact("thread", host.thread);
-  if (host.kind === "call") {
-    if (!launched) return [thread, fact("launched", "nothing on this GPU that the page carries")];
-    const kernel = launched - 1;
-    const others = rank.launchedBy(host, slice).length - 1;
-    const more = others > 0 ? `, and ${others.toLocaleString("en-US")} more` : "";
-    return [
-      thread,
-      fact("launched", `${model.value(rank.signature[kernel], "name")}${more}`),
-      fact("which started", `${duration(rank.kernels.start[kernel] - start)} after this call`),
-    ];
-  }
+/** @param {Model} model @param {Rank} rank @param {Content} content @param {number} slice */
+function call(model, rank, { more, slices, thread }, slice) {
+  const kernel = more.launched[slice] - 1;
+  if (kernel < 0) return [fact("thread", thread), fact("launched", "nothing on this GPU that the page carries")];
+  const start = slices.start[slice];
+  const others = rank.launchedAt(start) - 1;
+  const rest = others > 0 ? `, and ${others.toLocaleString("en-US")} more` : "";
+  return [
+    fact("thread", thread),
+    fact("launched", `${model.value(rank.signature[kernel], "name")}${rest}`),
+    fact("which started", `${duration(rank.kernels.start[kernel] - start)} after this call`),
+  ];
+}
+
+/** @param {Content} content @param {number} slice */
+function range({ more, slices, thread }, slice) {
+  const launched = more.launched[slice];
   const words = launched === 1 ? "kernel or memory operation" : "kernels and memory operations";
   const count = fact("launched on this GPU", `${launched.toLocaleString("en-US")} ${words}`);
-  if (!launched) return [thread, count];
+  if (!launched) return [fact("thread", thread), count];
   return [
-    thread,
+    fact("thread", thread),
     count,
-    fact("their time, first start to last end", host.gpuLength[slice], "ns"),
-    fact("which began", `${duration(host.gpuStart[slice] - start)} after the range`),
+    fact("their time, first start to last end", more.gpu_length[slice], "ns"),
+    fact("which began", `${duration(more.gpu_start[slice] - slices.start[slice])} after the range`),
   ];
 }
 
@@ -133,16 +136,23 @@ function evidence(model, signature) {
 /** The query that has its row, and the command that shows its window. @param {Model} model @param {Lane} lane @param {number} slice @param {{from: number, to: number}} window */
 export function queryOf(model, { content, rank }, slice, { from, to }) {
   const { run, iteration, queries } = model.document;
-  const { sort, host, slices } = content;
+  const { sort, slices, threadId } = content;
   const measure = commandOf(model, rank, from, to);
   const start = rank.clock(slices.start[slice]);
   if (queries) {
     const table = sort === "kernel" ? model.value(rank.signature[slice], "table") : null;
-    const values = { table: String(table), thread: host?.threadId ?? "", ...valuesOf(model, rank, from, to) };
-    const query = filled(queries[host?.kind ?? sort], values);
+    const values = { table: String(table), thread: threadId, ...valuesOf(model, rank, from, to) };
+    const query = filled(queries[sort], values);
     return sort === "gap" ? { sql: "", command: query } : { sql: query, command: measure };
   }
-  const table = { step: "microbatches", gap: "gpu_gaps", path: "path_segments", kernel: "kernels", host: "" }[sort];
+  const table = {
+    step: "microbatches",
+    gap: "gpu_gaps",
+    path: "path_segments",
+    kernel: "kernels",
+    range: "",
+    call: "",
+  }[sort];
   const where = `run = '${run.replaceAll("'", "''")}' AND iteration = ${iteration} AND rank = ${rank.rank}`;
   const column = sort === "step" ? "span_start_ns" : "start_ns";
   const row = sort === "kernel" ? `kernel_id = ${rank.kernelId[slice]}` : `${column} = ${start}`;

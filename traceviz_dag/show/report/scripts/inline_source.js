@@ -75,12 +75,12 @@ export class InlineSource {
     const { model } = this;
     if (!model.align(clocks)) model.align(model.usual);
     const { document, ranks } = model;
-    const { categories, parts, words, groupings, legend } = document;
+    const { categories, parts, words, groupings, kinds } = document;
     return {
       ...{ length: model.end, words, groupings, bookmarks: this.bookmarks, notes: [] },
       lanes: ranks.map((rank) => this.root(rank)),
       marks: this.marks,
-      kinds: [...new Set([...categories, ...parts, ...legend])],
+      kinds: [...new Set([...categories, ...parts, ...kinds])],
       within: Object.fromEntries(
         parts
           .filter((part) => !categories.includes(part))
@@ -89,12 +89,17 @@ export class InlineSource {
             categories.filter((kind) => kind.includes(part === "memory_alone" ? "memory" : "communication")),
           ]),
       ),
-      open: document.ranks.flatMap(({ open }, place) => (open ? [ranks[place].key, ...threads(ranks[place])] : [])),
+      open: document.ranks.flatMap(({ open }, place) =>
+        open ? [ranks[place].key, ...threads(ranks[place]).keys()] : [],
+      ),
       clocks: model.axis.name,
       usual: model.usual,
       sentence: model.axis.sentence ?? "",
       ...(model.path.length && {
-        path: model.path.map(({ rank, index }) => ({ lane: rank.key, ...this.times(rank, rank.path, index) })),
+        path: model.path.map(({ rank, start, length }) => {
+          const from = start + model.at(rank);
+          return { lane: rank.key, from, to: from + length };
+        }),
       }),
     };
   }
@@ -146,9 +151,8 @@ export class InlineSource {
         return { key, label, parent, kind, rows: slices.start.length, holds: false, dimension };
       });
     if (key !== rank.key) return told(shown.filter((lane) => lane.parent === key));
-    const heads = threads(rank).map((thread) => {
-      const label = rank.hosts.find((host) => thread === `${rank.key}/${host.threadKey}`)?.thread ?? "";
-      return { key: thread, label, parent: key, kind: "thread", rows: 0, holds: true, dimension: "" };
+    const heads = [...threads(rank)].map(([key, label]) => {
+      return { key, label, parent: rank.key, kind: "thread", rows: 0, holds: true, dimension: "" };
     });
     return [...told(shown.filter((lane) => lane.parent === key)), ...heads];
   }
@@ -213,13 +217,12 @@ export class InlineSource {
    */
   follow({ rank, content, ...lane }, row, times = true) {
     const slice = lane.chosen === null ? row : lane.chosen[row];
-    const { sort, host } = content;
-    if (host)
-      return host.kind === "call" && host.launched[slice] ? this.ofKernel(rank, host.launched[slice] - 1) : null;
-    if (sort !== "kernel") return null;
+    if (content.sort === "call")
+      return content.more.launched[slice] ? this.ofKernel(rank, content.more.launched[slice] - 1) : null;
+    if (content.sort !== "kernel") return null;
     const call = rank.callOf(slice);
-    const calls = call && this.model.lane(`${rank.key}/${call.host.key}`);
-    if (calls) return this.place(calls, call.index);
+    const calls = call && [...this.model.lanesOf(rank).values()].find((each) => each.content === call.content);
+    if (calls) return this.place(calls, call.slice);
     const start = rank.callStart(slice);
     if (start === null || !times) return null;
     const from = start + this.model.at(rank);
@@ -304,7 +307,7 @@ export class InlineSource {
     const signatures = Uint8Array.from(model.rows, (row) =>
       fields.some((place, i) => byField[i][row[place]]) ? 1 : 0,
     );
-    const hosts = Uint8Array.from(model.document.host_names ?? [], (name) => (holds(name) ? 1 : 0));
+    const hosts = Uint8Array.from(model.document.names, (name) => (holds(name) ? 1 : 0));
     this.matching = { pattern: text, signatures, hosts, words };
     return this.matching;
   }
@@ -312,7 +315,7 @@ export class InlineSource {
   /** Whether the last pattern matches a row. @param {Lane} lane @param {number} row */
   isMatched({ rank, content, chosen }, row) {
     const slice = chosen === null ? row : chosen[row];
-    if (content.host) return this.matching.hosts[content.host.name[slice]] > 0;
+    if (content.thread) return this.matching.hosts[content.name(slice)] > 0;
     return content.sort === "kernel" && this.matching.signatures[rank.signature[slice]] > 0;
   }
 
@@ -362,7 +365,7 @@ export class InlineSource {
     if (one) return [one];
     if (dimension) return lanes.filter((lane) => lane.dimension === dimension && within === rank.key);
     if (within !== rank.key) return lanes.filter((lane) => lane.parent === within);
-    return lanes.filter((lane) => lane.content.host || lane.key === `${rank.key}/${KERNELS}`).reverse();
+    return lanes.filter((lane) => lane.content.thread || lane.key === `${rank.key}/${KERNELS}`).reverse();
   }
 
   /** Where slices lie that a text finds: those less than a pixel apart are one stretch. @param {any} values */
@@ -490,7 +493,7 @@ export class InlineSource {
   bands(view, rank, hidden, least) {
     const lanes = this.model.lanesOf(rank);
     const binned = rank.bins.length > 0;
-    const steps = rank.steps.start.length ? lanes.get(`${rank.key}/microbatches`) : undefined;
+    const steps = lanes.get(`${rank.key}/microbatches`);
     const below = steps && binned ? STEPS_SHARE : 0;
     const boxes = (/** @type {Lane | undefined} */ lane) => lane && this.boxes(view, lane, hidden, least);
     /** @type {Band[]} */
@@ -599,7 +602,10 @@ export class InlineSource {
 
 /** @typedef {{from: number, to: number, pixels: number}} Window */
 
-/** The keys of a rank's threads. @param {Rank} rank */
-function threads(rank) {
-  return [...new Set(rank.hosts.map((host) => `${rank.key}/${host.threadKey}`))];
+/** The threads of a rank: keys and labels. @param {Rank} rank @returns {Map<string, string>} */
+function threads({ key, told }) {
+  const ofThreads = told.filter(({ thread }) => thread);
+  return new Map(
+    ofThreads.map((lane) => [`${key}/${lane.key.slice(0, lane.key.lastIndexOf("/"))}`, lane.thread ?? ""]),
+  );
 }
