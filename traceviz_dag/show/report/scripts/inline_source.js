@@ -469,7 +469,7 @@ export class InlineSource {
           view,
           means[key].flatMap((number) => byRank.get(number) ?? []),
         );
-        return { lane: key, ground: [0, 0], bands: [{ top: 0, bottom: 1, shares }] };
+        return { lane: key, bands: [{ top: 0, bottom: 1, shares }] };
       }
       const lane = this.model.lane(key);
       const rank = /** @type {Rank} */ (this.model.rankOf(key));

@@ -87,10 +87,7 @@ export const COMMUNICATION = "communication";
 
 /** Slices of one kind in the order of their starts, and how far any before each reaches. */
 export class Slices {
-  /**
-   * @param {Float64Array} start ns from the rank's first kernel
-   * @param {Float64Array} length ns
-   */
+  /** @param {Float64Array} start ns from the rank's first kernel @param {Float64Array} length ns */
   constructor(start, length) {
     this.start = start;
     this.length = length;
@@ -112,42 +109,19 @@ export class Slices {
     return this.reached;
   }
 
-  /**
-   * First slice that may run after an instant.
-   * @param {number} instant
-   */
+  /** First slice that may run after an instant. @param {number} instant */
   firstAfter(instant) {
-    return firstAbove(this.reach, instant);
+    // Times of slices are whole.
+    return firstAtLeast(this.reach, Math.floor(instant) + 1);
   }
 
-  /**
-   * Number of slices that start before an instant.
-   * @param {number} instant
-   */
+  /** Number of slices that start before an instant. @param {number} instant */
   startingBefore(instant) {
     return firstAtLeast(this.start, instant);
   }
 }
 
-/**
- * @param {Float64Array} sorted
- * @param {number} value
- */
-function firstAbove(sorted, value) {
-  let low = 0;
-  let high = sorted.length;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (sorted[middle] > value) high = middle;
-    else low = middle + 1;
-  }
-  return low;
-}
-
-/**
- * @param {Float64Array | Uint32Array} sorted
- * @param {number} value
- */
+/** @param {Float64Array | Uint32Array} sorted @param {number} value */
 function firstAtLeast(sorted, value) {
   let low = 0;
   let high = sorted.length;
@@ -312,10 +286,7 @@ export class Rank {
     this.knownDevices = null;
   }
 
-  /**
-   * The place of a kernel's wait; undefined where none is known.
-   * @param {number} kernel
-   */
+  /** The place of a kernel's wait; undefined where none is known. @param {number} kernel */
   waitOf(kernel) {
     if (this.waitsByKernel === null) {
       this.waitsByKernel = new Map();
@@ -364,10 +335,7 @@ export class Rank {
 
 /** All ranks, and what they have in common. */
 export class Model {
-  /**
-   * @param {TimelineDocument} document
-   * @param {Map<string, Float64Array>} columns
-   */
+  /** @param {TimelineDocument} document @param {Map<string, Float64Array>} columns */
   constructor(document, columns) {
     this.document = document;
     const used = new Map();
@@ -410,10 +378,7 @@ export class Model {
     this.end = this.axis.length ?? 1;
   }
 
-  /**
-   * Lay the ranks by another choice of clocks; false where it is refused.
-   * @param {string} name
-   */
+  /** Lay the ranks by another choice of clocks; false where it is refused. @param {string} name */
   align(name) {
     const axis = this.document.axes.find((each) => each.name === name);
     if (!axis?.at) return false;

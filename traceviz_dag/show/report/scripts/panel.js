@@ -40,11 +40,7 @@ export function chip(text, act) {
   return made;
 }
 
-/**
- * Everything known of a slice.
- * @param {any} found as the server shows it
- * @param {(place: Place) => unknown} go
- */
+/** Everything known of a slice. @param {any} found as the server shows it @param {(place: Place) => unknown} go */
 export function detailParts(found, go) {
   const parts = [element("h3", { title: found.full_name }, found.title)];
   const known = found.facts.map(line);
@@ -167,11 +163,7 @@ export function hitParts(found, go, turn) {
   return parts;
 }
 
-/**
- * Findings and notes.
- * @param {any[]} marks
- * @param {(mark: any) => unknown} go
- */
+/** Findings and notes. @param {any[]} marks @param {(mark: any) => unknown} go */
 export function findingParts(marks, go) {
   const found = marks.filter((mark) => mark.kind === "finding" || mark.kind === "note");
   const parts = [element("h3", {}, found.length ? "Findings" : "No findings are known of this.")];
@@ -200,12 +192,7 @@ export function bookmarkParts(words, keep) {
   return { field, parts: [element("h3", {}, "Bookmark"), element("p", {}, words), field, " ", save] };
 }
 
-/**
- * Bookmarks as buttons.
- * @param {any[]} kept
- * @param {(one: any) => unknown} go
- * @param {(one: any) => unknown} forget
- */
+/** Bookmarks as buttons. @param {any[]} kept @param {(one: any) => unknown} go @param {(one: any) => unknown} forget */
 export function bookmarkChips(kept, go, forget) {
   return kept.flatMap((one) => {
     const whole = one.note || `${duration(one.from)} + ${duration(one.to - one.from)}`;

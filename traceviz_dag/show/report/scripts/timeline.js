@@ -6,7 +6,7 @@ import { Grouping } from "./grouping.js";
 import { Hits } from "./hits.js";
 import { isDrawn, isRoot, Lanes } from "./lanes.js";
 import { Marks } from "./marks.js";
-import { paintBoxes, paintCounter, paintPath, paintPlaces, paintShares } from "./painter.js";
+import { Painter } from "./painter.js";
 import { detailParts, exactly, line, measureParts } from "./panel.js";
 import { whole } from "./source.js";
 import { ABOVE, NEAR, OVERVIEW, Stage } from "./stage.js";
@@ -33,10 +33,7 @@ const RESTS = 250;
 const TWO_BANDS = 14;
 
 export class Timeline extends Stage {
-  /**
-   * @param {Source} source
-   * @param {any} about as the source shows it
-   */
+  /** @param {Source} source @param {any} about as the source shows it */
   constructor(source, about) {
     super(Math.max(Number(about.length), 1), LABELS);
     this.source = source;
@@ -53,8 +50,6 @@ export class Timeline extends Stage {
     this.walk = new Walk(this);
     this.marks = new Marks(this);
     this.writer = new Writer(this);
-    /** @type {any} the chosen slice, with all that is known of it */
-    this.chosen = null;
     /** @type {any} the last measures */
     this.measured = null;
     this.showsPath = false;
@@ -196,61 +191,47 @@ export class Timeline extends Stage {
     this.filters.offerDimensions();
     this.lanes.room = this.room;
     this.lanes.layOut();
-    this.scrollWithin(this.lanes.height - this.room);
+    this.scrollTo(Math.min(this.scroll, this.lanes.height - this.room));
     this.tiles.ask();
     const { context, scale, colours, raster, view, visible } = this;
     raster.clear(colours.paper);
+    const painter = new Painter(raster, view, colours);
     const left = (/** @type {string} */ kind) => this.filters.leavesOut(kind);
     /** @type {Map<string, number>} */
     const bottoms = new Map();
     for (const row of visible) {
       const top = Math.round((row.top - this.scroll + ABOVE) * scale);
       const bottom = Math.round((row.top + row.height - this.scroll + ABOVE) * scale);
-      this.paintRow(row, top, bottom - (row.height > 6 ? 1 : 0), left);
+      this.paintRow(painter, row, top, bottom - (row.height > 6 ? 1 : 0), left);
       if (isRoot(row.lane)) bottoms.set(row.lane.key, bottom);
     }
-    if (this.showsPath) paintPath(raster, view, this.about.path, bottoms, colours);
+    if (this.showsPath) painter.path(this.about.path, bottoms);
     raster.fill(0, 0, raster.width, ABOVE * scale, colours.paper);
-    const all = { ...view, from: 0, to: this.end };
-    if (this.tiles.strip)
-      paintShares(
-        raster,
-        all,
-        this.tiles.strip,
-        colours,
-        left,
-        Math.round(2 * scale),
-        Math.round((OVERVIEW - 2) * scale),
-      );
+    const whole = new Painter(raster, { ...view, from: 0, to: this.end }, colours);
+    const { strip } = this.tiles;
+    if (strip) whole.shares(strip, left, Math.round(2 * scale), Math.round((OVERVIEW - 2) * scale));
     context.putImageData(raster.image, 0, 0);
     this.writer.write(visible);
     changeAddress({ t0: String(Math.round(this.looking.from)), t1: String(Math.round(this.looking.to)) });
   }
 
-  /** @param {Row} row @param {number} top @param {number} bottom @param {(kind: string) => boolean} left */
-  paintRow(row, top, bottom, left) {
+  /** @param {Painter} painter @param {Row} row @param {number} top @param {number} bottom @param {(kind: string) => boolean} left */
+  paintRow(painter, row, top, bottom, left) {
     const { raster, view, colours, scale } = this;
     const { lane } = row;
-    const tile = this.tiles.known.get(lane.key);
-    const { ground } = tile ?? {};
-    if (ground) paintPlaces(raster, view, [ground[0]], [ground[1]], colours.idle, top, bottom);
-    else
-      raster.fill(
-        lane.ranks ? 0 : view.left,
-        top,
-        raster.width,
-        bottom,
-        isDrawn(lane) && !lane.ranks ? colours.idle : colours.header,
-      );
+    const { ground } = this.tiles.known.get(lane.key) ?? {};
+    if (lane.ranks || !isDrawn(lane))
+      raster.fill(lane.ranks ? 0 : view.left, top, raster.width, bottom, colours.header);
+    else painter.places([ground?.[0] ?? view.from], [ground?.[1] ?? view.to], colours.idle, top, bottom);
     if (lane.ranks && !this.grouping.folded.has(lane.key)) return;
     for (const { boxes, changes, shares, ...band } of this.bandsOf(row)) {
       const [from, to] = [band.top, band.bottom].map((share) => top + Math.round((bottom - top) * share));
-      if (shares) paintShares(raster, view, shares, colours, left, from, to);
-      if (boxes) paintBoxes(raster, view, boxes, colours, from, to);
-      if (changes) paintCounter(raster, view, changes, colours.of("computation"), from, to);
+      if (shares) painter.shares(shares, left, from, to);
+      if (boxes) painter.boxes(boxes, from, to);
+      if (changes) painter.counter(changes, from, to);
     }
     const matches = this.tiles.matched.found[lane.key];
-    if (matches) paintPlaces(raster, view, matches[0], matches[1], colours.match, bottom - 2 * scale, bottom);
+    if (matches) painter.places(matches[0], matches[1], colours.match, bottom - 2 * scale, bottom);
   }
 
   /** What a row shows, from above: one band where it is too low for several. @param {Row} row @returns {import("./source.js").Band[]} */
@@ -537,10 +518,6 @@ export class Timeline extends Stage {
   edge(edge) {
     const selection = { ...(this.selection ?? this.looking), [edge]: (this.chosen ?? this.looking)[edge] };
     this.select(selection.from, selection.to);
-  }
-
-  get chosenTime() {
-    return this.chosen;
   }
 
   /** Draw the critical path, where the source knows it. @param {boolean} shown */

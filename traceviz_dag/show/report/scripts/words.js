@@ -46,22 +46,14 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-/**
- * An element that must be there.
- * @template {HTMLElement} T
- * @param {string} id
- * @returns {T}
- */
+/** An element that must be there. @template {HTMLElement} T @param {string} id @returns {T} */
 export function byId(id) {
   const found = document.getElementById(id);
   if (found === null) throw new Error(`no element ${id}`);
   return /** @type {T} */ (found);
 }
 
-/**
- * A table of names and values.
- * @param {[string, string][]} entries
- */
+/** A table of names and values. @param {[string, string][]} entries */
 export function facts(entries) {
   const list = element("dl", { class: "facts" });
   for (const [name, value] of entries) list.append(element("dt", {}, name), element("dd", {}, value));
