@@ -204,6 +204,7 @@ def test_an_iteration_is_opened_from_the_first_page_and_its_window_found_in_perf
             assert json.loads(counted.stdout)[0]["n"] >= 1
             assert int(window["visEnd"]) - int(window["visStart"]) == row["duration_ns"]
         copied_link_shows_the_same(live, second)
+        what_the_report_shows_is_shown_here(live)
         page.goto(f"{origin}/")
         page.get_by_role("link", name="timeline", exact=True).click()
         page.wait_for_url(f"**/timeline/{place}**")
@@ -235,3 +236,29 @@ def copied_link_shows_the_same(live, rank):
     page.wait_for_selector("body[data-ready=yes]")
     live.settle()
     assert page.evaluate(state) == before
+
+
+def what_the_report_shows_is_shown_here(live):
+    """One finding alone, ranks beside each other, and all that is known of a slice where the mouse rests."""
+    page = live.page
+    page.uncheck("#here")
+    page.focus("#timeline-canvas")
+    live.press("Escape", "0", "M")
+    assert page.locator("#details table td:first-child").count() == 2
+    live.press("f")
+    number = page.evaluate("traceviz.timeline.about.marks.find((mark) => mark.kind === 'finding')?.number ?? null")
+    if number is not None:
+        page.locator("#details .chip").first.click()
+        live.settle()
+        assert page.evaluate("traceviz.timeline.marks.chosen.kind") in ("finding", "note")
+        page.wait_for_timeout(200)
+        assert "finding=" in page.evaluate("location.hash")
+    page.focus("#timeline-canvas")
+    live.press("Escape", "0")
+    box = page.locator("#timeline-canvas").bounding_box()
+    top = page.evaluate("traceviz.timeline.lanes.rows.find((row) => row.lane.kind === 'rank').top") + 60
+    for moved in range(60):
+        page.mouse.move(box["x"] + 300 + 5 * moved, box["y"] + top)
+        if page.is_visible("#tip"):
+            break
+    page.locator("#tip", has_text="start on the rank").wait_for(timeout=5000)

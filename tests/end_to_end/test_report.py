@@ -398,3 +398,69 @@ def test_a_cell_of_the_map_shows_its_waits_and_narrow_windows_scroll_by_keys(bro
     )
     assert found.faults == []
     found.context.close()
+
+
+@pytest.mark.long
+def test_lanes_hits_filters_and_bookmarks_are_those_of_the_live_page(browser: Any, file: Path, shown: Shown) -> None:
+    page = shown.page
+    page.focus("#timeline-canvas")
+    # A lane is opened, chosen and pinned by keys; the link keeps it, as it keeps what is left out.
+    page.evaluate("traceviz.timeline.reveal('rank:2')")
+    for key in (" ", "j", "j", "p"):
+        page.keyboard.press(key)
+    page.fill("#shortest", "2")
+    page.uncheck("#legend input[value=fwd_computation]")
+    page.fill("#search", "nccl")
+    page.press("#search", "Enter")
+    page.press("#search", "Escape")
+    page.keyboard.press("h")
+    shown.settle()
+    assert page.locator("#details .finder").count() == 100
+    page.wait_for_timeout(300)
+    other = Shown(browser, file, page.evaluate("location.hash"))
+    state = (
+        "(() => { const { lanes, filters, hits } = traceviz.timeline; "
+        "return [lanes.pinned, filters.asked, hits.page.total]; })()"
+    )
+    assert other.page.evaluate(state) == page.evaluate(state)
+    pinned, asked, total = page.evaluate(state)
+    assert pinned[0].startswith("rank:2/gpu:") and total > 100
+    assert asked == {"without": ["fwd_computation"], "least": 2000}
+    other.context.close()
+    # A bookmark has a note, shows its window, and can be forgotten.
+    page.focus("#timeline-canvas")
+    page.keyboard.press("w")
+    before = shown.look()
+    page.keyboard.press("b")
+    page.keyboard.type("<i>here")
+    page.keyboard.press("Enter")
+    page.keyboard.press("0")
+    page.click("#bookmarks button >> nth=0")
+    assert shown.look() == pytest.approx(before, abs=1)
+    page.click("#bookmarks button >> nth=1")
+    assert page.locator("#bookmarks button").count() == 0
+    # All ranks are measured, and a name of the table leads to a slice.
+    page.focus("#timeline-canvas")
+    page.keyboard.press("M")
+    ranks = page.evaluate("traceviz.model.ranks.length")
+    assert page.locator("#details table td:first-child").count() == ranks
+    name = page.locator("#details .finder").first
+    wanted = name.inner_text()
+    name.click()
+    assert page.inner_text("#details h3") == wanted
+    # A folded group is the mean of its ranks; whoever rests on a slice is told all that is known of it.
+    page.keyboard.press("Escape")
+    page.evaluate(
+        "(() => { const { timeline } = traceviz; timeline.scrollTo(0); "
+        "return timeline.soon(() => timeline.toggle(timeline.grouping.groups[0].key)); })()"
+    )
+    shown.settle()
+    mean = "traceviz.timeline.tiles.known.get(traceviz.timeline.grouping.groups[0].key).bands[0].shares.whole"
+    assert max(page.evaluate(f"Array.from({mean})")) > 0
+    box = page.locator("#timeline-canvas").bounding_box()
+    row = page.evaluate("traceviz.timeline.lanes.rows.find((row) => row.lane.kind === 'microbatches').top") + 60
+    for moved in range(100):
+        page.mouse.move(box["x"] + 220 + 5 * moved, box["y"] + row)
+        if page.is_visible("#tip"):
+            break
+    page.locator("#tip", has_text="start on its clock").wait_for(timeout=5000)

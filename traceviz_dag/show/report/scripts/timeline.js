@@ -485,7 +485,6 @@ export class Timeline extends Stage {
     const lane = !all && root && isRoot(root) ? [root.key] : [];
     this.say("measuring …");
     this.measured = await this.source.ask("measure", { from: whole(from), to: whole(to), lane });
-    this.select(from, to);
     this.say("");
     this.panel(measureParts(this.measured, (name) => this.soon(() => this.hits.find(name))));
     document.body.dataset.measured = `${exactly(from)} ${exactly(to)}`;
