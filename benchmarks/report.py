@@ -53,7 +53,7 @@ _FRAMES = """async ([empty]) => {
         if (empty) {
             context.fillStyle = step % 2 ? "#fff" : "#eee";
             context.fillRect(0, 0, other.width, other.height);
-        } else { timeline.looking.zoom(step < 20 ? 0.75 : 1 / 0.75, model.end * 0.47, false); timeline.paint(); }
+        } else { timeline.looking.zoom(step < 20 ? 0.75 : 1 / 0.75, model.end * 0.47, false); timeline.repaint(); }
         await frame();
         found.push(performance.now() - started);
     }

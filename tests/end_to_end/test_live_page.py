@@ -11,6 +11,8 @@ from contextlib import contextmanager
 import pytest
 from typer.testing import CliRunner
 
+from tests.end_to_end.measured import measured
+from tests.end_to_end.measured import printed as shown_as
 from tests.nsys_file import small_export
 from tests.show.home import fill_home
 from traceviz_dag.commands.main import app
@@ -84,22 +86,12 @@ class Live:
 
     def measured(self, lane):
         """The numbers that the panel shows of a rank or GPU, by their words."""
-        names, texts = (
-            self.page.locator(f'[data-measured="{lane} all"] {tag}').all_inner_texts() for tag in ("dt", "dd")
-        )
-        values = (int(text.partition(" ns")[0].replace(",", "")) for text in texts)
-        return dict(zip(names, values, strict=True))
+        (found,) = measured(self.page, lane)
+        return found
 
 
 def printed(*words, home):
     return json.loads(CliRunner().invoke(app, [*words, "--home", str(home), "--json"]).stdout)
-
-
-WORDS = {
-    **{word: f"{word}_ns" for word in ("communication", "hidden", "exposed", "memory", "busy", "idle")},
-    "computation": "compute_ns",
-    "kernels": "kernels",
-}
 
 
 def test_a_profile_is_walked_through_by_keys_and_measured_as_its_command_does(browser, tmp_path):
@@ -111,7 +103,7 @@ def test_a_profile_is_walked_through_by_keys_and_measured_as_its_command_does(br
         live = Live(browser, origin, "/opened/0")
         page = live.page
         lane = "gpu:0/stream:7"
-        assert page.evaluate(f"traceviz.timeline.tiles.known.get('{lane}').boxes.start.length") > 0
+        assert page.evaluate(f"traceviz.timeline.tiles.known.get('{lane}').bands[0].boxes.start.length") > 0
         # A name of others is text wherever it is shown; a search finds it, and n goes there.
         live.search("onerror=ALERT")
         assert page.inner_text("#matches") == "1 found"
@@ -133,7 +125,7 @@ def test_a_profile_is_walked_through_by_keys_and_measured_as_its_command_does(br
         command = shlex.split(page.evaluate("traceviz.timeline.measured.commands[0]"))
         (told,) = printed(*command[1:], home=home)
         found = live.measured("gpu:0")
-        assert found == {word: told[key] for word, key in WORDS.items()} and 0 < found["busy"] < found["idle"]
+        assert found == shown_as(told) and 0 < found["busy"] < found["idle"]
         # A name of the table leads to its first slice.
         live.press("Escape", "0", "m")
         page.locator("#details .finder", has_text="AllReduce_Sum").click()
@@ -185,7 +177,9 @@ def test_an_iteration_is_opened_from_the_first_page_and_its_window_found_in_perf
         live.search("SendRecv")
         live.press("n")
         first = page.evaluate("traceviz.timeline.chosen.lane").partition("/")[0]
-        number = page.evaluate("traceviz.timeline.known.facts.find((one) => one.label === 'communication')?.value ?? 0")
+        number = page.evaluate(
+            "traceviz.timeline.chosen.facts.find((one) => one.label === 'communication')?.value ?? 0"
+        )
         live.press("o")
         second = page.evaluate("traceviz.timeline.chosen.lane").partition("/")[0]
         assert {first, second} == {"rank:0", "rank:1"}, number
@@ -197,7 +191,7 @@ def test_an_iteration_is_opened_from_the_first_page_and_its_window_found_in_perf
         command = shlex.split(page.evaluate("traceviz.timeline.measured.commands[0]"))
         told = next(one for one in printed(*command[1:], home=home) if one["dimension"] == "all")
         found = live.measured(second)
-        assert found == {word: told[key] for word, key in WORDS.items()}
+        assert found == shown_as(told)
         assert told["window_start_ns"] == row["start_ns"] and found["busy"] == row["duration_ns"]
         # Perfetto is opened where the trace has that slice.
         page.evaluate("window.open = (address) => { window.opened = address; }")
@@ -210,6 +204,7 @@ def test_an_iteration_is_opened_from_the_first_page_and_its_window_found_in_perf
             assert json.loads(counted.stdout)[0]["n"] >= 1
             assert int(window["visEnd"]) - int(window["visStart"]) == row["duration_ns"]
         copied_link_shows_the_same(live, second)
+        what_the_report_shows_is_shown_here(live)
         page.goto(f"{origin}/")
         page.get_by_role("link", name="timeline", exact=True).click()
         page.wait_for_url(f"**/timeline/{place}**")
@@ -241,3 +236,29 @@ def copied_link_shows_the_same(live, rank):
     page.wait_for_selector("body[data-ready=yes]")
     live.settle()
     assert page.evaluate(state) == before
+
+
+def what_the_report_shows_is_shown_here(live):
+    """One finding alone, ranks beside each other, and all that is known of a slice where the mouse rests."""
+    page = live.page
+    page.uncheck("#here")
+    page.focus("#timeline-canvas")
+    live.press("Escape", "0", "M")
+    assert page.locator("#details table td:first-child").count() == 2
+    live.press("f")
+    number = page.evaluate("traceviz.timeline.about.marks.find((mark) => mark.kind === 'finding')?.number ?? null")
+    if number is not None:
+        page.locator("#details .chip").first.click()
+        live.settle()
+        assert page.evaluate("traceviz.timeline.marks.chosen.kind") in ("finding", "note")
+        page.wait_for_timeout(200)
+        assert "finding=" in page.evaluate("location.hash")
+    page.focus("#timeline-canvas")
+    live.press("Escape", "0")
+    box = page.locator("#timeline-canvas").bounding_box()
+    top = page.evaluate("traceviz.timeline.lanes.rows.find((row) => row.lane.kind === 'rank').top") + 60
+    for moved in range(60):
+        page.mouse.move(box["x"] + 300 + 5 * moved, box["y"] + top)
+        if page.is_visible("#tip"):
+            break
+    page.locator("#tip", has_text="start on the rank").wait_for(timeout=5000)

@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tests.commands.jobs import analysed_at, home_of, traces_of
+from tests.end_to_end.measured import measured, printed
 from traceviz_dag.analyze.overlap import window_overlap
 from traceviz_dag.commands.main import app
 from traceviz_dag.lake.lake import Lake, open_lake
@@ -97,17 +98,22 @@ def test_windows_are_measured_as_the_command_does(shown: Shown, place) -> None:
         for _ in range(6):
             start = draw.randint(low, high)
             end = start + draw.choice([1, 1_000, 77_777, 3_000_000, high - low])
-            row = next(
-                row for row in window_overlap(kernels, "clip", start, end).to_pylist() if row["dimension"] == "all"
-            )
+            rows = {row["dimension"]: row for row in window_overlap(kernels, "clip", start, end).to_pylist()}
             got = shown.page.evaluate(
                 "([rank, start, end]) => { const r = traceviz.model.byRank.get(rank); const at = (t) => "
-                "Number(BigInt(t) - r.firstNs); const { dimensions, kernels, ...rest } = "
-                "traceviz.measured(traceviz.model, r, at(start), at(end)); return rest; }",
+                "Number(BigInt(t) - r.firstNs); const { dimensions, ...rest } = "
+                "traceviz.measured(traceviz.model, r, at(start), at(end)); return { all: rest, "
+                "...Object.fromEntries(dimensions) }; }",
                 [rank, str(start), str(end)],
             )
+            assert got["all"]["kernels"] == rows["all"]["kernels"]
             names = ("compute", "communication", "hidden", "exposed", "memory", "idle")
-            assert {name: got[name] for name in names} == {name: row[f"{name}_ns"] for name in names}, (start, end)
+            of_dimension = names[1:4]
+            assert got.keys() <= rows.keys()
+            for dimension, row in rows.items():
+                found = got.get(dimension, dict.fromkeys(of_dimension, 0))
+                wanted = names if dimension == "all" else of_dimension
+                assert {name: found[name] for name in wanted} == {name: row[f"{name}_ns"] for name in wanted}, dimension
 
 
 @pytest.mark.long
@@ -131,13 +137,12 @@ def test_each_gpu_of_a_rank_is_measured_by_itself(browser: Any, tmp_path: Path) 
     result = CliRunner().invoke(app, [*command[1:], "--home", str(stored.lake.home), "--json"])
     rows = [row for row in json.loads(result.stdout) if row["dimension"] == "all"]
     assert len({row["device"] for row in rows}) == 2
-    for number, row in enumerate(rows):
-        assert row["device"] in shown.page.inner_text(f"#details h4 >> nth={number}")
-        said = shown.page.locator("#details dl").nth(number).locator("dd").all_inner_texts()
-        names = ("compute", "communication", "hidden", "exposed", "memory", "idle")
-        assert [text.split(" ns")[0].replace(",", "") for text in said[:6]] == [
-            str(row[f"{name}_ns"]) for name in names
-        ]
+    headings = shown.page.locator("#details h4").all_inner_texts()
+    found = measured(shown.page, "rank:0")
+    assert len(found) == 2
+    for row, said in zip(rows, found, strict=True):
+        assert any(row["device"] in heading for heading in headings)
+        assert printed(row).items() <= said.items()
     shown.context.close()
 
 
@@ -147,14 +152,13 @@ def test_the_command_on_the_page_measures_the_same(shown: Shown, place) -> None:
     page.focus("#timeline-canvas")
     for key in "wwdm":
         page.keyboard.press(key)
-    said = [page.inner_text(f"#details dd >> nth={number}") for number in range(6)]
+    (said,) = measured(page, "rank:0")
     command = shlex.split(page.inner_text("#details code"))
     assert command[0] == "traceviz"
     result = CliRunner().invoke(app, [*command[1:], "--home", str(place[0].home), "--json"])
     assert result.exit_code == 0, result.output
     (row,) = [row for row in json.loads(result.stdout) if row["dimension"] == "all"]
-    names = ("compute", "communication", "hidden", "exposed", "memory", "idle")
-    assert [text.split(" ns")[0].replace(",", "") for text in said] == [str(row[f"{name}_ns"]) for name in names]
+    assert printed(row).items() <= said.items()
 
 
 def test_keys_move_zoom_undo_and_reach_everything(shown: Shown) -> None:
@@ -220,8 +224,8 @@ def test_a_dialog_keeps_its_keys_and_the_last_slice_lets_tab_go_on(browser: Any,
     page.keyboard.press("Escape")
     page.keyboard.press("t")
     page.evaluate(
-        "(() => { const rank = traceviz.model.ranks[0]; "
-        "traceviz.timeline.goTo({ kind: 'step', rank, index: rank.steps.start.length - 1 }); })()"
+        "(() => { const { model, source, timeline } = traceviz, lane = model.lane('rank:0/microbatches'); "
+        "return timeline.goTo(source.place(lane, lane.slices.start.length - 1)); })()"
     )
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") != "timeline-canvas"
@@ -258,13 +262,15 @@ def test_search_filter_hover_and_click(shown: Shown, place) -> None:
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 60)
     page.mouse.wheel(0, -2000)
     shown.settle()
-    page.uncheck("#filters input >> nth=0")
-    left = page.evaluate(
-        "(() => { const { model, timeline } = traceviz, rank = model.ranks[0], lanes = timeline.rows.lanesOf(rank);"
-        " return [...lanes.values()].flatMap((lane) => [...lane.chosen])"
-        ".filter((k) => model.category[rank.signature[k]] === 0).length; })()"
+    page.uncheck("#filters input[value=fwd_computation]")
+    shown.settle()
+    kinds = page.evaluate(
+        "(() => { const { tiles } = traceviz.timeline; return ['rank:0', 'rank:1'].flatMap((key) => "
+        "tiles.known.get(key).bands.flatMap(({ boxes }) => "
+        "boxes ? Array.from(boxes.kind, (kind) => boxes.kinds[kind]) : [])); })()"
     )
-    assert left == 0
+    assert "fwd_computation" not in kinds
+    assert "bwd_computation" in kinds
     page.keyboard.press("0")
     shown.settle()
     optimizer = palette.CATEGORY[Category.OPTIMIZER_COMPUTATION]
@@ -280,11 +286,9 @@ def test_a_link_shows_the_same(browser: Any, file: Path, shown: Shown) -> None:
     shown.page.keyboard.press("w")
     shown.page.keyboard.press("w")
     for rank in (2, 5):
-        shown.page.evaluate(
-            "(rank) => traceviz.timeline.fold(traceviz.timeline.rows.rows.find((row) => row.rank?.rank === rank))", rank
-        )
+        shown.page.evaluate("(rank) => traceviz.timeline.toggle(`rank:${rank}`)", rank)
     shown.page.select_option("#clocks", "individual")
-    headings = "traceviz.timeline.rows.rows.filter((row) => row.kind === 'group').length"
+    headings = "traceviz.timeline.lanes.rows.filter((row) => row.lane.kind === 'group').length"
     assert shown.page.evaluate(headings) > 1
     shown.page.select_option("#grouping", "rank")
     shown.settle()
@@ -299,13 +303,13 @@ def test_a_link_shows_the_same(browser: Any, file: Path, shown: Shown) -> None:
     other = Shown(browser, file, fragment)
     assert other.look() == pytest.approx(shown.look(), abs=1)
     same = (
-        "({ open: [...traceviz.timeline.rows.open].sort(), by: document.getElementById('grouping').value, "
+        "({ open: [...traceviz.timeline.lanes.open].sort(), by: document.getElementById('grouping').value, "
         "clocks: document.getElementById('clocks').value, "
         "sentence: document.getElementById('clocks-sentence').textContent, path: traceviz.timeline.showsPath, "
-        "title: document.querySelector('#details h3').textContent, found: traceviz.timeline.matches.length })"
+        "title: document.querySelector('#details h3').textContent, found: traceviz.timeline.hits.page.total })"
     )
     assert other.page.evaluate(same) == shown.page.evaluate(same)
-    assert {2, 5} <= set(other.page.evaluate(same)["open"])
+    assert {"rank:2", "rank:5"} <= set(other.page.evaluate(same)["open"])
     assert "first kernel" in other.page.evaluate(same)["sentence"]
     assert other.page.is_visible("#part-timeline")
     assert other.faults == []
@@ -324,7 +328,7 @@ def test_numbers_lead_to_their_rows_and_query(browser: Any, file: Path, place) -
     page.click("#tab-findings")
     page.click("#part-findings [data-finding] >> nth=0")
     assert page.is_visible("#part-timeline")
-    assert page.evaluate("traceviz.timeline.rows.open.size") == 1
+    assert page.evaluate("traceviz.timeline.lanes.open.size") == 1
     assert shown.faults == []
     shown.context.close()
 
@@ -394,3 +398,69 @@ def test_a_cell_of_the_map_shows_its_waits_and_narrow_windows_scroll_by_keys(bro
     )
     assert found.faults == []
     found.context.close()
+
+
+@pytest.mark.long
+def test_lanes_hits_filters_and_bookmarks_are_those_of_the_live_page(browser: Any, file: Path, shown: Shown) -> None:
+    page = shown.page
+    page.focus("#timeline-canvas")
+    # A lane is opened, chosen and pinned by keys; the link keeps it, as it keeps what is left out.
+    page.evaluate("traceviz.timeline.reveal('rank:2')")
+    for key in (" ", "j", "j", "p"):
+        page.keyboard.press(key)
+    page.fill("#shortest", "2")
+    page.uncheck("#legend input[value=fwd_computation]")
+    page.fill("#search", "nccl")
+    page.press("#search", "Enter")
+    page.press("#search", "Escape")
+    page.keyboard.press("h")
+    shown.settle()
+    assert page.locator("#details .finder").count() == 100
+    page.wait_for_timeout(300)
+    other = Shown(browser, file, page.evaluate("location.hash"))
+    state = (
+        "(() => { const { lanes, filters, hits } = traceviz.timeline; "
+        "return [lanes.pinned, filters.asked, hits.page.total]; })()"
+    )
+    assert other.page.evaluate(state) == page.evaluate(state)
+    pinned, asked, total = page.evaluate(state)
+    assert pinned[0].startswith("rank:2/gpu:") and total > 100
+    assert asked == {"without": ["fwd_computation"], "least": 2000}
+    other.context.close()
+    # A bookmark has a note, shows its window, and can be forgotten.
+    page.focus("#timeline-canvas")
+    page.keyboard.press("w")
+    before = shown.look()
+    page.keyboard.press("b")
+    page.keyboard.type("<i>here")
+    page.keyboard.press("Enter")
+    page.keyboard.press("0")
+    page.click("#bookmarks button >> nth=0")
+    assert shown.look() == pytest.approx(before, abs=1)
+    page.click("#bookmarks button >> nth=1")
+    assert page.locator("#bookmarks button").count() == 0
+    # All ranks are measured, and a name of the table leads to a slice.
+    page.focus("#timeline-canvas")
+    page.keyboard.press("M")
+    ranks = page.evaluate("traceviz.model.ranks.length")
+    assert page.locator("#details table td:first-child").count() == ranks
+    name = page.locator("#details .finder").first
+    wanted = name.inner_text()
+    name.click()
+    assert page.inner_text("#details h3") == wanted
+    # A folded group is the mean of its ranks; whoever rests on a slice is told all that is known of it.
+    page.keyboard.press("Escape")
+    page.evaluate(
+        "(() => { const { timeline } = traceviz; timeline.scrollTo(0); "
+        "return timeline.soon(() => timeline.toggle(timeline.grouping.groups[0].key)); })()"
+    )
+    shown.settle()
+    mean = "traceviz.timeline.tiles.known.get(traceviz.timeline.grouping.groups[0].key).bands[0].shares.whole"
+    assert max(page.evaluate(f"Array.from({mean})")) > 0
+    box = page.locator("#timeline-canvas").bounding_box()
+    row = page.evaluate("traceviz.timeline.lanes.rows.find((row) => row.lane.kind === 'microbatches').top") + 60
+    for moved in range(100):
+        page.mouse.move(box["x"] + 220 + 5 * moved, box["y"] + row)
+        if page.is_visible("#tip"):
+            break
+    page.locator("#tip", has_text="start on its clock").wait_for(timeout=5000)

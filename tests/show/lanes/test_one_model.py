@@ -126,11 +126,14 @@ class Report:
 
     def step(self, rank: int, place: int) -> Told:
         """A micro-batch."""
+        lanes = [lane for row in self.document["ranks"] for lane in row["lanes"] if "count" in lane]
+        wanted = next(at for at, lane in enumerate(lanes) if lane["key"] == f"rank:{rank}/microbatches")
+        before = sum(lane["count"] for lane in lanes[:wanted])
         kind, name, start, length = (
-            int(self.column(f"step.{column}", "steps", rank)[place]) for column in ("kind", "name", "start", "length")
+            int(self.columns[f"lane.{column}"][before + place]) for column in ("kind", "name", "start", "length")
         )
         own = self.zero(rank) + start
-        return Told(self.document["names"][name], self.document["kinds"]["step"][kind], own, own + length)
+        return Told(self.document["names"][name - 1], self.document["kinds"][kind], own, own + length)
 
     def kernel(self, rank: int, start_ns: int, stream: int) -> Told:
         """The kernel of a stream that starts at a time."""
@@ -267,7 +270,7 @@ def test_no_surface_has_lanes_of_its_own(source, model, export, tmp_path) -> Non
     gpus, lanes = activities(profile, rules), every_lane(profile_model(export, None))
     report = Report(profile_timeline(profile, gpus, rules, "job.sqlite", None, 1000))
     for row in report.document["ranks"]:
-        shown = {lane["key"]: lane["label"] for lane in [*row["lanes"], *row["hosts"]]}
+        shown = {lane["key"]: lane["label"] for lane in row["lanes"]}
         assert len(shown) > 3 and shown.items() <= {key: lane.label for key, lane in lanes.items()}.items()
     write_perfetto(profile, gpus, tmp_path / "profile.pftrace")
     labels = {track.name for track in Exported(tmp_path / "profile.pftrace").tracks.values()}

@@ -5,12 +5,11 @@ All times on the page are from one instant, which is every GPU's zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from traceviz_dag.analyze.kernel_intervals import KINDS
@@ -26,12 +25,11 @@ from traceviz_dag.show.lanes import parts
 from traceviz_dag.show.lanes import words as said
 from traceviz_dag.show.lanes.bundle import GPU_PART_KINDS, Bundle, Content, everything
 from traceviz_dag.show.lanes.lane import Lane, LaneKind
-from traceviz_dag.show.lanes.names import shortened
 from traceviz_dag.show.lanes.profile import CALL_NAMES, HostLane, add_gpu_lanes, gpu_parts, host_lanes, iteration_marks
 from traceviz_dag.show.lanes.rows import LaneRows
+from traceviz_dag.show.report.lane_columns import LaneColumns, lane_document
 from traceviz_dag.show.report.signatures import Signatures
 from traceviz_dag.show.report.timeline import Timeline
-from traceviz_dag.show.report.tracks import STEPS_AND_GAPS, lane_document
 
 _BINS = 2048
 _OPEN = 1
@@ -50,7 +48,6 @@ _QUERIES = {
     "range": "SELECT * FROM NVTX_EVENTS WHERE globalTid = {thread} AND start = {start_ns}",
     "call": "SELECT * FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE globalTid = {thread} AND start = {start_ns}",
 }
-_DIFFERENCES = {"kernel.start", "kernel.id", "gap.start", "host.start"}
 
 
 def profile_timeline(
@@ -67,15 +64,14 @@ def profile_timeline(
     shown = [_Gpu.of(profile, gpu, window) for gpu in gpus]
     zero, last = _span(shown, window)
     shortest, left_out = _limit(shown, most)
-    found, columns = Timeline(), _Columns(profile)
+    found, columns, signatures = Timeline(), LaneColumns(), Signatures(_SIGNATURE)
     width = max(-(-(last - zero) // _BINS), 1)
     found.kernels = sum(len(one.activity) for one in shown)
     found.kept = sum(int(one.kept.sum()) for one in shown)
-    ranks = [_rank(one, profile, rules, (zero, last, width), columns) for one in shown]
+    ranks = [_rank(one, profile, rules, (zero, last, width), columns, signatures) for one in shown]
     for rank in ranks[:_OPEN]:
         rank["open"] = True
-    for name, gathered in columns.gathered.items():
-        found.columns.add(name, np.concatenate(gathered), differences=name in _DIFFERENCES)
+    columns.hand_over(found.columns)
     found.document = {
         "run": printable(profile.path.name),
         "iteration": 0,
@@ -94,15 +90,14 @@ def profile_timeline(
         "bin_ns": width,
         "parts": _PARTS,
         "categories": KINDS,
-        "kinds": {"range": said.RANGE_KINDS, "call": said.CALL_KINDS, **STEPS_AND_GAPS},
+        "kinds": list(columns.kinds),
+        "gap_kinds": said.GAP_KINDS,
         "words": said.WORDS,
-        "legend": sorted(columns.kinds),
-        "names": [],
-        **columns.signatures.document(),
+        "names": list(columns.names),
+        **signatures.document(),
         "launches": True,
         "groupings": {},
         "findings": [],
-        "host_names": [shortened(printable(name)) for name in columns.names],
         "queries": {
             **_QUERIES,
             "gap": f"traceviz nsys gaps {command} --gpu {{rank}} --least-us 0 --trim {{start_s}} {{end_s}}",
@@ -120,34 +115,6 @@ def profile_timeline(
 
 _PARTS = (*(kind for kind in GPU_PART_KINDS if kind != parts.HIDDEN), parts.HIDDEN)
 """What lies beside computation comes last, as in the bins of a report."""
-
-
-@dataclass(slots=True)
-class _Columns:
-    """What GPUs add to the page.
-
-    Attributes:
-        names: of ranges and calls, each once. kinds: what they and idle times are.
-    """
-
-    profile: NsysProfile
-    signatures: Signatures = field(default_factory=lambda: Signatures(_SIGNATURE))
-    names: dict[str, int] = field(default_factory=dict)
-    gathered: dict[str, list[Int64]] = field(default_factory=dict)
-    kinds: set[str] = field(default_factory=set)
-
-    def add(self, name: str, values: npt.NDArray[np.integer]) -> int:
-        """Add to a column; returns how many."""
-        self.gathered.setdefault(name, []).append(np.asarray(values, dtype=np.int64))
-        return len(values)
-
-    def name_codes(self, host: HostLane) -> Int64:
-        """Place of each slice's name."""
-        words, used = self.profile.names(host.words, "name"), host.rows.name
-        code = np.zeros(len(words), dtype=np.int64)
-        for index in np.unique(used).tolist():
-            code[index] = self.names.setdefault(words[index], len(self.names))
-        return code[used]
 
 
 @dataclass(slots=True)
@@ -219,7 +186,12 @@ def _limit(shown: Sequence[_Gpu], most: int) -> tuple[int, int]:
 
 
 def _rank(
-    one: _Gpu, profile: NsysProfile, rules: Rules, axis: tuple[int, int, int], columns: _Columns
+    one: _Gpu,
+    profile: NsysProfile,
+    rules: Rules,
+    axis: tuple[int, int, int],
+    columns: LaneColumns,
+    signatures: Signatures,
 ) -> dict[str, Any]:
     """What the document says of a GPU; its rows go into the columns."""
     zero, last, width = axis
@@ -234,7 +206,7 @@ def _rank(
     told = place != NONE
     add("kernel.start", part.starts - zero)
     add("kernel.length", part.ends - part.starts)
-    add("kernel.signature", columns.signatures.of(_operations(profile, part)))
+    add("kernel.signature", signatures.of(_operations(profile, part)))
     add("kernel.microbatch", np.zeros(len(part), dtype=np.int64))
     add("kernel.launch", np.where(told, np.where(before >= 0, before + 1, before), 0))
     add("kernel.launch_length", np.where(told, lookup(calls.integers("duration_ns"), place), 0))
@@ -246,7 +218,7 @@ def _rank(
         for lane in one.lanes.lanes
         if lane.kind is LaneKind.STREAM and (number := int(lane.key.rpartition(":")[2])) in there
     ]
-    _add_hosts(one, profile, part, zero, columns)
+    idle = _idle(one.lanes.contents[gaps.key], (zero, last))
     return {
         "rank": gpu.device,
         "label": said.gpu_label(gpu.device),
@@ -257,63 +229,47 @@ def _rank(
             {"step": mark.number, "start": mark.start_ns - zero, "end": mark.end_ns - zero}
             for mark in iteration_marks(profile, gpu, rules)
         ],
-        "lanes": [*streams, lane_document(gaps)],
-        "hosts": [
-            {
-                **lane_document(host.lane),
-                "thread": printable(head.label),
-                "thread_id": head.key.rpartition(":")[2],
-                "count": len(host.rows),
-            }
-            for head, hosts in one.threads
-            for host in hosts
+        "lanes": [
+            *streams,
+            columns.add_lane(gaps, idle, zero),
+            *_hosts(one, profile, part, zero, columns),
         ],
-        **{"steps": 0, "waits": 0, "path": 0, "bins": len(values), "kernels": kernels},
-        "gaps": _add_gaps(one.lanes.contents[gaps.key], (zero, last), columns),
+        **{"waits": 0, "bins": len(values), "kernels": kernels},
     }
 
 
-def _add_gaps(content: Content, axis: tuple[int, int], columns: _Columns) -> int:
+def _idle(content: Content, axis: tuple[int, int]) -> Content:
     """The longest idle times inside the axis, cut at its ends."""
     rows = content.rows
-    columns.kinds |= content.occurring
     start, end = np.maximum(rows.start_ns, axis[0]), np.minimum(rows.end_ns, axis[1])
     inside = np.flatnonzero(start < end)
     longest = np.sort(inside[np.argsort(start[inside] - end[inside], kind="stable")[:_MOST_GAPS]])
-    columns.add("gap.start", start[longest] - axis[0])
-    columns.add("gap.kind", rows.kind[longest])
-    starved = np.where(rows.kind == said.GAP_KINDS.index(said.STARVED), rows.end_ns - rows.start_ns, 0)
-    columns.add("gap.blocked", np.zeros(len(longest), np.int64))
-    columns.add("gap.starved", starved[longest])
-    return columns.add("gap.length", end[longest] - start[longest])
+    return Content(LaneRows.of(start[longest], end[longest], rows.kind[longest]), content.kinds)
 
 
-def _add_hosts(one: _Gpu, profile: NsysProfile, part: Activity, zero: int, columns: _Columns) -> None:
-    """The slices of threads; of ranges what they launched on the GPU, of calls the first operation."""
+def _hosts(
+    one: _Gpu, profile: NsysProfile, part: Activity, zero: int, columns: LaneColumns
+) -> Iterator[dict[str, Any]]:
+    """The lanes of threads; of ranges what they launched on the GPU, of calls the first operation."""
     # What a range launched is shown as a whole, also where it runs outside the window.
     projection = project(profile, one.whole)
     order = np.argsort(projection.ranges.row[projection.position], kind="stable")
     by_row = projection.ranges.row[projection.position][order]
     by_launch = np.argsort(part.launch, kind="stable")
     launched_by = part.launch[by_launch]
-    for host in one.hosts:
-        columns.kinds |= Content(host.rows, host.kinds).occurring
-        nothing, source = np.zeros(len(host.rows), np.int64), host.rows.source.astype(np.int64)
-        columns.add("host.start", host.rows.start_ns - zero)
-        columns.add("host.length", host.rows.end_ns - host.rows.start_ns)
-        columns.add("host.name", columns.name_codes(host))
-        columns.add("host.kind", host.rows.kind)
+    for head, host in ((head, host) for head, hosts in one.threads for host in hosts):
+        source = host.rows.source.astype(np.int64)
+        lane = columns.add_lane(host.lane, Content(host.rows, host.kinds), zero, profile.names(host.words, "name"))
+        yield {**lane, "thread": printable(head.label), "thread_id": head.key.rpartition(":")[2]}
         if host.lane.kind is LaneKind.CALLS:
             at = _found(launched_by, source)
-            columns.add("host.launched", np.where(at == NONE, 0, lookup(by_launch, at) + 1))
-            columns.add("host.gpu_start", nothing)
-            columns.add("host.gpu_length", nothing)
+            columns.add("call.launched", np.where(at == NONE, 0, lookup(by_launch, at) + 1))
             continue
         at = lookup(order, _found(by_row, source))
         launched = lookup(projection.operations, at, 0)
-        columns.add("host.launched", launched)
-        columns.add("host.gpu_start", np.where(launched > 0, lookup(projection.gpu_start_ns, at, 0) - zero, 0))
-        columns.add("host.gpu_length", lookup(projection.gpu_end_ns - projection.gpu_start_ns, at, 0))
+        columns.add("range.launched", launched)
+        columns.add("range.gpu_start", np.where(launched > 0, lookup(projection.gpu_start_ns, at, 0) - zero, 0))
+        columns.add("range.gpu_length", lookup(projection.gpu_end_ns - projection.gpu_start_ns, at, 0))
 
 
 def _found(ordered: Int64, values: Int64) -> Int64:

@@ -16,14 +16,14 @@ from traceviz_dag.show.lanes import parts
 from traceviz_dag.show.lanes.grouping import groupings
 from traceviz_dag.show.lanes.iteration import STEP_MARK, step_marks
 from traceviz_dag.show.lanes.waits import integers_of
-from traceviz_dag.show.lanes.words import WORDS, rank_label
+from traceviz_dag.show.lanes.words import GAP_KINDS, WORDS, rank_label
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.activity import read_steps
 from traceviz_dag.show.page.alignment import TimeAlignment, align, read_clocks
 from traceviz_dag.show.page.members import Member, read_members
 from traceviz_dag.show.report.columns import PageColumns
 from traceviz_dag.show.report.limits import MOST_KERNELS
-from traceviz_dag.show.report.tracks import STEPS_AND_GAPS, Tracks
+from traceviz_dag.show.report.tracks import Tracks
 from traceviz_dag.show.source import TableSource
 
 MOST_READ = 20_000_000
@@ -95,7 +95,7 @@ def read_timeline(source: TableSource, most_kernels: int = MOST_KERNELS) -> Time
         counts_of = tracks.add_rank(member.rank, first, last, with_kernels=plan.read)
         ranks.append(_rank(source, member, first, last) | counts_of)
     found.kept = sum(row["kernels"] for row in ranks)
-    tracks.hand_over(found.columns)
+    tracks.columns.hand_over(found.columns)
     found.document = {
         "member": "rank",
         "ranks": ranks,
@@ -103,10 +103,10 @@ def read_timeline(source: TableSource, most_kernels: int = MOST_KERNELS) -> Time
         "bin_ns": width,
         "parts": parts.PARTS,
         "categories": list(palette.LABEL),
-        "kinds": {"path": list(tracks.path_kinds), **STEPS_AND_GAPS},
+        "kinds": list(tracks.columns.kinds),
+        "gap_kinds": GAP_KINDS,
         "words": WORDS,
-        "legend": sorted(tracks.kinds),
-        "names": list(tracks.names),
+        "names": list(tracks.columns.names),
         **tracks.signatures.document(),
         "launches": plan.with_launches,
         "groupings": groupings(source, members),

@@ -56,7 +56,7 @@ def finding_card(page: Page, row: Mapping[str, Any], number: int, kind: str, *, 
     place = Markup("")
     in_time = any(each["finding"] == row["finding"] and each["places"] for each in page.timeline.document["findings"])
     if row["rank"] is not None or in_time:
-        rank = "" if row["rank"] is None else f"&rank={row['rank']}"
+        rank = "" if row["rank"] is None else f"&open=rank:{row['rank']}"
         what = "in the timeline" if row["rank"] is None else f"rank {row['rank']} in the timeline"
         place = Markup('<a href="#part=timeline&finding={0}{1}" class="chip" data-finding="{0}">{2}</a>').format(
             row["finding"], rank, what

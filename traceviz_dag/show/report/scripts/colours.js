@@ -5,10 +5,7 @@ import { pixel } from "./raster.js";
 /** @typedef {Record<string, [string, string]>} Words kind → its label and colour */
 
 export class Colours {
-  /**
-   * @param {Words} words
-   * @param {boolean} dark
-   */
+  /** @param {Words} words @param {boolean} dark */
   constructor(words, dark) {
     this.words = words;
     this.paper = pixel(dark ? "#16191D" : "#FFFFFF");

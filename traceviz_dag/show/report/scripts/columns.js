@@ -9,11 +9,7 @@
  * @property {boolean} signed whether signs are in the lowest bit
  */
 
-/**
- * Base64 of deflated bytes as bytes.
- * @param {string} text
- * @returns {Promise<Uint8Array>}
- */
+/** Base64 of deflated bytes as bytes. @param {string} text @returns {Promise<Uint8Array>} */
 export async function inflated(text) {
   const packed = atob(text.trim());
   const bytes = new Uint8Array(packed.length);

@@ -1,223 +1,196 @@
-/** The rows of the timeline: pipelines that fold, ranks that open into lanes, and what lies where. */
+/** The lanes of a timeline: a tree that is asked for as it is opened, and the rows that it makes. */
 
-import { Grouping } from "./grouping.js";
-import { Slices } from "./model.js";
-
-/** @typedef {import("./model.js").Model} Model */
-/** @typedef {import("./model.js").Rank} Rank */
-/** @typedef {import("./model.js").Host} Host */
-/** @typedef {"group" | "rank" | "steps" | "kernels" | "gaps" | "path" | "thread" | "host"} RowKind */
+/** @typedef {import("./grouping.js").Grouping} Grouping */
+/** @typedef {import("./source.js").Lane} Lane */
+/** @typedef {import("./source.js").Source} Source */
 
 /**
  * @typedef {object} Row
- * @property {RowKind} kind
- * @property {string} label
- * @property {number} top
+ * @property {Lane} lane
+ * @property {number} depth
+ * @property {number} top pixels from the first row
  * @property {number} height
- * @property {Rank | null} rank
- * @property {Rank[]} ranks of a group
- * @property {Lane | null} lane of a row of kernels
- * @property {Host | null} host of a row of ranges or calls
- * @property {string} key what distinguishes it from other rows
+ * @property {boolean} pinned
  */
 
-/** Some kernels of a rank, in the order of their starts. */
-export class Lane {
-  /**
-   * @param {Rank} rank
-   * @param {Uint32Array | null} chosen kernels; null takes all
-   */
-  constructor(rank, chosen) {
-    this.rank = rank;
-    this.chosen = chosen;
-    this.slices =
-      chosen === null
-        ? rank.kernels
-        : new Slices(
-            Float64Array.from(chosen, (kernel) => rank.kernels.start[kernel]),
-            Float64Array.from(chosen, (kernel) => rank.kernels.length[kernel]),
-          );
-  }
-
-  /** @param {number} slice @returns {number} its kernel */
-  kernel(slice) {
-    return this.chosen === null ? slice : this.chosen[slice];
-  }
-}
-
-const HEADER = 18;
-const LANE = 15;
+/** Pixels of a row. */
+const HEIGHT = 16;
+const HEAD = 20;
+const COUNTER = 30;
+/** Ranks that are not open share what room there is. */
 const SMALLEST = 11;
 const LARGEST = 56;
+const RANK = "rank:";
 
-/** @type {Record<string, RowKind>} lanes of the model → rows that show them */
-const KINDS = { microbatches: "steps", stream: "kernels", dimension: "kernels", gaps: "gaps", path: "path" };
-
-/** Which rows there are, and how high each is. */
-export class Rows {
-  /** @param {Model} model */
-  constructor(model) {
-    this.model = model;
-    /** @type {Set<number>} ranks that are open */
-    this.open = this.usuallyOpen();
-    /** @type {Map<number, Map<string, Lane>>} */
-    this.lanes = new Map();
-    /** @type {Map<number, {computation: Lane, communication: Lane}>} */
-    this.halves = new Map();
-    /** @type {(kernel: number, rank: Rank) => boolean} */
-    this.shows = () => true;
+export class Lanes {
+  /** @param {Source} source @param {Grouping} grouping of ranks */
+  constructor(source, grouping) {
+    this.source = source;
+    this.grouping = grouping;
+    /** @type {Map<string, Lane>} */
+    this.known = new Map();
+    /** @type {Map<string, string[]>} key of a lane, "" for none → those below it, in their order */
+    this.below = new Map();
+    /** @type {Set<string>} */
+    this.open = new Set();
+    /** @type {string[]} */
+    this.pinned = [];
+    /** of communication: its lanes alone are shown of all dimensions; empty for all */
+    this.dimension = "";
     /** @type {Row[]} */
     this.rows = [];
     this.height = 0;
-    this.grouping = new Grouping(model.document.groupings, model.ranks.length);
+    /** pixels that the rows may take without being scrolled */
+    this.room = 0;
   }
 
-  /** @returns {Set<number>} the ranks that a page opens by itself */
-  usuallyOpen() {
-    return new Set(this.model.document.ranks.filter((each) => each.open).map((each) => each.rank));
-  }
-
-  /** The ranks of a group that the page carries. @param {import("./grouping.js").Group} group @returns {Rank[]} */
-  ranksOf(group) {
-    return group.ranks.flatMap((number) => this.model.byRank.get(number) ?? []);
-  }
-
-  /**
-   * Lay the rows out anew.
-   * @param {number} room pixels; ranks share what is there
-   */
-  layOut(room) {
-    const there = this.grouping.shown;
-    const headers = there.length;
-    const shown = headers
-      ? there.filter((group) => this.grouping.unfolds(group)).flatMap((group) => this.ranksOf(group))
-      : this.model.ranks;
-    const lanes = shown.reduce(
-      (sum, rank) => sum + (this.open.has(rank.rank) ? rank.lanes.length + threads(rank) + rank.hosts.length : 0),
-      0,
+  /** @param {string} parent @param {Lane[]} lanes */
+  take(parent, lanes) {
+    for (const lane of lanes) this.known.set(lane.key, lane);
+    this.below.set(
+      parent,
+      lanes.map((lane) => lane.key),
     );
-    const left = room - headers * HEADER - lanes * LANE;
-    const each = Math.floor(left / Math.max(shown.length, 1));
-    const height = Math.min(Math.max(each, SMALLEST), LARGEST);
+    this.layOut();
+  }
+
+  /** Whether what is below a lane, or a heading, is shown. @param {string} key */
+  isOpen(key) {
+    const group = this.grouping.groups.find((each) => each.key === key);
+    return group ? !this.grouping.folded.has(key) : this.open.has(key);
+  }
+
+  /** Show a lane's rank, where its heading is folded. @param {string} key */
+  bring(key) {
+    const root = this.rootOf(key);
+    if (root.startsWith(RANK)) this.grouping.bring(Number(root.slice(RANK.length)));
+    this.layOut();
+  }
+
+  /** Open a lane; what is below it is asked for the first time. @param {string} key */
+  async unfold(key) {
+    if (this.grouping.folded.delete(key)) return this.layOut();
+    if (!this.known.get(key)?.holds) return;
+    if (!this.below.has(key)) this.take(key, await this.source.ask("lanes", { lane: key }));
+    this.open.add(key);
+    this.layOut();
+  }
+
+  /** @param {string} key */
+  fold(key) {
+    if (!this.open.delete(key)) this.grouping.folded.add(key);
+    this.layOut();
+  }
+
+  /** @param {string} key */
+  pin(key) {
+    if (this.pinned.includes(key)) this.pinned = this.pinned.filter((each) => each !== key);
+    else this.pinned.push(key);
+    this.layOut();
+  }
+
+  /** Show some lanes that are asked for where they are not known, such as those that an address pins. @param {string} key */
+  async reach(key) {
+    const parts = key.split("/");
+    for (let many = 1; many < parts.length && !this.known.has(key); many++) {
+      const around = parts.slice(0, many).join("/");
+      if (this.known.get(around)?.holds && !this.below.has(around))
+        this.take(around, await this.source.ask("lanes", { lane: around }));
+    }
+  }
+
+  /** Move a lane among those beside it. @param {string} key @param {number} step */
+  shift(key, step) {
+    const lane = this.known.get(key);
+    const beside = lane && this.below.get(lane.parent ?? "");
+    if (!beside) return;
+    const from = beside.indexOf(key);
+    const to = from + step;
+    if (to < 0 || to >= beside.length) return;
+    [beside[from], beside[to]] = [beside[to], beside[from]];
+    this.layOut();
+  }
+
+  /** The rank or GPU that a lane belongs to, or its outermost lane. @param {string} key */
+  rootOf(key) {
+    let lane = this.known.get(key);
+    while (lane?.parent && !isRoot(lane)) lane = this.known.get(lane.parent);
+    return lane?.key ?? key;
+  }
+
+  layOut() {
     this.rows = [];
-    let top = 0;
-    /** @param {Partial<Row> & {kind: RowKind, label: string, height: number, key: string}} row */
-    const add = (row) => {
-      this.rows.push({ rank: null, ranks: [], lane: null, host: null, ...row, top });
-      top += row.height;
-    };
-    if (!headers) this.addRanks(this.model.ranks, height, add);
-    for (const group of there) {
-      const ranks = this.ranksOf(group);
-      add({ kind: "group", label: group.label, height: HEADER, ranks, key: group.key });
-      if (this.grouping.unfolds(group)) this.addRanks(ranks, height, add);
+    for (const key of this.pinned) this.add(key, 0, true);
+    this.addRoots();
+    const ranks = this.rows.filter((row) => !row.height).length;
+    const left = this.rows.reduce((room, row) => room - row.height, this.room);
+    const each = Math.min(Math.max(Math.floor(left / Math.max(ranks, 1)), SMALLEST), LARGEST);
+    this.height = 0;
+    for (const row of this.rows) {
+      row.top = this.height;
+      row.height ||= each;
+      this.height += row.height;
     }
-    this.height = top;
   }
 
-  /**
-   * The rows of ranks.
-   * @param {Rank[]} ranks
-   * @param {number} height of one that is not open
-   * @param {(row: Partial<Row> & {kind: RowKind, label: string, height: number, key: string}) => void} add
-   */
-  addRanks(ranks, height, add) {
-    for (const rank of ranks) {
-      const name = rank.label;
-      const key = `r${rank.rank}`;
-      if (!this.open.has(rank.rank)) {
-        add({ kind: "rank", label: name, height, rank, key });
-        continue;
-      }
-      add({ kind: "rank", label: name, height: LANE, rank, key });
-      for (const lane of rank.lanes) {
-        const kind = KINDS[lane.kind];
-        const kernels = kind === "kernels" ? (this.lanesOf(rank).get(lane.key) ?? null) : null;
-        add({ kind, label: lane.label, height: LANE, rank, lane: kernels, key: lane.key });
-      }
-      let thread = "";
-      for (const host of rank.hosts) {
-        if (host.thread !== thread)
-          add({ kind: "thread", label: host.thread, height: LANE, rank, key: `${key}/${host.threadId}` });
-        thread = host.thread;
-        add({ kind: "host", label: host.label, height: LANE, rank, host, key: host.key });
+  addRoots() {
+    const groups = this.grouping.shown;
+    if (!groups.length) return this.addBelow("", 0);
+    const roots = new Set(this.below.get("") ?? []);
+    for (const group of groups) {
+      const { key, label, ranks } = group;
+      this.known.set(key, { key, label, ranks, parent: null, kind: "group", rows: 0, holds: true, dimension: "" });
+      this.add(group.key, 0, false);
+      for (const rank of group.ranks) {
+        const key = `${RANK}${rank}`;
+        if (this.grouping.unfolds(group) && roots.has(key)) this.addOne(key, 1);
       }
     }
   }
 
-  /** The kernels of each lane of a rank, by its key. @param {Rank} rank @returns {Map<string, Lane>} */
-  lanesOf(rank) {
-    let found = this.lanes.get(rank.rank);
-    if (found === undefined) {
-      const lanes = rank.lanes.filter((lane) => lane.holds);
-      /** @type {Map<string, number[]>} */
-      const parts = new Map(lanes.map((lane) => [lane.key, []]));
-      /** @type {Map<number, number[][]>} signature → the lanes that hold its kernels */
-      const bySignature = new Map();
-      for (let kernel = 0; kernel < rank.signature.length; kernel++) {
-        if (!this.shows(kernel, rank)) continue;
-        const signature = rank.signature[kernel];
-        let holding = bySignature.get(signature);
-        if (holding === undefined) {
-          holding = lanes
-            .filter((lane) => this.model.isIn(lane, signature))
-            .map((lane) => /** @type {number[]} */ (parts.get(lane.key)));
-          bySignature.set(signature, holding);
-        }
-        for (const part of holding) part.push(kernel);
-      }
-      found = new Map([...parts].map(([key, kernels]) => [key, new Lane(rank, Uint32Array.from(kernels))]));
-      this.lanes.set(rank.rank, found);
-    }
-    return found;
+  /** @param {string} parent @param {number} depth */
+  addBelow(parent, depth) {
+    for (const key of this.below.get(parent) ?? []) this.addOne(key, depth);
   }
 
-  /** A rank's computation (with memory operations) and its communication. @param {Rank} rank */
-  halvesOf(rank) {
-    let found = this.halves.get(rank.rank);
-    if (found === undefined) {
-      /** @type {number[]} */
-      const computation = [];
-      /** @type {number[]} */
-      const communication = [];
-      for (let kernel = 0; kernel < rank.signature.length; kernel++) {
-        if (!this.shows(kernel, rank)) continue;
-        (this.model.kind[rank.signature[kernel]] === 1 ? communication : computation).push(kernel);
-      }
-      found = {
-        computation: new Lane(rank, Uint32Array.from(computation)),
-        communication: new Lane(rank, Uint32Array.from(communication)),
-      };
-      this.halves.set(rank.rank, found);
-    }
-    return found;
+  /** A lane and those below it. @param {string} key @param {number} depth */
+  addOne(key, depth) {
+    if (!this.pinned.includes(key)) this.add(key, depth, false);
+    if (this.open.has(key)) this.addBelow(key, depth + 1);
   }
 
-  /**
-   * Show only some kernels.
-   * @param {(kernel: number, rank: Rank) => boolean} shows
-   */
-  filter(shows) {
-    this.shows = shows;
-    this.lanes.clear();
-    this.halves.clear();
+  /** A row; the height of a rank that is not open follows from the others. @param {string} key @param {number} depth @param {boolean} pinned */
+  add(key, depth, pinned) {
+    const lane = this.known.get(key);
+    if (lane === undefined || (this.dimension && lane.dimension && lane.dimension !== this.dimension)) return;
+    const closed = isRoot(lane) && !this.open.has(key);
+    const height = closed
+      ? 0
+      : lane.kind === "counter"
+        ? COUNTER
+        : isDrawn(lane) && lane.kind !== "group"
+          ? HEIGHT
+          : HEAD;
+    this.rows.push({ lane, depth, top: 0, height, pinned });
   }
 
   /** @param {number} y pixels from the first row @returns {Row | undefined} */
   rowAt(y) {
-    let low = 0;
-    let high = this.rows.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (this.rows[middle].top + this.rows[middle].height > y) high = middle;
-      else low = middle + 1;
-    }
-    const row = this.rows[low];
-    return row && row.top <= y ? row : undefined;
+    return this.rows.find((row) => y >= row.top && y < row.top + row.height);
+  }
+
+  /** @param {string} key @returns {Row | undefined} */
+  rowOf(key) {
+    return this.rows.find((row) => row.lane.key === key);
   }
 }
 
-/** How many threads of the host a rank shows. @param {Rank} rank */
-function threads(rank) {
-  return new Set(rank.hosts.map((host) => host.threadId)).size;
+/** Whether a lane is that of a rank or GPU, which holds the others. @param {Lane} lane */
+export function isRoot(lane) {
+  return lane.kind === "rank" || lane.kind === "gpu";
+}
+
+/** Whether a lane shows something of its own; a heading the mean of the ranks that are folded below it. @param {Lane} lane */
+export function isDrawn(lane) {
+  return lane.rows > 0 || isRoot(lane) || lane.kind === "group";
 }

@@ -2,6 +2,7 @@
 
 import { inflated, unpacked } from "./columns.js";
 import { listenToPairs } from "./drill.js";
+import { InlineSource } from "./inline_source.js";
 import { listenToKeys } from "./keys.js";
 import { measured } from "./measure.js";
 import { Model } from "./model.js";
@@ -9,7 +10,7 @@ import { watchScrolling } from "./scrolling.js";
 import { address, changeAddress, readAddress } from "./state.js";
 import { Timeline } from "./timeline.js";
 import { WhatIf } from "./what_if.js";
-import { byId, copied, copyable } from "./words.js";
+import { byId, copyable } from "./words.js";
 
 /** @type {Timeline | null} */
 let timeline = null;
@@ -85,7 +86,7 @@ function listenToFindings() {
       event.preventDefault();
       const target = /** @type {HTMLElement} */ (link);
       toTimeline();
-      timeline?.toFinding(target.dataset.finding ?? "");
+      void timeline?.soon(async () => timeline?.toFinding(target.dataset.finding ?? ""));
     });
   }
   for (const link of document.querySelectorAll("[data-goto]")) {
@@ -101,8 +102,8 @@ function listenToNames() {
   for (const name of document.querySelectorAll("[data-find]")) {
     name.addEventListener("click", () => {
       const { find, rank } = /** @type {HTMLElement} */ (name).dataset;
-      show("timeline");
-      timeline?.toName(find ?? "", rank);
+      toTimeline();
+      void timeline?.soon(async () => timeline?.hits.find(find ?? "", `gpu:${rank}`));
     });
   }
 }
@@ -113,68 +114,48 @@ function toTimeline() {
   timeline?.canvas.focus({ preventScroll: true });
 }
 
-/**
- * What a key does while a dialog lies above the page; false where nothing.
- * @param {HTMLDialogElement} dialog
- * @param {string} action
- */
-function actOnDialog(dialog, action) {
-  const sql = dialog.querySelector("code")?.textContent;
-  if (action === "back") dialog.close();
-  else if (action === "copy" && sql) void copied(sql);
-  else return false;
-  return true;
-}
-
-/** @param {string} action */
+/** What keys do beside the timeline; null for what is the timeline's. @param {string} action */
 function act(action) {
-  const dialog = /** @type {HTMLDialogElement | null} */ (document.querySelector("dialog[open]"));
-  if (dialog !== null) return actOnDialog(dialog, action);
+  if (!has(action)) return false;
   if (action === "back") {
-    if (document.activeElement instanceof HTMLInputElement) {
-      document.activeElement.blur();
-      return true;
-    }
     if (!timeline?.back()) show(tabs()[0].dataset.part ?? "", true);
-    return true;
-  }
-  if (action === "help") {
-    /** @type {HTMLDialogElement} */ (byId("help")).showModal();
+    timeline?.draw();
     return true;
   }
   if (action === "findings") {
-    if (!has(action)) return false;
     show(action);
     const card = document.querySelector("#part-findings .card");
     (card instanceof HTMLElement ? card : byId("tab-findings")).focus();
     return true;
   }
-  if (action === "timeline" || action === "search") {
-    toTimeline();
-    return action === "timeline" || (timeline?.act(action) ?? false);
-  }
-  if (timeline === null || byId("part-timeline").hidden) return false;
-  if (["next", "previous"].includes(action) && document.activeElement !== timeline.canvas) return false;
-  return timeline.act(action);
+  if (action === "timeline" || action === "search") toTimeline();
+  return null;
 }
 
 /** Whether the page has what a key is for. @param {string} action */
 function has(action) {
-  if (action === "path") return !byId("path-button").hidden;
+  if (action === "path") return document.getElementById("path-button") !== null;
   return action !== "findings" || document.getElementById("tab-findings") !== null;
 }
 
 async function begin() {
   listenToTabs();
   listenToFacts();
-  listenToKeys(act, [], (action, usual) => (has(action) ? usual : null));
+  listenToKeys(
+    () => timeline,
+    act,
+    (action, usual) => (has(action) ? usual : null),
+  );
   listenToPairs();
   watchScrolling();
   show(address().get("part") ?? tabs()[0].dataset.part ?? "");
   const { document: described, columns } = unpacked(await inflated(byId("data").textContent ?? ""));
   const model = new Model(described, columns);
-  timeline = new Timeline(model);
-  Object.assign(window, { traceviz: { model, timeline, measured } });
+  const source = new InlineSource(model);
+  const shown = new Timeline(source, await source.ask("about"));
+  timeline = shown;
+  Object.assign(window, { traceviz: { model, timeline, source, measured } });
+  await shown.soon(() => shown.fromAddress());
   listenToFindings();
   listenToNames();
   if (described.what_if) replayed = { what: described.what_if, columns };
@@ -182,7 +163,7 @@ async function begin() {
   window.addEventListener("hashchange", () => {
     readAddress();
     show(address().get("part") ?? tabs()[0].dataset.part ?? "");
-    timeline?.fromAddress();
+    void shown.soon(() => shown.fromAddress());
     whatIf?.fromAddress();
   });
   window.addEventListener("beforeprint", () => {
@@ -190,11 +171,11 @@ async function begin() {
     document.body.classList.add("printing");
     openWhatIf();
     whatIf?.draw();
-    timeline?.print(true);
+    shown.print(true);
   });
   window.addEventListener("afterprint", () => {
     document.body.classList.remove("printing");
-    timeline?.print(false);
+    shown.print(false);
   });
   document.body.dataset.ready = "yes";
 }

@@ -12,11 +12,22 @@
  * @property {number} exposed
  * @property {number} memory
  * @property {number} idle
- * @property {number} kernels that run in it, in whole or in part
+ * @property {number} kernels that start in it, as the command counts them: of a profile without memory operations
  * @property {Map<string, {communication: number, hidden: number, exposed: number}>} dimensions
  */
 
-/** @typedef {[number[], number[]]} Intervals starts and ends, sorted and disjoint */
+/** The length of a union of intervals that are added by start. */
+class Union {
+  length = 0;
+  end = -Infinity;
+
+  /** @param {number} low @param {number} high */
+  add(low, high) {
+    if (high <= this.end) return;
+    this.length += high - Math.max(low, this.end);
+    this.end = high;
+  }
+}
 
 /**
  * What a rank did in a window, on one device.
@@ -29,109 +40,48 @@
  */
 export function measured(model, rank, from, to, device = model.devicesOf(rank)[0]) {
   const alone = model.devicesOf(rank).length < 2;
-  /** @type {Intervals[]} */
-  const kinds = [
-    [[], []],
-    [[], []],
-    [[], []],
-  ];
-  /** @type {Map<string, Intervals>} */
-  const dimensions = new Map();
+  const [compute, memory, busy] = [new Union(), new Union(), new Union()];
+  /** Communication of each dimension, alone and with computation; of all in "". @type {Map<string, [Union, Union]>} */
+  const unions = new Map([["", [new Union(), new Union()]]]);
+  const dimensionOf = (/** @type {number} */ signature) => String(model.value(signature, "dimension") ?? "unknown");
   const { start, length } = rank.kernels;
+  const [first, last] = [rank.kernels.firstAfter(from), rank.kernels.startingBefore(to)];
+  for (const signature of new Set(rank.signature.subarray(first, last)))
+    if (model.kind[signature] === 1) unions.set(dimensionOf(signature), [new Union(), new Union()]);
+  const occurring = new Set();
   let kernels = 0;
-  const last = rank.kernels.startingBefore(to);
-  for (let i = rank.kernels.firstAfter(from); i < last; i++) {
+  for (let i = first; i < last; i++) {
     const low = Math.max(start[i], from);
     const high = Math.min(start[i] + length[i], to);
     if (high <= low) continue;
     const signature = rank.signature[i];
     if (!alone && String(model.value(signature, "device")) !== device) continue;
-    kernels++;
     const kind = model.kind[signature];
-    cover(kinds[kind], low, high);
-    if (kind === 1) {
-      const dimension = String(model.value(signature, "dimension") ?? "unknown");
-      let found = dimensions.get(dimension);
-      if (found === undefined) {
-        found = [[], []];
-        dimensions.set(dimension, found);
-      }
-      cover(found, low, high);
+    if (start[i] >= from && (kind !== 2 || model.document.member === "rank")) kernels++;
+    busy.add(low, high);
+    if (kind === 2) memory.add(low, high);
+    if (kind === 0) {
+      compute.add(low, high);
+      for (const [, both] of unions.values()) both.add(low, high);
     }
+    if (kind !== 1) continue;
+    occurring.add(dimensionOf(signature));
+    for (const name of ["", dimensionOf(signature)]) for (const one of unions.get(name) ?? []) one.add(low, high);
   }
-  const [compute, communication, memory] = kinds;
-  const hidden = shared(communication, compute);
-  const all = length_(communication);
-  const busy = union([compute, communication, memory]);
+  const found = [...unions].map(([name, [alone, both]]) => {
+    // What both cover is what they cover each, less what they cover together.
+    const hidden = alone.length + compute.length - both.length;
+    return { name, communication: alone.length, hidden, exposed: alone.length - hidden };
+  });
+  const { name: _, ...all } = found[0];
+  const each = found.filter(({ name }) => occurring.has(name)).sort((a, b) => (a.name < b.name ? -1 : 1));
   return {
     window: to - from,
-    compute: length_(compute),
-    communication: all,
-    hidden,
-    exposed: all - hidden,
-    memory: length_(memory),
-    idle: to - from - length_(busy),
+    compute: compute.length,
+    ...all,
+    memory: memory.length,
+    idle: to - from - busy.length,
     kernels,
-    dimensions: new Map(
-      [...dimensions].sort().map(([name, each]) => {
-        const whole = length_(each);
-        const beside = shared(each, compute);
-        return [name, { communication: whole, hidden: beside, exposed: whole - beside }];
-      }),
-    ),
+    dimensions: new Map(each.map(({ name, ...times }) => [name, times])),
   };
-}
-
-/**
- * Add an interval that starts at or after those that are there.
- * @param {Intervals} intervals
- * @param {number} low
- * @param {number} high
- */
-function cover([starts, ends], low, high) {
-  const last = ends.length - 1;
-  if (last >= 0 && low <= ends[last]) ends[last] = Math.max(ends[last], high);
-  else {
-    starts.push(low);
-    ends.push(high);
-  }
-}
-
-/** @param {Intervals} intervals */
-function length_([starts, ends]) {
-  let sum = 0;
-  for (let i = 0; i < starts.length; i++) sum += ends[i] - starts[i];
-  return sum;
-}
-
-/**
- * Length of what both cover.
- * @param {Intervals} a
- * @param {Intervals} b
- */
-function shared([aStarts, aEnds], [bStarts, bEnds]) {
-  let sum = 0;
-  let i = 0;
-  let j = 0;
-  while (i < aStarts.length && j < bStarts.length) {
-    const low = Math.max(aStarts[i], bStarts[j]);
-    const high = Math.min(aEnds[i], bEnds[j]);
-    if (high > low) sum += high - low;
-    if (aEnds[i] < bEnds[j]) i++;
-    else j++;
-  }
-  return sum;
-}
-
-/**
- * @param {Intervals[]} sets
- * @returns {Intervals}
- */
-function union(sets) {
-  const all = sets.flatMap(([starts, ends]) => starts.map((start, i) => [start, ends[i]]));
-  all.sort((a, b) => a[0] - b[0]);
-  /** @type {Intervals} */
-  const found = [[], []];
-  for (const [low, high] of all) cover(found, low, high);
-  return found;
 }

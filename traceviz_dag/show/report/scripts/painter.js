@@ -1,17 +1,6 @@
-/** Paints rows: shares of bins where much lies on a dot, else micro-batches and kernels. */
+/** Paints what lanes show: slices, cells of many slices, counters, places, shares, and the critical path. */
 
-import { paintBoxes, paintPlaces } from "./boxes.js";
 import { mixed } from "./raster.js";
-
-/** @typedef {import("./colours.js").Colours} Colours */
-/** @typedef {import("./model.js").Model} Model */
-/** @typedef {import("./model.js").Rank} Rank */
-/** @typedef {import("./model.js").Slices} Slices */
-/** @typedef {import("./lanes.js").Row} Row */
-/** @typedef {import("./lanes.js").Rows} Rows */
-/** @typedef {import("./lanes.js").Lane} Lane */
-/** @typedef {import("./model.js").Host} Host */
-/** @typedef {import("./raster.js").Raster} Raster */
 
 /**
  * @typedef {object} View
@@ -22,348 +11,153 @@ import { mixed } from "./raster.js";
  * @property {number} scale dots a CSS pixel
  */
 
-/** Dots a bin may be wide before kernels are drawn instead. */
-const WIDEST_BIN = 3;
+/** Cells are at least so strong, so that one short slice is seen. */
+const FAINTEST = 0.3;
+/** Waits of communications are so much paler. */
+const PALE = 0.55;
 const HIDDEN_HEIGHT = 3;
-/** Of a rank's row: what micro-batches take above kernels. */
-export const STEPS_SHARE = 0.45;
 
+/** Of all methods: top and bottom are dots. */
 export class Painter {
-  /**
-   * @param {Model} model
-   * @param {Rows} rows
-   * @param {Colours} colours
-   */
-  constructor(model, rows, colours) {
-    this.model = model;
-    this.rows = rows;
+  /** @param {import("./raster.js").Raster} raster @param {View} view @param {import("./colours.js").Colours} colours */
+  constructor(raster, view, colours) {
+    this.raster = raster;
+    this.view = view;
     this.colours = colours;
-    /** @type {number[]} */
-    this.categories = [];
-    /** @type {number[]} */
-    this.parts = [];
-    this.coloured(colours);
-    /** @type {Uint8Array | null} per signature, whether a search found it */
-    this.found = null;
-    /** @type {Uint8Array | null} per name of a range or call, likewise */
-    this.foundHosts = null;
-    this.cover = new Float64Array(256);
-    /** per part of a bin, whether it is left out */
-    this.hiddenParts = new Uint8Array(model.document.parts.length);
-  }
-
-  /** Paint in other colours. @param {Colours} colours */
-  coloured(colours) {
-    const { categories, parts } = this.model.document;
-    this.colours = colours;
-    this.categories = categories.map((kind) => colours.of(kind));
-    this.parts = parts.map((kind) => colours.of(kind));
+    this.right = view.left + view.width;
+    this.perNs = view.width / (view.to - view.from);
   }
 
   /**
-   * Paint a row.
-   * @param {Raster} raster
-   * @param {View} view
-   * @param {Row} row
-   * @param {number} top dots
-   * @param {number} bottom
+   * Where times lie, cut to the plot.
+   * @param {number} start
+   * @param {number} end
+   * @returns {[number, number]} dots; the first is not before the second where nothing is seen
    */
-  row(raster, view, row, top, bottom) {
-    const { colours } = this;
-    if (row.kind === "group") {
-      raster.fill(0, top, raster.width, bottom, colours.header);
-      if (this.rows.grouping.folded.has(row.key)) this.shares(raster, view, row.ranks, top + 2, bottom - 2);
-      return;
-    }
-    const rank = /** @type {Rank} */ (row.rank);
-    const at = this.model.at(rank);
-    const edge = bottom - (bottom - top > 6 * view.scale ? 1 : 0);
-    if (row.kind === "thread") return;
-    this.ground(raster, view, at, rank.length, top, edge);
-    if (row.kind === "steps") this.steps(raster, view, rank, top, edge);
-    else if (row.kind === "gaps") this.slices(raster, view, at, rank.gaps, rank.gapKind, "gap", top, edge);
-    else if (row.kind === "path") this.slices(raster, view, at, rank.path, rank.pathKind, "path", top, edge);
-    else if (row.host) this.host(raster, view, rank, row.host, top, edge);
-    else if (row.lane) this.kernels(raster, view, row.lane, top, edge);
-    else this.rank(raster, view, rank, top, edge);
+  dots(start, end) {
+    const { left, from } = this.view;
+    return [Math.max(left + (start - from) * this.perNs, left), Math.min(left + (end - from) * this.perNs, this.right)];
   }
 
-  /**
-   * A rank in one row: micro-batches above where there is room, below them shares, or kernels where these are wide.
-   * @param {Raster} raster
-   * @param {View} view
-   * @param {Rank} rank
-   * @param {number} top
-   * @param {number} bottom
-   */
-  rank(raster, view, rank, top, bottom) {
-    const each = (view.width * this.model.document.bin_ns) / (view.to - view.from);
-    const binned = rank.bins.length > 0;
-    let below = top;
-    if (rank.steps.start.length && (bottom - top >= 14 * view.scale || !binned)) {
-      below = binned ? top + Math.round((bottom - top) * STEPS_SHARE) : bottom;
-      this.steps(raster, view, rank, top, below);
-    }
-    if (!binned) return;
-    if (each <= WIDEST_BIN * view.scale || !rank.kernels.start.length) {
-      this.shares(raster, view, [rank], below, bottom);
-      return;
-    }
-    if (!this.model.document.whole) this.shares(raster, view, [rank], below, bottom);
-    const { computation, communication } = this.rows.halvesOf(rank);
-    const middle = below + Math.round((bottom - below) * 0.6);
-    this.kernels(raster, view, computation, below, middle);
-    this.kernels(raster, view, communication, middle, bottom);
-  }
-
-  /**
-   * What a rank's own time is drawn on: idle until something covers it.
-   * @param {Raster} raster
-   * @param {View} view
-   * @param {number} at
-   * @param {number} length
-   * @param {number} top
-   * @param {number} bottom
-   */
-  ground(raster, view, at, length, top, bottom) {
-    const [left, right] = this.dots(view, at, at + length);
-    if (right > view.left && left < view.left + view.width) {
-      raster.fill(Math.max(left, view.left), top, Math.min(right, view.left + view.width), bottom, this.colours.idle);
-    }
-  }
-
-  /**
-   * Shares of what ranks did, dot by dot, one above the other; what is hidden as a strip at the top.
-   * @param {Raster} raster
-   * @param {View} view
-   * @param {Rank[]} ranks the mean of these
-   * @param {number} top
-   * @param {number} bottom
-   */
-  shares(raster, view, ranks, top, bottom) {
-    const { parts, bin_ns: bin } = this.model.document;
-    const count = parts.length;
-    const sums = new Float64Array(count);
-    const height = bottom - top;
-    const dot = (view.to - view.from) / view.width;
-    const strip = height >= 10 * view.scale ? HIDDEN_HEIGHT * view.scale : 0;
-    const { pixels, width } = raster;
-    for (let x = 0; x < view.width; x++) {
-      const from = view.from + x * dot;
-      sums.fill(0);
-      let covered = 0;
-      for (const rank of ranks) {
-        const start = from - this.model.at(rank);
-        if (start + dot <= 0 || start >= rank.length) continue;
-        const first = Math.max(Math.floor(start / bin), 0);
-        const last = Math.min(Math.max(Math.ceil((start + dot) / bin), first + 1), rank.bins.length / count);
-        for (let i = first; i < last; i++) {
-          covered++;
-          const from = i * count;
-          for (let part = 0; part < count; part++) sums[part] += rank.bins[from + part];
-        }
-      }
-      if (!covered) continue;
-      const whole = covered * bin;
-      let y = bottom;
-      let done = 0;
-      for (let part = 0; part < count - 1; part++) {
-        if (!sums[part] || this.hiddenParts[part]) continue;
-        done += sums[part];
-        const next = bottom - Math.round((done / whole) * (height - strip));
-        for (let line = next; line < y; line++) pixels[line * width + view.left + x] = this.parts[part];
-        y = Math.min(y, next);
-      }
-      if (strip && sums[count - 1] && !this.hiddenParts[count - 1]) {
-        const colour = mixed(this.colours.idle, this.parts[count - 1], Math.min(sums[count - 1] / whole, 1));
-        for (let line = top; line < top + strip; line++) pixels[line * width + view.left + x] = colour;
-      }
-    }
-  }
-
-  /**
-   * The kernels of a lane.
-   * @param {Raster} raster
-   * @param {View} view
-   * @param {Lane} lane
-   * @param {number} top
-   * @param {number} bottom
-   */
-  kernels(raster, view, lane, top, bottom) {
-    const { rank, slices } = lane;
-    const at = this.model.at(rank);
-    const { categories } = this.model.document;
-    /** @param {number} i */
-    const signature = (i) => rank.signature[lane.kernel(i)];
-    const boxes = this.boxes(view, at, slices, (i) => this.model.category[signature(i)], categories);
-    paintBoxes(raster, view, boxes, this.colours, top, bottom);
-    boxes.row.forEach((i, place) => {
-      if (boxes.count[place] === 1) this.wait(raster, view, lane, i, boxes.start[place], top, bottom);
-    });
-    const { found } = this;
-    if (found) this.matches(raster, view, at, slices, (i) => found[signature(i)], bottom);
-  }
-
-  /**
-   * The wait of a communication in a paler tone: time before the last member came.
-   * @param {Raster} raster
-   * @param {View} view
-   * @param {Lane} lane
-   * @param {number} slice
-   * @param {number} start on the axis
-   * @param {number} top
-   * @param {number} bottom
-   */
-  wait(raster, view, { rank, slices, ...lane }, slice, start, top, bottom) {
-    const kernel = lane.chosen === null ? slice : lane.chosen[slice];
-    const signature = rank.signature[kernel];
-    const place = this.model.kind[signature] === 1 ? rank.waitOf(kernel) : undefined;
-    if (place === undefined || rank.waitLength[place] <= 1) return;
-    const [left, right] = this.dots(view, start, start + Math.min(rank.waitLength[place] - 1, slices.length[slice]));
-    const from = Math.max(left, view.left);
-    const to = Math.min(right, view.left + view.width);
-    const colour = mixed(this.categories[this.model.category[signature]], this.colours.paper, 0.55);
-    if (to - from >= 1) raster.fill(from, top, to, bottom, colour);
-  }
-
-  /**
-   * @param {Raster} raster
-   * @param {View} view
-   * @param {Rank} rank
-   * @param {number} top
-   * @param {number} bottom
-   */
-  steps(raster, view, rank, top, bottom) {
-    this.slices(raster, view, this.model.at(rank), rank.steps, rank.stepKind, "step", top, bottom);
-  }
-
-  /**
-   * @param {Raster} raster
-   * @param {View} view
-   * @param {Rank} rank
-   * @param {Host} host
-   * @param {number} top
-   * @param {number} bottom
-   */
-  host(raster, view, rank, { slices, kinds, kind, name }, top, bottom) {
-    const at = this.model.at(rank);
-    this.slices(raster, view, at, slices, kinds, kind, top, bottom);
-    const found = this.foundHosts;
-    if (found) this.matches(raster, view, at, slices, (i) => found[name[i]], bottom);
-  }
-
-  /**
-   * Slices by their kinds.
-   * @param {Raster} raster
-   * @param {View} view
-   * @param {number} at where their rank begins on the axis
-   * @param {Slices} slices
-   * @param {Float64Array} kinds place of each in the kinds of that name
-   * @param {string} named
-   * @param {number} top
-   * @param {number} bottom
-   */
-  slices(raster, view, at, slices, kinds, named, top, bottom) {
-    const boxes = this.boxes(view, at, slices, (i) => kinds[i], this.model.document.kinds[named]);
-    paintBoxes(raster, view, boxes, this.colours, top, bottom);
-  }
-
-  /**
-   * What is drawn of slices: those of a dot that are thinner than it are one cell, of the kind that fills most of it.
-   * @param {View} view
-   * @param {number} at where their rank begins on the axis
-   * @param {Slices} slices
-   * @param {(slice: number) => number} place of a slice's kind
-   * @param {string[]} kinds
-   */
-  boxes(view, at, slices, place, kinds) {
-    const dot = (view.to - view.from) / view.width;
-    const { cover } = this;
-    /** @type {Record<"start" | "end" | "busy" | "count" | "kind" | "row", number[]>} */
-    const found = { start: [], end: [], busy: [], count: [], kind: [], row: [] };
-    let cell = -1;
-    const last = slices.startingBefore(view.to - at);
-    for (let i = slices.firstAfter(view.from - at); i < last; i++) {
-      const start = slices.start[i] + at;
-      const length = slices.length[i];
-      const kind = place(i);
-      const here = Math.floor((start - view.from) / dot);
-      const before = found.start.length - 1;
-      if (length < dot && here === cell) {
-        cover[kind] += length;
-        found.busy[before] = Math.min(found.busy[before] + length, dot);
-        found.count[before] = 2;
-        if (cover[kind] > cover[found.kind[before]]) found.kind[before] = kind;
+  /** @param {import("./source.js").Boxes} boxes @param {number} top @param {number} bottom */
+  boxes({ start, end, busy, count, kind, kinds, wait }, top, bottom) {
+    const { raster, view, colours } = this;
+    const painted = kinds.map((each) => colours.of(each));
+    /** @type {[number[], number[]]} */
+    const [cells, slices] = [[], []];
+    for (let i = 0; i < start.length; i++)
+      if (end[i] >= view.from && start[i] <= view.to) (count[i] > 1 ? cells : slices).push(i);
+    // Slices lie above cells: what a cell shows is shorter than it, and may be beside a slice that reaches into it.
+    for (const i of [...cells, ...slices]) {
+      const [from, to] = this.dots(start[i], end[i]);
+      if (from >= this.right) continue;
+      const colour = painted[kind[i]];
+      if (count[i] > 1) {
+        const share = busy[i] / Math.max(end[i] - start[i], 1);
+        const strength = Math.min(FAINTEST + (1 - FAINTEST) * share, 1);
+        raster.fill(from, top, to, bottom, mixed(colours.idle, colour, strength));
         continue;
       }
-      cell = length < dot ? here : -1;
-      cover.fill(0);
-      cover[kind] = length;
-      const from = length < dot ? view.from + here * dot : start;
-      found.start.push(from);
-      found.end.push(length < dot ? from + dot : start + length);
-      found.busy.push(length);
-      found.count.push(length < dot ? 2 : 1);
-      found.kind.push(kind);
-      found.row.push(i);
+      raster.fill(from, top, Math.max(to, from + 1), bottom, colour);
+      const [, waited] = this.dots(start[i], start[i] + (wait?.[i] ?? 0));
+      if (waited - from >= 1) raster.fill(from, top, waited, bottom, mixed(colour, colours.paper, PALE));
+      // So that slices that touch stay apart.
+      if (to - from > 4) raster.fill(to - 1, top, to, bottom, mixed(colour, colours.paper, 0.5));
     }
-    return { ...found, kinds };
+  }
+
+  /** A counter as steps, from 0 or its smallest value to its largest one. @param {import("./source.js").Changes} changes @param {number} top @param {number} bottom */
+  counter({ start, end, least, most, last }, top, bottom) {
+    const colour = this.colours.of("computation");
+    let low = 0;
+    let high = 1;
+    for (let i = 0; i < start.length; i++) {
+      low = Math.min(low, least[i]);
+      high = Math.max(high, most[i]);
+    }
+    /** @param {number} value */
+    const y = (value) => bottom - ((value - low) / (high - low)) * (bottom - top);
+    for (let i = 0; i < start.length; i++) {
+      const [from, to] = this.dots(start[i], end[i]);
+      if (to >= from) this.raster.fill(from, y(most[i]), Math.max(to, from + 1), bottom, colour);
+      const next = i + 1 < start.length ? start[i + 1] : this.view.to;
+      const [hold, until] = this.dots(end[i], next);
+      if (until > hold && last[i] !== low) this.raster.fill(hold, y(last[i]), until, bottom, colour);
+    }
   }
 
   /**
-   * A line below what a search found.
-   * @param {Raster} raster
-   * @param {View} view
-   * @param {number} at where their rank begins on the axis
-   * @param {Slices} slices
-   * @param {(slice: number) => unknown} matches
+   * Where something is, as a line of at least two pixels.
+   * @param {ArrayLike<number>} starts
+   * @param {ArrayLike<number>} ends
+   * @param {number} colour
+   * @param {number} top of the line
    * @param {number} bottom
    */
-  matches(raster, view, at, slices, matches, bottom) {
-    const last = slices.startingBefore(view.to - at);
-    for (let i = slices.firstAfter(view.from - at); i < last; i++) {
-      const start = slices.start[i] + at;
-      if (matches(i))
-        paintPlaces(raster, view, [start], [start + slices.length[i]], this.colours.match, bottom - 3 * view.scale);
+  places(starts, ends, colour, top, bottom) {
+    for (let i = 0; i < starts.length; i++) {
+      const [from, to] = this.dots(starts[i], ends[i]);
+      if (from < this.right && ends[i] >= this.view.from)
+        this.raster.fill(from, top, Math.max(to, from + 2 * this.view.scale), bottom, colour);
     }
   }
 
   /**
-   * The critical path, as a line through the ranks' rows.
-   * @param {Raster} raster
-   * @param {View} view
-   * @param {Map<number, [number, number]>} middles place of a rank → top and bottom of its row, dots
+   * Shares of what ranks did, one above the other; what lies beside others as a strip at the top.
+   * @param {import("./source.js").Shares} shares
+   * @param {(kind: string) => boolean} left whether a kind is left out
+   * @param {number} top
+   * @param {number} bottom
    */
-  path(raster, view, middles) {
-    /** @type {Rank | null} */
-    let before = null;
-    for (const { rank, index } of this.model.path) {
-      const band = middles.get(rank.place);
-      const at = rank.path.start[index] + this.model.at(rank);
-      const [left, right] = this.dots(view, at, at + rank.path.length[index]);
-      const inside = right >= view.left && left <= view.left + view.width;
-      if (band && inside) {
-        const y = band[1] - 2 * view.scale;
-        const end = Math.min(right, view.left + view.width);
-        raster.fill(Math.max(left, view.left), y, end, y + 2 * view.scale, this.colours.ink);
-        const other = before === null ? undefined : middles.get(before.place);
-        if (other && before !== rank && left >= view.left) {
-          const from = other[1] - 2 * view.scale;
-          raster.fill(left, Math.min(y, from), left + view.scale, Math.max(y, from), this.colours.turn);
-        }
+  shares({ whole, kinds, times, from, cell }, left, top, bottom) {
+    const { view, colours, perNs } = this;
+    const { pixels, width } = this.raster;
+    const last = kinds.length - 1;
+    const strip = bottom - top >= 10 * view.scale ? HIDDEN_HEIGHT * view.scale : 0;
+    const painted = kinds.map((kind) => (left(kind) ? null : colours.of(kind)));
+    // Dot by dot, and not by filling cells: there are many layers, and cells are about as wide as dots.
+    for (let x = 0; x < view.width; x++) {
+      const i = Math.floor((view.from + (x + 0.5) / perNs - from) / cell);
+      if (!(whole[i] > 0)) continue;
+      const first = i * kinds.length;
+      let line = (bottom - 1) * width + view.left + x;
+      let y = bottom;
+      let done = 0;
+      for (let part = 0; part < last; part++) {
+        const time = times[first + part];
+        const colour = painted[part];
+        if (!time || colour === null) continue;
+        done += time;
+        const next = bottom - Math.round((done / whole[i]) * (bottom - top - strip));
+        for (; y > next; y--, line -= width) pixels[line] = colour;
       }
-      before = rank;
+      for (; y > top; y--, line -= width) pixels[line] = colours.idle;
+      const beside = painted[last];
+      if (!strip || !times[first + last] || beside === null) continue;
+      const colour = mixed(colours.idle, beside, Math.min(times[first + last] / whole[i], 1));
+      for (y = top; y < top + strip; y++) pixels[y * width + view.left + x] = colour;
     }
   }
 
   /**
-   * @param {View} view
-   * @param {number} from ns on the axis
-   * @param {number} to
-   * @returns {[number, number]} dots
+   * The critical path, as a line through the rows of ranks.
+   * @param {{lane: string, from: number, to: number}[]} path from one segment to the next
+   * @param {Map<string, number>} bottoms key of a rank's lane → bottom of its row, dots
    */
-  dots(view, from, to) {
-    const perNs = view.width / (view.to - view.from);
-    return [view.left + (from - view.from) * perNs, view.left + (to - view.from) * perNs];
+  path(path, bottoms) {
+    const { raster, view, colours } = this;
+    let before = "";
+    for (const { lane, from, to } of path) {
+      const bottom = bottoms.get(lane);
+      const [left, right] = this.dots(from, to);
+      if (bottom !== undefined && right >= left) {
+        const y = bottom - 2 * view.scale;
+        raster.fill(left, y, right, y + 2 * view.scale, colours.ink);
+        const turn = (bottoms.get(before) ?? bottom) - 2 * view.scale;
+        if (turn !== y && from >= view.from)
+          raster.fill(left, Math.min(y, turn), left + view.scale, Math.max(y, turn), colours.turn);
+      }
+      before = lane;
+    }
   }
 }

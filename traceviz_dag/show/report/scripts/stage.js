@@ -12,10 +12,6 @@ export const ABOVE = OVERVIEW + RULER;
 /** Pixels within which the mouse is at something. */
 export const NEAR = 3;
 const ZOOM = 0.7;
-/** Pixels of the narrowest slice that shows its name. */
-export const LEAST_NAMED = 26;
-/** Pixels of the narrowest micro-batch that shows its number. */
-export const LEAST_NUMBERED = 10;
 /** Milliseconds: turns of the wheel that follow sooner are one move, to be undone at once. */
 const ONE_TURN = 400;
 const LABELS_SHARE = 0.3;
@@ -27,6 +23,8 @@ export class Stage {
   scroll = 0;
   /** @type {{from: number, to: number} | null} a window on the axis */
   selection = null;
+  /** @type {any} the chosen slice, with all that is known of it */
+  chosen = null;
 
   /** @param {number} end of the axis, ns @param {number} widestLabels pixels */
   constructor(end, widestLabels) {
@@ -41,11 +39,6 @@ export class Stage {
     this.turned = -Infinity;
   }
 
-  /** Keep what is shown within the rows. @param {number} most pixels of the rows that can lie above */
-  scrollWithin(most) {
-    this.scrollTo(Math.min(this.scroll, most));
-  }
-
   /** @param {number} top pixels of the rows that lie above what is shown */
   scrollTo(top) {
     this.scroll = Math.max(top, 0);
@@ -56,17 +49,12 @@ export class Stage {
     this.selection = { from: Math.min(one, other), to: Math.max(one, other) };
   }
 
-  /** Where what is chosen lies on the axis. @returns {{from: number, to: number} | null} */
-  get chosenTime() {
-    return null;
-  }
-
   /** What keys do on every timeline. @returns {Record<string, () => unknown>} */
   get moves() {
-    const { looking, selection, chosenTime } = this;
+    const { looking, selection, chosen } = this;
     const middle = (looking.from + looking.to) / 2;
-    const margin = selection || !chosenTime ? 0 : (chosenTime.to - chosenTime.from) * 0.1;
-    const wanted = selection ?? chosenTime;
+    const margin = selection || !chosen ? 0 : (chosen.to - chosen.from) * 0.1;
+    const wanted = selection ?? chosen;
     return {
       left: () => looking.move(-0.2),
       right: () => looking.move(0.2),

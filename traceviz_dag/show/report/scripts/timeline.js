@@ -1,331 +1,354 @@
-/** The timeline on the page: draws it, and moves it with mouse and keys. */
+/** The timeline: draws what its source knows, and moves it with mouse and keys. The same on every page. */
 
-import { Colours } from "./colours.js";
-import { brief, described, extent, launched, query, slicesOf, title } from "./details.js";
-import { Rows } from "./lanes.js";
-import { Marks, statementOf } from "./marks.js";
-import { measuredPanel } from "./measuring.js";
+import { Colours, labelOf } from "./colours.js";
+import { Filters } from "./filters.js";
+import { Grouping } from "./grouping.js";
+import { Hits } from "./hits.js";
+import { isDrawn, isRoot, Lanes } from "./lanes.js";
+import { Marks } from "./marks.js";
 import { Painter } from "./painter.js";
-import { picked } from "./picking.js";
-import { hits, matching } from "./search.js";
+import { detailParts, exactly, line, measureParts } from "./panel.js";
+import { whole } from "./source.js";
 import { ABOVE, NEAR, OVERVIEW, Stage } from "./stage.js";
 import { address, changeAddress } from "./state.js";
-import { byId, copied, copyable, duration, element, facts } from "./words.js";
+import { Tiles } from "./tiles.js";
+import { Walk } from "./walk.js";
+import { byId, copied, duration, element, facts } from "./words.js";
 import { Writer } from "./writer.js";
 
-/** @typedef {import("./model.js").Model} Model */
-/** @typedef {import("./model.js").Rank} Rank */
-/** @typedef {import("./details.js").Chosen} Chosen */
 /** @typedef {import("./lanes.js").Row} Row */
-/** @typedef {import("./painter.js").View} View */
-/** @typedef {import("./raster.js").Raster} Raster */
+/** @typedef {import("./source.js").Boxes} Boxes */
+/** @typedef {import("./source.js").Place} Place */
+/** @typedef {import("./source.js").Source} Source */
 
-const WIDEST_LABELS = 168;
+const LABELS = 200;
+const FEW = 2;
+/** Signs at one place of the ruler that are shown at once. */
+const FEW_SIGNS = 6;
+/** Pixels from the top of a row within which the mouse is at its marks. */
 const MARKED = 6;
+/** Milliseconds that the mouse rests on a slice before a source that takes its time is asked about it. */
+const RESTS = 250;
+/** Of a row that is lower, the band of micro-batches has no room beside another one. */
+const TWO_BANDS = 14;
 
 export class Timeline extends Stage {
-  /** @param {Model} model */
-  constructor(model) {
-    super(model.end, WIDEST_LABELS);
-    this.model = model;
-    this.rows = new Rows(model);
-    /** @type {Chosen | null} */
-    this.chosen = null;
-    /** @type {Chosen[]} */
-    this.matches = [];
-    this.match = -1;
-    this.showsPath = false;
-    /** @type {Set<number>} categories that are left out, by place */
-    this.hiddenCategories = new Set();
-    this.shortest = 0;
+  /** @param {Source} source @param {any} about as the source shows it */
+  constructor(source, about) {
+    super(Math.max(Number(about.length), 1), LABELS);
+    this.source = source;
+    this.about = about;
+    this.end = this.looking.end;
+    this.grouping = new Grouping(about.groupings, about.lanes.length);
+    this.lanes = new Lanes(source, this.grouping);
+    this.lanes.take("", about.lanes);
     this.onPaper = false;
-    /** @type {number[]} milliseconds of the last frames, for whoever measures */
-    this.frames = [];
-    this.painter = new Painter(model, this.rows, new Colours(model.document.words, this.dark.matches));
-    this.marks = new Marks(model);
+    this.colours = new Colours(about.words, this.dark.matches);
+    this.filters = new Filters(this);
+    this.tiles = new Tiles(this);
+    this.hits = new Hits(this);
+    this.walk = new Walk(this);
+    this.marks = new Marks(this);
     this.writer = new Writer(this);
-    /** The strip above, and what it was made of. */
-    this.strip = { made: /** @type {unknown[]} */ ([]), pixels: new Uint32Array(0) };
+    /** @type {any} the last measures */
+    this.measured = null;
+    this.showsPath = false;
+    /** @type {string} key of the lane that keys act on */
+    this.lane = about.lanes[0]?.key ?? "";
+    /** what is asked after a move, in the order of the keys */
+    this.queue = Promise.resolve();
+    /** the slice under the mouse */
+    this.hovered = "";
+    source.say = (words) => this.say(words);
+    this.marks.showBookmarks(about.bookmarks);
     this.listen();
-    this.fromAddress();
   }
 
   listen() {
     const { canvas } = this;
     new ResizeObserver(() => this.draw()).observe(canvas);
-    this.dark.addEventListener("change", () => {
-      this.painter.coloured(new Colours(this.model.document.words, this.dark.matches));
-      this.draw();
-    });
+    this.dark.addEventListener("change", () => this.print(this.onPaper));
     canvas.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     canvas.addEventListener("pointerdown", (event) => this.press(event));
     canvas.addEventListener("pointermove", (event) => this.hover(event));
-    canvas.addEventListener("pointerleave", () => this.tip(null));
-    canvas.addEventListener("dblclick", (event) => this.open(event));
-    const search = /** @type {HTMLInputElement} */ (byId("search"));
-    search.addEventListener("input", () => this.search(search.value));
-    search.addEventListener("keydown", (event) => {
-      if (event.key === "Enter") this.toMatch(event.shiftKey ? -1 : 1);
+    canvas.addEventListener("pointerleave", () => this.tip([]));
+    canvas.addEventListener("dblclick", (event) => {
+      const { row, x } = this.under(event);
+      if (x >= this.labels && row) void this.soon(() => this.toggle(this.lanes.rootOf(row.lane.key)));
     });
-    /** @type {HTMLSelectElement} */ (byId("clocks")).addEventListener("change", (event) => {
-      this.align(/** @type {HTMLSelectElement} */ (event.target).value);
-    });
-    this.rows.grouping.offer(() => {
+    this.grouping.offer(() => {
       this.keepRows();
       this.draw();
     });
-    for (const box of document.querySelectorAll("#filters input[type=checkbox]")) {
-      box.addEventListener("change", () => this.filter());
-    }
-    byId("shortest").addEventListener("input", () => this.filter());
-  }
-
-  /** Take what is looked at from the page's address: clocks, window, open ranks, what is searched, chosen and so on. */
-  fromAddress() {
-    const known = address();
-    this.selection = null;
-    this.lay(known.get("clocks") ?? "");
-    const from = Number(known.get("t0") ?? "0");
-    const to = Number(known.get("t1") ?? String(this.model.end));
-    if (Number.isFinite(from) && Number.isFinite(to) && to > from) this.looking.show(from, to, false);
-    const ranks = (known.get("rank") ?? "").split(",").flatMap((word) => this.rankNamed(word) ?? []);
-    this.rows.grouping.read(known);
-    this.rows.open = known.has("rank") ? new Set(ranks.map((rank) => rank.rank)) : this.rows.usuallyOpen();
-    this.pathShown(known.get("path") === "yes");
-    this.marks.only(known.get("finding"));
-    const search = /** @type {HTMLInputElement} */ (byId("search"));
-    search.value = known.get("search") ?? "";
-    this.search(search.value);
-    const chosen = this.chosenNamed(known.get("chosen") ?? "");
-    if (chosen !== null || this.chosen !== null || this.marks.chosen !== null) this.choose(chosen);
-    if (ranks.length) this.openRank(ranks[0]);
-    // What of it meant nothing here leaves the address.
-    this.keepRows();
-    this.keepClocks();
-    changeAddress({
-      finding: this.marks.chosen && String(this.marks.chosen.finding),
-      ...(this.chosen === null && { chosen: null }),
+    byId("clocks").addEventListener("change", () => {
+      void this.soon(() => this.lay(/** @type {HTMLSelectElement} */ (byId("clocks")).value));
     });
-    this.draw();
+    for (const link of document.querySelectorAll("a.perfetto")) {
+      link.addEventListener("click", (event) => {
+        event.preventDefault();
+        this.soon(() => this.perfetto(/** @type {HTMLAnchorElement} */ (link).getAttribute("href") ?? ""));
+      });
+    }
   }
 
-  /** @param {string} word @returns {Rank | undefined} */
-  rankNamed(word) {
-    return /^\d+$/.test(word) ? this.model.byRank.get(Number(word)) : undefined;
+  /** Do what needs answers, after all that was asked for before; faults are reported. @param {() => Promise<unknown>} act */
+  soon(act) {
+    this.queue = this.queue.then(act).then(
+      () => this.draw(),
+      (error) => this.say(String(error.message ?? error)),
+    );
+    return this.queue;
   }
 
-  /** What an address names as chosen: its kind, rank and place. @param {string} text @returns {Chosen | null} */
-  chosenNamed(text) {
-    const [, kind, word, row, place] = /^(kernel|step|gap|path|host)\.(\d+)(?:\.(\d+))?\.(\d+)$/.exec(text) ?? [];
-    const rank = this.rankNamed(word ?? "");
-    if (rank === undefined) return null;
-    const host = kind === "host" ? rank.hosts[Number(row)] : undefined;
-    if ((kind === "host") !== (host !== undefined) || (kind === "host") !== (row !== undefined)) return null;
-    const chosen = { kind: /** @type {Chosen["kind"]} */ (kind), rank, index: Number(place), ...(host && { host }) };
-    return Number.isFinite(extent(chosen).start) ? chosen : null;
-  }
-
-  /** Lay the ranks on some clocks, or on the usual ones. @param {string} name */
-  lay(name) {
-    if (!this.model.align(name)) this.model.align(this.model.usual);
-    this.looking.end = this.model.end;
-    /** @type {HTMLSelectElement} */ (byId("clocks")).value = this.model.axis.name;
-    byId("clocks-sentence").textContent = this.model.axis.sentence ?? "";
-  }
-
-  /** @param {string} name */
-  align(name) {
-    this.lay(name);
-    // Where it was on the axis is another time of each rank now.
+  /** Lay the ranks on other clocks, where the source has a choice. @param {string} [clocks] the usual ones for none */
+  async lay(clocks = "") {
+    const { bookmarks, clocks: before } = this.about;
+    if (before === undefined) return;
+    this.about = { ...(await this.source.ask("about", { clocks })), bookmarks };
+    this.end = Math.max(Number(this.about.length), 1);
+    this.looking.end = this.end;
+    /** @type {HTMLSelectElement} */ (byId("clocks")).value = this.about.clocks;
+    byId("clocks-sentence").textContent = this.about.sentence;
+    changeAddress({ clocks: this.about.clocks === this.about.usual ? null : this.about.clocks });
+    if (before === this.about.clocks) return;
+    // Where something was on the axis is another time of each rank now.
     this.selection = null;
     this.looking.show(this.looking.from, this.looking.to, false);
-    this.keepClocks();
-    this.draw();
+    this.tiles.clear();
+    this.marks.only(this.marks.chosen && String(this.marks.chosen.number));
+    if (this.chosen) await this.choose(this.chosen);
   }
 
-  keepClocks() {
-    const { axis, usual } = this.model;
-    changeAddress({ clocks: axis.name === usual ? null : axis.name });
+  /** The lanes that are open from the start. @returns {string[]} */
+  get usuallyOpen() {
+    const { lanes, open } = this.about;
+    if (open) return open;
+    return lanes.length <= FEW ? lanes.flatMap((/** @type {any} */ lane) => (lane.holds ? [lane.key] : [])) : [];
   }
 
-  /** Keep in the address which ranks are open and which pipelines are folded. */
+  /** Take what is looked at from the page's address. */
+  async fromAddress() {
+    const known = address();
+    this.selection = null;
+    await this.lay(known.get("clocks"));
+    const from = Number(known.get("t0") ?? "0");
+    const to = Number(known.get("t1") ?? String(this.end));
+    if (Number.isFinite(from) && Number.isFinite(to) && to > from) this.looking.show(from, to, false);
+    this.filters.read(known);
+    this.grouping.read(known);
+    this.lanes.open.clear();
+    for (const key of known.get("open")?.split(" ") ?? this.usuallyOpen) await this.lanes.unfold(key);
+    this.lanes.pinned = known.get("pinned")?.split(" ") ?? [];
+    for (const key of this.lanes.pinned) await this.lanes.reach(key);
+    const lane = known.get("lane");
+    if (lane && this.lanes.known.has(lane)) this.lane = lane;
+    this.pathShown(known.get("path") === "yes");
+    const finding = known.get("finding");
+    if (finding) await this.marks.open(finding);
+    // What of it meant nothing here leaves the address.
+    this.keepRows();
+    const pattern = known.get("search") ?? "";
+    /** @type {HTMLInputElement} */ (byId("search")).value = pattern;
+    if (pattern !== (this.hits.page?.pattern ?? "")) {
+      await this.hits.search(pattern);
+      if (pattern && !known.has("chosen") && !this.source.quick) this.hits.list();
+    }
+    const chosen = known.get("chosen");
+    if (chosen) {
+      changeAddress({ chosen: null });
+      await this.choose({ slice: chosen });
+    } else if (this.chosen !== null || this.marks.chosen !== null) this.forget();
+  }
+
+  /** Keep in the address which lanes are open and pinned, and how ranks are grouped. */
   keepRows() {
-    /** @param {Set<number>} ranks */
-    const listed = (ranks) => [...ranks].sort((a, b) => a - b).join(",");
-    const open = listed(this.rows.open);
-    const opened = open === listed(this.rows.usuallyOpen()) ? null : open;
-    changeAddress({ rank: opened, ...this.rows.grouping.address });
+    const { open, pinned } = this.lanes;
+    /** @param {Iterable<string>} keys */
+    const listed = (keys) => [...keys].sort().join(" ");
+    const opened = listed(open) === listed(this.usuallyOpen) ? null : listed(open);
+    changeAddress({ open: opened, pinned: pinned.join(" ") || null, ...this.grouping.address });
   }
 
-  /**
-   * Draw for paper, at once and in light colours, or for the screen again.
-   * @param {boolean} onPaper
-   */
+  /** Draw for paper, at once and in light colours, or for the screen again. @param {boolean} onPaper */
   print(onPaper) {
-    this.painter.coloured(new Colours(this.model.document.words, this.dark.matches && !onPaper));
+    this.colours = new Colours(this.about.words, this.dark.matches && !onPaper);
     this.onPaper = onPaper;
-    if (onPaper) this.paint();
+    if (onPaper) this.repaint();
     else this.draw();
   }
 
-  repaint() {
-    const started = performance.now();
-    this.paint();
-    this.frames.push(performance.now() - started);
-    if (this.frames.length > 500) this.frames.shift();
+  get room() {
+    return Math.max(this.canvas.clientHeight - ABOVE, 1);
   }
 
-  paint() {
+  /** @returns {Row[]} */
+  get visible() {
+    return this.lanes.rows.filter((row) => row.top + row.height > this.scroll && row.top < this.scroll + this.room);
+  }
+
+  repaint() {
     if (!this.fit()) return;
-    const { canvas, context, scale } = this;
-    const { raster, view } = this;
-    const { colours } = this.painter;
+    this.filters.offerDimensions();
+    this.lanes.room = this.room;
+    this.lanes.layOut();
+    this.scrollTo(Math.min(this.scroll, this.lanes.height - this.room));
+    this.tiles.ask();
+    const { context, scale, colours, raster, view, visible } = this;
     raster.clear(colours.paper);
-    const room = canvas.clientHeight - ABOVE;
-    this.rows.layOut(room);
-    this.scrollWithin(this.rows.height - room);
-    /** @type {Map<number, [number, number]>} */
-    const bands = new Map();
-    const visible = this.rows.rows.filter((row) => row.top + row.height > this.scroll && row.top < this.scroll + room);
+    const painter = new Painter(raster, view, colours);
+    const left = (/** @type {string} */ kind) => this.filters.leavesOut(kind);
+    /** @type {Map<string, number>} */
+    const bottoms = new Map();
     for (const row of visible) {
       const top = Math.round((row.top - this.scroll + ABOVE) * scale);
       const bottom = Math.round((row.top + row.height - this.scroll + ABOVE) * scale);
-      this.painter.row(raster, view, row, top, bottom);
-      if (row.kind === "rank" && row.rank) bands.set(row.rank.place, [top, bottom]);
+      this.paintRow(painter, row, top, bottom - (row.height > 6 ? 1 : 0), left);
+      if (isRoot(row.lane)) bottoms.set(row.lane.key, bottom);
     }
-    if (this.showsPath) this.painter.path(raster, view, bands);
-    this.overview(raster, view);
+    if (this.showsPath) painter.path(this.about.path, bottoms);
+    raster.fill(0, 0, raster.width, ABOVE * scale, colours.paper);
+    const whole = new Painter(raster, { ...view, from: 0, to: this.end }, colours);
+    const { strip } = this.tiles;
+    if (strip) whole.shares(strip, left, Math.round(2 * scale), Math.round((OVERVIEW - 2) * scale));
     context.putImageData(raster.image, 0, 0);
     this.writer.write(visible);
     changeAddress({ t0: String(Math.round(this.looking.from)), t1: String(Math.round(this.looking.to)) });
   }
 
-  /**
-   * A call and what it launched, of which one is chosen.
-   * @param {Chosen} chosen
-   * @returns {{call: Chosen, kernel: Chosen} | null}
-   */
-  pairOf(chosen) {
-    const { rank, index, host } = chosen;
-    if (host?.kind === "call" && host.launched[index])
-      return { call: chosen, kernel: { kind: "kernel", rank, index: host.launched[index] - 1 } };
-    const found = chosen.kind === "kernel" ? rank.callOf(index) : null;
-    return found && { call: { kind: "host", rank, ...found }, kernel: chosen };
+  /** @param {Painter} painter @param {Row} row @param {number} top @param {number} bottom @param {(kind: string) => boolean} left */
+  paintRow(painter, row, top, bottom, left) {
+    const { raster, view, colours, scale } = this;
+    const { lane } = row;
+    const { ground } = this.tiles.known.get(lane.key) ?? {};
+    if (lane.ranks || !isDrawn(lane))
+      raster.fill(lane.ranks ? 0 : view.left, top, raster.width, bottom, colours.header);
+    else painter.places([ground?.[0] ?? view.from], [ground?.[1] ?? view.to], colours.idle, top, bottom);
+    if (lane.ranks && !this.grouping.folded.has(lane.key)) return;
+    for (const { boxes, changes, shares, ...band } of this.bandsOf(row)) {
+      const [from, to] = [band.top, band.bottom].map((share) => top + Math.round((bottom - top) * share));
+      if (shares) painter.shares(shares, left, from, to);
+      if (boxes) painter.boxes(boxes, from, to);
+      if (changes) painter.counter(changes, from, to);
+    }
+    const matches = this.tiles.matched.found[lane.key];
+    if (matches) painter.places(matches[0], matches[1], colours.match, bottom - 2 * scale, bottom);
   }
 
-  /** Whether a row shows what is chosen. @param {Row} row @param {Chosen} chosen */
-  holds(row, chosen) {
-    if (row.kind === "rank") return !this.rows.open.has(chosen.rank.rank);
-    if (chosen.kind === "step") return row.kind === "steps";
-    if (chosen.kind === "gap" || chosen.kind === "path") return row.kind === (chosen.kind === "gap" ? "gaps" : "path");
-    if (chosen.host || row.host) return row.host === chosen.host;
-    if (!row.lane) return false;
-    const slice = row.lane.chosen?.indexOf(chosen.index) ?? chosen.index;
-    return slice >= 0;
+  /** What a row shows, from above: one band where it is too low for several. @param {Row} row @returns {import("./source.js").Band[]} */
+  bandsOf({ lane, height }) {
+    const bands = this.tiles.known.get(lane.key)?.bands ?? [];
+    const low = height < TWO_BANDS ? bands.find((band) => band.shares) : undefined;
+    return low ? [{ ...low, top: 0, bottom: 1 }] : bands;
   }
 
-  /**
-   * The strip above: the mean of all ranks over the whole axis. It is the same at each move and costs the most of all
-   * rows where there are many ranks, so it is kept.
-   * @param {Raster} raster
-   * @param {View} view
-   */
-  overview(raster, view) {
-    const { scale, strip } = this;
-    const { colours, hiddenParts } = this.painter;
-    const { axis, end, ranks } = this.model;
-    const made = [raster, colours, axis, hiddenParts];
-    if (made.some((each, place) => each !== strip.made[place])) {
-      raster.fill(0, 0, raster.width, ABOVE * scale, colours.paper);
-      const [top, bottom] = [Math.round(2 * scale), Math.round((OVERVIEW - 2) * scale)];
-      this.painter.shares(raster, { ...view, from: 0, to: end }, ranks, top, bottom);
-      this.strip = { made, pixels: raster.pixels.slice(0, raster.width * Math.round(ABOVE * scale)) };
-    } else raster.pixels.set(strip.pixels);
-  }
-
-  /** @param {MouseEvent} event @returns {{at: number, row: Row | undefined, x: number, y: number}} */
+  /** @param {MouseEvent} event */
   under(event) {
     const { at, x, y } = this.timeUnder(event);
-    const row = y >= ABOVE ? this.rows.rowAt(y - ABOVE + this.scroll) : undefined;
-    return { at, row, x, y };
+    return { at, x, y, row: y >= ABOVE ? this.lanes.rowAt(y - ABOVE + this.scroll) : undefined };
+  }
+
+  /**
+   * The box of a lane under the mouse, or the nearest one within some pixels.
+   * @param {Row | undefined} row
+   * @param {number} at
+   * @param {number} y
+   * @returns {{boxes: Boxes, place: number} | null}
+   */
+  pick(row, at, y) {
+    if (!row) return null;
+    const share = (y - ABOVE + this.scroll - row.top) / row.height;
+    /** @param {import("./source.js").Band} band */
+    const away = ({ top, bottom }) => Math.max(top - share, share - bottom, 0);
+    for (const { boxes } of this.bandsOf(row).toSorted((a, b) => away(a) - away(b))) {
+      const place = boxes ? this.nearest(boxes, at) : -1;
+      if (boxes && place >= 0) return { boxes, place };
+    }
+    return null;
+  }
+
+  /** @param {Boxes} boxes @param {number} at @returns {number} -1 for none */
+  nearest(boxes, at) {
+    let best = -1;
+    let distance = NEAR * this.perPixel + 1e-9;
+    for (let i = 0; i < boxes.start.length; i++) {
+      const away = Math.max(boxes.start[i] - at, at - boxes.end[i], 0);
+      // As they are drawn above each other: slices above cells, of slices the last one begun.
+      const below = away === distance && boxes.count[i] > 1 && best >= 0 && boxes.count[best] === 1;
+      if (away <= distance && !below) {
+        best = i;
+        distance = away;
+      }
+    }
+    return best;
   }
 
   /** @param {PointerEvent} event */
   hover(event) {
     if (event.buttons) return;
     const { at, row, x, y } = this.under(event);
+    if (y >= OVERVIEW && y < ABOVE) {
+      const near = this.marks.inTime.filter((one) => Math.abs(one.from - at) <= 2 * NEAR * this.perPixel);
+      const words = [...new Set(near.map((one) => `${one.sign} ${one.words}`))].slice(0, FEW_SIGNS);
+      this.hovered = "";
+      return this.tip(
+        words.map((each) => element("p", {}, each)),
+        event,
+      );
+    }
     this.canvas.classList.toggle("points", x < this.labels && row !== undefined);
-    const near = row !== undefined && y - ABOVE + this.scroll - row.top <= MARKED;
-    const marked = near && x >= this.labels ? this.marks.at(this.model, row.rank, at, NEAR * this.perPixel) : [];
-    this.tip(x < this.labels ? null : picked(this, row, at, y), event, marked);
+    const found = x < this.labels ? null : this.pick(row, at, y);
+    const near = row !== undefined && x >= this.labels && y - ABOVE + this.scroll - row.top <= MARKED;
+    const marked = near ? this.marks.at(row.lane.key, at, NEAR * this.perPixel) : [];
+    const parts = marked.map((words) => element("p", { class: "attention" }, words));
+    const slice = found ? `${found.boxes.lane}#${found.boxes.row[found.place]}` : "";
+    if (found && row) this.glance(slice, parts, event);
+    this.hovered = slice;
+    return this.tip([...parts, ...(found && row ? this.briefly(row, found.boxes, found.place) : [])], event);
   }
 
-  /**
-   * Show what lies under the mouse.
-   * @param {Chosen | null} chosen
-   * @param {PointerEvent} [event]
-   * @param {import("./model.js").Finding[]} marked findings that are marked there
-   */
-  tip(chosen, event, marked = []) {
+  /** What a box itself shows. @param {Row} row @param {Boxes} boxes @param {number} place */
+  briefly(row, { start, end, busy, count, name, kind, kinds, names }, place) {
+    const word = labelOf(this.about.words, kinds[kind[place]] ?? "");
+    const head = name[place] >= 0 ? names[name[place]] : word;
+    const several = count[place] > 1;
+    const known = /** @type {[string, string][]} */ ([
+      ["shown as", word],
+      [several ? "cell" : "duration", duration(end[place] - start[place])],
+      ...(several
+        ? [
+            ["slices", count[place] > 2 ? exactly(count[place]) : "several"],
+            ["busy", duration(busy[place])],
+          ]
+        : []),
+      ["at", duration(start[place])],
+      ["lane", row.lane.label],
+    ]);
+    return [element("b", {}, several ? `longest: ${head}` : head), facts(known)];
+  }
+
+  /** Show all that is known of a slice beside the mouse, where it rests there. @param {string} slice @param {HTMLElement[]} above @param {PointerEvent} event */
+  glance(slice, above, event) {
+    if (slice === this.hovered && !this.source.quick) return;
+    setTimeout(
+      async () => {
+        if (slice !== this.hovered || byId("tip").hidden) return;
+        // A slice that is gone, or a server that is busy, leaves what the box itself shows.
+        const found = await this.source.ask("detail", { slice }).catch(() => null);
+        if (!found || slice !== this.hovered || byId("tip").hidden) return;
+        const known = [...found.facts, ...found.evidence].map(line);
+        this.tip([...above, element("b", {}, found.title), facts(known)], event);
+      },
+      this.source.quick ? 0 : RESTS,
+    );
+  }
+
+  /** @param {(Node | string)[]} parts @param {PointerEvent} [event] */
+  tip(parts, event) {
     const tip = byId("tip");
-    tip.hidden = chosen === null && !marked.length;
+    tip.hidden = parts.length === 0;
     if (tip.hidden || event === undefined) return;
-    tip.replaceChildren(...marked.map((finding) => element("p", { class: "attention" }, statementOf(finding))));
-    if (chosen !== null) {
-      // The name is in the heading; all of it is in the panel once it is chosen.
-      const known = described(this.model, chosen).filter(([name]) => name !== "full name");
-      tip.append(element("b", {}, brief(this.model, chosen)), facts(known));
-    }
+    tip.replaceChildren(...parts);
     this.placeTip(tip, event);
-  }
-
-  /** @param {PointerEvent} event */
-  press(event) {
-    this.canvas.focus();
-    const begun = this.under(event);
-    if (begun.x < this.labels) {
-      if (begun.row) this.fold(begun.row);
-      return;
-    }
-    this.tip(null);
-    this.drag(event, event.shiftKey || document.body.classList.contains("measuring"), {
-      clicked: () => this.choose(picked(this, begun.row, begun.at, begun.y)),
-      selected: () => this.measure(begun.row?.rank ?? null),
-      ended: (next) => this.hover(next),
-    });
-  }
-
-  /** @param {MouseEvent} event */
-  open(event) {
-    const { row, x } = this.under(event);
-    if (x >= this.labels && row?.rank) this.fold(row);
-  }
-
-  /** Fold or unfold a pipeline; open or close a rank. @param {Row} row */
-  fold(row) {
-    if (row.kind === "group") {
-      this.rows.grouping.toggle(row.key);
-    } else if (row.rank) {
-      if (!this.rows.open.delete(row.rank.rank)) this.rows.open.add(row.rank.rank);
-    }
-    this.keepRows();
-    this.draw();
-  }
-
-  /** Open a rank's lanes and bring them into sight. @param {Rank} rank */
-  openRank(rank) {
-    this.rows.open.add(rank.rank);
-    this.rows.grouping.bring(rank.rank);
-    this.keepRows();
-    this.reveal(rank);
-  }
-
-  /** @param {Rank} rank */
-  reveal(rank) {
-    const room = this.canvas.clientHeight - ABOVE;
-    this.rows.layOut(room);
-    const row = this.rows.rows.find((each) => each.rank === rank);
-    if (row && (row.top < this.scroll || row.top + row.height > this.scroll + room)) this.scrollTo(row.top - room / 3);
   }
 
   /** @param {WheelEvent} event */
@@ -333,283 +356,103 @@ export class Timeline extends Stage {
     event.preventDefault();
     const { at, x } = this.under(event);
     const begins = this.begins(event);
-    if (event.ctrlKey || event.metaKey || (!event.shiftKey && x >= this.labels && !this.scrolls(event))) {
+    const sideways = Math.abs(event.deltaX) > Math.abs(event.deltaY);
+    if (event.ctrlKey || event.metaKey || (!event.shiftKey && !sideways && x >= this.labels))
       this.looking.zoom(1.0018 ** event.deltaY, at, begins);
-    } else if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) {
-      this.looking.move((event.deltaX || event.deltaY) / 1000, begins);
-    } else this.scrollTo(this.scroll + event.deltaY);
+    else if (event.shiftKey || sideways) this.looking.move((event.deltaX || event.deltaY) / 1000, begins);
+    else this.scrollTo(this.scroll + event.deltaY);
     this.draw();
   }
 
-  /** Whether a wheel moves the rows: over their labels, or sideways. @param {WheelEvent} event */
-  scrolls(event) {
-    return Math.abs(event.deltaX) > Math.abs(event.deltaY);
-  }
-
-  /** @param {Chosen | null} chosen */
-  choose(chosen) {
-    this.chosen = chosen;
-    changeAddress({ chosen: chosen && placeOf(chosen) });
-    const panel = byId("details");
-    if (chosen === null) {
-      const finding = this.marks.chosen;
-      panel.replaceChildren(
-        ...(finding ? [element("p", {}, statementOf(finding))] : []),
-        element("p", { class: "quiet" }, "Click anything on the timeline to see all that is known of it."),
-      );
-      this.draw();
+  /** @param {PointerEvent} event */
+  press(event) {
+    this.canvas.focus();
+    const begun = this.under(event);
+    if (begun.row) this.lane = begun.row.lane.key;
+    if (begun.x < this.labels) {
+      if (begun.row) void this.soon(() => this.toggle(this.lane));
       return;
     }
-    const sql = query(this.model, chosen);
-    panel.replaceChildren(
-      element("h3", { title: title(this.model, chosen) }, brief(this.model, chosen)),
-      facts(described(this.model, chosen)),
-      copyable(sql),
-    );
-    this.draw();
-  }
-
-  /** Measure the selection, else what is shown. @param {Rank | null} first the rank whose numbers come first */
-  measure(first) {
-    const window = this.selection ?? this.looking;
-    // Nothing is known of the time before and after.
-    const from = Math.round(Math.min(Math.max(window.from, 0), this.model.end - 1));
-    const to = Math.round(Math.max(Math.min(window.to, this.model.end), from + 1));
-    this.select(from, to);
-    const rank = first ?? this.chosen?.rank ?? this.model.ranks[0];
-    if (rank !== undefined) byId("details").replaceChildren(...measuredPanel(this.model, rank, from, to));
-  }
-
-  /** @param {string} text */
-  search(text) {
-    const words = byId("matches");
-    changeAddress({ search: text || null });
-    const found = matching(this.model, text);
-    this.painter.found = text && found ? found.signatures : null;
-    this.painter.foundHosts = text && found ? found.hosts : null;
-    this.matches = text && found ? hits(this.model, found, this.rows.shows) : [];
-    this.match = -1;
-    const where = this.model.document.whole ? "" : " of the kernels on this page";
-    words.textContent = text ? `${this.matches.length.toLocaleString("en-US")} found${where}` : "";
-    if (found === null) words.textContent = "no such expression";
-    this.draw();
-  }
-
-  /** @param {number} step */
-  toMatch(step) {
-    if (!this.matches.length) return;
-    this.match = (this.match + step + this.matches.length) % this.matches.length;
-    byId("matches").textContent =
-      `${(this.match + 1).toLocaleString("en-US")} of ${this.matches.length.toLocaleString("en-US")}`;
-    this.goTo(this.matches[this.match]);
-  }
-
-  /**
-   * Search for a name, and go to the first slice that has all of it, of one rank where there is one.
-   * @param {string} name
-   * @param {string | undefined} rank
-   */
-  toName(name, rank) {
-    /** @type {HTMLInputElement} */ (byId("search")).value = name;
-    this.search(name);
-    const exact = this.matches.flatMap((each, place) => (title(this.model, each) === name ? [place] : []));
-    const own = exact.find((place) => String(this.matches[place].rank.rank) === rank);
-    this.match = (own ?? exact[0] ?? 0) - 1;
-    this.toMatch(1);
-  }
-
-  /** Choose something and bring it into sight. @param {Chosen} chosen */
-  goTo(chosen) {
-    const { start, length } = extent(chosen);
-    const at = start + this.model.at(chosen.rank);
-    const { from, to } = this.looking;
-    if (at < from || at + length > to || length < (to - from) / 400) {
-      const half = Math.max(length * 10, Math.min((to - from) / 2, this.model.end / 50));
-      this.looking.show(at + length / 2 - half, at + length / 2 + half);
-    }
-    this.openRank(chosen.rank);
-    this.choose(chosen);
-  }
-
-  /** Show the categories that are ticked, and what is long enough. */
-  filter() {
-    this.hiddenCategories.clear();
-    for (const box of /** @type {NodeListOf<HTMLInputElement>} */ (
-      document.querySelectorAll("#filters input[type=checkbox]")
-    )) {
-      if (!box.checked) this.hiddenCategories.add(Number(box.value));
-    }
-    this.shortest = Number(/** @type {HTMLInputElement} */ (byId("shortest")).value) * 1000 || 0;
-    this.rows.filter((kernel, rank) => {
-      if (this.hiddenCategories.has(this.model.category[rank.signature[kernel]])) return false;
-      return rank.kernels.length[kernel] >= this.shortest;
+    this.tip([]);
+    this.drag(event, event.shiftKey && begun.y >= OVERVIEW, {
+      clicked: () => void this.soon(() => this.chooseAt(begun.row, begun.at, begun.y)),
+      selected: () => void this.soon(() => this.measure(false)),
+      ended: (next) => this.hover(next),
     });
-    this.filterShares();
-    this.search(/** @type {HTMLInputElement} */ (byId("search")).value);
   }
 
-  /** Shares know computation by category, and communication and memory operations as a whole; the page says so. */
-  filterShares() {
-    const { categories, parts } = this.model.document;
-    /** @param {(name: string) => boolean} of @returns {"all" | "none" | "some"} how many of these are shown */
-    const shown = (of) => {
-      const places = categories.flatMap((word, place) => (of(word) ? [place] : []));
-      const left = places.filter((place) => !this.hiddenCategories.has(place)).length;
-      return left === places.length ? "all" : left ? "some" : "none";
-    };
-    const communication = shown((name) => name.includes("communication"));
-    /** @param {string} part */
-    const hides = (part) => {
-      if (categories.includes(part)) return shown((name) => name === part) === "none";
-      if (part === "memory_alone") return shown((name) => name.startsWith("memory")) === "none";
-      return communication === "none";
-    };
-    this.painter.hiddenParts = Uint8Array.from(parts, (part) => (hides(part) ? 1 : 0));
-    const notes = [];
-    if (communication === "some") notes.push("communication of all categories");
-    if (this.shortest > 0) notes.push("kernels of any length");
-    this.say(notes.length ? `From afar, shares count ${notes.join(" and ")}: zoom in to see kernels alone.` : "");
+  /** Open what is below a lane, or close it. @param {string} key */
+  async toggle(key) {
+    if (this.lanes.isOpen(key)) this.lanes.fold(key);
+    else await this.lanes.unfold(key);
+    this.keepRows();
   }
 
-  /** The next slice of what is chosen, in its lane; whether there is one. @param {number} step */
-  next(step) {
-    const rank = this.chosen?.rank ?? this.model.ranks[0];
-    if (!rank) return false;
-    if (this.chosen === null || this.chosen.kind !== "kernel") {
-      /** @type {Chosen} */
-      const like = this.chosen ?? { kind: rank.steps.start.length ? "step" : "kernel", rank, index: -1 };
-      const count = slicesOf(like).start.length;
-      const index = (this.chosen?.index ?? (step > 0 ? -1 : count)) + step;
-      if (index < 0 || index >= count) return false;
-      this.goTo({ ...like, index });
-      return true;
+  /** Open a lane. @param {string} key */
+  async open(key) {
+    await this.lanes.unfold(key);
+    this.lanes.bring(key);
+    this.keepRows();
+  }
+
+  /** @param {Row | undefined} row @param {number} at @param {number} y */
+  async chooseAt(row, at, y) {
+    const found = this.pick(row, at, y);
+    if (found) await this.choose({ slice: `${found.boxes.lane}#${found.boxes.row[found.place]}` });
+    else this.forget();
+  }
+
+  /** Choose a slice and show all that is known of it. @param {{slice: string}} place */
+  async choose({ slice }) {
+    const found = await this.source.ask("detail", { slice });
+    this.chosen = found;
+    this.lane = found.lane;
+    changeAddress({ chosen: found.slice });
+    this.panel(detailParts(found, (to) => this.soon(() => this.goTo(to))));
+  }
+
+  /** @param {(Node | string)[]} parts */
+  panel(parts) {
+    byId("details").replaceChildren(...parts);
+    byId("details").scrollTop = 0;
+  }
+
+  /** Choose a slice and bring it into sight. @param {Place} place */
+  async goTo(place) {
+    for (const key of place.around) await this.lanes.unfold(key);
+    this.keepRows();
+    this.reveal(place.lane);
+    this.show(place.from, place.to);
+    await this.choose(place);
+  }
+
+  /** Bring a lane into sight, which keys act on then. @param {string} key */
+  reveal(key) {
+    this.lane = key;
+    this.lanes.bring(key);
+    const row = this.lanes.rowOf(key);
+    if (row === undefined) return;
+    if (row.top < this.scroll) this.scrollTo(row.top);
+    if (row.top + row.height > this.scroll + this.room) this.scrollTo(row.top + row.height - this.room);
+  }
+
+  /** Bring a time into sight; what is too short to be seen is shown larger. @param {number} from @param {number} to */
+  show(from, to) {
+    const { looking } = this;
+    const length = looking.to - looking.from;
+    const least = (length * NEAR) / (this.canvas.clientWidth - this.labels);
+    if (to - from > length || to - from < least) {
+      const around = Math.max((to - from) * 2, Math.min(length, (to - from) * 100), 20);
+      looking.show((from + to - around) / 2, (from + to + around) / 2);
+    } else if (from < looking.from || to > looking.to) {
+      looking.show((from + to - length) / 2, (from + to + length) / 2);
     }
-    const { index } = this.chosen;
-    const lane = [...this.rows.lanesOf(rank).values()].find((each) => each.chosen?.includes(index));
-    const place = (lane?.chosen?.indexOf(index) ?? -1) + step;
-    if (!lane?.chosen || place < 0 || place >= lane.chosen.length) return false;
-    this.goTo({ kind: "kernel", rank, index: lane.chosen[place] });
-    return true;
   }
 
-  /** The next gap of a rank. @param {number} step */
-  gap(step) {
-    const rank = this.chosen?.rank ?? this.model.ranks[0];
-    if (!rank?.gaps.start.length) return;
-    const here = this.chosen ? extent(this.chosen).start : this.looking.from - this.model.at(rank);
-    const { start } = rank.gaps;
-    let index = step > 0 ? start.findIndex((each) => each > here) : start.findLastIndex((each) => each < here);
-    if (index < 0) index = step > 0 ? 0 : start.length - 1;
-    this.goTo({ kind: "gap", rank, index });
-  }
-
-  /** Show the next training step. */
-  step() {
-    const rank = this.chosen?.rank ?? this.model.ranks[0];
-    if (!rank?.windows.length) return;
-    const at = this.model.at(rank);
-    const next = rank.windows.find((each) => each.start + at > this.looking.from + 1) ?? rank.windows[0];
-    this.looking.show(next.start + at, next.end + at);
-  }
-
-  /**
-   * Show where a finding is: its marks alone, the rank at fault, and the place that holds most of it.
-   * @param {string} number as an address has it
-   */
-  toFinding(number) {
-    this.marks.only(number);
-    const found = this.marks.chosen;
-    if (found === null) return;
-    changeAddress({ finding: number });
-    const rank = this.model.byRank.get(found.rank ?? found.places[0]?.[0] ?? -1);
-    if (rank) this.openRank(rank);
-    this.choose(null);
-    this.act("all");
-  }
-
-  /** Move to where the chosen kernel was launched, or to what the chosen call launched. */
-  launch() {
-    if (this.chosen === null) return;
-    const pair = this.pairOf(this.chosen);
-    if (pair) return this.goTo(this.chosen.host ? pair.kernel : pair.call);
-    if (this.chosen.kind !== "kernel") return;
-    const { rank, index } = this.chosen;
-    const launch = launched(rank, index);
-    if (launch === null) return;
-    const at = rank.kernels.start[index] - launch.before + this.model.at(rank);
-    const half = (this.looking.to - this.looking.from) / 2;
-    this.looking.show(at - half, at + half);
-    this.select(at, at + Math.max(launch.length, 1));
-  }
-
-  /** Bookmark what is shown. */
-  bookmark() {
-    const { from, to } = this.looking;
-    const rank = this.chosen ? `, ${this.chosen.rank.member} ${this.chosen.rank.rank}` : "";
-    const button = element(
-      "button",
-      { type: "button", class: "chip" },
-      `${duration(Math.max(from, 0))} + ${duration(to - from)}${rank}`,
-    );
-    button.addEventListener("click", () => {
-      this.looking.show(from, to);
-      this.draw();
-    });
-    byId("bookmarks").append(button);
-  }
-
-  /**
-   * Do what a key asks for; false where it is not the timeline's, or there is no further slice.
-   * @param {string} action
-   */
-  act(action) {
-    /** @type {Record<string, () => unknown>} */
-    const actions = {
-      ...this.moves,
-      next: () => this.next(1),
-      previous: () => this.next(-1),
-      gap: () => this.gap(1),
-      gapBefore: () => this.gap(-1),
-      step: () => this.step(),
-      launch: () => this.launch(),
-      measure: () => this.measure(null),
-      nextMatch: () => this.toMatch(1),
-      previousMatch: () => this.toMatch(-1),
-      bookmark: () => this.bookmark(),
-      copy: () => this.copy(),
-      path: () => !byId("path-button").hidden && this.togglePath(),
-    };
-    const found = actions[action];
-    if (found === undefined) return false;
-    const done = found() !== false;
-    this.draw();
-    return done;
-  }
-
-  /** Copy the query of what is chosen. */
-  copy() {
-    const { chosen } = this;
-    const what = chosen?.kind === "gap" && this.model.document.queries ? "command" : "SQL";
-    if (chosen === null) this.say("Choose a slice first, to copy its SQL.");
-    else void copied(query(this.model, chosen)).then((done) => this.say(done ? `${what} copied` : ""));
-  }
-
-  togglePath() {
-    this.pathShown(!this.showsPath);
-  }
-
-  /** @param {boolean} shown */
-  pathShown(shown) {
-    this.showsPath = shown;
-    byId("path-button").setAttribute("aria-pressed", String(shown));
-    changeAddress({ path: shown ? "yes" : null });
-  }
-
-  get chosenTime() {
-    if (this.chosen === null) return null;
-    const { start, length } = extent(this.chosen);
-    const from = start + this.model.at(this.chosen.rank);
-    return { from, to: from + length };
+  forget() {
+    this.chosen = null;
+    changeAddress({ chosen: null });
+    this.panel([...this.marks.told, element("p", { class: "quiet" }, "Nothing is chosen.")]);
   }
 
   /** Forget selection and choice; whether there were any. */
@@ -617,13 +460,117 @@ export class Timeline extends Stage {
     const had = this.selection !== null || this.chosen !== null || this.marks.chosen !== null;
     this.selection = null;
     this.marks.only(undefined);
-    changeAddress({ finding: null });
-    this.choose(null);
+    this.forget();
     return had;
   }
-}
 
-/** How an address names something: kind, rank, row of the host, place. @param {Chosen} chosen */
-function placeOf({ kind, rank, index, host }) {
-  return [kind, rank.rank, ...(host ? [rank.hosts.indexOf(host)] : []), index].join(".");
+  /** Show where a finding is: its marks alone, the rank at fault, and all of the time. @param {string} number as an address has it */
+  async toFinding(number) {
+    await this.marks.open(number);
+    this.forget();
+    this.act("all");
+  }
+
+  /** The selection, or what is shown, in whole ns. */
+  get window() {
+    const { from, to } = this.selection ?? this.looking;
+    const low = Math.min(Math.max(Math.round(from), 0), this.end - 1);
+    return { from: low, to: Math.max(Math.min(Math.round(to), this.end), low + 1) };
+  }
+
+  /** Measure exactly the window, of the rank or GPU of the lane, or of all. @param {boolean} all */
+  async measure(all) {
+    const { from, to } = this.window;
+    const root = this.lanes.known.get(this.lanes.rootOf(this.lane));
+    const lane = !all && root && isRoot(root) ? [root.key] : [];
+    this.say("measuring …");
+    this.measured = await this.source.ask("measure", { from: whole(from), to: whole(to), lane });
+    this.say("");
+    this.panel(measureParts(this.measured, (name) => this.soon(() => this.hits.find(name))));
+    document.body.dataset.measured = `${exactly(from)} ${exactly(to)}`;
+  }
+
+  /** The Perfetto UI, at the window that is shown. @param {string} link */
+  async perfetto(link) {
+    const { from, to } = this.window;
+    const found = await this.source.ask("perfetto", { from: whole(from), to: whole(to) });
+    window.open(found ? `${link}&visStart=${found.from}&visEnd=${found.to}` : link, "_blank", "noopener");
+  }
+
+  /** @param {"sql" | "command"} what */
+  async copy(what) {
+    const sql = what === "sql" ? this.chosen?.sql : "";
+    const text = sql || (this.chosen?.command ?? (what === "command" && this.measured?.commands[0]));
+    if (!text) return this.say("Choose a slice first, or measure, to copy its query or command.");
+    return this.say((await copied(text)) ? `${sql ? "SQL" : "command"} copied` : "");
+  }
+
+  /** @param {number} step */
+  moveLane(step) {
+    const { rows } = this.lanes;
+    const place = rows.findIndex((row) => row.lane.key === this.lane);
+    const row = rows[Math.min(Math.max(place + step, 0), rows.length - 1)];
+    if (row) this.reveal(row.lane.key);
+  }
+
+  /** Set an edge of the selection at the slice, or at the edge of what is shown. @param {"from" | "to"} edge */
+  edge(edge) {
+    const selection = { ...(this.selection ?? this.looking), [edge]: (this.chosen ?? this.looking)[edge] };
+    this.select(selection.from, selection.to);
+  }
+
+  /** Draw the critical path, where the source knows it. @param {boolean} shown */
+  pathShown(shown) {
+    this.showsPath = shown && this.about.path !== undefined;
+    document.getElementById("path-button")?.setAttribute("aria-pressed", String(this.showsPath));
+    changeAddress({ path: this.showsPath ? "yes" : null });
+  }
+
+  /** Do what a key asks for; false where it is not the timeline's. @param {string} action */
+  act(action) {
+    /** @type {Record<string, () => unknown>} */
+    const now = {
+      ...this.moves,
+      findings: () => this.marks.list(),
+      timeline: () => this.canvas.focus(),
+      bookmark: () => this.marks.bookmark(),
+      hits: () => this.hits.list(),
+      laneDown: () => this.moveLane(1),
+      laneUp: () => this.moveLane(-1),
+      pin: () => {
+        this.lanes.pin(this.lane);
+        this.keepRows();
+      },
+      lower: () => this.lanes.shift(this.lane, 1),
+      higher: () => this.lanes.shift(this.lane, -1),
+      selectFrom: () => this.edge("from"),
+      selectTo: () => this.edge("to"),
+      back: () => this.back(),
+    };
+    /** @type {Record<string, () => Promise<unknown>>} */
+    const asked = {
+      next: () => this.walk.neighbour("next"),
+      previous: () => this.walk.neighbour("previous"),
+      gap: () => this.walk.gap("next"),
+      gapBefore: () => this.walk.gap("previous"),
+      step: () => this.walk.iteration("next"),
+      stepBefore: () => this.walk.iteration("previous"),
+      launch: () => this.walk.launch(),
+      peer: () => this.walk.peer(),
+      path: () => this.walk.path(),
+      measure: () => this.measure(false),
+      measureAll: () => this.measure(true),
+      nextMatch: () => this.hits.step(1),
+      previousMatch: () => this.hits.step(-1),
+      toggle: () => this.toggle(this.lane),
+      copy: () => this.copy("sql"),
+      copyCommand: () => this.copy("command"),
+    };
+    if (!now[action] && !asked[action]) return false;
+    this.say(this.filters.caveat);
+    if (now[action]) now[action]();
+    else void this.soon(asked[action]);
+    this.draw();
+    return true;
+  }
 }

@@ -33,25 +33,6 @@ export function share(part, whole) {
 }
 
 /**
- * A name of a C++ template without its arguments, where it is long.
- * @param {string} name
- */
-export function shortened(name) {
-  let depth = 0;
-  let result = "";
-  for (const letter of name) {
-    if (letter === "<") depth++;
-    if (depth === 0) result += letter;
-    if (letter === ">" && depth > 0) {
-      depth--;
-      if (depth === 0) result += "<…>";
-    }
-  }
-  const short = depth === 0 && result.trim() ? result : name;
-  return short.length > 90 ? `${short.slice(0, 89)}…` : short;
-}
-
-/**
  * An element with text or children.
  * @param {string} tag
  * @param {Record<string, string>} attributes
@@ -65,22 +46,14 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-/**
- * An element that must be there.
- * @template {HTMLElement} T
- * @param {string} id
- * @returns {T}
- */
+/** An element that must be there. @template {HTMLElement} T @param {string} id @returns {T} */
 export function byId(id) {
   const found = document.getElementById(id);
   if (found === null) throw new Error(`no element ${id}`);
   return /** @type {T} */ (found);
 }
 
-/**
- * A table of names and values.
- * @param {[string, string][]} entries
- */
+/** A table of names and values. @param {[string, string][]} entries */
 export function facts(entries) {
   const list = element("dl", { class: "facts" });
   for (const [name, value] of entries) list.append(element("dt", {}, name), element("dd", {}, value));

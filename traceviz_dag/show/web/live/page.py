@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
 from traceviz_dag.show.report import bundle
+from traceviz_dag.show.report.stage import stage_markup
 from traceviz_dag.show.web.layout import link, markup
 
 SCRIPT = "live"
@@ -43,9 +45,11 @@ def live_page(title: str, links: Sequence[tuple[str, str]], traces: Sequence[Tra
         )
     )
     above = " · ".join(link(address, text) for address, text in links)
-    opened = " ".join(map(_trace_link, traces))
+    stage = stage_markup(
+        "regular expression in full names", further=Markup(_FINDINGS + " ".join(map(_trace_link, traces)))
+    )
     text = _PAGE.format(
-        title=markup(title), above=f"<nav>{above}</nav>" if above else "", traces=opened, script=script, styles=styles
+        title=markup(title), above=f"<nav>{above}</nav>" if above else "", stage=stage, script=script, styles=styles
     )
     return HTMLResponse(text, headers={"content-security-policy": policy})
 
@@ -55,6 +59,8 @@ def _trace_link(one: TraceLink) -> str:
     kind = "chip perfetto" if one.whole else "chip"
     return f'<a class="{kind}" href="{markup(one.address)}">{markup(one.name)} in the Perfetto UI</a>'
 
+
+_FINDINGS = '<button type="button" data-act="findings">findings</button> '
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -73,30 +79,7 @@ _PAGE = """<!doctype html>
 </header>
 <main>
 <p id="failure" class="attention" role="alert" hidden></p>
-<div class="bar">
-<label>Search <input id="search" type="search" maxlength="500" placeholder="regular expression in full names"></label>
-<span id="matches" role="status"></span>
-<label><input id="here" type="checkbox"> in this lane</label>
-<label>Group by <select id="grouping"></select></label>
-<label>Dimension <select id="dimension"><option value="">all</option></select></label>
-<label>At least <input id="shortest" type="number" min="0" step="any" placeholder="0"> µs</label>
-<button type="button" data-act="all">all</button>
-<button type="button" data-act="measure">measure</button>
-<button type="button" data-act="measureAll">measure all</button>
-<button type="button" data-act="findings">findings</button>
-<button type="button" data-act="bookmark">bookmark</button>
-<button type="button" data-act="help">keys</button>
-{traces}
-<span id="bookmarks"></span>
-<span id="said" class="quiet" role="status"></span>
-</div>
-<div class="stage">
-<canvas id="timeline-canvas" tabindex="0" role="img"
- aria-label="Timeline by lanes; the panel beside it shows what is chosen or measured. Keys: question mark."></canvas>
-<aside id="details" aria-live="polite"><p class="quiet">Click a slice to see all that is known of it, a label to open
-or close its lanes. Drag moves, the wheel zooms, Shift and drag selects a window to measure.</p></aside>
-</div>
-<div id="legend" class="legend"></div>
+{stage}
 <div id="notes"></div>
 </main>
 <div id="tip" role="tooltip" hidden></div>

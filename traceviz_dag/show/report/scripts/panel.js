@@ -1,8 +1,8 @@
-/** The panel of a live page: details, measures, hits, findings, bookmarks. All texts of others stay text. */
+/** The panel of a timeline: details, measures, hits, findings, bookmarks. All texts of others stay text. */
 
-import { copyable, duration, element, facts } from "./words.js";
+import { copyable, duration, element, facts, share } from "./words.js";
 
-/** @typedef {{from: number, to: number, slice: string, lane: string, around: string[], label: string}} Place */
+/** @typedef {import("./source.js").Place} Place */
 
 /** Findings, notes and bookmarks as they lie in time. @type {Record<string, string>} */
 export const SIGNS = { finding: "▲", note: "△", bookmark: "△" };
@@ -14,12 +14,12 @@ export function exactly(value) {
   return BigInt(value).toLocaleString("en-US");
 }
 
-/** @param {{label: string, value: string | number, unit: string}} fact @returns {[string, string]} */
-function line(fact) {
+/** A fact as a name and its value. @param {{label: string, value: string | number, unit: string}} fact @returns {[string, string]} */
+export function line(fact) {
   if (fact.unit === "ns" && Number.isInteger(Number(fact.value))) {
     const size = Number(fact.value);
-    const words = Math.abs(size) < 1e12 ? ` (${duration(size)})` : "";
-    return [fact.label, `${exactly(fact.value)} ns${words}`];
+    const exact = `${exactly(fact.value)} ns`;
+    return [fact.label, Math.abs(size) < 1e3 || Math.abs(size) > 1e12 ? exact : `${duration(size)} (${exact})`];
   }
   if (fact.unit === "") return [fact.label, String(fact.value)];
   const value = Number.isInteger(fact.value) ? exactly(fact.value) : String(fact.value);
@@ -40,13 +40,9 @@ export function chip(text, act) {
   return made;
 }
 
-/**
- * Everything known of a slice.
- * @param {any} found as the server shows it
- * @param {(place: Place) => unknown} go
- */
+/** Everything known of a slice. @param {any} found as the server shows it @param {(place: Place) => unknown} go */
 export function detailParts(found, go) {
-  const parts = [element("h3", {}, found.title)];
+  const parts = [element("h3", { title: found.full_name }, found.title)];
   const known = found.facts.map(line);
   if (found.full_name !== found.title) known.push(["full name", found.full_name]);
   parts.push(told(known));
@@ -89,26 +85,33 @@ const MEASURED = /** @type {[string, string][]} */ ([
  * @param {(name: string) => unknown} find leads to the first slice of a name
  */
 export function measureParts(found, find) {
+  const length = found.to - found.from;
   const parts = [
-    element("h3", {}, `Window of ${duration(found.to - found.from)}`),
+    element("h3", {}, `Window of ${duration(length)}`),
     facts([
       ["from", `${exactly(found.from)} ns`],
       ["to", `${exactly(found.to)} ns`],
-      ["length", `${exactly(found.to - found.from)} ns`],
+      ["length", `${exactly(length)} ns`],
     ]),
   ];
+  if (found.refusal) parts.push(element("p", {}, found.refusal));
   for (const one of found.measures) {
     const which = one.dimension === "all" ? "" : `, dimension ${one.dimension}`;
     const lines = MEASURED.filter(([, key]) => one.dimension === "all" || /communication|hidden|exposed/.test(key));
     const entries = /** @type {[string, string][]} */ (
-      lines.map(([words, key]) => [words, `${exactly(one[key])} ns (${duration(Number(one[key]))})`])
+      lines.map(([words, key]) => [
+        words,
+        `${exactly(one[key])} ns (${duration(Number(one[key]))}, ${share(one[key], length)})`,
+      ])
     );
     if (one.kernels !== null && one.dimension === "all") entries.unshift(["kernels", exactly(one.kernels)]);
     const list = facts(entries);
     list.dataset.measured = `${one.lane} ${one.dimension}`;
     parts.push(element("h4", {}, `${one.label}, ${one.device}${which}`), list);
   }
-  if (!found.measures.length) parts.push(element("p", {}, "No GPU and no rank to measure."));
+  if (!found.measures.length && !found.refusal) parts.push(element("p", {}, "No GPU and no rank to measure."));
+  const beside = (found.beside ?? found.measures).filter((/** @type {any} */ one) => one.dimension === "all");
+  if (beside.length > 1) parts.push(mostExposedFirst(beside, found.beside_of ?? beside.length));
   if (found.top.length) {
     parts.push(element("h4", {}, "Most time by name, sums of durations"));
     const lanes = new Set(found.top.map((/** @type {any} */ one) => one.lane));
@@ -122,6 +125,20 @@ export function measureParts(found, find) {
   }
   for (const command of found.commands) parts.push(copyable(command));
   return parts;
+}
+
+/** A table of ranks or GPUs. @param {any[]} measures @param {number} of how many there are */
+function mostExposedFirst(measures, of) {
+  const which = of > measures.length ? `the first ${measures.length} of ${of}` : "all";
+  const table = element("table", {}, element("caption", {}, `${which}, most exposed first`));
+  /** @param {string[]} texts @param {string} tag */
+  const add = (texts, tag) => table.append(element("tr", {}, ...texts.map((text) => element(tag, {}, text))));
+  add(["", "computation", "exposed", "idle"], "th");
+  for (const one of measures.toSorted((a, b) => Number(b.exposed_ns) - Number(a.exposed_ns))) {
+    const times = [one.compute_ns, one.exposed_ns, one.idle_ns].map((ns) => duration(Number(ns)));
+    add([`${one.label}, ${one.device}`, ...times], "td");
+  }
+  return table;
 }
 
 /**
@@ -146,11 +163,7 @@ export function hitParts(found, go, turn) {
   return parts;
 }
 
-/**
- * Findings and notes.
- * @param {any[]} marks
- * @param {(mark: any) => unknown} go
- */
+/** Findings and notes. @param {any[]} marks @param {(mark: any) => unknown} go */
 export function findingParts(marks, go) {
   const found = marks.filter((mark) => mark.kind === "finding" || mark.kind === "note");
   const parts = [element("h3", {}, found.length ? "Findings" : "No findings are known of this.")];
@@ -179,12 +192,7 @@ export function bookmarkParts(words, keep) {
   return { field, parts: [element("h3", {}, "Bookmark"), element("p", {}, words), field, " ", save] };
 }
 
-/**
- * Bookmarks as buttons.
- * @param {any[]} kept
- * @param {(one: any) => unknown} go
- * @param {(one: any) => unknown} forget
- */
+/** Bookmarks as buttons. @param {any[]} kept @param {(one: any) => unknown} go @param {(one: any) => unknown} forget */
 export function bookmarkChips(kept, go, forget) {
   return kept.flatMap((one) => {
     const whole = one.note || `${duration(one.from)} + ${duration(one.to - one.from)}`;

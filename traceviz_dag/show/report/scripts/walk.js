@@ -1,29 +1,51 @@
-/** Steps from what is chosen on a live timeline to what belongs to it. */
+/** Steps from what is chosen on a timeline to what belongs to it. */
 
-import { whole } from "./live_source.js";
+import { whole } from "./source.js";
 import { duration } from "./words.js";
 
-/** @typedef {import("./live_panel.js").Place} Place */
-/** @typedef {import("./live_timeline.js").LiveTimeline} LiveTimeline */
+/** @typedef {import("./source.js").Place} Place */
+/** @typedef {import("./timeline.js").Timeline} Timeline */
 
 export class Walk {
-  /** @param {LiveTimeline} timeline */
+  /** @param {Timeline} timeline */
   constructor(timeline) {
     this.timeline = timeline;
+  }
+
+  /** Where a walk begins that begins at nothing. @param {"next" | "previous"} way */
+  edge(way) {
+    const { looking, end } = this.timeline;
+    return way === "next" ? Math.max(looking.from, 0) : Math.min(looking.to, end);
+  }
+
+  /** To a slice, or a time that is none. @param {Place} found */
+  to(found) {
+    if (found.slice) return this.timeline.goTo(found);
+    this.timeline.select(found.from, found.to);
+    return this.timeline.show(found.from, found.to);
+  }
+
+  /** Let the key that goes to the next slice go on to what follows the timeline on the page. @param {"next" | "previous"} way */
+  leave(way) {
+    const stops = [...document.querySelectorAll("a[href], button, input, select, summary, [tabindex='0']")].filter(
+      (each) => each instanceof HTMLElement && each.offsetParent !== null && each.tabIndex >= 0,
+    );
+    const place = stops.indexOf(this.timeline.canvas) + (way === "next" ? 1 : -1);
+    if (document.activeElement === this.timeline.canvas) /** @type {HTMLElement} */ (stops[place])?.focus();
   }
 
   /** To the slice beside it. @param {"next" | "previous"} way */
   async neighbour(way) {
     const { timeline } = this;
-    const middle = Math.round((timeline.looking.from + timeline.looking.to) / 2);
     const chosen = timeline.chosen?.lane === timeline.lane ? timeline.chosen : null;
     const found = await timeline.source.ask("neighbour", {
       ...(chosen && { slice: chosen.slice }),
-      ...(!chosen && { lane: timeline.lane, time: whole(middle) }),
+      ...(!chosen && { lane: timeline.lane, time: whole(this.edge(way)) }),
       way,
       ...timeline.filters.asked,
     });
     if (found) return timeline.goTo(found);
+    this.leave(way);
     const shown = Object.keys(timeline.filters.asked).length ? " that is shown" : "";
     return timeline.say(`There is no further slice in this lane${shown}.`);
   }
@@ -31,21 +53,19 @@ export class Walk {
   /** To a time when nothing of the lane runs. @param {"next" | "previous"} way */
   async gap(way) {
     const { timeline } = this;
-    const middle = (timeline.looking.from + timeline.looking.to) / 2;
-    const here =
-      timeline.selection ?? (timeline.chosen?.lane === timeline.lane ? timeline.chosen : { from: middle, to: middle });
-    const time = whole(here.from);
+    const chosen = timeline.source.quick || timeline.chosen?.lane === timeline.lane ? timeline.chosen : null;
+    const time = whole(timeline.selection?.from ?? chosen?.from ?? this.edge(way));
     const found = await timeline.source.ask("gap", { lane: timeline.lane, time, way });
     if (!found) return timeline.say("There is no further gap in this lane.");
-    timeline.select(found.from, found.to);
     timeline.say(`gap of ${duration(found.to - found.from)}`);
-    return timeline.show(found.from, found.to);
+    return this.to(found);
   }
 
   /** To a training step. @param {"next" | "previous"} way */
   async iteration(way) {
     const { timeline } = this;
-    const found = await timeline.source.ask("iteration", { time: whole(timeline.looking.from), way });
+    const { lane, looking } = timeline;
+    const found = await timeline.source.ask("iteration", { lane, time: whole(looking.from), way });
     if (!found) return timeline.say("There is no further iteration.");
     timeline.looking.show(found.from, found.to);
     return timeline.say(found.label);
@@ -56,7 +76,7 @@ export class Walk {
     const { timeline } = this;
     if (timeline.chosen === null) return timeline.say("Choose a slice first.");
     const found = await timeline.source.ask("follow", { slice: timeline.chosen.slice });
-    return found ? timeline.goTo(found) : timeline.say("No launch of this is known.");
+    return found ? this.to(found) : timeline.say("No launch of this is known.");
   }
 
   /** To the same communication on the next rank. */
@@ -71,9 +91,10 @@ export class Walk {
     return timeline.goTo(found[(own + 1) % found.length]);
   }
 
-  /** To the critical path of the rank. */
+  /** Draw the critical path through the ranks, or no longer; where it is not known of all, go to that of the rank. */
   async path() {
     const { timeline } = this;
+    if (timeline.about.path) return timeline.pathShown(!timeline.showsPath);
     const root = timeline.lanes.rootOf(timeline.lane);
     await timeline.lanes.unfold(root);
     const path = (timeline.lanes.below.get(root) ?? []).find((key) => timeline.lanes.known.get(key)?.kind === "path");
