@@ -278,11 +278,13 @@ class ReadReport:
         rows_read: events decoded, of all categories.
         dropped: reason → number of events dropped for it.
         fault: one line on what is wrong with the file and what to do; None when nothing is.
+        breaks_off: whether the file ends amid its events: what is missing comes after them.
     """
 
     rows_read: int
     dropped: dict[str, int] = field(default_factory=dict)
     fault: str | None = None
+    breaks_off: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,11 +71,13 @@ class Expected:
         gaps: as ``lost_host_rows`` has them.
         microbatches: how many micro-batches a pipeline runs in a training step; None where nothing states it.
         optimizer: tree positions of rows that only an optimizer has; empty without call stacks.
+        breaks_off: whether the file does: what is missing of a step is its end.
     """
 
     gaps: Int64
     microbatches: int | None
     optimizer: Int64
+    breaks_off: bool = False
 
 
 def lost_host_rows(trace: TraceEvents, launches: Launches) -> Int64:
@@ -207,7 +209,8 @@ def passes_of_frames(
     cuts |= dict.fromkeys(cut_by_gaps(gaps, steps, mark, profiler))
     short = dict(cut_by_number(expected.microbatches, steps, of_step, mark))
     # Neither frame nor mark shows where it begins, and steps are missing: those before it, as far as anything shows.
-    counted &= ~(np.isin(of_step, list(short)) & (frame == NONE) & (mark == MISSING))
+    unshown = (frame == NONE) & (mark == MISSING) & (not expected.breaks_off)
+    counted &= ~(np.isin(of_step, list(short)) & unshown)
     cuts |= dict.fromkeys(short.values())
     return Passes(of_step, counted, tuple(cuts))
 

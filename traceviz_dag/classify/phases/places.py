@@ -97,7 +97,7 @@ def read_places(
     opened = opens[rule]
     opening = OpeningFrames(*(np.flatnonzero(opened == OPENS.index(kind)) for kind in OPENS))
     optimizer = np.flatnonzero(names_phase & (phase_of_rule[rule] == PHASES.index(Phase.OPTIMIZER)))
-    expected = Expected(gaps, needed, optimizer)
+    expected = Expected(gaps, needed, optimizer, trace.report.breaks_off)
     steps, member = microbatch_steps(trace, tree, opening, _SIDES[phase], profiler, expected)
     if len(steps):
         training = np.unique(tree.thread[steps.position])

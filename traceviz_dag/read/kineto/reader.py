@@ -93,6 +93,7 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
             else None
             if lost is None
             else f"{lost}: the trace lost them; {CAPTURE_AGAIN}",
+            breaks_off=not array.complete,
         ),
     )
 
