@@ -38,6 +38,13 @@ def test_each_part_has_the_products_of_its_settings_forward_backward_and_recompu
     # A module holds what those in it have.
     layer, inner = of_part["layer"], [of_part["attention"], of_part["mlp"]]
     assert sum(row["kernel_ns"] for row in inner) < layer["kernel_ns"] < 1.2 * sum(row["kernel_ns"] for row in inner)
+    windows = [
+        row["window_end_ns"] - row["window_start_ns"]
+        for row in iteration.lake.table("overlap", *place[1:]).arrow().to_pylist()
+        if row["window_name"] == "step" and row["dimension"] == "all"
+    ]
+    assert len(windows) == job.dp
+    assert layer["step_share"] == pytest.approx(layer["kernel_ns"] / sum(windows))
     told = layers(*place).to_pylist()
     assert len(told) == job.layers * job.world
     assert all(row["ratio"] is not None and abs(row["ratio"] - 1) < 0.05 for row in told)
@@ -49,6 +56,14 @@ def test_a_layer_that_does_more_is_an_outlier_and_without_call_stacks_there_are_
     told = layers(iteration.lake, iteration.run, iteration.iteration).to_pylist()
     assert [row["layer"] for row in told[:2]] == [3, 3] and min(row["ratio"] for row in told[:2]) > 1.2
     assert {row["rank"] for row in told[:2]} == {0, 1}
+    lake, where = iteration.lake, f"run = '{iteration.run}' AND rank = 1"
+    viewed = lake.query(f"SELECT part, layer, kernel_ns, ratio, step_share FROM modules WHERE {where}").to_pylist()
+    # Equal modules are compared at every depth: it is the wide layer's MLP that takes longer, once a layer.
+    mlps = [row["ratio"] for row in viewed if row["part"] == "mlp"]
+    assert len(mlps) == 4 and sum(ratio > 1.2 for ratio in mlps) == 1
+    own = {row["layer"]: (row["kernel_ns"], row["ratio"]) for row in told if row["rank"] == 1}
+    assert {row["layer"]: (row["kernel_ns"], row["ratio"]) for row in viewed if row["layer"] is not None} == own
+    assert all(0 < row["step_share"] < 1 for row in viewed)
     blind, _ = simulated(JobSettings(**MODEL, dp=2, microbatches=2, stacks=False))
     assert modules(blind.lake, blind.run, blind.iteration).num_rows == 0
     assert pc.all(blind.kernels(0, ("module_path",))["module_path"].is_null()).as_py()

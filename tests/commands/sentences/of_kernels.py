@@ -152,7 +152,7 @@ _JOB = f"{_STEP} AND part = 'job'"
 _PATH = "regexp_replace(module_path, 'Layer_[0-9]+', 'Layer', 'g')"
 MODULES = (
     Sentence(
-        rf"{PLACE} · (?P<v_ns>{MS}) of computation in modules",
+        rf"{PLACE} · kernel time (?P<v_ns>{MS}) in modules, without communication",
         """
         SELECT sum(duration_ns) AS ns FROM kernels
         WHERE run = $run AND iteration = $iteration AND kind <> 'communication' AND module_path IS NOT NULL""",
@@ -174,6 +174,10 @@ MODULES_TABLES = (
             FROM places
         ),
         total AS (SELECT sum(duration_ns) AS all_ns FROM places WHERE kind <> 'communication'),
+        steps AS (
+            SELECT sum(window_end_ns - window_start_ns) AS step_ns FROM overlap
+            WHERE run = $run AND iteration = $iteration AND window_name = 'step' AND dimension = 'all'
+        ),
         told AS (
             SELECT array_to_string(path[:depth], '/') AS node,
                 any_value(repeat('· ', depth - 1) || path[depth]) AS module, any_value(path[depth]) AS name,
@@ -187,16 +191,23 @@ MODULES_TABLES = (
             FROM every GROUP BY node
         )
         SELECT *, printf('%.3f', own_ns / 1e6) AS ms, own_ns / all_ns AS share,
+            own_ns / step_ns AS of_step,
             CASE name WHEN 'TransformerLayer' THEN 'layer' WHEN 'SelfAttention' THEN 'attention' WHEN 'MLP' THEN 'mlp'
                 WHEN 'MoELayer' THEN 'experts'
                 WHEN 'LanguageModelEmbedding' THEN 'embedding' WHEN 'ColumnParallelLinear' THEN 'head' END AS part
-        FROM told, total""",
+        FROM told, total, steps""",
         {
             **{
                 name: name
                 for name in ("module", "part", "ms", "share", "forward", "backward", "recompute", "efficiency")
             },
-            **{"TFLOP": "tera", "headroom ms": "headroom", "without roofline ms": "unknown", "exposed ms": "exposed"},
+            **{
+                "of step": "of_step",
+                "TFLOP": "tera",
+                "headroom ms": "headroom",
+                "without roofline ms": "unknown",
+                "exposed ms": "exposed",
+            },
         },
         ["module", "ms"],
     ),
@@ -208,7 +219,7 @@ MODULES_TABLES = (
                 regexp_extract(module_path, '([A-Za-z]*Layer)_[0-9]', 1) AS class, count(*) AS kernels,
                 sum(duration_ns)::BIGINT AS ns, sum(duration_ns) FILTER (phase = 'forward') / 1e6 AS forward,
                 sum(duration_ns) FILTER (phase = 'backward') / 1e6 AS backward
-            FROM kernels WHERE run = $run AND iteration = $iteration AND kind = 'computation'
+            FROM kernels WHERE run = $run AND iteration = $iteration AND kind <> 'communication'
                 AND regexp_matches(module_path, 'Layer_[0-9]')
             GROUP BY ALL
         ), alike AS (SELECT rank, class, kernels, count(*) AS layers, median(ns) AS usual FROM every GROUP BY ALL)

@@ -37,11 +37,13 @@ def print_modules(iteration: StoredIteration, rank: int | None) -> None:
 
     rows = modules_of(iteration, rank)
     total = sum(row["kernel_ns"] for row in rows if row["depth"] == 1)
-    print_wrapped(heading(iteration, f"{milliseconds(total)} ms of computation in modules"), 2, "\n")
+    print_wrapped(
+        heading(iteration, f"kernel time {milliseconds(total)} ms in modules, without communication"), 2, "\n"
+    )
     print_table(
         "Modules, each with all that is in it, all ranks together",
         [
-            *("module", "part", "ms", "share", "forward", "backward", "recompute", "TFLOP", "efficiency"),
+            *("module", "part", "ms", "share", "of step", "forward", "backward", "recompute", "TFLOP", "efficiency"),
             *("headroom ms", "without roofline ms", "exposed ms"),
         ],
         [
@@ -49,7 +51,7 @@ def print_modules(iteration: StoredIteration, rank: int | None) -> None:
                 f"{'· ' * (row['depth'] - 1)}{row['name']}",
                 row["part"],
                 milliseconds(row["kernel_ns"]),
-                percent(row["kernel_ns"] / total if total else None),
+                *(percent(share) for share in (row["kernel_ns"] / total if total else None, row["step_share"])),
                 *(milliseconds(row[f"{phase}_ns"]) for phase in ("forward", "backward", "recompute")),
                 None if row["flops"] is None else f"{row['flops'] / 1e12:,.3f}",
                 percent(row["efficiency"]),
