@@ -47,7 +47,7 @@ def test_a_small_job_is_drawn_whole(home):
         "critical_path",
         "predicted_gains",
         "efficiency_tree",
-        "module_tree",
+        "same_work",
     )
     across = {(kind, None) for kind in kinds_across}
     assert kinds == across | {("all_ranks", None), ("pipeline_group", 0), ("pipeline_group", 1)} | {
