@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.lake.operation_summaries import asked
+from traceviz_dag.lake.operation_summaries import MEASURED_SQL, asked
 from traceviz_dag.tables.modules import MODULES_SQL
 
 _MODULES = f"WITH modules AS ({MODULES_SQL})"
@@ -13,18 +13,12 @@ _HERE = "WHERE run = $run AND iteration = $iteration AND {rank}"
 
 # The steps of ranks that do not have a module count, too.
 TREE_SQL = f"""
-{_MODULES}, steps AS (
-    SELECT sum(ns) AS step_ns FROM (
-        SELECT window_name, window_end_ns - window_start_ns AS ns,
-            bool_or(window_name = 'step') OVER (PARTITION BY rank, device) AS marked
-        FROM overlap WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND {{rank}}
-    ) WHERE (window_name = 'step') = marked
-)
+{_MODULES}, steps AS ({MEASURED_SQL})
 SELECT
     module_class AS module, depth, name, part,
     CAST(sum(kernel_ns) AS BIGINT) AS kernel_ns, CAST(sum(forward_ns) AS BIGINT) AS forward_ns,
     CAST(sum(backward_ns) AS BIGINT) AS backward_ns, CAST(sum(recompute_ns) AS BIGINT) AS recompute_ns,
-    sum(modules.kernel_ns) / nullif(any_value(step_ns), 0) AS step_share, sum(flops) AS flops,
+    sum(modules.kernel_ns) / nullif(any_value(measured_ns), 0) AS step_share, sum(flops) AS flops,
     CAST(sum(unknown_ns) AS BIGINT) AS unknown_ns,
     sum(roofline_ns) / nullif(sum(modules.kernel_ns - modules.unknown_ns), 0) AS efficiency,
     CAST(sum(headroom_ns) AS BIGINT) AS headroom_ns, CAST(sum(exposed_ns) AS BIGINT) AS exposed_ns

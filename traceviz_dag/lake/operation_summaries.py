@@ -16,6 +16,14 @@ _MEASURES = """
     CASE WHEN bool_and(roofline_ns IS NOT NULL) THEN sum(roofline_ns) / nullif(sum(kernel_ns), 0) END AS efficiency,
     CAST(sum(headroom_ns) AS BIGINT) AS headroom_ns"""
 
+MEASURED_SQL = """
+    SELECT sum(ns) AS measured_ns FROM (
+        SELECT window_name, window_end_ns - window_start_ns AS ns,
+            bool_or(window_name = 'step') OVER (PARTITION BY rank, device) AS marked
+        FROM overlap WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND {rank}
+    ) WHERE (window_name = 'step') = marked"""
+"""The time of all ranks' training steps, of a rank without any from its first kernel to its last: measured_ns."""
+
 OPERATIONS_SQL = f"""
 SELECT
     coalesce(operation, kernel) AS name, CAST(phase AS VARCHAR) AS phase, CAST(shapes AS VARCHAR) AS shapes,

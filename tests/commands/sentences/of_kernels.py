@@ -230,6 +230,88 @@ MODULES_TABLES = (
     ),
 )
 
+_COMPUTED = "FROM kernels WHERE run = $run AND iteration = $iteration AND kind = 'computation'"
+_BOUND = """
+    (SELECT DISTINCT rank, kernel_id FROM gpu_gaps
+        WHERE run = $run AND iteration = $iteration AND starved_ns > 0) AS bound"""
+LENGTHS = (
+    Sentence(
+        rf"{PLACE} · (?P<v_ns>{MS}) of computation: (?P<v_short>{PERCENT}) of the kernels are shorter than 10 µs, "
+        rf"(?P<v_time>{PERCENT}) of the time; (?P<v_bound>{PERCENT}) of the time is launch-bound",
+        f"""
+        SELECT sum(duration_ns) AS ns, count(*) FILTER (duration_ns < 10000) / count(*) AS short,
+            coalesce(sum(duration_ns) FILTER (duration_ns < 10000), 0) / ns AS time,
+            coalesce(sum(duration_ns) FILTER ((rank, kernel_id) IN (FROM {_BOUND})), 0) / ns AS bound
+        {_COMPUTED}""",
+    ),
+)
+LENGTHS_TABLES = (
+    PrintedTable(
+        r"Computation kernels by length, all ranks together",
+        """
+        WITH waits AS (
+            SELECT rank, kernel_id, sum(starved_ns) AS wait FROM gpu_gaps
+            WHERE run = $run AND iteration = $iteration AND starved_ns > 0 GROUP BY ALL
+        )
+        SELECT CASE WHEN duration_ns < 2000 THEN 'below 2 µs' WHEN duration_ns < 5000 THEN '2 µs to 5 µs'
+            WHEN duration_ns < 10000 THEN '5 µs to 10 µs' WHEN duration_ns < 20000 THEN '10 µs to 20 µs'
+            WHEN duration_ns < 50000 THEN '20 µs to 50 µs' WHEN duration_ns < 100000 THEN '50 µs to 100 µs'
+            WHEN duration_ns < 1000000 THEN '100 µs to 1 ms' ELSE '1 ms and more' END AS length,
+            count(*) AS kernels, count(*) / sum(count(*)) OVER () AS of_kernels, sum(duration_ns) / 1e6 AS ms,
+            sum(duration_ns) / sum(sum(duration_ns)) OVER () AS of_time, count(wait) AS bound,
+            coalesce(sum(duration_ns) FILTER (wait > 0), 0) / 1e6 AS bound_ms, coalesce(sum(wait), 0) / 1e6 AS wait_ms
+        FROM kernels LEFT JOIN waits USING (rank, kernel_id)
+        WHERE run = $run AND iteration = $iteration AND kind = 'computation' GROUP BY length""",
+        {
+            **{"length": "length", "kernels": "kernels", "of kernels": "of_kernels", "ms": "ms", "of time": "of_time"},
+            **{"launch-bound": "bound", "launch-bound ms": "bound_ms", "wait before ms": "wait_ms"},
+        },
+        ["length"],
+    ),
+    PrintedTable(
+        r"Gaps of computation by what the GPU waits for, all ranks together",
+        """
+        WITH steps AS (
+            SELECT sum(window_end_ns - window_start_ns) AS step_ns FROM overlap
+            WHERE run = $run AND iteration = $iteration AND window_name = 'step' AND dimension = 'all'
+        ), pieces AS (FROM gpu_gaps WHERE run = $run AND iteration = $iteration),
+        told AS (
+            SELECT 'other work of the GPU' AS cause, NULL AS work, sum(blocked_ns) AS ns FROM pieces
+            UNION ALL SELECT 'unexplained', NULL, sum(unexplained_ns) FROM pieces
+            UNION ALL SELECT 'the host', host_work, sum(starved_ns) FROM pieces GROUP BY host_work
+        )
+        SELECT cause, work, ns / 1e6 AS ms, ns / step_ns AS of_step FROM told, steps WHERE ns > 0""",
+        {"waits for": "cause", "host work": "work", "ms": "ms", "of step": "of_step"},
+        ["waits for", "host work"],
+    ),
+    PrintedTable(
+        r"Spread of equal work, p95 to median, weighted by time",
+        """
+        WITH classes AS (
+            SELECT *, CASE WHEN operation_class IN ('gemm', 'grouped_gemm', 'convolution') THEN 'products'
+                WHEN operation_class = 'attention' THEN 'attention' ELSE 'memory-bound' END AS class
+            FROM operations
+            WHERE run = $run AND iteration = $iteration AND operation_class <> 'communication'
+        ), ran AS (
+            SELECT rank, operation_id, step, chunk, microbatch, count(*) AS n, sum(duration_ns) AS ns
+            FROM kernels JOIN classes USING (run, iteration, rank, operation_id)
+            WHERE run = $run AND iteration = $iteration AND microbatch IS NOT NULL GROUP BY ALL
+        ), of_rank AS (
+            SELECT rank, operation_id, chunk, n, median(ns) AS usual, quantile_cont(ns, 0.95) / median(ns) AS spread,
+                sum(ns) AS ns FROM ran GROUP BY rank, operation_id, chunk, n HAVING count(*) >= 3
+        ), named AS (SELECT * FROM of_rank JOIN classes USING (rank, operation_id)),
+        of_ranks AS (
+            SELECT class, quantile_cont(usual, 0.95) / median(usual) AS spread, sum(ns) AS ns FROM named
+            GROUP BY class, stage, phase, operation, module, shapes, types, strides, kernel, chunk, n
+            HAVING count(*) > 1
+        ), over_ranks AS (SELECT class, sum(spread * ns) / sum(ns) AS ranks FROM of_ranks GROUP BY class)
+        SELECT class, sum(ns) / 1e6 AS ms, sum(spread * ns) / sum(ns) AS microbatches, any_value(ranks) AS ranks
+        FROM named LEFT JOIN over_ranks USING (class) GROUP BY class""",
+        {"class": "class", "ms": "ms", "over micro-batches": "microbatches", "over ranks": "ranks"},
+        ["class"],
+    ),
+)
+
 UTILIZATION = (
     SAVINGS,
     Sentence(

@@ -29,6 +29,7 @@ from traceviz_dag.commands.common.output import (
     shortened,
 )
 from traceviz_dag.commands.common.savings import print_savings
+from traceviz_dag.commands.kernels.by_length import lengths_of, print_lengths
 from traceviz_dag.commands.kernels.by_module import modules_of, print_modules
 from traceviz_dag.errors import NoEvidenceError, UsageError
 
@@ -49,7 +50,10 @@ def kernels(
     rank: Annotated[int | None, typer.Option(help="Take only this rank.")] = None,
     by: Annotated[
         str,
-        typer.Option(help="What to sum up: operation, or module (the model's modules as a tree; needs call stacks)."),
+        typer.Option(
+            help="What to sum up: operation, module (the model's modules as a tree; needs call stacks), or length "
+            "(short kernels, gaps, spread)."
+        ),
     ] = "operation",
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
@@ -64,25 +68,24 @@ def kernels(
     what the home holds, ranks of a stage are compared in the same work, too. The exit code is 2 if a rank was not read
     completely, or there is no kernel.
     """
-    if by not in ("operation", "module"):
-        raise UsageError(f"--by {by}: there are operation and module")
+    ways = {
+        "operation": (_rows, _print),
+        "module": (modules_of, print_modules),
+        "length": (lengths_of, print_lengths),
+    }
+    if by not in ways:
+        raise UsageError(f"--by {by}: there are operation, module and length")
+    rows_of, print_one = ways[by]
     with chosen_iterations(path, home, run, iteration, rules, by_rank=True) as iterations:
         asked = [each for each in iterations if rank is None or rank in _ranks(each)]
         if not asked:
             raise UsageError(f"no kernels of rank {rank} there; see traceviz topology")
-        if by == "module":
-            if json:
-                print_json([row for each in asked for row in modules_of(each, rank)])
-            else:
-                for each in asked:
-                    print_modules(each, rank)
-            return
-        rows = [row for each in asked for row in _rows(each, rank)]
+        rows = [row for each in asked for row in rows_of(each, rank)]
         if json:
             print_json(rows)
         else:
             for each in asked:
-                _print(each, rank)
+                print_one(each, rank)
         if not rows:
             raise NoEvidenceError("these traces hold no kernels")
 
