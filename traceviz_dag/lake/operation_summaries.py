@@ -143,6 +143,29 @@ ORDER BY here.dimension <> 'all', net_ns NULLS LAST, here.dimension
 """
 
 
+LAUNCHED_SQL = """
+SELECT
+    CAST(kernels.name AS VARCHAR) AS kernel, [grid_x, grid_y, grid_z] AS grid, [block_x, block_y, block_z] AS block,
+    CAST(operation AS VARCHAR) AS operation, CAST(operations.phase AS VARCHAR) AS phase,
+    CAST(shapes AS VARCHAR) AS shapes, any_value(flops) AS flops, any_value(operations.bytes) AS bytes,
+    count(*) AS launches, CAST(median(duration_ns) AS BIGINT) AS median_ns
+FROM kernels JOIN operations USING (run, iteration, rank, operation_id)
+WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND kernels.name = operations.kernel
+    AND {rank}
+GROUP BY 1, 2, 3, 4, 5, 6, operations.flops, operations.bytes
+ORDER BY sum(duration_ns) DESC, kernel, operation, phase, shapes
+"""
+
+
+def launched(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
+    """Kernels by name, sizes of grid and block and operation, where each is the longest kernel of its operation.
+
+    Columns: kernel, grid and block (lists of three, NULL within where unknown), operation, phase, shapes, flops and
+    bytes (of a call of the operation), launches, median_ns.
+    """
+    return asked(lake, LAUNCHED_SQL, run, iteration, rank)
+
+
 def contention(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
     """Operations that run beside communication and alone, the most extra time first.
 

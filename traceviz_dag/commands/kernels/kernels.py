@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,10 +33,12 @@ from traceviz_dag.commands.common.output import (
 from traceviz_dag.commands.common.savings import print_savings
 from traceviz_dag.commands.kernels.by_length import lengths_of, print_lengths
 from traceviz_dag.commands.kernels.by_module import modules_of, print_modules
+from traceviz_dag.commands.kernels.measured import measured_of, print_measured
 from traceviz_dag.errors import NoEvidenceError, UsageError
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
+    from traceviz_dag.read.ncu import MeasuredKernel
 
 _HEADINGS = (
     *("operation", "shapes", "phase", "format", "calls", "ms", "share", "TFLOP/s", "TB/s", "efficiency"),
@@ -55,6 +59,10 @@ def kernels(
             "(short kernels, gaps, spread)."
         ),
     ] = "operation",
+    ncu: Annotated[
+        Path | None,
+        typer.Option(help="Show operations beside what Nsight Compute measured of their kernels: CSV of ncu --csv."),
+    ] = None,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -76,6 +84,11 @@ def kernels(
     if by not in ways:
         raise UsageError(f"--by {by}: there are operation, module and length")
     rows_of, print_one = ways[by]
+    if ncu is not None:
+        if by != "operation":
+            raise UsageError("--ncu shows operations: leave --by out")
+        measured = _measured(ncu)
+        rows_of, print_one = partial(measured_of, measured), partial(print_measured, measured)
     with chosen_iterations(path, home, run, iteration, rules, by_rank=True) as iterations:
         asked = [each for each in iterations if rank is None or rank in _ranks(each)]
         if not asked:
@@ -88,6 +101,14 @@ def kernels(
                 print_one(each, rank)
         if not rows:
             raise NoEvidenceError("these traces hold no kernels")
+        if ncu is not None and all(row["reason"] is not None for row in rows):
+            raise NoEvidenceError(f"no operation runs a kernel that {ncu} has")
+
+
+def _measured(path: Path) -> list[MeasuredKernel]:
+    from traceviz_dag.read.ncu import read_ncu
+
+    return read_ncu(path)
 
 
 def _ranks(iteration: StoredIteration) -> set[int | None]:
