@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.lake.operation_summaries import MEASURED_SQL, asked
+from traceviz_dag.lake.operation_summaries import MEASURED_SQL, asked, of_rank
 from traceviz_dag.tables.modules import MODULES_SQL
 
 _MODULES = f"WITH modules AS ({MODULES_SQL})"
@@ -47,10 +47,12 @@ def modules(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa
     return asked(lake, TREE_SQL, run, iteration, rank)
 
 
-def layers(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
-    """The layers of each rank, the slowest first.
+def modules_and_layers(lake: Lake, run: str, iteration: int, rank: int | None = None) -> tuple[pa.Table, pa.Table]:
+    """The rows of :func:`modules`, and the layers of each rank, the slowest first.
 
-    Columns: rank, stage, name (class), layer (number), kernels, kernel_ns, forward_ns, backward_ns, ratio (to the
-    median of the rank's layers with as many kernels; NULL without another one).
+    Columns of the layers: rank, stage, name (class), layer (number), kernels, kernel_ns, forward_ns, backward_ns, ratio
+    (to the median of the rank's layers with as many kernels; NULL without another one).
     """
-    return asked(lake, LAYERS_SQL, run, iteration, rank)
+    with lake.session(run=run, iteration=iteration) as session:
+        tree, layers = session.ask_each([of_rank(sql, rank) for sql in (TREE_SQL, LAYERS_SQL)], [MODULES_SQL])
+    return tree, layers

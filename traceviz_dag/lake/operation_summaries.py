@@ -225,6 +225,10 @@ def used_peaks(lake: Lake, run: str, iteration: int, rank: int | None = None) ->
 
 
 def asked(lake: Lake, sql: str, run: str, iteration: int, rank: int | None) -> pa.Table:
-    """What a query gives of an iteration, or of one of its ranks; ``{rank}`` in it is the condition."""
-    condition = "true" if rank is None else f"rank = {int(rank)}"
-    return lake.query_iteration(sql.replace("{rank}", condition), run=run, iteration=iteration)
+    """What a query gives of an iteration, or of one of its ranks."""
+    return lake.query_iteration(of_rank(sql, rank), run=run, iteration=iteration)
+
+
+def of_rank(sql: str, rank: int | None) -> str:
+    """A query of one rank, or of all; ``{rank}`` in it is the condition."""
+    return sql.replace("{rank}", "true" if rank is None else f"rank = {int(rank)}")

@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.analyze.across_ranks import simulated
-from traceviz_dag.lake.module_summaries import layers, modules
+from traceviz_dag.lake.module_summaries import modules, modules_and_layers
 from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.settings import Recompute
 
@@ -19,6 +19,7 @@ def test_each_part_has_the_products_of_its_settings_forward_backward_and_recompu
     iteration, _ = simulated(job)
     place = (iteration.lake, iteration.run, iteration.iteration)
     rows = modules(*place).to_pylist()
+    assert modules_and_layers(*place)[0].to_pylist() == rows
     of_part = {row["part"]: row for row in rows if row["part"] is not None}
     assert set(of_part) == {"layer", "attention", "mlp", "embedding", "head"}
     # A forward pass and two backward; one more where it is computed again, but for the logits.
@@ -45,7 +46,7 @@ def test_each_part_has_the_products_of_its_settings_forward_backward_and_recompu
     ]
     assert len(windows) == job.dp
     assert layer["step_share"] == pytest.approx(layer["kernel_ns"] / sum(windows))
-    told = layers(*place).to_pylist()
+    told = modules_and_layers(*place)[1].to_pylist()
     assert len(told) == job.layers * job.world
     assert all(row["ratio"] is not None and abs(row["ratio"] - 1) < 0.05 for row in told)
     assert sum(row["kernel_ns"] for row in told) == layer["kernel_ns"]
@@ -53,7 +54,7 @@ def test_each_part_has_the_products_of_its_settings_forward_backward_and_recompu
 
 def test_a_layer_that_does_more_is_an_outlier_and_without_call_stacks_there_are_no_modules():
     iteration, _ = simulated(JobSettings(**{**MODEL, "hidden": 2048}, dp=2, microbatches=2, wide_layers=1))
-    told = layers(iteration.lake, iteration.run, iteration.iteration).to_pylist()
+    told = modules_and_layers(iteration.lake, iteration.run, iteration.iteration)[1].to_pylist()
     assert [row["layer"] for row in told[:2]] == [3, 3] and min(row["ratio"] for row in told[:2]) > 1.2
     assert {row["rank"] for row in told[:2]} == {0, 1}
     lake, where = iteration.lake, f"run = '{iteration.run}' AND rank = 1"

@@ -30,7 +30,7 @@ def lengths_of(iteration: StoredIteration, rank: int | None) -> list[dict[str, A
     return [{**place(iteration), **{name: rows.to_pylist() for name, rows in found.items()}}]
 
 
-def print_lengths(iteration: StoredIteration, rank: int | None) -> None:
+def print_lengths(iteration: StoredIteration, rank: int | None) -> bool:
     """Print an iteration's kernels by length, its gaps by cause, and its spread.
 
     Raises:
@@ -78,6 +78,7 @@ def print_lengths(iteration: StoredIteration, rank: int | None) -> None:
             for row in found["spread"]
         ],
     )
+    return True
 
 
 def _class(from_ns: int) -> str:

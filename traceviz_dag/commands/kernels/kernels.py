@@ -93,16 +93,16 @@ def kernels(
         asked = [each for each in iterations if rank is None or rank in _ranks(each)]
         if not asked:
             raise UsageError(f"no kernels of rank {rank} there; see traceviz topology")
-        rows = [row for each in asked for row in rows_of(each, rank)]
         if json:
+            rows = [row for each in asked for row in rows_of(each, rank)]
             print_json(rows)
+            found = any(ncu is None or row["reason"] is None for row in rows)
         else:
-            for each in asked:
-                print_one(each, rank)
-        if not rows:
-            raise NoEvidenceError("these traces hold no kernels")
-        if ncu is not None and all(row["reason"] is not None for row in rows):
-            raise NoEvidenceError(f"no operation runs a kernel that {ncu} has")
+            printed = [print_one(each, rank) for each in asked]
+            found = any(printed)
+        if not found:
+            lacks = "these traces hold no kernels" if ncu is None else f"no operation runs a kernel that {ncu} has"
+            raise NoEvidenceError(lacks)
 
 
 def _measured(path: Path) -> list[MeasuredKernel]:
@@ -122,7 +122,8 @@ def _rows(iteration: StoredIteration, rank: int | None) -> list[dict[str, Any]]:
     return [{**where, **{name: value for name, value in row.items() if name not in where}} for row in stored]
 
 
-def _print(iteration: StoredIteration, rank: int | None) -> None:
+def _print(iteration: StoredIteration, rank: int | None) -> bool:
+    """Print an iteration's operations; returns whether it has any."""
     from traceviz_dag.lake.operation_summaries import (
         contention,
         operation_groups,
@@ -163,6 +164,7 @@ def _print(iteration: StoredIteration, rank: int | None) -> None:
             ["reason", "ms"],
             [[row["reason"], milliseconds(row["kernel_ns"])] for row in reasons],
         )
+    return bool(classes)
 
 
 def _print_contention(rows: Sequence[dict[str, Any]]) -> None:

@@ -68,8 +68,8 @@ def _beside(kernel: MeasuredKernel, found: list[dict[str, Any]] | str) -> Iterat
         yield from ({**own, **{name: row[name] for name in _LAUNCHED}, "reason": None} for row in found)
 
 
-def print_measured(measured: Sequence[MeasuredKernel], iteration: StoredIteration, rank: int | None) -> None:
-    """Print the measured kernels beside the operations of an iteration."""
+def print_measured(measured: Sequence[MeasuredKernel], iteration: StoredIteration, rank: int | None) -> bool:
+    """Print the measured kernels beside the operations of an iteration; returns whether one was joined."""
     rows = measured_of(measured, iteration, rank)
     known = [row for row in rows if row["reason"] is None]
     joined = counted(len(known), "operation runs", "operations run")
@@ -100,6 +100,7 @@ def print_measured(measured: Sequence[MeasuredKernel], iteration: StoredIteratio
             ["kernel", "reason"],
             [[shortened(row["kernel"]), row[column]] for row in rows if row[column] is not None],
         )
+    return bool(known)
 
 
 def _scaled(value: float | None, unit: float) -> str:
