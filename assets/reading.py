@@ -283,6 +283,14 @@ FIGURES = {
     "overlap_savings": (
         "a bar for each dimension: its hidden communication, of which the magenta part is lost to slower computation"
     ),
+    "roofline": (
+        "a panel for each stage, a point for each operation; what is far below the line has headroom, under the slope "
+        "its bytes limit it"
+    ),
+    "module_tree": (
+        "a row for each module, below the one that holds it; magenta is communication that nothing hides, black the "
+        "part of its time that is headroom"
+    ),
     "bubble_waterfall": (
         "a row for each stage, from its ideal time, part by part, to the black line: the time it took"
     ),

@@ -40,8 +40,15 @@ def test_a_small_job_is_drawn_whole(home):
     kinds = {(each["kind"], each["number"]) for each in drawn}
     # Nothing in these traces shows which ranks hold one model: all of them are drawn together.
     # Two micro-batches have no two steady units, and two collectives solve no clock.
-    assert len(drawn) == len(kinds) == 16
-    kinds_across = ("wait_map", "bubble_waterfall", "critical_path", "predicted_gains", "efficiency_tree")
+    assert len(drawn) == len(kinds) == 17
+    kinds_across = (
+        "wait_map",
+        "bubble_waterfall",
+        "critical_path",
+        "predicted_gains",
+        "efficiency_tree",
+        "same_work",
+    )
     across = {(kind, None) for kind in kinds_across}
     assert kinds == across | {("all_ranks", None), ("pipeline_group", 0), ("pipeline_group", 1)} | {
         (kind, rank) for kind in ("rank_timeline", "overlap_bars") for rank in range(4)

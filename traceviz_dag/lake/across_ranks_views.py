@@ -9,6 +9,7 @@ import pyarrow as pa
 from traceviz_dag.system.duckdb_memory import scratch_database
 from traceviz_dag.tables import KERNELS, PARTITION_COLUMNS
 from traceviz_dag.tables.causes import PATH_HOSTS_SQL, PATH_WHAT_SQL
+from traceviz_dag.tables.modules import MODULES_COLUMNS, MODULES_SQL
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,14 @@ PATH_HOSTS = View(
     ),
 )
 
-VIEWS = (KERNELS_ALIGNED, PATH_PROFILES, PATH_HOSTS)
+MODULES = View(
+    "modules",
+    "Each rank's modules of the model, each with all that is in it, by phase, against the roofline, and to its equals.",
+    MODULES_SQL,
+    (*_PLACE, *MODULES_COLUMNS),
+)
+
+VIEWS = (KERNELS_ALIGNED, PATH_PROFILES, PATH_HOSTS, MODULES)
 
 
 def rows_of_query(sql: str, run: str, iteration: int, **tables: pa.Table) -> pa.Table:

@@ -16,6 +16,14 @@ _MEASURES = """
     CASE WHEN bool_and(roofline_ns IS NOT NULL) THEN sum(roofline_ns) / nullif(sum(kernel_ns), 0) END AS efficiency,
     CAST(sum(headroom_ns) AS BIGINT) AS headroom_ns"""
 
+MEASURED_SQL = """
+    SELECT sum(ns) AS measured_ns FROM (
+        SELECT window_name, window_end_ns - window_start_ns AS ns,
+            bool_or(window_name = 'step') OVER (PARTITION BY rank, device) AS marked
+        FROM overlap WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND {rank}
+    ) WHERE (window_name = 'step') = marked"""
+"""The time of all ranks' training steps, of a rank without any from its first kernel to its last: measured_ns."""
+
 OPERATIONS_SQL = f"""
 SELECT
     coalesce(operation, kernel) AS name, CAST(phase AS VARCHAR) AS phase, CAST(shapes AS VARCHAR) AS shapes,
@@ -135,6 +143,29 @@ ORDER BY here.dimension <> 'all', net_ns NULLS LAST, here.dimension
 """
 
 
+LAUNCHED_SQL = """
+SELECT
+    CAST(kernels.name AS VARCHAR) AS kernel, [grid_x, grid_y, grid_z] AS grid, [block_x, block_y, block_z] AS block,
+    CAST(operation AS VARCHAR) AS operation, CAST(operations.phase AS VARCHAR) AS phase,
+    CAST(shapes AS VARCHAR) AS shapes, any_value(flops) AS flops, any_value(operations.bytes) AS bytes,
+    count(*) AS launches, CAST(median(duration_ns) AS BIGINT) AS median_ns
+FROM kernels JOIN operations USING (run, iteration, rank, operation_id)
+WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND kernels.name = operations.kernel
+    AND {rank}
+GROUP BY 1, 2, 3, 4, 5, 6, operations.flops, operations.bytes
+ORDER BY sum(duration_ns) DESC, kernel, operation, phase, shapes
+"""
+
+
+def launched(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
+    """Kernels by name, sizes of grid and block and operation, where each is the longest kernel of its operation.
+
+    Columns: kernel, grid and block (lists of three, NULL within where unknown), operation, phase, shapes, flops and
+    bytes (of a call of the operation), launches, median_ns.
+    """
+    return asked(lake, LAUNCHED_SQL, run, iteration, rank)
+
+
 def contention(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
     """Operations that run beside communication and alone, the most extra time first.
 
@@ -194,6 +225,10 @@ def used_peaks(lake: Lake, run: str, iteration: int, rank: int | None = None) ->
 
 
 def asked(lake: Lake, sql: str, run: str, iteration: int, rank: int | None) -> pa.Table:
-    """What a query gives of an iteration, or of one of its ranks; ``{rank}`` in it is the condition."""
-    condition = "true" if rank is None else f"rank = {int(rank)}"
-    return lake.query_iteration(sql.replace("{rank}", condition), run=run, iteration=iteration)
+    """What a query gives of an iteration, or of one of its ranks."""
+    return lake.query_iteration(of_rank(sql, rank), run=run, iteration=iteration)
+
+
+def of_rank(sql: str, rank: int | None) -> str:
+    """A query of one rank, or of all; ``{rank}`` in it is the condition."""
+    return sql.replace("{rank}", "true" if rank is None else f"rank = {int(rank)}")

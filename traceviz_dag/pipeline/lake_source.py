@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from traceviz_dag.lake.across_ranks_views import VIEWS
 from traceviz_dag.lake.lake import Lake
 
 
@@ -19,5 +20,10 @@ class LakeSource:
     iteration: int
 
     def table(self, name: str, columns: Sequence[str], rank: int | None = None) -> pa.Table:
-        """The chosen columns; no rows where the partition was not written."""
+        """The chosen columns of a table or view; no rows where the partition was not written."""
+        for view in VIEWS:
+            if view.name == name:
+                sql = f"SELECT {', '.join(columns)} FROM ({view.sql}) WHERE run = $run AND iteration = $iteration"
+                of_rank = "" if rank is None else f" AND rank = {int(rank)}"
+                return self.lake.query_iteration(f"{sql}{of_rank}", run=self.run, iteration=self.iteration)
         return self.lake.rows(name, self.run, self.iteration, columns, rank)

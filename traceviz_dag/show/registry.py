@@ -138,6 +138,20 @@ OWN_KINDS = (
         f"{_FIGURES}.overlap_savings:draw_overlap_savings",
     ),
     FigureKind(
+        "roofline",
+        Scope.ACROSS_RANKS,
+        "each stage's operations against the roofline of their GPU",
+        ("operations", "iterations"),
+        f"{_FIGURES}.roofline:draw_roofline",
+    ),
+    FigureKind(
+        "module_tree",
+        Scope.ACROSS_RANKS,
+        "the time of the model's modules by phase, their headroom and exposed communication",
+        ("kernels", "operations", "collectives", "overlap"),
+        f"{_FIGURES}.module_tree:draw_module_tree",
+    ),
+    FigureKind(
         "bubble_waterfall",
         Scope.ACROSS_RANKS,
         "what the bubble is made of",

@@ -6,7 +6,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.analyze.across_ranks import simulated
-from traceviz_dag.lake.module_summaries import layers, modules
+from traceviz_dag.lake.module_summaries import modules, modules_and_layers
 from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.settings import Recompute
 
@@ -19,6 +19,7 @@ def test_each_part_has_the_products_of_its_settings_forward_backward_and_recompu
     iteration, _ = simulated(job)
     place = (iteration.lake, iteration.run, iteration.iteration)
     rows = modules(*place).to_pylist()
+    assert modules_and_layers(*place)[0].to_pylist() == rows
     of_part = {row["part"]: row for row in rows if row["part"] is not None}
     assert set(of_part) == {"layer", "attention", "mlp", "embedding", "head"}
     # A forward pass and two backward; one more where it is computed again, but for the logits.
@@ -38,7 +39,14 @@ def test_each_part_has_the_products_of_its_settings_forward_backward_and_recompu
     # A module holds what those in it have.
     layer, inner = of_part["layer"], [of_part["attention"], of_part["mlp"]]
     assert sum(row["kernel_ns"] for row in inner) < layer["kernel_ns"] < 1.2 * sum(row["kernel_ns"] for row in inner)
-    told = layers(*place).to_pylist()
+    windows = [
+        row["window_end_ns"] - row["window_start_ns"]
+        for row in iteration.lake.table("overlap", *place[1:]).arrow().to_pylist()
+        if row["window_name"] == "step" and row["dimension"] == "all"
+    ]
+    assert len(windows) == job.dp
+    assert layer["step_share"] == pytest.approx(layer["kernel_ns"] / sum(windows))
+    told = modules_and_layers(*place)[1].to_pylist()
     assert len(told) == job.layers * job.world
     assert all(row["ratio"] is not None and abs(row["ratio"] - 1) < 0.05 for row in told)
     assert sum(row["kernel_ns"] for row in told) == layer["kernel_ns"]
@@ -46,9 +54,17 @@ def test_each_part_has_the_products_of_its_settings_forward_backward_and_recompu
 
 def test_a_layer_that_does_more_is_an_outlier_and_without_call_stacks_there_are_no_modules():
     iteration, _ = simulated(JobSettings(**{**MODEL, "hidden": 2048}, dp=2, microbatches=2, wide_layers=1))
-    told = layers(iteration.lake, iteration.run, iteration.iteration).to_pylist()
+    told = modules_and_layers(iteration.lake, iteration.run, iteration.iteration)[1].to_pylist()
     assert [row["layer"] for row in told[:2]] == [3, 3] and min(row["ratio"] for row in told[:2]) > 1.2
     assert {row["rank"] for row in told[:2]} == {0, 1}
+    lake, where = iteration.lake, f"run = '{iteration.run}' AND rank = 1"
+    viewed = lake.query(f"SELECT part, layer, kernel_ns, ratio, step_share FROM modules WHERE {where}").to_pylist()
+    # Equal modules are compared at every depth: it is the wide layer's MLP that takes longer, once a layer.
+    mlps = [row["ratio"] for row in viewed if row["part"] == "mlp"]
+    assert len(mlps) == 4 and sum(ratio > 1.2 for ratio in mlps) == 1
+    own = {row["layer"]: (row["kernel_ns"], row["ratio"]) for row in told if row["rank"] == 1}
+    assert {row["layer"]: (row["kernel_ns"], row["ratio"]) for row in viewed if row["layer"] is not None} == own
+    assert all(0 < row["step_share"] < 1 for row in viewed)
     blind, _ = simulated(JobSettings(**MODEL, dp=2, microbatches=2, stacks=False))
     assert modules(blind.lake, blind.run, blind.iteration).num_rows == 0
     assert pc.all(blind.kernels(0, ("module_path",))["module_path"].is_null()).as_py()

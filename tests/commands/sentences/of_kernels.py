@@ -152,7 +152,7 @@ _JOB = f"{_STEP} AND part = 'job'"
 _PATH = "regexp_replace(module_path, 'Layer_[0-9]+', 'Layer', 'g')"
 MODULES = (
     Sentence(
-        rf"{PLACE} · (?P<v_ns>{MS}) of computation in modules",
+        rf"{PLACE} · kernel time (?P<v_ns>{MS}) in modules, without communication",
         """
         SELECT sum(duration_ns) AS ns FROM kernels
         WHERE run = $run AND iteration = $iteration AND kind <> 'communication' AND module_path IS NOT NULL""",
@@ -174,6 +174,10 @@ MODULES_TABLES = (
             FROM places
         ),
         total AS (SELECT sum(duration_ns) AS all_ns FROM places WHERE kind <> 'communication'),
+        steps AS (
+            SELECT sum(window_end_ns - window_start_ns) AS step_ns FROM overlap
+            WHERE run = $run AND iteration = $iteration AND window_name = 'step' AND dimension = 'all'
+        ),
         told AS (
             SELECT array_to_string(path[:depth], '/') AS node,
                 any_value(repeat('· ', depth - 1) || path[depth]) AS module, any_value(path[depth]) AS name,
@@ -187,16 +191,23 @@ MODULES_TABLES = (
             FROM every GROUP BY node
         )
         SELECT *, printf('%.3f', own_ns / 1e6) AS ms, own_ns / all_ns AS share,
+            own_ns / step_ns AS of_step,
             CASE name WHEN 'TransformerLayer' THEN 'layer' WHEN 'SelfAttention' THEN 'attention' WHEN 'MLP' THEN 'mlp'
                 WHEN 'MoELayer' THEN 'experts'
                 WHEN 'LanguageModelEmbedding' THEN 'embedding' WHEN 'ColumnParallelLinear' THEN 'head' END AS part
-        FROM told, total""",
+        FROM told, total, steps""",
         {
             **{
                 name: name
                 for name in ("module", "part", "ms", "share", "forward", "backward", "recompute", "efficiency")
             },
-            **{"TFLOP": "tera", "headroom ms": "headroom", "without roofline ms": "unknown", "exposed ms": "exposed"},
+            **{
+                "of step": "of_step",
+                "TFLOP": "tera",
+                "headroom ms": "headroom",
+                "without roofline ms": "unknown",
+                "exposed ms": "exposed",
+            },
         },
         ["module", "ms"],
     ),
@@ -208,7 +219,7 @@ MODULES_TABLES = (
                 regexp_extract(module_path, '([A-Za-z]*Layer)_[0-9]', 1) AS class, count(*) AS kernels,
                 sum(duration_ns)::BIGINT AS ns, sum(duration_ns) FILTER (phase = 'forward') / 1e6 AS forward,
                 sum(duration_ns) FILTER (phase = 'backward') / 1e6 AS backward
-            FROM kernels WHERE run = $run AND iteration = $iteration AND kind = 'computation'
+            FROM kernels WHERE run = $run AND iteration = $iteration AND kind <> 'communication'
                 AND regexp_matches(module_path, 'Layer_[0-9]')
             GROUP BY ALL
         ), alike AS (SELECT rank, class, kernels, count(*) AS layers, median(ns) AS usual FROM every GROUP BY ALL)
@@ -216,6 +227,88 @@ MODULES_TABLES = (
         FROM every JOIN alike USING (rank, class, kernels)""",
         {name: name for name in ("rank", "layer", "class", "ms", "forward", "backward", "ratio")},
         ["rank", "layer"],
+    ),
+)
+
+_COMPUTED = "FROM kernels WHERE run = $run AND iteration = $iteration AND kind = 'computation'"
+_BOUND = """
+    (SELECT DISTINCT rank, kernel_id FROM gpu_gaps
+        WHERE run = $run AND iteration = $iteration AND starved_ns > 0) AS bound"""
+LENGTHS = (
+    Sentence(
+        rf"{PLACE} · (?P<v_ns>{MS}) of computation: (?P<v_short>{PERCENT}) of the kernels are shorter than 10 µs, "
+        rf"(?P<v_time>{PERCENT}) of the time; (?P<v_bound>{PERCENT}) of the time is launch-bound",
+        f"""
+        SELECT sum(duration_ns) AS ns, count(*) FILTER (duration_ns < 10000) / count(*) AS short,
+            coalesce(sum(duration_ns) FILTER (duration_ns < 10000), 0) / ns AS time,
+            coalesce(sum(duration_ns) FILTER ((rank, kernel_id) IN (FROM {_BOUND})), 0) / ns AS bound
+        {_COMPUTED}""",
+    ),
+)
+LENGTHS_TABLES = (
+    PrintedTable(
+        r"Computation kernels by length, all ranks together",
+        """
+        WITH waits AS (
+            SELECT rank, kernel_id, sum(starved_ns) AS wait FROM gpu_gaps
+            WHERE run = $run AND iteration = $iteration AND starved_ns > 0 GROUP BY ALL
+        )
+        SELECT CASE WHEN duration_ns < 2000 THEN 'below 2 µs' WHEN duration_ns < 5000 THEN '2 µs to 5 µs'
+            WHEN duration_ns < 10000 THEN '5 µs to 10 µs' WHEN duration_ns < 20000 THEN '10 µs to 20 µs'
+            WHEN duration_ns < 50000 THEN '20 µs to 50 µs' WHEN duration_ns < 100000 THEN '50 µs to 100 µs'
+            WHEN duration_ns < 1000000 THEN '100 µs to 1 ms' ELSE '1 ms and more' END AS length,
+            count(*) AS kernels, count(*) / sum(count(*)) OVER () AS of_kernels, sum(duration_ns) / 1e6 AS ms,
+            sum(duration_ns) / sum(sum(duration_ns)) OVER () AS of_time, count(wait) AS bound,
+            coalesce(sum(duration_ns) FILTER (wait > 0), 0) / 1e6 AS bound_ms, coalesce(sum(wait), 0) / 1e6 AS wait_ms
+        FROM kernels LEFT JOIN waits USING (rank, kernel_id)
+        WHERE run = $run AND iteration = $iteration AND kind = 'computation' GROUP BY length""",
+        {
+            **{"length": "length", "kernels": "kernels", "of kernels": "of_kernels", "ms": "ms", "of time": "of_time"},
+            **{"launch-bound": "bound", "launch-bound ms": "bound_ms", "wait before ms": "wait_ms"},
+        },
+        ["length"],
+    ),
+    PrintedTable(
+        r"Gaps of computation by what the GPU waits for, all ranks together",
+        """
+        WITH steps AS (
+            SELECT sum(window_end_ns - window_start_ns) AS step_ns FROM overlap
+            WHERE run = $run AND iteration = $iteration AND window_name = 'step' AND dimension = 'all'
+        ), pieces AS (FROM gpu_gaps WHERE run = $run AND iteration = $iteration),
+        told AS (
+            SELECT 'other work of the GPU' AS cause, NULL AS work, sum(blocked_ns) AS ns FROM pieces
+            UNION ALL SELECT 'unexplained', NULL, sum(unexplained_ns) FROM pieces
+            UNION ALL SELECT 'the host', host_work, sum(starved_ns) FROM pieces GROUP BY host_work
+        )
+        SELECT cause, work, ns / 1e6 AS ms, ns / step_ns AS of_step FROM told, steps WHERE ns > 0""",
+        {"waits for": "cause", "host work": "work", "ms": "ms", "of step": "of_step"},
+        ["waits for", "host work"],
+    ),
+    PrintedTable(
+        r"Spread of equal work, p95 to median, weighted by time",
+        """
+        WITH classes AS (
+            SELECT *, CASE WHEN operation_class IN ('gemm', 'grouped_gemm', 'convolution') THEN 'products'
+                WHEN operation_class = 'attention' THEN 'attention' ELSE 'memory-bound' END AS class
+            FROM operations
+            WHERE run = $run AND iteration = $iteration AND operation_class <> 'communication'
+        ), ran AS (
+            SELECT rank, operation_id, step, chunk, microbatch, count(*) AS n, sum(duration_ns) AS ns
+            FROM kernels JOIN classes USING (run, iteration, rank, operation_id)
+            WHERE run = $run AND iteration = $iteration AND microbatch IS NOT NULL GROUP BY ALL
+        ), of_rank AS (
+            SELECT rank, operation_id, chunk, n, median(ns) AS usual, quantile_cont(ns, 0.95) / median(ns) AS spread,
+                sum(ns) AS ns FROM ran GROUP BY rank, operation_id, chunk, n HAVING count(*) >= 3
+        ), named AS (SELECT * FROM of_rank JOIN classes USING (rank, operation_id)),
+        of_ranks AS (
+            SELECT class, quantile_cont(usual, 0.95) / median(usual) AS spread, sum(ns) AS ns FROM named
+            GROUP BY class, stage, phase, operation, module, shapes, types, strides, kernel, chunk, n
+            HAVING count(*) > 1
+        ), over_ranks AS (SELECT class, sum(spread * ns) / sum(ns) AS ranks FROM of_ranks GROUP BY class)
+        SELECT class, sum(ns) / 1e6 AS ms, sum(spread * ns) / sum(ns) AS microbatches, any_value(ranks) AS ranks
+        FROM named LEFT JOIN over_ranks USING (class) GROUP BY class""",
+        {"class": "class", "ms": "ms", "over micro-batches": "microbatches", "over ranks": "ranks"},
+        ["class"],
     ),
 )
 

@@ -16,6 +16,8 @@ from tests.commands.sentences.of_commands import SENTENCES, TABLES
 from tests.commands.sentences.of_kernels import (
     KERNELS,
     KERNELS_TABLES,
+    LENGTHS,
+    LENGTHS_TABLES,
     MODULES,
     MODULES_TABLES,
     UTILIZATION,
@@ -247,6 +249,14 @@ def test_what_kernels_prints_by_module_is_what_the_tables_say(job):
     reading = Reader(Home(home_of(job)), MODULES, MODULES_TABLES)
     reading.check(output)
     assert len(reading.read) >= 3
+
+
+@pytest.mark.parametrize("job", ["slow_rank", "without_stacks", "uneven_experts"])
+def test_what_kernels_prints_by_length_is_what_the_tables_say(job):
+    output, error = run(kernels, "--home", home_of(job), "--by", "length")
+    reading = Reader(Home(home_of(job)), LENGTHS, LENGTHS_TABLES)
+    reading.check(output)
+    assert error is None and len(reading.read) >= 4
 
 
 @pytest.mark.parametrize("job", MOST_JOBS)

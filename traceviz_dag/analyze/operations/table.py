@@ -78,8 +78,11 @@ def operations_table(
         operation_class, work = _work(operation, given, forward, kernel)
         if communicates[row]:
             operation_class, work = OperationClass.COMMUNICATION, Work(reason=NOT_COUNTED)
+        elif of_graph[number]:
+            # An operator around the launch of a graph is not that of its kernels.
+            work = Work(reason=OF_A_GRAPH)
         elif operation is None or mine.annotation[row]:
-            work = Work(reason=OF_A_GRAPH if of_graph[number] else NO_OPERATOR)
+            work = Work(reason=NO_OPERATOR)
         limit = roofline(work, operation_class, int(groups.calls[number]), gpu, device)
         if on_cpu[number]:
             limit = Roofline(reason=ON_CPU)

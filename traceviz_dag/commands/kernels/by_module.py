@@ -10,6 +10,8 @@ from traceviz_dag.commands.common.output import milliseconds, percent, print_tab
 from traceviz_dag.errors import NoEvidenceError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
 
@@ -21,27 +23,34 @@ def modules_of(iteration: StoredIteration, rank: int | None) -> list[dict[str, A
     """
     from traceviz_dag.lake.module_summaries import modules
 
-    rows = modules(iteration.lake, iteration.run, iteration.iteration, rank).to_pylist()
-    if not rows:
+    found = modules(iteration.lake, iteration.run, iteration.iteration, rank)
+    return [{**place(iteration), **row} for row in _rows(found)]
+
+
+def _rows(modules: pa.Table) -> list[dict[str, Any]]:
+    if not modules.num_rows:
         raise NoEvidenceError("no module is recorded around any launch: capture with call stacks (with_stack=True)")
-    return [{**place(iteration), **row} for row in rows]
+    return modules.to_pylist()
 
 
-def print_modules(iteration: StoredIteration, rank: int | None) -> None:
+def print_modules(iteration: StoredIteration, rank: int | None) -> bool:
     """Print the tree of an iteration, and its layers.
 
     Raises:
         NoEvidenceError: as for :func:`modules_of`.
     """
-    from traceviz_dag.lake.module_summaries import layers
+    from traceviz_dag.lake.module_summaries import modules_and_layers
 
-    rows = modules_of(iteration, rank)
+    tree, layers = modules_and_layers(iteration.lake, iteration.run, iteration.iteration, rank)
+    rows = _rows(tree)
     total = sum(row["kernel_ns"] for row in rows if row["depth"] == 1)
-    print_wrapped(heading(iteration, f"{milliseconds(total)} ms of computation in modules"), 2, "\n")
+    print_wrapped(
+        heading(iteration, f"kernel time {milliseconds(total)} ms in modules, without communication"), 2, "\n"
+    )
     print_table(
         "Modules, each with all that is in it, all ranks together",
         [
-            *("module", "part", "ms", "share", "forward", "backward", "recompute", "TFLOP", "efficiency"),
+            *("module", "part", "ms", "share", "of step", "forward", "backward", "recompute", "TFLOP", "efficiency"),
             *("headroom ms", "without roofline ms", "exposed ms"),
         ],
         [
@@ -49,7 +58,7 @@ def print_modules(iteration: StoredIteration, rank: int | None) -> None:
                 f"{'· ' * (row['depth'] - 1)}{row['name']}",
                 row["part"],
                 milliseconds(row["kernel_ns"]),
-                percent(row["kernel_ns"] / total if total else None),
+                *(percent(share) for share in (row["kernel_ns"] / total if total else None, row["step_share"])),
                 *(milliseconds(row[f"{phase}_ns"]) for phase in ("forward", "backward", "recompute")),
                 None if row["flops"] is None else f"{row['flops'] / 1e12:,.3f}",
                 percent(row["efficiency"]),
@@ -58,7 +67,8 @@ def print_modules(iteration: StoredIteration, rank: int | None) -> None:
             for row in rows
         ],
     )
-    _print_layers(layers(iteration.lake, iteration.run, iteration.iteration, rank).to_pylist())
+    _print_layers(layers.to_pylist())
+    return True
 
 
 def _print_layers(rows: Sequence[dict[str, Any]]) -> None:

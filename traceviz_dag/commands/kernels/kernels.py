@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -29,11 +31,14 @@ from traceviz_dag.commands.common.output import (
     shortened,
 )
 from traceviz_dag.commands.common.savings import print_savings
+from traceviz_dag.commands.kernels.by_length import lengths_of, print_lengths
 from traceviz_dag.commands.kernels.by_module import modules_of, print_modules
+from traceviz_dag.commands.kernels.measured import measured_of, print_measured
 from traceviz_dag.errors import NoEvidenceError, UsageError
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
+    from traceviz_dag.read.ncu import MeasuredKernel
 
 _HEADINGS = (
     *("operation", "shapes", "phase", "format", "calls", "ms", "share", "TFLOP/s", "TB/s", "efficiency"),
@@ -49,8 +54,15 @@ def kernels(
     rank: Annotated[int | None, typer.Option(help="Take only this rank.")] = None,
     by: Annotated[
         str,
-        typer.Option(help="What to sum up: operation, or module (the model's modules as a tree; needs call stacks)."),
+        typer.Option(
+            help="What to sum up: operation, module (the model's modules as a tree; needs call stacks), or length "
+            "(short kernels, gaps, spread)."
+        ),
     ] = "operation",
+    ncu: Annotated[
+        Path | None,
+        typer.Option(help="Show operations beside what Nsight Compute measured of their kernels: CSV of ncu --csv."),
+    ] = None,
     rules: RulesOption = None,
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
@@ -64,27 +76,39 @@ def kernels(
     what the home holds, ranks of a stage are compared in the same work, too. The exit code is 2 if a rank was not read
     completely, or there is no kernel.
     """
-    if by not in ("operation", "module"):
-        raise UsageError(f"--by {by}: there are operation and module")
+    ways = {
+        "operation": (_rows, _print),
+        "module": (modules_of, print_modules),
+        "length": (lengths_of, print_lengths),
+    }
+    if by not in ways:
+        raise UsageError(f"--by {by}: there are operation, module and length")
+    rows_of, print_one = ways[by]
+    if ncu is not None:
+        if by != "operation":
+            raise UsageError("--ncu shows operations: leave --by out")
+        measured = _measured(ncu)
+        rows_of, print_one = partial(measured_of, measured), partial(print_measured, measured)
     with chosen_iterations(path, home, run, iteration, rules, by_rank=True) as iterations:
         asked = [each for each in iterations if rank is None or rank in _ranks(each)]
         if not asked:
             raise UsageError(f"no kernels of rank {rank} there; see traceviz topology")
-        if by == "module":
-            if json:
-                print_json([row for each in asked for row in modules_of(each, rank)])
-            else:
-                for each in asked:
-                    print_modules(each, rank)
-            return
-        rows = [row for each in asked for row in _rows(each, rank)]
         if json:
+            rows = [row for each in asked for row in rows_of(each, rank)]
             print_json(rows)
+            found = any(ncu is None or row["reason"] is None for row in rows)
         else:
-            for each in asked:
-                _print(each, rank)
-        if not rows:
-            raise NoEvidenceError("these traces hold no kernels")
+            printed = [print_one(each, rank) for each in asked]
+            found = any(printed)
+        if not found:
+            lacks = "these traces hold no kernels" if ncu is None else f"no operation runs a kernel that {ncu} has"
+            raise NoEvidenceError(lacks)
+
+
+def _measured(path: Path) -> list[MeasuredKernel]:
+    from traceviz_dag.read.ncu import read_ncu
+
+    return read_ncu(path)
 
 
 def _ranks(iteration: StoredIteration) -> set[int | None]:
@@ -98,7 +122,8 @@ def _rows(iteration: StoredIteration, rank: int | None) -> list[dict[str, Any]]:
     return [{**where, **{name: value for name, value in row.items() if name not in where}} for row in stored]
 
 
-def _print(iteration: StoredIteration, rank: int | None) -> None:
+def _print(iteration: StoredIteration, rank: int | None) -> bool:
+    """Print an iteration's operations; returns whether it has any."""
     from traceviz_dag.lake.operation_summaries import (
         contention,
         operation_groups,
@@ -139,6 +164,7 @@ def _print(iteration: StoredIteration, rank: int | None) -> None:
             ["reason", "ms"],
             [[row["reason"], milliseconds(row["kernel_ns"])] for row in reasons],
         )
+    return bool(classes)
 
 
 def _print_contention(rows: Sequence[dict[str, Any]]) -> None:

@@ -1,12 +1,13 @@
-"""What simulated operators state of their inputs, as Kineto writes it: of products and attention.
+"""What simulated operators state of their inputs, as Kineto writes it: of products, attention and pointwise operators.
 
-Of other operators only sizes are stated: what their kernels read.
+Of other operators only sizes are stated: as many elements of two bytes as their kernels move.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from traceviz_dag.simulate.templates import Template
 from traceviz_dag.simulate.tree import Bound, Kernel
@@ -16,6 +17,41 @@ _HEAD = 128
 """Channels of a simulated attention head."""
 
 _Sizes = list[list[int]]
+
+
+class _Moved(NamedTuple):
+    """What an operator of equally large tensors states.
+
+    Attributes:
+        types: of its tensors. nbytes: that it moves per element, its result included. numbers: arguments after them.
+    """
+
+    types: tuple[str, ...]
+    nbytes: int
+    numbers: int = 0
+
+
+_FLOAT, _ELEMENT = "float", 2
+_MOVED: Mapping[str, _Moved] = {
+    "aten::add": _Moved((_BF16, _BF16), 6, 1),
+    "aten::add_": _Moved((_FLOAT, _FLOAT), 12, 1),
+    "aten::clamp": _Moved((_FLOAT,), 8, 2),
+    "aten::copy_": _Moved((_BF16, _FLOAT), 6, 1),
+    "aten::div": _Moved((_FLOAT, _FLOAT), 12),
+    "aten::fill_": _Moved((_FLOAT,), 4, 1),
+    "aten::gelu": _Moved((_BF16,), 4, 1),
+    "aten::gelu_backward": _Moved((_BF16, _BF16), 6, 1),
+    "aten::mul": _Moved((_FLOAT, _FLOAT), 12),
+    "aten::mul_": _Moved((_FLOAT,), 8, 1),
+    # The mask has a byte per element.
+    "aten::native_dropout": _Moved((_BF16,), 5, 2),
+    "aten::native_dropout_backward": _Moved((_BF16, "bool"), 5, 1),
+    "aten::pow": _Moved((_FLOAT,), 8, 1),
+    "aten::reciprocal": _Moved((_FLOAT,), 8),
+    "aten::zero_": _Moved((_FLOAT,), 4),
+    "ScaledUpperTriangMaskedSoftmax": _Moved((_BF16,), 4, 1),
+}
+"""Operator → what it states; as many bytes as its kernel moves."""
 
 
 def stated_inputs(template: Template) -> dict[int, str]:
@@ -39,11 +75,16 @@ def stated_inputs(template: Template) -> dict[int, str]:
         source = called.get(index, []) if row.name in _CALLING else mine
         work = [kernel for kernel in source if kernel.bound in (Bound.PRODUCT, Bound.ATTENTION)]
         sizes = formed(work) if formed is not None and work else None
-        if sizes is None:
+        moved = _MOVED.get(row.name)
+        if sizes is not None:
+            found[index] = _text(sizes, [_BF16] * len(sizes), _CAUSAL if row.name in _CAUSAL_NAMES else ())
+        elif moved is not None and len(mine) == 1 and mine[0].sizes:
+            ((elements,),) = mine[0].sizes
+            size = max(elements * _ELEMENT // moved.nbytes, 1)
+            found[index] = _text([[size] for _ in moved.types], moved.types, ("1",) * moved.numbers)
+        else:
             read = [list(size) for kernel in mine for size in kernel.sizes]
             found[index] = f'"Input Dims": {json.dumps(read)}'
-        else:
-            found[index] = _text(sizes, _CAUSAL if row.name in _CAUSAL_NAMES else ())
     return found
 
 
@@ -53,11 +94,11 @@ _CAUSAL = ("0.", "0.088388347648318447", "True")
 """Dropout, scale, and whether the mask is causal."""
 
 
-def _text(sizes: _Sizes, values: Sequence[str]) -> str:
+def _text(sizes: _Sizes, types: Sequence[str], values: Sequence[str]) -> str:
     count = len(sizes)
     dims: list[list[int]] = [*sizes, *([] for _ in values)]
     stated = {
-        "Input type": [_BF16] * count + ["Scalar"] * len(values),
+        "Input type": [*types, *["Scalar"] * len(values)],
         "Input Dims": dims,
         "Concrete Inputs": [""] * count + list(values),
     }

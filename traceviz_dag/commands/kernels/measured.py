@@ -1,0 +1,107 @@
+"""``traceviz kernels --ncu``: what Nsight Compute measured of kernels, beside their operations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from traceviz_dag.analyze.wording import counted
+from traceviz_dag.commands.common.across import heading, microseconds, place
+from traceviz_dag.commands.common.output import ABSENT, percent, print_table, print_wrapped, shortened
+
+if TYPE_CHECKING:
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
+    from traceviz_dag.read.ncu import MeasuredKernel
+
+_LAUNCHED = ("operation", "phase", "shapes", "launches", "median_ns", "flops", "bytes")
+
+
+def measured_of(
+    measured: Sequence[MeasuredKernel], iteration: StoredIteration, rank: int | None
+) -> list[dict[str, Any]]:
+    """The rows that ``--json`` prints: each measured kernel with each operation that runs it, or with none."""
+    from traceviz_dag.lake.operation_summaries import launched
+
+    launches = launched(iteration.lake, iteration.run, iteration.iteration, rank).to_pylist()
+    found = [(kernel, _matching(kernel, launches)) for kernel in measured]
+    return [{**place(iteration), **row} for kernel, matching in found for row in _beside(kernel, matching)]
+
+
+def _matching(kernel: MeasuredKernel, launches: Sequence[dict[str, Any]]) -> list[dict[str, Any]] | str:
+    """The launches of the trace that run a measured kernel, or why there are none.
+
+    Demanglers write templates and arguments differently: if no name is equal, the function decides, where with these
+    sizes only one kernel has it.
+    """
+    from traceviz_dag.show.lanes.names import function_name
+
+    sized = [
+        row
+        for row in launches
+        if all(size is None or None in row[name] or list(size) == row[name] for name, size in _sizes(kernel))
+    ]
+    name = "".join(kernel.name.split())
+    equal = [row for row in sized if "".join(row["kernel"].split()) == name]
+    if equal:
+        return equal
+    function = function_name(kernel.name)
+    named = [row for row in sized if function_name(row["kernel"]) == function]
+    if not named:
+        return "no operation runs a kernel of this name and size"
+    count = len({row["kernel"] for row in named})
+    return named if count == 1 else f"{count} kernels have this function and size: export with demangled names"
+
+
+def _sizes(kernel: MeasuredKernel) -> Iterator[tuple[str, tuple[int, int, int] | None]]:
+    yield from (("grid", kernel.grid), ("block", kernel.block))
+
+
+def _beside(kernel: MeasuredKernel, found: list[dict[str, Any]] | str) -> Iterator[dict[str, Any]]:
+    own = {
+        ("kernel" if name == "name" else name if name in ("grid", "block") else f"ncu_{name}"): value
+        for name, value in asdict(kernel).items()
+    }
+    if isinstance(found, str):
+        yield {**own, **dict.fromkeys(_LAUNCHED), "reason": found}
+    else:
+        yield from ({**own, **{name: row[name] for name in _LAUNCHED}, "reason": None} for row in found)
+
+
+def print_measured(measured: Sequence[MeasuredKernel], iteration: StoredIteration, rank: int | None) -> bool:
+    """Print the measured kernels beside the operations of an iteration; returns whether one was joined."""
+    rows = measured_of(measured, iteration, rank)
+    known = [row for row in rows if row["reason"] is None]
+    joined = counted(len(known), "operation runs", "operations run")
+    print_wrapped(heading(iteration, f"{joined} kernels that Nsight Compute measured"), 2, "\n")
+    print_table(
+        "Measured by Nsight Compute (ncu), beside the trace and the model, per call",
+        [
+            *("operation", "shapes", "phase", "launches", "us", "us (ncu)", "GFLOP", "GFLOP (ncu)", "MB", "MB (ncu)"),
+            *("compute", "memory"),
+        ],
+        [
+            [
+                shortened(row["operation"] or row["kernel"], 48),
+                row["shapes"] and shortened(row["shapes"], 48),
+                row["phase"],
+                row["launches"],
+                *(microseconds(row[name]) for name in ("median_ns", "ncu_duration_ns")),
+                *(_scaled(row[name], 1e9) for name in ("flops", "ncu_flops")),
+                *(_scaled(row[name], 1e6) for name in ("bytes", "ncu_bytes")),
+                *(percent(row[name]) for name in ("ncu_compute_share", "ncu_memory_share")),
+            ]
+            for row in known
+        ],
+    )
+    for title, column in (("Measured, without an operation", "reason"), ("FLOPs not measured", "ncu_reason")):
+        print_table(
+            title,
+            ["kernel", "reason"],
+            [[shortened(row["kernel"]), row[column]] for row in rows if row[column] is not None],
+        )
+    return bool(known)
+
+
+def _scaled(value: float | None, unit: float) -> str:
+    return ABSENT if value is None else f"{value / unit:,.3f}"
