@@ -31,13 +31,12 @@ from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.answers.overlap import (
     Chosen,
+    check_window,
     dimension_means,
     of_dimension,
-    overlap_in_window,
+    overlap_of,
     refuse_none,
-    stored_overlap,
 )
-from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
@@ -53,7 +52,6 @@ _TITLES = {
     "step": "overlap in each training step",
     "kernels": "overlap from each rank's first kernel to its last",
 }
-_WINDOWS = tuple(_TITLES)
 _OF_RANK = ("exposed", "hidden", "communication", "compute", "idle")
 
 
@@ -90,23 +88,15 @@ def overlap(
     hidden_over_min is hidden / min(computation, communication). A rank that was read only in part is marked. The exit
     code is 2 if a rank was not read completely, or nothing can be measured.
     """
-    if window not in _WINDOWS:
-        raise UsageError(f"no window {window!r}; there are {', '.join(_WINDOWS)}")
-    for option, instant in (("--start-ns", start_ns), ("--end-ns", end_ns)):
-        if instant is not None and abs(instant) > LAST_INSTANT_NS:
-            raise UsageError(f"{option} is a time that no clock has; give nanoseconds of at most {LAST_INSTANT_NS}")
+    check_window(window, start_ns, end_ns)
     explicit = start_ns is not None or end_ns is not None
-    if start_ns is not None and end_ns is not None and end_ns < start_ns:
-        raise UsageError(f"--end-ns {end_ns} is before --start-ns {start_ns}")
     if path is None and rules is not None:
         raise UsageError("--rules is for traces: give their path")
     if path is not None and rank is not None:
         raise UsageError("--rank chooses from what a home holds; name the trace of that rank instead")
     chosen = Chosen(run, iteration)
-    if path is None and explicit:
-        rows, found = overlap_in_window(home, start_ns, end_ns, rank, chosen)
-    elif path is None:
-        rows, found = stored_overlap(home, window, rank, chosen)
+    if path is None:
+        rows, found = overlap_of(home, window, start_ns, end_ns, rank, chosen)
     else:
         rows, found = _from_path(path, window, start_ns, end_ns, rules, real_path(home), chosen)
     chosen_ranks = {(one.run, one.iteration): one.chosen or None for one in found}

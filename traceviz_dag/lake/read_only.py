@@ -13,7 +13,9 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import duckdb
@@ -111,8 +113,58 @@ def _spill_folder(home: Path) -> Iterator[Path | None]:
         base.rmdir()
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a query of somebody else may take.
+
+    Attributes:
+        seconds: how long it may run. rows: how many it gives at most, from ``offset`` on.
+    """
+
+    seconds: float | None = None
+    rows: int | None = None
+    offset: int = 0
+
+
+UNBOUND = Bounds()
+
+
+@contextmanager
+def stopped_after(connection: duckdb.DuckDBPyConnection, seconds: float | None) -> Iterator[None]:
+    """Stop what runs on a connection after so many seconds; None does not.
+
+    Raises:
+        UsageError: it was stopped.
+    """
+    if seconds is None:
+        yield
+        return
+    done, stopped = Event(), Event()
+
+    def watch() -> None:
+        if not done.wait(seconds):
+            stopped.set()
+            # Between two statements there is nothing to interrupt.
+            while not done.wait(0.05):
+                connection.interrupt()
+
+    Thread(target=watch, name="stops a query", daemon=True).start()
+    try:
+        yield
+    except (duckdb.InterruptException, UsageError):
+        if not stopped.is_set():
+            raise
+        raise UsageError(f"the query took longer than {seconds:g} s and was stopped; ask for less") from None
+    finally:
+        done.set()
+
+
 def run_select(
-    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Parameters, tables: Sequence[str]
+    connection: duckdb.DuckDBPyConnection,
+    sql: str,
+    parameters: Parameters,
+    tables: Sequence[str],
+    bounds: Bounds = UNBOUND,
 ) -> pa.Table:
     """Run one reading statement.
 
@@ -128,8 +180,9 @@ def run_select(
         BadInputError: a file of the lake that it reads is damaged.
     """
     try:
-        _check_reads_only(connection, sql)
-        result = fetch(connection, sql, parameters, many=True)
+        with stopped_after(connection, bounds.seconds):
+            _check_reads_only(connection, sql)
+            result = fetch(connection, sql, parameters, many=True, bounds=bounds)
     except (duckdb.InternalException, duckdb.FatalException):
         raise
     except duckdb.Error as error:
@@ -141,14 +194,24 @@ def run_select(
     return _distinct_names(result)
 
 
-def fetch(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Parameters, *, many: bool = False) -> pa.Table:
+def fetch(
+    connection: duckdb.DuckDBPyConnection,
+    sql: str,
+    parameters: Parameters,
+    *,
+    many: bool = False,
+    bounds: Bounds = UNBOUND,
+) -> pa.Table:
     """The rows of a query that is known to read only, 128-bit integers as 64 bits where they fit.
 
     Args:
         many: take no copy of the rows. That plans the query twice, for its columns and to run; the many queries of an
             iteration have few rows, and planning is most of what they take.
+        bounds: how many of them; only of ``many``.
     """
     asked: Any = connection.sql(sql, params=parameters) if many else connection.execute(sql, parameters)
+    if bounds.rows is not None:
+        asked = asked.limit(bounds.rows, bounds.offset)
     result = asked.to_arrow_table()
     columns = [_narrowed(column) for column in result.columns]
     return pa.Table.from_arrays(columns, names=result.column_names)

@@ -216,15 +216,14 @@ def without_main_script(work: object) -> Iterator[None]:
     One without ``if __name__ == "__main__"`` would start workers in the workers, and end them. Nothing of ours needs
     it; work that is defined there does.
     """
-    main = sys.modules["__main__"]
-    hidden = {} if getattr(work, "__module__", None) == main.__name__ else vars(main)
-    before = {name: hidden.pop(name) for name in ("__file__", "__spec__") if name in hidden}
-    if before:
-        main.__spec__ = None
+    main = vars(sys.modules["__main__"])
+    names = () if getattr(work, "__module__", None) == "__main__" else ("__file__", "__spec__")
+    before = {name: main.pop(name) for name in names if name in main}
+    main.setdefault("__spec__", None)
     try:
         yield
     finally:
-        vars(main).update(before)
+        main.update(before)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from traceviz_dag.errors import UsageError
 from traceviz_dag.pipeline.answers.iterations import (
     by_run,
 )
-from traceviz_dag.pipeline.answers.wanted import Wanted, listed, once, speed
+from traceviz_dag.pipeline.answers.wanted import wanted_edits
 from traceviz_dag.pipeline.answers.what_if import steady_what_if_answer, what_if_answer, what_if_rows
 
 
@@ -101,28 +101,26 @@ def what_if(
     replays with the measured delays of the host and without any, and all training steps. Gains are ceilings. Steps
     that follow one another show a steady period, too (--steady). Records give the slowdown of the job.
     """
-    flags = {
-        **{"even_layers": even_layers, "equal_stages": equal_stages, "no_jitter": no_jitter},
-        **{"no_pauses": no_pauses, "no_hidden_waits": no_hidden_waits, "host_free": host_free},
-        **{"balanced_experts": balanced_experts, "no_congestion": no_congestion},
-    }
-    wanted = Wanted(
-        once(fix_rank or ()),
-        once(fix_link or ()),
-        once(hide or ()),
-        once(speed(text) for text in faster or ()),
-        tuple(name for name, chosen in flags.items() if chosen),
-        microbatches,
-        schedule,
-        (
-            *(("fix_ranks", ranks) for ranks in once(listed(text) for text in fix_ranks or ())),
-            *(("fix_links", ranks) for ranks in once(listed(text, "links") for text in fix_links or ())),
-            *(("fix_group", (rank,)) for rank in once(fix_group or ())),
-            *(("fix_node", (rank,)) for rank in once(fix_node or ())),
-        ),
+    wanted = wanted_edits(
+        fix_rank=fix_rank or (),
+        fix_link=fix_link or (),
+        fix_ranks=fix_ranks or (),
+        fix_links=fix_links or (),
+        fix_group=fix_group or (),
+        fix_node=fix_node or (),
+        hide=hide or (),
+        faster=faster or (),
+        microbatches=microbatches,
+        schedule=schedule,
+        even_layers=even_layers,
+        equal_stages=equal_stages,
+        no_jitter=no_jitter,
+        no_pauses=no_pauses,
+        no_hidden_waits=no_hidden_waits,
+        host_free=host_free,
+        balanced_experts=balanced_experts,
+        no_congestion=no_congestion,
     )
-    if microbatches is not None and microbatches < 1:
-        raise UsageError(f"--microbatches {microbatches}: a step has at least one")
     if records is not None:
         refuse_both(path, run, iteration)
         if steady:

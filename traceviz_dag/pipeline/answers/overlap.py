@@ -6,14 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+from traceviz_dag.analyze.wording import capitals, duration, percent
 from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 if TYPE_CHECKING:
     from traceviz_dag.lake.lake import Lake
     from traceviz_dag.pipeline.completeness import Completeness
 
+
+WINDOWS = ("file", "step", "kernels")
+"""What is measured: each file, each training step, or each rank from its first kernel to its last."""
 
 _OF_DIMENSION = ("communication", "hidden", "exposed")
 
@@ -29,7 +34,36 @@ class Chosen(NamedTuple):
         return self.run in (None, run) and self.iteration in (None, iteration)
 
 
-def stored_overlap(
+def check_window(window: str, start_ns: int | None, end_ns: int | None) -> None:
+    """Refuse a window that there cannot be.
+
+    Raises:
+        UsageError: it has no such name, is outside all clocks, or ends before it starts.
+    """
+    if window not in WINDOWS:
+        raise UsageError(f"no window {window!r}; there are {', '.join(WINDOWS)}")
+    for option, instant in (("--start-ns", start_ns), ("--end-ns", end_ns)):
+        if instant is not None and abs(instant) > LAST_INSTANT_NS:
+            raise UsageError(f"{option} is a time that no clock has; give nanoseconds of at most {LAST_INSTANT_NS}")
+    if start_ns is not None and end_ns is not None and end_ns < start_ns:
+        raise UsageError(f"--end-ns {end_ns} is before --start-ns {start_ns}")
+
+
+def overlap_of(
+    home: Path, window: str, start_ns: int | None, end_ns: int | None, rank: int | None, chosen: Chosen
+) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
+    """Rows of what a home holds, of a window of the user's own where its times are given, and what was not read.
+
+    Raises:
+        UsageError: there is no such window, rank or iteration. NoEvidenceError: nothing can be measured.
+    """
+    check_window(window, start_ns, end_ns)
+    if start_ns is None and end_ns is None:
+        return _stored_overlap(home, window, rank, chosen)
+    return _overlap_in_window(home, start_ns, end_ns, rank, chosen)
+
+
+def _stored_overlap(
     home: Path, window: str, rank: int | None, chosen: Chosen
 ) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
     """The rows, and what of their iterations was not read."""
@@ -38,7 +72,7 @@ def stored_overlap(
     if window == "file":
         raise UsageError("the lake keeps the windows step and kernels; give a path for --window file")
     lake = open_lake(home)
-    rows = lake.query(_STORED_SQL, {"window": window, "rank": rank, **chosen._asdict()}).to_pylist()
+    rows = lake.query(OVERLAP_SQL, {"window": window, "rank": rank, **chosen._asdict()}).to_pylist()
     if not rows:
         _refuse_rank(lake, rank, chosen)
         there = sorted({(part.run, part.iteration) for part in lake.partitions("overlap")})
@@ -49,7 +83,7 @@ def stored_overlap(
     return rows, [StoredIteration(lake, *place).completeness for place in places]
 
 
-def overlap_in_window(
+def _overlap_in_window(
     home: Path, start_ns: int | None, end_ns: int | None, rank: int | None, chosen: Chosen
 ) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
     """The rows of a window of the user's own, and what of the iterations was not read."""
@@ -113,6 +147,22 @@ def dimension_means(rows: Sequence[dict[str, Any]]) -> tuple[int, list[dict[str,
     return windows, means
 
 
+def overlap_statement(windows: int, means: Sequence[dict[str, Any]]) -> str:
+    """How much communication is exposed, and in which dimension most, from ``dimension_means``."""
+    if not means:
+        return "No communication"
+    first = means[0]
+    mean = "" if windows == 1 else f", mean of {windows} windows"
+    what = "communication" if first["dimension"] == ALL_DIMENSIONS else f"{capitals(first['dimension'])} communication"
+    most = ""
+    if first["dimension"] == ALL_DIMENSIONS and len(means) > 1:
+        most = f"; most is {capitals(means[1]['dimension'])}: {duration(means[1]['exposed_ns'])}"
+    return (
+        f"{duration(first['exposed_ns'])} of {duration(first['communication_ns'])} of {what} is exposed"
+        f" ({percent(first['hidden_share'])} hidden{mean}){most}"
+    )
+
+
 def _refuse_rank(lake: Lake, rank: int | None, chosen: Chosen) -> None:
     """Say so where there is such an iteration, without that rank."""
     there = lake.partitions("kernels", chosen.run, chosen.iteration)
@@ -134,7 +184,7 @@ def refuse_none(there: Sequence[tuple[str, int]], chosen: Chosen, window: str) -
     raise NoEvidenceError("these traces hold no kernels")
 
 
-_STORED_SQL = """
+OVERLAP_SQL = """
 SELECT overlap.*, coalesce(status <> 'read', false) AS partial
 FROM overlap LEFT JOIN traces USING (run, iteration, rank)
 WHERE (run, iteration, rank) NOT IN (
@@ -144,3 +194,12 @@ WHERE (run, iteration, rank) NOT IN (
     AND ($run IS NULL OR run = $run) AND ($iteration IS NULL OR iteration = $iteration)
 ORDER BY run, iteration, rank, device, step, dimension
 """
+"""The stored rows of a window; NULL takes all runs, iterations and ranks."""
+
+WINDOW_SQL = """
+SELECT rank, kernel_id, kind, dimension, start_ns, duration_ns FROM kernels
+WHERE run = $run AND iteration = $iteration AND ($rank IS NULL OR rank = $rank)
+    AND ($end_ns IS NULL OR start_ns < $end_ns) AND ($start_ns IS NULL OR start_ns + duration_ns > $start_ns)
+ORDER BY rank, start_ns
+"""
+"""The kernels that a window of the user's own is measured of."""
