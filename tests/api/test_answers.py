@@ -175,7 +175,7 @@ def test_errors_are_the_classes_of_errors_with_their_remedy(tmp_path):
         last("slow_rank").what_if(fix_rank=77)
     with pytest.raises(tv.UsageError, match="there is no finding 999"):
         last("slow_rank").explain(999)
-    with pytest.raises(tv.UsageError, match="only reading is possible|one statement that reads"):
+    with pytest.raises(tv.UsageError, match="one statement that reads"):
         tv.open(home_of("slow_rank")).sql("DROP TABLE kernels")
     with pytest.raises(AttributeError):
         tv.nothing  # noqa: B018

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traceviz_dag.analyze.wording import capitalised, duration, share
+from traceviz_dag.analyze.wording import capitalised, counted, duration, share
 from traceviz_dag.api.answers import Answer, Figure, Finding, Gain, Source
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.catalogue import quoted_text, with_values
@@ -23,6 +23,16 @@ if TYPE_CHECKING:
 
 MOST_PLACES = 20
 """Places in time of a finding, the weightiest."""
+
+_RECORDED = {"stacks": "call stacks", "shapes": "shapes", "groups": "process groups", "host": "host rows"}
+_CAPTURE_SQL = """
+SELECT CASE WHEN bool_and(has_stacks) THEN true WHEN NOT bool_or(has_stacks) THEN false END AS stacks,
+    CASE WHEN bool_and(has_shapes) THEN true WHEN NOT bool_or(has_shapes) THEN false END AS shapes,
+    CASE WHEN bool_and(has_groups) THEN true WHEN NOT bool_or(has_groups) THEN false END AS groups,
+    CASE WHEN bool_and(has_host_rows) THEN true WHEN NOT bool_or(has_host_rows) THEN false END AS host,
+    1 - sum(classified_ns) / sum(kernel_ns) AS unclassified_share, sum(rows_dropped)::BIGINT AS rows_dropped
+FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
+"""
 
 STEP = "training step"
 _OWN = "window asked for"
@@ -40,6 +50,7 @@ class Iteration:
     _lake: Lake
     run: str
     number: int
+    _traces: Path | None = None
 
     @cached_property
     def _stored(self) -> StoredIteration:
@@ -289,12 +300,23 @@ class Iteration:
             sql, options, of = found.evidence_sql, found.command, found.sources[0].window
         else:
             sql = f"SELECT {name}{', mfu_refusal' if name == 'mfu' else ''} FROM iterations WHERE {self._chosen}"
-            rows, options, of = self._query(sql), None, STEP
+            words = ["traceviz", "sql", sql, "--home", str(self.home)]
+            rows, options, of = self._query(sql), shlex.join(words), STEP
         values = [row[name] for row in rows]
         missing = [] if any(value is not None for value in values) else [f"{name} is not known"]
         answer = self._answer("overlap", [f"{name}: {description}"], rows, {}, sql, window=of, reasons=missing)
-        command = options or f"traceviz sql {shlex.quote(sql or '')} --home {shlex.quote(str(self.home))}"
-        return _replaced(answer, command)
+        return replace(answer, command=options)
+
+    def doctor(self) -> Answer:
+        """What of it was read and recorded, and what cannot be judged; rows are rules of findings with the reason."""
+        sql = f"SELECT rule, statement AS reason FROM findings WHERE {self._chosen} AND severity = 'not_looked_at'"
+        facts = self._query(_CAPTURE_SQL)[0]
+        recorded = {True: "all ranks", False: "no rank", None: "not known of all ranks"}
+        lines = [f"{of}: {recorded[facts[name]]}" for name, of in _RECORDED.items()]
+        read = f"{counted(len(self.ranks), 'rank is', 'ranks are')} counted"
+        answer = self._answer("findings", [f"{read}; {'; '.join(lines)}"], self._query(sql), facts, sql)
+        findings = self.findings()
+        return replace(answer, certain=findings.certain, reason=findings.reason)
 
     def figure(self, kind: str, number: int | None = None) -> Figure:
         """A figure, such as ``wait_map`` or ``pipeline_group``; ``traceviz figures --help`` lists the kinds.
@@ -321,6 +343,11 @@ class Iteration:
         return Figure(kind, str(drawn.get_label()), drawn)
 
     @property
+    def _where(self) -> list[str]:
+        """What a command is to read: the home, or the traces of a job that has none."""
+        return ["--home", str(self.home)] if self._traces is None else [str(self._traces)]
+
+    @property
     def _chosen(self) -> str:
         """The condition on rows of this iteration."""
         return f"run = {quoted_text(self.run)} AND iteration = {self.number}"
@@ -341,7 +368,7 @@ class Iteration:
         window: str = STEP,
         reasons: Sequence[str] = (),
     ) -> Answer:
-        words = ["traceviz", question, *options, "--home", str(self.home)]
+        words = ["traceviz", question, *options, *self._where]
         reason = values.get("reason") or next(iter(reasons), None)
         return Answer(
             statement=statements[0],
@@ -365,12 +392,6 @@ class Iteration:
         digests = sorted((row["rank"], row["digest"]) for row in rows if row["rank"] in self.ranks)
         digest = sha256(repr(digests).encode()).hexdigest()[:16]
         return Source(self.run, self.number, self.ranks, digest, window)
-
-
-def _replaced(answer: Answer, command: str) -> Answer:
-    from dataclasses import replace
-
-    return replace(answer, command=command)
 
 
 def _finding(row: Mapping[str, Any]) -> Finding:

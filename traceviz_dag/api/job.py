@@ -45,7 +45,9 @@ class Job:
         keys: Sequence[tuple[str, int]] | None = None,
         failures: Sequence[str] = (),
         opened: ExitStack | None = None,
+        traces: Path | None = None,
     ) -> None:
+        self._traces = traces
         self.home = home
         self.failures = tuple(failures)
         self._lake = open_lake(home)
@@ -71,7 +73,7 @@ class Job:
 
         places = sorted({(part.run, part.iteration) for part in self._lake.partitions("kernels")})
         return tuple(
-            Iteration(self._lake, run, number)
+            Iteration(self._lake, run, number, self._traces)
             for run, number in places
             if self._keys is None or (run, number) in self._keys
         )
@@ -158,10 +160,15 @@ def open(path: PathLike | None = None) -> Job:
         return Job(folder)
     opened = ExitStack()
     try:
-        return _analysed([folder], opened.enter_context(scratch_folder()), opened)
+        return open_traces(folder, opened)
     except BaseException:
         opened.close()
         raise
+
+
+def open_traces(path: Path, opened: ExitStack) -> Job:
+    """A job of traces, analysed into a folder that is gone once the stack is closed."""
+    return _analysed([path], opened.enter_context(scratch_folder()), opened)
 
 
 def analyze(
@@ -212,7 +219,7 @@ def _analysed(
     keys = [(each.run, each.iteration) for each in results if lake.partitions("kernels", each.run, each.iteration)]
     if not keys:
         raise IncompleteError(failures[0] if failures else f"nothing of {paths[0]} could be analysed")
-    return Job(home, keys, failures, opened)
+    return Job(home, keys, failures, opened, None if opened is None else paths[0])
 
 
 def _failures(results: Sequence[IterationResult]) -> list[str]:
