@@ -14,6 +14,7 @@ from traceviz_dag.api.answers import Answer, Figure, Finding, Gain, Source
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.catalogue import quoted_text, with_values
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.read_only import Bounds
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 if TYPE_CHECKING:
@@ -354,7 +355,7 @@ class Iteration:
 
     def _query(self, sql: str) -> list[dict[str, Any]]:
         asked = _with_literals(sql, {"run": self.run, "iteration": self.number})
-        return self._lake.query(asked).to_pylist()
+        return self._lake.query(asked, bounds=Bounds(in_home=False)).to_pylist()
 
     def _answer(
         self,

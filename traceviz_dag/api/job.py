@@ -135,7 +135,7 @@ class Job:
         """
         from traceviz_dag.api.relations import relation
 
-        return relation(self._lake.query(query, parameters, Bounds(seconds, rows, offset)))
+        return relation(self._lake.query(query, parameters, Bounds(seconds, rows, offset, in_home=False)))
 
     def __repr__(self) -> str:
         return f"Job({str(self.home)!r}, {len(self.iterations)} iterations of {', '.join(self.runs)})"

@@ -357,7 +357,7 @@ class Lake:
             # What the new views are over may be other files than before.
             self._check_named(sql)
         try:
-            with read_only.open_read_only(self.home, in_memory=not current) as connection:
+            with read_only.open_read_only(self.home, not current, bounds.in_home) as connection:
                 rows = read_only.run_select(connection, sql, parameters, catalogue.queryable(), bounds)
             if self._packed() != packed:
                 raise read_only.FilesGoneError("tables are being packed; ask again")

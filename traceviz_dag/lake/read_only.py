@@ -72,11 +72,11 @@ def are_gone(error: Exception) -> bool:
 
 
 @contextmanager
-def open_read_only(home: Path, in_memory: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+def open_read_only(home: Path, in_memory: bool = False, in_home: bool = True) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection to a home's catalogue that can read the files under its lake and whose settings are locked.
 
     Args:
-        in_memory: make the views anew, for this connection alone.
+        in_memory: make the views anew, for this connection alone. in_home: see ``Bounds``.
 
     Raises:
         duckdb.Error: the catalogue cannot be opened.
@@ -84,7 +84,7 @@ def open_read_only(home: Path, in_memory: bool = False) -> Iterator[duckdb.DuckD
     lake = home / catalogue.LAKE_FOLDER
     # The views' patterns are checked before they are expanded, the files after.
     allowed = ", ".join(catalogue.quoted_text(f"{prefix}/") for prefix in (lake, glob_literal(lake)))
-    with _spill_folder(home) as spill, connect_in_memory() as connection:
+    with _spill_folder(home if in_home else None) as spill, connect_in_memory() as connection:
         if in_memory:
             catalogue.build_in_memory(connection, home)
         else:
@@ -97,20 +97,21 @@ def open_read_only(home: Path, in_memory: bool = False) -> Iterator[duckdb.DuckD
 
 
 @contextmanager
-def _spill_folder(home: Path) -> Iterator[Path | None]:
+def _spill_folder(home: Path | None) -> Iterator[Path | None]:
     """Where a large query puts what memory does not hold: in the home, beside the lake; what a killed query left there
     goes. Of a home that can only be read, the system's folder; None where that has no room either.
     """
-    base = home / _SPILL
+    base = None if home is None else home / _SPILL
     with ExitStack() as stack:
         spill = None
-        for place in (base, None):
+        for place in dict.fromkeys((base, None)):
             with suppress(OutputError):
                 spill = stack.enter_context(scratch_folder(place))
                 break
         yield spill
-    with suppress(OSError):
-        base.rmdir()
+    if base is not None:
+        with suppress(OSError):
+            base.rmdir()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +120,14 @@ class Bounds:
 
     Attributes:
         seconds: how long it may run. rows: how many it gives at most, from ``offset`` on.
+        in_home: put what memory does not hold beside the lake, and not where the system has such files: nothing is
+            written into the home.
     """
 
     seconds: float | None = None
     rows: int | None = None
     offset: int = 0
+    in_home: bool = True
 
 
 UNBOUND = Bounds()

@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from multiprocessing import util
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -53,6 +54,8 @@ def mcp(
         pass
     finally:
         held.close()
+        # Folders of multiprocessing, which it removes when a program ends by itself.
+        getattr(util, "_run_finalizers", lambda: None)()
         # Threads and workers of questions that nobody waits for any more must not keep this process.
         os._exit(0)
 

@@ -82,7 +82,7 @@ class Tools:
             for each in job.iterations
         ]
         head = {"failures": [marked(line) for line in job.failures[:8]], "row_ids": "run, iteration"}
-        return with_rows(head, rows, ("run", "iteration", "ranks", "step_ns", "partial", "digest"), cursor)
+        return with_rows(head, rows[cursor:], ("run", "iteration", "ranks", "step_ns", "partial", "digest"), cursor)
 
     def doctor(self, run: Run = None, iteration: Number = None) -> str:
         """Say what of an iteration was read and recorded, and which questions its traces cannot answer, and why."""
@@ -198,11 +198,7 @@ class Tools:
             "sources": sources_told([each.source("as the query says") for each in job.iterations[-4:]]),
             "row_ids": "number from the cursor on",
         }
-        return (
-            with_rows(head, rows, names, cursor, more_follow=found.num_rows > MOST_ROWS)
-            if rows
-            else with_rows(head, [], names, 0)
-        )
+        return with_rows(head, rows, names, cursor, more_follow=found.num_rows > MOST_ROWS)
 
     def what_if(
         self,
@@ -274,7 +270,7 @@ class Tools:
             "live": marked(usual_address(timeline_path(step.run, step.number))),
             "live_by": marked(f"traceviz timeline --web {where}"),
         }
-        return with_rows(head, [], (), 0)
+        return with_rows(head, [], ())
 
     def _iteration(self, run: str | None, number: int | None) -> Iteration:
         return self._job().iteration(number, None if run is None else unmarked(run))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 from traceviz_dag.analyze.wording import capitals, duration, percent
 from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.lake.read_only import Bounds
 from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
@@ -72,7 +73,8 @@ def _stored_overlap(
     if window == "file":
         raise UsageError("the lake keeps the windows step and kernels; give a path for --window file")
     lake = open_lake(home)
-    rows = lake.query(OVERLAP_SQL, {"window": window, "rank": rank, **chosen._asdict()}).to_pylist()
+    asked = {"window": window, "rank": rank, **chosen._asdict()}
+    rows = lake.query(OVERLAP_SQL, asked, Bounds(in_home=False)).to_pylist()
     if not rows:
         _refuse_rank(lake, rank, chosen)
         there = sorted({(part.run, part.iteration) for part in lake.partitions("overlap")})
