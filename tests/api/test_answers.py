@@ -6,15 +6,17 @@ import json
 import shlex
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, asdict, is_dataclass, replace
 
 import pytest
 
 import traceviz_dag as tv
 from tests.commands.jobs import home_of, traces_of
-from tests.damage import call
+from tests.damage import call, truncate
 from tests.in_process import ranks_in_this_process
 from tests.sets import fast
+from tests.small_run import write_run
 
 JOBS = ("slow_rank", "two_iterations", "missing_stage", "scattered", "one_rank")
 
@@ -228,3 +230,29 @@ def test_analyze_is_the_function_whatever_was_imported_before():
         tv.analyze()
     assert traceviz_dag.analyze.intervals is not None
     assert job.analyze.__doc__
+
+
+def test_questions_can_be_asked_from_several_threads():
+    job = tv.open(home_of("slow_rank"))
+
+    def ask(rank: int) -> tuple[str, int]:
+        table = job.iteration().table("kernels", ["duration_ns"], rank=rank)
+        return job.iteration().waits().statement, table.aggregate("sum(duration_ns)").fetchall()[0][0]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(ask, [0, 1, 2, 3] * 8))
+    assert len(set(found[:4])) == 4
+    assert found == found[:4] * 8
+
+
+def test_ranks_that_cannot_be_read_are_named_and_the_others_analysed(tmp_path):
+    run = write_run(tmp_path / "job")
+    truncate(run / "iteration_7/rank_0001_iter_7.pt.trace.json")
+    with ranks_in_this_process():
+        job = tv.analyze(run, home=tmp_path / "home", allow_partial=True)
+        assert any("rank 1" in line for line in job.failures)
+        assert job.iteration().findings().partial
+        for path in (run / "iteration_7").glob("*.json"):
+            path.write_text("no trace")
+        with pytest.raises((tv.BadInputError, tv.IncompleteError)):
+            tv.analyze(run, home=tmp_path / "another")

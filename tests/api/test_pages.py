@@ -15,6 +15,7 @@ import pytest
 from tests.api.notebooks import run
 from tests.commands.jobs import traces_of
 from tests.in_process import ranks_in_this_process
+from tests.sets import fast
 from tests.test_docs import REPOSITORY
 
 NOTEBOOKS = sorted((REPOSITORY / "docs" / "notebooks").glob("*.ipynb"))
@@ -33,7 +34,7 @@ def test_the_examples_of_the_page_run(tmp_path, monkeypatch, capsys):
     assert "no such run or iteration; there are slow_rank 10" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", fast(NOTEBOOKS, NOTEBOOKS[-1]), ids=lambda path: path.stem)
 def test_a_notebook_shows_again_what_it_shows(path: Path):
     notebook = json.loads(path.read_text())
     with ranks_in_this_process():

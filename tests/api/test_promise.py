@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import fields, is_dataclass
-from inspect import isclass, isfunction, signature
+from inspect import get_annotations, isclass, isfunction, signature
 from pathlib import Path
 
 import traceviz_dag as tv
@@ -26,7 +26,8 @@ def _lines() -> list[str]:
         if issubclass(thing, Exception):
             found.append(f"class {name}({thing.__mro__[1].__name__})")
             continue
-        attributes = [one.name for one in fields(thing) if not one.name.startswith("_")] if is_dataclass(thing) else []
+        every = [one.name for one in fields(thing)] if is_dataclass(thing) else list(get_annotations(thing))
+        attributes = [name for name in every if not name.startswith("_")]
         found.append(f"class {name}: {', '.join(attributes)}")
         for member, value in vars(thing).items():
             if not member.startswith("_") and member not in attributes:

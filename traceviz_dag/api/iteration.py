@@ -40,7 +40,7 @@ _OWN = "window asked for"
 _WINDOWS = {"step": STEP, "kernels": "first kernel to last kernel"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Iteration:
     """One iteration; a job gives it.
 
@@ -52,6 +52,9 @@ class Iteration:
     run: str
     number: int
     _traces: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"Iteration({self.run!r}, {self.number})"
 
     @cached_property
     def _stored(self) -> StoredIteration:

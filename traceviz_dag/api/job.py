@@ -39,6 +39,9 @@ class Job:
         home: the folder that holds the tables. failures: one line for each step of the analysis that failed.
     """
 
+    home: Path
+    failures: tuple[str, ...]
+
     def __init__(
         self,
         home: Path,

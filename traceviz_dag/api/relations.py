@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 def relation(table: pa.Table) -> duckdb.DuckDBPyRelation:
     """A table as a relation; it stays usable for as long as the program runs."""
-    return _connection().from_arrow(table)
+    # A connection that another thread asks refuses instead of waiting.
+    return _connection().cursor().from_arrow(table)
 
 
 @cache

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
@@ -337,3 +338,19 @@ def test_a_home_without_tables_is_refused_in_one_line(tmp_path):
     assert (answer.code, answer.out) == (2, "")
     assert "holds no analysed" in answer.err
     assert answer.err.count("\n") == 1
+
+
+def test_without_the_extra_the_line_says_how_to_install_it(tmp_path):
+    code = "import sys; sys.modules['mcp'] = None; from traceviz_dag.commands.main import main; main()"
+    words = [sys.executable, "-c", code, "mcp", "--home", tmp_path]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert "traceviz mcp needs the extra mcp: pip install 'traceviz-dag[mcp]'" in ended.stderr
+
+
+def test_several_questions_at_once_have_the_answers_of_each_alone(ask: Asking):
+    asked = [("waits", {}), ("overlap", {}), ("findings", {}), ("sql", {"query": "SELECT count(*) AS n FROM kernels"})]
+    alone = [ask.text(tool, **given) for tool, given in asked]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda one: ask.text(one[0], **one[1]), asked * 3))
+    assert together == alone * 3
