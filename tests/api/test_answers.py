@@ -17,6 +17,8 @@ from tests.damage import call, truncate
 from tests.in_process import ranks_in_this_process
 from tests.sets import fast
 from tests.small_run import write_run
+from traceviz_dag.analyze.causes.gains import named_edit
+from traceviz_dag.analyze.wording import duration
 
 JOBS = ("slow_rank", "two_iterations", "missing_stage", "scattered", "one_rank")
 
@@ -86,6 +88,13 @@ def test_the_evidence_of_an_answer_has_its_numbers(name):
     for finding in step.findings().rows:
         if finding.evidence_sql is not None:
             assert len(step.explain(finding.finding).rows) == 1
+
+
+def test_a_statement_on_a_gain_has_the_numbers_of_its_row():
+    for gain in last("slow_rank").what_if().rows:
+        for number in (gain.gain_ns, gain.step_ns, gain.gain_low_ns, gain.gain_high_ns):
+            assert duration(number) in gain.statement
+        assert named_edit(asdict(gain))[1:] in gain.statement
 
 
 def test_a_statement_on_overlap_is_the_mean_that_its_rows_give():
@@ -194,7 +203,11 @@ def test_traces_are_opened_without_a_home_and_nothing_is_left(tmp_path, monkeypa
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     with ranks_in_this_process(), tv.open(traces_of("slow_rank")) as job:
-        assert job.iteration().findings().statement == last("slow_rank").findings().statement
+        answer = job.iteration().findings()
+        assert answer.statement == last("slow_rank").findings().statement
+        # The folder of the tables will be gone: the command reads the traces.
+        assert answer.command.startswith(f"traceviz findings {traces_of('slow_rank')} --run slow_rank")
+        assert job.command("SELECT 1").startswith("traceviz analyze /")
         assert job.home.exists()
     assert not job.home.exists()
 

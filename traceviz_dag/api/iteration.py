@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from traceviz_dag.analyze.wording import capitalised, counted, duration, share
+from traceviz_dag.api.again import again, sql_again
 from traceviz_dag.api.answers import Answer, Figure, Finding, Gain, Source
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.catalogue import quoted_text, with_values
@@ -301,15 +301,14 @@ class Iteration:
             found = self.overlap(dimension, rank=rank, window=window, start_ns=start_ns, end_ns=end_ns)
             keys = ("rank", "device", "step", "dimension", "window_start_ns", "window_end_ns", "partial", name)
             rows = [{key: row[key] for key in keys if key in row} for row in found.rows]
-            sql, options, of = found.evidence_sql, found.command, found.sources[0].window
+            sql, line, of = found.evidence_sql, found.command, found.sources[0].window
         else:
             sql = f"SELECT {name}{', mfu_refusal' if name == 'mfu' else ''} FROM iterations WHERE {self._chosen}"
-            words = ["traceviz", "sql", sql, "--home", str(self.home)]
-            rows, options, of = self._query(sql), shlex.join(words), STEP
+            rows, line, of = self._query(sql), sql_again(sql, self.home, self._traces), STEP
         values = [row[name] for row in rows]
         missing = [] if any(value is not None for value in values) else [f"{name} is not known"]
         answer = self._answer("overlap", [f"{name}: {description}"], rows, {}, sql, window=of, reasons=missing)
-        return replace(answer, command=options)
+        return replace(answer, command=line)
 
     def doctor(self) -> Answer:
         """What of it was read and recorded, and what cannot be judged; rows are rules of findings with the reason."""
@@ -347,11 +346,6 @@ class Iteration:
         return Figure(kind, str(drawn.get_label()), drawn)
 
     @property
-    def _where(self) -> list[str]:
-        """What a command is to read: the home, or the traces of a job that has none."""
-        return ["--home", str(self.home)] if self._traces is None else [str(self._traces)]
-
-    @property
     def _chosen(self) -> str:
         """The condition on rows of this iteration."""
         return f"run = {quoted_text(self.run)} AND iteration = {self.number}"
@@ -372,7 +366,6 @@ class Iteration:
         window: str = STEP,
         reasons: Sequence[str] = (),
     ) -> Answer:
-        words = ["traceviz", question, *options, *self._where]
         reason = values.get("reason") or next(iter(reasons), None)
         return Answer(
             statement=statements[0],
@@ -380,13 +373,17 @@ class Iteration:
             rows=tuple(rows),
             values=values,
             evidence_sql=evidence_sql,
-            command=shlex.join([*words, "--run", self.run, "--iteration", str(self.number)]),
+            command=self.command(question, *options),
             partial=self.partial,
             conditions=self.conditions,
             certain=bool(values.get("certain", True)) and not reasons,
             reason=reason,
             sources=(self.source(window),),
         )
+
+    def command(self, *words: str) -> str:
+        """The command line of a question about it, such as ``pipelines``, with its options."""
+        return again(words, self.home, self._traces, self.run, self.number)
 
     def source(self, window: str = STEP) -> Source:
         """What answers about it are made of."""

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from traceviz_dag.api.again import sql_again
 from traceviz_dag.api.answers import Answer, html_table
 from traceviz_dag.errors import BadInputError, IncompleteError, UsageError
 from traceviz_dag.lake.catalogue import LAKE_FOLDER
@@ -139,6 +140,10 @@ class Job:
         from traceviz_dag.api.relations import relation
 
         return relation(self._lake.query(query, parameters, Bounds(seconds, rows, offset, in_home=False)))
+
+    def command(self, query: str) -> str:
+        """The command line of a query."""
+        return sql_again(query, self.home, self._traces)
 
     def __repr__(self) -> str:
         return f"Job({str(self.home)!r}, {len(self.iterations)} iterations of {', '.join(self.runs)})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from typing import Annotated, Literal
 
@@ -194,7 +193,7 @@ class Tools:
         rows = found.slice(0, MOST_ROWS).to_pylist()
         head = {
             "limits": f"{QUERY_SECONDS:g} s; {MOST_ROWS} rows at once",
-            "again": marked(shlex.join(["traceviz", "sql", text, "--home", str(job.home)])),
+            "again": marked(job.command(text)),
             "sources": sources_told([each.source("as the query says") for each in job.iterations[-4:]]),
             "row_ids": "number from the cursor on",
         }
@@ -262,13 +261,12 @@ class Tools:
         parts = {"part": "timeline", "rank": rank, "finding": finding}
         shown = "&".join(f"{name}={value}" for name, value in parts.items() if value is not None)
         report = report_path(step.home, step.run, step.number)
-        where = shlex.join(["--home", str(step.home), "--run", step.run, "--iteration", str(step.number)])
         head = {
             "sources": sources_told([step.source()]),
             "report": marked(f"{report.as_uri()}#{shown}") if report.exists() else None,
-            "report_by": None if report.exists() else marked(f"traceviz report {where}"),
+            "report_by": None if report.exists() else marked(step.command("report")),
             "live": marked(usual_address(timeline_path(step.run, step.number))),
-            "live_by": marked(f"traceviz timeline --web {where}"),
+            "live_by": marked(step.command("timeline", "--web")),
         }
         return with_rows(head, [], ())
 
