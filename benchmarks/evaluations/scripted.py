@@ -81,8 +81,8 @@ async def answer(question: str, ask: Ask) -> str:  # noqa: PLR0911, PLR0912 - on
         answered = await ask("measure", run=run, measure="hidden_share", rank=int(numbers[0]), dimension=dimension)
         return str(100 * _rows(answered)[0]["hidden_share"])
     if "hardware FLOP utilisation" in text:
-        rows = _rows(await ask("sql", query=f"SELECT hfu FROM utilization WHERE run = '{run}' AND part = 'job'"))
-        return UNKNOWN if not rows or rows[0]["hfu"] is None else str(100 * rows[0]["hfu"])
+        told = await ask("measure", run=run, measure="hfu")
+        return str(100 * _rows(told)[0]["hfu"]) if told["certain"] else UNKNOWN
     return UNKNOWN
 
 

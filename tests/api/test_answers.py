@@ -157,7 +157,14 @@ def test_a_measure_is_a_column_with_its_definition():
     answer = step.measure("exposed_ns", dimension="tp", rank=5)
     assert [row["exposed_ns"] for row in answer.rows] == [row["exposed_ns"] for row in step.overlap("tp", rank=5).rows]
     assert "ns" in tv.measures()["exposed_ns"][1]
-    assert step.measure("mfu").rows[0]["mfu"] is not None or not step.measure("mfu").certain
+    for name in tv.measures():
+        answer, table = step.measure(name), tv.measures()[name][0]
+        assert answer.certain is any(row[name] is not None for row in answer.rows), name
+        assert answer.certain or answer.reason
+        if table != "overlap":
+            assert answer.rows[0][name] == call("sql", answer.evidence_sql, "--home", step.home, "--json").json[0][name]
+    hfu = step.measure("hfu")
+    assert (hfu.certain, "sizes of its inputs" in hfu.reason) == (False, True)
     with pytest.raises(tv.UsageError, match="no measure 'speed'; there are compute_ns"):
         step.measure("speed")
 

@@ -15,6 +15,7 @@ from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.catalogue import quoted_text, with_values
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.read_only import Bounds
+from traceviz_dag.tables import UTILIZATION
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 if TYPE_CHECKING:
@@ -286,12 +287,13 @@ class Iteration:
         """One measure: of each rank and window, such as ``exposed_ns``; or of the whole iteration, such as ``mfu``.
 
         Args:
-            name: a column of table overlap or iterations; see :func:`measures`. The others: as in :meth:`overlap`.
+            name: a column of table overlap, iterations or utilization; see :func:`measures`. The others: as in
+                :meth:`overlap`.
 
         Raises:
             UsageError: no such measure.
         """
-        from traceviz_dag.api.measures import measures
+        from traceviz_dag.api.measures import REFUSALS, measures
 
         known = measures()
         if name not in known:
@@ -303,10 +305,13 @@ class Iteration:
             rows = [{key: row[key] for key in keys if key in row} for row in found.rows]
             sql, line, of = found.evidence_sql, found.command, found.sources[0].window
         else:
-            sql = f"SELECT {name}{', mfu_refusal' if name == 'mfu' else ''} FROM iterations WHERE {self._chosen}"
+            columns = ", ".join([name, *([REFUSALS[name]] if name in REFUSALS else [])])
+            part = " AND part = 'job'" if table == UTILIZATION.name else ""
+            sql = f"SELECT {columns} FROM {table} WHERE {self._chosen}{part}"
             rows, line, of = self._query(sql), sql_again(sql, self.home, self._traces), STEP
         values = [row[name] for row in rows]
-        missing = [] if any(value is not None for value in values) else [f"{name} is not known"]
+        whys = [row[REFUSALS[name]] for row in rows if name in REFUSALS and row.get(REFUSALS[name])]
+        missing = [] if any(value is not None for value in values) else [*whys, f"{name} is not known"]
         answer = self._answer("overlap", [f"{name}: {description}"], rows, {}, sql, window=of, reasons=missing)
         return replace(answer, command=line)
 

@@ -54,10 +54,10 @@ def mcp(
         pass
     finally:
         held.close()
-        # Folders of multiprocessing, which it removes when a program ends by itself.
-        getattr(util, "_run_finalizers", lambda: None)()
-        # Threads and workers of questions that nobody waits for any more must not keep this process.
-        os._exit(0)
+    # Folders of multiprocessing, which it removes when a program ends by itself.
+    getattr(util, "_run_finalizers", lambda: None)()
+    # Threads and workers of questions that nobody waits for any more must not keep this process.
+    os._exit(0)
 
 
 class _Home:

@@ -18,6 +18,9 @@ from traceviz_dag.spans import spanned
 QUERY_SECONDS = 20.0
 """How long a query may take."""
 
+MOST_LISTED = 50
+"""Iterations that one answer lists: of each, a few files are read."""
+
 MOST_ROWS = 500
 """Rows of a query that are looked at for one answer."""
 
@@ -78,10 +81,11 @@ class Tools:
                 **{"run": each.run, "iteration": each.number, "ranks": spanned(each.ranks)},
                 **{"step_ns": each.step_ns, "partial": each.partial, "digest": each.source().digest},
             }
-            for each in job.iterations
+            for each in job.iterations[cursor : cursor + MOST_LISTED]
         ]
         head = {"failures": [marked(line) for line in job.failures[:8]], "row_ids": "run, iteration"}
-        return with_rows(head, rows[cursor:], ("run", "iteration", "ranks", "step_ns", "partial", "digest"), cursor)
+        names = ("run", "iteration", "ranks", "step_ns", "partial", "digest")
+        return with_rows(head, rows, names, cursor, more_follow=len(job.iterations) > cursor + MOST_LISTED)
 
     def doctor(self, run: Run = None, iteration: Number = None) -> str:
         """Say what of an iteration was read and recorded, and which questions its traces cannot answer, and why."""
