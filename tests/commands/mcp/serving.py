@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from anyio.from_thread import start_blocking_portal
-from mcp import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
+if TYPE_CHECKING:
+    from mcp import Client
+    from mcp.client.stdio import StdioServerParameters
 
 Call = Callable[..., Any]
 
@@ -43,6 +43,9 @@ class Asking:
 
 def parameters(*words: str | Path) -> StdioServerParameters:
     """How the server is started."""
+    # Imported here: every worker of the tests collects this file.
+    from mcp.client.stdio import StdioServerParameters
+
     code = "from traceviz_dag.commands.main import main; main()"
     environment = {name: value for name, value in os.environ.items() if name != "TRACEVIZ_HOME"}
     return StdioServerParameters(command=sys.executable, args=["-c", code, "mcp", *map(str, words)], env=environment)
@@ -51,6 +54,10 @@ def parameters(*words: str | Path) -> StdioServerParameters:
 @contextmanager
 def asking(*words: str | Path) -> Iterator[Asking]:
     """A client of a server that is started with these words, and ends with the block."""
+    from anyio.from_thread import start_blocking_portal
+    from mcp import Client
+    from mcp.client.stdio import stdio_client
+
     with start_blocking_portal() as portal:
         connect = portal.wrap_async_context_manager
         with connect(Client(stdio_client(parameters(*words)))) as client:

@@ -40,13 +40,11 @@ class Server(MCPServer[Any]):
         Raises:
             ToolError: one line with the remedy.
         """
-        tool = self._tool_manager.get_tool(name)
-        known = [] if tool is None else list(tool.parameters.get("properties", {}))
-        unknown = [each for each in arguments if each not in known] if tool is not None else []
-        if tool is None:
-            there = ", ".join(each.name for each in self._tool_manager.list_tools())
-            raise ToolError(marked(f"there is no tool {name}; there are {there}"))
-        if unknown:
+        tools = {tool.name: list(tool.input_schema.get("properties", {})) for tool in await self.list_tools()}
+        if name not in tools:
+            raise ToolError(marked(f"there is no tool {name}; there are {', '.join(tools)}"))
+        known = tools[name]
+        if unknown := [each for each in arguments if each not in known]:
             raise ToolError(marked(f"{name} has no argument {unknown[0]}; it has {', '.join(known)}"))
         try:
             return await super().call_tool(name, arguments, context)
