@@ -36,7 +36,7 @@ def mcp(
     """Serve findings, measures, waits, predictions and SQL of one home or folder to agents (MCP, over stdio).
 
     Every tool only reads; nothing is written into the home or folder, and no port is opened. It ends when the program
-    that started it closes its end. Needs the extra mcp: pip install 'traceviz-dag[mcp]'.
+    that started it closes its end. Needs the extra mcp of the package.
     """
     try:
         from traceviz_dag.commands.mcp.server import server
