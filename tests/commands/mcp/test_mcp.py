@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from tests.commands.mcp.serving import Asking, asking, parameters
 from tests.damage import call
 from tests.nsys_file import small_export
 from tests.small_run import GEMM, write_run
-from traceviz_dag.commands.mcp.told import CLOSE, MOST_CHARACTERS, OPEN, unmarked
+from traceviz_dag.commands.mcp.told import CLOSE, MOST_CHARACTERS, OPEN, told, unmarked
 from traceviz_dag.commands.mcp.tools import Tools
 
 TOOLS = {
@@ -325,6 +326,18 @@ def _with(mark: str) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def test_no_text_however_long_breaks_the_cap(ask: Asking, step: tv.Iteration):
+    long = replace(step.findings(), conditions=("c" * 9_000,) * 9, statements=("s" * 9_000,) * 9, command="x" * 9_000)
+    text = told(long, long.rows, ("finding", "rule"), "finding", 0)
+    assert len(text) <= MOST_CHARACTERS
+    assert json.loads(text)["conditions"] == "left out: too long"
+    assert json.loads(text)["rows"]
+    text, is_error = ask.text("sql", query=f"SELECT {', '.join(['repeat(chr(120), 9000)'] * 9)}")
+    assert (is_error, "one row is longer than an answer may be; ask for fewer columns" in text) == (True, True)
+    one = ask("sql", query="SELECT repeat('x', 9000) AS text")
+    assert len(one["rows"][0][0]) < 2_100
 
 
 def test_a_query_without_end_is_stopped(monkeypatch):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from traceviz_dag import vocabulary
+from traceviz_dag.errors import UsageError
 from traceviz_dag.printable import printable, without_surrogates
 from traceviz_dag.spans import spanned
 
@@ -71,9 +72,12 @@ def with_rows(
 
     Args:
         rows: from ``cursor`` on. more_follow: others come after them.
+
+    Raises:
+        UsageError: one row alone is too long.
     """
     cells = [[marked(_of(row, name)) for name in names] for row in rows]
-    fixed = {"note": NOTE, **head, "columns": [marked(name) for name in names]}
+    fixed = _shortened({"note": NOTE, **head, "columns": [marked(name) for name in names]})
     room = MOST_CHARACTERS - len(as_json({**fixed, "rows": [], "rows_left": len(rows), "next_cursor": 10**9}))
     shown = 0
     for row in cells:
@@ -81,9 +85,21 @@ def with_rows(
         if room < 0:
             break
         shown += 1
+    if cells and not shown:
+        raise UsageError("one row is longer than an answer may be; ask for fewer columns, or for parts of long texts")
     left = shown < len(cells) or more_follow
     counted = {} if more_follow else {"rows_left": len(cells) - shown}
     return as_json({**fixed, "rows": cells[:shown], **counted, "next_cursor": cursor + shown if left else None})
+
+
+def _shortened(head: dict[str, Any]) -> dict[str, Any]:
+    """Facts that leave room for rows: what is longest and needed least is left out, and said to be."""
+    for name in ("places", "more", "conditions", "evidence_sql", "again", "recorded", "failures"):
+        if len(as_json(head)) <= MOST_CHARACTERS - LONGEST_QUERY:
+            return head
+        if name in head:
+            head = {**head, name: "left out: too long"}
+    return head
 
 
 def marked(value: Any, longest: int = LONGEST_TEXT) -> Any:
