@@ -115,7 +115,7 @@ class _OneRank:
 def records(path: Path, chance: random.Random) -> str:
     """What the command prints of records."""
     from traceviz_dag.commands.what_if.of_records import what_if_of_records
-    from traceviz_dag.commands.what_if.wanted import Wanted
+    from traceviz_dag.pipeline.answers.wanted import Wanted
 
     printed = io.StringIO()
     try:

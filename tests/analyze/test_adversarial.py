@@ -22,8 +22,8 @@ from traceviz_dag.analyze.slow_ranks import slow_ranks
 from traceviz_dag.analyze.waits.blame import blame_matrix, late_ranks
 from traceviz_dag.analyze.waits.collectives import collectives_table
 from traceviz_dag.classify.topology.types import Group, Replicas, Topology
-from traceviz_dag.commands.waits import _answer, _statements
 from traceviz_dag.lake.summaries import computation_by_kernel
+from traceviz_dag.pipeline.answers.waits import waits_answer, waits_statements
 from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.show.figures.wait_map import draw_wait_map
 from traceviz_dag.simulate import JobSettings
@@ -46,7 +46,7 @@ def analyse(tmp_path_factory) -> Analyse:
 
 
 def said(iteration: StoredIteration) -> str:
-    return "\n".join(_statements(_answer(iteration), None))
+    return "\n".join(waits_statements(waits_answer(iteration), None))
 
 
 @pytest.mark.parametrize("name", fast(HEALTHY, *list(HEALTHY)[1::5]))

@@ -25,7 +25,7 @@ from traceviz_dag.commands.critical_path.of_records import critical_path_of_reco
 from traceviz_dag.commands.efficiencies import efficiencies
 from traceviz_dag.commands.main import app
 from traceviz_dag.commands.what_if.of_records import what_if_of_records
-from traceviz_dag.commands.what_if.wanted import Wanted
+from traceviz_dag.pipeline.answers.wanted import Wanted
 
 PAGE = Path(__file__).parents[2] / "docs" / "causes.md"
 _PRINTED = re.compile(r"```\n((?:traceviz .*\n)+)```\n\n```text\n((?:(?!```).*\n)*)```\n")

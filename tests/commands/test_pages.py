@@ -41,6 +41,8 @@ LEFT_OUT = {
     "traceviz memory diff before@100": "needs two runs with snapshots of GPU memory",
     # tests/end_to_end/test_serve.py runs it.
     "traceviz serve": "serves until Ctrl-C",
+    # tests/commands/mcp/test_mcp.py asks it.
+    "traceviz mcp": "serves until its client is gone",
     # tests/commands/test_screens_and_servers.py and tests/end_to_end/test_live_page.py open their pages.
     "traceviz timeline --web": "serves until Ctrl-C",
     "traceviz nsys timeline-web": "serves until Ctrl-C",

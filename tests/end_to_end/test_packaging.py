@@ -31,6 +31,9 @@ def test_the_wheel_holds_the_rules_and_nothing_foreign(installed):
     assert top - {"bin"} == {"traceviz_dag", "assets", "sensors"}
     assert (installed / "traceviz_dag/classify/rules.toml").is_file()
     assert (installed / "traceviz_dag/orchestration/dagster.yaml").is_file()
+    assert (installed / "traceviz_dag/py.typed").is_file()
+    for name in ("skills/traceviz/SKILL.md", "skills/traceviz/references/commands.md", "docs/metrics.md"):
+        assert (installed / "traceviz_dag/shipped" / name).read_bytes() == (REPOSITORY / name).read_bytes()
     [licence] = installed.glob("traceviz_dag-*.dist-info/licenses/LICENSE")
     assert "Apache License" in licence.read_text()
 

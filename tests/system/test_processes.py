@@ -238,3 +238,15 @@ def test_workers_run_no_file_of_the_folder_that_they_start_in(tmp_path: Path):
     script.write_text(code)
     ended = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (ended.stdout, (tmp_path / "run.txt").exists()) == ("[3, 4]\n", False), ended.stderr
+
+
+def test_a_script_that_starts_workers_without_a_guard_is_run_once(tmp_path: Path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from traceviz_dag.system.processes import spread\n"
+        "print('run')\n"
+        "print(sorted(result for _, result in spread(abs, [-3, 4], 2)))\n"
+        "print(__file__ is not None and __spec__)\n"
+    )
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
+    assert ended.stdout.split("\n")[:3] == ["run", "[3, 4]", "None"], ended.stderr

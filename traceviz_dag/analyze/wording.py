@@ -24,6 +24,15 @@ def counted(count: int, one: str, many: str) -> str:
     return f"{count:,} {one if count == 1 else many}"
 
 
+ABSENT = "–"
+"""What tables print for a value that is not known."""
+
+
+def milliseconds(nanoseconds: int | None) -> str:
+    """A duration as tables print it: milliseconds with three decimals."""
+    return ABSENT if nanoseconds is None else f"{nanoseconds / 1e6:z,.3f}"
+
+
 def duration(nanoseconds: float) -> str:
     """A duration with three significant digits and its unit."""
     for factor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):

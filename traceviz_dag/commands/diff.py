@@ -5,18 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceviz_dag.analyze.wording import numbered, percent
-from traceviz_dag.commands.common.across import place_of_all
+from traceviz_dag.analyze.wording import (
+    milliseconds,
+    numbered,
+    percent,
+)
 from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.figure_file import check_figure
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, check_number
-from traceviz_dag.commands.common.output import milliseconds, print_json, print_table, print_wrapped, shortened, shown
+from traceviz_dag.commands.common.output import (
+    print_json,
+    print_table,
+    print_wrapped,
+    shortened,
+    shown,
+)
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.pipeline.answers.diff import diff_answer, diff_verdict
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.diff.changes import Bar, Change
@@ -72,9 +82,9 @@ def diff(
     with ExitStack() as opened:
         sides = [opened.enter_context(each.opened()) for each in named]
         found = compare(*sides, anyway=anyway)
-        judged = _verdict(found, least)
+        judged = diff_verdict(found, least)
         if json:
-            print_json(_answer((a, b), sides, found, judged))
+            print_json(diff_answer((a, b), sides, found, judged))
         else:
             _print(sides, found, judged)
         if figure is not None and found.step is not None and judged is not None:
@@ -92,12 +102,6 @@ def diff(
         raise typer.Exit(_WORSE)
 
 
-def _verdict(found: Comparison, least: float) -> Verdict | None:
-    from traceviz_dag.analyze.diff.words import verdict
-
-    return None if found.step is None else verdict(found.step, found.steps, least / 100)
-
-
 def _draw(figure: Path, sides: Sequence[Sequence[StoredIteration]], found: Comparison, judged: Verdict) -> None:
     from traceviz_dag.show.figures.step_change import draw_step_change
     from traceviz_dag.show.page.rendering import write_figure
@@ -105,64 +109,6 @@ def _draw(figure: Path, sides: Sequence[Sequence[StoredIteration]], found: Compa
     assert found.step is not None
     drawn = draw_step_change(judged, [_named(side) for side in sides], found.step, found.parts, found.replay)
     write_figure(drawn, figure.parent, figure.stem, (figure.suffix.removeprefix("."),))
-
-
-def _answer(
-    given: Sequence[str],
-    sides: Sequence[Sequence[StoredIteration]],
-    found: Comparison,
-    judged: Verdict | None,
-) -> dict[str, Any]:
-    from traceviz_dag.analyze.diff.changes import PART_KEY, PATH_KEY
-    from traceviz_dag.pipeline.diff.comparison import TABLES
-
-    step = found.step
-    named = [
-        {"given": text, **place_of_all(side), "steps": steps}
-        for text, side, steps in zip(given, sides, found.steps, strict=True)
-    ]
-    replay = [
-        {
-            **{"order": row.order, "what": row.work.what, "is_transfer": row.work.is_transfer},
-            **{"stage": row.work.stage, "change_ns": row.change_ns, **_bar(row.bar), "is_change": row.is_change},
-        }
-        for row in found.replay
-    ]
-    return {
-        "a": named[0],
-        "b": named[1],
-        "compared": not found.refused,
-        "differences": [
-            {"fact": one.fact, "a": one.a, "b": one.b, "refused": one.refused, "statement": one.sentence}
-            for one in found.differences
-        ],
-        "not_stated_by_both": list(found.unstated),
-        "outcome": None if judged is None else judged.outcome.value,
-        "statement": None if judged is None else judged.sentence,
-        "step": None if step is None else _row((), step),
-        "parts": [_row(PART_KEY, row) for row in found.parts],
-        "path": [_row(PATH_KEY, row) for row in found.path],
-        "replay": replay,
-        "matched_share": found.matched if found.replay else None,
-        "reason": found.no_path or found.no_replay,
-        **{name: [_row(key, row) for row in found.tables.get(name, ())] for name, key in TABLES.items()},
-        "findings": found.findings,
-    }
-
-
-def _row(key: Sequence[str], row: Change) -> dict[str, Any]:
-    from traceviz_dag.analyze.diff.words import state_of
-
-    return {
-        **dict(zip(key, row.key, strict=True)),
-        **{"a_ns": row.a_ns, "b_ns": row.b_ns, "change_ns": row.change_ns},
-        **{"a_calls": row.a_calls, "b_calls": row.b_calls, "count_ns": row.count_ns, "per_call_ns": row.per_call_ns},
-        **{**_bar(row.bar), "is_change": row.is_change, "state": state_of(row)},
-    }
-
-
-def _bar(bar: Bar | None) -> dict[str, int | None]:
-    return {"low_ns": None if bar is None else bar.low_ns, "high_ns": None if bar is None else bar.high_ns}
 
 
 def _named(side: Sequence[StoredIteration]) -> str:

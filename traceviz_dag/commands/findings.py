@@ -9,23 +9,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traceviz_dag.analyze import wording
+from traceviz_dag.analyze.wording import (
+    milliseconds,
+)
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
     RulesOption,
     RunOption,
     chosen_iterations,
-    cut_statements,
     end_untold,
-    heading,
-    place,
-    untold_waits,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, print_json, print_wrapped, rest_of, shown
+from traceviz_dag.commands.common.output import (
+    print_json,
+    print_wrapped,
+    rest_of,
+    shown,
+)
 from traceviz_dag.commands.common.summary import STEP_KINDS
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
-from traceviz_dag.tables.findings import CULPRIT_COLUMNS
+from traceviz_dag.pipeline.answers.findings import findings_answer, findings_rows, step_in_words
+from traceviz_dag.pipeline.answers.iterations import (
+    cut_statements,
+    heading,
+    untold_waits,
+)
 from traceviz_dag.vocabulary import FindingClass, Severity, StepKind
 
 if TYPE_CHECKING:
@@ -85,12 +94,12 @@ def findings(
     logged = read_training_log(log) if log is not None else []
     with chosen_iterations(path, home, run, iteration, rules, rank) as iterations:
         unread = [line for each in iterations if path is not None for line in _read_snapshots(each)]
-        answers = [_answer(each) for each in iterations]
+        answers = [findings_answer(each) for each in iterations]
         if logged:
             for each, told_of in zip(iterations, answers, strict=True):
                 told_of.update(_perturbation(each, told_of["iteration_findings"], logged))
         if json:
-            print_json([row for answer in answers for row in _flat(answer)])
+            print_json([row for answer in answers for row in findings_rows(answer)])
         else:
             told: set[str] = set()
             for each, answer in zip(iterations, answers, strict=True):
@@ -116,18 +125,6 @@ def findings(
     if untold:
         raise NoEvidenceError(f"--fail-on cannot be answered: {untold[0]}")
     end_untold(waits)
-
-
-def _answer(iteration: StoredIteration) -> dict[str, Any]:
-    from traceviz_dag.lake.summaries import cut_steps
-    from traceviz_dag.pipeline.findings import compared_environment, kind_of_steps
-
-    rows = iteration.findings()
-    environment = compared_environment(iteration.lake, iteration.run, iteration.iteration)
-    kind = kind_of_steps(iteration.lake, iteration.run, iteration.iteration)
-    cut = cut_steps(iteration.lake, iteration.run, iteration.iteration)
-    what = {"environment": environment, "step_kind": kind, "cut_steps": cut}
-    return {**place(iteration), **what, "iteration_findings": rows}
 
 
 def _read_snapshots(iteration: StoredIteration) -> list[str]:
@@ -191,20 +188,6 @@ def _unpredicted(iteration: StoredIteration) -> str | None:
     return str(reasons[0]) if reasons else "no training step could be replayed"
 
 
-def _flat(answer: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row a finding, numbered ones first, with its culprit as an object of the keys that apply."""
-    from traceviz_dag.analyze.findings.losses import leading
-    from traceviz_dag.analyze.findings.rule import culprit
-
-    where = {name: value for name, value in answer.items() if name != "iteration_findings"}
-    rows = []
-    first = leading(answer["iteration_findings"])
-    for row in [*first, *(row for row in answer["iteration_findings"] if row not in first)]:
-        rest = {name: value for name, value in row.items() if name not in (*CULPRIT_COLUMNS, "run", "iteration")}
-        rows.append({**where, **rest, "culprit": culprit(row)})
-    return rows
-
-
 def _perturbation(
     iteration: StoredIteration, rows: list[dict[str, Any]], logged: Sequence[LoggedSteps]
 ) -> dict[str, Any]:
@@ -247,7 +230,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
     from traceviz_dag.analyze.findings.rules import environment
 
     rows = answer["iteration_findings"]
-    step = _step(rows[0]) if rows and rows[0]["step_ns"] is not None else "step unknown"
+    step = step_in_words(rows[0]) if rows and rows[0]["step_ns"] is not None else "step unknown"
     ranks = wording.counted(len(iteration.ranks), "rank", "ranks")
     mode = f" · {rows[0]['capture_mode']}" if rows else ""
     kind = answer["step_kind"]
@@ -328,18 +311,6 @@ def _said_of_environment(environment: dict[str, list[str]]) -> str | None:
 def _print_query(row: Mapping[str, Any], *, sql: bool) -> None:
     if sql and row["evidence_sql"]:
         typer.echo("\n".join(f"       {line}" for line in row["evidence_sql"].splitlines()))
-
-
-def _step(row: dict[str, Any]) -> str:
-    """How long the step takes, and what of it shares are of, where GPUs go on long after their hosts."""
-    from traceviz_dag.analyze.findings.findings import are_apart
-
-    step, measured = row["step_ns"], row["measured_ns"]
-    words = f"step {milliseconds(step)} ms" if row["steps"] == 1 else f"{row['steps']} steps of {milliseconds(step)} ms"
-    if not are_apart(step, measured):
-        return words if row["steps"] == 1 else f"{words} together"
-    kernel = "its last kernel" if row["steps"] == 1 else "the last kernel of each"
-    return f"{words} to {kernel}, of which the time measured is the host's {milliseconds(measured)} ms,"
 
 
 def _by_reason(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

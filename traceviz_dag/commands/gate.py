@@ -14,11 +14,13 @@ from traceviz_dag.commands.common.across import (
     RulesOption,
     RunOption,
     chosen_iterations,
-    place,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, print_table
 from traceviz_dag.errors import NoEvidenceError, UsageError
+from traceviz_dag.pipeline.answers.iterations import (
+    place,
+)
 
 
 def gate(

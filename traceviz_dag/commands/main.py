@@ -42,6 +42,7 @@ _PANELS = {
     "Look at it": ("timeline", "top", "figures", "serve", "dev", "perfetto"),
     "One file": ("nsys", "memory", "classify"),
     "Tables, and files for other tools": ("sql", "lake", "batch", "aggregate"),
+    "For agents and programs": ("mcp", "skill"),
     "Simulated jobs, and services": ("simulate", "accuracy", "webserver"),
 }
 """Heading in the help → its commands."""
@@ -56,6 +57,7 @@ _ELSEWHERE = {
     "nsys": "nsys.app:nsys_app",
     "memory": "memory.app:memory_app",
     "lake": "lake.app:lake_app",
+    "mcp": "mcp.mcp:mcp",
     "baseline": "baseline:baseline_app",
 }
 """Commands that are in no module or function of their name."""

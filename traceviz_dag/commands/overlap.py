@@ -6,22 +6,37 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import pyarrow as pa
 import typer
 
 from traceviz_dag.analyze.findings.verdict import RELATIONS
-from traceviz_dag.analyze.wording import capitals, counted
+from traceviz_dag.analyze.wording import (
+    capitals,
+    counted,
+    milliseconds,
+)
 from traceviz_dag.commands.common.across import IterationOption, RunOption, print_limit
 from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, percent, print_json, print_table
+from traceviz_dag.commands.common.output import (
+    percent,
+    print_json,
+    print_table,
+)
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.commands.common.savings import print_savings
-from traceviz_dag.errors import BadInputError, NoEvidenceError, UsageError
+from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.read.limits import LAST_INSTANT_NS
+from traceviz_dag.pipeline.answers.overlap import (
+    Chosen,
+    check_window,
+    dimension_means,
+    of_dimension,
+    overlap_of,
+    refuse_none,
+)
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
@@ -37,19 +52,7 @@ _TITLES = {
     "step": "overlap in each training step",
     "kernels": "overlap from each rank's first kernel to its last",
 }
-_WINDOWS = tuple(_TITLES)
-_OF_DIMENSION = ("communication", "hidden", "exposed")
 _OF_RANK = ("exposed", "hidden", "communication", "compute", "idle")
-
-
-class _Chosen(NamedTuple):
-    """The run and iteration asked for; None takes all."""
-
-    run: str | None
-    iteration: int | None
-
-    def holds(self, run: str, iteration: int) -> bool:
-        return self.run in (None, run) and self.iteration in (None, iteration)
 
 
 def overlap(
@@ -85,29 +88,20 @@ def overlap(
     hidden_over_min is hidden / min(computation, communication). A rank that was read only in part is marked. The exit
     code is 2 if a rank was not read completely, or nothing can be measured.
     """
-    if window not in _WINDOWS:
-        raise UsageError(f"no window {window!r}; there are {', '.join(_WINDOWS)}")
-    for option, instant in (("--start-ns", start_ns), ("--end-ns", end_ns)):
-        if instant is not None and abs(instant) > LAST_INSTANT_NS:
-            raise UsageError(f"{option} is a time that no clock has; give nanoseconds of at most {LAST_INSTANT_NS}")
+    check_window(window, start_ns, end_ns)
     explicit = start_ns is not None or end_ns is not None
-    if start_ns is not None and end_ns is not None and end_ns < start_ns:
-        raise UsageError(f"--end-ns {end_ns} is before --start-ns {start_ns}")
     if path is None and rules is not None:
         raise UsageError("--rules is for traces: give their path")
     if path is not None and rank is not None:
         raise UsageError("--rank chooses from what a home holds; name the trace of that rank instead")
-    chosen = _Chosen(run, iteration)
-    if path is None and explicit:
-        rows, found = _windows_of_lake(home, start_ns, end_ns, rank, chosen)
-    elif path is None:
-        rows, found = _from_lake(home, window, rank, chosen)
+    chosen = Chosen(run, iteration)
+    if path is None:
+        rows, found = overlap_of(home, window, start_ns, end_ns, rank, chosen)
     else:
         rows, found = _from_path(path, window, start_ns, end_ns, rules, real_path(home), chosen)
     chosen_ranks = {(one.run, one.iteration): one.chosen or None for one in found}
     rows = [{**row, "chosen": chosen_ranks.get((row["run"], row["iteration"]))} for row in rows]
-    dimension = dimension.lower() if dimension is not None else None
-    rows = _of_dimension(rows, dimension) if rows else rows
+    rows = of_dimension(rows, dimension)
     if json:
         print_json(rows)
     elif rows:
@@ -145,26 +139,24 @@ def _print(
         first = lead(run, iteration)
         print_limit(title, first, RELATIONS["overlap"])
         if dimension is None:
-            _print_dimensions([row for row in every if not row["partial"]])
+            _print_dimensions(every)
             print_savings(savings(run, iteration))
             every = [row for row in every if row["dimension"] == ALL_DIMENSIONS] or every
         _print_ranks(every, first.ranks if first is not None else ())
 
 
 def _print_dimensions(rows: Sequence[dict[str, Any]]) -> None:
-    windows = len({(row["rank"], row["device"], row["window_start_ns"]) for row in rows})
-    names = sorted({row["dimension"] for row in rows})
-    sums = {
-        name: [sum(row[f"{measure}_ns"] for row in rows if row["dimension"] == name) for measure in _OF_DIMENSION]
-        for name in names
-    }
+    windows, means = dimension_means(rows)
     print_table(
         f"Communication by dimension, ms, mean of {counted(windows, 'window', 'windows')}",
-        ["dimension", *_OF_DIMENSION, "hidden share"],
+        ["dimension", "communication", "hidden", "exposed", "hidden share"],
         [
-            [capitals(name), *(milliseconds(round(one / windows)) for one in each), percent(each[1] / each[0])]
-            for name, each in sorted(sums.items(), key=lambda named: (named[0] != ALL_DIMENSIONS, -named[1][-1]))
-            if each[0]
+            [
+                capitals(row["dimension"]),
+                *(milliseconds(row[f"{part}_ns"]) for part in ("communication", "hidden", "exposed")),
+                percent(row["hidden_share"]),
+            ]
+            for row in means
         ],
     )
 
@@ -208,93 +200,6 @@ def _savings(lake: Lake | None, run: str, iteration: int) -> Sequence[dict[str, 
     return [] if lake is None else overlap_savings(lake, run, iteration).to_pylist()
 
 
-def _of_dimension(rows: Sequence[dict[str, Any]], dimension: str | None) -> Sequence[dict[str, Any]]:
-    if dimension is None:
-        return rows
-    known = sorted({row["dimension"] for row in rows})
-    if dimension not in known:
-        raise UsageError(f"no communication of dimension {dimension!r}; there are {', '.join(known) or 'no kernels'}")
-    return [row for row in rows if row["dimension"] == dimension]
-
-
-def _from_lake(
-    home: Path, window: str, rank: int | None, chosen: _Chosen
-) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
-    """The rows, and what of their iterations was not read."""
-    from traceviz_dag.pipeline.stored_iteration import StoredIteration
-
-    if window == "file":
-        raise UsageError("the lake keeps the windows step and kernels; give a path for --window file")
-    lake = open_lake(home)
-    rows = lake.query(_STORED_SQL, {"window": window, "rank": rank, **chosen._asdict()}).to_pylist()
-    if not rows:
-        _refuse_rank(lake, rank, chosen)
-        there = sorted({(part.run, part.iteration) for part in lake.partitions("overlap")})
-        _refuse(there, chosen, window)
-    # Of an iteration whose ranks all failed there is no row to show, but that to say.
-    known = {(part.run, part.iteration) for part in lake.partitions("traces", chosen.run, chosen.iteration)}
-    places = sorted(known | {(row["run"], row["iteration"]) for row in rows})
-    return rows, [StoredIteration(lake, *place).completeness for place in places]
-
-
-def _windows_of_lake(
-    home: Path, start_ns: int | None, end_ns: int | None, rank: int | None, chosen: _Chosen
-) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
-    """The rows of a window of the user's own, and what of the iterations was not read."""
-    from traceviz_dag.analyze.overlap import WINDOW_COLUMNS, window_overlap
-    from traceviz_dag.pipeline.stored_iteration import StoredIteration
-
-    lake = open_lake(home)
-    parts = lake.partitions("kernels", chosen.run, chosen.iteration, rank)
-    if not parts:
-        _refuse_rank(lake, rank, chosen)
-        _refuse(sorted({(part.run, part.iteration) for part in lake.partitions("kernels")}), chosen, "kernels")
-    places = sorted({(part.run, part.iteration) for part in parts})
-    found = [StoredIteration(lake, *place).completeness for place in places]
-    partial = {(one.run, one.iteration): {fault.rank for fault in one.faults} for one in found}
-    rows = []
-    for part in parts:
-        kernels = lake.table("kernels", part.run, part.iteration, part.rank).arrow(WINDOW_COLUMNS)
-        place = {"run": part.run, "iteration": part.iteration, "rank": part.rank}
-        mark = part.rank in partial[part.run, part.iteration]
-        measured = window_overlap(kernels, "clip", start_ns, end_ns).to_pylist()
-        rows += [{**place, **row, "partial": mark} for row in measured]
-    return rows, found
-
-
-def _refuse_rank(lake: Lake, rank: int | None, chosen: _Chosen) -> None:
-    """Say so where there is such an iteration, without that rank."""
-    there = lake.partitions("kernels", chosen.run, chosen.iteration)
-    if rank is not None and there and all(part.rank != rank for part in there):
-        for part in lake.partitions("topology", chosen.run, chosen.iteration):
-            for row in lake.stale(part.run, part.iteration):
-                if row.rank == rank and not row.is_counted:
-                    raise UsageError(f"{part.run} {part.iteration}: {row.line}")
-        raise UsageError(f"no kernels of rank {rank} there; see traceviz topology")
-
-
-_STORED_SQL = """
-SELECT overlap.*, coalesce(status <> 'read', false) AS partial
-FROM overlap LEFT JOIN traces USING (run, iteration, rank)
-WHERE (run, iteration, rank) NOT IN (
-        SELECT (run, iteration, rank) FROM stale_tables WHERE stage = 'ranks' AND cause <> 'gone'
-    )
-    AND window_name = $window AND ($rank IS NULL OR rank = $rank)
-    AND ($run IS NULL OR run = $run) AND ($iteration IS NULL OR iteration = $iteration)
-ORDER BY run, iteration, rank, device, step, dimension
-"""
-
-
-def _refuse(there: Sequence[tuple[str, int]], chosen: _Chosen, window: str) -> NoReturn:
-    """Say why there is nothing to show: no such iteration, or none with that window."""
-    if not any(chosen.holds(*place) for place in there):
-        listed = ", ".join(f"{run} {iteration}" for run, iteration in there[:5])
-        raise UsageError(f"no such run or iteration; there are {listed or 'none'}")
-    if window == "step":
-        raise NoEvidenceError("no training step is marked in these traces: --window kernels measures without")
-    raise NoEvidenceError("these traces hold no kernels")
-
-
 def _from_path(
     path: Path,
     window: str,
@@ -302,7 +207,7 @@ def _from_path(
     end_ns: int | None,
     rules_file: Path | None,
     home: Path,
-    chosen: _Chosen,
+    chosen: Chosen,
 ) -> tuple[Sequence[dict[str, Any]], list[Completeness]]:
     """The rows, and what of the iterations was not read."""
     from traceviz_dag.analyze.overlap import window_overlap
@@ -356,5 +261,5 @@ def _from_path(
         expected = None if ranks_chosen_by_name(inputs, [path]) else topologies[inputs.key].world_size
         found.append(read_completeness(inputs, expected, faults[inputs.key]))
     if not rows and not any(faults.values()):
-        _refuse([(inputs.run, inputs.iteration) for inputs in every], chosen, window)
+        refuse_none([(inputs.run, inputs.iteration) for inputs in every], chosen, window)
     return sorted(rows, key=lambda row: (row["run"], row["iteration"], row["rank"])), found

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from traceviz_dag.analyze.wording import (
+    milliseconds,
+)
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -14,11 +17,16 @@ from traceviz_dag.commands.common.across import (
     RunOption,
     chosen_iterations,
     end_untold,
+)
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import (
+    print_json,
+    print_table,
+)
+from traceviz_dag.pipeline.answers.iterations import (
     heading,
     place,
 )
-from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, print_json, print_table
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration

@@ -322,22 +322,25 @@ class Lake:
         """
         return catalogue.refresh(self.home)
 
-    def query(self, sql: str, parameters: read_only.Parameters = None) -> pa.Table:
+    def query(
+        self, sql: str, parameters: read_only.Parameters = None, bounds: read_only.Bounds = read_only.UNBOUND
+    ) -> pa.Table:
         """The rows of one SELECT over the catalogue's views; it can neither write nor read anything else.
 
         A catalogue that lacks a table, or was built by another version or elsewhere, is refreshed first.
 
         Args:
             parameters: values of ``$name`` (a mapping) or ``?`` (a sequence).
+            bounds: how long it may take, and which of its rows are wanted.
 
         Raises:
-            UsageError: one line on what is wrong with the statement.
+            UsageError: one line on what is wrong with the statement, or that it was stopped.
             BadInputError: the home holds no lake, or its catalogue can be neither opened nor built.
         """
         if not (self.home / catalogue.LAKE_FOLDER).is_dir():
             remedy = "analyse a trace into it first, or name another home with --home"
             raise BadInputError(self.home, "holds no analysed traces", remedy)
-        return _asked_again(lambda: self._query(sql, parameters))
+        return _asked_again(lambda: self._query(sql, parameters, bounds))
 
     def gone_parts(self, sql: str) -> dict[str, list[Partition]]:
         """Parts of the tables that a query names that were written, and that somebody deleted: table → parts."""
@@ -345,7 +348,7 @@ class Lake:
         found = {table.name: recorded.gone_parts(self.tables_folder, table) for table in tables}
         return {name: parts for name, parts in found.items() if parts}
 
-    def _query(self, sql: str, parameters: read_only.Parameters) -> pa.Table:
+    def _query(self, sql: str, parameters: read_only.Parameters, bounds: read_only.Bounds) -> pa.Table:
         packed = self._packed()
         self._check_named(sql)
         current = catalogue.is_current(self.home)
@@ -354,8 +357,8 @@ class Lake:
             # What the new views are over may be other files than before.
             self._check_named(sql)
         try:
-            with read_only.open_read_only(self.home, in_memory=not current) as connection:
-                rows = read_only.run_select(connection, sql, parameters, catalogue.queryable())
+            with read_only.open_read_only(self.home, not current, bounds.in_home) as connection:
+                rows = read_only.run_select(connection, sql, parameters, catalogue.queryable(), bounds)
             if self._packed() != packed:
                 raise read_only.FilesGoneError("tables are being packed; ask again")
             return rows

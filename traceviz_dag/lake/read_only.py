@@ -13,7 +13,9 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import duckdb
@@ -70,11 +72,11 @@ def are_gone(error: Exception) -> bool:
 
 
 @contextmanager
-def open_read_only(home: Path, in_memory: bool = False) -> Iterator[duckdb.DuckDBPyConnection]:
+def open_read_only(home: Path, in_memory: bool = False, in_home: bool = True) -> Iterator[duckdb.DuckDBPyConnection]:
     """A connection to a home's catalogue that can read the files under its lake and whose settings are locked.
 
     Args:
-        in_memory: make the views anew, for this connection alone.
+        in_memory: make the views anew, for this connection alone. in_home: see ``Bounds``.
 
     Raises:
         duckdb.Error: the catalogue cannot be opened.
@@ -82,7 +84,7 @@ def open_read_only(home: Path, in_memory: bool = False) -> Iterator[duckdb.DuckD
     lake = home / catalogue.LAKE_FOLDER
     # The views' patterns are checked before they are expanded, the files after.
     allowed = ", ".join(catalogue.quoted_text(f"{prefix}/") for prefix in (lake, glob_literal(lake)))
-    with _spill_folder(home) as spill, connect_in_memory() as connection:
+    with _spill_folder(home if in_home else None) as spill, connect_in_memory() as connection:
         if in_memory:
             catalogue.build_in_memory(connection, home)
         else:
@@ -95,24 +97,78 @@ def open_read_only(home: Path, in_memory: bool = False) -> Iterator[duckdb.DuckD
 
 
 @contextmanager
-def _spill_folder(home: Path) -> Iterator[Path | None]:
+def _spill_folder(home: Path | None) -> Iterator[Path | None]:
     """Where a large query puts what memory does not hold: in the home, beside the lake; what a killed query left there
     goes. Of a home that can only be read, the system's folder; None where that has no room either.
     """
-    base = home / _SPILL
+    base = None if home is None else home / _SPILL
     with ExitStack() as stack:
         spill = None
-        for place in (base, None):
+        for place in dict.fromkeys((base, None)):
             with suppress(OutputError):
                 spill = stack.enter_context(scratch_folder(place))
                 break
         yield spill
-    with suppress(OSError):
-        base.rmdir()
+    if base is not None:
+        with suppress(OSError):
+            base.rmdir()
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a query of somebody else may take.
+
+    Attributes:
+        seconds: how long it may run. rows: how many it gives at most, from ``offset`` on.
+        in_home: put what memory does not hold beside the lake, and not where the system has such files: nothing is
+            written into the home.
+    """
+
+    seconds: float | None = None
+    rows: int | None = None
+    offset: int = 0
+    in_home: bool = True
+
+
+UNBOUND = Bounds()
+
+
+@contextmanager
+def stopped_after(connection: duckdb.DuckDBPyConnection, seconds: float | None) -> Iterator[None]:
+    """Stop what runs on a connection after so many seconds; None does not.
+
+    Raises:
+        UsageError: it was stopped.
+    """
+    if seconds is None:
+        yield
+        return
+    done, stopped = Event(), Event()
+
+    def watch() -> None:
+        if not done.wait(seconds):
+            stopped.set()
+            # Between two statements there is nothing to interrupt.
+            while not done.wait(0.05):
+                connection.interrupt()
+
+    Thread(target=watch, name="stops a query", daemon=True).start()
+    try:
+        yield
+    except (duckdb.InterruptException, UsageError):
+        if not stopped.is_set():
+            raise
+        raise UsageError(f"the query took longer than {seconds:g} s and was stopped; ask for less") from None
+    finally:
+        done.set()
 
 
 def run_select(
-    connection: duckdb.DuckDBPyConnection, sql: str, parameters: Parameters, tables: Sequence[str]
+    connection: duckdb.DuckDBPyConnection,
+    sql: str,
+    parameters: Parameters,
+    tables: Sequence[str],
+    bounds: Bounds = UNBOUND,
 ) -> pa.Table:
     """Run one reading statement.
 
@@ -128,8 +184,9 @@ def run_select(
         BadInputError: a file of the lake that it reads is damaged.
     """
     try:
-        _check_reads_only(connection, sql)
-        result = fetch(connection, sql, parameters, many=True)
+        with stopped_after(connection, bounds.seconds):
+            _check_reads_only(connection, sql)
+            result = fetch(connection, sql, parameters, many=True, bounds=bounds)
     except (duckdb.InternalException, duckdb.FatalException):
         raise
     except duckdb.Error as error:
@@ -141,14 +198,24 @@ def run_select(
     return _distinct_names(result)
 
 
-def fetch(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Parameters, *, many: bool = False) -> pa.Table:
+def fetch(
+    connection: duckdb.DuckDBPyConnection,
+    sql: str,
+    parameters: Parameters,
+    *,
+    many: bool = False,
+    bounds: Bounds = UNBOUND,
+) -> pa.Table:
     """The rows of a query that is known to read only, 128-bit integers as 64 bits where they fit.
 
     Args:
         many: take no copy of the rows. That plans the query twice, for its columns and to run; the many queries of an
             iteration have few rows, and planning is most of what they take.
+        bounds: how many of them; only of ``many``.
     """
     asked: Any = connection.sql(sql, params=parameters) if many else connection.execute(sql, parameters)
+    if bounds.rows is not None:
+        asked = asked.limit(bounds.rows, bounds.offset)
     result = asked.to_arrow_table()
     columns = [_narrowed(column) for column in result.columns]
     return pa.Table.from_arrays(columns, names=result.column_names)

@@ -273,7 +273,7 @@ def draw_figure(task: FigureTask) -> DrawnFigure | None:
     """Draw one figure and write its files; None where there is nothing to draw."""
     source = LakeSource(Lake(task.home), task.run, task.iteration)
     try:
-        figure = _drawn(source, task)
+        figure = draw(source, task)
     except (Exception, SystemExit) as error:
         if not task.kind.is_own:
             raise _fault_of(task, f"failed ({type(error).__name__}: {error})") from error
@@ -292,14 +292,15 @@ def _fault_of(task: FigureTask, told: str) -> UsageError:
     return UsageError(f"figure {task.kind.name}: {task.kind.drawer} {told}; fix it")
 
 
-def _drawn(source: TableSource, task: FigureTask) -> Figure | None:
-    draw = task.kind.load()
+def draw(source: TableSource, task: FigureTask) -> Figure | None:
+    """A figure as matplotlib has it; None where there is nothing to draw."""
+    drawer = task.kind.load()
     match task.kind.scope:
         case Scope.RANK | Scope.MEMORY_OF_RANK:
-            return draw(source, task.number)
+            return drawer(source, task.number)
         case Scope.PIPELINE | Scope.REPLICA | Scope.ALL_RANKS:
-            return draw(source, task.number, task.alignment)
+            return drawer(source, task.number, task.alignment)
         case Scope.ACROSS_RANKS | Scope.MEMORY:
-            return draw(source)
+            return drawer(source)
         case _:
             assert_never(task.kind.scope)

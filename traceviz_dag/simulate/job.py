@@ -36,7 +36,12 @@ from traceviz_dag.simulate.timing.contention import slower_kernels
 from traceviz_dag.simulate.timing.model import Model
 from traceviz_dag.simulate.timing.streams import StepTimes
 from traceviz_dag.simulate.work.faults import culprits, refuse_idle_faults
-from traceviz_dag.system.processes import WorkerDiedError, end_with_parent, nothing_from_the_current_folder
+from traceviz_dag.system.processes import (
+    WorkerDiedError,
+    end_with_parent,
+    nothing_from_the_current_folder,
+    without_main_script,
+)
 from traceviz_dag.system.semaphores import name_semaphores
 from traceviz_dag.system.whole_files import (
     remove_all_stale_temporaries,
@@ -241,7 +246,7 @@ def _writers(settings: JobSettings, workers: int) -> Iterator[Callable[[int, Pat
     name_semaphores()
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare, initargs=(settings,))
     try:
-        with nothing_from_the_current_folder(), pool:
+        with nothing_from_the_current_folder(), without_main_script(_write), pool:
             yield lambda rank, path, steps: pool.submit(_write, rank, path, steps)
     except BrokenProcessPool as error:
         raise WorkerDiedError from error

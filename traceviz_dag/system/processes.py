@@ -32,9 +32,6 @@ Result = TypeVar("Result")
 
 _PR_SET_PDEATHSIG = 1
 _FAMILY_VARIABLE = "TRACEVIZ_FAMILY"
-_COMMAND_LINE = "traceviz_dag.commands.main"
-"""What the script of the command line imports."""
-
 _SAFE_PATH = "PYTHONSAFEPATH"
 _GRACE_SECONDS = 2.0
 _SERVER_ENDS_SECONDS = 0.2
@@ -213,6 +210,23 @@ def _die_with_parent() -> None:
 
 
 @contextmanager
+def without_main_script(work: object) -> Iterator[None]:
+    """Let workers that start meanwhile not run the script of this program again, which may be anybody's.
+
+    One without ``if __name__ == "__main__"`` would start workers in the workers, and end them. Nothing of ours needs
+    it; work that is defined there does.
+    """
+    main = vars(sys.modules["__main__"])
+    names = () if getattr(work, "__module__", None) == "__main__" else ("__file__", "__spec__")
+    before = {name: main.pop(name) for name in names if name in main}
+    main.setdefault("__spec__", None)
+    try:
+        yield
+    finally:
+        main.update(before)
+
+
+@contextmanager
 def nothing_from_the_current_folder() -> Iterator[None]:
     """Let Python processes that start meanwhile import nothing from the folder that they start in.
 
@@ -236,9 +250,7 @@ def _context(preload: Sequence[str]) -> multiprocessing.context.BaseContext:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     if preload:
-        # Each worker runs the script of the command line as a module; preloading "__main__" has no effect (gh-126631).
-        script = [_COMMAND_LINE] if _COMMAND_LINE in sys.modules else []
-        context.set_forkserver_preload([*preload, *script])
+        context.set_forkserver_preload([*preload])
     return context
 
 
@@ -264,7 +276,7 @@ def _pool(
         executor = _executor(count, context, start, arguments)
     with executor as pool, _ended_on_interrupt():
         try:
-            with nothing_from_the_current_folder():
+            with nothing_from_the_current_folder(), without_main_script(work):
                 futures: dict[Future[Result], int] = {pool.submit(work, item): number for number, item in items.items()}
         except (EOFError, ConnectionError):
             # The server that workers fork from was killed: the next pool starts another one.

@@ -22,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import msgspec
 import typer
 
+from traceviz_dag.analyze.wording import ABSENT
 from traceviz_dag.commands.common.columns import least_width, stacked, widths
 from traceviz_dag.commands.common.plain_table import markdown_table, plain_line, plain_table, plain_width
 from traceviz_dag.printable import printable, without_surrogates
@@ -36,7 +37,6 @@ MOST_ROWS = 20
 MARKDOWN = "TRACEVIZ_MARKDOWN"
 """The variable that has tables printed as Markdown."""
 
-ABSENT = "–"
 _Row = TypeVar("_Row")
 _WIDTH = 200
 """Letters of a line where no terminal says how many it shows."""
@@ -201,11 +201,6 @@ def shortened(name: str, most: int = 90) -> str:
 def home_option(home: Path) -> str:
     """``--home …`` as a shell takes it, for commands that are printed as hints."""
     return f"--home {shlex.quote(str(home))}"
-
-
-def milliseconds(nanoseconds: int | None) -> str:
-    """A duration for people: milliseconds with three decimals."""
-    return ABSENT if nanoseconds is None else f"{nanoseconds / 1e6:z,.3f}"
 
 
 def percent(share: float | None) -> str:

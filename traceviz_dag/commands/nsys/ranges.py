@@ -18,10 +18,12 @@ from traceviz_dag.analyze.nsys.projections import (
 )
 from traceviz_dag.analyze.nsys.search import matcher
 from traceviz_dag.analyze.nsys.statistics import Durations
-from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
+from traceviz_dag.analyze.wording import (
     ABSENT,
     milliseconds,
+)
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.output import (
     most_printed,
     print_json,
     print_table,

@@ -8,8 +8,16 @@ from typing import Annotated
 import typer
 
 from traceviz_dag.analyze.nsys.search import search as find
+from traceviz_dag.analyze.wording import (
+    milliseconds,
+)
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, print_json, print_table, shortened, shown
+from traceviz_dag.commands.common.output import (
+    print_json,
+    print_table,
+    shortened,
+    shown,
+)
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     ProfileArgument,

@@ -9,7 +9,14 @@ import typer
 
 from traceviz_dag.analyze.causes.gains import TOGETHER, named_edit
 from traceviz_dag.analyze.findings.verdict import Lead
-from traceviz_dag.commands.common.output import milliseconds, percent, print_table, shown
+from traceviz_dag.analyze.wording import (
+    milliseconds,
+)
+from traceviz_dag.commands.common.output import (
+    percent,
+    print_table,
+    shown,
+)
 
 
 def print_gains(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from traceviz_dag.analyze.causes.gains import EDIT_COLUMNS, MEAN_COLUMNS, SUMMED_COLUMNS, over_steps
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -16,25 +14,23 @@ from traceviz_dag.commands.common.across import (
     RulesOption,
     RunOption,
     SteadyOption,
-    by_run,
     chosen_iterations,
     end_untold,
-    place,
-    place_of_all,
     print_lead,
     print_reason,
     print_steady,
     refuse_both,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import milliseconds, print_json
+from traceviz_dag.commands.common.output import print_json
 from traceviz_dag.commands.what_if.gains_table import print_gains
 from traceviz_dag.commands.what_if.of_records import what_if_of_records
-from traceviz_dag.commands.what_if.wanted import Wanted, listed, once, speed
-from traceviz_dag.errors import NoEvidenceError, UsageError
-
-if TYPE_CHECKING:
-    from traceviz_dag.pipeline.stored_iteration import StoredIteration
+from traceviz_dag.errors import UsageError
+from traceviz_dag.pipeline.answers.iterations import (
+    by_run,
+)
+from traceviz_dag.pipeline.answers.wanted import wanted_edits
+from traceviz_dag.pipeline.answers.what_if import steady_what_if_answer, what_if_answer, what_if_rows
 
 
 def what_if(
@@ -108,33 +104,27 @@ def what_if(
     replays with the measured delays of the host and without any, and all training steps. Gains are ceilings. Steps
     that follow one another show a steady period, too (--steady). Records give the slowdown of the job.
     """
-    flags = {
-        **{
-            "even_layers": even_layers,
-            "equal_stages": equal_stages,
-            "equal_ranks": equal_ranks,
-            "no_jitter": no_jitter,
-        },
-        **{"no_pauses": no_pauses, "no_hidden_waits": no_hidden_waits, "host_free": host_free},
-        **{"balanced_experts": balanced_experts, "no_congestion": no_congestion},
-    }
-    wanted = Wanted(
-        once(fix_rank or ()),
-        once(fix_link or ()),
-        once(hide or ()),
-        once(speed(text) for text in faster or ()),
-        tuple(name for name, chosen in flags.items() if chosen),
-        microbatches,
-        schedule,
-        (
-            *(("fix_ranks", ranks) for ranks in once(listed(text) for text in fix_ranks or ())),
-            *(("fix_links", ranks) for ranks in once(listed(text, "links") for text in fix_links or ())),
-            *(("fix_group", (rank,)) for rank in once(fix_group or ())),
-            *(("fix_node", (rank,)) for rank in once(fix_node or ())),
-        ),
+    wanted = wanted_edits(
+        fix_rank=fix_rank or (),
+        fix_link=fix_link or (),
+        fix_ranks=fix_ranks or (),
+        fix_links=fix_links or (),
+        fix_group=fix_group or (),
+        fix_node=fix_node or (),
+        hide=hide or (),
+        faster=faster or (),
+        microbatches=microbatches,
+        schedule=schedule,
+        even_layers=even_layers,
+        equal_stages=equal_stages,
+        equal_ranks=equal_ranks,
+        no_jitter=no_jitter,
+        no_pauses=no_pauses,
+        no_hidden_waits=no_hidden_waits,
+        host_free=host_free,
+        balanced_experts=balanced_experts,
+        no_congestion=no_congestion,
     )
-    if microbatches is not None and microbatches < 1:
-        raise UsageError(f"--microbatches {microbatches}: a step has at least one")
     if records is not None:
         refuse_both(path, run, iteration)
         if steady:
@@ -144,118 +134,16 @@ def what_if(
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = []
         for several in by_run(iterations) if steady else ():
-            answers.append(_steady(several, wanted))
+            answers.append(steady_what_if_answer(several, wanted))
             if not json:
                 print_gains(partial(print_steady, several), answers[-1]["rows"], several[-1].lead, answers[-1]["of"])
                 print_reason(answers[-1])
         for each in () if steady else iterations:
-            rows, reason = _predicted(each, wanted) if wanted else _stored(each)
-            answers.append({**place(each), "certain": reason is None, "reason": reason, "rows": rows})
+            answers.append(what_if_answer(each, wanted))
             if not json:
-                print_gains(partial(print_lead, each), rows, each.lead)
+                print_gains(partial(print_lead, each), answers[-1]["rows"], each.lead)
                 if wanted:
                     print_reason(answers[-1])
         if json:
-            print_json(_flat(answers))
+            print_json(what_if_rows(answers))
     end_untold(answers)
-
-
-def _steady(iterations: Sequence[StoredIteration], wanted: Wanted) -> dict[str, Any]:
-    """Edits and what they gain in each steady period of iterations of one run."""
-    from traceviz_dag.pipeline.across_ranks import sets_of_ranks
-    from traceviz_dag.pipeline.causes import steady_steps
-
-    rows: list[dict[str, Any]] = []
-    whole: list[str] = []
-    refused: list[str] = []
-    period = "no steady period"
-    try:
-        steps = steady_steps(iterations)
-        steady, (first, last) = steps.steady, steps.numbers
-        period = (
-            f"steady period {milliseconds(steady.period_ns)} ms, from the end of step {first} to that of step {last}"
-        )
-        if wanted:
-            _check_ranks(iterations[-1], wanted)
-            each = [wanted.edits(one, partial(sets_of_ranks, iterations[-1])) for one in steady.steps]
-            single = list(zip(*each, strict=True))
-            choices = [[[edit] for edit in edits] for edits in single] + ([each] if len(single) > 1 else [])
-        else:
-            stored = [row for one in iterations for row in one.table("what_if").to_pylist()]
-            whole = [row["refusal"] for row in stored if row["refusal"] is not None and row["edit"] is None]
-            refused = [row["refusal"] for row in stored if row["refusal"] is not None]
-            usual = steady.usual(row for row in stored if row["refusal"] is None)
-            choices = [[[edit] for edit in edits] for edits in usual]
-        for choice in choices:
-            try:
-                found = steady.predict(choice)
-            except NoEvidenceError as error:
-                refused.append(str(error))
-                continue
-            if wanted or found.undecided is None:
-                rows.append(found.as_row())
-            else:
-                refused.append(found.undecided)
-    except NoEvidenceError as error:
-        whole = [str(error)]
-    reason = next(iter([*whole, *(refused if wanted or not rows else [])]), None)
-    told = [{**row, "steps": len(steps.ranked)} for row in over_steps(rows)]
-    return {**place_of_all(iterations), "certain": reason is None, "reason": reason, "of": period, "rows": told}
-
-
-def _flat(answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each edit of each iteration; one without an edit where nothing can be predicted, with the reason."""
-    rows = []
-    for answer in answers:
-        where = {name: value for name, value in answer.items() if name not in ("rows", "of")}
-        rows += [
-            {**where, **row}
-            for row in answer["rows"] or [dict.fromkeys((*EDIT_COLUMNS, "steps", *SUMMED_COLUMNS, *MEAN_COLUMNS))]
-        ]
-    return rows
-
-
-def _stored(iteration: StoredIteration) -> tuple[list[dict[str, Any]], str | None]:
-    """The usual edits, from the table."""
-    rows = iteration.table("what_if").to_pylist()
-    told = over_steps([row for row in rows if row["refusal"] is None])
-    refusals = [row["refusal"] for row in rows if row["refusal"] is not None and (row["edit"] is None or not told)]
-    return told, next(iter(refusals), None if told else _NO_STEP)
-
-
-def _predicted(iteration: StoredIteration, wanted: Wanted) -> tuple[list[dict[str, Any]], str | None]:
-    from traceviz_dag.pipeline.across_ranks import sets_of_ranks
-    from traceviz_dag.pipeline.causes import ranked_steps
-
-    _check_ranks(iteration, wanted)
-    rows: list[dict[str, Any]] = []
-    reason = None
-    try:
-        for ranked in ranked_steps(iteration, iteration.table("collectives"), iteration.table("messages")):
-            what_if = ranked.what_if()
-            edits = wanted.edits(what_if, partial(sets_of_ranks, iteration))
-            for each in [*([edit] for edit in edits), *([edits] if len(edits) > 1 else [])]:
-                try:
-                    rows.append(what_if.predict(*each).as_row())
-                except NoEvidenceError as error:
-                    reason = reason or str(error)
-    except NoEvidenceError as error:
-        reason = str(error)
-    return over_steps(rows), reason if rows or reason else _NO_STEP
-
-
-def _check_ranks(iteration: StoredIteration, wanted: Wanted) -> None:
-    """Refuse edits of ranks that were not read."""
-    from traceviz_dag.pipeline.completeness import ranks_in_words
-
-    asked = [(f"--{name.replace('_', '-')}", ranks) for name, ranks in wanted.together]
-    for option, ranks in (("--fix-rank", wanted.ranks), ("--fix-link", wanted.links), *asked):
-        unknown = sorted(set(ranks) - set(iteration.ranks))
-        if unknown:
-            raise UsageError(
-                f"{option} {unknown[0]}: no such rank was read of {iteration.run} {iteration.iteration}; "
-                f"there are {ranks_in_words(iteration.ranks)}"
-            )
-
-
-_NO_STEP = "no training step is known"

@@ -1,4 +1,4 @@
-"""The edits that the options of ``traceviz what-if`` ask for."""
+"""The edits that a user asks for, by the names of the options of ``traceviz what-if``."""
 
 from __future__ import annotations
 
@@ -105,6 +105,47 @@ class Wanted:
         return [Change(self.microbatches, self.schedule)] if self.microbatches or self.schedule else []
 
 
+def wanted_edits(
+    *,
+    fix_rank: Sequence[int] = (),
+    fix_link: Sequence[int] = (),
+    fix_ranks: Sequence[str] = (),
+    fix_links: Sequence[str] = (),
+    fix_group: Sequence[int] = (),
+    fix_node: Sequence[int] = (),
+    hide: Sequence[str] = (),
+    faster: Sequence[str] = (),
+    microbatches: int | None = None,
+    schedule: str | None = None,
+    **general: bool,
+) -> Wanted:
+    """The edits that options name, each once; see the help of ``traceviz what-if`` for what they are.
+
+    Args:
+        general: edits of the whole job, such as ``no_jitter``, and whether they are wanted.
+
+    Raises:
+        UsageError: a text names no ranks, or no dimension and factor; a step without a micro-batch.
+    """
+    if microbatches is not None and microbatches < 1:
+        raise UsageError(f"--microbatches {microbatches}: a step has at least one")
+    return Wanted(
+        _once(fix_rank),
+        _once(fix_link),
+        _once(hide),
+        _once(_speed(text) for text in faster),
+        tuple(name for name, chosen in general.items() if chosen),
+        microbatches,
+        schedule,
+        (
+            *(("fix_ranks", ranks) for ranks in _once(_listed(text) for text in fix_ranks)),
+            *(("fix_links", ranks) for ranks in _once(_listed(text, "links") for text in fix_links)),
+            *(("fix_group", (rank,)) for rank in _once(fix_group)),
+            *(("fix_node", (rank,)) for rank in _once(fix_node)),
+        ),
+    )
+
+
 def _members(name: str, ranks: tuple[int, ...], sets: Callable[[str], Sequence[tuple[int, ...]]]) -> tuple[int, ...]:
     """The ranks that an edit fixes together."""
     if name in ("fix_ranks", "fix_links"):
@@ -118,7 +159,7 @@ def _members(name: str, ranks: tuple[int, ...], sets: Callable[[str], Sequence[t
     return found
 
 
-def listed(text: str, what: str = "ranks") -> tuple[int, ...]:
+def _listed(text: str, what: str = "ranks") -> tuple[int, ...]:
     """The ranks of a text such as ``0-3,6``.
 
     Raises:
@@ -130,12 +171,12 @@ def listed(text: str, what: str = "ranks") -> tuple[int, ...]:
         raise UsageError(f"--fix-{what} {text}: name ranks, as in 0-3,6") from error
 
 
-def once(values: Iterable[T]) -> tuple[T, ...]:
+def _once(values: Iterable[T]) -> tuple[T, ...]:
     """Each value once, in order."""
     return tuple(dict.fromkeys(values))
 
 
-def speed(text: str) -> tuple[str, float]:
+def _speed(text: str) -> tuple[str, float]:
     """A dimension and how many times faster it is to be.
 
     Raises:

@@ -1,0 +1,1 @@
+"""Questions with checkable answers, for whoever answers them by the tools; ``score.py`` is the program."""

@@ -1,0 +1,137 @@
+"""A client without a language model: it maps kinds of questions to tools of ``traceviz mcp``, and holds no answers.
+
+echo 'In run slow, which rank computes slowly? … home /tmp/x …' | python -m benchmarks.evaluations.scripted
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anyio
+from mcp import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+UNKNOWN, NONE = "unknown", "none"
+Ask = Callable[..., Any]
+
+_COUNTED = {
+    "ranks were read": "SELECT count(*) AS n FROM traces WHERE run = $run AND status = 'read'",
+    "pipeline stages are there": "SELECT count(DISTINCT stage) AS n FROM topology WHERE run = $run",
+    "micro-batches does a step run": "SELECT count(DISTINCT microbatch) AS n FROM microbatches WHERE run = $run",
+    "communication ran on rank": (
+        "SELECT count(*) AS n FROM kernels WHERE run = $run AND rank = $rank AND kind = 'communication' "
+        "AND dimension = $dimension"
+    ),
+}
+"""What a question counts → the query."""
+
+
+async def answer(question: str, ask: Ask) -> str:  # noqa: PLR0911, PLR0912 - one per kind of question
+    """The answer to a question of a kind that is known.
+
+    Args:
+        ask: calls a tool by its name, with its arguments, and gives its answer, or None where it refuses.
+    """
+    text = question.partition("\n")[0]
+    runs = re.findall(r"\brun (\w+)", text)
+    run = runs[0] if runs else ""
+    numbers = re.findall(r"\brank (\d+)", text)
+    dimension = next(iter(re.findall(r"\b([A-Z]{2}) communication", text)), "").lower()
+    if text.startswith("From run"):
+        return _changed(text, await ask("diff", a=runs[0], b=runs[1]))
+    if "computes slowly" in text:
+        return _culprit(await ask("findings", run=run), "slow_rank")
+    if "the host of which rank pauses" in text:
+        return _culprit(await ask("findings", run=run), "gc_pause", "host_pauses")
+    if "has slow links" in text:
+        rows = _rows(await ask("waits", run=run, part="links"))
+        return _first([row["rank"] for row in rows if row["slow"]])
+    if "would fixing" in text:
+        edit = "fix_link" if "the links of" in text else "fix_rank"
+        gains = _rows(await ask("what_if", run=run, **{edit: [int(numbers[0])]}))
+        return str(gains[0]["gain_ns"] / 1e6) if gains and gains[0]["gain_ns"] is not None else UNKNOWN
+    for words, sql in _COUNTED.items():
+        if words in text:
+            for name, value in (("run", f"'{run}'"), ("dimension", f"'{dimension}'"), ("rank", "".join(numbers[:1]))):
+                sql = sql.replace(f"${name}", value)  # noqa: PLW2901
+            return str(_rows(await ask("sql", query=sql))[0]["n"])
+    if "computes longest" in text:
+        sql = (
+            f"SELECT stage FROM kernels WHERE run = '{run}' AND kind = 'computation' AND stage IS NOT NULL "
+            "GROUP BY stage ORDER BY sum(duration_ns) DESC"
+        )
+        return _first([row["stage"] for row in _rows(await ask("sql", query=sql))])
+    if "has no trace" in text:
+        sql = f"SELECT unnest(missing_ranks) AS rank FROM runs WHERE run = '{run}'"
+        return _first([row["rank"] for row in _rows(await ask("sql", query=sql))])
+    if "about the whole job" in text:
+        return "no" if (await ask("findings", run=run))["partial"] else "yes"
+    if "was read in part" in text:
+        sql = f"SELECT rank FROM traces WHERE run = '{run}' AND status <> 'read'"
+        return _first([row["rank"] for row in _rows(await ask("sql", query=sql))])
+    if "delayed its peers most" in text:
+        waits = await ask("waits", run=run)
+        rows = sorted((row for row in _rows(waits) if row["own_ns"]), key=lambda row: -row["own_ns"])
+        return str(rows[0]["rank"]) if waits["certain"] and rows else UNKNOWN
+    if "is hidden" in text:
+        answered = await ask("measure", run=run, measure="hidden_share", rank=int(numbers[0]), dimension=dimension)
+        return str(100 * _rows(answered)[0]["hidden_share"])
+    if "hardware FLOP utilisation" in text:
+        told = await ask("measure", run=run, measure="hfu")
+        return str(100 * _rows(told)[0]["hfu"]) if told["certain"] else UNKNOWN
+    return UNKNOWN
+
+
+def _changed(text: str, told: Mapping[str, Any] | None) -> str:
+    if told is None or not told["certain"]:
+        return UNKNOWN
+    change = sum(row["change_ns"] for row in _rows(told))
+    if "how many ms" in text:
+        return str(change / 1e6)
+    return "no change" if "no change" in told["statement"].lower() else "longer" if change > 0 else "shorter"
+
+
+def _culprit(told: Mapping[str, Any], *rules: str) -> str:
+    rows = [row for row in _rows(told) if row["rule"] in rules and row["severity"] == "finding"]
+    return _first([row["culprit"]["rank"] for row in rows if "rank" in row["culprit"]])
+
+
+def _first(values: list[Any]) -> str:
+    return NONE if not values else str(values[0])
+
+
+def _rows(told: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+    names = [] if told is None else [re.sub("[⟦⟧]", "", name) for name in told["columns"]]
+    return [] if told is None else [dict(zip(names, row, strict=True)) for row in told["rows"]]
+
+
+async def connected(home: str, ask_all: Callable[[Ask], Any]) -> None:
+    """Run something with a server of a home."""
+    code = "from traceviz_dag.commands.main import main; main()"
+    server = StdioServerParameters(command=sys.executable, args=["-c", code, "mcp", home])
+    async with Client(stdio_client(server)) as client:
+
+        async def ask(tool: str, **arguments: Any) -> Any:
+            result = await client.call_tool(tool, arguments)
+            return None if result.is_error else json.loads(result.content[0].text)
+
+        await ask_all(ask)
+
+
+def main() -> None:
+    """Answer the question on standard input."""
+    question = sys.stdin.read()
+    home = re.findall(r"in the home (\S+)\. ", question)[0]
+
+    async def once(ask: Ask) -> None:
+        print(f"ANSWER: {await answer(question, ask)}")
+
+    anyio.run(connected, home, once)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,278 @@
+"""The API answers what the commands print: the same rows, the same sentences, evidence that SQL gives again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import FrozenInstanceError, asdict, is_dataclass, replace
+
+import pytest
+
+import traceviz_dag as tv
+from tests.commands.jobs import home_of, traces_of
+from tests.damage import call, truncate
+from tests.in_process import ranks_in_this_process
+from tests.sets import fast
+from tests.small_run import write_run
+from traceviz_dag.analyze.causes.gains import named_edit
+from traceviz_dag.analyze.wording import duration
+
+JOBS = ("slow_rank", "two_iterations", "missing_stage", "scattered", "one_rank")
+
+QUESTIONS = {
+    "findings": lambda step: step.findings(),
+    "waits": lambda step: step.waits(),
+    "overlap": lambda step: step.overlap(),
+    "overlap of a rank": lambda step: step.overlap("all", rank=step.ranks[0]),
+    "overlap of kernels": lambda step: step.overlap(window="kernels"),
+    "critical path": lambda step: step.critical_path(),
+    "what if": lambda step: step.what_if(),
+    "what if asked": lambda step: step.what_if(fix_rank=step.ranks[0], no_pauses=True),
+}
+
+
+def last(name: str) -> tv.Iteration:
+    """The last iteration of a job."""
+    return tv.open(home_of(name)).iteration()
+
+
+def as_json(value: object) -> object:
+    """A value as a JSON text says it."""
+    return json.loads(json.dumps(value, default=lambda one: asdict(one) if is_dataclass(one) else str(one)))
+
+
+@pytest.mark.parametrize("name", fast(JOBS, *JOBS[:1]))
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_an_answer_is_what_its_command_prints(name, question):
+    answer = QUESTIONS[question](last(name))
+    printed = call(*shlex.split(answer.command)[1:], "--json").json
+    if question.startswith("overlap"):
+        wanted = [{key: row[key] for key in answer.rows[0]} for row in printed]
+        assert as_json(answer.rows) == wanted
+    elif question == "findings":
+        assert [row.statement for row in answer.rows] == [row["statement"] for row in printed]
+        assert [row.gain_ns for row in answer.rows] == [row["gain_ns"] for row in printed]
+        assert answer.statement[1:] == printed[0]["statement"][1:] or "no fault found" in answer.statement.lower()
+    elif question.startswith("what if"):
+        gains = {(row.edit, row.rank, row.dimension, row.factor): row.gain_ns for row in answer.rows}
+        keys = ("edit", "rank", "dimension", "factor")
+        assert gains == {tuple(row[key] for key in keys): row["gain_ns"] for row in printed if row["edit"]}
+    else:
+        assert as_json(answer.values) == printed[0]
+    if question in ("waits", "critical path") and name != "one_rank":
+        text = " ".join(call(*shlex.split(answer.command)[1:]).out.split())
+        assert answer.statement[1:] in text
+
+
+@pytest.mark.parametrize("name", fast(JOBS, *JOBS[:1]))
+def test_the_evidence_of_an_answer_has_its_numbers(name):
+    job, step = tv.open(home_of(name)), last(name)
+
+    def rows(answer: tv.Answer) -> list[dict[str, object]]:
+        return job.sql(answer.evidence_sql).to_arrow_table().to_pylist()
+
+    findings, waits, overlap, path, gains = (
+        rows(answer)
+        for answer in (step.findings(), step.waits(), step.overlap("all"), step.critical_path(), step.what_if())
+    )
+    assert {row["statement"] for row in findings} == {row.statement for row in step.findings().rows}
+    assert {(row["rank"], row["own_ns"]) for row in waits} == {(r["rank"], r["own_ns"]) for r in step.waits().rows}
+    assert sum(row["exposed_ns"] for row in overlap) == sum(row["exposed_ns"] for row in step.overlap("all").rows)
+    assert {(row["name"], row["path_ns"]) for row in path if row["profile"] == "cause"} == {
+        (row["cause"], row["path_ns"]) for row in step.critical_path().rows
+    }
+    assert {row["gain_ns"] for row in gains if row["refusal"] is None} >= {r.gain_ns for r in step.what_if().rows}
+    for finding in step.findings().rows:
+        if finding.evidence_sql is not None:
+            assert len(step.explain(finding.finding).rows) == 1
+
+
+def test_a_statement_on_a_gain_has_the_numbers_of_its_row():
+    for gain in last("slow_rank").what_if().rows:
+        for number in (gain.gain_ns, gain.step_ns, gain.gain_low_ns, gain.gain_high_ns):
+            assert duration(number) in gain.statement
+        assert named_edit(asdict(gain))[1:] in gain.statement
+
+
+def test_a_statement_on_overlap_is_the_mean_that_its_rows_give():
+    answer = last("slow_rank").overlap()
+    of_all = [row for row in answer.rows if row["dimension"] == "all"]
+    exposed = sum(row["exposed_ns"] for row in of_all) / len(of_all)
+    shown = float(answer.statement.split(" ")[0])
+    assert answer.statement.split(" ")[1] == "ms"
+    assert shown == pytest.approx(exposed / 1e6, rel=0.006)
+
+
+def test_what_cannot_be_said_is_said():
+    missing, scattered = last("missing_stage"), last("scattered")
+    assert missing.partial
+    assert any("no trace of" in line for line in missing.conditions)
+    assert missing.findings().partial
+    answer = scattered.waits()
+    assert (answer.certain, bool(answer.reason)) == (False, True)
+    assert last("one_rank").waits().statement.startswith("nobody can be blamed")
+
+
+def test_a_place_of_a_finding_is_a_place_of_a_kernel_of_its_rank():
+    step = last("slow_rank")
+    finding = next(row for row in step.findings().rows if row.rule == "slow_rank")
+    places = step.explain(finding.finding).values["places"]
+    starts = set(step.table("kernels", ["start_ns"], rank=5).to_arrow_table()["start_ns"].to_pylist())
+    assert places
+    assert {place["rank"] for place in places} == {5}
+    assert {place["start_ns"] for place in places} <= starts
+
+
+def test_two_iterations_are_compared_as_the_command_compares_them():
+    first, second = tv.open(home_of("two_iterations")).iterations
+    answer = tv.diff(first, second)
+    printed = call(*shlex.split(answer.command)[1:], "--json").json
+    assert as_json(answer.values) == printed
+    assert sum(row["change_ns"] for row in answer.rows) == printed["step"]["change_ns"]
+    steps = tv.open(home_of("two_iterations")).sql(answer.evidence_sql).to_arrow_table()["step_ns"].to_pylist()
+    assert steps[1] - steps[0] == printed["step"]["change_ns"]
+
+
+def test_runs_that_differ_are_refused_with_the_reason():
+    answer = tv.diff(last("slow_rank"), last("two_iterations"))
+    assert (answer.certain, answer.values["compared"]) == (False, False)
+    assert answer.reason in answer.statement
+
+
+def test_a_table_is_a_relation_for_every_library():
+    step, job = last("slow_rank"), tv.open(home_of("slow_rank"))
+    kernels = step.table("kernels", ["rank", "name", "duration_ns"], rank=3)
+    assert kernels.df().shape == (len(kernels), 3)
+    assert kernels.pl().shape == (len(kernels), 3)
+    assert kernels.to_arrow_table().column_names == ["rank", "name", "duration_ns"]
+    assert kernels.aggregate("sum(duration_ns) AS ns").fetchall()[0][0] == sum(kernels.df()["duration_ns"])
+    assert len(job.table("kernels", ["rank"])) == len(job.sql("SELECT rank FROM kernels"))
+
+
+def test_a_measure_is_a_column_with_its_definition():
+    step = last("slow_rank")
+    answer = step.measure("exposed_ns", dimension="tp", rank=5)
+    assert [row["exposed_ns"] for row in answer.rows] == [row["exposed_ns"] for row in step.overlap("tp", rank=5).rows]
+    assert "ns" in tv.measures()["exposed_ns"][1]
+    for name in tv.measures():
+        answer, table = step.measure(name), tv.measures()[name][0]
+        assert answer.certain is any(row[name] is not None for row in answer.rows), name
+        assert answer.certain or answer.reason
+        if table != "overlap":
+            assert answer.rows[0][name] == call("sql", answer.evidence_sql, "--home", step.home, "--json").json[0][name]
+    hfu = step.measure("hfu")
+    assert (hfu.certain, "sizes of its inputs" in hfu.reason) == (False, True)
+    with pytest.raises(tv.UsageError, match="no measure 'speed'; there are compute_ns"):
+        step.measure("speed")
+
+
+def test_an_answer_shows_itself_in_a_notebook_and_texts_of_traces_are_escaped():
+    answer = last("slow_rank").findings()
+    assert answer.statement in answer._repr_html_()
+    evil = replace(answer, statement="<script>alert(1)</script>\x1b[2J")
+    assert "<script>" not in evil._repr_html_()
+    assert "\x1b" not in evil._repr_html_()
+    figure = last("slow_rank").figure("wait_map")
+    assert figure._repr_png_().startswith(b"\x89PNG")
+    assert figure.title
+    with pytest.raises(FrozenInstanceError):
+        answer.statement = "another"
+
+
+def test_errors_are_the_classes_of_errors_with_their_remedy(tmp_path):
+    with pytest.raises(tv.BadInputError, match="nothing here"):
+        tv.open(tmp_path / "nothing here")
+    with pytest.raises(tv.UsageError, match="no such run or iteration; there are"):
+        tv.open(home_of("slow_rank")).iteration(99)
+    with pytest.raises(tv.UsageError, match="no communication of dimension 'cp'; there are all"):
+        last("slow_rank").overlap("cp")
+    with pytest.raises(tv.UsageError, match="no such rank was read"):
+        last("slow_rank").what_if(fix_rank=77)
+    with pytest.raises(tv.UsageError, match="there is no finding 999"):
+        last("slow_rank").explain(999)
+    with pytest.raises(tv.UsageError, match="one statement that reads"):
+        tv.open(home_of("slow_rank")).sql("DROP TABLE kernels")
+    with pytest.raises(AttributeError):
+        tv.nothing  # noqa: B018
+    assert issubclass(tv.BadInputError, tv.TracevizError)
+
+
+def test_a_query_without_end_is_stopped():
+    endless = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    with pytest.raises(tv.UsageError, match=r"took longer than 0\.5 s and was stopped"):
+        tv.open(home_of("slow_rank")).sql(endless, seconds=0.5)
+
+
+def test_traces_are_opened_without_a_home_and_nothing_is_left(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with ranks_in_this_process(), tv.open(traces_of("slow_rank")) as job:
+        answer = job.iteration().findings()
+        assert answer.statement == last("slow_rank").findings().statement
+        # The folder of the tables will be gone: the command reads the traces.
+        assert answer.command.startswith(f"traceviz findings {traces_of('slow_rank')} --run slow_rank")
+        assert job.command("SELECT 1").startswith("traceviz analyze /")
+        assert job.home.exists()
+    assert not job.home.exists()
+
+
+SCRIPT = """
+import sys
+import traceviz_dag as tv
+print("once")
+job = tv.analyze(sys.argv[1], home=sys.argv[2], workers=2)
+print(job.failures, job.iteration().findings().statement)
+print(sorted({"dagster", "matplotlib", "typer"} & set(sys.modules)))
+"""
+
+
+def test_a_script_without_a_guard_analyses_once_and_loads_no_dagster(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    given = [sys.executable, script, traces_of("slow_rank"), tmp_path / "home"]
+    ended = subprocess.run(given, capture_output=True, text=True, check=False)
+    assert ended.stdout.splitlines() == ["once", f"() {last('slow_rank').findings().statement}", "[]"], ended.stderr
+
+
+def test_to_import_it_costs_nothing():
+    code = "import sys, traceviz_dag; print(sorted(m for m in sys.modules if m in ('duckdb', 'pyarrow', 'pandas')))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_analyze_is_the_function_whatever_was_imported_before():
+    import traceviz_dag.analyze.intervals
+    from traceviz_dag.api import job
+
+    with pytest.raises(tv.UsageError, match="name what to analyse"):
+        tv.analyze()
+    assert traceviz_dag.analyze.intervals is not None
+    assert job.analyze.__doc__
+
+
+def test_questions_can_be_asked_from_several_threads():
+    job = tv.open(home_of("slow_rank"))
+
+    def ask(rank: int) -> tuple[str, int]:
+        table = job.iteration().table("kernels", ["duration_ns"], rank=rank)
+        return job.iteration().waits().statement, table.aggregate("sum(duration_ns)").fetchall()[0][0]
+
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(ask, [0, 1, 2, 3] * 8))
+    assert len(set(found[:4])) == 4
+    assert found == found[:4] * 8
+
+
+def test_ranks_that_cannot_be_read_are_named_and_the_others_analysed(tmp_path):
+    run = write_run(tmp_path / "job")
+    truncate(run / "iteration_7/rank_0001_iter_7.pt.trace.json")
+    with ranks_in_this_process():
+        job = tv.analyze(run, home=tmp_path / "home", allow_partial=True)
+        assert any("rank 1" in line for line in job.failures)
+        assert job.iteration().findings().partial
+        for path in (run / "iteration_7").glob("*.json"):
+            path.write_text("no trace")
+        with pytest.raises((tv.BadInputError, tv.IncompleteError)):
+            tv.analyze(run, home=tmp_path / "another")

@@ -1,0 +1,61 @@
+"""The skill is printed, and copied with its references."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import traceviz_dag as tv
+from tests.commands.jobs import home_of
+from tests.damage import call
+from tests.test_docs import REPOSITORY, test_every_command_of_a_page_exists_with_its_options
+from traceviz_dag.system.shipped import shipped
+from traceviz_dag.tables import all_tables
+
+SKILL = REPOSITORY / "skills" / "traceviz"
+
+
+def test_it_is_copied_whole_and_again(tmp_path):
+    for _ in range(2):
+        assert call("skill", "--install", tmp_path / "skills").code == 0
+    copied = {path.relative_to(tmp_path / "skills/traceviz"): path.read_bytes() for path in _files(tmp_path / "skills")}
+    assert copied == {path.relative_to(SKILL): path.read_bytes() for path in _files(SKILL)}
+    assert call("skill").out.strip() == (SKILL / "SKILL.md").read_text().strip()
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
+    (tmp_path / "traceviz").mkdir()
+    (tmp_path / "traceviz" / "mine.txt").write_text("mine")
+    answer = call("skill", "--install", tmp_path)
+    assert answer.code == 2
+    assert "is no skill; choose another folder" in answer.err
+    assert (tmp_path / "traceviz" / "mine.txt").read_text() == "mine"
+
+
+def test_it_is_short_and_its_references_are_there():
+    lines = [line for path in _files(SKILL) for line in path.read_text().splitlines()]
+    assert len(lines) < 500
+    text = (SKILL / "SKILL.md").read_text()
+    assert re.match(r"---\nname: traceviz\ndescription: .{40,}\n---\n", text)
+    for target in re.findall(r"\]\(([^)#]+)\)", text):
+        assert (SKILL / target).is_file(), target
+    assert shipped("skills/traceviz") == SKILL
+
+
+@pytest.mark.parametrize("page", sorted(SKILL.rglob("*.md")), ids=lambda page: page.name)
+def test_its_commands_tables_and_columns_exist(page):
+    test_every_command_of_a_page_exists_with_its_options(page)
+    text = page.read_text()
+    assert "`traceviz " in text or page.name == "commands.md"
+    columns = {column.name for table in all_tables().values() for column in table.columns}
+    for row in re.findall(r"^\| (`[a-z_`, ]+`) \| (.*) \|$", text.partition("## Tables")[2], re.MULTILINE):
+        assert set(re.findall(r"`(\w+)`", row[0])) <= set(all_tables())
+        assert set(re.findall(r"`(\w+)`", row[1])) <= columns
+    job = tv.open(home_of("slow_rank"))
+    for query in re.findall(r'traceviz sql "(SELECT (?!…)[^"]+)"', text):
+        job.sql(" ".join(query.split()))
+
+
+def _files(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())

@@ -1,0 +1,56 @@
+"""The evaluations score right answers alone, and tools give the answers: a scripted client has all right."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.evaluations.jobs import draw
+from benchmarks.evaluations.questions import Question, questions
+from tests.test_docs import REPOSITORY
+
+SEEDS = (5, 17)
+
+
+@pytest.mark.parametrize(
+    ("question", "said", "right"),
+    [
+        (Question("", Path(), ("3",)), "It is rank 3.\nANSWER: 3\n", True),
+        (Question("", Path(), ("3",)), "ANSWER: 3\nNo, wait.\nanswer: 4.", False),
+        (Question("", Path(), ("3",)), "3", False),
+        (Question("", Path(), ("3",)), "ANSWER: 3 or 4", False),
+        (Question("", Path(), ("unknown",)), "ANSWER: Unknown.", True),
+        (Question("", Path(), ("unknown",)), "ANSWER: 0", False),
+        (Question("", Path(), ("12.5",), 0.5), "ANSWER: 12.9 ms", True),
+        (Question("", Path(), ("12.5",), 0.5), "ANSWER: 13.1", False),
+        (Question("", Path(), ("12.5",), 0.5), "ANSWER: unknown", False),
+        (Question("", Path(), ("12.5",), 0.5), "ANSWER: nan", False),
+        (Question("", Path(), ("3",)), "", False),
+    ],
+)
+def test_only_a_right_last_answer_counts(question, said, right):
+    assert question.is_right(said) is right
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_scripted_client_has_all_questions_right_on_jobs_of_another_seed(seed, tmp_path):
+    score = [sys.executable, "-m", "benchmarks.evaluations.score", "--seed", str(seed), "--folder", str(tmp_path)]
+    ended = subprocess.run(score, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    asked = questions(draw(seed, tmp_path))
+    assert len(asked) == 28
+    assert f"{len(asked)} of" in ended.stdout or "30 of 30 right" in ended.stdout
+    silent = subprocess.run([*score, "true"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert silent.returncode == 1
+    assert "\n0 of " in silent.stdout
+
+
+def test_the_scripted_client_knows_no_job():
+    text = (REPOSITORY / "benchmarks/evaluations/scripted.py").read_text()
+    assert "evaluations.jobs" not in text
+    assert "evaluations.questions" not in text
+    assert "truth" not in text

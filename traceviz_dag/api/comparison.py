@@ -1,0 +1,81 @@
+"""Two sides compared, as an answer."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from traceviz_dag.analyze.diff.words import Outcome, main_cause
+from traceviz_dag.analyze.wording import capitalised
+from traceviz_dag.api.answers import Answer
+from traceviz_dag.api.iteration import Iteration
+from traceviz_dag.lake.catalogue import quoted_text
+from traceviz_dag.pipeline.answers.diff import diff_answer, diff_verdict
+from traceviz_dag.pipeline.diff.comparison import compare
+from traceviz_dag.pipeline.diff.sides import Side, side_at
+
+if TYPE_CHECKING:
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
+
+
+def compared(a: object, b: object, home: Path, *, anyway: bool, least: float) -> Answer:
+    """What changed from A to B; see ``traceviz_dag.diff``."""
+    named = [_side(each, home) for each in (a, b)]
+    given = [each.given for each in named]
+    with ExitStack() as opened:
+        sides = [opened.enter_context(each.opened()) for each in named]
+        found = compare(*sides, anyway=anyway)
+        judged = diff_verdict(found, least)
+        values = diff_answer(given, sides, found, judged)
+        every = [Iteration(each.lake, each.run, each.iteration) for side in sides for each in side]
+        completeness = [each.completeness for side in sides for each in side]
+        refused = "; ".join(one.sentence for one in found.differences if one.refused)
+        reason = (refused or "they are not comparable") if found.refused else found.no_path or found.no_replay
+        said = [judged.sentence] if judged is not None else []
+        if judged is not None and found.step is not None and judged.outcome is not Outcome.NO_CHANGE:
+            cause = main_cause(found.replay, found.step)
+            said += [cause] if cause is not None else []
+        statements = [capitalised(one) for one in said] or [f"Not compared: {reason}"]
+        return Answer(
+            statement=statements[0],
+            statements=tuple(statements),
+            rows=tuple(values["parts"]),
+            values=values,
+            evidence_sql=_evidence(sides),
+            command=shlex.join(["traceviz", "diff", *given, *(["--anyway"] if anyway else []), "--home", str(home)]),
+            partial=_partial([one.partial for one in completeness]),
+            conditions=(
+                *dict.fromkeys(line for one in completeness for line in one.lines),
+                *(one.sentence for one in found.differences),
+            ),
+            certain=reason is None,
+            reason=reason,
+            sources=tuple(each.source() for each in every),
+        )
+
+
+def _side(given: Any, home: Path) -> Side:
+    if isinstance(given, Iteration):
+        name = f"{given.run}@{given.number}"
+        return Side(name if given.home == home else f"{given.home}/{name}", None, given.home, given.run, given.number)
+    return side_at(os.fspath(given), home)
+
+
+def _partial(several: Sequence[bool | None]) -> bool | None:
+    return True if True in several else None if None in several else False
+
+
+def _evidence(sides: Sequence[Sequence[StoredIteration]]) -> str | None:
+    """The lengths of the steps along their paths; None where the sides are in different homes."""
+    every = [each for side in sides for each in side]
+    if len({each.lake.home for each in every}) > 1 or any(each.inputs is not None for each in every):
+        return None
+    places = ", ".join(f"({quoted_text(each.run)}, {each.iteration})" for each in every)
+    return (
+        "SELECT run, iteration, step, sum(duration_ns)::BIGINT AS step_ns FROM path_segments "
+        f"WHERE (run, iteration) IN ({places}) GROUP BY ALL ORDER BY ALL"
+    )

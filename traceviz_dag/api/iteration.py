@@ -1,0 +1,451 @@
+"""One iteration of a job, and the questions that it answers; each is what the command of its name prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from traceviz_dag.analyze.wording import capitalised, counted, duration, share
+from traceviz_dag.api.again import again, sql_again
+from traceviz_dag.api.answers import Answer, Figure, Finding, Gain, Source
+from traceviz_dag.errors import UsageError
+from traceviz_dag.lake.catalogue import quoted_text, with_values
+from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.read_only import Bounds
+from traceviz_dag.tables import UTILIZATION
+from traceviz_dag.vocabulary import ALL_DIMENSIONS
+
+if TYPE_CHECKING:
+    import duckdb
+
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
+
+MOST_PLACES = 20
+"""Places in time of a finding, the weightiest."""
+
+_RECORDED = {"stacks": "call stacks", "shapes": "shapes", "groups": "process groups", "host": "host rows"}
+_CAPTURE_SQL = """
+SELECT CASE WHEN bool_and(has_stacks) THEN true WHEN NOT bool_or(has_stacks) THEN false END AS stacks,
+    CASE WHEN bool_and(has_shapes) THEN true WHEN NOT bool_or(has_shapes) THEN false END AS shapes,
+    CASE WHEN bool_and(has_groups) THEN true WHEN NOT bool_or(has_groups) THEN false END AS groups,
+    CASE WHEN bool_and(has_host_rows) THEN true WHEN NOT bool_or(has_host_rows) THEN false END AS host,
+    1 - sum(classified_ns) / sum(kernel_ns) AS unclassified_share, sum(rows_dropped)::BIGINT AS rows_dropped
+FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
+"""
+
+STEP = "training step"
+_OWN = "window asked for"
+_WINDOWS = {"step": STEP, "kernels": "first kernel to last kernel"}
+
+
+@dataclass(frozen=True, repr=False)
+class Iteration:
+    """One iteration; a job gives it.
+
+    Attributes:
+        run: its run. number: its own.
+    """
+
+    _lake: Lake
+    run: str
+    number: int
+    _traces: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"Iteration({self.run!r}, {self.number})"
+
+    @cached_property
+    def _stored(self) -> StoredIteration:
+        from traceviz_dag.pipeline.stored_iteration import StoredIteration
+
+        return StoredIteration(self._lake, self.run, self.number)
+
+    @property
+    def home(self) -> Path:
+        """The folder that holds it."""
+        return self._lake.home
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Ranks that were read and are counted."""
+        return self._stored.ranks
+
+    @property
+    def partial(self) -> bool | None:
+        """Whether something was not read; None where nothing states how much there is."""
+        return self._stored.completeness.partial
+
+    @property
+    def step_ns(self) -> int | None:
+        """How long its training steps take; None where it is not known."""
+        return self._stored.step_ns
+
+    @cached_property
+    def conditions(self) -> tuple[str, ...]:
+        """Sentences on what was not read, and on clocks."""
+        from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
+
+        completeness = self._stored.completeness
+        chosen = [f"the capture chose {completeness.chosen}"] if completeness.chosen else []
+        clocks = clock_statement(clock_facts(self._stored.table("rank_clocks")))
+        return (*completeness.lines, *chosen, clocks)
+
+    def table(
+        self, name: str, columns: Sequence[str] | None = None, *, rank: int | None = None
+    ) -> duckdb.DuckDBPyRelation:
+        """The rows of a table of this iteration, as ``Job.table`` gives them."""
+        from traceviz_dag.api.relations import relation
+
+        return relation(self._lake.table(name, self.run, self.number, rank).arrow(columns))
+
+    def findings(self) -> Answer:
+        """What is wrong, who is at fault, what fixing it would save; rows are of :class:`Finding`, numbered first."""
+        from traceviz_dag.pipeline.answers.findings import findings_answer, findings_rows
+        from traceviz_dag.pipeline.answers.iterations import untold_waits
+        from traceviz_dag.pipeline.findings import stored_lost_kernels, stored_unknown_waits
+
+        found = findings_answer(self._stored)
+        place = (self._lake, self.run, self.number)
+        unknown = stored_unknown_waits(*place) or stored_lost_kernels(*place)
+        told = untold_waits(self.run, self.number, None if unknown is None else asdict(unknown))
+        return self._answer(
+            "findings",
+            [self._stored.lead.limit],
+            [_finding(row) for row in findings_rows(found)],
+            {**found, **told},
+            f"SELECT * FROM findings WHERE {self._chosen} ORDER BY finding",
+        )
+
+    def explain(self, finding: int) -> Answer:
+        """One finding, by its number in the table, with the rows behind it and its places in time.
+
+        Its rows are what its ``evidence_sql`` gives; ``values`` has ``finding`` and ``places``: rank, start_ns (on the
+        rank's clock) and duration_ns, the weightiest first.
+
+        Raises:
+            UsageError: there is no such finding.
+        """
+        from traceviz_dag.analyze.findings.rule import places_sql
+        from traceviz_dag.analyze.findings.rules.registry import rule_if_known
+
+        every = self._stored.findings()
+        row = next((row for row in every if row["finding"] == finding), None)
+        if row is None:
+            raise UsageError(f"there is no finding {finding}; there are 0 to {len(every) - 1}")
+        rule, ask = rule_if_known(row["rule"]), self._query
+        sql = None if rule is None else places_sql(rule, row, every, MOST_PLACES)
+        statements = [row[name] for name in ("statement", "detail", "remedy") if row[name] is not None]
+        return self._answer(
+            "findings",
+            [capitalised(statements[0]), *statements[1:]],
+            ask(row["evidence_sql"]) if row["evidence_sql"] else [],
+            {"finding": asdict(_finding(row)), "places": ask(sql) if sql else []},
+            row["evidence_sql"],
+            options=["--sql"],
+        )
+
+    def waits(self) -> Answer:
+        """Who waited for whom; rows are the late ranks, ``values`` has links, experts, costs, the matrix and more."""
+        from traceviz_dag.pipeline.answers.iterations import cut_statements
+        from traceviz_dag.pipeline.answers.waits import waits_answer, waits_statements
+
+        found = waits_answer(self._stored)
+        lines = waits_statements(found, next(iter(self._stored.lead.ranks), None))
+        cut = len(cut_statements(found["cut_steps"]))
+        sql = f"SELECT * FROM late_ranks WHERE {self._chosen} ORDER BY own_ns DESC"
+        return self._answer("waits", [*lines[cut:], *lines[:cut]], found["ranks"], found, sql)
+
+    def overlap(
+        self,
+        dimension: str | None = None,
+        *,
+        rank: int | None = None,
+        window: str = "step",
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+    ) -> Answer:
+        """How much communication is hidden; rows are of ranks, windows and dimensions, ``values`` has the means.
+
+        Args:
+            dimension: such as ``tp``; None: each, and ``all`` together. window: step or kernels. start_ns, end_ns: a
+                window of your own on the clock of each rank.
+
+        Raises:
+            UsageError: no such dimension, rank or window.
+        """
+        from traceviz_dag.pipeline.answers.overlap import (
+            OVERLAP_SQL,
+            WINDOW_SQL,
+            Chosen,
+            dimension_means,
+            of_dimension,
+            overlap_of,
+            overlap_statement,
+        )
+
+        own = start_ns is not None or end_ns is not None
+        chosen = {"run": self.run, "iteration": self.number, "rank": rank, "window": window}
+        place = Chosen(self.run, self.number)
+        found, _ = overlap_of(self.home, window, start_ns, end_ns, rank, place)
+        rows = of_dimension(found, dimension)
+        windows, means = dimension_means(rows)
+        of_window = {"start_ns": start_ns, "end_ns": end_ns}
+        sql = _with_literals(WINDOW_SQL if own else OVERLAP_SQL, {**chosen, **of_window})
+        if dimension is not None and not own:
+            sql = f"SELECT * FROM (\n{sql}\n) WHERE dimension = {quoted_text(dimension.lower())}"
+        asked = {"--dimension": dimension, "--rank": rank, "--start-ns": start_ns, "--end-ns": end_ns}
+        return self._answer(
+            "overlap",
+            [overlap_statement(windows, means)],
+            rows,
+            {"windows": windows, "means": means},
+            sql,
+            options=_options({**asked, **({} if own or window == "step" else {"--window": window})}),
+            window=_OWN if own else _WINDOWS[window],
+        )
+
+    def critical_path(self) -> Answer:
+        """What the step time consists of; rows are by cause, ``values`` has the path by rank, stage and category."""
+        from traceviz_dag.pipeline.answers.critical_path import path_answer, path_statement
+
+        found = path_answer(self._stored)
+        statement = "no critical path is known" if found["step_ns"] is None else capitalised(path_statement(found))
+        sql = (
+            "SELECT profile, name, sum(path_ns)::BIGINT AS path_ns FROM path_profiles "
+            f"WHERE {self._chosen} GROUP BY ALL ORDER BY profile, path_ns DESC"
+        )
+        return self._answer("critical-path", [statement], found["cause"], found, sql)
+
+    def what_if(
+        self,
+        *,
+        fix_rank: int | Sequence[int] = (),
+        fix_link: int | Sequence[int] = (),
+        fix_ranks: str | Sequence[str] = (),
+        fix_links: str | Sequence[str] = (),
+        fix_group: int | Sequence[int] = (),
+        fix_node: int | Sequence[int] = (),
+        hide: str | Sequence[str] = (),
+        faster: Mapping[str, float] | None = None,
+        even_layers: bool = False,
+        equal_stages: bool = False,
+        equal_ranks: bool = False,
+        no_jitter: bool = False,
+        no_pauses: bool = False,
+        no_hidden_waits: bool = False,
+        host_free: bool = False,
+        balanced_experts: bool = False,
+        no_congestion: bool = False,
+        microbatches: int | None = None,
+        schedule: str | None = None,
+    ) -> Answer:
+        """What fixing something would save; rows are of :class:`Gain`. Without an edit, the usual ones, ranked.
+
+        The edits are the options of ``traceviz what-if``; several are predicted one by one and together.
+
+        Raises:
+            UsageError: no such rank, dimension or schedule.
+        """
+        from traceviz_dag.pipeline.answers.wanted import wanted_edits
+        from traceviz_dag.pipeline.answers.what_if import what_if_answer
+
+        asked: dict[str, Any] = {
+            **{"fix_rank": _several(fix_rank), "fix_link": _several(fix_link), "fix_ranks": _several(fix_ranks)},
+            **{"fix_links": _several(fix_links), "fix_group": _several(fix_group), "fix_node": _several(fix_node)},
+            **{"hide": _several(hide), "faster": [f"{name}={factor:g}" for name, factor in (faster or {}).items()]},
+            **{"even_layers": even_layers, "equal_stages": equal_stages, "equal_ranks": equal_ranks},
+            **{
+                "no_jitter": no_jitter,
+                "no_pauses": no_pauses,
+                "no_hidden_waits": no_hidden_waits,
+                "host_free": host_free,
+            },
+            **{"balanced_experts": balanced_experts, "no_congestion": no_congestion},
+            **{"microbatches": microbatches, "schedule": schedule},
+        }
+        wanted = wanted_edits(**asked)
+        found = what_if_answer(self._stored, wanted)
+        gains = [_gain(row) for row in self._stored.lead.fixes_first(found["rows"])]
+        table, order = ("path_segments", "GROUP BY step") if wanted else ("what_if", "ORDER BY gain_ns DESC")
+        what = "step, sum(duration_ns)::BIGINT AS step_ns" if wanted else "*"
+        return self._answer(
+            "what-if",
+            [each.statement for each in gains] or ["Nothing can be predicted"],
+            gains,
+            found,
+            f"SELECT {what} FROM {table} WHERE {self._chosen} {order}",
+            options=_options({f"--{name.replace('_', '-')}": value for name, value in asked.items()}),
+        )
+
+    def measure(
+        self,
+        name: str,
+        *,
+        dimension: str = ALL_DIMENSIONS,
+        rank: int | None = None,
+        window: str = "step",
+        start_ns: int | None = None,
+        end_ns: int | None = None,
+    ) -> Answer:
+        """One measure: of each rank and window, such as ``exposed_ns``; or of the whole iteration, such as ``mfu``.
+
+        Args:
+            name: a column of table overlap, iterations or utilization; see :func:`measures`. The others: as in
+                :meth:`overlap`.
+
+        Raises:
+            UsageError: no such measure.
+        """
+        from traceviz_dag.api.measures import REFUSALS, measures
+
+        known = measures()
+        if name not in known:
+            raise UsageError(f"no measure {name!r}; there are {', '.join(known)}")
+        table, description = known[name]
+        if table == "overlap":
+            found = self.overlap(dimension, rank=rank, window=window, start_ns=start_ns, end_ns=end_ns)
+            keys = ("rank", "device", "step", "dimension", "window_start_ns", "window_end_ns", "partial", name)
+            rows = [{key: row[key] for key in keys if key in row} for row in found.rows]
+            sql, line, of = found.evidence_sql, found.command, found.sources[0].window
+        else:
+            columns = ", ".join([name, *([REFUSALS[name]] if name in REFUSALS else [])])
+            part = " AND part = 'job'" if table == UTILIZATION.name else ""
+            sql = f"SELECT {columns} FROM {table} WHERE {self._chosen}{part}"
+            rows, line, of = self._query(sql), sql_again(sql, self.home, self._traces), STEP
+        values = [row[name] for row in rows]
+        whys = [row[REFUSALS[name]] for row in rows if name in REFUSALS and row.get(REFUSALS[name])]
+        missing = [] if any(value is not None for value in values) else [*whys, f"{name} is not known"]
+        answer = self._answer("overlap", [f"{name}: {description}"], rows, {}, sql, window=of, reasons=missing)
+        return replace(answer, command=line)
+
+    def doctor(self) -> Answer:
+        """What of it was read and recorded, and what cannot be judged; rows are rules of findings with the reason."""
+        sql = f"SELECT rule, statement AS reason FROM findings WHERE {self._chosen} AND severity = 'not_looked_at'"
+        facts = self._query(_CAPTURE_SQL)[0]
+        recorded = {True: "all ranks", False: "no rank", None: "not known of all ranks"}
+        lines = [f"{of}: {recorded[facts[name]]}" for name, of in _RECORDED.items()]
+        read = f"{counted(len(self.ranks), 'rank is', 'ranks are')} counted"
+        answer = self._answer("findings", [f"{read}; {'; '.join(lines)}"], self._query(sql), facts, sql)
+        findings = self.findings()
+        return replace(answer, certain=findings.certain, reason=findings.reason)
+
+    def figure(self, kind: str, number: int | None = None) -> Figure:
+        """A figure, such as ``wait_map`` or ``pipeline_group``; ``traceviz figures --help`` lists the kinds.
+
+        Args:
+            number: which rank, pipeline or replica, of kinds of which there are several; by default the first drawn.
+
+        Raises:
+            UsageError: no such kind or number, or the tables show nothing of it.
+        """
+        from traceviz_dag.pipeline.figures import draw, figure_tasks
+        from traceviz_dag.pipeline.lake_source import LakeSource
+        from traceviz_dag.show.registry import figure_kinds
+
+        kinds = figure_kinds()
+        if kind not in kinds:
+            raise UsageError(f"no figure {kind!r}; there are {', '.join(kinds)}")
+        source = LakeSource(self._lake, self.run, self.number)
+        tasks = [one for one in figure_tasks(source, [kinds[kind]], every=True) if number in (None, one.number)]
+        drawn = draw(source, tasks[0]) if tasks else None
+        if drawn is None:
+            which = "" if number is None else f" {number}"
+            raise UsageError(f"there is no figure {kind}{which} of {self.run} {self.number}")
+        return Figure(kind, str(drawn.get_label()), drawn)
+
+    @property
+    def _chosen(self) -> str:
+        """The condition on rows of this iteration."""
+        return f"run = {quoted_text(self.run)} AND iteration = {self.number}"
+
+    def _query(self, sql: str) -> list[dict[str, Any]]:
+        asked = _with_literals(sql, {"run": self.run, "iteration": self.number})
+        return self._lake.query(asked, bounds=Bounds(in_home=False)).to_pylist()
+
+    def _answer(
+        self,
+        question: str,
+        statements: Sequence[str],
+        rows: Sequence[Any],
+        values: Mapping[str, Any],
+        evidence_sql: str | None,
+        *,
+        options: Sequence[str] = (),
+        window: str = STEP,
+        reasons: Sequence[str] = (),
+    ) -> Answer:
+        reason = values.get("reason") or next(iter(reasons), None)
+        return Answer(
+            statement=statements[0],
+            statements=tuple(statements),
+            rows=tuple(rows),
+            values=values,
+            evidence_sql=evidence_sql,
+            command=self.command(question, *options),
+            partial=self.partial,
+            conditions=self.conditions,
+            certain=bool(values.get("certain", True)) and not reasons,
+            reason=reason,
+            sources=(self.source(window),),
+        )
+
+    def command(self, *words: str) -> str:
+        """The command line of a question about it, such as ``pipelines``, with its options."""
+        return again(words, self.home, self._traces, self.run, self.number)
+
+    def source(self, window: str = STEP) -> Source:
+        """What answers about it are made of."""
+        from hashlib import sha256
+
+        rows = self._lake.table("traces", self.run, self.number).arrow(["rank", "digest"]).to_pylist()
+        digests = sorted((row["rank"], row["digest"]) for row in rows if row["rank"] in self.ranks)
+        digest = sha256(repr(digests).encode()).hexdigest()[:16]
+        return Source(self.run, self.number, self.ranks, digest, window)
+
+
+def _finding(row: Mapping[str, Any]) -> Finding:
+    from traceviz_dag.analyze.findings.rule import culprit
+
+    names = [name for name in Finding.__slots__ if name not in ("class_", "culprit")]
+    named = row["culprit"] if "culprit" in row else culprit(row)
+    return Finding(class_=row["class"], culprit=named, **{name: row[name] for name in names})
+
+
+def _gain(row: Mapping[str, Any]) -> Gain:
+    from traceviz_dag.analyze.causes.gains import named_edit
+
+    gain, step, low, high = (row[name] for name in ("gain_ns", "step_ns", "gain_low_ns", "gain_high_ns"))
+    statement = (
+        f"{capitalised(named_edit(row))}: would save {duration(gain)} of the {duration(step)} step "
+        f"({share(gain, step)}), {duration(low)} to {duration(high)} (replay)"
+    )
+    return Gain(statement=statement, **{name: row[name] for name in Gain.__slots__ if name != "statement"})
+
+
+def _several(given: Any) -> list[Any]:
+    return [given] if isinstance(given, int | str) else list(given)
+
+
+def _options(values: Mapping[str, Any]) -> list[str]:
+    """Options as words of a command line; without those that are not given."""
+    words: list[str] = []
+    for name, value in values.items():
+        if value is True:
+            words.append(name)
+        elif isinstance(value, list):
+            words += [word for one in value for word in (name, str(one))]
+        elif value is not None and value is not False:
+            words += [name, str(value)]
+    return words
+
+
+def _with_literals(sql: str, values: Mapping[str, object]) -> str:
+    """A query with values in place of its parameters, to be asked alone."""
+    literals = {
+        name: "NULL" if value is None else quoted_text(value) if isinstance(value, str) else str(value)
+        for name, value in values.items()
+    }
+    return with_values(sql, literals).strip()

@@ -1,0 +1,1 @@
+"""``traceviz mcp``: the answers of one home or folder for programs that speak the Model Context Protocol."""

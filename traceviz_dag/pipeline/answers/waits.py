@@ -1,0 +1,156 @@
+"""Who waited for whom in an iteration, and for what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from traceviz_dag.analyze.clocks.clock_summary import clock_facts
+from traceviz_dag.analyze.wording import numbered
+from traceviz_dag.pipeline.answers.iterations import (
+    blame_statement,
+    cut_statements,
+    place,
+    slow_statements,
+    table_rows,
+)
+
+if TYPE_CHECKING:
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
+
+
+def waits_answer(iteration: StoredIteration) -> dict[str, Any]:
+    """Late ranks, slow links, uneven experts and first causes of an iteration's waits, and how certain they are."""
+    from traceviz_dag.analyze.waits.blame import delays_by, wait_basis
+    from traceviz_dag.lake.summaries import cut_steps
+    from traceviz_dag.tables.questions import DELAY_COSTS_SQL, WAIT_PARTS_SQL
+
+    collectives = iteration.table("collectives")
+    step_ns = iteration.step_ns
+    late = iteration.table("late_ranks")
+    answer: dict[str, Any] = {
+        **place(iteration),
+        "clocks": clock_facts(iteration.table("rank_clocks")),
+        "matching": _matching(collectives),
+        "waits": wait_basis(collectives),
+        **_certainty(iteration, collectives),
+        "step_ns": step_ns,
+        "cut_steps": cut_steps(iteration.lake, iteration.run, iteration.iteration),
+        "slow_ranks": table_rows(iteration, "rank_speeds"),
+        "ranks": table_rows(iteration, "late_ranks"),
+        "stages": delays_by(late, _stages(iteration), "stage").to_pylist(),
+        "links": table_rows(iteration, "links"),
+        "experts": table_rows(iteration, "expert_loads"),
+        "communication": iteration.ask(WAIT_PARTS_SQL, collectives=collectives).to_pylist(),
+        "matrix": table_rows(iteration, "blame"),
+        "costs": iteration.ask(
+            DELAY_COSTS_SQL, delay_costs=iteration.table("delay_costs"), what_if=iteration.table("what_if")
+        ).to_pylist(),
+    }
+    nodes = iteration.nodes()
+    return answer | {"nodes": delays_by(late, nodes, "node").to_pylist()}
+
+
+def waits_statements(answer: dict[str, Any], first: int | None) -> list[str]:
+    """What the tables show, a line each; what speaks of the rank that leads the findings comes first."""
+    from traceviz_dag.analyze.waits.blame import nobody_blamed
+
+    blamed = sorted((row for row in answer["ranks"] if row["blamed"]), key=lambda row: -row["own_ns"])
+    nobody = nobody_blamed(answer["ranks"], answer["step_ns"], answer["uncertain"], answer["communication_kernels"])
+    lines = [*cut_statements(answer["cut_steps"]), *_basis(answer["waits"])]
+    links = _links(answer["links"])
+    if links and first in {row["rank"] for row in answer["links"] if row["slow"] or row["or_of"]}:
+        lines, links = lines + links, []
+    lines += [*([blame_statement(row) for row in blamed] or [nobody])]
+    lines += slow_statements(answer["slow_ranks"])
+    lines += links
+    uneven = [row for row in answer["experts"] if row["load"] >= 1.2]
+    if uneven:
+        worst = uneven[0]
+        lines.append(f"experts of rank {worst['rank']} take {worst['load']:.2f} times the mean of their peers")
+    faults = [row for row in answer["matching"] if row["fault"] is not None]
+    if faults:
+        total = sum(row["kernels"] for row in faults)
+        kinds = ", ".join(sorted({row["fault"].replace("_", " ") for row in faults}))
+        lines.append(f"{total} communication kernels are not matched, or not wholly: {kinds} (--json has the counts)")
+    return lines
+
+
+def _certainty(iteration: StoredIteration, collectives: pa.Table) -> dict[str, Any]:
+    """How many communication kernels have no certain wait, and in a sentence what follows from that.
+
+    Members that the capture was not to record leave an answer certain: it is of the ranks that were.
+    """
+    from traceviz_dag.analyze.matching.collective_matching import Fault
+    from traceviz_dag.analyze.waits.blame import uncertain_waits
+    from traceviz_dag.analyze.waits.unknown_waits import unknown_waits
+
+    uncertain, kernels = uncertain_waits(collectives), collectives.num_rows
+    reason = (
+        f"{uncertain} of {kernels} communication kernels have no certain wait; whom they waited for is not known"
+        if uncertain
+        else None
+    )
+    if (unknown := unknown_waits(collectives)) is not None:
+        reason = unknown.reason
+    left_out = 0
+    if iteration.completeness.chosen and not iteration.completeness.missing:
+        beyond = pa.array([Fault.MEMBERS_MISSING.value, Fault.PEER_MISSING.value])
+        left_out = pc.sum(pc.is_in(collectives["fault"].cast(pa.string()), beyond)).as_py() or 0
+    certain = uncertain == left_out
+    return {
+        "communication_kernels": kernels,
+        "uncertain": uncertain,
+        "certain": certain,
+        "reason": None if certain else reason,
+    }
+
+
+def _matching(collectives: pa.Table) -> list[dict[str, Any]]:
+    """How many communications each rule matched, and what is wrong with the others."""
+    plain = pa.table({name: collectives[name].cast(pa.string()) for name in ("dimension", "matched_by", "fault")})
+    counted = plain.group_by(["dimension", "matched_by", "fault"]).aggregate([([], "count_all")])
+    rows = counted.rename_columns(["dimension", "matched_by", "fault", "kernels"]).to_pylist()
+    return sorted(rows, key=lambda row: -row["kernels"])
+
+
+def _stages(iteration: StoredIteration) -> Mapping[int, int | None]:
+    return {rank: iteration.topology.stage_of(rank)[0] for rank in iteration.ranks}
+
+
+def _basis(kernels: Mapping[str, int]) -> list[str]:
+    """What the waits rest on, where that is not solved clocks alone."""
+    lines = []
+    if kernels["durations"]:
+        lines.append(
+            f"waits of {kernels['durations']} communication kernels come from durations, which need no clock: members "
+            "end together, so the last to arrive has the shortest kernel"
+        )
+    if kernels["untold"]:
+        lines.append(
+            f"no wait is known for {kernels['untold']} matched communication kernels: neither solved clocks nor "
+            "durations show it (table collectives, aligned_refusal)"
+        )
+    return lines
+
+
+def _links(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Whose links are slow; of ranks that only meet each other, that nothing shows whose."""
+    lines = [
+        f"rank {row['rank']} has slow links{_scope(row)}: its transfers take {row['best_ratio']:.1f} times the usual"
+        for row in rows
+        if row["slow"]
+    ]
+    return lines + [
+        f"{numbered('rank', [row['rank'], *row['or_of']])} meet over slow links{_scope(row)}, and whose are slow "
+        f"is unknown: their transfers take {row['best_ratio']:.1f} times the usual"
+        for row in rows
+        if row["or_of"] and row["rank"] < min(row["or_of"])
+    ]
+
+
+def _scope(row: Mapping[str, Any]) -> str:
+    return {"intra_node": " inside its node", "inter_node": " to other nodes"}.get(row["scope"] or "", "")

@@ -1,0 +1,123 @@
+"""What fixing something would save in an iteration, as the replay predicts it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from traceviz_dag.analyze.causes.gains import EDIT_COLUMNS, MEAN_COLUMNS, SUMMED_COLUMNS, over_steps
+from traceviz_dag.analyze.wording import milliseconds
+from traceviz_dag.errors import NoEvidenceError, UsageError
+from traceviz_dag.pipeline.answers.iterations import place, place_of_all
+from traceviz_dag.pipeline.answers.wanted import Wanted
+
+if TYPE_CHECKING:
+    from traceviz_dag.pipeline.stored_iteration import StoredIteration
+
+
+_NO_STEP = "no training step is known"
+
+
+def what_if_answer(iteration: StoredIteration, wanted: Wanted) -> dict[str, Any]:
+    """What each edit saves, one by one and together; without an edit, the usual ones from the table."""
+    rows, reason = _predicted(iteration, wanted) if wanted else _stored(iteration)
+    return {**place(iteration), "certain": reason is None, "reason": reason, "rows": rows}
+
+
+def steady_what_if_answer(iterations: Sequence[StoredIteration], wanted: Wanted) -> dict[str, Any]:
+    """Edits and what they gain in each steady period of iterations of one run."""
+    from traceviz_dag.pipeline.across_ranks import sets_of_ranks
+    from traceviz_dag.pipeline.causes import steady_steps
+
+    rows: list[dict[str, Any]] = []
+    whole: list[str] = []
+    refused: list[str] = []
+    period = "no steady period"
+    try:
+        steps = steady_steps(iterations)
+        steady, (first, last) = steps.steady, steps.numbers
+        period = (
+            f"steady period {milliseconds(steady.period_ns)} ms, from the end of step {first} to that of step {last}"
+        )
+        if wanted:
+            _check_ranks(iterations[-1], wanted)
+            each = [wanted.edits(one, partial(sets_of_ranks, iterations[-1])) for one in steady.steps]
+            single = list(zip(*each, strict=True))
+            choices = [[[edit] for edit in edits] for edits in single] + ([each] if len(single) > 1 else [])
+        else:
+            stored = [row for one in iterations for row in one.table("what_if").to_pylist()]
+            whole = [row["refusal"] for row in stored if row["refusal"] is not None and row["edit"] is None]
+            refused = [row["refusal"] for row in stored if row["refusal"] is not None]
+            usual = steady.usual(row for row in stored if row["refusal"] is None)
+            choices = [[[edit] for edit in edits] for edits in usual]
+        for choice in choices:
+            try:
+                found = steady.predict(choice)
+            except NoEvidenceError as error:
+                refused.append(str(error))
+                continue
+            if wanted or found.undecided is None:
+                rows.append(found.as_row())
+            else:
+                refused.append(found.undecided)
+    except NoEvidenceError as error:
+        whole = [str(error)]
+    reason = next(iter([*whole, *(refused if wanted or not rows else [])]), None)
+    told = [{**row, "steps": len(steps.ranked)} for row in over_steps(rows)]
+    return {**place_of_all(iterations), "certain": reason is None, "reason": reason, "of": period, "rows": told}
+
+
+def what_if_rows(answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each edit of each iteration; one without an edit where nothing can be predicted, with the reason."""
+    rows = []
+    for answer in answers:
+        where = {name: value for name, value in answer.items() if name not in ("rows", "of")}
+        rows += [
+            {**where, **row}
+            for row in answer["rows"] or [dict.fromkeys((*EDIT_COLUMNS, "steps", *SUMMED_COLUMNS, *MEAN_COLUMNS))]
+        ]
+    return rows
+
+
+def _stored(iteration: StoredIteration) -> tuple[list[dict[str, Any]], str | None]:
+    """The usual edits, from the table."""
+    rows = iteration.table("what_if").to_pylist()
+    told = over_steps([row for row in rows if row["refusal"] is None])
+    refusals = [row["refusal"] for row in rows if row["refusal"] is not None and (row["edit"] is None or not told)]
+    return told, next(iter(refusals), None if told else _NO_STEP)
+
+
+def _predicted(iteration: StoredIteration, wanted: Wanted) -> tuple[list[dict[str, Any]], str | None]:
+    from traceviz_dag.pipeline.across_ranks import sets_of_ranks
+    from traceviz_dag.pipeline.causes import ranked_steps
+
+    _check_ranks(iteration, wanted)
+    rows: list[dict[str, Any]] = []
+    reason = None
+    try:
+        for ranked in ranked_steps(iteration, iteration.table("collectives"), iteration.table("messages")):
+            what_if = ranked.what_if()
+            edits = wanted.edits(what_if, partial(sets_of_ranks, iteration))
+            for each in [*([edit] for edit in edits), *([edits] if len(edits) > 1 else [])]:
+                try:
+                    rows.append(what_if.predict(*each).as_row())
+                except NoEvidenceError as error:
+                    reason = reason or str(error)
+    except NoEvidenceError as error:
+        reason = str(error)
+    return over_steps(rows), reason if rows or reason else _NO_STEP
+
+
+def _check_ranks(iteration: StoredIteration, wanted: Wanted) -> None:
+    """Refuse edits of ranks that were not read."""
+    from traceviz_dag.pipeline.completeness import ranks_in_words
+
+    asked = [(f"--{name.replace('_', '-')}", ranks) for name, ranks in wanted.together]
+    for option, ranks in (("--fix-rank", wanted.ranks), ("--fix-link", wanted.links), *asked):
+        unknown = sorted(set(ranks) - set(iteration.ranks))
+        if unknown:
+            raise UsageError(
+                f"{option} {unknown[0]}: no such rank was read of {iteration.run} {iteration.iteration}; "
+                f"there are {ranks_in_words(iteration.ranks)}"
+            )
