@@ -14,11 +14,7 @@ from tests.commands.jobs import home_of, traces_of
 from tests.end_to_end.conftest import traceviz
 from tests.sets import fast
 from tests.show.report.pages import text_of as page_of
-from traceviz_dag.analyze.wording import (
-    duration,
-    milliseconds,
-    share,
-)
+from traceviz_dag.analyze.wording import duration, milliseconds, share
 from traceviz_dag.show.web.site import site
 
 TOKEN = "t" * 32

@@ -11,15 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import pandas as pd
 import typer
 
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_json,
-    print_table,
-)
+from traceviz_dag.commands.common.output import percent, print_json, print_table
 from traceviz_dag.commands.common.partial import end_partial
 
 if TYPE_CHECKING:

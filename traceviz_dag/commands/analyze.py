@@ -15,9 +15,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from traceviz_dag.commands.common.across import (
-    end_untold,
-)
+from traceviz_dag.commands.common.across import end_untold
 from traceviz_dag.commands.common.failures import changed_lines, end_failed, tell_failures
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import home_option, print_json, terminal
@@ -26,9 +24,7 @@ from traceviz_dag.commands.common.summary import iteration_summary, print_summar
 from traceviz_dag.errors import IncompleteError, UsageError
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake, open_lake
-from traceviz_dag.pipeline.answers.iterations import (
-    untold_waits,
-)
+from traceviz_dag.pipeline.answers.iterations import untold_waits
 from traceviz_dag.system.paths import real_path
 
 RulesOption = Annotated[

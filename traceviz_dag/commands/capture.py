@@ -9,14 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceviz_dag.analyze import wording
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    print_json,
-    print_table,
-)
+from traceviz_dag.commands.common.output import print_json, print_table
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.vocabulary import CaptureQuestion
 

@@ -12,15 +12,9 @@ import pyarrow.csv
 import pyarrow.parquet
 import typer
 
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_json,
-    print_table,
-)
+from traceviz_dag.commands.common.output import percent, print_json, print_table
 from traceviz_dag.commands.common.overwriting import check_output
 from traceviz_dag.errors import IncompleteError, UsageError
 from traceviz_dag.system.paths import real_path

@@ -17,10 +17,7 @@ from traceviz_dag.commands.common.across import (
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, print_table
 from traceviz_dag.errors import IncompleteError
-from traceviz_dag.pipeline.answers.iterations import (
-    heading,
-    place,
-)
+from traceviz_dag.pipeline.answers.iterations import heading, place
 from traceviz_dag.tables.rows import RankClockRow, rows_of
 
 

@@ -9,21 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-    numbered,
-    percent,
-)
+from traceviz_dag.analyze.wording import milliseconds, numbered, percent
 from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.figure_file import check_figure
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, check_number
-from traceviz_dag.commands.common.output import (
-    print_json,
-    print_table,
-    print_wrapped,
-    shortened,
-    shown,
-)
+from traceviz_dag.commands.common.output import print_json, print_table, print_wrapped, shortened, shown
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.pipeline.answers.diff import diff_answer, diff_verdict

@@ -10,18 +10,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from traceviz_dag.analyze import wording
-from traceviz_dag.analyze.causes.factors import (
-    MEANINGS,
-    Factor,
-    named_factor,
-    over_steps,
-    with_branches,
-    worst_factor,
-)
+from traceviz_dag.analyze.causes.factors import MEANINGS, Factor, named_factor, over_steps, with_branches, worst_factor
 from traceviz_dag.analyze.findings.verdict import RELATIONS
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -34,16 +25,9 @@ from traceviz_dag.commands.common.across import (
     refuse_both,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_json,
-    print_table,
-    print_wrapped,
-)
+from traceviz_dag.commands.common.output import percent, print_json, print_table, print_wrapped
 from traceviz_dag.commands.common.records import end_of_records, naming, titled, work_at
-from traceviz_dag.pipeline.answers.iterations import (
-    place,
-)
+from traceviz_dag.pipeline.answers.iterations import place
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traceviz_dag.analyze import wording
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -21,20 +19,11 @@ from traceviz_dag.commands.common.across import (
     end_untold,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    print_json,
-    print_wrapped,
-    rest_of,
-    shown,
-)
+from traceviz_dag.commands.common.output import print_json, print_wrapped, rest_of, shown
 from traceviz_dag.commands.common.summary import STEP_KINDS
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
 from traceviz_dag.pipeline.answers.findings import findings_answer, findings_rows, step_in_words
-from traceviz_dag.pipeline.answers.iterations import (
-    cut_statements,
-    heading,
-    untold_waits,
-)
+from traceviz_dag.pipeline.answers.iterations import cut_statements, heading, untold_waits
 from traceviz_dag.vocabulary import FindingClass, Severity, StepKind
 
 if TYPE_CHECKING:

@@ -8,19 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from traceviz_dag.commands.common.across import (
-    IterationOption,
-    PathArgument,
-    RulesOption,
-    RunOption,
-    chosen_iterations,
-)
+from traceviz_dag.commands.common.across import IterationOption, PathArgument, RulesOption, RunOption, chosen_iterations
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, print_table
 from traceviz_dag.errors import NoEvidenceError, UsageError
-from traceviz_dag.pipeline.answers.iterations import (
-    place,
-)
+from traceviz_dag.pipeline.answers.iterations import place
 
 
 def gate(

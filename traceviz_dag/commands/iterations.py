@@ -9,21 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceviz_dag.analyze.wording import (
-    activity,
-    milliseconds,
-    ranks_of,
-)
+from traceviz_dag.analyze.wording import activity, milliseconds, ranks_of
 from traceviz_dag.commands.common.failures import end_half_renewed, end_stale
 from traceviz_dag.commands.common.figure_file import check_figure
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_json,
-    print_table,
-    print_wrapped,
-    shown,
-)
+from traceviz_dag.commands.common.output import percent, print_json, print_table, print_wrapped, shown
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
 from traceviz_dag.system.paths import real_path
 

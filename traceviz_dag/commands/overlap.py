@@ -12,19 +12,11 @@ import pyarrow as pa
 import typer
 
 from traceviz_dag.analyze.findings.verdict import RELATIONS
-from traceviz_dag.analyze.wording import (
-    capitals,
-    counted,
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import capitals, counted, milliseconds
 from traceviz_dag.commands.common.across import IterationOption, RunOption, print_limit
 from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_json,
-    print_table,
-)
+from traceviz_dag.commands.common.output import percent, print_json, print_table
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.commands.common.savings import print_savings
 from traceviz_dag.errors import BadInputError, UsageError

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -19,14 +17,8 @@ from traceviz_dag.commands.common.across import (
     end_untold,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    print_json,
-    print_table,
-)
-from traceviz_dag.pipeline.answers.iterations import (
-    heading,
-    place,
-)
+from traceviz_dag.commands.common.output import print_json, print_table
+from traceviz_dag.pipeline.answers.iterations import heading, place
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration

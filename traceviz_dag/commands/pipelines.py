@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from traceviz_dag.analyze import wording
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -21,18 +19,8 @@ from traceviz_dag.commands.common.across import (
     print_lead,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_json,
-    print_table,
-    print_wrapped,
-)
-from traceviz_dag.pipeline.answers.iterations import (
-    heading,
-    place,
-    slow_statements,
-    table_rows,
-)
+from traceviz_dag.commands.common.output import percent, print_json, print_table, print_wrapped
+from traceviz_dag.pipeline.answers.iterations import heading, place, slow_statements, table_rows
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration

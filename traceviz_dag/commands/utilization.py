@@ -6,28 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from traceviz_dag.analyze import wording
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
-from traceviz_dag.commands.common.across import (
-    IterationOption,
-    PathArgument,
-    RulesOption,
-    RunOption,
-    chosen_iterations,
-)
+from traceviz_dag.analyze.wording import milliseconds
+from traceviz_dag.commands.common.across import IterationOption, PathArgument, RulesOption, RunOption, chosen_iterations
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_json,
-    print_table,
-    print_wrapped,
-)
+from traceviz_dag.commands.common.output import percent, print_json, print_table, print_wrapped
 from traceviz_dag.errors import NoEvidenceError
-from traceviz_dag.pipeline.answers.iterations import (
-    heading,
-    place,
-)
+from traceviz_dag.pipeline.answers.iterations import heading, place
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration

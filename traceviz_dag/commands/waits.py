@@ -10,12 +10,7 @@ import typer
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_statement
 from traceviz_dag.analyze.findings.verdict import RELATIONS
-from traceviz_dag.analyze.wording import (
-    activity,
-    capitals,
-    counted,
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import activity, capitals, counted, milliseconds
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -28,12 +23,7 @@ from traceviz_dag.commands.common.across import (
     refuse_both,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_json,
-    print_table,
-    print_wrapped,
-)
+from traceviz_dag.commands.common.output import percent, print_json, print_table, print_wrapped
 from traceviz_dag.commands.common.records import end_of_records, naming, titled, work_at
 from traceviz_dag.pipeline.answers.waits import waits_answer, waits_statements
 

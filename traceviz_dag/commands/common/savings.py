@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from traceviz_dag.analyze.wording import (
-    capitals,
-    milliseconds,
-)
-from traceviz_dag.commands.common.output import (
-    print_table,
-    print_wrapped,
-)
+from traceviz_dag.analyze.wording import capitals, milliseconds
+from traceviz_dag.commands.common.output import print_table, print_wrapped
 
 
 def print_savings(rows: Sequence[dict[str, Any]]) -> None:

@@ -10,25 +10,13 @@ import typer
 
 from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.utilization import used_of_peak
-from traceviz_dag.analyze.wording import (
-    activity,
-    capitals,
-    duration,
-    milliseconds,
-)
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_table,
-)
+from traceviz_dag.analyze.wording import activity, capitals, duration, milliseconds
+from traceviz_dag.commands.common.output import percent, print_table
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.memory_summary import memory_peak, memory_statement
 from traceviz_dag.lake.summaries import Windows, category_shares, communication_by_dimension, cut_steps, windows
-from traceviz_dag.pipeline.answers.iterations import (
-    blame_statement,
-    cut_statements,
-    slow_statements,
-)
+from traceviz_dag.pipeline.answers.iterations import blame_statement, cut_statements, slow_statements
 from traceviz_dag.tables import TABLES
 from traceviz_dag.tables.rows import IterationRow, rows_of
 from traceviz_dag.vocabulary import StepKind, WindowFrom

@@ -8,10 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from traceviz_dag.analyze.findings.verdict import RELATIONS
-from traceviz_dag.analyze.wording import (
-    activity,
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import activity, milliseconds
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -27,12 +24,7 @@ from traceviz_dag.commands.common.across import (
     refuse_both,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_json,
-    print_table,
-    print_wrapped,
-)
+from traceviz_dag.commands.common.output import percent, print_json, print_table, print_wrapped
 from traceviz_dag.commands.critical_path.of_records import critical_path_of_records
 from traceviz_dag.errors import UsageError
 from traceviz_dag.pipeline.answers.critical_path import (
@@ -42,10 +34,7 @@ from traceviz_dag.pipeline.answers.critical_path import (
     steady_path_answer,
     steady_path_statement,
 )
-from traceviz_dag.pipeline.answers.iterations import (
-    by_run,
-    heading,
-)
+from traceviz_dag.pipeline.answers.iterations import by_run, heading
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration

@@ -8,14 +8,8 @@ from typing import Any
 import typer
 
 from traceviz_dag.analyze import wording
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_json,
-    print_table,
-)
+from traceviz_dag.analyze.wording import milliseconds
+from traceviz_dag.commands.common.output import percent, print_json, print_table
 from traceviz_dag.commands.common.records import end_of_records, titled, work_at
 
 _CRITICAL_SHARE = 0.01

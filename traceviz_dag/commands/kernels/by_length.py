@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from traceviz_dag.analyze import wording
-from traceviz_dag.commands.common.across import heading, place
-from traceviz_dag.commands.common.output import ABSENT, milliseconds, percent, print_table, print_wrapped
+from traceviz_dag.analyze.wording import ABSENT, milliseconds
+from traceviz_dag.commands.common.output import percent, print_table, print_wrapped
 from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.pipeline.answers.iterations import heading, place
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration

@@ -5,19 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_table,
-    print_wrapped,
-)
+from traceviz_dag.analyze.wording import milliseconds
+from traceviz_dag.commands.common.output import percent, print_table, print_wrapped
 from traceviz_dag.errors import NoEvidenceError
-from traceviz_dag.pipeline.answers.iterations import (
-    heading,
-    place,
-)
+from traceviz_dag.pipeline.answers.iterations import heading, place
 
 if TYPE_CHECKING:
     import pyarrow as pa

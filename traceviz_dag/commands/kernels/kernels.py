@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traceviz_dag.analyze import wording
-from traceviz_dag.analyze.wording import (
-    ABSENT,
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import ABSENT, milliseconds
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -23,22 +20,13 @@ from traceviz_dag.commands.common.across import (
     microseconds,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_json,
-    print_table,
-    print_wrapped,
-    shortened,
-)
+from traceviz_dag.commands.common.output import percent, print_json, print_table, print_wrapped, shortened
 from traceviz_dag.commands.common.savings import print_savings
 from traceviz_dag.commands.kernels.by_length import lengths_of, print_lengths
 from traceviz_dag.commands.kernels.by_module import modules_of, print_modules
 from traceviz_dag.commands.kernels.measured import measured_of, print_measured
 from traceviz_dag.errors import NoEvidenceError, UsageError
-from traceviz_dag.pipeline.answers.iterations import (
-    heading,
-    place,
-)
+from traceviz_dag.pipeline.answers.iterations import heading, place
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration

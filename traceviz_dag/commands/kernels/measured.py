@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from traceviz_dag.analyze.wording import counted
-from traceviz_dag.commands.common.across import heading, microseconds, place
-from traceviz_dag.commands.common.output import ABSENT, percent, print_table, print_wrapped, shortened
+from traceviz_dag.analyze.wording import ABSENT, counted
+from traceviz_dag.commands.common.across import microseconds
+from traceviz_dag.commands.common.output import percent, print_table, print_wrapped, shortened
+from traceviz_dag.pipeline.answers.iterations import heading, place
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration

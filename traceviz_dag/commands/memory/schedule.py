@@ -8,16 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceviz_dag.analyze.memory.schedule import Model, StageMemory
-from traceviz_dag.analyze.wording import (
-    ABSENT,
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import ABSENT, milliseconds
 from traceviz_dag.commands.common.across import IterationOption, RunOption
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    print_json,
-    print_table,
-)
+from traceviz_dag.commands.common.output import print_json, print_table
 from traceviz_dag.commands.common.shown import iterations_of
 from traceviz_dag.commands.memory.common import mebibytes
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError

@@ -11,24 +11,10 @@ from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.nsys.activity import processes_of
 from traceviz_dag.analyze.nsys.calls import CUDA, SYSTEM, calls_by_name
 from traceviz_dag.analyze.nsys.calls import stalls as find_stalls
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_json,
-    print_table,
-    shortened,
-    shown,
-)
-from traceviz_dag.commands.nsys.common import (
-    GpuOption,
-    Opened,
-    ProfileArgument,
-    TrimOption,
-    opened,
-)
+from traceviz_dag.commands.common.output import percent, print_json, print_table, shortened, shown
+from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, TrimOption, opened
 
 SLIGHT = 0.001
 """Share of all stalls together below which a row is only counted."""

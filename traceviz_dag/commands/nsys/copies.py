@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.nsys.copies import copies as measured
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    print_json,
-    print_table,
-)
+from traceviz_dag.commands.common.output import print_json, print_table
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, binary, opened
 
 

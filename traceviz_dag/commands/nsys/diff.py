@@ -14,24 +14,10 @@ from traceviz_dag.analyze.nsys.iterations import window_on_gpu
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap, gpu_overlap
 from traceviz_dag.analyze.nsys.summary import NameMeasures, by_name
 from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
-from traceviz_dag.analyze.wording import (
-    capitalised,
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import capitalised, milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    print_json,
-    print_table,
-    shortened,
-    shown,
-)
-from traceviz_dag.commands.nsys.common import (
-    GpuOption,
-    ProfileArgument,
-    RulesOption,
-    TrimOption,
-    opened,
-)
+from traceviz_dag.commands.common.output import print_json, print_table, shortened, shown
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
 from traceviz_dag.errors import NoEvidenceError, UsageError
 
 _PART_WORDS = {

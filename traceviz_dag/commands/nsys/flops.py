@@ -9,15 +9,9 @@ import typer
 
 from traceviz_dag.analyze.nsys.region_flops import region_flops
 from traceviz_dag.analyze.nsys.search import matcher
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_json,
-    print_table,
-)
+from traceviz_dag.commands.common.output import percent, print_json, print_table
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, opened
 from traceviz_dag.errors import UsageError
 

@@ -12,16 +12,9 @@ from traceviz_dag.analyze.nsys.activity import Activity, processes_of
 from traceviz_dag.analyze.nsys.overlap import gaps as find_gaps
 from traceviz_dag.analyze.nsys.overlap import gpu_overlap
 from traceviz_dag.analyze.nsys.tree import nested_ranges
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, check_number
-from traceviz_dag.commands.common.output import (
-    print_json,
-    print_table,
-    shortened,
-    shown,
-)
+from traceviz_dag.commands.common.output import print_json, print_table, shortened, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     Opened,

@@ -8,16 +8,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.arrays import distinct
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    print_json,
-    print_table,
-    shown,
-)
+from traceviz_dag.commands.common.output import print_json, print_table, shown
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, binary, gpu_numbers, opened, seconds
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.events import KERNEL

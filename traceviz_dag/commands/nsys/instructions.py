@@ -12,18 +12,10 @@ import typer
 from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.nsys.instructions import dearest_kernels, kernel_instructions
 from traceviz_dag.analyze.nsys.summary import summaries
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.capture.cutracer import counting_script
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_json,
-    print_table,
-    shortened,
-    shown,
-)
+from traceviz_dag.commands.common.output import percent, print_json, print_table, shortened, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     Opened,

@@ -8,17 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from traceviz_dag.analyze.nsys.iterations import iteration_measures, names_in_iteration
-from traceviz_dag.analyze.wording import (
-    ABSENT,
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import ABSENT, milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    print_json,
-    print_table,
-    shortened,
-    shown,
-)
+from traceviz_dag.commands.common.output import print_json, print_table, shortened, shown
 from traceviz_dag.commands.nsys.common import (
     MEASURES,
     GpuOption,

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from traceviz_dag.analyze.nsys.launches import SOON_NS
 from traceviz_dag.analyze.nsys.launches import launches as measured
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_json,
-    print_table,
-    shown,
-)
+from traceviz_dag.commands.common.output import percent, print_json, print_table, shown
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, opened
 
 _WAITS = ("mean", "median", "p90", "most")

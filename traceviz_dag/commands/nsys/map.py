@@ -11,22 +11,10 @@ import typer
 
 from traceviz_dag.analyze.nsys.activity import Clip
 from traceviz_dag.analyze.nsys.utilization_map import edges_of, gpu_parts, metric_parts
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    print_json,
-    print_table,
-)
-from traceviz_dag.commands.nsys.common import (
-    GpuOption,
-    ProfileArgument,
-    RulesOption,
-    TrimOption,
-    opened,
-    seconds,
-)
+from traceviz_dag.commands.common.output import print_json, print_table
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened, seconds
 
 _SHADES = " ▁▂▃▄▅▆▇█"
 

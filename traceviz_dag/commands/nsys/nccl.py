@@ -8,16 +8,9 @@ from typing import Annotated
 import typer
 
 from traceviz_dag.analyze.nsys.nccl import FEWEST_ALIKE, communication, slow_communication
-from traceviz_dag.analyze.wording import (
-    ABSENT,
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import ABSENT, milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, check_number
-from traceviz_dag.commands.common.output import (
-    print_json,
-    print_table,
-    shown,
-)
+from traceviz_dag.commands.common.output import print_json, print_table, shown
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     Opened,

@@ -8,15 +8,9 @@ from typing import Annotated
 import typer
 
 from traceviz_dag.analyze.nsys.overlap import PairOverlap, gpu_overlap, overlap_matrix
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_json,
-    print_table,
-)
+from traceviz_dag.commands.common.output import percent, print_json, print_table
 from traceviz_dag.commands.nsys.common import (
     MEASURES,
     GpuOption,

@@ -18,26 +18,10 @@ from traceviz_dag.analyze.nsys.projections import (
 )
 from traceviz_dag.analyze.nsys.search import matcher
 from traceviz_dag.analyze.nsys.statistics import Durations
-from traceviz_dag.analyze.wording import (
-    ABSENT,
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import ABSENT, milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    most_printed,
-    print_json,
-    print_table,
-    shortened,
-    shown,
-)
-from traceviz_dag.commands.nsys.common import (
-    GpuOption,
-    Opened,
-    ProfileArgument,
-    TrimOption,
-    opened,
-    seconds,
-)
+from traceviz_dag.commands.common.output import most_printed, print_json, print_table, shortened, shown
+from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, TrimOption, opened, seconds
 from traceviz_dag.errors import UsageError
 
 _OF_NAMES = ("total", "mean", "median", "p90", "most")

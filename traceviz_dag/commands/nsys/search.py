@@ -8,24 +8,10 @@ from typing import Annotated
 import typer
 
 from traceviz_dag.analyze.nsys.search import search as find
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    print_json,
-    print_table,
-    shortened,
-    shown,
-)
-from traceviz_dag.commands.nsys.common import (
-    GpuOption,
-    ProfileArgument,
-    TrimOption,
-    gpu_numbers,
-    opened,
-    seconds,
-)
+from traceviz_dag.commands.common.output import print_json, print_table, shortened, shown
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, gpu_numbers, opened, seconds
 
 _SHOWN = {"operations": "GPU", "calls": "call", "ranges": "NVTX range"}
 

@@ -8,13 +8,9 @@ from dataclasses import asdict
 import typer
 
 from traceviz_dag.analyze.nsys.representative import representative
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    print_json,
-)
+from traceviz_dag.commands.common.output import print_json
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
 from traceviz_dag.errors import UsageError
 

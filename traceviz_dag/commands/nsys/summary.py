@@ -10,25 +10,10 @@ import typer
 from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.nsys.overlap import gpu_overlap
 from traceviz_dag.analyze.nsys.summary import summaries
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_json,
-    print_table,
-    shortened,
-    shown,
-)
-from traceviz_dag.commands.nsys.common import (
-    GpuOption,
-    ProfileArgument,
-    RulesOption,
-    TrimOption,
-    gpu_numbers,
-    opened,
-)
+from traceviz_dag.commands.common.output import percent, print_json, print_table, shortened, shown
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, gpu_numbers, opened
 
 
 def summary(

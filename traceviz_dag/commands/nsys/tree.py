@@ -10,17 +10,9 @@ import typer
 from traceviz_dag.analyze.nsys.in_order import in_order
 from traceviz_dag.analyze.nsys.iterations import iteration_window
 from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
-from traceviz_dag.analyze.wording import (
-    ABSENT,
-    milliseconds,
-)
+from traceviz_dag.analyze.wording import ABSENT, milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import (
-    most_printed,
-    print_json,
-    print_table,
-    shortened,
-)
+from traceviz_dag.commands.common.output import most_printed, print_json, print_table, shortened
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     Opened,

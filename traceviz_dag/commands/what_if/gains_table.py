@@ -9,14 +9,8 @@ import typer
 
 from traceviz_dag.analyze.causes.gains import TOGETHER, named_edit
 from traceviz_dag.analyze.findings.verdict import Lead
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
-from traceviz_dag.commands.common.output import (
-    percent,
-    print_table,
-    shown,
-)
+from traceviz_dag.analyze.wording import milliseconds
+from traceviz_dag.commands.common.output import percent, print_table, shown
 
 
 def print_gains(

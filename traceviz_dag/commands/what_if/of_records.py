@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from traceviz_dag.analyze import wording
-from traceviz_dag.analyze.wording import (
-    milliseconds,
-)
-from traceviz_dag.commands.common.output import (
-    print_json,
-    print_table,
-)
+from traceviz_dag.analyze.wording import milliseconds
+from traceviz_dag.commands.common.output import print_json, print_table
 from traceviz_dag.commands.common.records import end_of_records, naming, titled, work_at
 from traceviz_dag.commands.what_if.gains_table import print_gains
 from traceviz_dag.errors import NoEvidenceError

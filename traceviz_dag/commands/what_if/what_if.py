@@ -26,9 +26,7 @@ from traceviz_dag.commands.common.output import print_json
 from traceviz_dag.commands.what_if.gains_table import print_gains
 from traceviz_dag.commands.what_if.of_records import what_if_of_records
 from traceviz_dag.errors import UsageError
-from traceviz_dag.pipeline.answers.iterations import (
-    by_run,
-)
+from traceviz_dag.pipeline.answers.iterations import by_run
 from traceviz_dag.pipeline.answers.wanted import wanted_edits
 from traceviz_dag.pipeline.answers.what_if import steady_what_if_answer, what_if_answer, what_if_rows
 

@@ -10,13 +10,7 @@ import pyarrow.compute as pc
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts
 from traceviz_dag.analyze.wording import numbered
-from traceviz_dag.pipeline.answers.iterations import (
-    blame_statement,
-    cut_statements,
-    place,
-    slow_statements,
-    table_rows,
-)
+from traceviz_dag.pipeline.answers.iterations import blame_statement, cut_statements, place, slow_statements, table_rows
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
