@@ -122,7 +122,7 @@ class RecordsWhatIf:
 
     def reorder(self, change: Change) -> RecordsEdit:
         """Another number of micro-batches, or another schedule."""
-        return RecordsEdit("schedule" if change.microbatches is None else "microbatches", change=change)
+        return RecordsEdit(change.name, change=change)
 
     def dimensions(self) -> list[str]:
         """Dimensions of the recorded communication."""
@@ -228,7 +228,7 @@ class RecordsWhatIf:
         error = np.maximum(np.abs(free[:, 0] / kept[:, 0] - 1), np.abs(order_error[0]))
         each = zip(kept[:, 0].tolist(), gain.tolist(), other.tolist(), error.tolist(), counts, strict=True)
         return [
-            gain_row(edits, step_ns, won, error_bar(won, free_ns, off), microbatches)
+            gain_row(edits, step_ns, won, error_bar(won, free_ns, off, step_ns if change.remakes else 0), microbatches)
             for step_ns, won, free_ns, off, microbatches in each
         ]
 

@@ -24,7 +24,8 @@ import numpy as np
 
 from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits, untied_words
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN, MOST_RANKS, error_bar, gain_row
-from traceviz_dag.analyze.causes.reordered import Change, items_of
+from traceviz_dag.analyze.causes.layers import Layers
+from traceviz_dag.analyze.causes.reordered import Change, Items, items_of
 from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
 from traceviz_dag.analyze.causes.usual_times import Usual
 from traceviz_dag.analyze.wording import counted
@@ -309,7 +310,7 @@ class WhatIf:
             gain -= later
             free -= self._reordered(free_times, change)[0]
             error = max(error, order_error, key=abs)
-        low, high = error_bar(gain, free, error)
+        low, high = error_bar(gain, free, error, self.step_ns if change.remakes else 0)
         # No step becomes shorter than the work that is left on a stream, nor by more than edits take away, nor longer
         # where they add nothing.
         most = min(self._taken(times), self.step_ns - self._busiest(times)) if change == Change() else self.step_ns
@@ -332,14 +333,25 @@ class WhatIf:
         return 0 if same else gain - (self.step_ns - self._length(as_was))
 
     def reorder(self, change: Change) -> Edit:
-        """Another number of micro-batches, or another schedule."""
-        name = "schedule" if change.microbatches is None else "microbatches"
-        return Edit(name, change=change)
+        """Another order of work, other layers or less recomputation."""
+        return Edit(change.name, change=change)
 
     def _reordered(self, times: AllTimes, change: Change) -> tuple[int, float, tuple[int, int]]:
         """How much longer another order takes, how far mean items are off, and both numbers of micro-batches."""
-        items = items_of(self.step, times, self.edits.stages)
-        return items.changed(change, lambda: items_of(self.step, without_lags(times), self.edits.stages))
+        ahead = without_lags(times)
+        return self.items(times).changed(change, lambda: self.items(ahead))
+
+    def items(self, times: AllTimes) -> Items:
+        """The items of the step with some times, see ``items_of``."""
+        return items_of(self.step, times, self.edits.stages, self._layers)
+
+    @cached_property
+    def _layers(self) -> Layers | str:
+        """The step's layers, or why they are not known."""
+        try:
+            return self.edits.layers
+        except NoEvidenceError as error:
+            return str(error)
 
     def fix_rank(self, rank: int) -> Edit:
         """See ``StepEdits.fix_rank``."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from traceviz_dag.errors import UsageError
 from traceviz_dag.spans import unspanned
@@ -25,8 +26,8 @@ class Wanted:
     Attributes:
         ranks, links: ranks whose kernels, and whose transfers, are to be as those of others.
         hidden: dimensions. speeds: dimensions, and how many times faster. general: names of edits of the whole job.
-        microbatches, schedule: another order of work; None: as it is.
         together: ranks that are fixed together, with the name of their edit; of a group or a node one of its ranks.
+        change: what is another in the order of work, by the names of ``Change``; nothing: it stays.
     """
 
     ranks: tuple[int, ...]
@@ -34,15 +35,12 @@ class Wanted:
     hidden: tuple[str, ...]
     speeds: tuple[tuple[str, float], ...]
     general: tuple[str, ...]
-    microbatches: int | None = None
-    schedule: str | None = None
     together: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    change: Mapping[str, Any] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        some = (
-            self.ranks or self.links or self.together or self.hidden or self.speeds or self.general or self.microbatches
-        )
-        return bool(some or self.schedule)
+        some = self.ranks or self.links or self.together or self.hidden or self.speeds or self.general
+        return bool(some or self.change)
 
     def edits(self, what_if: WhatIf, sets: Callable[[str], Sequence[tuple[int, ...]]]) -> list[Edit]:
         """The edits of one step.
@@ -100,9 +98,10 @@ class Wanted:
     def _changes(self) -> list[Change]:
         from traceviz_dag.analyze.causes.reordered import SCHEDULES, Change
 
-        if self.schedule not in (None, *SCHEDULES):
-            raise UsageError(f"--schedule {self.schedule}: there are {', '.join(SCHEDULES)}")
-        return [Change(self.microbatches, self.schedule)] if self.microbatches or self.schedule else []
+        schedule = self.change.get("schedule")
+        if schedule not in (None, *SCHEDULES):
+            raise UsageError(f"--schedule {schedule}: there are {', '.join(SCHEDULES)}")
+        return [Change(**self.change)] if self.change else []
 
 
 def _members(name: str, ranks: tuple[int, ...], sets: Callable[[str], Sequence[tuple[int, ...]]]) -> tuple[int, ...]:
@@ -128,6 +127,17 @@ def listed(text: str, what: str = "ranks") -> tuple[int, ...]:
         return unspanned(text)
     except ValueError as error:
         raise UsageError(f"--fix-{what} {text}: name ranks, as in 0-3,6") from error
+
+
+def counts(text: str, option: str) -> tuple[int, ...]:
+    """The numbers of a text such as 7,8,8,7.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", text, re.ASCII):
+        raise UsageError(f"{option} {text}: name a number for each, as in 7,8,8,7")
+    return tuple(map(int, text.split(",")))
 
 
 def once(values: Iterable[T]) -> tuple[T, ...]:

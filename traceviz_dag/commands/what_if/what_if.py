@@ -30,7 +30,7 @@ from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonO
 from traceviz_dag.commands.common.output import milliseconds, print_json
 from traceviz_dag.commands.what_if.gains_table import print_gains
 from traceviz_dag.commands.what_if.of_records import what_if_of_records
-from traceviz_dag.commands.what_if.wanted import Wanted, listed, once, speed
+from traceviz_dag.commands.what_if.wanted import Wanted, counts, listed, once, speed
 from traceviz_dag.errors import NoEvidenceError, UsageError
 
 if TYPE_CHECKING:
@@ -90,6 +90,13 @@ def what_if(
     schedule: Annotated[
         str | None, typer.Option(help="Run another schedule: 1f1b, interleaved or interleaved-overlapped.")
     ] = None,
+    chunks: Annotated[int | None, typer.Option(help="Run this many model chunks per stage (interleaving).")] = None,
+    layers: Annotated[
+        str | None, typer.Option(help="Give the pipeline stages these numbers of layers, such as 7,8,8,7.")
+    ] = None,
+    no_recompute: Annotated[
+        str | None, typer.Option(help="Let these pipeline stages recompute nothing, such as 0,1.")
+    ] = None,
     steady: SteadyOption = False,
     records: RecordsOption = None,
     run: RunOption = None,
@@ -101,14 +108,19 @@ def what_if(
     """Predict how long the step takes with something fixed: a slow rank, uneven stages, communication, a busy host.
 
     Without an edit, it ranks the usual ones. Several edits are predicted one by one and together; their gains do not
-    add up. Another number of micro-batches or another schedule makes the order of the work anew. The error bar spans
-    replays with the measured delays of the host and without any, and all training steps. Gains are ceilings. Steps
-    that follow one another show a steady period, too (--steady). Records give the slowdown of the job.
+    add up. Another number of micro-batches, schedule, chunks or layers make the order of the work anew. The error bar
+    spans replays with the measured delays of the host and without any, and all training steps. Gains are ceilings.
+    Steps that follow one another show a steady period, too (--steady). Records give the slowdown of the job.
     """
     flags = {
         **{"even_layers": even_layers, "equal_stages": equal_stages, "no_jitter": no_jitter},
         **{"no_pauses": no_pauses, "no_hidden_waits": no_hidden_waits, "host_free": host_free},
         **{"balanced_experts": balanced_experts, "no_congestion": no_congestion},
+    }
+    change = {
+        **{"microbatches": microbatches, "schedule": schedule, "chunks": chunks},
+        "layers": None if layers is None else counts(layers, "--layers"),
+        "no_recompute": None if no_recompute is None else counts(no_recompute, "--no-recompute"),
     }
     wanted = Wanted(
         once(fix_rank or ()),
@@ -116,17 +128,17 @@ def what_if(
         once(hide or ()),
         once(speed(text) for text in faster or ()),
         tuple(name for name, chosen in flags.items() if chosen),
-        microbatches,
-        schedule,
         (
             *(("fix_ranks", ranks) for ranks in once(listed(text) for text in fix_ranks or ())),
             *(("fix_links", ranks) for ranks in once(listed(text, "links") for text in fix_links or ())),
             *(("fix_group", (rank,)) for rank in once(fix_group or ())),
             *(("fix_node", (rank,)) for rank in once(fix_node or ())),
         ),
+        {name: value for name, value in change.items() if value is not None},
     )
-    if microbatches is not None and microbatches < 1:
-        raise UsageError(f"--microbatches {microbatches}: a step has at least one")
+    for option, count, what in (("--microbatches", microbatches, "step"), ("--chunks", chunks, "stage")):
+        if count is not None and count < 1:
+            raise UsageError(f"{option} {count}: a {what} has at least one")
     if records is not None:
         refuse_both(path, run, iteration)
         if steady:
