@@ -152,6 +152,15 @@ def over_steps(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     )
 
 
+def mean_gains(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, int]:
+    """The mean step and what one edit gains of it, at least and at most, ns, from its rows of all steps."""
+    (row,) = over_steps(rows)
+    step_ns, gain, low, high = (
+        round(row[name] / len(rows)) for name in ("step_ns", "gain_ns", "gain_low_ns", "gain_high_ns")
+    )
+    return step_ns, gain, low, high
+
+
 def named_edit(row: Mapping[str, Any]) -> str:
     """An edit in words."""
     dimension = f"{capitals(row['dimension'] or '')} communication"

@@ -300,10 +300,13 @@ class WhatIf:
         for edit, apply in zip(edits, applied, strict=True):
             times = apply(times)
             change = change.merged(edit.change or Change())
-        free_times = without_lags(times)
-        gain = self.step_ns - self._length(times, self._before if hold else None)
-        free = self._free_step_ns - self._length(free_times, self._free_before if hold else None)
-        free += self._of_host(times, gain)
+        gain = free = 0
+        free_times = self._free_before[0]
+        if times is not self.times:
+            free_times = without_lags(times)
+            gain = self.step_ns - self._length(times, self._before if hold else None)
+            free = self._free_step_ns - self._length(free_times, self._free_before if hold else None)
+            free += self._of_host(times, gain)
         error, microbatches = self._free_step_ns / self.step_ns - 1 if self.step_ns else 0.0, None
         if change != Change():
             later, order_error, microbatches = self._reordered(times, change)
@@ -338,12 +341,35 @@ class WhatIf:
 
     def _reordered(self, times: AllTimes, change: Change) -> tuple[int, float, tuple[int, int]]:
         """How much longer another order takes, how far mean items are off, and both numbers of micro-batches."""
-        ahead = without_lags(times)
-        return self.items(times).changed(change, lambda: self.items(ahead))
+        known = times is self.times or times is self._free_before[0]
+        ahead = self._free_before[0] if known else without_lags(times)
+        return self._items(times).changed(change, lambda: self._items(ahead))
 
-    def items(self, times: AllTimes) -> Items:
-        """The items of the step with some times, see ``items_of``."""
+    @cached_property
+    def items(self) -> Items:
+        """The items of the step, see ``items_of``."""
+        return items_of(self.step, self.times, self.edits.stages, self._layers)
+
+    @cached_property
+    def _free_items(self) -> Items:
+        return items_of(self.step, self._free_before[0], self.edits.stages, self._layers)
+
+    def _items(self, times: AllTimes) -> Items:
+        """The items of the step with some times; those that many changes ask for are measured once."""
+        if times is self.times:
+            return self.items
+        if times is self._free_before[0]:
+            return self._free_items
         return items_of(self.step, times, self.edits.stages, self._layers)
+
+    def gains(self, change: Change) -> tuple[int, int, int, int]:
+        """The step and what a change gains of it, at least and at most, ns.
+
+        Raises:
+            NoEvidenceError: as ``predict``.
+        """
+        found = self.predict(self.reorder(change))
+        return found.step_ns, found.gain_ns, found.gain_low_ns, found.gain_high_ns
 
     @cached_property
     def _layers(self) -> Layers | str:

@@ -28,6 +28,7 @@ from traceviz_dag.commands.common.across import (
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import milliseconds, print_json
+from traceviz_dag.commands.common.records import StepsOption
 from traceviz_dag.commands.what_if.gains_table import print_gains
 from traceviz_dag.commands.what_if.of_records import what_if_of_records
 from traceviz_dag.commands.what_if.wanted import Wanted, counts, listed, once, speed
@@ -99,6 +100,7 @@ def what_if(
     ] = None,
     steady: SteadyOption = False,
     records: RecordsOption = None,
+    steps: StepsOption = None,
     run: RunOption = None,
     iteration: IterationOption = None,
     rules: RulesOption = None,
@@ -143,8 +145,10 @@ def what_if(
         refuse_both(path, run, iteration)
         if steady:
             raise UsageError("--steady is for traces; records hold whole steps")
-        what_if_of_records(records, json, wanted)
+        what_if_of_records(records, steps, json, wanted)
         return
+    if steps is not None:
+        raise UsageError("--steps is for --records")
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = []
         for several in by_run(iterations) if steady else ():
