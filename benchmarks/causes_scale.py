@@ -135,6 +135,12 @@ class _Repeated:
         copied = (tuple(rank + copy * self.ranks for rank in one) for copy in range(self.copies) for one in first)
         return Replicas(closure=tuple(copied))
 
+    @property
+    def pipelines(self) -> tuple[tuple[int, ...], ...]:
+        """The pipelines of all copies."""
+        copies = range(self.copies)
+        return tuple(tuple(rank + copy * self.ranks for rank in one) for copy in copies for one in self.one.pipelines)
+
     def stage_of(self, rank: int) -> tuple[int | None, object]:
         """The stage of the rank in the same place of the first copy."""
         return self.one.stage_of(rank % self.ranks)

@@ -136,7 +136,8 @@ def _print(heading: Callable[[str], None], answer: Mapping[str, Any]) -> None:
         return
     heading(f"step {milliseconds(rows[0]['step_ns'] if rows else answer['step_ns'])} ms")
     print_wrapped(_verdict(rows), 4, "  ")
-    same, other = ([row for row in rows if row["same_batch"] is kept] for kept in (True, False))
+    faster = [row for row in rows if row["tokens_per_second"] > 1]
+    same, other = ([row for row in faster if row["same_batch"] is kept] for kept in (True, False))
     _table("Steps in ms, with other settings", same)
     _table("The same with another global batch", other)
     for row in [row for row in shown(same) if row["wins"]][:_FLAGGED]:
