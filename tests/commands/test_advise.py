@@ -8,6 +8,7 @@ from tests.commands.jobs import home_of
 from tests.commands.test_causes import ask, rows
 from tests.made_once import made_once
 from tests.read.records.test_primus_records import _job, _write
+from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.simulate import JobSettings, simulate
 
 JOB = JobSettings(pp=4, layers=8, microbatches=8, hidden=1024, heads=8, feed_forward=4096, seed=4, memory=True)
@@ -45,6 +46,16 @@ def test_whether_a_change_fits_is_known_from_snapshots_and_the_memory_of_a_gpu(h
     assert {row["fits_reason"] for row in rows("advise", "--home", home_of("slow_rank"))} == {
         "no memory snapshot beside the traces"
     }
+
+
+def test_the_table_has_the_rows_of_the_command_or_why_there_are_none(home):
+    stored = open_lake(home).query("FROM advice ORDER BY place").to_pylist()
+    told = rows("advise", "--home", home)
+    assert [row["predicted_step_ns"] for row in stored] == [row["predicted_step_ns"] for row in told]
+    assert [row["chunks"] for row in stored] == [row["change"].get("chunks") for row in told]
+    assert stored[0]["wins"] and stored[0]["megatron_lm"] == ", ".join(told[0]["flags"]["megatron_lm"])
+    (refused,) = open_lake(home_of("one_rank")).query("FROM advice").to_pylist()
+    assert refused["refusal"] and refused["place"] is None
 
 
 def test_what_is_kept_stays_and_a_job_without_a_pipeline_wins_nothing(home):

@@ -105,6 +105,16 @@ class Change:
         return result
 
 
+@dataclass(frozen=True, slots=True)
+class TimedItem:
+    """A forward or backward step in a replay, or both where they run into each other; ns."""
+
+    stage: int
+    parts: Key
+    start_ns: int
+    end_ns: int
+
+
 @dataclass(frozen=True)
 class Items:
     """All items of a step.
@@ -152,13 +162,33 @@ class Items:
         Raises:
             NoEvidenceError: the order has items that a rank did not run.
         """
+        chains, values, late = self._laid_out(order, present, own or self, change or Change())
+        return self.step_ns + int((chains.last_ends(values) - late).max())
+
+    def timed(self, change: Change) -> list[TimedItem]:
+        """The items of a change as they are replayed, of the pipeline that ends last; its begin is 0.
+
+        Raises:
+            NoEvidenceError: as ``changed``.
+        """
+        order = change.order(self.now)
+        self._check(change, order)
+        chains, values, late = self._laid_out(order, self.now, self, change)
+        longest = int((chains.last_ends(values) - late).max(axis=0).argmax())
+        return chains.timed(values[:, longest])
+
+    def _laid_out(self, order: Order, present: Order, taken: Items, change: Change) -> tuple[_Chains, Int64, Int64]:
+        """An order's chains, their values, and when the last items of stages may end without a longer step.
+
+        Returns:
+            The last two with a column for each pipeline.
+        """
         count = order.stages * order.chunks * order.microbatches
         if max(count, count * len(self.pipelines) // _MOST_PIPELINES) > _MOST_ITEMS:
             count *= len(self.pipelines)
             raise NoEvidenceError(f"{count:,} forward steps are too many to replay; ask for fewer micro-batches")
         chains = _chains_of(order)
-        remake = _Remake(order, present, self.layers, change or Change())
-        taken = own or self
+        remake = _Remake(order, present, self.layers, change)
         values = np.zeros((chains.values, len(self.pipelines)), np.int64)
         late = np.zeros((order.stages, len(self.pipelines)), np.int64)
         for number, pipeline in enumerate(self.pipelines):
@@ -171,7 +201,7 @@ class Items:
                 late[stage, number] = (
                     mine.items[-1].end_ns + mine.slack_ns - remake.more_layers(stage) * (mine.layer_after_ns)
                 )
-        return self.step_ns + int((chains.last_ends(values) - late).max())
+        return chains, values, late
 
     @cached_property
     def taken(self) -> tuple[Mapping[Kind, _Taken], ...]:
@@ -307,6 +337,7 @@ class _Chains:
         actions = [order.actions(stage) for stage in range(order.stages)]
         self._low = np.cumsum([0, *(3 + len(_keys(each)) for each in actions)]).tolist()
         self.values = self._low[-1] + 1
+        self._items: list[tuple[int, Key, int]] = []
         self._last = [self._add(stage, each) for stage, each in enumerate(actions)]
         waiting, waited_for = np.array(self._edges, np.int64).reshape(-1, 2).T
         self._graph = graph_of(len(self._value), waiting, waited_for)
@@ -323,6 +354,16 @@ class _Chains:
         """
         return np.asarray(self._graph.ends(values[self._value])[self._last], dtype=np.int64)
 
+    def timed(self, values: Int64) -> list[TimedItem]:
+        """The items of one pipeline.
+
+        Args:
+            values: see the class.
+        """
+        taken = values[self._value]
+        ends = self._graph.ends(taken)
+        return [TimedItem(stage, key, int(ends[at] - taken[at]), int(ends[at])) for stage, key, at in self._items]
+
     def _add(self, stage: int, actions: Sequence[Action]) -> int:
         """Add one stage; returns the node of its last item."""
         begin, lag, transfer = range(self._low[stage], self._low[stage] + 3)
@@ -336,6 +377,7 @@ class _Chains:
             elif not isinstance(action, Exchange):
                 item += 1
                 now = last = self._node(item, now)
+                self._items.append((stage, _key(action), now))
             elif not (self._order.overlapped and place):
                 now = self._exchange(stage, action.transfers, lag, transfer, now)
                 arrived |= {each.gradient: now for each in action.transfers if not each.sends}
