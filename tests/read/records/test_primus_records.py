@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -116,3 +118,12 @@ def test_a_real_job_of_eight_stages_would_gain_by_two_chunks(shared_data):
     work = records_work(records)
     lengths = [int((work.start_ns + work.own_ns)[work.step == one].max()) for one in range(4, 16)]
     assert np.median(lengths) == pytest.approx(3.243e9, rel=1e-3) and set(steps.tolist()) == set(range(1, 21))
+    usual = replace(records, rows=records.rows.filter((steps >= 4) & (steps <= 15)))
+    what_if = RecordsWhatIf(with_inferred_waits(records_work(usual)))
+    page = " ".join((Path(__file__).parents[3] / "docs" / "causes.md").read_text().split())
+    for change, stated in (
+        (Change(chunks=2), "the step is predicted to take {} s, {} to {} s by the error bar"),
+        (Change(chunks=2, schedule="interleaved-overlapped"), "beside computation it is {} s ({} to {} s)"),
+    ):
+        step_ns, gain, low, high = what_if.gains(change)
+        assert stated.format(*(f"{(step_ns - each) / 1e9:.3f}" for each in (gain, high, low))) in page
