@@ -129,6 +129,7 @@ def changed(settings: JobSettings, change: Change) -> JobSettings:
         microbatches=change.microbatches or settings.microbatches,
         vpp=chunks,
         overlap_p2p=overlapped and chunks > 1,
+        recompute=settings.recompute if change.no_recompute is None else Recompute.NONE,
         stage_layers=",".join(map(str, change.layers)) if change.layers else settings.stage_layers,
     )
 

@@ -8,11 +8,13 @@ import pytest
 
 from benchmarks.advise import Job, outcome
 from tests.analyze.causes.test_reordered import BACKWARD, FORWARD, TAIL, perfect
+from tests.sets import fast
 from traceviz_dag.analyze.causes.measured_items import Item
 from traceviz_dag.analyze.causes.reordered import Change, Items
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.schedules import Order
 from traceviz_dag.simulate import JobSettings
+from traceviz_dag.simulate.settings import Recompute
 
 
 def known(order: Order, layers: int = 4) -> Items:
@@ -97,3 +99,11 @@ def test_the_step_of_a_simulated_job_with_other_chunks_and_layers_is_predicted(t
     found = outcome(Job("pp2", job, (Change(chunks=2), Change(layers=(5, 3)), Change(8, chunks=4))), tmp_path)
     assert all(abs(pair.off) < 0.02 and pair.held for pair in found.pairs)
     assert all(found.orders)
+
+
+@pytest.mark.parametrize("recompute", fast([Recompute.FULL, Recompute.SELECTIVE], Recompute.FULL))
+def test_the_step_of_a_simulated_job_without_recomputation_is_predicted(recompute, tmp_path):
+    job = JobSettings(seed=21, pp=2, layers=4, microbatches=4, hidden=2048, heads=16, feed_forward=8192)
+    found = outcome(Job("pp2", replace(job, recompute=recompute), (Change(no_recompute=(0, 1)),)), tmp_path)
+    assert abs(found.pairs[0].off) < 0.01 and found.pairs[0].held
+    assert found.pairs[0].true_ns < 0.98 * found.step_ns

@@ -248,6 +248,8 @@ def not_predictable(items: Items, dimensions: Sequence[str]) -> list[str]:
     ]
     if "ep" in dimensions and not items.now.combined:
         lines.append("combined 1F1B: nothing shows how much of the experts' communication it would hide")
-    if items.unknown is not None:
+    if items.now.combined:
+        lines.append("other schedules: forward and backward steps run into each other, so none was measured alone")
+    elif items.unknown is not None and items.now.stages > 1:
         lines.append(f"more chunks and other layers: {items.unknown}")
     return lines

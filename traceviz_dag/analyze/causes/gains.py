@@ -204,5 +204,5 @@ def named_change(row: Mapping[str, Any]) -> str:
     words += [f"schedule {row['schedule']}"] if row.get("schedule") else []
     words += [f"{chunks} model chunk{'s' * (chunks > 1)} a stage"] if chunks else []
     words += [f"layers {row['layers']}"] if row.get("layers") else []
-    words += [f"no recomputation in stages {off}"] if off else []
+    words += [f"no recomputation in stage{'s' * (not off.isdigit())} {off}"] if off else []
     return ", ".join(words)
