@@ -8,6 +8,7 @@ from tests.commands.jobs import home_of
 from tests.commands.test_causes import ask, rows
 from tests.made_once import made_once
 from tests.read.records.test_primus_records import _job, _write
+from traceviz_dag.analyze.causes.gains import named_change
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.simulate import JobSettings, simulate
 
@@ -46,6 +47,21 @@ def test_whether_a_change_fits_is_known_from_snapshots_and_the_memory_of_a_gpu(h
     assert {row["fits_reason"] for row in rows("advise", "--home", home_of("slow_rank"))} == {
         "no memory snapshot beside the traces"
     }
+
+
+def test_the_text_says_what_the_rows_have(home):
+    found = rows("advise", "--home", home)
+    best = found[0]
+    _, output, _ = ask("advise", "--home", home, "--all")
+    said = " ".join(output.split())
+    gain = 100 * (1 - best["predicted_step_ns"] / best["step_ns"])
+    assert f"Best: {named_change(best['change'])}, {gain:.1f}% of the step shorter." in said
+    for row in found:
+        faster = row["tokens_per_second"] > 1
+        step = f"{row['predicted_step_ns'] / 1e6:.3f} {row['low_ns'] / 1e6:.3f} {row['high_ns'] / 1e6:.3f}"
+        assert (f"{step} {row['tokens_per_second']:.3f}x {max(row['in_flight']):g} unknown" in said) == faster
+    assert all(f"- {line}" in said for line in best["not_predictable"])
+    assert all(flag in said for flag in best["flags"]["megatron_lm"])
 
 
 def test_the_table_has_the_rows_of_the_command_or_why_there_are_none(home):
