@@ -136,6 +136,11 @@ PLOTS: Mapping[str, Mapping[str, Plot]] = {
             "max(gain_ns / nullif(step_ns, 0))", "the largest predicted gain as a share of its step"
         ),
     },
+    "advice": {
+        "best_speed": Plot(
+            "max(tokens_per_second) FILTER (WHERE same_batch)", "tokens per second of the best change, relative to now"
+        ),
+    },
     "findings": {
         "findings": Plot("count(*) FILTER (WHERE severity = 'finding')", "findings that are no notes"),
         "faults": Plot(

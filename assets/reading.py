@@ -205,6 +205,15 @@ TABLES = {
         "`gain_ns` between `gain_low_ns` and `gain_high_ns`. Gains of several edits do not add up.",
         ("what-if",),
     ),
+    "advice": Reading(
+        "Sort by `place`. `predicted_step_ns` between `low_ns` and `high_ns`; where no row `wins`, nothing is "
+        "predicted to gain over 1 %. Flags are in `megatron_lm` and `megatron_bridge`.",
+        ("advise",),
+    ),
+    "advice_items": Reading(
+        "`place` 0 is the step as it is; the others are places of table `advice`. Times are of a replay, not measured.",
+        ("advise",),
+    ),
     "findings": Reading(
         "In the order of `finding`. `statement` is the sentence, `evidence_sql` the query with its numbers, "
         "`gain_ns` what fixing it would save. A `note` is small or without a predicted gain; `not_looked_at` "
@@ -301,6 +310,7 @@ FIGURES = {
     "efficiency_tree": (
         "above, the step: useful time, then what is lost, the most first; below each loss what it is made of"
     ),
+    "advised_pipelines": ("a pipeline as it is, and below with the best changes: a row for each stage, a box a step"),
     "predicted_gains": ("a bar for each edit: what the replay predicts that it would save"),
     "memory_timeline": "requested memory by category; the line above it is what is reserved, below it micro-batches",
     "memory_peak": "a rectangle for each call site; its area is what the site holds when most is requested",

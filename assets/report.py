@@ -15,7 +15,7 @@ _TABLES = (
     *("collectives", "rank_clocks", "late_ranks", "blame", "links", "expert_loads", "rank_speeds", "stage_speeds"),
     *("group_speeds", "link_groups"),
     *("pipelines", "period_percentiles", "path_segments", "path_items", "path_edges", "critical_imbalance", "what_if"),
-    *("efficiencies", "delay_costs", "findings"),
+    *("efficiencies", "delay_costs", "advice", "findings"),
 )
 # Tables of memory come by way of findings, which read them where there are any.
 

@@ -1,4 +1,4 @@
-"""The page ``docs/accuracy.md``, of which five benchmarks write a part each; two parts are written by hand."""
+"""The page ``docs/accuracy.md``, of which six benchmarks write a part each; two parts are written by hand."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ PREDICTIONS = "## Predicted gains"
 ONE_GPU = "## Predicted gains on a real GPU"
 """The heading of the part written by hand from what ``benchmarks.one_gpu`` prints."""
 
+ADVICE = "## Advice"
+"""The heading of the part on advice."""
+
 WAITS = "## Waits between streams"
 """The heading at which the third part begins."""
 
@@ -25,7 +28,7 @@ DRAWN = "## Drawn faults"
 REAL_TRACES = "## Real traces"
 """The heading at which the last part begins."""
 
-_HEADINGS = (PREDICTIONS, ONE_GPU, WAITS, FINDINGS, DRAWN, REAL_TRACES)
+_HEADINGS = (PREDICTIONS, ONE_GPU, ADVICE, WAITS, FINDINGS, DRAWN, REAL_TRACES)
 
 
 def write_classification(text: str, page: Path = PAGE) -> None:
@@ -36,6 +39,11 @@ def write_classification(text: str, page: Path = PAGE) -> None:
 def write_predictions(text: str, page: Path = PAGE) -> None:
     """Replace the second part; the others stay."""
     _write({**_parts(page), PREDICTIONS: text}, page)
+
+
+def write_advice(text: str, page: Path = PAGE) -> None:
+    """Replace the part on advice; the others stay."""
+    _write({**_parts(page), ADVICE: text}, page)
 
 
 def write_waits(text: str, page: Path = PAGE) -> None:

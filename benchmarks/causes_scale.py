@@ -4,7 +4,7 @@ Run: ``python -m benchmarks.causes_scale 64 256 1024``. A job of 16 ranks is sim
 are copies of its tables: each is a data-parallel replica, whose data-parallel communications have the members of all
 copies, and whose other communications and messages stay within the copy. So every copy takes the same time; the work is
 that of so many ranks, but a real job's ranks would differ. With ``--long`` each rank has 11,000 kernels instead of 800.
-Each size runs in a separate process.
+With ``--advice`` only graph and advice are made. Each size runs in a separate process.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from traceviz_dag.analyze.advice.search import Advisor
 from traceviz_dag.classify.topology.types import Replicas, Topology
-from traceviz_dag.pipeline.causes import causes_tables
+from traceviz_dag.pipeline.causes import causes_tables, ranked_steps
 from traceviz_dag.pipeline.stored_iteration import StoredIteration, iterations_at
 from traceviz_dag.simulate import JobSettings, simulate
 
@@ -135,24 +136,35 @@ class _Repeated:
         copied = (tuple(rank + copy * self.ranks for rank in one) for copy in range(self.copies) for one in first)
         return Replicas(closure=tuple(copied))
 
+    @property
+    def pipelines(self) -> tuple[tuple[int, ...], ...]:
+        """The pipelines of all copies."""
+        copies = range(self.copies)
+        return tuple(tuple(rank + copy * self.ranks for rank in one) for copy in copies for one in self.one.pipelines)
+
     def stage_of(self, rank: int) -> tuple[int | None, object]:
         """The stage of the rank in the same place of the first copy."""
         return self.one.stage_of(rank % self.ranks)
 
 
-def measure(ranks: int, folder: Path) -> None:
+def measure(ranks: int, folder: Path, advice: bool) -> None:
     """Print what one size costs."""
     with iterations_at(None, folder) as (iteration,):
         source = Copies(iteration, ranks // len(iteration.ranks))
         collectives, messages = source.collectives(), source.messages()
         kernels = sum(iteration.kernels(rank, ("kernel_id",)).num_rows for rank in iteration.ranks) * source.count
         began, start = time.process_time(), time.perf_counter()
-        tables = causes_tables(source, collectives, messages)
+        if advice:
+            (ranked,) = ranked_steps(source, collectives, messages)
+            what_if = ranked.what_if()
+            edits = len(Advisor(what_if.items, what_if, {}).advice)
+        else:
+            table = causes_tables(source, collectives, messages)["what_if"]
+            whole = [row["refusal"] for row in table.to_pylist() if row["edit"] is None]
+            assert not whole, whole
+            edits = table.num_rows
         spent, passed = time.process_time() - began, time.perf_counter() - start
-    whole = [row["refusal"] for row in tables["what_if"].to_pylist() if row["edit"] is None]
-    assert not whole, whole
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    edits = tables["what_if"].num_rows
     print(f"| {ranks:,} | {kernels:,} | {edits} | {spent:.1f} | {passed:.1f} | {peak:.2f} |", flush=True)
 
 
@@ -161,6 +173,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("ranks", type=int, nargs="*", default=[64, 256, 1024])
     parser.add_argument("--long", action="store_true", help="ranks with 11,000 kernels each")
+    parser.add_argument("--advice", action="store_true", help="make only the graph and the advice")
     given = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as name:
@@ -169,10 +182,10 @@ def main() -> int:
         analysed = context.Process(target=analyse, args=(folder,))
         analysed.start()
         analysed.join()
-        print("| ranks | kernels | what-ifs | processor s | s | peak memory, GiB |")
+        print("| ranks | kernels | predictions | processor s | s | peak memory, GiB |")
         print("| --: | --: | --: | --: | --: | --: |", flush=True)
         for ranks in given.ranks:
-            one = context.Process(target=measure, args=(ranks, folder / "home"))
+            one = context.Process(target=measure, args=(ranks, folder / "home", given.advice))
             one.start()
             one.join()
             if one.exitcode:

@@ -1,4 +1,4 @@
-"""The pages of causes and of diff: what they show as printed is printed; worked examples are computed.
+"""The pages of causes, diff and advice: what they show as printed is printed; worked examples are computed.
 
 TRACEVIZ_WRITE_TERMINALS=1 writes what the commands print into the page: look at what changed before it is committed.
 """
@@ -40,7 +40,11 @@ def _output(command: str, folder: Path) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("page", "count"), [(PAGE, 5), (PAGE.with_name("diff.md"), 1)], ids=["causes", "diff"])
+@pytest.mark.parametrize(
+    ("page", "count"),
+    [(PAGE, 5), (PAGE.with_name("diff.md"), 1), (PAGE.with_name("advise.md"), 1)],
+    ids=["causes", "diff", "advise"],
+)
 def test_what_the_page_shows_is_what_the_commands_print(page, count, tmp_path):
     text = page.read_text()
     shown = _PRINTED.findall(text)

@@ -34,6 +34,7 @@ LEFT_OUT = {
     "traceviz nsys instructions": "needs what CUTracer counted on a GPU",
     # tests/commands/test_causes_handbook.py runs it where the records are.
     "traceviz what-if --records": "needs the records of a real job",
+    "traceviz advise --records": "needs the records of a real job",
     # tests/show/perfetto/test_ui.py and tests/end_to_end/test_perfetto_ui.py run it.
     "traceviz perfetto open": "serves until Ctrl-C",
     # tests/commands/memory/test_memory.py runs them.

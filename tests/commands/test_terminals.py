@@ -24,6 +24,7 @@ SHOWN = Path(__file__).parent / "terminals"
 WIDTHS = (60, 80, 140)
 OF_A_HOME = (
     *(
+        "advise",
         "clocks",
         "critical-path",
         "efficiencies",

@@ -25,6 +25,13 @@ def test_configurations_are_valid(name):
     CONFIGURATIONS[name].validate()
 
 
+def test_stages_have_the_layers_that_are_named_in_equal_chunks():
+    assert small(pp=2, stage_layers="3,1").layers_of_stages == (3, 1)
+    settings = small(pp=2, vpp=2, microbatches=2, layers=8, stage_layers="6,2")
+    settings.validate()
+    assert settings.layers_of_stages == (3, 1, 3, 1)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -33,6 +40,10 @@ def test_configurations_are_valid(name):
         (small(ep=4, dp=2), "no multiple of etp x ep x pp = 4"),
         (small(tp=2, pp=2, dp=2, ep=2, order="tp-cp-ep-pp-dp"), "does not end in pp"),
         (small(pp=8), "--layers 4 must be a multiple of pp x vpp = 8"),
+        (small(pp=2, stage_layers="3,2"), "--stage-layers 3,2: name 2 multiples of 1 that add up to --layers 4"),
+        (small(pp=2, vpp=2, microbatches=2, stage_layers="3,1"), "--stage-layers 3,1: name 2 multiples of 2"),
+        (small(pp=2, stage_layers="4,x"), "--stage-layers 4,x: write the layers of each stage"),
+        (small(pp=2, stage_layers="3,1", faults=Faults(bad_stage_split=1)), "runs without --bad-stage-split"),
         (small(pp=4, vpp=3, layers=15), "--layers 15 must be a multiple of pp x vpp = 12"),
         (small(tp=3), "heads and --hidden must be multiples of tp"),
         (small(hidden=1000, heads=7), "--hidden 1000 must be a multiple of its 7 attention heads"),

@@ -28,6 +28,7 @@ _PANELS = {
     "Why a step is slow": (
         "critical-path",
         "what-if",
+        "advise",
         "efficiencies",
         "waits",
         "pipelines",

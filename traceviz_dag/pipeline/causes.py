@@ -12,6 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from traceviz_dag.analyze.advice.advice_table import advice_items, advice_table, refused_advice
+from traceviz_dag.analyze.advice.search import Advisor
 from traceviz_dag.analyze.causes.causes_tables import (
     path_edges,
     path_items,
@@ -29,6 +31,7 @@ from traceviz_dag.analyze.causes.kernel_edges import KernelEdges, as_launched, k
 from traceviz_dag.analyze.causes.rank_kernels import KERNEL_COLUMNS, RankKernels, kernels_of_step, rank_kernels
 from traceviz_dag.analyze.causes.rank_work import HostWaits, RankWork, rank_work
 from traceviz_dag.analyze.causes.recorded_waits import host_waits, stream_waits, with_wait_at_the_end
+from traceviz_dag.analyze.causes.reordered import Change
 from traceviz_dag.analyze.causes.step_work import Members, StepWork, step_work
 from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
 from traceviz_dag.analyze.intervals import number_groups
@@ -38,16 +41,7 @@ from traceviz_dag.classify.topology.tables import ordinals_of
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
-from traceviz_dag.tables import (
-    CAUSES_TABLES,
-    CRITICAL_IMBALANCE,
-    DELAY_COSTS,
-    EFFICIENCIES,
-    PATH_EDGES,
-    PATH_ITEMS,
-    PATH_SEGMENTS,
-    WHAT_IF,
-)
+from traceviz_dag.tables import CAUSES_TABLES, TABLES
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, CPU_DEVICE
 
 _MESSAGE = 1 << 48
@@ -137,6 +131,7 @@ def causes_tables(
         if isinstance(ranked, NoEvidenceError):
             parts["what_if"].append(refused_what_if(str(ranked), number))
             parts["efficiencies"].append(refused_efficiencies(str(ranked), number))
+            parts["advice"].append(refused_advice(str(ranked), number))
             continue
         step, stages = ranked.step, ranked.stages
         what_if = ranked.what_if()
@@ -152,10 +147,23 @@ def causes_tables(
         parts["efficiencies"].append(efficiencies_table(what_if, replicas, source.topology.world_size, number))
         parts["delay_costs"].append(delay_costs_table(step, what_if.times, stages, number))
         parts["what_if"].append(what_if_table(*what_if.standard_and_refused(suspects), number))
+        for name, table in _advice(what_if, number).items():
+            parts[name].append(table)
     return {
-        table.name: pa.concat_tables([table.schema.empty_table(), *parts[table.name]]).unify_dictionaries()
-        for table in (PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, EFFICIENCIES, DELAY_COSTS, WHAT_IF)
+        name: pa.concat_tables([TABLES[name].schema.empty_table(), *tables]).unify_dictionaries()
+        for name, tables in parts.items()
     }
+
+
+def _advice(what_if: WhatIf, number: int) -> Mapping[str, pa.Table]:
+    """The tables of advice of one step; snapshots of memory are not looked at."""
+    try:
+        if (why := what_if.unseen(what_if.reorder(Change()))) is not None:
+            return {"advice": refused_advice(why, number)}
+        advisor = Advisor(what_if.items, what_if, {})
+        return {"advice": advice_table(advisor, number), "advice_items": advice_items(advisor, number)}
+    except NoEvidenceError as error:
+        return {"advice": refused_advice(str(error), number)}
 
 
 def ranked_steps(source: Source, collectives: pa.Table, messages: pa.Table) -> Iterator[RankedStep]:

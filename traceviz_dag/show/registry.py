@@ -180,6 +180,13 @@ OWN_KINDS = (
         f"{_FIGURES}.predicted_gains:draw_predicted_gains",
     ),
     FigureKind(
+        "advised_pipelines",
+        Scope.ACROSS_RANKS,
+        "a pipeline now and with the best changes of schedule, chunks and layers",
+        ("advice", "advice_items"),
+        f"{_FIGURES}.advised_pipelines:draw_advised_pipelines",
+    ),
+    FigureKind(
         "efficiency_tree",
         Scope.ACROSS_RANKS,
         "which factor loses how much of the step",

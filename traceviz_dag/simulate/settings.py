@@ -296,6 +296,7 @@ class JobSettings:
     order: str = option("tp-cp-ep-dp-pp", PARALLELISM, "Rank order, the fastest dimension first.")
     microbatches: int = option(8, MODEL, "Micro-batches per step.")
     layers: int = option(16, MODEL, "Transformer layers.")
+    stage_layers: str = option("", MODEL, "Layers of each pipeline stage, such as 3,5,5,3; default: as many in each.")
     hybrid_pattern: str = option(
         "", MODEL, "Hybrid model: M Mamba, * attention, - MLP, E experts, one a layer, repeated; such as M-M*."
     )
@@ -398,6 +399,8 @@ class JobSettings:
     def layers_of_stages(self) -> tuple[int, ...]:
         """Layers of each virtual stage, in model order (stage ``pp * chunk + stage``)."""
         stages = self.pp * self.vpp
+        if self.stage_layers:
+            return tuple(count // self.vpp for count in self._given_layers) * self.vpp
         counts = [self.layers // stages + (index < self.layers % stages) for index in range(stages)]
         donors = list(range(stages - 1, 0, -1))
         for moved in range(self.faults.bad_stage_split):
@@ -406,6 +409,30 @@ class JobSettings:
                 counts[donor] -= 1
                 counts[0] += 1
         return tuple(counts)
+
+    @property
+    def _given_layers(self) -> tuple[int, ...]:
+        return tuple(map(int, self.stage_layers.split(",")))
+
+    @property
+    def layers_fault(self) -> str | None:
+        """What is wrong with the layers of stages; None where nothing is."""
+        given, stages = self.stage_layers, self.pp * self.vpp
+        if not given:
+            uneven = self.layers % stages != 0
+            return (
+                f"--layers {self.layers} must be a multiple of pp x vpp = {stages}: all stages hold as many"
+                if uneven
+                else None
+            )
+        if not re.fullmatch(r"[1-9]\d{0,3}(,[1-9]\d{0,3})*", given, re.ASCII):
+            return f"--stage-layers {given}: write the layers of each stage, such as 3,5,5,3"
+        counts = self._given_layers
+        if len(counts) != self.pp or sum(counts) != self.layers or any(count % self.vpp for count in counts):
+            return (
+                f"--stage-layers {given}: name {self.pp} multiples of {self.vpp} that add up to --layers {self.layers}"
+            )
+        return None
 
     @classmethod
     def demo(cls) -> JobSettings:
@@ -491,17 +518,15 @@ def _extent_faults(s: JobSettings) -> list[str]:
 
 
 def _size_faults(s: JobSettings) -> list[str]:
-    shards, stages = s.expert_tensor * s.ep * s.pp, s.pp * s.vpp
+    shards = s.expert_tensor * s.ep * s.pp
     pieces = (s.tp if s.sequence_parallel else 1) * (2 * s.cp if s.cp > 1 else 1)
     uneven = s.world % shards != 0
     apart = not uneven and not s.order.endswith("pp") and s.pp > 1 and s.expert_data != s.dp
     return _said(
         (uneven, f"world size {s.world} is no multiple of etp x ep x pp = {shards}; raise --dp"),
         (apart, "an --order that does not end in pp needs etp x ep = tp x cp"),
-        (
-            s.layers % stages != 0,
-            f"--layers {s.layers} must be a multiple of pp x vpp = {stages}: all stages hold as many",
-        ),
+        (s.layers_fault is not None, str(s.layers_fault)),
+        (bool(s.stage_layers) and s.faults.bad_stage_split != 0, "--stage-layers runs without --bad-stage-split"),
         (s.vpp > 1 and s.pp < 2, "--vpp needs --pp of at least 2"),
         (s.vpp > 1 and s.microbatches % s.pp != 0, f"interleaving needs --microbatches as a multiple of pp = {s.pp}"),
         (s.heads % s.tp != 0 or s.hidden % s.tp != 0, "heads and --hidden must be multiples of tp"),

@@ -26,6 +26,8 @@ from traceviz_dag.tables.across_ranks import (
     STAGE_SPEEDS,
 )
 from traceviz_dag.tables.causes import (
+    ADVICE,
+    ADVICE_ITEMS,
     CRITICAL_IMBALANCE,
     DELAY_COSTS,
     EFFICIENCIES,
@@ -80,6 +82,8 @@ from traceviz_dag.tables.topology import PROCESS_GROUPS, TOPOLOGY, TOPOLOGY_TABL
 
 __all__ = [
     "ACROSS_RANKS_TABLES",
+    "ADVICE",
+    "ADVICE_ITEMS",
     "BLAME",
     "BY_ITERATION",
     "BY_RANK",
@@ -157,6 +161,7 @@ TABLES: dict[str, Table] = {
         *(CLASS_SPEEDS, GROUP_SPEEDS, LINK_GROUPS, UTILIZATION),
         *(PIPELINES, PERIODS, PERIOD_PERCENTILES),
         *(MESSAGES, PATH_EDGES, PATH_SEGMENTS, PATH_ITEMS, CRITICAL_IMBALANCE, EFFICIENCIES, DELAY_COSTS, WHAT_IF),
+        *(ADVICE, ADVICE_ITEMS),
         FINDINGS,
         *(NIGHTS, NIGHT_DELTAS, NIGHT_STEPS, NIGHT_CHANGES),
         STALE_TABLES,
@@ -172,6 +177,7 @@ RANK_TABLES = (
 
 CAUSES_TABLES = (
     *("path_edges", "path_segments", "path_items", "critical_imbalance", "efficiencies", "delay_costs", "what_if"),
+    *("advice", "advice_items"),
 )
 """What the replay of a training step shows."""
 

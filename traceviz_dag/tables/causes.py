@@ -194,6 +194,50 @@ WHAT_IF = Table(
 )
 
 
+ADVICE = Table(
+    "advice",
+    "A change of schedule, model chunks, layers, recomputation or micro-batches, and the step that it would make.",
+    BY_ITERATION,
+    (
+        _STEP,
+        Column("place", BIGINT, "Its place among the changes, from 1: the fastest of the same batch first."),
+        Column("microbatches", BIGINT, "Micro-batches of a step, where they change; NULL elsewhere."),
+        Column("schedule", TEXT, "1f1b, interleaved or interleaved-overlapped, where named; NULL elsewhere."),
+        Column("chunks", BIGINT, "Model chunks of each stage, where they change; NULL elsewhere."),
+        Column("layers", TEXT, "Layers of each stage, such as 7,8,8,7, where they change; NULL elsewhere."),
+        Column("no_recompute", TEXT, "Stages that recompute nothing, such as 0,1; NULL where recomputation stays."),
+        Column("step_ns", BIGINT, "The step as it was, ns; NULL where refused."),
+        Column("predicted_step_ns", BIGINT, "The step as the replay of its items predicts it, ns; NULL where refused."),
+        Column("low_ns", BIGINT, "Lower end of its error bar, ns."),
+        Column("high_ns", BIGINT, "Upper end of its error bar, ns."),
+        Column("tokens_per_second", DOUBLE, "Tokens per second over those of the step as it was."),
+        Column("same_batch", BOOLEAN, "Whether the global batch stays; NULL where refused."),
+        Column("wins", BOOLEAN, "Whether it gains over 1 % with the same batch; memory is not looked at."),
+        Column("in_flight", TEXT, "Per stage, the most micro-batches whose activations it keeps, such as 4,3,2,1."),
+        Column("megatron_lm", TEXT, "Flags of Megatron-LM that make it."),
+        Column("megatron_bridge", TEXT, "Settings of Megatron Bridge that make it."),
+        Column("assumptions", TEXT, "What was assumed; empty where nothing was."),
+        Column("refusal", TEXT, "Why nothing can be advised of the step; NULL where it can."),
+    ),
+)
+
+
+ADVICE_ITEMS = Table(
+    "advice_items",
+    "A forward or backward step of the pipeline that ends last, as replayed: now, and with the best three changes.",
+    BY_ITERATION,
+    (
+        _STEP,
+        Column("place", BIGINT, "Place of the change in table advice; 0 for now."),
+        Column("stage", INTEGER, "Pipeline stage."),
+        Column("chunk", INTEGER, "Model chunk, from 0."),
+        Column("microbatch", INTEGER, "Micro-batch, from 0."),
+        Column("phase", DICTIONARY, "forward or backward."),
+        Column("start_ns", BIGINT, "Start from the begin of the step, ns."),
+        Column("duration_ns", BIGINT, "Duration, ns."),
+    ),
+)
+
 PATH_WHAT_SQL = (
     "CASE WHEN cause IN ('work', 'transfer', 'unmatched') THEN coalesce(category, 'unclassified') ELSE cause END"
 )

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from matplotlib.collections import LineCollection
 
+from tests.analyze.advice import test_search
+from tests.analyze.causes.test_reordered import FORWARD, perfect
 from tests.show.across_ranks import MS, STEP, STEP_NS, US, gain_rows, one_row, path_job
 from tests.show.drawn import collections, numbers, texts, title
 from tests.show.job import MemorySource
+from traceviz_dag.analyze.advice.advice_table import advice_items, advice_table
+from traceviz_dag.analyze.advice.search import Advisor
 from traceviz_dag.analyze.causes.efficiencies import Replayed, factor_rows
+from traceviz_dag.schedules import Order
+from traceviz_dag.show.figures.advised_pipelines import draw_advised_pipelines
 from traceviz_dag.show.figures.critical_path import draw_critical_path
 from traceviz_dag.show.figures.efficiency_tree import draw_efficiency_tree
 from traceviz_dag.show.figures.path_lanes import MOST_LANES
@@ -201,3 +209,29 @@ def test_the_efficiency_tree_is_the_step_and_each_loss_lies_below_what_it_is_a_p
     both = pa.concat_tables([table, refused])
     said = texts(draw_efficiency_tree(MemorySource({"efficiencies": {None: both}})))
     assert any(line.endswith("is left out: 1 of 4 ranks were read") for line in said)
+
+
+def test_advised_pipelines_have_a_box_for_each_step_of_each_panel():
+    order = Order(2, 1, 4)
+    items = replace(perfect(order), layers=(4, 4), unknown=None)
+    advisor = Advisor(items, test_search.Replayed(items), {})
+    tables = {"advice": {None: advice_table(advisor, 3)}, "advice_items": {None: advice_items(advisor, 3)}}
+    figure = draw_advised_pipelines(MemorySource(tables))
+    assert figure is not None
+    boxes = {
+        each.get_gid(): len(each.get_paths()) for axes in figure.axes for each in axes.collections if each.get_gid()
+    }
+    stored = tables["advice_items"][None].to_pylist()
+    places = {row["place"] for row in stored}
+    assert 0 in places and len(places) > 1
+    for place in places:
+        mine = [row for row in stored if row["place"] == place]
+        assert sum(count for name, count in boxes.items() if name.startswith(f"{place}/")) == len(mine)
+        # The replay of the step as it is has its items where they were.
+        if place == 0:
+            assert {(row["start_ns"], row["duration_ns"]) for row in mine if row["stage"] == 0} >= {(0, FORWARD)}
+    said = " ".join(text.get_text() for axes in figure.axes for text in axes.texts)
+    assert "now · " in said and "2 model chunks a stage" in said
+    lost = tables["advice"][None]
+    none = lost.set_column(lost.column_names.index("wins"), "wins", pa.array([False] * lost.num_rows))
+    assert draw_advised_pipelines(MemorySource({**tables, "advice": {None: none}})) is None

@@ -17,6 +17,7 @@ from traceviz_dag.analyze.causes.balanced_experts import Experts, balanced_exper
 from traceviz_dag.analyze.causes.contended import factors_without_waits
 from traceviz_dag.analyze.causes.gains import CONGESTED_TIMES, FEWEST_ALIKE, LEAST_CONGESTED_NS
 from traceviz_dag.analyze.causes.inferred_waits import lacks_launches
+from traceviz_dag.analyze.causes.layers import Layers, of_a_layer
 from traceviz_dag.analyze.causes.measured_items import direction
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
@@ -40,23 +41,6 @@ _OF_ITS_OWN = 0.1
 
 _WITHIN_LAYERS = (Dimension.TP, Dimension.CP, Dimension.EP, Dimension.ETP)
 """Dimensions whose communication layers run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Layers:
-    """What of a step's work grows with the layers of a stage.
-
-    Attributes:
-        of_stage: how many layers each stage has. group: of each rank, the place of its stage in ``of_stage``.
-        factor: per rank and kernel, where layers run it, what it takes with even layers over what it takes now.
-        others: sets of kernels, per rank, each of which as a whole takes longer for each layer; the last set counts
-            where several hold a kernel, and before ``factor``.
-    """
-
-    of_stage: Float64
-    group: Int64
-    factor: Sequence[Float64]
-    others: Sequence[Sequence[Bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,7 +286,7 @@ class StepEdits:
         So do launches of layers, and what the host takes before each.
 
         Forward kernels name their layer, or the numbers of their kinds show how many there are (``_layers_by_kinds``).
-        Of the others in steps of micro-batches see ``_run_by_layer``, of the rest ``_of_a_layer``.
+        Of the others in steps of micro-batches see ``_run_by_layer``, of the rest ``layers.of_a_layer``.
 
         Raises:
             NoEvidenceError: the traces show no layers, or there are not several stages.
@@ -313,7 +297,7 @@ class StepEdits:
         factor = list(layers.factor)
         for masks in layers.others:
             total = np.array([mine.duration_ns[mask].sum() for mask, mine in zip(masks, times, strict=True)])
-            longer = (mean - layers.of_stage[group]) * _of_a_layer(total, layers.of_stage, group)
+            longer = (mean - layers.of_stage[group]) * of_a_layer(total, layers.of_stage, group)
             for place, mask in enumerate(masks):
                 if total[place]:
                     factor[place] = np.where(mask, max(1 + longer[place] / total[place], 0.0), factor[place])
@@ -359,11 +343,14 @@ class StepEdits:
             for chosen in (*([] if found else [_runs_backward]), _optimizes, _synchronises, _runs_outside)
         ]
         share = of_stage.mean() / of_stage[group]
-        factor = [
-            np.where(mask, share[place], 1 + each * (share[place] - 1))
-            for place, (mask, each) in enumerate(zip(named, by_layer, strict=True))
-        ]
-        return Layers(of_stage, np.asarray(group, np.int64), factor, others)
+        run = [np.where(mask, 1.0, each) for mask, each in zip(named, by_layer, strict=True)]
+        factor = [1 + each * (share[place] - 1) for place, each in enumerate(run)]
+        unknown = None
+        if not counts.any():
+            unknown = "nothing names the layers, so their number is not known; capture call stacks"
+        elif not found:
+            unknown = "nothing shows which kernels of backward steps layers run"
+        return Layers(of_stage, np.asarray(group, np.int64), run, factor, others, unknown)
 
     def no_pauses(self, times: AllTimes, rank: int | None = None) -> AllTimes:
         """Remove the pauses of all hosts; or those of one rank's, which then begins its step when others usually do.
@@ -625,23 +612,6 @@ def _layers_by_kinds(works: Sequence[RankWork], times: AllTimes, stage: Int64) -
     if time.max() < _IN_PROPORTION * time.sum():
         return np.zeros(len(stages))
     return np.asarray(different[:, int(time.argmax())], np.float64)
-
-
-def _of_a_layer(total: Int64, layers: Float64, stage: Int64) -> float:
-    """What one layer takes of work that grows with the layers of a stage.
-
-    The first and the last stage run more than layers. So between them there is a stage where a layer takes least; of
-    two stages, whose vocabularies are similar, the difference is what they have more or fewer layers.
-
-    Args:
-        total: of each rank. layers: of each stage. stage: of each rank.
-    """
-    least = float((total / layers[stage]).min())
-    if len(layers) > 2 or layers[0] == layers[1]:
-        return least
-    first, last = (float(total[stage == number].mean()) for number in (0, 1))
-    slope = (first - last) / float(layers[0] - layers[1])
-    return slope if 0 < slope < least else least
 
 
 def _run_by_layer(works: Sequence[RankWork], times: AllTimes, masks: Sequence[Bool], layers: Float64) -> list[Float64]:

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 TOGETHER = "together"
 """The edit that is all others at once."""
 
-EDIT_COLUMNS = ("edit", "rank", "ranks", "dimension", "factor", "microbatches", "schedule")
+CHANGE_COLUMNS = ("microbatches", "schedule", "chunks", "layers", "no_recompute")
+"""What a change of the order of work changes, see ``Change.as_row``."""
+
+EDIT_COLUMNS = ("edit", "rank", "ranks", "dimension", "factor", *CHANGE_COLUMNS)
 """What distinguishes one edit from another; table ``what_if`` has the first five; no usual edit has the others."""
 
 MOST_RANKS = 8
@@ -75,15 +78,21 @@ REPLAY_ERROR = 0.05
 ``benchmarks/drawn_faults.py`` draws hold what is truly gained."""
 
 
-def error_bar(gain_ns: int, free_ns: int, error: float) -> tuple[int, int]:
+REMADE_ERROR = 0.01
+"""Share of the step by which the bar of a change reaches further where items are made that no step ran: with it, 39 of
+the 40 bars of ``benchmarks/advise.py`` hold the step of the changed job, without it 28."""
+
+
+def error_bar(gain_ns: int, free_ns: int, error: float, remade_ns: int = 0) -> tuple[int, int]:
     """The least and the most that edits gain.
 
     Args:
         gain_ns: with the measured lags. free_ns: without any, as if the host were free.
         error: of a replay, as a share of the step. One that is off by more than the step shows nothing; twice the gain
             says so already.
+        remade_ns: the step, where items are made that no step ran; else 0.
     """
-    reach = round(max(min(abs(error), 1.0), REPLAY_ERROR) * max(abs(gain_ns), abs(free_ns)))
+    reach = round(max(min(abs(error), 1.0), REPLAY_ERROR) * max(abs(gain_ns), abs(free_ns)) + REMADE_ERROR * remade_ns)
     return min(gain_ns, free_ns) - reach, max(gain_ns, free_ns) + reach
 
 
@@ -105,8 +114,7 @@ def gain_row(
         "ranks": alone.ranks if alone else None,
         "dimension": alone.dimension if alone else None,
         "factor": alone.factor if alone else None,
-        "microbatches": change.microbatches if change else None,
-        "schedule": change.schedule if change else None,
+        **(change.as_row() if change else dict.fromkeys(CHANGE_COLUMNS)),
         "step_ns": step_ns,
         "predicted_step_ns": predicted_ns,
         "gain_ns": gain_ns,
@@ -150,6 +158,15 @@ def over_steps(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     )
 
 
+def mean_gains(rows: Sequence[Mapping[str, Any]]) -> tuple[int, int, int, int]:
+    """The mean step and what one edit gains of it, at least and at most, ns, from its rows of all steps."""
+    (row,) = over_steps(rows)
+    step_ns, gain, low, high = (
+        round(row[name] / len(rows)) for name in ("step_ns", "gain_ns", "gain_low_ns", "gain_high_ns")
+    )
+    return step_ns, gain, low, high
+
+
 def named_edit(row: Mapping[str, Any]) -> str:
     """An edit in words."""
     dimension = f"{capitals(row['dimension'] or '')} communication"
@@ -172,8 +189,7 @@ def named_edit(row: Mapping[str, Any]) -> str:
         "host_free": f"a host{_of_rank(row)} that takes no time",
         "balanced_experts": "evenly loaded experts",
         "no_congestion": "no congested transfers",
-        "microbatches": _named_order(row),
-        "schedule": _named_order(row),
+        **dict.fromkeys(CHANGE_COLUMNS, named_change(row)),
         TOGETHER: "all of these together",
     }
     return words[row["edit"]]
@@ -188,7 +204,12 @@ def _of_rank(row: Mapping[str, Any]) -> str:
     return "" if row["rank"] is None else f" of rank {row['rank']}"
 
 
-def _named_order(row: Mapping[str, Any]) -> str:
-    count, schedule = row.get("microbatches"), row.get("schedule")
+def named_change(row: Mapping[str, Any]) -> str:
+    """A change of the order of work in words, from its columns."""
+    count, chunks, off = row.get("microbatches"), row.get("chunks"), row.get("no_recompute")
     words = [f"{count} micro-batch{'es' * (count > 1)}"] if count else []
-    return ", ".join(words + ([f"schedule {schedule}"] if schedule else []))
+    words += [f"schedule {row['schedule']}"] if row.get("schedule") else []
+    words += [f"{chunks} model chunk{'s' * (chunks > 1)} a stage"] if chunks else []
+    words += [f"layers {row['layers']}"] if row.get("layers") else []
+    words += [f"no recomputation in stage{'s' * (not off.isdigit())} {off}"] if off else []
+    return ", ".join(words)

@@ -8,7 +8,7 @@ begin of the step) to its own end, so that launches and collectives inside it co
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.medians import lower_medians
-from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.arrays import Bool, Float64, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension
 
@@ -38,6 +38,8 @@ class Item:
     Attributes:
         start_ns, end_ns: in the replay. own_ns: what it takes once nothing holds it up.
         beside: whether gradients or parameters were exchanged beside it or right before, which holds it up.
+        rest: share of it that layers do not run: embedding, output layer, loss. again: share that is recomputed.
+        lead_ns: of it, what passes before its first kernel starts.
     """
 
     parts: Key
@@ -45,6 +47,9 @@ class Item:
     end_ns: int
     own_ns: int
     beside: bool = False
+    rest: float = 0.0
+    again: float = 0.0
+    lead_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,7 @@ class MeasuredRank:
         exchange_lag_ns: what usually passes from an item's end to the exchange that follows; transfer_ns: how long the
             exchange then takes on average, once both ends are there.
         slack_ns: by how much the last item may be later without a longer step; messages to other stages left aside.
+        layer_after_ns: what a layer more takes after the last item: gradients and optimizer.
     """
 
     items: tuple[Item, ...]
@@ -63,6 +69,7 @@ class MeasuredRank:
     exchange_lag_ns: int
     transfer_ns: int
     slack_ns: int
+    layer_after_ns: int = 0
 
 
 def direction(work: RankWork) -> Int64:
@@ -71,11 +78,18 @@ def direction(work: RankWork) -> Int64:
     return np.asarray(table[work.kernels.phase], dtype=np.int64)
 
 
-def measured_ranks(step: StepWork, times: Sequence[Times]) -> list[MeasuredRank]:
-    """Measure the items of all ranks; a rank without any has none."""
+def measured_ranks(
+    step: StepWork, times: Sequence[Times], by_layers: Sequence[Float64] | None = None
+) -> list[MeasuredRank]:
+    """Measure the items of all ranks; a rank without any has none.
+
+    Args:
+        by_layers: per rank and kernel, the share of it that layers run; None where that is not known.
+    """
     ends = step.replay(times)
     slack = _slack(step, times, ends)
-    return [_rank(step, place, mine, ends, slack) for place, mine in enumerate(times)]
+    shares = by_layers or [np.ones(len(work.kernels)) for work in step.works]
+    return [_rank(step, place, mine, ends, slack, shares[place]) for place, mine in enumerate(times)]
 
 
 def message_members(step: StepWork) -> Bool:
@@ -104,7 +118,7 @@ def _slack(step: StepWork, times: Sequence[Times], ends: Int64) -> Int64:
     return np.asarray(step.graph.latest(latest, durations, lags) - ends, dtype=np.int64)
 
 
-def _rank(step: StepWork, place: int, times: Times, ends: Int64, slack: Int64) -> MeasuredRank:
+def _rank(step: StepWork, place: int, times: Times, ends: Int64, slack: Int64, by_layers: Float64) -> MeasuredRank:
     work, low = step.works[place], int(step.base[place])
     begin = int(ends[low + work.sections])
     messages = np.flatnonzero(_between_stages(work)[work.joined])
@@ -113,7 +127,42 @@ def _rank(step: StepWork, place: int, times: Times, ends: Int64, slack: Int64) -
     parts, start, end, beside, segments = _items(work, times, ends[low : low + work.nodes], begin)
     exchanges = Exchanges(arrived, carried, times.duration_ns[kernel])
     of_last = int(slack[low + segments].min(initial=np.iinfo(np.int64).max))
-    return measured_rank(parts, start, end, beside, exchanges, begin, of_last)
+    found = measured_rank(parts, start, end, beside, exchanges, begin, of_last)
+    shares = _shares(work, parts, by_layers)
+    items = (
+        replace(one, rest=rest, again=again, lead_ns=max(one.own_ns - running, 0))
+        for one, (rest, again, running) in zip(found.items, shares, strict=True)
+    )
+    return replace(found, items=tuple(items))
+
+
+def _shares(work: RankWork, parts: Sequence[Key], by_layers: Float64) -> list[tuple[float, float, int]]:
+    """Of each item the share that layers do not run, the share that is recomputed, and how long its kernels run, ns.
+
+    A kernel takes what passes on the main stream from the end of the kernel before it in its step to its own end, so
+    that communication which it waits for counts as its own.
+    """
+    kernels, steps = work.kernels, direction(work)
+    mine = np.flatnonzero(_main_stream(work, steps))
+    mine = mine[np.argsort(kernels.start_ns[mine], kind="stable")]
+    first, number = number_groups(kernels.chunk[mine], kernels.microbatch[mine], steps[mine])
+    passed = np.diff(kernels.end_ns[mine], prepend=0)
+    begins = np.diff(number, prepend=-1) != 0
+    passed = np.where(begins, kernels.duration_ns[mine], np.maximum(passed, 0))
+    recomputed = kernels.phase[mine] == PHASES.index("recompute")
+    whole, rest, again = (
+        np.bincount(number, weights=passed * share, minlength=len(first))
+        for share in (np.ones(len(mine)), 1 - by_layers[mine], recomputed)
+    )
+    of_keys = (steps, kernels.chunk, kernels.microbatch)
+    keys = zip(*(each[mine[first]].tolist() for each in of_keys), strict=True)
+    place = {(bool(step), max(chunk, 0), batch): at for at, (step, chunk, batch) in enumerate(keys)}
+    result = []
+    for each in parts:
+        at = [place[step] for step in each]
+        total = max(float(whole[at].sum()), 1.0)
+        result.append((float(rest[at].sum()) / total, float(again[at].sum()) / total, round(total)))
+    return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +209,10 @@ def _items(work: RankWork, times: Times, ends: Int64, begin: int) -> tuple[list[
     """The items of one rank: their steps, starts and ends, ``Item.beside``, and the segments of the last one."""
     kernels = work.kernels
     steps = direction(work)
-    on_main = kernels.computes & (steps != MISSING) & (kernels.microbatch != MISSING)
+    on_main = _main_stream(work, steps)
     nothing = np.empty(0, np.int64)
     if not on_main.any():
         return [], nothing, nothing, on_main[:0], nothing
-    busy = np.bincount(kernels.stream[on_main], weights=kernels.duration_ns[on_main])
-    on_main &= kernels.stream == int(busy.argmax())
     segment = np.unique(work.segment[on_main])
     first = work.first[segment]
     start = _starts(work, times, ends, begin)[segment]
@@ -191,6 +238,14 @@ def _items(work: RankWork, times: Times, ends: Int64, begin: int) -> tuple[list[
         _beside_replicas(work, segment, number, order, begins),
         segment[of_last],
     )
+
+
+def _main_stream(work: RankWork, steps: Int64) -> Bool:
+    """Mark the computation of micro-batches' steps on the stream that runs most of it."""
+    kernels = work.kernels
+    computes = kernels.computes & (steps != MISSING) & (kernels.microbatch != MISSING)
+    busy = np.bincount(kernels.stream[computes], weights=kernels.duration_ns[computes], minlength=1)
+    return np.asarray(computes & (kernels.stream == int(busy.argmax())))
 
 
 def _beside_replicas(work: RankWork, segment: Int64, number: Int64, order: Int64, begins: Int64) -> Bool:

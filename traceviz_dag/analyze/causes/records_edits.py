@@ -7,15 +7,15 @@ edit is T itself; the other end of the error bar is the replay without any, wide
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from traceviz_dag.analyze.causes.alike import PassTimes, Scaled, scale_of
-from traceviz_dag.analyze.causes.gains import MOST_RANKS, error_bar, gain_row
-from traceviz_dag.analyze.causes.measured_items import Exchanges, MeasuredRank, measured_rank
+from traceviz_dag.analyze.causes.gains import MOST_RANKS, error_bar, gain_row, mean_gains
+from traceviz_dag.analyze.causes.measured_items import Exchanges, Item, MeasuredRank, measured_rank
 from traceviz_dag.analyze.causes.records_path import replayed_ends, slack_of, step_bounds
 from traceviz_dag.analyze.causes.records_work import MESSAGES, RecordsWork
 from traceviz_dag.analyze.causes.reordered import Change, Items
@@ -125,7 +125,24 @@ class RecordsWhatIf:
 
     def reorder(self, change: Change) -> RecordsEdit:
         """Another number of micro-batches, or another schedule."""
-        return RecordsEdit("schedule" if change.microbatches is None else "microbatches", change=change)
+        return RecordsEdit(change.name, change=change)
+
+    def items(self) -> Items:
+        """The items of the step whose length is the lower median.
+
+        Raises:
+            NoEvidenceError: a stage has no forward and backward steps.
+        """
+        found = sorted(self._items(self.work.own_ns, self.work.lag_ns), key=lambda items: items.step_ns)
+        return found[(len(found) - 1) // 2]
+
+    def gains(self, change: Change) -> tuple[int, int, int, int]:
+        """The mean step and what a change gains of it, at least and at most, ns.
+
+        Raises:
+            NoEvidenceError: as ``predict``.
+        """
+        return mean_gains(self.predict([[self.reorder(change)]])[0])
 
     def dimensions(self) -> list[str]:
         """Dimensions of the recorded communication."""
@@ -231,7 +248,7 @@ class RecordsWhatIf:
         error = np.maximum(np.abs(free[:, 0] / kept[:, 0] - 1), np.abs(order_error[0]))
         each = zip(kept[:, 0].tolist(), gain.tolist(), other.tolist(), error.tolist(), counts, strict=True)
         return [
-            gain_row(edits, step_ns, won, error_bar(won, free_ns, off), microbatches)
+            gain_row(edits, step_ns, won, error_bar(won, free_ns, off, step_ns if change.remakes else 0), microbatches)
             for step_ns, won, free_ns, off, microbatches in each
         ]
 
@@ -268,4 +285,32 @@ class RecordsWhatIf:
                     )
                 )
             step_ns = int(ends[low:high].max())
-            yield Items(tuple(ranks), tuple(map(tuple, pipelines.values())), step_ns)
+            yield _split(Items(tuple(ranks), tuple(map(tuple, pipelines.values())), step_ns))
+
+
+def _split(items: Items) -> Items:
+    """The same with what layers do not run of the first and the last stage: what these take beyond the others' mean.
+
+    Records name no layers, so every stage counts as having as many.
+    """
+    stages = len(items.pipelines[0])
+    if stages < 3:
+        return replace(items, unknown="no stage between the first and the last one shows what layers take alone")
+    ranks = list(items.ranks)
+    for pipeline in items.pipelines:
+        for place in (pipeline[0], pipeline[-1]):
+            share: dict[bool, float] = {}
+            for backward in (False, True):
+                ends, between = (
+                    [item.own_ns for one in places for item in items.ranks[one].items if _is_backward(item) == backward]
+                    for places in ([place], pipeline[1:-1])
+                )
+                share[backward] = max(1 - float(np.median(between)) / max(float(np.median(ends)), 1.0), 0.0)
+            mine = items.ranks[place]
+            told = tuple(replace(item, rest=share[_is_backward(item)]) for item in mine.items)
+            ranks[place] = replace(mine, items=told)
+    return replace(items, ranks=tuple(ranks), unknown=None)
+
+
+def _is_backward(item: Item) -> bool:
+    return any(backward for backward, _, _ in item.parts)

@@ -1,4 +1,4 @@
-"""Another number of micro-batches, or another schedule: the step with the order of its work made anew.
+"""Another number of micro-batches, schedule, chunks or layers: the step with the order of its work made anew.
 
 No trace shows that order, so its kernels cannot be replayed. *Items* are, instead of kernels: a micro-batch's forward
 or backward step in one model chunk, and the exchanges with the neighbouring stages in between. An item takes what it
@@ -8,18 +8,22 @@ optimizer) comes by as much later as that item does. Messages are joins, as in t
 
     T' = T + items(new order) - items(present order)
 
-How far items(present order) is from the step says how good the model is.
+How far items(present order) is from the step says how good the model is. Of other chunks and layers an item takes what
+layers run of it in proportion to its layers, and the rest where the model has it: embedding, output layer and loss.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
 from traceviz_dag.analyze.causes.graph import graph_of
+from traceviz_dag.analyze.causes.layers import Layers
 from traceviz_dag.analyze.causes.measured_items import Item, Key, MeasuredRank, measured_ranks, message_members
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.matching.matches import connected
@@ -30,8 +34,9 @@ from traceviz_dag.schedules import Action, Await, Backward, Combined, Exchange, 
 SCHEDULES = ("1f1b", "interleaved", "interleaved-overlapped")
 """Schedules for which an order can be made."""
 
-_MOST_ITEMS = 200_000
-"""Forward steps of all ranks that are replayed at most: a minute of one processor, and 1 GB."""
+_MOST_ITEMS, _MOST_PIPELINES = 200_000, 10
+"""Forward steps of a pipeline that are replayed at most: a minute of one processor; and of how many such pipelines:
+1 GB each."""
 
 Kind = frozenset[tuple[bool, int]]
 """Items that differ only in their micro-batch: (backward, chunk) of each step."""
@@ -39,18 +44,38 @@ Kind = frozenset[tuple[bool, int]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is to be another.
+    """What is to be another; None: as it is.
 
     Attributes:
-        microbatches: of a training step; None: as it is. schedule: one of ``SCHEDULES``; None: as it is.
+        microbatches: of a training step. schedule: one of ``SCHEDULES``. chunks: model chunks of each stage.
+        layers: of each stage. no_recompute: stages that recompute nothing.
     """
 
     microbatches: int | None = None
     schedule: str | None = None
+    chunks: int | None = None
+    layers: tuple[int, ...] | None = None
+    no_recompute: tuple[int, ...] | None = None
+
+    @property
+    def remakes(self) -> bool:
+        """Whether items are made that no step ran, or another host waits for exchanges."""
+        return self != Change(self.microbatches)
+
+    @property
+    def name(self) -> str:
+        """The word of the edit that makes it: the first thing that is another."""
+        return next((each.name for each in fields(self) if getattr(self, each.name) is not None), "schedule")
+
+    def as_row(self) -> dict[str, Any]:
+        """What is another, as columns: several numbers as a text such as 7,8,8,7."""
+        each = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: ",".join(map(str, value)) if isinstance(value, tuple) else value for name, value in each.items()}
 
     def merged(self, other: Change) -> Change:
         """Both changes."""
-        return Change(other.microbatches or self.microbatches, other.schedule or self.schedule)
+        both = {each.name: getattr(other, each.name) for each in fields(self)}
+        return replace(self, **{name: value for name, value in both.items() if value is not None})
 
     def order(self, present: Order) -> Order:
         """The order that follows from the present one.
@@ -59,17 +84,20 @@ class Change:
             NoEvidenceError: there is none, with the reason.
         """
         result = replace(present, microbatches=self.microbatches or present.microbatches)
-        if self.schedule is not None:
+        chunks = self.chunks or (1 if self.schedule == "1f1b" else present.chunks)
+        if self.schedule is not None or chunks != present.chunks:
             if present.stages == 1:
                 raise NoEvidenceError("a single pipeline stage has no other schedule")
-            if self.schedule == "1f1b" and present.combined:
+            if present.combined and (self.schedule == "1f1b" or chunks != present.chunks):
                 raise NoEvidenceError(
                     "forward and backward steps run into each other, so nothing shows what each takes alone"
                 )
-            if self.schedule != "1f1b" and present.chunks == 1:
+            if self.schedule == "1f1b" and chunks > 1:
+                raise NoEvidenceError("1f1b runs one model chunk in a stage")
+            if self.schedule not in (None, "1f1b") and chunks == 1:
                 raise NoEvidenceError("interleaving needs several model chunks in a stage, and the job has one")
-            chunks = 1 if self.schedule == "1f1b" else present.chunks
-            result = replace(result, chunks=chunks, overlapped=self.schedule == "interleaved-overlapped")
+            kept = present.overlapped and chunks > 1 and self.schedule is None
+            result = replace(result, chunks=chunks, overlapped=kept or self.schedule == "interleaved-overlapped")
         if result.chunks > 1 and result.microbatches % result.stages:
             raise NoEvidenceError(
                 f"interleaving needs a multiple of {result.stages} micro-batches, the number of pipeline stages"
@@ -78,17 +106,31 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedItem:
+    """A forward or backward step in a replay, or both where they run into each other; ns."""
+
+    stage: int
+    parts: Key
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
 class Items:
     """All items of a step.
 
     Attributes:
         ranks: what each rank's took. pipelines: places of the ranks of each pipeline, by stage.
         step_ns: the step that they were measured in.
+        layers: of each stage; none where nothing counts them.
+        unknown: why it is not known what layers are of the items; None where it is.
     """
 
     ranks: tuple[MeasuredRank, ...]
     pipelines: tuple[tuple[int, ...], ...]
     step_ns: int
+    layers: tuple[int, ...] = ()
+    unknown: str | None = "nothing shows the layers"
 
     def present(self) -> Order:
         """The order that the items were run in; where two fit, the one whose replay is nearer to the step.
@@ -110,30 +152,67 @@ class Items:
             return fitting[0]
         return min(fitting, key=lambda order: abs(self.replayed(order, order) - self.step_ns))
 
-    def replayed(self, order: Order, present: Order, own: Items | None = None) -> int:
+    def replayed(self, order: Order, present: Order, own: Items | None = None, change: Change | None = None) -> int:
         """The step with mean items in an order, ns.
 
         Args:
             own: whose items' durations are taken; by default these.
+            change: whose layers and recomputation the items get.
 
         Raises:
             NoEvidenceError: the order has items that a rank did not run.
         """
-        count = len(self.ranks) * order.chunks * order.microbatches
-        if count > _MOST_ITEMS:
+        chains, values, late = self._laid_out(order, present, own or self, change or Change())
+        return self.step_ns + int((chains.last_ends(values) - late).max())
+
+    def timed(self, change: Change) -> list[TimedItem]:
+        """The items of a change as they are replayed, of the pipeline that ends last; its begin is 0.
+
+        Raises:
+            NoEvidenceError: as ``changed``.
+        """
+        order = change.order(self.now)
+        self._check(change, order)
+        chains, values, late = self._laid_out(order, self.now, self, change)
+        longest = int((chains.last_ends(values) - late).max(axis=0).argmax())
+        return chains.timed(values[:, longest])
+
+    def _laid_out(self, order: Order, present: Order, taken: Items, change: Change) -> tuple[_Chains, Int64, Int64]:
+        """An order's chains, their values, and when the last items of stages may end without a longer step.
+
+        Returns:
+            The last two with a column for each pipeline.
+        """
+        count = order.stages * order.chunks * order.microbatches
+        if max(count, count * len(self.pipelines) // _MOST_PIPELINES) > _MOST_ITEMS:
+            count *= len(self.pipelines)
             raise NoEvidenceError(f"{count:,} forward steps are too many to replay; ask for fewer micro-batches")
-        chains = _Chains(order)
-        taken = (own or self).ranks
-        last = {}
-        for pipeline in self.pipelines:
+        chains = _chains_of(order)
+        remake = _Remake(order, present, self.layers, change)
+        values = np.zeros((chains.values, len(self.pipelines)), np.int64)
+        late = np.zeros((order.stages, len(self.pipelines)), np.int64)
+        for number, pipeline in enumerate(self.pipelines):
             for stage, place in enumerate(pipeline):
-                durations = _mean_items(taken[place].items, order, present, stage)
-                last[place] = chains.add(self.ranks[place], durations, pipeline, stage)
-        ends = chains.ends()
-        return self.step_ns + max(
-            int(ends[node]) - self.ranks[place].items[-1].end_ns - self.ranks[place].slack_ns
-            for place, node in last.items()
-        )
+                mine = self.ranks[place]
+                durations = remake.durations(taken.taken[place], stage)
+                values[chains.of_stage(stage), number] = [
+                    mine.begin_ns, mine.exchange_lag_ns, mine.transfer_ns, *durations
+                ]  # fmt: skip
+                late[stage, number] = (
+                    mine.items[-1].end_ns + mine.slack_ns - remake.more_layers(stage) * (mine.layer_after_ns)
+                )
+        return chains, values, late
+
+    @cached_property
+    def taken(self) -> tuple[Mapping[Kind, _Taken], ...]:
+        """What the items of each kind take, rank by rank."""
+        result = []
+        for rank in self.ranks:
+            of_kind: dict[Kind, list[Item]] = defaultdict(list)
+            for item in rank.items:
+                of_kind[_kind(item.parts)].append(item)
+            result.append({kind: _taken(some) for kind, some in of_kind.items()})
+        return tuple(result)
 
     def changed(self, change: Change, ahead: Callable[[], Items] | None = None) -> tuple[int, float, tuple[int, int]]:
         """What a change of the order does.
@@ -148,13 +227,48 @@ class Items:
         Raises:
             NoEvidenceError: the order is not known, or cannot be made.
         """
-        present = self.present()
+        present = self.now
         order = change.order(present)
-        before = self.replayed(present, present)
+        self._check(change, order)
         # Where exchanges run beside computation the host waits for none of them, and launches ahead.
         own = ahead() if ahead is not None and order.overlapped and not present.overlapped else self
-        later = self.replayed(order, present, own) - before
-        return later, before / self.step_ns - 1, (present.microbatches, order.microbatches)
+        later = self.replayed(order, present, own, change) - self.before_ns
+        return later, self.before_ns / self.step_ns - 1, (present.microbatches, order.microbatches)
+
+    @cached_property
+    def now(self) -> Order:
+        """See ``present``."""
+        return self.present()
+
+    @cached_property
+    def before_ns(self) -> int:
+        """The step with mean items in its own order, ns."""
+        return self.replayed(self.now, self.now)
+
+    def _check(self, change: Change, order: Order) -> None:
+        """Refuse layers and chunks that cannot be, or of which nothing shows what they would take."""
+        layers, present = change.layers, self.now
+        off = change.no_recompute or ()
+        if any(stage not in range(present.stages) for stage in off):
+            raise NoEvidenceError(f"the job has {present.stages} pipeline stages, from 0")
+        asked = [self.ranks[pipeline[stage]] for pipeline in self.pipelines for stage in off]
+        again = (any(item.again for item in rank.items) for rank in asked)
+        if not all(again):
+            raise NoEvidenceError("not every such stage recomputes anything, or nothing shows what is recomputed")
+        if layers is None and order.chunks in (1, present.chunks):
+            return
+        if present.combined:
+            raise NoEvidenceError(
+                "forward and backward steps run into each other, so nothing shows what each takes alone"
+            )
+        if self.unknown is not None:
+            raise NoEvidenceError(self.unknown)
+        if layers is not None and (len(layers) != present.stages or sum(layers) != sum(self.layers) or min(layers) < 1):
+            now = ", ".join(map(str, self.layers)) if self.layers else "of unknown numbers"
+            raise NoEvidenceError(f"the {present.stages} stages must share the layers that they have now: {now}")
+        uneven = [count for count in layers or self.layers if count % order.chunks]
+        if uneven:
+            raise NoEvidenceError(f"{uneven[0]} layers of a stage cannot be split into {order.chunks} equal chunks")
 
     def _fit(self, order: Order) -> bool:
         return all(
@@ -164,20 +278,29 @@ class Items:
         )
 
 
-def items_of(step: StepWork, times: Sequence[Times], stages: Sequence[int]) -> Items:
+def items_of(
+    step: StepWork, times: Sequence[Times], stages: Sequence[int], layers: Layers | str = "nothing shows the layers"
+) -> Items:
     """Measure the items of a step.
 
     Args:
         times: of the step, edited or not. stages: stage of each rank; ``MISSING`` where unknown.
+        layers: of the step; or why they are not known.
 
     Raises:
         NoEvidenceError: a rank shows no micro-batches, or a pipeline was not read whole.
     """
-    ranks = tuple(measured_ranks(step, times))
+    told = isinstance(layers, Layers) and layers.unknown is None
+    ranks = measured_ranks(step, times, layers.by_layers if isinstance(layers, Layers) and told else None)
     for number, rank in zip(step.ranks, ranks, strict=True):
         if not rank.items:
             raise NoEvidenceError(f"rank {number} shows no forward and backward steps of micro-batches")
-    return Items(ranks, _pipelines(step, stages), step.step_ns(step.replay(times)))
+    found = Items(tuple(ranks), _pipelines(step, stages), step.step_ns(step.replay(times)))
+    if not isinstance(layers, Layers) or layers.unknown is not None:
+        return replace(found, unknown=layers.unknown if isinstance(layers, Layers) else layers)
+    after = layers.after_ns(times).tolist()
+    longer = tuple(replace(rank, layer_after_ns=round(more)) for rank, more in zip(ranks, after, strict=True))
+    return replace(found, ranks=longer, layers=tuple(map(int, layers.of_stage.tolist())), unknown=None)
 
 
 def _pipelines(step: StepWork, stages: Sequence[int]) -> tuple[tuple[int, ...], ...]:
@@ -199,72 +322,101 @@ def _pipelines(step: StepWork, stages: Sequence[int]) -> tuple[tuple[int, ...], 
 
 
 class _Chains:
-    """A chain of items and exchanges for each rank, tied by their messages."""
+    """A chain of items and exchanges for each stage of a pipeline, tied by their messages.
+
+    Values are what nodes take: of each stage when its step begins, the lag of its exchanges, their transfer, and what
+    its items take, in order; the last value is 0. All pipelines of a job are replayed together.
+    """
 
     def __init__(self, order: Order) -> None:
         self._order = order
-        self._durations: list[int] = []
+        self._value: list[int] = []
         self._edges: list[tuple[int, int]] = []
         self._posted: Counter[tuple[int, int, bool, bool]] = Counter()
         self._messages: dict[tuple[int, int, bool, int], int] = {}
+        actions = [order.actions(stage) for stage in range(order.stages)]
+        self._low = np.cumsum([0, *(3 + len(_keys(each)) for each in actions)]).tolist()
+        self.values = self._low[-1] + 1
+        self._items: list[tuple[int, Key, int]] = []
+        self._last = [self._add(stage, each) for stage, each in enumerate(actions)]
+        waiting, waited_for = np.array(self._edges, np.int64).reshape(-1, 2).T
+        self._graph = graph_of(len(self._value), waiting, waited_for)
 
-    def add(self, rank: MeasuredRank, durations: Mapping[Key, int], pipeline: Sequence[int], stage: int) -> int:
-        """Add one rank; returns the node of its last item."""
-        now = last = self._node(rank.begin_ns)
+    def of_stage(self, stage: int) -> slice:
+        """The values of a stage."""
+        return slice(self._low[stage], self._low[stage + 1])
+
+    def last_ends(self, values: Int64) -> Int64:
+        """When the last item of each stage ends, stages × pipelines.
+
+        Args:
+            values: see the class; values × pipelines.
+        """
+        return np.asarray(self._graph.ends(values[self._value])[self._last], dtype=np.int64)
+
+    def timed(self, values: Int64) -> list[TimedItem]:
+        """The items of one pipeline.
+
+        Args:
+            values: see the class.
+        """
+        taken = values[self._value]
+        ends = self._graph.ends(taken)
+        return [TimedItem(stage, key, int(ends[at] - taken[at]), int(ends[at])) for stage, key, at in self._items]
+
+    def _add(self, stage: int, actions: Sequence[Action]) -> int:
+        """Add one stage; returns the node of its last item."""
+        begin, lag, transfer = range(self._low[stage], self._low[stage] + 3)
+        now = last = self._node(begin)
+        item = transfer
         arrived: dict[bool, int] = {}
         before: dict[Transfer, int] = {}
-        for place, action in enumerate(self._order.actions(stage)):
+        for place, action in enumerate(actions):
             if isinstance(action, Await):
-                now = self._node(0, now, arrived[action.gradient])
+                now = self._node(self.values - 1, now, arrived[action.gradient])
             elif not isinstance(action, Exchange):
-                now = last = self._node(durations[_key(action)], now)
+                item += 1
+                now = last = self._node(item, now)
+                self._items.append((stage, _key(action), now))
             elif not (self._order.overlapped and place):
-                now = self._exchange(rank, action.transfers, (now,), pipeline, stage)
+                now = self._exchange(stage, action.transfers, lag, transfer, now)
                 arrived |= {each.gradient: now for each in action.transfers if not each.sends}
             else:
                 # Beside computation each message has a stream of its own; nobody waits for sends.
                 for each in action.transfers:
                     follows = [before[each]] if each in before else []
-                    before[each] = self._exchange(rank, (each,), (now, *follows), pipeline, stage)
+                    before[each] = self._exchange(stage, (each,), lag, transfer, now, *follows)
                     if not each.sends:
                         arrived[each.gradient] = before[each]
         return last
 
-    def ends(self) -> Int64:
-        """When every node ends."""
-        waiting, waited_for = np.array(self._edges, np.int64).reshape(-1, 2).T
-        return graph_of(len(self._durations), waiting, waited_for).ends(np.array(self._durations, np.int64))
-
-    def _exchange(
-        self,
-        rank: MeasuredRank,
-        transfers: Sequence[Transfer],
-        after: Sequence[int],
-        pipeline: Sequence[int],
-        stage: int,
-    ) -> int:
+    def _exchange(self, stage: int, transfers: Sequence[Transfer], lag: int, transfer: int, *after: int) -> int:
         """Join the messages of an exchange; returns the node of its end."""
         if not transfers:
             return after[0]
-        arrival = self._node(rank.exchange_lag_ns, *after)
+        arrival = self._node(lag, *after)
         joins = []
         for each in transfers:
-            peer = pipeline[each.peer(stage, len(pipeline))]
-            ends = (pipeline[stage], peer) if each.sends else (peer, pipeline[stage])
+            peer = each.peer(stage, self._order.stages)
+            ends = (stage, peer) if each.sends else (peer, stage)
             side = (*ends, each.gradient, each.sends)
             self._posted[side] += 1
             message = (*ends, each.gradient, self._posted[side])
             if message not in self._messages:
-                self._messages[message] = self._node(0)
+                self._messages[message] = self._node(self.values - 1)
             self._edges.append((self._messages[message], arrival))
             joins.append(self._messages[message])
-        return self._node(rank.transfer_ns, *joins)
+        return self._node(transfer, *joins)
 
-    def _node(self, duration: int, *waits_for: int) -> int:
-        node = len(self._durations)
-        self._durations.append(duration)
+    def _node(self, value: int, *waits_for: int) -> int:
+        node = len(self._value)
+        self._value.append(value)
         self._edges += [(node, each) for each in waits_for]
         return node
+
+
+_chains_of = lru_cache(maxsize=8)(_Chains)
+"""Orders are few, and their changes many."""
 
 
 def _key(action: Forward | Backward | Combined) -> Key:
@@ -280,25 +432,40 @@ def _kind(key: Key) -> Kind:
     return frozenset((backward, chunk) for backward, chunk, _ in key)
 
 
-def _mean_items(items: Sequence[Item], order: Order, present: Order, stage: int) -> dict[Key, int]:
-    """What each item of an order takes on a rank."""
-    of_kind: dict[Kind, list[Item]] = defaultdict(list)
-    for item in items:
-        of_kind[_kind(item.parts)].append(item)
-    measured = {kind: _taken(some) for kind, some in of_kind.items()}
-    if order.chunks < present.chunks:
-        measured = _as_one_chunk(measured, present.chunks)
-    wanted: dict[Kind, list[Key]] = defaultdict(list)
-    for key in _keys(order.actions(stage)):
-        wanted[_kind(key)].append(key)
-    missing = wanted.keys() - measured.keys()
-    if missing:
-        raise NoEvidenceError("the order pairs forward and backward steps that no rank ran together")
-    return {
-        key: duration
-        for kind, keys in wanted.items()
-        for key, duration in zip(keys, measured[kind].spread(len(keys)), strict=True)
-    }
+class _Remake:
+    """What the items of another order take, with other layers or recomputation."""
+
+    def __init__(self, order: Order, present: Order, layers: tuple[int, ...], change: Change) -> None:
+        self._order, self._present = order, present
+        self._now, self._then = layers, change.layers or layers
+        self._no_recompute = change.no_recompute or ()
+        self._keys = [_keys(order.actions(stage)) for stage in range(order.stages)]
+
+    def more_layers(self, stage: int) -> int:
+        """How many layers more a stage has."""
+        return self._then[stage] - self._now[stage] if self._then else 0
+
+    def durations(self, measured: Mapping[Kind, _Taken], stage: int) -> list[int]:
+        """What each item of a rank takes, in order.
+
+        Args:
+            measured: what its items take now, by kind.
+        """
+        if stage in self._no_recompute:
+            measured = {kind: one.less(one.again) for kind, one in measured.items()}
+        if self.more_layers(stage):
+            share = self._then[stage] / self._now[stage]
+            measured = {kind: one.of_layers(share) for kind, one in measured.items()}
+        if self._order.chunks != self._present.chunks:
+            measured = _as_one_chunk(measured, self._present.chunks)
+        if self._order.chunks > 1 and self._order.chunks != self._present.chunks:
+            ends = stage == 0, stage == self._order.stages - 1
+            measured = _in_chunks(measured, self._present.chunks, self._order.chunks, *ends)
+        wanted: Counter[Kind] = Counter(map(_kind, self._keys[stage]))
+        if wanted.keys() - measured.keys():
+            raise NoEvidenceError("the order pairs forward and backward steps that no rank ran together")
+        each = {kind: iter(measured[kind].spread(count)) for kind, count in wanted.items()}
+        return [next(each[_kind(key)]) for key in self._keys[stage]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,12 +474,17 @@ class _Taken:
 
     Attributes:
         held: place of an item, from the end if below 0, and how much longer it took.
+        rest: of ``usual``, what layers do not run. again: of ``usual``, what is recomputed.
+        lead: of ``usual``, what passes before the first kernel.
     """
 
     usual: int
     first: int
     last: int
     held: tuple[tuple[int, int], ...] = ()
+    rest: int = 0
+    again: int = 0
+    lead: int = 0
 
     def spread(self, count: int) -> list[int]:
         """So many of them: the first, the last and those held up as they were, the others as usual."""
@@ -323,6 +495,18 @@ class _Taken:
             if 1 - count < place < count - 1:
                 result[place] += longer
         return result
+
+    def less(self, recomputed: int) -> _Taken:
+        """The same without what is recomputed."""
+        return replace(self, usual=self.usual - recomputed, again=self.again - recomputed)
+
+    def of_layers(self, share: float) -> _Taken:
+        """The same with a share of the layers."""
+        layers = round((self.usual - self.rest - self.lead) * share)
+        return replace(self, usual=self.lead + self.rest + layers, again=round(self.again * share))
+
+
+_SUMMED = ("usual", "rest", "again", "lead")
 
 
 def _taken(items: Sequence[Item]) -> _Taken:
@@ -337,7 +521,9 @@ def _taken(items: Sequence[Item]) -> _Taken:
         for place, item in enumerate(between, 1)
         if item.beside and free
     )
-    return _Taken(usual, first - usual, last - usual, held)
+    rest, again = (usual * sum(getattr(item, name) for item in items) / len(items) for name in ("rest", "again"))
+    lead = min((item.lead_ns for item in items), default=0)
+    return _Taken(usual, first - usual, last - usual, held, round(rest), round(again), min(lead, usual - round(rest)))
 
 
 def _as_one_chunk(measured: Mapping[Kind, _Taken], chunks: int) -> dict[Kind, _Taken]:
@@ -350,7 +536,30 @@ def _as_one_chunk(measured: Mapping[Kind, _Taken], chunks: int) -> dict[Kind, _T
     result = {}
     for backward in (False, True):
         each = [measured[frozenset({(backward, chunk)})] for chunk in range(chunks)]
-        result[frozenset({(backward, 0)})] = _Taken(
-            sum(one.usual for one in each), max(one.first for one in each), max(one.last for one in each)
-        )
+        usual, rest, again, lead = (sum(getattr(one, name) for one in each) for name in _SUMMED)
+        first, last = (max(getattr(one, name) for one in each) for name in ("first", "last"))
+        result[frozenset({(backward, 0)})] = _Taken(usual, first, last, (), rest, again, lead)
+    return result
+
+
+def _in_chunks(
+    measured: Mapping[Kind, _Taken], present: int, chunks: int, first: bool, last: bool
+) -> dict[Kind, _Taken]:
+    """Items of a stage whose layers are split into equal chunks, from those of ``_as_one_chunk``.
+
+    What layers do not run stays where it is in the model: the embedding in the first chunk of the first stage, the
+    output layer and the loss in the last one of the last stage; elsewhere each chunk has its share. What passes before
+    the first kernel passes in each. Parameters are gathered in the first item, which is of the first chunk, and
+    gradients reduced in the last, which is too.
+    """
+    result = {}
+    for backward in (False, True):
+        one = measured[frozenset({(backward, 0)})]
+        each = [(total // chunks) for total in (one.usual - one.rest - one.lead, one.again, one.rest)]
+        for chunk in range(chunks):
+            is_end = chunk == 0 if first else chunk == chunks - 1
+            rest = each[2] if not (first or last) else one.rest if is_end else 0
+            head, tail = (one.first, one.last) if chunk == 0 else (0, 0)
+            lead = one.lead // present
+            result[frozenset({(backward, chunk)})] = _Taken(each[0] + rest + lead, head, tail, (), rest, each[1], lead)
     return result

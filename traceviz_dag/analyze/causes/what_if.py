@@ -24,7 +24,8 @@ import numpy as np
 
 from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits, untied_words
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN, MOST_RANKS, error_bar, gain_row
-from traceviz_dag.analyze.causes.reordered import Change, items_of
+from traceviz_dag.analyze.causes.layers import Layers
+from traceviz_dag.analyze.causes.reordered import Change, Items, items_of
 from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
 from traceviz_dag.analyze.causes.usual_times import Usual
 from traceviz_dag.analyze.wording import counted
@@ -301,17 +302,20 @@ class WhatIf:
         for edit, apply in zip(edits, applied, strict=True):
             times = apply(times)
             change = change.merged(edit.change or Change())
-        free_times = without_lags(times)
-        gain = self.step_ns - self._length(times, self._before if hold else None)
-        free = self._free_step_ns - self._length(free_times, self._free_before if hold else None)
-        free += self._of_host(times, gain)
+        gain = free = 0
+        free_times = self._free_before[0]
+        if times is not self.times:
+            free_times = without_lags(times)
+            gain = self.step_ns - self._length(times, self._before if hold else None)
+            free = self._free_step_ns - self._length(free_times, self._free_before if hold else None)
+            free += self._of_host(times, gain)
         error, microbatches = self._free_step_ns / self.step_ns - 1 if self.step_ns else 0.0, None
         if change != Change():
             later, order_error, microbatches = self._reordered(times, change)
             gain -= later
             free -= self._reordered(free_times, change)[0]
             error = max(error, order_error, key=abs)
-        low, high = error_bar(gain, free, error)
+        low, high = error_bar(gain, free, error, self.step_ns if change.remakes else 0)
         # No step becomes shorter than the work that is left on a stream, nor by more than edits take away, nor longer
         # where they add nothing.
         most = min(self._taken(times), self.step_ns - self._busiest(times)) if change == Change() else self.step_ns
@@ -334,14 +338,48 @@ class WhatIf:
         return 0 if same else gain - (self.step_ns - self._length(as_was))
 
     def reorder(self, change: Change) -> Edit:
-        """Another number of micro-batches, or another schedule."""
-        name = "schedule" if change.microbatches is None else "microbatches"
-        return Edit(name, change=change)
+        """Another order of work, other layers or less recomputation."""
+        return Edit(change.name, change=change)
 
     def _reordered(self, times: AllTimes, change: Change) -> tuple[int, float, tuple[int, int]]:
         """How much longer another order takes, how far mean items are off, and both numbers of micro-batches."""
-        items = items_of(self.step, times, self.edits.stages)
-        return items.changed(change, lambda: items_of(self.step, without_lags(times), self.edits.stages))
+        known = times is self.times or times is self._free_before[0]
+        ahead = self._free_before[0] if known else without_lags(times)
+        return self._items(times).changed(change, lambda: self._items(ahead))
+
+    @cached_property
+    def items(self) -> Items:
+        """The items of the step, see ``items_of``."""
+        return items_of(self.step, self.times, self.edits.stages, self._layers)
+
+    @cached_property
+    def _free_items(self) -> Items:
+        return items_of(self.step, self._free_before[0], self.edits.stages, self._layers)
+
+    def _items(self, times: AllTimes) -> Items:
+        """The items of the step with some times; those that many changes ask for are measured once."""
+        if times is self.times:
+            return self.items
+        if times is self._free_before[0]:
+            return self._free_items
+        return items_of(self.step, times, self.edits.stages, self._layers)
+
+    def gains(self, change: Change) -> tuple[int, int, int, int]:
+        """The step and what a change gains of it, at least and at most, ns.
+
+        Raises:
+            NoEvidenceError: as ``predict``.
+        """
+        found = self.predict(self.reorder(change))
+        return found.step_ns, found.gain_ns, found.gain_low_ns, found.gain_high_ns
+
+    @cached_property
+    def _layers(self) -> Layers | str:
+        """The step's layers, or why they are not known."""
+        try:
+            return self.edits.layers
+        except NoEvidenceError as error:
+            return str(error)
 
     def fix_rank(self, rank: int) -> Edit:
         """See ``StepEdits.fix_rank``."""

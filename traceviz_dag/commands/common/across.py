@@ -33,7 +33,10 @@ RulesOption = Annotated[
 
 RecordsOption = Annotated[
     Path | None,
-    typer.Option("--records", help="Read StragglerAnalysis records, trace-NAME.parquet with meta-NAME.yaml beside it."),
+    typer.Option(
+        "--records",
+        help="Read StragglerAnalysis records, trace-NAME.parquet beside meta-NAME.yaml, or a folder of Primus' dumps.",
+    ),
 ]
 
 

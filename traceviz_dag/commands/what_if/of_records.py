@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 _NOTHING_LOST = "the step is no longer than the ideal one, so no time is lost"
 
 
-def what_if_of_records(path: Path, json: bool, wanted: Wanted) -> None:
+def what_if_of_records(path: Path, steps: str | None, json: bool, wanted: Wanted) -> None:
     """Print the slowdown of a job, what ideal durations would save, and what edits would gain.
 
     Args:
-        wanted: edits; where there are none, the usual ones.
+        steps: see ``work_at``. wanted: edits; where there are none, the usual ones.
 
     Raises:
         BadInputError: the file or its meta file cannot be read.
@@ -40,7 +40,7 @@ def what_if_of_records(path: Path, json: bool, wanted: Wanted) -> None:
     from traceviz_dag.analyze.causes.records_waits import with_inferred_waits
     from traceviz_dag.analyze.causes.slowdowns import slowdowns
 
-    work, faults = work_at(path)
+    work, faults = work_at(path, steps)
     with naming(path):
         found = slowdowns(work)
     what_if = RecordsWhatIf(with_inferred_waits(work))

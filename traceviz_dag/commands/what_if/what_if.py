@@ -23,6 +23,7 @@ from traceviz_dag.commands.common.across import (
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json
+from traceviz_dag.commands.common.records import StepsOption
 from traceviz_dag.commands.what_if.gains_table import print_gains
 from traceviz_dag.commands.what_if.of_records import what_if_of_records
 from traceviz_dag.errors import UsageError
@@ -87,8 +88,16 @@ def what_if(
     schedule: Annotated[
         str | None, typer.Option(help="Run another schedule: 1f1b, interleaved or interleaved-overlapped.")
     ] = None,
+    chunks: Annotated[int | None, typer.Option(help="Run this many model chunks per stage (interleaving).")] = None,
+    layers: Annotated[
+        str | None, typer.Option(help="Give the pipeline stages these numbers of layers, such as 7,8,8,7.")
+    ] = None,
+    no_recompute: Annotated[
+        str | None, typer.Option(help="Let these pipeline stages recompute nothing, such as 0,1.")
+    ] = None,
     steady: SteadyOption = False,
     records: RecordsOption = None,
+    steps: StepsOption = None,
     run: RunOption = None,
     iteration: IterationOption = None,
     rules: RulesOption = None,
@@ -98,9 +107,9 @@ def what_if(
     """Predict how long the step takes with something fixed: a slow rank, uneven stages, communication, a busy host.
 
     Without an edit, it ranks the usual ones. Several edits are predicted one by one and together; their gains do not
-    add up. Another number of micro-batches or another schedule makes the order of the work anew. The error bar spans
-    replays with the measured delays of the host and without any, and all training steps. Gains are ceilings. Steps
-    that follow one another show a steady period, too (--steady). Records give the slowdown of the job.
+    add up. Another number of micro-batches, schedule, chunks or layers make the order of the work anew. The error bar
+    spans replays with the measured delays of the host and without any, and all training steps. Gains are ceilings.
+    Steps that follow one another show a steady period, too (--steady). Records give the slowdown of the job.
     """
     wanted = wanted_edits(
         fix_rank=fix_rank or (),
@@ -113,6 +122,9 @@ def what_if(
         faster=faster or (),
         microbatches=microbatches,
         schedule=schedule,
+        chunks=chunks,
+        layers=layers,
+        no_recompute=no_recompute,
         even_layers=even_layers,
         equal_stages=equal_stages,
         equal_ranks=equal_ranks,
@@ -127,8 +139,10 @@ def what_if(
         refuse_both(path, run, iteration)
         if steady:
             raise UsageError("--steady is for traces; records hold whole steps")
-        what_if_of_records(records, json, wanted)
+        what_if_of_records(records, steps, json, wanted)
         return
+    if steps is not None:
+        raise UsageError("--steps is for --records")
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
         answers = []
         for several in by_run(iterations) if steady else ():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from traceviz_dag.errors import UsageError
 from traceviz_dag.spans import unspanned
@@ -25,8 +26,8 @@ class Wanted:
     Attributes:
         ranks, links: ranks whose kernels, and whose transfers, are to be as those of others.
         hidden: dimensions. speeds: dimensions, and how many times faster. general: names of edits of the whole job.
-        microbatches, schedule: another order of work; None: as it is.
         together: ranks that are fixed together, with the name of their edit; of a group or a node one of its ranks.
+        change: what is another in the order of work, by the names of ``Change``; nothing: it stays.
     """
 
     ranks: tuple[int, ...]
@@ -34,15 +35,12 @@ class Wanted:
     hidden: tuple[str, ...]
     speeds: tuple[tuple[str, float], ...]
     general: tuple[str, ...]
-    microbatches: int | None = None
-    schedule: str | None = None
     together: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    change: Mapping[str, Any] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        some = (
-            self.ranks or self.links or self.together or self.hidden or self.speeds or self.general or self.microbatches
-        )
-        return bool(some or self.schedule)
+        some = self.ranks or self.links or self.together or self.hidden or self.speeds or self.general
+        return bool(some or self.change)
 
     def edits(self, what_if: WhatIf, sets: Callable[[str], Sequence[tuple[int, ...]]]) -> list[Edit]:
         """The edits of one step.
@@ -100,9 +98,10 @@ class Wanted:
     def _changes(self) -> list[Change]:
         from traceviz_dag.analyze.causes.reordered import SCHEDULES, Change
 
-        if self.schedule not in (None, *SCHEDULES):
-            raise UsageError(f"--schedule {self.schedule}: there are {', '.join(SCHEDULES)}")
-        return [Change(self.microbatches, self.schedule)] if self.microbatches or self.schedule else []
+        schedule = self.change.get("schedule")
+        if schedule not in (None, *SCHEDULES):
+            raise UsageError(f"--schedule {schedule}: there are {', '.join(SCHEDULES)}")
+        return [Change(**self.change)] if self.change else []
 
 
 def wanted_edits(
@@ -117,6 +116,9 @@ def wanted_edits(
     faster: Sequence[str] = (),
     microbatches: int | None = None,
     schedule: str | None = None,
+    chunks: int | None = None,
+    layers: str | None = None,
+    no_recompute: str | None = None,
     **general: bool,
 ) -> Wanted:
     """The edits that options name, each once; see the help of ``traceviz what-if`` for what they are.
@@ -125,24 +127,30 @@ def wanted_edits(
         general: edits of the whole job, such as ``no_jitter``, and whether they are wanted.
 
     Raises:
-        UsageError: a text names no ranks, or no dimension and factor; a step without a micro-batch.
+        UsageError: a text names no ranks, no numbers, or no dimension and factor; a step without a micro-batch, or a
+            stage without a chunk.
     """
-    if microbatches is not None and microbatches < 1:
-        raise UsageError(f"--microbatches {microbatches}: a step has at least one")
+    for option, count, what in (("--microbatches", microbatches, "step"), ("--chunks", chunks, "stage")):
+        if count is not None and count < 1:
+            raise UsageError(f"{option} {count}: a {what} has at least one")
+    change = {
+        **{"microbatches": microbatches, "schedule": schedule, "chunks": chunks},
+        "layers": None if layers is None else _counts(layers, "--layers"),
+        "no_recompute": None if no_recompute is None else _counts(no_recompute, "--no-recompute"),
+    }
     return Wanted(
         _once(fix_rank),
         _once(fix_link),
         _once(hide),
         _once(_speed(text) for text in faster),
         tuple(name for name, chosen in general.items() if chosen),
-        microbatches,
-        schedule,
         (
             *(("fix_ranks", ranks) for ranks in _once(_listed(text) for text in fix_ranks)),
             *(("fix_links", ranks) for ranks in _once(_listed(text, "links") for text in fix_links)),
             *(("fix_group", (rank,)) for rank in _once(fix_group)),
             *(("fix_node", (rank,)) for rank in _once(fix_node)),
         ),
+        {name: value for name, value in change.items() if value is not None},
     )
 
 
@@ -169,6 +177,17 @@ def _listed(text: str, what: str = "ranks") -> tuple[int, ...]:
         return unspanned(text)
     except ValueError as error:
         raise UsageError(f"--fix-{what} {text}: name ranks, as in 0-3,6") from error
+
+
+def _counts(text: str, option: str) -> tuple[int, ...]:
+    """The numbers of a text such as 7,8,8,7.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", text, re.ASCII):
+        raise UsageError(f"{option} {text}: name a number for each, as in 7,8,8,7")
+    return tuple(map(int, text.split(",")))
 
 
 def _once(values: Iterable[T]) -> tuple[T, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from traceviz_dag.show.report.parts import (
+    advice,
     against,
     clocks,
     coverage,
@@ -23,5 +24,5 @@ from traceviz_dag.show.report.parts.part import Part
 PARTS: tuple[Part, ...] = (
     *(overview.PART, timeline.PART, findings.PART, overlap.PART, waits.PART, pipelines.PART),
     *(path.PART, efficiencies.PART, kernels.PART, memory.PART, clocks.PART, coverage.PART, against.PART),
-    what_if.PART,
+    *(what_if.PART, advice.PART),
 )

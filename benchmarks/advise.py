@@ -1,0 +1,195 @@
+"""How right advice is: jobs, changes of schedule, chunks, micro-batches and layers, and the jobs that they make.
+
+Run: ``python -m benchmarks.advise``. It simulates each job once, analyses it the way the pipeline does, and predicts
+the step with other settings from these traces alone. The true step is that of the simulator's model with the other
+settings and the same seed. It prints the pairs and writes them to ``docs/accuracy.md``. ``--only PATTERN`` runs part of
+it and writes nothing.
+
+The exit code is 1 where fewer than ``LEAST_RIGHT`` of the predicted steps are within ``NEAR``, of the error bars hold
+the true step, or of the orders of the best three, where they differ by over ``APART``, are right.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from benchmarks.accuracy_page import paragraph, write_advice
+from benchmarks.drawn_faults import step_ns
+from benchmarks.matrix import run_matrix
+from benchmarks.what_if import what_if_of
+from traceviz_dag.analyze.causes.gains import named_change
+from traceviz_dag.analyze.causes.reordered import Change
+from traceviz_dag.simulate import JobSettings
+from traceviz_dag.simulate.settings import Faults, Recompute
+
+COMMAND = "python -m benchmarks.advise"
+
+NEAR, APART, LEAST_RIGHT = 0.03, 0.02, 0.9
+BEST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job and what to change of it."""
+
+    name: str
+    settings: JobSettings
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """What was predicted of a change and what it makes of the step, ns."""
+
+    change: Change
+    predicted_ns: int
+    low_ns: int
+    high_ns: int
+    true_ns: int
+    microbatches: int
+
+    @property
+    def off(self) -> float:
+        """How far off the prediction is, as a share of the true step."""
+        return self.predicted_ns / self.true_ns - 1
+
+    @property
+    def held(self) -> bool:
+        """Whether the error bar holds the true step."""
+        return self.low_ns <= self.true_ns <= self.high_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was predicted of a job, the fewest nanoseconds for a micro-batch first."""
+
+    job: Job
+    step_ns: int
+    pairs: tuple[Pair, ...]
+
+    @property
+    def orders(self) -> list[bool]:
+        """Of each two of the best that truly differ, whether the first is the faster one."""
+        best = self.pairs[:BEST]
+        each = [(one.true_ns / one.microbatches, other.true_ns / other.microbatches) for one, other in _twos(best)]
+        return [first < second for first, second in each if abs(first / second - 1) > APART]
+
+
+def _twos(pairs: Sequence[Pair]) -> Iterator[tuple[Pair, Pair]]:
+    return itertools.combinations(pairs, 2)
+
+
+_PIPELINE = JobSettings(seed=11, pp=4, layers=16, microbatches=8, hidden=2048, heads=16, feed_forward=8192)
+_OVERLAP = "interleaved-overlapped"
+
+
+def _all(*changes: Change) -> tuple[Change, ...]:
+    return changes
+
+
+def jobs() -> Iterator[Job]:
+    """The jobs, and the changes of each: 40 pairs."""
+    two, four, overlapped = Change(chunks=2), Change(chunks=4), Change(chunks=2, schedule=_OVERLAP)
+    lighter, both_lighter, more = Change(layers=(4, 5, 4, 3)), Change(layers=(3, 5, 5, 3)), Change(microbatches=16)
+    yield Job("pp4 m8", _PIPELINE, (two, four, overlapped, lighter, both_lighter, more))
+    slow = replace(_PIPELINE, faults=Faults(slow_gpu=1), seed=12)
+    yield Job("pp4 m8 slow gpu 1", slow, _all(two, Change(layers=(5, 3, 4, 4)), Change(microbatches=12), four))
+    interleaved = replace(_PIPELINE, vpp=2, seed=13)
+    plain = Change(schedule="1f1b")
+    others = _all(Change(schedule=_OVERLAP), Change(layers=(4, 6, 4, 2)), Change(16, chunks=1), Change(microbatches=4))
+    yield Job("pp4 vpp2 m8", interleaved, (plain, four, *others))
+    beside = replace(_PIPELINE, vpp=4, overlap_p2p=True, seed=14)
+    changes = _all(two, Change(chunks=1), Change(schedule="interleaved"), Change(16, chunks=2))
+    yield Job("pp4 vpp4 overlapped m8", beside, changes)
+    wide = replace(_PIPELINE, pp=2, tp=2, dp=2, microbatches=4, layers=8, seed=15)
+    changes = _all(two, four, Change(layers=(5, 3)), Change(8, chunks=2), Change(layers=(6, 2), chunks=2))
+    yield Job("tp2 dp2 pp2 m4", wide, changes)
+    uneven = replace(_PIPELINE, dp=2, stage_layers="6,4,4,2", seed=16)
+    even = (4, 4, 4, 4)
+    changes = _all(Change(layers=even), Change(layers=(4, 5, 5, 2)), two, Change(chunks=2, layers=even), more)
+    yield Job("dp2 pp4 uneven m8", uneven, changes)
+    again = replace(_PIPELINE, pp=2, layers=8, microbatches=6, recompute=Recompute.FULL, seed=17)
+    yield Job("pp2 recompute m6", again, _all(two, Change(layers=(5, 3)), Change(12, chunks=4)))
+    experts = replace(_PIPELINE, pp=2, ep=2, dp=2, layers=8, seed=18)
+    yield Job("ep2 dp2 pp2 m8", experts, _all(two, Change(layers=(5, 3)), four, more))
+    deep = replace(_PIPELINE, pp=8, layers=32, microbatches=16, hidden=1024, heads=8, feed_forward=4096, seed=19)
+    yield Job("pp8 m16", deep, _all(two, Change(layers=(4, 4, 4, 4, 4, 4, 5, 3)), Change(None, _OVERLAP, 4)))
+
+
+def changed(settings: JobSettings, change: Change) -> JobSettings:
+    """The settings of a job with a change."""
+    chunks = change.chunks or (1 if change.schedule == "1f1b" else settings.vpp)
+    overlapped = settings.overlap_p2p if change.schedule is None else change.schedule == _OVERLAP
+    return replace(
+        settings,
+        microbatches=change.microbatches or settings.microbatches,
+        vpp=chunks,
+        overlap_p2p=overlapped and chunks > 1,
+        recompute=settings.recompute if change.no_recompute is None else Recompute.NONE,
+        stage_layers=",".join(map(str, change.layers)) if change.layers else settings.stage_layers,
+    )
+
+
+def outcome(job: Job, folder: Path) -> Outcome:
+    """Predict one job's changes, and see what they make of it."""
+    what_if = what_if_of(job.settings, folder / "job")
+    pairs = []
+    for change in job.changes:
+        one, then = what_if.predict(what_if.reorder(change)), changed(job.settings, change)
+        then.validate()
+        predicted, low, high = (one.step_ns - gain for gain in (one.gain_ns, one.gain_high_ns, one.gain_low_ns))
+        pairs.append(Pair(change, predicted, low, high, step_ns(then), then.microbatches))
+    ranked = tuple(sorted(pairs, key=lambda pair: pair.predicted_ns / pair.microbatches))
+    return Outcome(job, what_if.step_ns, ranked)
+
+
+def markdown(found: Sequence[Outcome], seconds: float) -> str:
+    """The part of the page on advice."""
+    pairs = [pair for one in found for pair in one.pairs]
+    near, held, orders = _right(found)
+    lines = [
+        paragraph(
+            f"`{COMMAND}` ({seconds:.0f} s on one core) predicts {len(pairs)} changes from the traces of {len(found)} "
+            "simulated jobs, and simulates each change from the same seed. "
+            f"{near:.0%} of the predicted steps are within {NEAR:.0%} of the true one, and {held:.0%} of the error "
+            f"bars include it. Of each two of a job's best three changes that truly differ by over {APART:.0%}, the "
+            f"one predicted to be faster for each micro-batch is faster in {orders:.0%}."
+        ),
+        "",
+        "| job | change | step ms | predicted ms | error bar ms | true ms | off by |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    return "\n".join([*lines, *map(_rows, found)])
+
+
+def _right(found: Sequence[Outcome]) -> tuple[float, float, float]:
+    pairs = [pair for one in found for pair in one.pairs]
+    orders = [right for one in found for right in one.orders]
+    near = [abs(pair.off) <= NEAR for pair in pairs]
+    return tuple(sum(each) / max(len(each), 1) for each in (near, [pair.held for pair in pairs], orders))  # type: ignore[return-value]
+
+
+def _rows(one: Outcome) -> str:
+    return "\n".join(_row(one, pair) for pair in one.pairs)
+
+
+def _row(one: Outcome, pair: Pair) -> str:
+    words = named_change(pair.change.as_row())
+    bar = f"{pair.low_ns / 1e6:.1f} to {pair.high_ns / 1e6:.1f}{'' if pair.held else ', misses'}"
+    times = f"{one.step_ns / 1e6:.3f} | {pair.predicted_ns / 1e6:.3f} | {bar} | {pair.true_ns / 1e6:.3f}"
+    return f"| {one.job.name} | {words} | {times} | {pair.off:+.1%} |"
+
+
+def main() -> int:
+    """Run the jobs."""
+    about = (__doc__ or "").splitlines()[0]
+    found = run_matrix(about, jobs(), outcome, _rows, markdown, write_advice)
+    return 0 if min(_right(found)) >= LEAST_RIGHT else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

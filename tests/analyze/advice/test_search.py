@@ -1,0 +1,142 @@
+"""Advice: what is tried, what is left out, what comes first, and that nothing is advised to a job that is best."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.analyze.causes.test_remade_items import known
+from traceviz_dag.analyze.advice.flags import flags
+from traceviz_dag.analyze.advice.memory import NO_SNAPSHOTS, StageUse, fits, in_flight
+from traceviz_dag.analyze.advice.search import Advisor, not_predictable
+from traceviz_dag.analyze.causes.reordered import Change, Items
+from traceviz_dag.analyze.memory.schedule import expected_in_flight
+from traceviz_dag.schedules import Order
+
+
+class Replayed:
+    """Predictions of items alone."""
+
+    def __init__(self, items: Items) -> None:
+        self.items = items
+
+    def gains(self, change: Change) -> tuple[int, int, int, int]:
+        gain = -self.items.changed(change)[0]
+        return self.items.step_ns, gain, gain - 5, gain + 5
+
+
+def advisor(items: Items, *keep: str, uses: dict[int, StageUse] | None = None) -> Advisor:
+    return Advisor(items, Replayed(items), uses or {}, frozenset(keep))
+
+
+def test_the_shortest_step_comes_first_and_only_orders_that_can_be_are_tried():
+    found = advisor(known(Order(4, 1, 8))).advice
+    assert found[0].change.chunks == 4 and found[0].wins and found[0].same_batch
+    same = [one for one in found if one.same_batch]
+    assert [one.predicted_ns for one in same] == sorted(one.predicted_ns for one in same)
+    assert {one.change.chunks for one in found} <= {None, 2, 4}, "4 layers have no third"
+    assert all(sum(one.change.layers) == 16 for one in found if one.change.layers)
+    assert all(one.flags["megatron_lm"] and one.flags["megatron_bridge"] for one in found)
+    assert len({(one.change.order(Order(4, 1, 8)), one.change.layers) for one in found}) == len(found)
+
+
+def test_micro_batches_that_are_no_multiple_of_the_stages_allow_no_chunks():
+    found = advisor(known(Order(4, 1, 6))).advice
+    assert all(one.change.chunks is None for one in found if one.same_batch)
+    assert all(one.microbatches[1] == 12 for one in found if one.change.chunks)
+
+
+def test_two_stages_interleave_only_with_overlap():
+    found = advisor(known(Order(2, 1, 4))).advice
+    assert {one.change.schedule for one in found if one.change.chunks} == {"interleaved-overlapped"}
+
+
+@pytest.mark.parametrize(
+    ("keep", "left"),
+    [
+        ("vpp", lambda change: change.chunks is None),
+        ("layers", lambda change: change.layers is None),
+        ("microbatches", lambda change: change.microbatches is None),
+        ("schedule", lambda change: change.schedule is None and change.chunks is None),
+    ],
+)
+def test_what_is_kept_stays(keep, left):
+    items = known(Order(4, 1, 8))
+    assert all(left(one.change) for one in advisor(items, keep).advice)
+    assert not all(left(one.change) for one in advisor(items).advice)
+
+
+def test_a_job_that_is_best_wins_nothing():
+    items = known(Order(4, 4, 8))
+    assert not any(one.wins for one in advisor(items).advice if one.change.schedule is None)
+    assert not any(one.wins for one in advisor(known(Order(1, 1, 8))).advice)
+
+
+def test_more_micro_batches_are_faster_for_each_and_no_gain_of_the_batch():
+    (one,) = (one for one in advisor(known(Order(4, 1, 8)), "vpp", "layers", "schedule").advice)
+    assert one.change == Change(microbatches=16) and one.speed > 1.1 and not one.wins
+    assert one.flags["megatron_lm"] == ["--global-batch-size 2 times as large"]
+
+
+def test_the_stage_that_has_most_to_do_gives_layers_away():
+    items = known(Order(4, 1, 8))
+    last = items.ranks[3]
+    slow = tuple(replace(one, own_ns=one.own_ns * 2, rest=0.5) for one in last.items)
+    items = replace(items, ranks=(*items.ranks[:3], replace(last, items=slow)))
+    first = advisor(items, "vpp", "microbatches").advice[0]
+    assert first.change.layers is not None and first.change.layers[3] < 4 and first.wins
+
+
+def test_a_change_that_lacks_memory_comes_last_and_is_no_win():
+    items = known(Order(4, 1, 8))
+    uses = {stage: StageUse(70, 40, 80) for stage in range(4)}
+    found = advisor(items, uses=uses).advice
+    assert found[0].fits is not False
+    lacking = [one.fits is False for one in found]
+    assert any(lacking) and lacking == sorted(lacking)
+    assert not any(one.wins for one in found if one.fits is False)
+    # Two chunks keep 5.5 micro-batches on the first stage instead of 4.
+    two = next(one for one in found if one.change == Change(chunks=2))
+    assert two.in_flight[0] == 5.5 and two.fits is False and "stage 0 would need 106%" in two.why
+
+
+@pytest.mark.parametrize(("chunks", "count"), [(1, 8), (1, 2), (2, 8), (4, 16)])
+def test_micro_batches_in_flight_are_those_of_the_schedule(chunks, count):
+    order = Order(4, chunks, count)
+    for stage, held in enumerate(in_flight(order)):
+        assert held * chunks == expected_in_flight(stage, 4, chunks, count)
+
+
+def test_whether_it_fits_is_unknown_without_snapshots_gpu_or_what_recomputation_saves():
+    now = Order(2, 1, 4)
+    layers = (4, 4), (4, 4)
+    assert fits(Change(), now, now, layers, {}) == (None, NO_SNAPSHOTS)
+    use = StageUse(70, 40, 80)
+    assert fits(Change(), now, now, layers, {0: use})[0] is None
+    assert fits(Change(), now, now, layers, {0: use, 1: StageUse(70, 40, None)})[0] is None
+    assert fits(Change(no_recompute=(0, 1)), now, now, layers, {0: use, 1: use})[0] is None
+    assert fits(Change(), now, now, layers, {0: use, 1: use}) == (True, None)
+    # A quarter more layers need 50 and 30 to 37.5: it depends on what of the 30 grows.
+    more = (4, 4), (5, 3)
+    assert fits(Change(layers=(5, 3)), now, now, more, {0: use, 1: use})[0] is None
+    assert fits(Change(layers=(5, 3)), now, now, more, {0: StageUse(70, 40, 79), 1: use})[0] is False
+
+
+def test_flags_name_the_first_and_the_last_stage_or_a_layout():
+    now = Order(4, 1, 8)
+    ends = flags(Change(layers=(3, 5, 5, 3)), now, now, (3, 5, 5, 3))
+    assert ends["megatron_lm"] == ["--decoder-first-pipeline-num-layers 3", "--decoder-last-pipeline-num-layers 3"]
+    layout = flags(Change(layers=(4, 6, 4, 2), chunks=2), now, Order(4, 2, 8), (4, 6, 4, 2))
+    assert "--pipeline-model-parallel-layout 'Ett|ttt|tt|t|tt|ttt|tt|tL'" in layout["megatron_lm"]
+    assert "--no-overlap-p2p-communication" in layout["megatron_lm"]
+    merged = flags(Change(chunks=1), Order(4, 2, 8), now, ())
+    assert "virtual_pipeline_model_parallel_size=None" in merged["megatron_bridge"]
+
+
+def test_what_one_capture_cannot_tell_is_named():
+    items = known(Order(4, 1, 8))
+    lines = not_predictable(items, ("ep", "pp"))
+    assert any("tensor, context and expert" in line for line in lines) and any("combined" in line for line in lines)
+    unknown = not_predictable(replace(items, unknown="no stacks"), ())
+    assert unknown[-1] == "more chunks and other layers: no stacks"

@@ -1,0 +1,109 @@
+"""Items that no step ran: other chunks, layers and less recomputation, against pipelines built that way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.advise import Job, outcome
+from tests.analyze.causes.test_reordered import BACKWARD, FORWARD, TAIL, perfect
+from tests.sets import fast
+from traceviz_dag.analyze.causes.measured_items import Item
+from traceviz_dag.analyze.causes.reordered import Change, Items
+from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.schedules import Order
+from traceviz_dag.simulate import JobSettings
+from traceviz_dag.simulate.settings import Recompute
+
+
+def known(order: Order, layers: int = 4) -> Items:
+    """A perfect pipeline whose stages have as many layers."""
+    return replace(perfect(order), layers=(layers,) * order.stages, unknown=None)
+
+
+def step_ns(items: Items, change: Change) -> int:
+    return items.step_ns + items.changed(change)[0]
+
+
+@pytest.mark.parametrize(("present", "chunks"), [(1, 2), (1, 4), (2, 4), (4, 2), (4, 1)])
+def test_a_perfect_pipeline_takes_what_theory_says_with_any_number_of_chunks(present, chunks):
+    ideal = (FORWARD + BACKWARD) * 8 + 3 * (FORWARD + BACKWARD) // chunks + TAIL
+    assert step_ns(known(Order(4, present, 8)), Change(chunks=chunks)) == ideal
+
+
+def _items(items: Items, stage: int, **more: float) -> Items:
+    """The pipeline with other items on a stage."""
+    mine = items.ranks[stage]
+    changed: list[Item] = [replace(item, **more) for item in mine.items]
+    return replace(items, ranks=(*items.ranks[:stage], replace(mine, items=tuple(changed)), *items.ranks[stage + 1 :]))
+
+
+def test_a_stage_takes_in_proportion_to_its_layers_and_the_optimizer_its_layers_more():
+    items = known(Order(2, 1, 8))
+    slower = (FORWARD + BACKWARD) * 8 * 6 // 4
+    assert step_ns(items, Change(layers=(6, 2))) == slower + TAIL
+    with_tail = replace(items, ranks=tuple(replace(rank, layer_after_ns=30) for rank in items.ranks))
+    assert step_ns(with_tail, Change(layers=(6, 2))) == slower + TAIL + 60
+
+
+def test_what_layers_do_not_run_stays_in_its_stage_and_its_chunk():
+    """Half of the last stage's items is the output layer: with half the layers it takes three quarters."""
+    items = _items(known(Order(2, 1, 8)), 1, rest=0.5)
+    moved = step_ns(items, Change(layers=(2, 6)))
+    assert moved == round((FORWARD + BACKWARD) * 8 * 1.25 + (FORWARD + BACKWARD) / 2) + TAIL
+    # The last chunk of the last stage takes three quarters of its items, which no other chunk waits for in vain.
+    assert step_ns(items, Change(chunks=2)) > step_ns(known(Order(2, 1, 8)), Change(chunks=2))
+
+
+def test_what_passes_before_the_first_kernel_passes_in_every_chunk():
+    order = Order(2, 1, 8)
+    plain = known(order)
+    led = replace(
+        plain, ranks=tuple(replace(r, items=tuple(replace(i, lead_ns=20) for i in r.items)) for r in plain.ranks)
+    )
+    assert step_ns(led, Change(chunks=2)) > step_ns(plain, Change(chunks=2)) + 8 * 20
+
+
+def test_a_step_without_recomputation_lacks_what_was_recomputed():
+    items = known(Order(2, 1, 8))
+    for stage in (0, 1):
+        mine = items.ranks[stage]
+        again = tuple(replace(one, again=0.5 * any(back for back, _, _ in one.parts)) for one in mine.items)
+        items = replace(items, ranks=(*items.ranks[:stage], replace(mine, items=again), *items.ranks[stage + 1 :]))
+    assert step_ns(items, Change(no_recompute=(0, 1))) == (FORWARD + BACKWARD // 2) * 9 + TAIL
+    assert step_ns(items, Change(no_recompute=(1,))) > step_ns(items, Change(no_recompute=(0, 1)))
+
+
+@pytest.mark.parametrize(
+    ("items", "change", "why"),
+    [
+        (perfect(Order(2, 1, 8)), Change(chunks=2), "nothing shows the layers"),
+        (known(Order(2, 1, 8), 3), Change(chunks=2), "3 layers of a stage cannot be split into 2"),
+        (known(Order(2, 1, 8)), Change(layers=(4, 3)), "must share the layers that they have now: 4, 4"),
+        (known(Order(2, 1, 8)), Change(layers=(8, 0)), "must share the layers"),
+        (known(Order(2, 1, 8)), Change(no_recompute=(0, 1)), "not every such stage recomputes"),
+        (known(Order(2, 1, 8)), Change(chunks=2, schedule="1f1b"), "1f1b runs one model chunk"),
+        (known(Order(2, 1, 6)), Change(chunks=2, microbatches=7), "a multiple of 2 micro-batches"),
+        (known(Order(2, 2, 4, combined=True)), Change(layers=(6, 2)), "run into each other"),
+        (known(Order(1, 1, 4)), Change(chunks=2), "a single pipeline stage has no other schedule"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_reason(items, change, why):
+    with pytest.raises(NoEvidenceError, match=why):
+        items.changed(change)
+
+
+def test_the_step_of_a_simulated_job_with_other_chunks_and_layers_is_predicted(tmp_path):
+    job = JobSettings(seed=5, pp=2, layers=8, microbatches=4, hidden=2048, heads=16, feed_forward=8192)
+    found = outcome(Job("pp2", job, (Change(chunks=2), Change(layers=(5, 3)), Change(8, chunks=4))), tmp_path)
+    assert all(abs(pair.off) < 0.02 and pair.held for pair in found.pairs)
+    assert all(found.orders)
+
+
+@pytest.mark.parametrize("recompute", fast([Recompute.FULL, Recompute.SELECTIVE], Recompute.FULL))
+def test_the_step_of_a_simulated_job_without_recomputation_is_predicted(recompute, tmp_path):
+    job = JobSettings(seed=21, pp=2, layers=4, microbatches=4, hidden=2048, heads=16, feed_forward=8192)
+    found = outcome(Job("pp2", replace(job, recompute=recompute), (Change(no_recompute=(0, 1)),)), tmp_path)
+    assert abs(found.pairs[0].off) < 0.01 and found.pairs[0].held
+    assert found.pairs[0].true_ns < 0.98 * found.step_ns

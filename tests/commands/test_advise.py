@@ -1,0 +1,110 @@
+"""``traceviz advise``: rows and text of traces, of memory, of records, and how it ends where it cannot answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.commands.jobs import home_of
+from tests.commands.test_causes import ask, rows
+from tests.made_once import made_once
+from tests.read.records.test_primus_records import _job, _write
+from traceviz_dag.analyze.causes.gains import named_change
+from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.simulate import JobSettings, simulate
+
+JOB = JobSettings(pp=4, layers=8, microbatches=8, hidden=1024, heads=8, feed_forward=4096, seed=4, memory=True)
+
+
+@pytest.fixture(scope="module")
+def home():
+    def make(folder):
+        simulate(JOB, folder / "job", workers=1)
+        code, _, line = ask("analyze", folder / "job", "--home", folder / "home")
+        assert code == 0, line
+
+    return made_once("advised_with_memory", make) / "home"
+
+
+def test_rows_have_the_change_the_step_its_bar_and_the_flags_and_are_what_what_if_predicts(home):
+    found = rows("advise", "--home", home)
+    first = found[0]
+    assert first["wins"] and first["run"] == "job" and first["reason"] is None
+    assert first["low_ns"] <= first["predicted_step_ns"] <= first["high_ns"] < first["step_ns"]
+    assert all(row["flags"]["megatron_lm"] and row["not_predictable"] for row in found)
+    two = next(row for row in found if row["change"] == {"chunks": 2})
+    (asked,) = rows("what-if", "--home", home, "--chunks", 2)
+    assert asked["predicted_step_ns"] == two["predicted_step_ns"] and asked["chunks"] == 2
+    layers = next(row for row in found if set(row["change"]) == {"layers"})
+    (asked,) = rows("what-if", "--home", home, "--layers", layers["change"]["layers"])
+    assert asked["predicted_step_ns"] == layers["predicted_step_ns"]
+
+
+def test_whether_a_change_fits_is_known_from_snapshots_and_the_memory_of_a_gpu(home):
+    assert {row["fits"] for row in rows("advise", "--home", home)} == {None}
+    assert {row["fits"] for row in rows("advise", "--home", home, "--gpu-gib", 80)} == {True}
+    found = rows("advise", "--home", home, "--gpu-gib", 1.5)
+    assert any(row["fits"] is False and row["fits_reason"] for row in found) and found[0]["fits"] is not False
+    assert {row["fits_reason"] for row in rows("advise", "--home", home_of("slow_rank"))} == {
+        "no memory snapshot beside the traces"
+    }
+
+
+def test_the_text_says_what_the_rows_have(home):
+    found = rows("advise", "--home", home)
+    best = found[0]
+    _, output, _ = ask("advise", "--home", home, "--all")
+    said = " ".join(output.split())
+    gain = 100 * (1 - best["predicted_step_ns"] / best["step_ns"])
+    assert f"Best: {named_change(best['change'])}, {gain:.1f}% of the step shorter." in said
+    for row in found:
+        faster = row["tokens_per_second"] > 1
+        step = f"{row['predicted_step_ns'] / 1e6:.3f} {row['low_ns'] / 1e6:.3f} {row['high_ns'] / 1e6:.3f}"
+        assert (f"{step} {row['tokens_per_second']:.3f}x {max(row['in_flight']):g} unknown" in said) == faster
+    assert all(f"- {line}" in said for line in best["not_predictable"])
+    assert all(flag in said for flag in best["flags"]["megatron_lm"])
+
+
+def test_the_table_has_the_rows_of_the_command_or_why_there_are_none(home):
+    stored = open_lake(home).query("FROM advice ORDER BY place").to_pylist()
+    told = rows("advise", "--home", home)
+    assert [row["predicted_step_ns"] for row in stored] == [row["predicted_step_ns"] for row in told]
+    assert [row["chunks"] for row in stored] == [row["change"].get("chunks") for row in told]
+    assert stored[0]["wins"] and stored[0]["megatron_lm"] == ", ".join(told[0]["flags"]["megatron_lm"])
+    (refused,) = open_lake(home_of("one_rank")).query("FROM advice").to_pylist()
+    assert refused["refusal"] and refused["place"] is None
+
+
+def test_what_is_kept_stays_and_a_job_without_a_pipeline_wins_nothing(home):
+    kept = [f"--keep={name}" for name in ("vpp", "schedule", "microbatches")]
+    assert all(set(row["change"]) == {"layers"} for row in rows("advise", "--home", home, *kept))
+    code, output, _ = ask("advise", "--home", home_of("dp_only"))
+    assert code == 0 and "Nothing predicted to win over 1 %." in output
+    assert "tensor, context and expert parallel sizes" in output
+
+
+def test_records_of_primus_are_advised_on(tmp_path):
+    folder = _write(tmp_path / "job", _job(4, 8, (0.0, 7.0, 1.0, 0.0)))
+    found = rows("advise", "--records", folder, "--steps", 4)
+    assert found[0]["change"]["chunks"] == 2 and found[0]["records"] == "job" and found[0]["wins"]
+    code, output, _ = ask("what-if", "--records", folder, "--chunks", 2)
+    assert code == 0 and "2 model chunks a stage" in output
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("--keep", "tp"), "--keep tp: there are vpp, layers, microbatches, schedule, recompute"),
+        (("--steps", "3"), "--steps is for --records"),
+        (("--records", "x", "--run", "job"), "name traces or --records, not both"),
+    ],
+)
+def test_what_cannot_be_asked_is_one_line(home, words, line):
+    code, _, said = ask("advise", "--home", home, *words)
+    assert code == 2 and said.startswith(line)
+
+
+def test_ranks_that_were_not_read_leave_nothing_to_advise():
+    code, output, line = ask("advise", "--home", home_of("one_rank"))
+    assert code == 2 and "nothing can be advised" in output and line
+    (row,) = rows("advise", "--home", home_of("one_rank"), code=2)
+    assert row["change"] is None and not row["certain"] and row["reason"]

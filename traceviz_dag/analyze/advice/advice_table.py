@@ -1,0 +1,73 @@
+"""The tables of advice: each change of a step and the step that it would make, and the best ones item by item."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from traceviz_dag.analyze.advice.search import Advisor
+from traceviz_dag.analyze.causes.reordered import Change
+from traceviz_dag.read.events import MISSING
+from traceviz_dag.tables import ADVICE, ADVICE_ITEMS
+from traceviz_dag.vocabulary import Phase
+
+BEST = 3
+"""Changes whose items are kept."""
+
+
+def advice_table(advisor: Advisor, number: int) -> pa.Table:
+    """The advice on one step.
+
+    Args:
+        number: of the ProfilerStep; ``MISSING`` for none.
+    """
+    rows: list[Mapping[str, object]] = [
+        {
+            **one.as_row(),
+            **one.change.as_row(),
+            "place": place,
+            "in_flight": ",".join(f"{held:g}" for held in one.in_flight),
+            **{name: ", ".join(lines) for name, lines in one.flags.items()},
+            "assumptions": "; ".join(one.assumptions),
+        }
+        for place, one in enumerate(advisor.advice, 1)
+    ]
+    return _rows(rows, number)
+
+
+def advice_items(advisor: Advisor, number: int) -> pa.Table:
+    """The steps of micro-batches now, and with each of the best changes of the same batch: the table ``advice_items``.
+
+    Args:
+        number: as ``advice_table``.
+    """
+    best = [(place, one.change) for place, one in enumerate(advisor.advice, 1) if one.wins][:BEST]
+    rows = [
+        {
+            "step": None if number == MISSING else number,
+            "place": place,
+            "stage": item.stage,
+            "chunk": chunk,
+            "microbatch": microbatch,
+            "phase": (Phase.BACKWARD if backward else Phase.FORWARD).value,
+            "start_ns": item.start_ns,
+            "duration_ns": item.end_ns - item.start_ns,
+        }
+        for place, change in [(0, Change()), *best]
+        for item in advisor.items.timed(change)
+        for backward, chunk, microbatch in sorted(item.parts)
+    ]
+    return pa.Table.from_pylist(rows, schema=ADVICE_ITEMS.schema)
+
+
+def refused_advice(reason: str, number: int) -> pa.Table:
+    """The table of a step on which nothing can be advised."""
+    return _rows([{"refusal": reason}], number)
+
+
+def _rows(rows: Sequence[Mapping[str, object]], number: int) -> pa.Table:
+    step = None if number == MISSING else number
+    names = [column.name for column in ADVICE.columns]
+    whole = [{name: row.get(name) for name in names} | {"step": step} for row in rows]
+    return pa.Table.from_pylist(whole, schema=ADVICE.schema)

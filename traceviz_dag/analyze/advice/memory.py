@@ -1,0 +1,76 @@
+"""Whether a change fits in memory: micro-batches in flight with it, by what a stage's activations take now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from traceviz_dag.analyze.causes.reordered import Change
+from traceviz_dag.schedules import Backward, Combined, Forward, Order
+
+
+@dataclass(frozen=True, slots=True)
+class StageUse:
+    """What a stage's GPU holds, bytes; of its rank that holds most.
+
+    Attributes:
+        peak: the most reserved. in_flight: of it, what activations of micro-batches held at most. gpu: memory of the
+            GPU; None where unknown.
+    """
+
+    peak: int
+    in_flight: int
+    gpu: int | None
+
+
+NO_SNAPSHOTS = "no memory snapshot beside the traces"
+
+
+def in_flight(order: Order) -> tuple[float, ...]:
+    """Per stage, the most micro-batches whose activations it keeps at once, each of all its layers."""
+    found = []
+    for stage in range(order.stages):
+        now = most = 0
+        for action in order.actions(stage):
+            steps = (action.forward, action.backward) if isinstance(action, Combined) else (action,)
+            now += sum(isinstance(each, Forward) for each in steps)
+            most = max(most, now)
+            now -= sum(isinstance(each, Backward) for each in steps)
+        found.append(most / order.chunks)
+    return tuple(found)
+
+
+def fits(
+    change: Change,
+    present: Order,
+    order: Order,
+    layers: tuple[Sequence[int], Sequence[int]],
+    uses: Mapping[int, StageUse],
+) -> tuple[bool | None, str | None]:
+    """Whether every stage has room for a change; None where nothing shows it, with the reason.
+
+    What micro-batches do not hold grows with the layers at most; it stays at least where there are fewer.
+
+    Args:
+        layers: of each stage, now and then; none where unknown. uses: by stage.
+    """
+    if not uses:
+        return None, NO_SNAPSHOTS
+    if change.no_recompute is not None:
+        return None, "nothing shows what activations take that are recomputed now"
+    now, then = in_flight(present), in_flight(order)
+    open_: str | None = None
+    for stage in range(order.stages):
+        use = uses.get(stage)
+        if use is None or use.gpu is None:
+            open_ = f"the memory of stage {stage} is not known"
+            continue
+        share = layers[1][stage] / layers[0][stage] if layers[0] else 1.0
+        held = use.in_flight * share * then[stage] / now[stage]
+        static = use.peak - use.in_flight
+        least, most = (static * each + held for each in (min(share, 1.0), max(share, 1.0)))
+        if least > use.gpu:
+            return False, f"stage {stage} would need {least / use.gpu:.0%} of its GPU's memory"
+        if most > use.gpu:
+            open_ = f"nothing shows whether what stage {stage} holds besides activations grows with its layers"
+    return (True, None) if open_ is None else (None, open_)

@@ -1,0 +1,255 @@
+"""Advice on a measured step: allowed changes of its order, layers and recomputation, the shortest predicted step first.
+
+Each change is predicted as ``traceviz what-if`` predicts it. Changes that Megatron-LM refuses are left out; those that
+do not fit in memory come last. More micro-batches of the same size are another global batch: such changes are compared
+by the step for each micro-batch, and are no gain of a job whose batch is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import product
+from typing import Any, Protocol
+
+from traceviz_dag.analyze.advice.flags import flags
+from traceviz_dag.analyze.advice.memory import StageUse, fits, in_flight
+from traceviz_dag.analyze.causes.gains import LEAST_GAIN
+from traceviz_dag.analyze.causes.reordered import Change, Items
+from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.schedules import Order
+
+KEEPS = ("vpp", "layers", "microbatches", "schedule", "recompute")
+"""What may be kept as it is."""
+
+_MOST_CHUNKS = 8
+_SHARES = 3
+"""Ways to share layers out that are tried: those whose busiest stage has least to do."""
+
+
+class Predicts(Protocol):
+    """One measured step, or several of records."""
+
+    def gains(self, change: Change) -> tuple[int, int, int, int]:
+        """The step and what a change gains of it, at least and at most, ns.
+
+        Raises:
+            NoEvidenceError: nothing shows what it would take.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A change and its predicted step.
+
+    Attributes:
+        step_ns: as it was. predicted_ns, low_ns, high_ns: with the change. microbatches: before and after.
+        fits: whether it fits in memory, None where unknown; why: why not, or why that is unknown.
+        in_flight: per stage, as ``memory.in_flight``. flags, assumptions: lines.
+    """
+
+    change: Change
+    step_ns: int
+    predicted_ns: int
+    low_ns: int
+    high_ns: int
+    microbatches: tuple[int, int]
+    fits: bool | None
+    why: str | None
+    in_flight: tuple[float, ...]
+    flags: Mapping[str, list[str]]
+    assumptions: tuple[str, ...]
+
+    @property
+    def same_batch(self) -> bool:
+        """Whether the global batch stays."""
+        return self.microbatches[0] == self.microbatches[1]
+
+    @property
+    def speed(self) -> float:
+        """Tokens per second, relative to now."""
+        before, after = self.microbatches
+        return self.step_ns / self.predicted_ns * after / before
+
+    @property
+    def wins(self) -> bool:
+        """Whether it is worth being advised: it gains over 1 %, the batch is the same, and it does not lack memory."""
+        return self.same_batch and self.fits is not False and self.speed > 1 + LEAST_GAIN
+
+    def as_row(self) -> dict[str, Any]:
+        """It as ``--json`` prints it."""
+        return {
+            "change": {name: value for name, value in self.change.as_row().items() if value is not None},
+            "step_ns": self.step_ns,
+            "predicted_step_ns": self.predicted_ns,
+            "low_ns": self.low_ns,
+            "high_ns": self.high_ns,
+            "tokens_per_second": round(self.speed, 4),
+            "same_batch": self.same_batch,
+            "wins": self.wins,
+            "fits": self.fits,
+            "fits_reason": self.why,
+            "in_flight": list(self.in_flight),
+            "flags": dict(self.flags),
+            "assumptions": list(self.assumptions),
+        }
+
+
+@dataclass(frozen=True)
+class Advisor:
+    """Advice on one step.
+
+    Attributes:
+        items: of the step. predicts: its predictions. uses: what GPUs hold, by stage; none unknown.
+        keep: of ``KEEPS``.
+    """
+
+    items: Items
+    predicts: Predicts
+    uses: Mapping[int, StageUse]
+    keep: frozenset[str] = frozenset()
+
+    @cached_property
+    def advice(self) -> tuple[Advice, ...]:
+        """All allowed changes: those of the same batch first, those that lack memory last, then the fastest first."""
+        found = []
+        for change in self.changes():
+            try:
+                found.append(self._advice(change))
+            except NoEvidenceError:
+                continue
+        return tuple(sorted(found, key=lambda one: (one.fits is False, not one.same_batch, -one.speed)))
+
+    def changes(self) -> Iterator[Change]:
+        """The allowed changes, each another job."""
+        now, seen = self.items.now, {(self.items.now, self.items.layers, False)}
+        again = any(item.again for rank in self.items.ranks for item in rank.items)
+        every = tuple(range(now.stages)) if again and "recompute" not in self.keep else None
+        counts = [None] if "microbatches" in self.keep else [None, now.microbatches * 2]
+        for (chunks, schedule), off, count in product(self._orders(), dict.fromkeys([None, every]), counts):
+            for layers in self._shares(chunks):
+                # Another batch is asked of the orders, not of each way to share the layers out.
+                if count and layers:
+                    continue
+                change = Change(count, schedule, chunks if chunks != now.chunks else None, layers, off)
+                implied = replace(change, schedule=None)
+                try:
+                    change = implied if implied.order(now) == change.order(now) else change
+                    key = (change.order(now), layers or self.items.layers, off is not None)
+                except NoEvidenceError:
+                    continue
+                # Without overlap Megatron-LM refuses two stages: both would send to and receive from the same rank.
+                if key in seen or (key[0].chunks > 1 and key[0].stages == 2 and not key[0].overlapped):
+                    continue
+                seen.add(key)
+                yield change
+
+    def _orders(self) -> Iterator[tuple[int, str | None]]:
+        """Chunks and schedule of each allowed order."""
+        now = self.items.now
+        yield now.chunks, None
+        if now.stages == 1 or now.combined:
+            return
+        fewest = min(self.items.layers) if self.items.layers else 2 * now.chunks
+        for chunks in [now.chunks] if "vpp" in self.keep else range(1, min(fewest, _MOST_CHUNKS) + 1):
+            if "schedule" in self.keep and (chunks > 1) != (now.chunks > 1):
+                continue
+            both = ("interleaved", "interleaved-overlapped")
+            kept = both[now.overlapped : now.overlapped + 1] if "schedule" in self.keep else both
+            yield from ((chunks, each) for each in (("1f1b",) if chunks == 1 else kept))
+
+    def _shares(self, chunks: int) -> list[tuple[int, ...] | None]:
+        """Ways to share the layers out; None: as they are."""
+        layers, stages = self.items.layers, self.items.now.stages
+        if "layers" in self.keep or not layers or stages == 1 or self.items.now.combined:
+            return [None]
+        total, found = sum(layers), list[tuple[int, ...]]()
+        for first in range(chunks, total, chunks):
+            for last in [total - first] if stages == 2 else range(chunks, total - first, chunks):
+                each, left = divmod(total - first - last, max(stages - 2, 1))
+                if left == 0 and last % chunks == 0 and (stages == 2 or (each and each % chunks == 0)):
+                    found.append((first, *[each] * (stages - 2), last))
+        found.append(self._levelled(chunks))
+        best = sorted({one for one in found if one != layers}, key=lambda one: (self._busiest(one), one))
+        return [None, *best[:_SHARES]]
+
+    def _levelled(self, unit: int) -> tuple[int, ...]:
+        """Layers shared out one unit after the other, each to the stage that then has least to do."""
+        counts = [unit] * self.items.now.stages
+        for _ in range(unit * len(counts), sum(self.items.layers), unit):
+            ends = [rest + (count + unit) * each for count, (rest, each) in zip(counts, self._of_stages, strict=True)]
+            counts[ends.index(min(ends))] += unit
+        return tuple(counts)
+
+    def _busiest(self, layers: Sequence[int]) -> float:
+        """What a micro-batch takes on the stage that has most to do."""
+        return max(rest + count * each for count, (rest, each) in zip(layers, self._of_stages, strict=True))
+
+    @cached_property
+    def _of_stages(self) -> list[tuple[float, float]]:
+        """Per stage, what a micro-batch takes without layers and for each layer, mean of the pipelines, ns."""
+        found = []
+        for stage in range(self.items.now.stages):
+            places = [pipeline[stage] for pipeline in self.items.pipelines]
+            taken = [one for place in places for one in self.items.taken[place].values()]
+            rest = sum(one.rest for one in taken) / len(places)
+            whole = sum(one.usual for one in taken) / len(places)
+            found.append((rest, (whole - rest) / self.items.layers[stage]))
+        return found
+
+    def _advice(self, change: Change) -> Advice:
+        now = self.items.now
+        order = change.order(now)
+        step_ns, gain, low, high = self.predicts.gains(change)
+        layers = change.layers or self.items.layers
+        room, why = fits(change, now, order, (self.items.layers, layers), self.uses)
+        return Advice(
+            change,
+            step_ns,
+            step_ns - gain,
+            step_ns - high,
+            step_ns - low,
+            (now.microbatches, order.microbatches),
+            room,
+            why,
+            in_flight(order),
+            flags(change, now, order, layers),
+            tuple(_assumptions(change, now, order)),
+        )
+
+
+def _assumptions(change: Change, now: Order, order: Order) -> Iterator[str]:
+    if order.chunks != now.chunks and order.chunks > 1:
+        yield "layers of a stage take the same time, and messages as long as now"
+    if order.overlapped and not now.overlapped:
+        yield "exchanges beside computation do not slow it down"
+    if now.overlapped and not order.overlapped and order.chunks > 1:
+        yield "the host waits for no exchange longer than now: the step may be longer by over 1 %"
+    if change.layers is not None:
+        yield "a layer takes what the layers of its stage take now; a rank that is slow stays slow"
+    if change.no_recompute is not None:
+        yield "only the recomputed work goes; what it kept out of memory must fit"
+    if change.microbatches is not None:
+        yield "micro-batches of the same size, so another global batch"
+
+
+def not_predictable(items: Items, dimensions: Sequence[str]) -> list[str]:
+    """What one capture cannot tell, with the reasons, as lines.
+
+    Args:
+        dimensions: of the step's communication.
+    """
+    lines = [
+        "tensor, context and expert parallel sizes: kernels and messages of other sizes were not measured",
+        "micro-batch size, or fewer micro-batches of the same batch: kernels of another size were not measured",
+        "order of ranks on nodes: this version compares no transfers inside nodes with those across",
+        "zero-bubble schedules: backward steps were measured whole, not as gradients of inputs and of weights",
+    ]
+    if "ep" in dimensions and not items.now.combined:
+        lines.append("combined 1F1B: nothing shows how much of the experts' communication it would hide")
+    if items.now.combined:
+        lines.append("other schedules: forward and backward steps run into each other, so none was measured alone")
+    elif items.unknown is not None and items.now.stages > 1:
+        lines.append(f"more chunks and other layers: {items.unknown}")
+    return lines

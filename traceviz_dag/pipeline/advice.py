@@ -1,0 +1,60 @@
+"""Advice on an iteration: its steps, what its GPUs hold, and what its capture cannot tell."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from traceviz_dag.analyze.advice.memory import StageUse
+from traceviz_dag.analyze.advice.search import Advisor, not_predictable
+from traceviz_dag.analyze.causes.gains import mean_gains
+from traceviz_dag.analyze.causes.reordered import Change
+from traceviz_dag.analyze.causes.what_if import WhatIf
+from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.lake.lake import Lake
+from traceviz_dag.pipeline.causes import ranked_steps
+from traceviz_dag.pipeline.memory_schedule import memory_by_stage
+from traceviz_dag.pipeline.stored_iteration import StoredIteration
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The training steps of an iteration: their mean, and the bar of ``over_steps``."""
+
+    what_ifs: Sequence[WhatIf]
+
+    def gains(self, change: Change) -> tuple[int, int, int, int]:
+        """See ``Predicts``."""
+        return mean_gains([one.predict(one.reorder(change)).as_row() for one in self.what_ifs])
+
+
+def advisor_of(iteration: StoredIteration, keep: Collection[str], gpu_bytes: int | None) -> tuple[Advisor, list[str]]:
+    """An iteration's advisor, and what the capture cannot tell.
+
+    Args:
+        keep: of ``search.KEEPS``. gpu_bytes: memory of a GPU; None: unknown.
+
+    Raises:
+        NoEvidenceError: no step can be replayed, or its micro-batches are in no known order.
+    """
+    steps = ranked_steps(iteration, iteration.table("collectives"), iteration.table("messages"))
+    what_ifs = [ranked.what_if() for ranked in steps]
+    if not what_ifs:
+        raise NoEvidenceError("no training step is known")
+    first = what_ifs[0]
+    if (why := first.unseen(first.reorder(Change()))) is not None:
+        raise NoEvidenceError(why)
+    uses = _uses(iteration.lake, iteration.run, iteration.iteration, gpu_bytes)
+    advisor = Advisor(first.items, _Steps(what_ifs), uses, frozenset(keep))
+    return advisor, not_predictable(advisor.items, first.dimensions())
+
+
+def _uses(lake: Lake, run: str, iteration: int, gpu_bytes: int | None) -> dict[int, StageUse]:
+    """What the fullest GPU of each stage holds, of those that have a snapshot."""
+    result: dict[int, StageUse] = {}
+    for one in memory_by_stage(lake, run, iteration):
+        if one.stage is None or one.memory is None or one.reserved_bytes is None:
+            continue
+        if one.stage not in result or one.reserved_bytes > result[one.stage].peak:
+            result[one.stage] = StageUse(one.reserved_bytes, one.memory.in_flight_bytes, gpu_bytes)
+    return result
