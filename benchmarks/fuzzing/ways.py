@@ -120,7 +120,7 @@ def records(path: Path, chance: random.Random) -> str:
     printed = io.StringIO()
     try:
         with contextlib.redirect_stdout(printed):
-            what_if_of_records(path, json=chance.random() < 0.5, wanted=Wanted((), (), (), (), ()))
+            what_if_of_records(path, None, json=chance.random() < 0.5, wanted=Wanted((), (), (), (), ()))
     except IncompleteError as error:
         check_line(str(error))
         return PARTIAL

@@ -26,7 +26,7 @@ QUICK = '[figures]\nformats = ["png"]\n'
 def _blank():
     """Figures with nothing on them: here it counts which are drawn."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(figures, "_drawn", lambda *_: Figure(figsize=(1, 1)))
+        patch.setattr(figures, "draw", lambda *_: Figure(figsize=(1, 1)))
         yield
 
 

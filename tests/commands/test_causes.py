@@ -392,7 +392,7 @@ def test_records_that_are_off_are_one_line(records, tmp_path):
     shutil.copyfile(records, lonely)
     for path, said in (
         (tmp_path / "trace-none.parquet", "cannot be read (No such file or directory)"),
-        (tmp_path, "a folder, not a file"),
+        (tmp_path, "is a folder, and no config.json is in it"),
         (text, "no Parquet file"),
         (cut, "no Parquet file"),
         (lonely, "meta-lonely.yaml"),

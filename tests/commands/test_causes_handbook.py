@@ -130,7 +130,7 @@ def test_the_worked_example_of_delay_costs():
 
 def test_the_published_job_has_the_figures_of_the_page(shared_data, capsys):
     path = shared_data / "straggler_analysis" / "trace-SE.parquet"
-    what_if_of_records(path, True, Wanted((), (), (), (), ()))
+    what_if_of_records(path, None, True, Wanted((), (), (), (), ()))
     answer = json.loads(capsys.readouterr().out)
     _, measures, _, gains, factors, causes = tables_of(PAGE, "Records of pipeline operations")
     assert len(measures) == 3

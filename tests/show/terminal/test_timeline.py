@@ -220,6 +220,9 @@ def test_every_key_of_the_report_does_something_here():
         "ArrowUp": "up",
         "ArrowDown": "down",
         "/": "slash",
+        " ": "space",
+        "[": "left_square_bracket",
+        "]": "right_square_bracket",
         "+": "plus",
     }
     words |= {

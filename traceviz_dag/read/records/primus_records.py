@@ -54,6 +54,8 @@ def read_primus_records(folder: Path) -> PipelineRecords:
     Raises:
         BadInputError: a file is missing or none of this kind, or they contradict each other.
     """
+    if not (folder / "config.json").exists():
+        raise BadInputError(folder, "is a folder, and no config.json is in it", _REMEDY)
     config = _decoded(folder / "config.json", _Config)
     stages, count = config.pp_size, config.num_mbs
     if not (1 <= stages <= MOST_RANKS and 1 <= count <= MOST_ROWS):
