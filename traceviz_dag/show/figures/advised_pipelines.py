@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from traceviz_dag.analyze.causes.gains import named_change
-from traceviz_dag.analyze.wording import duration, share
+from traceviz_dag.analyze.wording import capitalised, duration, share
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import Band, draw_boxes, draw_edges, prepare_bars
 from traceviz_dag.show.page.facts import lost_ranks, place
@@ -108,7 +108,7 @@ def _caption(source: TableSource, rows: Mapping[int, Mapping[str, Any]], places:
     entries = [LegendEntry(name, palette.CATEGORY[category]) for name, category in names.items()]
     entries += [LegendEntry(f"{name}, odd chunk", palette.LATER_CHUNK[category]) for name, category in names.items()]
     return Caption(
-        title=f"{named_change(best)}: predicted to make the step {gain} shorter",
+        title=f"{capitalised(named_change(best))}: predicted to make the step {gain} shorter",
         facts=[
             place(source),
             "the pipeline that ends last, replayed with mean steps; the step ends after the optimizer",

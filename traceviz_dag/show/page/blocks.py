@@ -205,6 +205,8 @@ def prepare_bars(axes: Axes, limits: tuple[float, float], height: float, label: 
     Args:
         limits: of what is drawn. height: of all rows together, in inches. label: of the axis.
     """
+    # What is written on the paper, such as why a row has no bar, shows through.
+    axes.patch.set_visible(False)
     room = 0.02 * (limits[1] - limits[0])
     axes.set(xlim=(limits[0] - (room if limits[0] < 0 else 0), limits[1] + room), ylim=(height, 0), yticks=[])
     axes.set_xlabel(label, labelpad=3)
