@@ -18,15 +18,16 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.intervals import measure_within, number_groups, union
 from traceviz_dag.analyze.kernel_intervals import codes, integers
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.medians import medians
 from traceviz_dag.analyze.wording import percent
 from traceviz_dag.arrays import Bool, Float64, Int64
 from traceviz_dag.tables import CONTENTION, OVERLAP_SAVINGS
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, CPU_DEVICE, Kind, Savings
 
-_BESIDE = 0.9
+BESIDE = 0.9
 """Share of a kernel that communication covers at least where it counts as beside it, and none where it is alone."""
 
-_LEAST_KERNELS = 3
+LEAST_KERNELS = 3
 """So many of each are compared at least."""
 
 LEAST_JUDGED = 0.8
@@ -39,8 +40,8 @@ _OF_A_MEDIAN, _OF_A_DEVIATION = 1.2533, 1.4826
 """Standard error of a median to that of a mean, and standard deviation to the median absolute one, of normal noise."""
 
 NO_SIZES = "the sizes of the inputs are not recorded"
-NEVER_ALONE = f"it runs alone fewer than {_LEAST_KERNELS} times"
-NEVER_BESIDE = f"it runs beside communication fewer than {_LEAST_KERNELS} times"
+NEVER_ALONE = f"it runs alone fewer than {LEAST_KERNELS} times"
+NEVER_BESIDE = f"it runs beside communication fewer than {LEAST_KERNELS} times"
 
 _READ = (
     *("operation_id", "name", "kind", "device", "dimension", "step", "start_ns", "duration_ns"),
@@ -151,49 +152,37 @@ def _groups(columns: pa.Table, operations: pa.Table, beside: _Beside, duration: 
     count = len(first)
     took = duration[rows]
     alone = beside.covered == 0
-    whole = (beside.covered >= _BESIDE * took) & ~alone
+    whole = (beside.covered >= BESIDE * took) & ~alone
     shapes = np.asarray(operations["shapes"].is_valid().to_numpy(zero_copy_only=False), dtype=bool)
     forward = np.asarray(operations["forward_shapes"].is_valid().to_numpy(zero_copy_only=False), dtype=bool)
     sized = np.append(shapes | forward, False)[operation[first]]
     counts = [np.bincount(group[chosen], minlength=count) for chosen in (alone, whole)]
-    medians = [_medians(group[chosen], took[chosen], count) for chosen in (alone, whole)]
+    middle_ns = [medians(group[chosen], took[chosen], count) for chosen in (alone, whole)]
     deviations = [
-        _medians(group[chosen], np.abs(took[chosen] - middle[group[chosen]]), count) * _OF_A_DEVIATION
-        for chosen, middle in zip((alone, whole), medians, strict=True)
+        medians(group[chosen], np.abs(took[chosen] - middle[group[chosen]]), count) * _OF_A_DEVIATION
+        for chosen, middle in zip((alone, whole), middle_ns, strict=True)
     ]
     reason = [
         NO_SIZES
         if not known
         else NEVER_ALONE
-        if single < _LEAST_KERNELS
+        if single < LEAST_KERNELS
         else NEVER_BESIDE
-        if covered < _LEAST_KERNELS
+        if covered < LEAST_KERNELS
         else None
         for known, single, covered in zip(sized.tolist(), *(each.tolist() for each in counts), strict=True)
     ]
-    judged = sized & (counts[0] >= _LEAST_KERNELS)
+    judged = sized & (counts[0] >= LEAST_KERNELS)
     # What is covered in part is slowed in part: its extra time counts, but not in the medians.
-    extra = np.where(~alone & judged[group], took - medians[0][group], 0.0)
+    extra = np.where(~alone & judged[group], took - middle_ns[0][group], 0.0)
     return _Groups(
         operation[first],
         [names[number] for number in code[rows][first].tolist()],
         reason,
-        *(counts[0], medians[0], deviations[0]),
-        *(counts[1], medians[1], deviations[1]),
+        *(counts[0], middle_ns[0], deviations[0]),
+        *(counts[1], middle_ns[1], deviations[1]),
         *(group, judged, extra),
     )
-
-
-def _medians(group: Int64, values: np.ndarray, groups: int) -> Float64:
-    """The median of each group; NaN of an empty one."""
-    found = np.full(groups, np.nan)
-    order = np.lexsort((values, group))
-    count = np.bincount(group, minlength=groups)
-    begin = np.cumsum(count) - count
-    some = np.flatnonzero(count)
-    ordered = np.asarray(values, dtype=np.float64)[order]
-    found[some] = (ordered[begin[some] + (count[some] - 1) // 2] + ordered[begin[some] + count[some] // 2]) / 2
-    return found
 
 
 def _savings(overlap: pa.Table, columns: pa.Table, beside: _Beside, groups: _Groups) -> Iterator[dict[str, object]]:

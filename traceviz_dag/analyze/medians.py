@@ -44,7 +44,28 @@ def middles(group: Int64, values: Int64, groups: int) -> Int64:
     return (ordered[begin + (count - 1) // 2] + ordered[begin + count // 2]) // 2 if groups else values[:0]
 
 
+def medians(group: Int64, values: Int64 | Float64, groups: int) -> Float64:
+    """The median of each group; NaN of an empty one."""
+    found = np.full(groups, np.nan)
+    order = np.lexsort((values, group))
+    count = np.bincount(group, minlength=groups)
+    begin = np.cumsum(count) - count
+    some = np.flatnonzero(count)
+    ordered = np.asarray(values, dtype=np.float64)[order]
+    found[some] = (ordered[begin[some] + (count[some] - 1) // 2] + ordered[begin[some] + count[some] // 2]) / 2
+    return found
+
+
 def lower_medians_of_others(values: Values) -> Values:
     """Of each row, per column, the lower median of all other rows; there are two rows or more."""
-    ordered, middle = np.sort(values, axis=0), (len(values) - 2) // 2
-    return np.where(values > ordered[middle], ordered[middle], ordered[middle + 1])
+    return _ranked_of_others(values, (len(values) - 2) // 2)
+
+
+def lowest_of_others(values: Values) -> Values:
+    """Of each row, per column, the lowest of all other rows; there are two rows or more."""
+    return _ranked_of_others(values, 0)
+
+
+def _ranked_of_others(values: Values, place: int) -> Values:
+    ordered = np.sort(values, axis=0)
+    return np.where(values > ordered[place], ordered[place], ordered[place + 1])

@@ -12,15 +12,10 @@ import numpy as np
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import Times
 from traceviz_dag.analyze.causes.usual_times import own_work
+from traceviz_dag.analyze.contention import BESIDE, LEAST_KERNELS
 from traceviz_dag.analyze.intervals import Intervals, measure_within, number_groups, union
-from traceviz_dag.analyze.medians import lower_medians
-from traceviz_dag.arrays import Bool, Float64, Int64
-
-_BESIDE = 0.9
-"""Share of a kernel that communication covers at least where it counts as beside it, and none where it is alone."""
-
-_LEAST_KERNELS = 3
-"""So many of each are compared at least."""
+from traceviz_dag.analyze.medians import medians
+from traceviz_dag.arrays import Bool, Float64
 
 _MOST_RANKS = 16
 """So many ranks, evenly chosen, show by how much communication slows computation."""
@@ -62,23 +57,14 @@ def _slowdown(works: Sequence[RankWork]) -> float:
         kernels, own = work.kernels, np.flatnonzero(_computes(work))
         start, end = kernels.start_ns[own], kernels.end_ns[own]
         covered, taken = measure_within(_of(work, kernels.communicates), start, end), end - start
-        _, kind = number_groups(kernels.signature[own])
-        beside, alone = covered >= _BESIDE * taken, covered == 0
-        known, usual = _medians(kind.astype(np.int64), taken, alone)
-        enough = np.bincount(kind[beside], minlength=len(known)) >= _LEAST_KERNELS
-        judged = beside & (known & enough)[kind]
+        first, kind = number_groups(kernels.signature[own])
+        beside, alone = covered >= BESIDE * taken, covered == 0
+        usual = medians(kind[alone].astype(np.int64), taken[alone], len(first))
+        counts = [np.bincount(kind[each], minlength=len(first)) for each in (alone, beside)]
+        judged = beside & (np.minimum(*counts) >= LEAST_KERNELS)[kind]
         beside_ns += float(taken[judged].sum())
         alone_ns += float(usual[kind[judged]].sum())
     return float(np.clip(beside_ns / alone_ns, 1.0, _MOST_SLOWDOWN)) if alone_ns else 1.0
-
-
-def _medians(kind: Int64, taken: Int64, alone: Bool) -> tuple[Bool, Int64]:
-    """Of each kind whether enough kernels run alone, and what these take."""
-    count = np.bincount(kind[alone], minlength=int(kind.max(initial=-1)) + 1)
-    known, usual = count >= _LEAST_KERNELS, np.zeros(len(count), np.int64)
-    there, group = np.unique(kind[alone], return_inverse=True)
-    usual[there] = lower_medians(group.astype(np.int64), taken[alone], len(there))
-    return known, usual
 
 
 def _computes(work: RankWork) -> Bool:

@@ -17,7 +17,7 @@ from traceviz_dag.analyze.causes.rank_kernels import PHASES
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import Times
 from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.analyze.medians import lower_median, lower_medians, lower_medians_of_others, middles
+from traceviz_dag.analyze.medians import lower_median, lower_medians, lower_medians_of_others, lowest_of_others, middles
 from traceviz_dag.analyze.slow_stages import same_work
 from traceviz_dag.arrays import NONE, Bool, Float64, Int32, Int64, Integers
 from traceviz_dag.read.events import MISSING
@@ -257,9 +257,8 @@ def extra_work(works: Sequence[RankWork], stages: Sequence[int], instances: Inst
         if len(mine) < 2:
             continue
         surplus = counts[mine] - lower_medians_of_others(counts[mine])
-        lowest, second = np.sort(counts[mine], axis=0)[:2]
-        fewest = np.where(counts[mine] > lowest, lowest, second)
-        more = np.flatnonzero((counts[mine] >= fewest).all(axis=1) & (surplus > 0).any(axis=1))
+        fewer = counts[mine] < lowest_of_others(counts[mine])
+        more = np.flatnonzero(~fewer.any(axis=1) & (surplus > 0).any(axis=1))
         if not len(more):
             continue
         known_kinds, runners = np.unique(
