@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pyarrow as pa
 
 from traceviz_dag.analyze.advice.search import Advisor
+from traceviz_dag.analyze.causes.causes_tables import rows_of_step
 from traceviz_dag.analyze.causes.reordered import Change
-from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import ADVICE, ADVICE_ITEMS
 from traceviz_dag.vocabulary import Phase
 
@@ -33,7 +33,7 @@ def advice_table(advisor: Advisor, number: int) -> pa.Table:
         }
         for place, one in enumerate(advisor.advice, 1)
     ]
-    return _rows(rows, number)
+    return rows_of_step(ADVICE, rows, number)
 
 
 def advice_items(advisor: Advisor, number: int) -> pa.Table:
@@ -45,7 +45,6 @@ def advice_items(advisor: Advisor, number: int) -> pa.Table:
     best = [(place, one.change) for place, one in enumerate(advisor.advice, 1) if one.wins][:BEST]
     rows = [
         {
-            "step": None if number == MISSING else number,
             "place": place,
             "stage": item.stage,
             "chunk": chunk,
@@ -58,16 +57,9 @@ def advice_items(advisor: Advisor, number: int) -> pa.Table:
         for item in advisor.items.timed(change)
         for backward, chunk, microbatch in sorted(item.parts)
     ]
-    return pa.Table.from_pylist(rows, schema=ADVICE_ITEMS.schema)
+    return rows_of_step(ADVICE_ITEMS, rows, number)
 
 
 def refused_advice(reason: str, number: int) -> pa.Table:
     """The table of a step on which nothing can be advised."""
-    return _rows([{"refusal": reason}], number)
-
-
-def _rows(rows: Sequence[Mapping[str, object]], number: int) -> pa.Table:
-    step = None if number == MISSING else number
-    names = [column.name for column in ADVICE.columns]
-    whole = [{name: row.get(name) for name in names} | {"step": step} for row in rows]
-    return pa.Table.from_pylist(whole, schema=ADVICE.schema)
+    return rows_of_step(ADVICE, [{"refusal": reason}], number)

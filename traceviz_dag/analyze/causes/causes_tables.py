@@ -21,7 +21,7 @@ from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.waits.buffered_sends import buffered_sends
 from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
-from traceviz_dag.tables import MESSAGES, PATH_EDGES, PATH_ITEMS, PATH_SEGMENTS, WHAT_IF
+from traceviz_dag.tables import MESSAGES, PATH_EDGES, PATH_ITEMS, PATH_SEGMENTS, WHAT_IF, Table
 
 CRITICAL_SHARE = 0.01
 """Work whose slack is within this share of the step is critical."""
@@ -205,19 +205,24 @@ def what_if_table(predictions: Sequence[Prediction], refused: Sequence[tuple[Edi
         | {"refusal": reason}
         for edit, reason in refused
     ]
-    return _what_if_rows([*told, *reasons], number)
+    return rows_of_step(WHAT_IF, [*told, *reasons], number)
 
 
 def refused_what_if(reason: str, number: int) -> pa.Table:
     """The table ``what_if`` of a step of which nothing can be predicted."""
-    return _what_if_rows([{"refusal": reason}], number)
+    return rows_of_step(WHAT_IF, [{"refusal": reason}], number)
 
 
-def _what_if_rows(rows: Sequence[Mapping[str, object]], number: int) -> pa.Table:
+def rows_of_step(table: Table, rows: Sequence[Mapping[str, object]], number: int) -> pa.Table:
+    """Rows of a table with a column ``step``; other columns that they lack are NULL.
+
+    Args:
+        number: of the ProfilerStep; ``MISSING`` for none.
+    """
     step = None if number == MISSING else number
-    names = [column.name for column in WHAT_IF.columns]
+    names = [column.name for column in table.columns]
     whole = [{name: row.get(name) for name in names} | {"step": step} for row in rows]
-    return pa.Table.from_pylist(whole, schema=WHAT_IF.schema)
+    return pa.Table.from_pylist(whole, schema=table.schema)
 
 
 def _together(parts: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
