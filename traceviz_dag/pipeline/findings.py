@@ -57,15 +57,14 @@ SELECT (SELECT count(DISTINCT rank) FROM topology WHERE run = $run AND iteration
 ) AS all_read
 """
 
-_CONTRADICTED_SQL = """
-SELECT count(*) AS groups FROM process_groups
-WHERE run = $run AND iteration = $iteration AND disagreement IS NOT NULL
-"""
-
-_LAUNCHLESS_SQL = f"""
-SELECT count(*) AS ranks FROM traces
-WHERE run = $run AND iteration = $iteration AND status <> 'failed' AND launched_kernels <= (1 - {NOTABLE}) * kernels
-    AND kernels > 0
+_DOUBTS_SQL = f"""
+SELECT (
+    SELECT count(*) FROM traces
+    WHERE run = $run AND iteration = $iteration AND status <> 'failed' AND launched_kernels <= (1 - {NOTABLE}) * kernels
+        AND kernels > 0
+) AS launchless, (
+    SELECT count(*) FROM process_groups WHERE run = $run AND iteration = $iteration AND disagreement IS NOT NULL
+) AS contradicted
 """
 
 _STEPS_SQL = """
@@ -175,8 +174,7 @@ def stored_verdict(lake: Lake, run: str, iteration: int, lacking: str) -> Verdic
     if not measures.num_rows:
         return None
     (measured,) = measures.to_pylist()
-    (launchless,) = lake.query_iteration(_LAUNCHLESS_SQL, run=run, iteration=iteration).to_pylist()
-    (contradicted,) = lake.query_iteration(_CONTRADICTED_SQL, run=run, iteration=iteration).to_pylist()
+    (doubts,) = lake.query_iteration(_DOUBTS_SQL, run=run, iteration=iteration).to_pylist()
     found, unknown = rows.to_pylist(), unknown_waits(collectives)
     evidence = Evidence(
         ranks=measured["ranks"],
@@ -186,8 +184,8 @@ def stored_verdict(lake: Lake, run: str, iteration: int, lacking: str) -> Verdic
         uncertain=uncertain_waits(collectives) / max(collectives.num_rows, 1),
         unclassified=measured["unclassified_share"] or 0.0,
         open=sum(map(may_be_finding, found)),
-        launchless=launchless["ranks"],
-        contradicted=contradicted["groups"],
+        launchless=doubts["launchless"],
+        contradicted=doubts["contradicted"],
     )
     return verdict(found, evidence)
 
