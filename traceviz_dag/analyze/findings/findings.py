@@ -243,8 +243,9 @@ def _gains_after(
     for edit in sorted(hidden.keys() - of_class[True].keys(), key=lambda edit: -hidden[edit]) if faults else ():
         if adds(edit) >= LEAST_GAIN * step_ns:
             faults.append(edit)
-    if faults:
-        of_class[False] |= {edit: gain for edit in later if (gain := adds(edit)) >= LEAST_GAIN * step_ns}
+    if faults and later and (together := saved([faults, *([*faults, edit] for edit in later)])) is not None:
+        more = zip(later, (total - together[0] for total in together[1:]), strict=True)
+        of_class[False] |= {edit: gain for edit, gain in more if gain >= LEAST_GAIN * step_ns}
     others = [edit for edit in of_class[False] if edit not in faults]
     if len(faults) + len(others) < 2:
         return {edit: gain for each in of_class.values() for edit, gain in each.items()}
@@ -285,7 +286,7 @@ def _candidates(
                 of_class[is_fault][edit] = gain["gain_ns"]
             elif is_fault and _may_save(row, gain) >= LEAST_GAIN * step_ns:
                 hidden[edit] = _may_save(row, gain)
-    return of_class, hidden, later
+    return of_class, hidden, list(dict.fromkeys(later))
 
 
 def _unable(iteration: Iteration, rule: Rule, reason: str, step_ns: int | None) -> dict[str, Any]:
