@@ -85,17 +85,16 @@ def _gain(row: Mapping[str, Any]) -> str:
         return ""
     if row["gain_ns"] is None:
         return "saving not predicted"
-    of_step = f", {share(row['gain_ns'], row['step_ns'])} of the step" if row["step_ns"] else ""
-    bar = (
-        f" ({duration(row['gain_low_ns'])} to {duration(row['gain_high_ns'])})"
-        if row["gain_low_ns"] is not None
-        else ""
-    )
-    alone, after = row["gain_ns"], row["gain_after_ns"]
-    # What mostly restates those above it must not look like the largest.
-    if after is not None and 2 * after < alone:
-        return f"saves {duration(max(after, 0))} after those above; alone {duration(alone)}{bar}{of_step}"
-    return f"saves {duration(alone)}{bar}{of_step}"
+    alone, after, adds = row["gain_ns"], row["gain_after_ns"], row["gain_ns"] < 0
+    sign = -1 if adds else 1
+    ends = [row["gain_low_ns"], row["gain_high_ns"]][::sign]
+    bar = f" ({duration(sign * ends[0])} to {duration(sign * ends[1])})" if None not in ends else ""
+    of_step = f", {share(abs(alone), row['step_ns'])} of the step" if row["step_ns"] else ""
+    gain = f"{duration(abs(alone))}{bar}{of_step}"
+    # What mostly restates those above it must not look like the largest, nor what these turn into a loss like one.
+    if after is not None and (2 * after < alone or adds):
+        return f"saves {duration(max(after, 0))} after those above; alone {'adds ' * adds}{gain}"
+    return f"{'adds' if adds else 'saves'} {gain}"
 
 
 PART = Part("findings", "Findings", ("findings",), findings)
