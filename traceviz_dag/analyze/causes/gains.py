@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from traceviz_dag.analyze.wording import capitals
+from traceviz_dag.analyze.wording import capitals, numbered
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.causes.reordered import Change
@@ -211,5 +211,5 @@ def named_change(row: Mapping[str, Any]) -> str:
     words += [f"schedule {row['schedule']}"] if row.get("schedule") else []
     words += [f"{chunks} model chunk{'s' * (chunks > 1)} a stage"] if chunks else []
     words += [f"layers {row['layers']}"] if row.get("layers") else []
-    words += [f"no recomputation in stage{'s' * (not off.isdigit())} {off}"] if off else []
+    words += [f"no recomputation in {numbered('stage', map(int, off.split(',')))}"] if off else []
     return ", ".join(words)
