@@ -439,7 +439,9 @@ class _Remake:
         self._order, self._present = order, present
         self._now, self._then = layers, change.layers or layers
         self._no_recompute = change.no_recompute or ()
-        self._keys = [_keys(order.actions(stage)) for stage in range(order.stages)]
+        # Of a stage, once for all its ranks.
+        self._kinds = [[*map(_kind, _keys(order.actions(stage)))] for stage in range(order.stages)]
+        self._wanted = [Counter(kinds) for kinds in self._kinds]
 
     def more_layers(self, stage: int) -> int:
         """How many layers more a stage has."""
@@ -461,11 +463,11 @@ class _Remake:
         if self._order.chunks > 1 and self._order.chunks != self._present.chunks:
             ends = stage == 0, stage == self._order.stages - 1
             measured = _in_chunks(measured, self._present.chunks, self._order.chunks, *ends)
-        wanted: Counter[Kind] = Counter(map(_kind, self._keys[stage]))
+        wanted = self._wanted[stage]
         if wanted.keys() - measured.keys():
             raise NoEvidenceError("the order pairs forward and backward steps that no rank ran together")
         each = {kind: iter(measured[kind].spread(count)) for kind, count in wanted.items()}
-        return [next(each[_kind(key)]) for key in self._keys[stage]]
+        return [next(each[kind]) for kind in self._kinds[stage]]
 
 
 @dataclass(frozen=True, slots=True)
