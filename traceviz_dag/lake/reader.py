@@ -28,6 +28,9 @@ from traceviz_dag.tables import Table
 if TYPE_CHECKING:
     import pandas as pd
 
+_ROWS_FOR_THREADS = 100_000
+"""Below, handing columns to threads takes longer than decoding them."""
+
 
 @dataclass(frozen=True, slots=True)
 class TableReader:
@@ -104,7 +107,12 @@ class TableReader:
             with pq.ParquetFile(path) as file:
                 names = file.schema_arrow.names
                 columns = [name for name in schema.names if name not in in_path and name in names]
-                data = file.read(columns=columns) if ranks is None else rows_of_ranks(file, ranks, columns)
+                threads = file.metadata.num_rows >= _ROWS_FOR_THREADS
+                data = (
+                    file.read(columns=columns, use_threads=threads)
+                    if ranks is None
+                    else rows_of_ranks(file, ranks, columns)
+                )
                 if SCHEMA_VERSION_KEY not in (file.schema_arrow.metadata or {}):
                     # Of a version that kept no record: damaged texts would be seen when somebody prints them.
                     data.validate(full=True)
