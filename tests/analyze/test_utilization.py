@@ -6,7 +6,7 @@ import pytest
 
 from tests.analyze.test_metrics_handbook import HANDBOOK, tables_of
 from traceviz_dag.analyze.model_flops import model_flops
-from traceviz_dag.analyze.peaks import peak_of
+from traceviz_dag.analyze.peaks import BUILT_IN, GpuRates, Peaks, peak_of
 from traceviz_dag.analyze.utilization import Stated, utilization
 
 GPT3 = {
@@ -159,4 +159,10 @@ def test_without_one_of_its_parts_there_is_no_mfu_but_a_reason(given, words):
 def test_the_form_of_a_gpu_decides_its_peak_and_a_part_of_one_has_none():
     names = ("NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA H200", "AMD Instinct MI300X")
     assert [peak_of(name) for name in names] == [tera * 10**12 for tera in (756, 835, 989, 1307)]
-    assert peak_of("NVIDIA A100-SXM4-80GB MIG 1g.10gb") is None and peak_of(None) is None
+    part = "NVIDIA A100-SXM4-80GB MIG 1g.10gb"
+    assert peak_of(part) is None and peak_of(None) is None
+    # What a home states of parts counts for them alone, and nothing of the whole GPU does.
+    stated = Peaks({"A100 MIG 1g.10gb": GpuRates(bf16=44.0)})
+    assert peak_of(part, "bf16", stated) == 44_000_000_000_000
+    assert stated.of(part).memory_bytes_per_s is None
+    assert stated.of("NVIDIA A100-SXM4-80GB") == BUILT_IN.of("NVIDIA A100-SXM4-80GB")

@@ -67,12 +67,15 @@ class Peaks:
         return xxhash.xxh3_64_hexdigest(msgspec.json.encode(sorted(self.added.items())))
 
     def of(self, name: str | None) -> GpuPeaks | None:
-        """The peaks of a GPU by its name; None for an unknown one, and for a part of a GPU (MIG)."""
+        """The peaks of a GPU by its name; None for an unknown one, and for a part of a GPU (MIG) of which
+        nothing is stated."""
         words = _words(name or "")
         tables = [*_built_in().items(), *self.added.items()]
+        # A part of a GPU has the peaks that are stated of such a part.
+        tables = [one for one in tables if "mig" in _words(one[0]) or "mig" not in words]
         # Later ones win; of equally many words those of the home.
         fitting = sorted((one for one in tables if _words(one[0]) <= words), key=lambda one: len(_words(one[0])))
-        if not fitting or "mig" in words:
+        if not fitting:
             return None
         rates: dict[str, float] = {}
         for _, stated in fitting:
@@ -97,7 +100,7 @@ def peak_of(name: str | None, number_format: str = "bf16", peaks: Peaks = BUILT_
         number_format: bf16, fp16, fp8, tf32, fp32 or fp64.
 
     Returns:
-        None for a GPU or a format that is not in the table, and for a part of a GPU (MIG).
+        None for a GPU or a format that is not in the table, and for a part of a GPU (MIG) of which nothing is stated.
     """
     found = peaks.of(name)
     return None if found is None else found.flops_per_s.get(number_format)

@@ -67,6 +67,14 @@ def _work(name, sizes, types, values=(), strides=""):
         ("aten::mean", [[6, 4], [], []], [FP32, "ScalarList", "Scalar"], ["", "[-1]", "True"], 24, 96 + 24),
         ("aten::sum", [[6, 4], [], [], []], [BF16, "", "", "Scalar"], ["", "", "", "6"], 24, 48 + 4),
         ("aten::mul", [[6, 4], [4], []], [BF16, FP32, "Scalar"], (), 24, 48 + 16 + 96),
+        # Leading dimensions are broadcast: six products of 4·4·4.
+        ("aten::matmul", [[2, 1, 4, 4], [1, 3, 4, 4]], [BF16] * 2, (), 768, (32 + 48 + 96) * 2),
+        # Of whole numbers: a quotient is a float, a sum of truth values a long number.
+        ("aten::div", [[6], [6]], [LONG] * 2, (), 6, 48 + 48 + 24),
+        ("aten::sum", [[6, 4], [], [], []], ["bool", "", "", ""], (), 24, 24 + 8),
+        # A list is written; copied from another one that is read.
+        ("aten::_foreach_copy_", [[[6], [4]], [[6], [4]]], [[FP32] * 2, [BF16] * 2], (), 10, 40 + 20),
+        ("aten::_foreach_zero_", [[[6], [4]]], [[FP32] * 2], (), 0, 40),
         ("aten::gt", [[6, 4], []], [FP32, "Scalar"], (), 24, 96 + 24),
         ("aten::copy_", [[6, 4], [4], []], [FP32, BF16, "Scalar"], (), 24, 96 + 8),
         ("aten::embedding", [[1000, 8], [3, 5]], [BF16, LONG], (), 0, 15 * 8 + 2 * 15 * 8 * 2),
@@ -145,6 +153,50 @@ def test_any_inputs_give_whole_numbers_or_a_reason(name, sizes, types, values):
     for number in found[:2]:
         assert number is None or (type(number) is int and number >= 0)
     assert (found.reason is None) == (None not in found[:2])
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(sorted(FORMULAS)),
+    st.integers(1, 5).flatmap(
+        lambda dimensions: st.lists(
+            st.lists(st.integers(0, 3), min_size=dimensions, max_size=dimensions) | st.lists(st.integers(0, 3)),
+            min_size=3,
+            max_size=6,
+        )
+    ),
+    st.sampled_from([BF16, LONG, "bool"]),
+    st.lists(st.sampled_from(["True", "[1, 1]", "[True, True, True]", "1", "0"]), min_size=12, max_size=15),
+)
+def test_tensors_of_any_sizes_give_whole_numbers_or_a_reason(name, sizes, kind, values):
+    found = _work(name, sizes, [kind] * len(sizes), values)
+    assert all(number is None or (type(number) is int and number >= 0) for number in found[:2])
+
+
+@settings(max_examples=100, deadline=None)
+@given(_SIZE, st.integers(-1, 12), st.integers(-1, 12), st.booleans())
+def test_a_window_leaves_the_scores_that_it_shows(length, before, behind, is_causal):
+    sizes = [[1, length, 1, 1]] * 3
+    values = ["", "", "", "0.", "1.", str(is_causal), str(before), str(behind)]
+    found = _work("flash_attn::_flash_attn_forward", sizes, [BF16] * 3, values)
+    after = 0 if is_causal else behind
+    reach = [length if number < 0 else number for number in (before, after)]
+    pairs = [(query, key) for query in range(length) for key in range(length)]
+    shown = sum(query - reach[0] <= key <= query + reach[1] for query, key in pairs)
+    # A mask that hides the keys behind each query and nothing else counts as half of all.
+    half = after == 0 and reach[0] >= length - 1
+    assert found.flops == 4 * length**2 // 2 if half else found.flops == 4 * shown
+
+
+def test_inputs_that_do_not_go_together_have_no_work():
+    for name, sizes in (
+        ("aten::bmm", [[8, 4, 4], [2, 4, 4]]),
+        ("aten::baddbmm", [[8, 4, 4], [8, 4, 4], [2, 4, 4]]),
+        ("aten::addmm", [[4], [1, 4, 4], [4, 4]]),
+        ("aten::matmul", [[2, 1, 4, 4], [3, 3, 4, 4]]),
+        ("aten::convolution", [[1, 2, 5, 5], [0, 2, 3, 3]]),
+    ):
+        assert _work(name, sizes, [BF16] * 3, ["True"] * 8)[:2] == (None, None), name
 
 
 @pytest.mark.parametrize("dimensions", [1, 2, 3, 4])

@@ -98,12 +98,12 @@ def test_peaks_are_those_of_the_home_and_an_unknown_gpu_has_none(tmp_path):
     assert (unknown["gpu"], unknown["roofline_ns"]) == (None, None) and "no peaks are known of Toy GPU 3" in unknown[
         "reason"
     ]
-    (tmp_path / "traceviz.toml").write_text('[peaks."toy gpu"]\nbf16 = 0.0001\nmemory = 1\n')
+    (tmp_path / "traceviz.toml").write_text('[peaks."toy gpu"]\nbf16 = 0.1\nmemory = 1\n')
     peaks = home_peaks(tmp_path, {})
     known = _analysed(tmp_path, _file("Toy GPU 3"), peaks)[0]
-    # 2 · 65,536 operations at 10^8 a second.
-    assert known["aten::mm"]["roofline_ns"] == 1_310_720 and known["aten::mm"]["bound"] == "compute"
-    assert known["aten::mm"]["headroom_ns"] == 0
+    # 2 · 65,536 operations at 10^11 a second.
+    assert known["aten::mm"]["roofline_ns"] == 1_311 and known["aten::mm"]["bound"] == "compute"
+    assert known["aten::mm"]["headroom_ns"] == known["aten::mm"]["kernel_ns"] - 1_311
     assert known["_Linear"]["reason"] == "no fp8 peak of Toy GPU 3 is known"
     assert peaks.digest != BUILT_IN.digest
 
@@ -131,9 +131,19 @@ def test_peaks_of_a_home_replace_only_what_they_state():
     ],
 )
 def test_the_roofline_is_the_longer_of_both_and_nothing_is_divided_by_zero(work, operation_class, expected, bound):
-    found = roofline(work, operation_class, 1_000, BUILT_IN.of("NVIDIA H100"), "NVIDIA H100")
+    found = roofline(work, operation_class, 1_000, 10**6, BUILT_IN.of("NVIDIA H100"), "NVIDIA H100")
     assert (found.roofline_ns, found.bound) == (expected, bound)
     assert (found.reason is None) == (expected is not None)
+
+
+def test_work_that_takes_longer_at_the_peak_than_it_took_has_no_roofline():
+    work, peaks = Work(989 * 10**6, 1, "bf16"), BUILT_IN.of("NVIDIA H100")
+    possible, impossible = (
+        roofline(work, OperationClass.GEMM, 1_000, kernel_ns, peaks, "NVIDIA H100")
+        for kernel_ns in (10**6, 10**6 * 9 // 10)
+    )
+    assert (possible.roofline_ns, possible.reason) == (10**6, None)
+    assert impossible.roofline_ns is None and "sizes or peak are wrong" in impossible.reason
 
 
 _KERNELS = st.lists(

@@ -24,8 +24,7 @@ def forward(
 
     def work(inputs: Inputs) -> Work:
         given, weight = inputs.tensor(0), inputs.tensor(1)
-        if len(given.sizes) < 3 or len(given.sizes) != len(weight.sizes):
-            raise UnknownWorkError("the sizes of its inputs do not go together")
+        _check_together(given, weight)
         if transposed is not None and inputs.flag(transposed, "whether it is transposed"):
             # The size of its result has further settings; its operations have not.
             flops = 2 * given.elements * weight.elements // weight.sizes[0]
@@ -45,6 +44,7 @@ def forward(
 def backward(inputs: Inputs) -> Work:
     """``convolution_backward(gradient, input, weight, bias sizes, ..., transposed, ..., groups, mask)``."""
     gradient, given, weight = (inputs.tensor(place) for place in range(3))
+    _check_together(gradient, given, weight)
     mask = inputs.value(10).replace(" ", "").strip("[]").lower().split(",")
     if len(mask) != 3 or not set(mask) <= {"true", "false"}:
         raise UnknownWorkError("not recorded: which gradients are asked for")
@@ -61,6 +61,16 @@ def backward(inputs: Inputs) -> Work:
         flops += gradient.elements
         moved.append(gradient.shaped(gradient.sizes[1]))
     return counted(flops, moved, gradient)
+
+
+def _check_together(*tensors: Tensor) -> None:
+    """Refuse tensors of different numbers of dimensions, or of none that are convolved, and weights without a channel.
+
+    Raises:
+        UnknownWorkError: they are such.
+    """
+    if len({len(each.sizes) for each in tensors}) > 1 or len(tensors[-1].sizes) < 3 or not tensors[-1].sizes[0]:
+        raise UnknownWorkError("the sizes of its inputs do not go together")
 
 
 def _result(inputs: Inputs, given: Tensor, weight: Tensor, stride: int, padding: int, dilation: int) -> Tensor:

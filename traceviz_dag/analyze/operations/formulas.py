@@ -24,9 +24,9 @@ _COMMUNICATION = re.compile(r"c10d::|_?c10d_functional::|record_param_comms|nccl
 _PRODUCTS: Mapping[str, Formula] = {
     "aten::mm": products.product,
     "aten::bmm": products.batched_product,
-    "aten::addmm": products.product_plus,
-    "aten::_addmm_activation": products.product_plus,
-    "aten::baddbmm": products.product_plus,
+    "aten::addmm": products.product_plus(2),
+    "aten::_addmm_activation": products.product_plus(2),
+    "aten::baddbmm": products.product_plus(3),
     "aten::_scaled_mm": products.scaled_product,
     "aten::mv": products.product_with_vector,
     "aten::linear": products.linear,
@@ -62,22 +62,22 @@ _ATTENTION: Mapping[str, Formula] = {
     "aten::_scaled_dot_product_efficient_attention": attention.forward(causal=6, heads_first=True),
     "aten::_scaled_dot_product_cudnn_attention": attention.forward(causal=6, heads_first=True),
     "aten::_scaled_dot_product_fused_attention_overrideable": attention.forward(causal=5, heads_first=True),
-    "aten::_flash_attention_forward": attention.forward(causal=8, heads_first=False, packed_by=3),
-    "flash_attn::_flash_attn_forward": attention.forward(causal=5, heads_first=False),
+    "aten::_flash_attention_forward": attention.forward(causal=8, heads_first=False, window=11, packed_by=3),
+    "flash_attn::_flash_attn_forward": attention.forward(causal=5, heads_first=False, window=6),
     "flash_attn::_flash_attn_varlen_forward": attention.forward(causal=9, heads_first=False, packed_by=3),
     "aten::_scaled_dot_product_flash_attention_backward": attention.backward(causal=11, heads_first=True, packed_by=6),
     "aten::_scaled_dot_product_efficient_attention_backward": attention.backward(causal=11, heads_first=True),
     "aten::_scaled_dot_product_cudnn_attention_backward": attention.backward(causal=14, heads_first=True, packed_by=9),
-    "aten::_flash_attention_backward": attention.backward(causal=11, heads_first=False, packed_by=6),
-    "flash_attn::_flash_attn_backward": attention.backward(causal=11, heads_first=False),
+    "aten::_flash_attention_backward": attention.backward(causal=11, heads_first=False, window=15, packed_by=6),
+    "flash_attn::_flash_attn_backward": attention.backward(causal=11, heads_first=False, window=12),
     "flash_attn::_flash_attn_varlen_backward": attention.backward(causal=13, heads_first=False, packed_by=9),
-    "FlashAttnFunc": attention.forward(causal=5, heads_first=False),
+    "FlashAttnFunc": attention.forward(causal=5, heads_first=False, window=6),
     "FlashAttnVarlenFunc": attention.unmasked,
     "FusedAttnFunc": attention.unmasked,
 }
 
 _ATTENTION_BACKWARD: Mapping[str, Formula] = {
-    "FlashAttnFuncBackward": attention.forward(causal=5, heads_first=False, backward=True),
+    "FlashAttnFuncBackward": attention.forward(causal=5, heads_first=False, window=6, backward=True),
 }
 
 _BACKWARD = frozenset({*_PRODUCTS_BACKWARD, *_GROUPED_BACKWARD, *_ATTENTION_BACKWARD})
@@ -141,12 +141,34 @@ _BINARY = (
     *("remainder", "rsub", "sigmoid_backward", "silu_backward", "sub", "tanh_backward", "threshold_backward", "xlogy"),
     *("native_dropout_backward", "elu_backward", "leaky_relu_backward", "softplus_backward"),
 )
+_FLOATS = frozenset(
+    {
+        *(
+            "acos",
+            "asin",
+            "atan",
+            "atan2",
+            "cos",
+            "cosh",
+            "div",
+            "erf",
+            "exp",
+            "exp2",
+            "expm1",
+            "log",
+            "log10",
+            "log1p",
+        ),
+        *("log2", "reciprocal", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh", "xlogy"),
+    }
+)
+"""Of whole numbers they give floats."""
 _TERNARY = ("addcdiv", "addcmul", "clamp", "lerp")
 _COMPARISONS = (
     *("eq", "ge", "gt", "isfinite", "isinf", "isnan", "le", "logical_and", "logical_not", "logical_or", "logical_xor"),
     *("lt", "ne"),
 )
-_OF_LISTS = ("add", "addcdiv", "addcmul", "copy", "div", "lerp", "mul", "neg", "sqrt", "sub", "zero")
+_OF_LISTS = ("add", "addcdiv", "addcmul", "div", "lerp", "mul", "neg", "sqrt", "sub")
 
 _COPIES: Mapping[str, Formula] = {
     "aten::copy_": memory_bound.copied,
@@ -163,7 +185,7 @@ _EMBEDDINGS: Mapping[str, Formula] = {
 }
 
 _REDUCTIONS: Mapping[str, Formula] = {
-    **dict.fromkeys(("aten::sum", "aten::mean", "aten::prod"), reduced(1, type_at=3)),
+    **dict.fromkeys(("aten::sum", "aten::mean", "aten::prod"), reduced(1, type_at=3, widened=True)),
     **dict.fromkeys(("aten::amax", "aten::amin", "aten::logsumexp", "aten::std", "aten::var"), reduced(1)),
     **dict.fromkeys(("aten::max", "aten::min"), reduced(1, beside="long int")),
     **dict.fromkeys(("aten::any", "aten::all"), reduced(1, result="bool")),
@@ -179,7 +201,7 @@ def _elementwise_formulas() -> dict[str, Formula]:
     }
     for operands, names in ((1, _UNARY), (2, _BINARY), (3, _TERNARY)):
         for name in names:
-            found[f"aten::{name}"] = elementwise(operands, in_place=False)
+            found[f"aten::{name}"] = elementwise(operands, in_place=False, floats=name in _FLOATS)
             found[f"aten::{name}_"] = elementwise(operands, in_place=True)
     for name in _COMPARISONS:
         found[f"aten::{name}"] = elementwise(2, in_place=False, result="bool")
@@ -189,6 +211,8 @@ def _elementwise_formulas() -> dict[str, Formula]:
 
 _OPTIMIZERS: Mapping[str, Formula] = {
     **{f"aten::_foreach_{name}{suffix}": for_each(3) for name in _OF_LISTS for suffix in ("", "_")},
+    **{f"aten::_foreach_copy{suffix}": for_each(2, only_written=True) for suffix in ("", "_")},
+    **{f"aten::_foreach_zero{suffix}": for_each(1, only_written=True) for suffix in ("", "_")},
     **dict.fromkeys(("aten::_fused_adamw_", "aten::_fused_adam_"), memory_bound.optimizer_lists(4, 3)),
 }
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from traceviz_dag.analyze.operations.tensors import Inputs, Tensor, UnknownWorkError, broadcast, promoted
+from traceviz_dag.analyze.operations.tensors import WHOLE_TYPES, Inputs, Tensor, UnknownWorkError, broadcast, promoted
 from traceviz_dag.analyze.operations.work import Work, counted
 
 _NORM, _RMS, _NORM_BACKWARD, _SOFTMAX, _SOFTMAX_BACKWARD = 5, 4, 9, 5, 4
@@ -20,20 +20,28 @@ _NORM, _RMS, _NORM_BACKWARD, _SOFTMAX, _SOFTMAX_BACKWARD = 5, 4, 9, 5, 4
 Formula = Callable[[Inputs], Work]
 
 
-def elementwise(operands: int, *, in_place: bool, result: str = "", only_written: bool = False) -> Formula:
+def elementwise(
+    operands: int, *, in_place: bool, result: str = "", only_written: bool = False, floats: bool = False
+) -> Formula:
     """A result of the sizes that the operands broadcast to.
 
     Args:
         operands: arguments that may be tensors; a tensor behind them is where the result is written.
         in_place: the first operand is the result. only_written: and is not read.
-        result: its element type; by default that of PyTorch's type promotion.
+        result: its element type; by default that of PyTorch's type promotion. floats: of whole numbers, a float.
     """
 
     def work(inputs: Inputs) -> Work:
-        read = [each for each in inputs.arguments[:operands] if isinstance(each, Tensor)]
+        given = inputs.arguments[:operands]
+        read = [each for each in given if isinstance(each, Tensor)]
         if not read:
             raise UnknownWorkError("the sizes of its inputs are not recorded")
-        written = inputs.tensor(0) if in_place else Tensor(broadcast(read), result or promoted(read))
+        kind = result or promoted(read)
+        if floats and kind in WHOLE_TYPES:
+            kind = "float"
+        written = inputs.tensor(0) if in_place else Tensor(broadcast(read), kind)
+        if kind in WHOLE_TYPES and not (in_place or result) and len(read) < len(given):
+            return Work(written.elements, reason="not recorded: the number beside it, which decides the result's type")
         moved = [*(read[1:] if only_written else read), written]
         return counted(written.elements, moved, _computed_in(written, read))
 
@@ -61,13 +69,15 @@ def joined(inputs: Inputs) -> Work:
     return counted(0, (*parts, *parts), parts[0])
 
 
-def reduced(dimensions: int | None, *, result: str = "", type_at: int | None = None, beside: str = "") -> Formula:
+def reduced(
+    dimensions: int | None, *, result: str = "", type_at: int | None = None, beside: str = "", widened: bool = False
+) -> Formula:
     """A reduction of the first input over dimensions.
 
     Args:
         dimensions: position of the argument that lists them; None reduces all.
         result: its element type, by default the input's. type_at: position of the argument that may name another.
-        beside: element type of a second result (places).
+        beside: element type of a second result (places). widened: of whole numbers and truth values, a long one.
     """
 
     def work(inputs: Inputs) -> Work:
@@ -78,7 +88,8 @@ def reduced(dimensions: int | None, *, result: str = "", type_at: int | None = N
         except UnknownWorkError as error:
             return Work(given.elements, reason=str(error))
         sizes = [size for place, size in enumerate(given.sizes) if place not in over]
-        written = given.shaped(*sizes, type=kind or result or None)
+        wide = "long int" if widened and given.type in WHOLE_TYPES else None
+        written = given.shaped(*sizes, type=kind or result or wide)
         moved = [given, written, *([given.shaped(*sizes, type=beside)] if beside and over != _ALL else [])]
         return counted(given.elements, moved, given)
 
@@ -235,15 +246,19 @@ def optimizer_lists(read: int, written: int) -> Formula:
     return work
 
 
-def for_each(lists: int) -> Formula:
-    """``_foreach_...``: one elementwise operation per tensor of its lists; a list is written."""
+def for_each(lists: int, *, only_written: bool = False) -> Formula:
+    """``_foreach_...``: one elementwise operation per tensor of its lists; a list is written.
+
+    Args:
+        only_written: the first list is written, and not read; alone, nothing is computed.
+    """
 
     def work(inputs: Inputs) -> Work:
         found = _lists(inputs, 1)
         found += [each for each in inputs.arguments[1:lists] if isinstance(each, tuple)]
-        flops = sum(each.elements for each in found[0])
+        flops = 0 if only_written and lists == 1 else sum(each.elements for each in found[0])
         try:
-            moved = sum(each.bytes for part in (*found, found[0]) for each in part)
+            moved = sum(each.bytes for part in (*found, *([] if only_written else found[:1])) for each in part)
         except UnknownWorkError:
             reason = "the types of the tensors in its lists are not recorded"
             return Work(flops, reason=reason)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import prod
 
-from traceviz_dag.analyze.operations.tensors import Inputs, Tensor, UnknownWorkError
+from traceviz_dag.analyze.operations.tensors import Inputs, Tensor, UnknownWorkError, broadcast
 from traceviz_dag.analyze.operations.work import Work, counted
 
 Formula = Callable[[Inputs], Work]
@@ -21,13 +21,26 @@ def product(inputs: Inputs) -> Work:
 
 def batched_product(inputs: Inputs) -> Work:
     """``bmm(a [B, M, K], b [B, K, N])``."""
-    return _of(inputs.matrix(0, 3), inputs.matrix(1, 3))
+    return _of(*_batches(inputs, 0, 3))
 
 
-def product_plus(inputs: Inputs) -> Work:
-    """``addmm(c, a, b, beta, alpha)`` and ``baddbmm``; with beta 0 nothing is added, and c is not read."""
-    first, second = inputs.tensor(1), inputs.tensor(2)
-    return _of(first, second, None if inputs.value(3) in ("0", "0.", "0.0") else inputs.tensor(0))
+def product_plus(dimensions: int) -> Formula:
+    """``addmm(c, a, b, beta, alpha)`` of two dimensions, ``baddbmm`` of three; with beta 0 nothing is added, and c is
+    not read."""
+
+    def work(inputs: Inputs) -> Work:
+        added = None if inputs.value(3) in ("0", "0.", "0.0") else inputs.tensor(0)
+        return _of(*_batches(inputs, 1, dimensions), added)
+
+    return work
+
+
+def _batches(inputs: Inputs, place: int, dimensions: int) -> tuple[Tensor, Tensor]:
+    """Two neighbouring inputs of so many dimensions, whose batches are equal: none is broadcast."""
+    first, second = inputs.matrix(place, dimensions), inputs.matrix(place + 1, dimensions)
+    if first.sizes[:-2] != second.sizes[:-2]:
+        raise UnknownWorkError("the sizes of its inputs do not go together")
+    return first, second
 
 
 def scaled_product(inputs: Inputs) -> Work:
@@ -187,7 +200,7 @@ def _of(
     """A product of [..., M, K] and [..., K, N]; leading dimensions may be broadcast."""
     if len(first.sizes) < 2 or len(second.sizes) < 2 or first.sizes[-1] != second.sizes[-2]:
         raise UnknownWorkError("the sizes of its inputs do not go together")
-    batch = max(first.sizes[:-2], second.sizes[:-2], key=lambda sizes: (len(sizes), prod(sizes)))
+    batch = broadcast([Tensor(first.sizes[:-2]), Tensor(second.sizes[:-2])])
     result = first.shaped(*batch, first.sizes[-2], second.sizes[-1], type=out)
     flops = 2 * result.elements * first.sizes[-1] + (0 if added is None else result.elements)
     moved = (first, second, result) if added is None else (first, second, result, added)

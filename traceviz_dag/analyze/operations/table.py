@@ -83,7 +83,7 @@ def operations_table(
             work = Work(reason=OF_A_GRAPH)
         elif operation is None or mine.annotation[row]:
             work = Work(reason=NO_OPERATOR)
-        limit = roofline(work, operation_class, int(groups.calls[number]), gpu, device)
+        limit = roofline(work, operation_class, int(groups.calls[number]), int(groups.kernel_ns[number]), gpu, device)
         if on_cpu[number]:
             limit = Roofline(reason=ON_CPU)
         described.append(

@@ -56,6 +56,8 @@ _PROMOTION = (
     *("c10::Half", "c10::BFloat16", "float", "double"),
 )
 _FIRST_FLOAT = _PROMOTION.index("c10::Half")
+WHOLE_TYPES = frozenset(_PROMOTION[:_FIRST_FLOAT])
+"""Element types of truth values and whole numbers."""
 
 
 class UnknownWorkError(Exception):
@@ -129,7 +131,7 @@ class Inputs:
         """
         found = self.optional(index)
         if found is None:
-            raise UnknownWorkError(f"the sizes of its input {index + 1} are not recorded")
+            raise UnknownWorkError(f"no sizes of its input {index + 1} are recorded that a tensor can have")
         return found
 
     def matrix(self, index: int, dimensions: int = 2) -> Tensor:
