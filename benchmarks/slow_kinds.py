@@ -35,6 +35,12 @@ FAULTS = {
     None: Faults(),
 }
 SEEDS = (1, 2, 3)
+_WIDE = {"layers": 8, "hidden": 1024, "sequence": 1024, "shapes": True, "microbatches": 8}
+_BESIDE = JobSettings(**_WIDE, tp=2, pp=2, dp=4, contention=1.5)
+_BUSY_HOSTS = (
+    JobSettings(**_WIDE | {"layers": 4, "microbatches": 4}, tp=2, cp=2, dp=2, recompute="selective"),
+    JobSettings(**_WIDE | {"layers": 4, "microbatches": 4}, pp=2, dp=4, ep=2, experts=8),
+)
 
 
 def found(settings: JobSettings) -> dict[int, str]:
@@ -53,6 +59,12 @@ def cases() -> Iterator[tuple[str, SlowKind | None, JobSettings]]:
             # The ranks of one group alone meet over one link each, and nothing shows whose is slow.
             for seed in SEEDS if kind is not SlowKind.LINK or layout.tp > 1 else ():
                 yield f"{kind or 'healthy'} {name} seed {seed}", kind, replace(layout, faults=faults, seed=seed)
+    # Communication slows what runs beside it, on each rank other kernels.
+    for kind in (SlowKind.CORE_CLOCK, SlowKind.THROTTLING, None):
+        faults = replace(FAULTS[kind], throttle_from_ms=5.0, throttle_to_ms=15.0)
+        yield f"{kind or 'healthy'} beside communication", kind, replace(_BESIDE, faults=faults)
+    for number, layout in enumerate(_BUSY_HOSTS):
+        yield f"healthy busy hosts {number}", None, layout
 
 
 def main() -> int:

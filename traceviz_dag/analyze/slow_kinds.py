@@ -121,9 +121,7 @@ def _kind(row: Mapping[str, Any], ratios: Mapping[str, float], part: SlowTime | 
     if row["slow_in"] != "all":
         kind = _KINDS[row["slow_in"]]
         if row["kernel"] is not None:
-            evidence = (
-                f"{row['kernel']} takes {row['slow_ratio']:.2f} times as long" if kind is SlowKind.KERNEL else None
-            )
+            evidence = _of_kernel(kind, row)
         return nothing | {"kind": kind.value, "kind_evidence": evidence}
     if row["slow_steps"]:
         words = f"in {numbered('step', row['slow_steps'])} alone {row['slow_ratio']:.2f} times as long as on its peers"
@@ -137,6 +135,14 @@ def _kind(row: Mapping[str, Any], ratios: Mapping[str, float], part: SlowTime | 
     elif excess <= _OF_ONE * of_memory:
         kind = SlowKind.MEMORY
     return nothing | {"kind": kind.value, "kind_evidence": evidence}
+
+
+def _of_kernel(kind: SlowKind, row: Mapping[str, Any]) -> str:
+    if kind is SlowKind.KERNEL:
+        return f"{row['kernel']} takes {row['slow_ratio']:.2f} times as long"
+    if kind is SlowKind.ALGORITHM:
+        return f"it runs {row['kernel']} where its peers run other kernels"
+    return f"it runs {row['kernel']}, which its peers do not run as often"
 
 
 def _of_others(link: Mapping[str, Any] | None, host: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -237,6 +237,16 @@ def _one_kernel(by_name: dict[int, _Sums], every: _Sums, names: Sequence[str]) -
     return found
 
 
+def _kind_of_one(kernel: tuple[str, float, float], place: int, arithmetic: _Sums, memory: _Sums) -> _Sums | None:
+    """Of a rank's kernel that is much slower, the sums of its kind, where the others of its kind are slower, too; None
+    where it alone is. Where communication disturbs each rank at other times, few kernels stand out."""
+    name, own, usual = kernel
+    kind = memory if bound_by_memory(np.zeros(1, np.int64), [name])[0] else arithmetic
+    rest = float(kind.usual[place]) - usual
+    is_slower = rest > 0 and float(kind.own[place]) - own >= (1 + SLOWER_THAN_FEW) * rest
+    return kind if is_slower and arithmetic.items[place] and memory.items[place] else None
+
+
 def _classes(ranks: npt.NDArray[np.int64], stage: npt.NDArray[np.int64], by_class: dict[str, _Sums]) -> pa.Table:
     """The table ``class_speeds``."""
     rows = [
@@ -478,6 +488,11 @@ def _table(
     # Packed sequences make attention longer alone, so products have to be slower themselves.
     of_clock = (products.share >= LEAST_ITEMS) & (products.ratio >= 1 + SLOWER_THAN_FEW) & (memory.items > 0)
     of_clock &= (arithmetic.share >= LEAST_ITEMS) & (memory.ratio < least) & equal
+    alone = {place: kernel for place, kernel in alone.items() if equal[place] and size[place] >= _FEW_PEERS}
+    kinds = {place: _kind_of_one(kernel, place, arithmetic, memory) for place, kernel in alone.items()}
+    for place, kind in kinds.items():
+        of_clock[place] |= kind is arithmetic and memory.ratio[place] < least[place]
+        of_memory[place] |= kind is memory and arithmetic.ratio[place] < least[place]
     # What is of one bound may be slow enough to make all together slow, though nothing else is.
     slow &= ~of_memory & ~of_clock
     rows = []
@@ -512,7 +527,7 @@ def _table(
             chosen = "memory", memory.own[place], memory.usual[place]
         elif of_clock[place]:
             chosen = "arithmetic", arithmetic.own[place], arithmetic.usual[place]
-        elif place in alone and equal[place] and size[place] >= _FEW_PEERS:
+        elif place in alone and kinds[place] is None:
             row["kernel"], own, usual = alone[place]
             chosen = "kernel", own, usual
         if chosen is not None:

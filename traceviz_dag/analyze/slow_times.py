@@ -2,6 +2,7 @@
 
 Ranks of a stage run the same kernels in the same order, so the n-th kernel of an item (phase, name, operator, sizes) is
 the same work on all of them. This needs no clock: what is compared are durations, and the time is the rank's own.
+Kernels that share the GPU with communication on one of the ranks are left out: those take longer, on each rank others.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import number_groups
+from traceviz_dag.analyze.contention import BESIDE
+from traceviz_dag.analyze.intervals import measure_within, number_groups, union
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.work_evidence import plain_codes, work_by_grid
-from traceviz_dag.arrays import Float64, Int64
+from traceviz_dag.arrays import Bool, Float64, Int64
 from traceviz_dag.vocabulary import Kind
 
 KERNEL_COLUMNS = (
@@ -93,11 +95,13 @@ class _Paired(NamedTuple):
 
 def _paired(tables: Sequence[pa.Table]) -> _Paired | None:
     """The kernels that all ranks ran equally often, of the first rank; None where their grids show other work."""
-    tables = [table.filter(pc.equal(table["kind"].cast(pa.string()), Kind.COMPUTATION.value)) for table in tables]
+    alone = np.concatenate([_alone(table) for table in tables])
+    tables = [table.filter(_is(table, Kind.COMPUTATION)) for table in tables]
     whose = np.repeat(np.arange(len(tables)), [table.num_rows for table in tables])
     every = pa.concat_tables([table.combine_chunks() for table in tables]).unify_dictionaries()
     cut = pc.equal(every["step_evidence"].cast(pa.string()), "cut").fill_null(False)
-    whose, every = whose[~np.asarray(cut.to_numpy(), bool)], every.filter(pc.invert(cut))
+    kept = ~np.asarray(cut.to_numpy(), bool)
+    whose, alone, every = whose[kept], alone[kept], every.filter(pc.invert(cut))
     start, step = optional_integers(every, "start_ns"), optional_integers(every, "step")
     (phase, _), (name, names), (sizes, _) = (codes(every, each) for each in ("phase", "name", "input_sizes"))
     keys = (step, phase.astype(np.int64), name.astype(np.int64), plain_codes(every, "operator"), sizes.astype(np.int64))
@@ -116,6 +120,8 @@ def _paired(tables: Sequence[pa.Table]) -> _Paired | None:
     if not len(order):
         return None
     rows = order.reshape(-1, len(tables))
+    free = alone[rows].all(axis=1)
+    rows = rows[free] if 2 * free.sum() >= len(rows) else rows
     durations = optional_integers(every, "duration_ns")[rows].astype(np.float64)
     blocks = np.prod([np.maximum(optional_integers(every, f"grid_{axis}"), 0) for axis in "xyz"], axis=0)[rows]
     shown = work_by_grid(name[rows[:, 0]], names, blocks[:, 0]) & (sizes[rows[:, 0]] < 0)
@@ -125,6 +131,19 @@ def _paired(tables: Sequence[pa.Table]) -> _Paired | None:
     sequence = np.argsort(start[mine], kind="stable")
     usual = np.median(durations[:, 1:], axis=1)
     return _Paired(step[mine][sequence], start[mine][sequence], durations[sequence, 0], usual[sequence])
+
+
+def _alone(kernels: pa.Table) -> Bool:
+    """Mark a rank's computation kernels that run beside no communication, all but a little of them."""
+    start, duration = optional_integers(kernels, "start_ns"), optional_integers(kernels, "duration_ns")
+    computes, messages = (np.asarray(_is(kernels, kind)) for kind in (Kind.COMPUTATION, Kind.COMMUNICATION))
+    busy = union(start[messages], (start + duration)[messages])
+    own = duration[computes]
+    return np.asarray(measure_within(busy, start[computes], start[computes] + own) <= (1 - BESIDE) * own)
+
+
+def _is(kernels: pa.Table, kind: Kind) -> pa.Array:
+    return pc.equal(kernels["kind"].cast(pa.string()), kind.value).fill_null(False)
 
 
 def _part(start: Int64, own: Float64, usual: Float64) -> SlowTime | None:

@@ -72,8 +72,8 @@ class Iteration(StoredSource, Measured, Protocol):
     def microbatches(self) -> pa.Table:
         """The forward and backward steps of the ranks that are counted."""
 
-    def slow_hosts(self) -> list[int]:
-        """The rank that alone is bound by launches."""
+    def launch_bound_hosts(self) -> list[int]:
+        """The ranks that are bound by launches."""
 
     def pausing_hosts(self) -> list[int]:
         """Ranks whose host alone does something else while its GPU is idle, the longest first."""
@@ -102,8 +102,13 @@ def analyse_across_ranks(iteration: Iteration) -> Mapping[str, pa.Table]:
     links = link_speeds(collectives)
     work = computation_by_kernel(iteration.lake, iteration.run, iteration.iteration, iteration.ranks)
     late = late_ranks(collectives, iteration.step_ns)
+    bound = iteration.launch_bound_hosts()
     speeds, classes = name_kinds(
-        *rank_speeds(work), links.to_pylist(), late.to_pylist(), lambda rank: iteration.kernels(rank, KERNEL_COLUMNS)
+        *rank_speeds(work),
+        links.to_pylist(),
+        # Where several hosts launch too slowly, who comes late among them does so by chance.
+        [row for row in late.to_pylist() if len(bound) < 2 or row["rank"] not in bound],
+        lambda rank: iteration.kernels(rank, KERNEL_COLUMNS),
     )
     stages = _stage_speeds(iteration, speeds)
     together = slow_groups(work, speeds, stages, _sets_of_ranks(iteration, nodes))
@@ -111,7 +116,7 @@ def analyse_across_ranks(iteration: Iteration) -> Mapping[str, pa.Table]:
     suspects = Suspects(
         _suspected_ranks(iteration, speeds, stages, late),
         _suspected_links(links, of_groups),
-        iteration.slow_hosts(),
+        bound if len(bound) == 1 else [],
         _slow_together(together),
         _suspected_sets(links, of_groups),
     )

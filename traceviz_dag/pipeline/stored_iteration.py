@@ -147,10 +147,9 @@ class StoredIteration:
         """``kernel_id`` → how long a rank's host paused before its launch while the GPU starved, ns."""
         return {row["kernel_id"]: row["ns"] for row in self._host_clues.get(rank, {}).get("pauses") or []}
 
-    def slow_hosts(self) -> list[int]:
-        """The rank that alone is bound by launches; none where no rank is, or several are."""
-        ranks = [row["rank"] for row in self._hosts[0]]
-        return ranks if len(ranks) == 1 else []
+    def launch_bound_hosts(self) -> list[int]:
+        """The ranks that are bound by launches."""
+        return [row["rank"] for row in self._hosts[0]]
 
     def pausing_hosts(self) -> list[int]:
         """Ranks whose host alone does something else while its GPU is idle, the longest first."""
