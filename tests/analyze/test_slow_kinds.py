@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from benchmarks.slow_kinds import cases, found
+from tests.analyze.across_ranks import SMALL, analysed_here
 from tests.sets import fast
 from traceviz_dag.analyze.slow_times import KERNEL_COLUMNS, slow_time
+from traceviz_dag.pipeline.across_ranks import analyse_across_ranks
+from traceviz_dag.simulate import JobSettings, simulate
+from traceviz_dag.simulate.settings import Faults
 
 CASES = {name: (kind, settings) for name, kind, settings in cases()}
 SHOWN = (
@@ -21,6 +27,23 @@ SHOWN = (
 def test_each_fault_has_its_kind_and_a_healthy_job_none(name):
     kind, settings = CASES[name]
     assert found(settings) == ({} if kind is None else {1: kind.value})
+
+
+def test_ranks_on_another_model_of_gpu_are_no_peers(tmp_path):
+    job = JobSettings(**SMALL, dp=4, microbatches=2, faults=Faults(slow_gpu=1))
+    simulate(job, tmp_path / "job", workers=1)
+    (path,) = (tmp_path / "job").rglob("rank_0001*.json.gz")
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()).replace(b"NVIDIA H100", b"NVIDIA B200"), 1))
+    tables = analyse_across_ranks(analysed_here(tmp_path / "job", tmp_path / "home"))
+    rows = {row["rank"]: row for row in tables["rank_speeds"].to_pylist()}
+    assert {rank: (row["peers"], row["stage"]) for rank, row in rows.items()} == {
+        0: (2, 0),
+        1: (0, 0),
+        2: (2, 0),
+        3: (2, 0),
+    }
+    assert {row["slow_in"] for row in rows.values()} == {None} and rows[1]["ratio"] is None
+    assert tables["group_speeds"].num_rows == tables["stage_speeds"].num_rows == 0
 
 
 def _kernels(factor: np.ndarray, blocks: np.ndarray | None = None, sizes: str | None = None) -> pa.Table:

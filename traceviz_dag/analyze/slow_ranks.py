@@ -19,7 +19,7 @@ the shards of a distributed optimizer cut parameters into more pieces on some ra
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypedDict
 
@@ -223,6 +223,32 @@ def speeds(work: pa.Table) -> tuple[pa.Table, pa.Table]:
     sums_of = _SumsOf(every, by_class, without_sizes, by_step)
     table = _table(everyone, stage_of, of_stage, sums_of, some, evidence, others, alone)
     return table, _classes(everyone, stage_of, by_class)
+
+
+def of_equal_gpus(work: pa.Table, models: Mapping[int, str | None]) -> pa.Table:
+    """The same rows, with a stage for each model of GPU of each stage: ranks of different models are no peers.
+
+    Args:
+        models: rank → name of its GPU; None where it is not known.
+    """
+    order = sorted({name or "" for name in models.values()})
+    if len(order) < 2:
+        return work
+    model = [order.index(models.get(rank) or "") for rank in work["rank"].to_pylist()]
+    stage = (optional_integers(work, "stage") + 1) * len(order) + np.array(model, np.int64)
+    field = work.schema.field("stage")
+    return work.set_column(work.column_names.index("stage"), field.name, pa.array(stage).cast(field.type))
+
+
+def of_all_gpus(table: pa.Table, models: Mapping[int, str | None]) -> pa.Table:
+    """A table of :func:`speeds` of what ``of_equal_gpus`` gave, with the stages of before."""
+    count = len({name or "" for name in models.values()})
+    if count < 2:
+        return table
+    stage = optional_integers(table, "stage") // count - 1
+    field = table.schema.field("stage")
+    restored = pa.array(stage, mask=stage < 0).cast(field.type)
+    return table.set_column(table.column_names.index("stage"), field.name, restored)
 
 
 def _one_kernel(by_name: dict[int, _Sums], every: _Sums, names: Sequence[str]) -> dict[int, tuple[str, float, float]]:

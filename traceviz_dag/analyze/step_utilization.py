@@ -32,6 +32,11 @@ LEAST_COVERED = 0.99
 """Share of the kernel time of products, attention and convolutions whose FLOPs must be known for an HFU: what is not
 counted can make it that much too low."""
 
+_FEWER = (
+    "the operations that ran are fewer than the settings state: sequences are shorter than seq_length, or a setting is "
+    "not of this step"
+)
+
 JOB, REPLICA, STAGE, RANK = "job", "replica", "stage", "rank"
 
 
@@ -175,6 +180,8 @@ def _rows_of_step(
         )
         refusal = next((words for applies, words in refusals if applies), None)
         known = of_part.refusal is None
+        needed = of_model.model_flops_per_gpu
+        fewer = part == JOB and known and flops is not None and needed is not None and flops < LEAST_COVERED * needed
         row: dict[str, object] = {
             **{"step": step, "part": part, "number": number, "ranks": len(ranks), "step_ns": step_ns},
             "compute_ns": compute_ns,
@@ -191,7 +198,10 @@ def _rows_of_step(
         if part == JOB:
             row |= {"gpus": stated.gpus, "model_flops_per_gpu": of_model.model_flops_per_gpu}
             row |= {"mfu": of_model.mfu, "mfu_refusal": of_model.mfu_refusal, "tokens": tokens}
-            if tokens is not None and marked and not stated.in_part and step_ns:
+            if fewer:
+                # What is computed cannot be less than what is needed.
+                row |= {"mfu": None, "mfu_refusal": of_model.mfu_refusal or _FEWER, "tokens": None}
+            elif tokens is not None and marked and not stated.in_part and step_ns:
                 row["tokens_per_s"] = tokens * NS_PER_SECOND / step_ns
         yield row
 

@@ -25,7 +25,7 @@ from traceviz_dag.analyze.pipelines.periods import BUSY_COLUMNS, periods_table
 from traceviz_dag.analyze.pipelines.pipelines import pipelines_table
 from traceviz_dag.analyze.slow_groups import NODE, STAGE, TENSOR_GROUP, slow_groups
 from traceviz_dag.analyze.slow_kinds import name_kinds
-from traceviz_dag.analyze.slow_ranks import SLOWER_THAN_FEW
+from traceviz_dag.analyze.slow_ranks import SLOWER_THAN_FEW, of_all_gpus, of_equal_gpus
 from traceviz_dag.analyze.slow_ranks import speeds as rank_speeds
 from traceviz_dag.analyze.slow_stages import stage_speeds
 from traceviz_dag.analyze.slow_times import KERNEL_COLUMNS
@@ -100,7 +100,9 @@ def analyse_across_ranks(iteration: Iteration) -> Mapping[str, pa.Table]:
     periods = periods_table(microbatches, topology, lambda rank: iteration.kernels(rank, BUSY_COLUMNS), iteration.ranks)
     messages = messages_table(matches, clocks)
     links = link_speeds(collectives)
+    models = {row["rank"]: row["device_name"] for row in iteration.files.rows}
     work = computation_by_kernel(iteration.lake, iteration.run, iteration.iteration, iteration.ranks)
+    work = of_equal_gpus(work, models)
     late = late_ranks(collectives, iteration.step_ns)
     bound = iteration.launch_bound_hosts()
     speeds, classes = name_kinds(
@@ -110,8 +112,11 @@ def analyse_across_ranks(iteration: Iteration) -> Mapping[str, pa.Table]:
         [row for row in late.to_pylist() if len(bound) < 2 or row["rank"] not in bound],
         lambda rank: iteration.kernels(rank, KERNEL_COLUMNS),
     )
-    stages = _stage_speeds(iteration, speeds)
-    together = slow_groups(work, speeds, stages, _sets_of_ranks(iteration, nodes))
+    speeds, classes = (of_all_gpus(table, models) for table in (speeds, classes))
+    # Stages, groups and nodes on different models of GPU tell nothing of each other's work.
+    alike = len({models.get(rank) for rank in iteration.ranks}) == 1
+    stages = _stage_speeds(iteration, speeds, alike)
+    together = slow_groups(work, speeds, stages, _sets_of_ranks(iteration, nodes) if alike else [])
     of_groups = link_groups(collectives, links)
     suspects = Suspects(
         _suspected_ranks(iteration, speeds, stages, late),
@@ -188,12 +193,13 @@ def _slow_together(speeds: pa.Table) -> list[tuple[str, tuple[int, ...]]]:
     return [(_EDIT_OF_SET[row["kind"]], tuple(row["members"])) for row in speeds.to_pylist() if row["slow"]]
 
 
-def _stage_speeds(iteration: Iteration, speeds: pa.Table) -> pa.Table:
-    """The table ``stage_speeds``, over the ranks that are not slow among their peers."""
+def _stage_speeds(iteration: Iteration, speeds: pa.Table, comparable: bool) -> pa.Table:
+    """The table ``stage_speeds``, over the ranks that are not slow among their peers; no rows where stages cannot be
+    compared."""
     slow = set(speeds.filter(pc.is_valid(speeds["slow_in"]))["rank"].to_pylist())
     counted = [rank for rank in iteration.ranks if rank not in slow]
     of_stage: dict[int, tuple[int, ...]] = {}
-    for rank in counted:
+    for rank in counted if comparable else ():
         stage = iteration.topology.stage_of(rank)[0]
         if stage is not None:
             of_stage[stage] = (*of_stage.get(stage, ()), rank)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
 
-from tests.analyze.across_ranks import simulated
+from tests.analyze.across_ranks import analysed_here, simulated
 from traceviz_dag.analyze.peaks import GpuRates, Peaks
 from traceviz_dag.analyze.step_utilization import StepWindow, step_utilization
 from traceviz_dag.analyze.utilization import Stated
 from traceviz_dag.pipeline.across_ranks import utilization_table
-from traceviz_dag.simulate import JobSettings
-from traceviz_dag.simulate.settings import Recompute
+from traceviz_dag.simulate import JobSettings, simulate
+from traceviz_dag.simulate.settings import Faults, Recompute
 
 MODEL = {"layers": 4, "hidden": 1024, "heads": 8, "feed_forward": 2048, "sequence": 512, "vocabulary": 4096}
 PEAK = 989 * 10**12
@@ -58,6 +59,19 @@ def test_flops_are_those_of_the_settings_and_mfu_is_that_of_the_truth(job):
     assert sum(row["hfu"] * row["ranks"] for row in stages) == pytest.approx(whole["hfu"] * job.world)
     # The logits are those of the last stage.
     assert stages[-1]["flops_per_gpu"] == max(row["flops_per_gpu"] for row in stages)
+
+
+def test_a_model_that_needs_more_than_was_computed_has_no_utilisation(tmp_path):
+    job = replace(JobSettings(**MODEL, pp=2, microbatches=2, shapes=True), faults=Faults(varying_sequences=0.5))
+    simulate(job, tmp_path / "job", workers=1)
+    for path in (tmp_path / "job").rglob("*.json.gz"):
+        text = gzip.decompress(path.read_bytes())
+        assert b"variable_seq_lengths" in text
+        path.write_bytes(gzip.compress(text.replace(b"variable_seq_lengths", b"variable_seq_length_"), 1))
+    whole = utilization_table(analysed_here(tmp_path / "job", tmp_path / "home")).to_pylist()[0]
+    assert whole["mfu"] is None and "fewer than the settings state" in whole["mfu_refusal"]
+    assert (whole["tokens"], whole["tokens_per_s"]) == (None, None)
+    assert whole["hfu"] is not None and whole["flops_per_gpu"] < whole["model_flops_per_gpu"]
 
 
 def _marks(folder):

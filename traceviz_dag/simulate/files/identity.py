@@ -183,6 +183,8 @@ class Identity:
             given["hybrid_layer_pattern"] = True
         if settings.dynamic_context:
             given |= {"dynamic_context_parallel": True, "variable_seq_lengths": True}
+        if settings.faults.varying_sequences:
+            given["variable_seq_lengths"] = True
         if settings.mtp_layers:
             given["mtp_num_layers"] = settings.mtp_layers
         if settings.expert_count:
