@@ -8,6 +8,7 @@ al., "PaLM" (2022), appendix B.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.operations.formulas import NO_FORMULA
 from traceviz_dag.analyze.peaks import BUILT_IN, Peaks
 from traceviz_dag.analyze.utilization import LARGEST, NS_PER_SECOND, Stated, step_tokens, utilization
 from traceviz_dag.analyze.wording import percent
@@ -31,6 +33,9 @@ from traceviz_dag.vocabulary import ALL_DIMENSIONS, MATRIX, OperationClass, Phas
 LEAST_COVERED = 0.99
 """Share of the kernel time of products, attention and convolutions whose FLOPs must be known for an HFU: what is not
 counted can make it that much too low."""
+
+_SCAN = re.compile(r"chunk_(?:scan|state|cumsum)|bmm_chunk|ssd_", re.IGNORECASE)
+"""Kernels of Mamba's scans, which compute products, too."""
 
 _FEWER = (
     "the operations that ran are fewer than the settings state: sequences are shorter than seq_length, or a setting is "
@@ -243,7 +248,9 @@ def _by_rank(work: pa.Table) -> dict[tuple[int, int | None], _Counted]:
     for row in work.filter(pa.array(_of_matrix_units(work))).to_pylist():
         one, flops = _Counted(), row["flops"]
         if flops is None:
-            one.unknown_ns[row["reason"] or "their FLOPs are too many for a column"] = row["kernel_ns"]
+            why = row["reason"] or "their FLOPs are too many for a column"
+            why = f"there is no formula for {row['operation']}" if why == NO_FORMULA and row["operation"] else why
+            one.unknown_ns[why] = row["kernel_ns"]
         else:
             one.flops, one.known_ns = flops, row["kernel_ns"]
             one.recompute = flops if row["phase"] == Phase.RECOMPUTE else 0
@@ -258,7 +265,9 @@ def _of_matrix_units(work: pa.Table) -> Bool:
     matrix = np.array([*(each in MATRIX for each in names), False])[name]
     other = np.array([*(each == OperationClass.OTHER for each in names), False])[name]
     unknown = optional_integers(work, "flops") == MISSING
-    return np.asarray(matrix | (other & unknown & ~bound_by_memory(*codes(work, "kernel"))))
+    kernel, kernels = codes(work, "kernel")
+    scans = np.array([*(bool(_SCAN.search(each)) for each in kernels), False])[kernel]
+    return np.asarray(matrix | (other & unknown & (scans | ~bound_by_memory(kernel, kernels))))
 
 
 def _together(windows: Iterable[StepWindow], counted: Mapping[tuple[int, int | None], _Counted]) -> _Counted:

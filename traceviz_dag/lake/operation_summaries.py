@@ -75,6 +75,7 @@ WITH ran AS (
 SELECT
     rank, step, CAST(operation_class AS VARCHAR) AS operation_class, CAST(phase AS VARCHAR) AS phase,
     CAST(number_format AS VARCHAR) AS number_format, CASE WHEN flops IS NULL THEN reason END AS reason,
+    CASE WHEN flops IS NULL THEN CAST(operation AS VARCHAR) END AS operation,
     CASE WHEN maybe THEN CAST(kernel AS VARCHAR) END AS kernel,
     -- An operation's calls of several steps are told apart by their kernels, as many for each.
     TRY_CAST(sum(flops * count::HUGEINT * ran.kernels // here.kernels) AS BIGINT) AS flops,
@@ -89,8 +90,9 @@ ORDER BY ALL
 def step_flops(lake: Lake, run: str, iteration: int) -> pa.Table:
     """What each rank computed on matrix units in each training step, and what may be such an operation.
 
-    Columns: rank, step, operation_class, phase, number_format, flops (of all calls; NULL where unknown), reason (why),
-    kernel (its longest, where the operation itself is not known; else NULL), kernel_ns.
+    Columns: rank, step, operation_class, phase, number_format, flops (of all calls; NULL where unknown), reason (why)
+    and operation (NULL where its FLOPs are known), kernel (its longest, where the operation itself is not known; else
+    NULL), kernel_ns.
     """
     return lake.query_iteration(STEP_FLOPS_SQL, run=run, iteration=iteration)
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.analyze.across_ranks import analysed_here, simulated
+from traceviz_dag.analyze.operations.formulas import NO_FORMULA
 from traceviz_dag.analyze.peaks import GpuRates, Peaks
 from traceviz_dag.analyze.step_utilization import StepWindow, step_utilization
 from traceviz_dag.analyze.utilization import Stated
@@ -92,7 +93,8 @@ def _work(*rows):
     columns = ("rank", "operation_class", "flops", "kernel_ns", "kernel")
     told = {"step": 7, "phase": "forward", "number_format": "fp8", "reason": "the sizes of its inputs are not recorded"}
     schema = {**dict.fromkeys(("rank", "step", "flops", "kernel_ns"), pa.int64())}
-    names = ("rank", "step", "operation_class", "phase", "number_format", "reason", "kernel", "flops", "kernel_ns")
+    names = ("rank", "step", "operation_class", "phase", "number_format", "reason", "operation", "kernel")
+    names = (*names, "flops", "kernel_ns")
     fields = [(name, schema.get(name, pa.string())) for name in names]
     return pa.Table.from_pylist([told | dict(zip(columns, row, strict=True)) for row in rows], pa.schema(fields))
 
@@ -131,6 +133,14 @@ def test_without_settings_the_peak_is_that_of_the_operations():
 def test_what_does_not_show_the_utilization_is_said(work, stated, why):
     whole = step_utilization(_work(*work), WINDOWS, stated, PLACES).to_pylist()[0]
     assert whole["hfu"] is None and why in whole["hfu_refusal"]
+
+
+def test_an_operation_without_a_formula_is_named_and_scans_count_as_products():
+    work = _work((0, "gemm", 10**12, 900_000, None), (0, "other", None, 300_000, "_chunk_scan_bwd_dstates_kernel"))
+    work = work.set_column(5, "reason", pa.array([None, NO_FORMULA]))
+    work = work.set_column(6, "operation", pa.array([None, "MambaScan"]))
+    whole = step_utilization(work, WINDOWS, BARE, PLACES).to_pylist()[0]
+    assert whole["coverage"] == 0.75 and whole["hfu_refusal"].endswith("mostly: there is no formula for MambaScan")
 
 
 def test_kernels_that_memory_bounds_need_no_flops_and_a_home_states_its_own_peaks():
