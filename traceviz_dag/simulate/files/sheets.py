@@ -73,7 +73,8 @@ class Sheet:
         self.begins = np.array([row.begin for row in template.rows], np.int64)
         self.ends = np.array([row.end for row in template.rows], np.int64)
         self.facts = [facts for row in template.rows if (facts := row.facts) is not None]
-        self._inputs = stated_inputs(template) if identity.settings.shapes else {}
+        settings = identity.settings
+        self._inputs = stated_inputs(template, settings.hidden, settings.vocabulary) if settings.shapes else {}
         self._number_rows()
         self._number_modules()
         self._told = [*template.waiting, *template.holding]

@@ -1,12 +1,13 @@
-"""What simulated operators state of their inputs, as Kineto writes it: of products, attention and pointwise operators.
+"""What simulated operators state of their inputs, as Kineto writes it: of the operators that PyTorch names.
 
-Of other operators only sizes are stated: as many elements of two bytes as their kernels move.
+Of compiled code and libraries only sizes are stated: as many elements of two bytes as their kernels move.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import NamedTuple
 
 from traceviz_dag.simulate.templates import Template
@@ -54,8 +55,53 @@ _MOVED: Mapping[str, _Moved] = {
 """Operator → what it states; as many bytes as its kernel moves."""
 
 
-def stated_inputs(template: Template) -> dict[int, str]:
-    """Row of an operator → the part of its arguments that is about its inputs."""
+class _Given(NamedTuple):
+    """One argument: sizes and type of a tensor, or the value of another."""
+
+    sizes: tuple[int, ...] = ()
+    type: str = "Scalar"
+    value: str = ""
+
+
+_LONG = "long int"
+_ROWS: Mapping[str, Callable[[int, int, int], list[_Given]]] = {
+    "aten::copy_": lambda count, width, table: [_Given((count // 8,), _LONG)] * 2 + [_Given(value="False")],
+    "aten::embedding_dense_backward": lambda count, width, table: [
+        *(_Given((_rows(count, width, 2), width), _BF16), _Given((_rows(count, width, 2),), _LONG)),
+        *(_Given(value=str(_rows(count, width, 2))), _Given(value="-1"), _Given(value="False")),
+    ],
+    "aten::index_select": lambda count, width, table: [
+        *(_Given((table, width), _BF16), _Given(value="0"), _Given((_rows(count, width, 2),), _LONG)),
+    ],
+    "aten::max": lambda count, width, table: [
+        *(_Given((max(count // (4 * table), 1), table), _FLOAT), _Given(value="-1"), _Given(value="False")),
+    ],
+    "aten::native_layer_norm": lambda count, width, table: [
+        _Given((_rows(count, width, 2), 1, width), _BF16),
+        *(_Given((), "ScalarList", f"[{width}]"), *[_Given((width,), _BF16)] * 2, _Given(value="1e-05")),
+    ],
+    "aten::native_layer_norm_backward": lambda count, width, table: [
+        *[_Given((_rows(count, width, 3), 1, width), _BF16)] * 2,
+        _Given((), "ScalarList", f"[{width}]"),
+        *[_Given((_rows(count, width, 3), 1, 1), _FLOAT)] * 2,
+        *(*[_Given((width,), _BF16)] * 2, _Given((), "ScalarList", "[True, True, True]")),
+    ],
+    "aten::sum": lambda count, width, table: [_Given((max(count // 4, 1),), _FLOAT), _Given(type="")],
+}
+"""Operator → its arguments, from the bytes that its kernels move, the model's width, and the entries of its table."""
+
+
+def _rows(nbytes: int, width: int, tensors: int) -> int:
+    """How many rows of this width so many tensors have that have these bytes together."""
+    return max(nbytes // (tensors * width * _ELEMENT), 1)
+
+
+def stated_inputs(template: Template, width: int, table: int) -> dict[int, str]:
+    """Row of an operator → the part of its arguments that is about its inputs.
+
+    Args:
+        width: hidden size of the model. table: entries of its vocabulary.
+    """
     kernels: dict[int, list[Kernel]] = {}
     called: dict[int, list[Kernel]] = {}
     for row in template.rows:
@@ -82,6 +128,10 @@ def stated_inputs(template: Template) -> dict[int, str]:
             ((elements,),) = mine[0].sizes
             size = max(elements * _ELEMENT // moved.nbytes, 1)
             found[index] = _text([[size] for _ in moved.types], moved.types, ("1",) * moved.numbers)
+        elif row.name in _ROWS and mine:
+            moves = sum(kernel.nbytes or _ELEMENT * sum(map(prod, kernel.sizes)) for kernel in mine)
+            given = _ROWS[row.name](moves, width, table)
+            found[index] = _stated(given)
         else:
             read = [list(size) for kernel in mine for size in kernel.sizes]
             found[index] = f'"Input Dims": {json.dumps(read)}'
@@ -95,12 +145,15 @@ _CAUSAL = ("0.", "0.088388347648318447", "True")
 
 
 def _text(sizes: _Sizes, types: Sequence[str], values: Sequence[str]) -> str:
-    count = len(sizes)
-    dims: list[list[int]] = [*sizes, *([] for _ in values)]
+    tensors = [_Given(tuple(size), kind) for size, kind in zip(sizes, types, strict=True)]
+    return _stated([*tensors, *(_Given(value=value) for value in values)])
+
+
+def _stated(given: Sequence[_Given]) -> str:
     stated = {
-        "Input type": [*types, *["Scalar"] * len(values)],
-        "Input Dims": dims,
-        "Concrete Inputs": [""] * count + list(values),
+        "Input type": [each.type for each in given],
+        "Input Dims": [each.sizes for each in given],
+        "Concrete Inputs": [each.value for each in given],
     }
     return ", ".join(f"{json.dumps(name)}: {json.dumps(value)}" for name, value in stated.items())
 
