@@ -42,7 +42,7 @@ _PANELS = {
     "From night to night": ("iterations", "diff", "baseline", "gate", "statement"),
     "Look at it": ("timeline", "top", "figures", "serve", "dev", "perfetto"),
     "One file": ("nsys", "memory", "classify"),
-    "Tables, and files for other tools": ("sql", "lake", "batch", "aggregate"),
+    "Tables, and files for other tools": ("sql", "lake", "batch", "aggregate", "scrub"),
     "For agents and programs": ("mcp", "skill"),
     "Simulated jobs, and services": ("simulate", "accuracy", "webserver"),
 }

@@ -80,6 +80,23 @@ def decode_header(before: bytes, after: bytes) -> tuple[TraceHeader, str | None]
     return facts, fault
 
 
+def kept_header(text: bytes) -> dict[str, Any]:
+    """What ``decode_header`` reads of one end of a file: up to the events, or from behind them.
+
+    Returns:
+        Key → value as it is written; nothing where it cannot be read.
+    """
+    key = text.rfind(b'"traceEvents"')
+    inner = text[:key].rstrip().removesuffix(b",") + b"}" if key >= 0 else b"{" + text.lstrip().removeprefix(b",")
+    found = _decode(inner) or _Header()
+    told = {name: value for name, value in msgspec.to_builtins(found).items() if value is not None}
+    capture = told.pop("traceviz_capture", None)
+    if isinstance(capture, dict):
+        kept = {name: capture[name] for name in ("captured_ranks", "clock") if name in capture}
+        told["traceviz_capture"] = kept | {"settings": dict(kept_settings(capture))}
+    return told
+
+
 def _captured_ranks(capture: object, world: int | None) -> str | None:
     """Ranks of the world that the capture plugin meant to record, in the form of tables."""
     given = capture.get("captured_ranks") if isinstance(capture, dict) else None

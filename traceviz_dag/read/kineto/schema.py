@@ -161,6 +161,16 @@ _THREAD_NAME_KEYS = {"name": "name"}
 """Attribute → key in ``args``, about in the order in which Kineto writes them, which decodes fastest."""
 
 
+KEPT_ARGUMENTS = frozenset(
+    key
+    for keys in (
+        *(_OPERATOR_KEYS, _PYTHON_KEYS, _LAUNCH_KEYS, _DEVICE_KEYS, _COMMUNICATION_KEYS, _INPUT_KEYS),
+        *(_SYNCHRONIZATION_KEYS, _THREAD_NAME_KEYS),
+    )
+    for key in keys.values()
+) | {"Total Allocated", "Total Reserved", "Addr", "Bytes", "Device Id", "Device Type", "sort_index"}
+"""The arguments of events that are read, those of memory included."""
+
 _INTEGERS = frozenset(_OPERATOR_KEYS | _PYTHON_KEYS | _LAUNCH_KEYS | _DEVICE_KEYS | _SYNCHRONIZATION_KEYS) - frozenset(
     _SIZES
 )

@@ -1,0 +1,1 @@
+"""Traces that a site may give away: the same times, sizes and numbers, with no names of its own."""

@@ -1,0 +1,89 @@
+"""Scrub the traces below a folder into another one, file by file, under names that say as little."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.pipeline.scrub.kineto import scrub_kineto
+from traceviz_dag.pipeline.scrub.names import Names
+from traceviz_dag.read.layouts import RunFolder, discover
+from traceviz_dag.read.regular_file import open_regular
+from traceviz_dag.read.topology_file import parse_topology, parse_topology_json, read_topology_file
+from traceviz_dag.system.paths import real_path
+from traceviz_dag.system.whole_files import write_atomically
+
+
+@dataclass(slots=True)
+class Scrubbed:
+    """What became of the files below a folder.
+
+    Attributes:
+        written: new files. left_out: what was not written, and why, a line each.
+        words: how many words were replaced.
+    """
+
+    written: list[Path] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    words: int = 0
+
+
+def scrub(source: Path, target: Path, told: Callable[[Path], None] = lambda path: None) -> Scrubbed:
+    """Write the traces and topology files below a folder, or one trace, again.
+
+    Args:
+        target: a folder, which must not be there or be empty.
+        told: is called with each file that was written.
+
+    Raises:
+        UsageError: the target is not empty, or lies within the source or around it.
+        BadInputError: there are no traces.
+    """
+    source, target = real_path(source), real_path(target)
+    if source in (target, *target.parents) or target in source.parents:
+        raise UsageError(f"{target} lies within what is to be scrubbed, or around it; name another folder")
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UsageError(f"{target} is not empty; name a folder that is not there yet")
+    names, result = Names(), Scrubbed()
+    runs = discover([source])
+    base = source if source.is_dir() else source.parent
+    for run in runs:
+        result.left_out += [str(problem) for problem in run.problems]
+        for path, write in _files(run, names):
+            place = target.joinpath(*(names.given(part) for part in path.relative_to(base).parts))
+            try:
+                write(place)
+            except BadInputError as error:
+                result.left_out.append(str(error))
+                continue
+            result.written.append(place)
+            told(place)
+    result.words = names.hidden
+    return result
+
+
+def _files(run: RunFolder, names: Names) -> Iterator[tuple[Path, Callable[[Path], None]]]:
+    """The files of a run, each with what writes it again."""
+    if run.topology_file is not None:
+        yield run.topology_file, lambda place, path=run.topology_file: _topology(path, place, names)  # type: ignore[misc]
+    for file in run.files:
+        yield file.path, lambda place, file=file: _trace(file.path, place, file.format, names)  # type: ignore[misc]
+
+
+def _trace(path: Path, place: Path, format_name: str, names: Names) -> None:
+    if format_name != "kineto":
+        raise BadInputError(path, f"files of {format_name} cannot be scrubbed yet", "give PyTorch traces")
+    scrub_kineto(path, place, names)
+
+
+def _topology(path: Path, place: Path, names: Names) -> None:
+    """The same sizes and groups; of its texts words of the field alone."""
+    stated = read_topology_file(path)
+    with open_regular(path) as file:
+        text = names.library(file.read().decode(errors="replace"))
+    again = parse_topology_json(text, path) if place.suffix == ".json" else parse_topology(text, path)
+    if (again.sizes, again.groups) != (stated.sizes, stated.groups):
+        raise BadInputError(path, "its groups are not those of the scrubbed text", "remove what is no topology from it")
+    write_atomically(place, text.encode())
