@@ -46,7 +46,7 @@ def advise(
         list[str] | None,
         typer.Option(help="Leave vpp, layers, microbatches, schedule or recompute as it is. Repeatable."),
     ] = None,
-    gpu_gib: Annotated[float | None, typer.Option(min=0.1, help="Memory of a GPU, to see what fits.")] = None,
+    gpu_gib: Annotated[float | None, typer.Option(min=0.1, help="Memory of a GPU; default: as the traces state it.")] = None,
     records: RecordsOption = None,
     steps: StepsOption = None,
     run: RunOption = None,

@@ -16,6 +16,8 @@ from traceviz_dag.pipeline.causes import ranked_steps
 from traceviz_dag.pipeline.memory_schedule import memory_by_stage
 from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
+_GPUS = "SELECT rank, device_memory_bytes AS memory FROM traces WHERE run = $run AND iteration = $iteration"
+
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
@@ -32,7 +34,7 @@ def advisor_of(iteration: StoredIteration, keep: Collection[str], gpu_bytes: int
     """An iteration's advisor, and what the capture cannot tell.
 
     Args:
-        keep: of ``search.KEEPS``. gpu_bytes: memory of a GPU; None: unknown.
+        keep: of ``search.KEEPS``. gpu_bytes: memory of a GPU; None: as the traces state it.
 
     Raises:
         NoEvidenceError: no step can be replayed, or its micro-batches are in no known order.
@@ -51,10 +53,12 @@ def advisor_of(iteration: StoredIteration, keep: Collection[str], gpu_bytes: int
 
 def _uses(lake: Lake, run: str, iteration: int, gpu_bytes: int | None) -> dict[int, StageUse]:
     """What the fullest GPU of each stage holds, of those that have a snapshot."""
+    stated = {row["rank"]: row["memory"] for row in lake.query_iteration(_GPUS, run=run, iteration=iteration).to_pylist()}
     result: dict[int, StageUse] = {}
     for one in memory_by_stage(lake, run, iteration):
         if one.stage is None or one.memory is None or one.reserved_bytes is None:
             continue
         if one.stage not in result or one.reserved_bytes > result[one.stage].peak:
-            result[one.stage] = StageUse(one.reserved_bytes, one.memory.in_flight_bytes, gpu_bytes)
+            memory = stated.get(one.rank) if gpu_bytes is None else gpu_bytes
+            result[one.stage] = StageUse(one.reserved_bytes, one.memory.in_flight_bytes, memory)
     return result
