@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.commands.jobs import home_of
@@ -83,6 +85,61 @@ def test_what_is_kept_stays_and_a_job_without_a_pipeline_wins_nothing(home):
     assert "tensor, context and expert parallel sizes" in output
 
 
+SIZED = JobSettings(pp=2, layers=4, microbatches=12, hidden=512, heads=4, feed_forward=2048, sequence=2048, seed=3)
+
+
+@pytest.fixture(scope="module")
+def sizes():
+    def make(folder):
+        four = replace(SIZED, batch=4, microbatches=3)
+        jobs = {"one": SIZED, "four": four, "longer": replace(four, sequence=4096), "wider": replace(four, hidden=1024)}
+        jobs |= {"deeper": replace(four, layers=8), "six": replace(SIZED, microbatches=6)}
+        for name, settings in jobs.items():
+            simulate(settings, folder / name, workers=1)
+        code, _, line = ask("analyze", *(folder / name for name in jobs), "--home", folder / "home")
+        assert code == 0, line
+
+    return made_once("advised_sizes", make) / "home"
+
+
+def test_a_second_capture_tells_of_sizes_of_micro_batches_up_to_its_own(sizes):
+    found = rows("advise", "--home", sizes, "--run", "one", "--beside", "four")
+    alone = [row for row in found if set(row["change"]) == {"microbatch_size", "microbatches"}]
+    told = {row["change"]["microbatch_size"]: row["change"]["microbatches"] for row in alone}
+    assert told == {2.0: 6, 3.0: 4, 4.0: 3}, "the batch stays"
+    assert all(row["same_batch"] and row["low_ns"] <= row["predicted_step_ns"] <= row["high_ns"] for row in alone)
+    two, four = (next(row for row in alone if row["change"]["microbatch_size"] == size) for size in (2.0, 4.0))
+    assert two["flags"]["megatron_lm"] == ["--micro-batch-size 2 times as large"]
+    assert max(two["in_flight"]) == 4, "two micro-batches, twice as large"
+    (step,) = rows("iterations", "--home", sizes, "--run", "four")
+    assert four["predicted_step_ns"] == pytest.approx(step["step_ns"], rel=0.002), "as captured"
+    assert any("micro-batch sizes below or above" in line for line in two["not_predictable"])
+    others = rows("advise", "--home", sizes, "--run", "one")
+    assert [row for row in found if "microbatch_size" not in row["change"]] == [
+        {**row, "not_predictable": two["not_predictable"]} for row in others
+    ]
+    _, output, _ = ask("advise", "--home", sizes, "--run", "one", "--beside", "four")
+    assert "with micro-batches of another size alone" in output and "micro-batch sizes below or above" in output
+    kept = rows("advise", "--home", sizes, "--run", "one", "--beside", "four", "--keep", "microbatches")
+    assert not any("microbatch_size" in row["change"] for row in kept)
+
+
+@pytest.mark.parametrize(
+    ("other", "line"),
+    [
+        ("longer", "also differ in setting seq_length: 2048 and 4096"),
+        ("wider", "also differ in setting hidden_size: 512 and 1024"),
+        ("deeper", "also differ in most layers of a model chunk: 2 and 4"),
+        ("six", "the two captures have micro-batches of one size"),
+        ("one", "the two captures have micro-batches of one size"),
+        ("missing", "no such run"),
+    ],
+)
+def test_captures_that_differ_in_anything_else_are_refused(sizes, other, line):
+    code, _, said = ask("advise", "--home", sizes, "--run", "one", "--beside", other)
+    assert code == 2 and line in said
+
+
 def test_records_of_primus_are_advised_on(tmp_path):
     folder = _write(tmp_path / "job", _job(4, 8, (0.0, 7.0, 1.0, 0.0)))
     found = rows("advise", "--records", folder, "--steps", 4)
@@ -96,6 +153,7 @@ def test_records_of_primus_are_advised_on(tmp_path):
     [
         (("--keep", "tp"), "--keep tp: there are vpp, layers, microbatches, schedule, recompute"),
         (("--steps", "3"), "--steps is for --records"),
+        (("--records", "x", "--beside", "y"), "--beside is for traces"),
         (("--records", "x", "--run", "job"), "name traces or --records, not both"),
     ],
 )

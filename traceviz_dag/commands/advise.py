@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +29,7 @@ from traceviz_dag.commands.common.output import percent, print_json, print_table
 from traceviz_dag.commands.common.records import StepsOption, end_of_records, titled, work_at
 from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.pipeline.answers.iterations import place
+from traceviz_dag.pipeline.diff.sides import side_at
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.advice.search import Advisor
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 _GIB = 1 << 30
 _KEEPS = ("vpp", "layers", "microbatches", "schedule", "recompute")
 _FITS = {True: "yes", False: "no", None: "unknown"}
+_SIZE = {"microbatch_size", "microbatches"}
+"""What a change of the size alone changes; it is printed also where it is slower, as somebody asked."""
+
 _FLAGGED = 3
 """Changes whose flags are printed."""
 
@@ -46,7 +51,16 @@ def advise(
         list[str] | None,
         typer.Option(help="Leave vpp, layers, microbatches, schedule or recompute as it is. Repeatable."),
     ] = None,
-    gpu_gib: Annotated[float | None, typer.Option(min=0.1, help="Memory of a GPU; default: as the traces state it.")] = None,
+    gpu_gib: Annotated[
+        float | None, typer.Option(min=0.1, help="Memory of a GPU; default: as the traces state it.")
+    ] = None,
+    beside: Annotated[
+        str | None,
+        typer.Option(
+            help="A capture of the same job with micro-batches of another size, given as for traceviz diff: also "
+            "advise sizes from the one to the other. Of several iterations the last."
+        ),
+    ] = None,
     records: RecordsOption = None,
     steps: StepsOption = None,
     run: RunOption = None,
@@ -67,15 +81,18 @@ def advise(
             raise UsageError(f"--keep {name}: there are {', '.join(_KEEPS)}")
     if records is not None:
         refuse_both(path, run, iteration)
+        if beside is not None:
+            raise UsageError("--beside is for traces")
         _advise_on_records(records, steps, frozenset(kept), json)
         return
     if steps is not None:
         raise UsageError("--steps is for --records")
     gpu_bytes = None if gpu_gib is None else int(gpu_gib * _GIB)
     answers = []
-    with chosen_iterations(path, home, run, iteration, rules) as iterations:
+    with chosen_iterations(path, home, run, iteration, rules) as iterations, ExitStack() as opened:
+        other = None if beside is None else opened.enter_context(side_at(beside, home).opened())[-1]
         for each in iterations:
-            answers.append({**place(each), **_answer(partial(_advisor, each, kept, gpu_bytes))})
+            answers.append({**place(each), **_answer(partial(_advisor, each, kept, gpu_bytes, other))})
             if not json:
                 _print(partial(print_lead, each), answers[-1])
                 print_reason(answers[-1])
@@ -106,10 +123,12 @@ def _advise_on_records(path: Path, steps: str | None, keep: frozenset[str], json
     end_of_records(faults)
 
 
-def _advisor(iteration: StoredIteration, keep: Sequence[str], gpu_bytes: int | None) -> tuple[Advisor, list[str]]:
+def _advisor(
+    iteration: StoredIteration, keep: Sequence[str], gpu_bytes: int | None, beside: StoredIteration | None
+) -> tuple[Advisor, list[str]]:
     from traceviz_dag.pipeline.advice import advisor_of
 
-    return advisor_of(iteration, keep, gpu_bytes)
+    return advisor_of(iteration, keep, gpu_bytes, beside)
 
 
 def _answer(advisor: Callable[[], tuple[Advisor, list[str]]]) -> dict[str, Any]:
@@ -140,6 +159,7 @@ def _print(heading: Callable[[str], None], answer: Mapping[str, Any]) -> None:
     faster = [row for row in rows if row["tokens_per_second"] > 1]
     same, other = ([row for row in faster if row["same_batch"] is kept] for kept in (True, False))
     _table("Steps in ms, with other settings", same)
+    _table("The same with micro-batches of another size alone", [row for row in rows if {*row["change"]} == _SIZE])
     _table("The same with another global batch", other)
     for row in [row for row in shown(same) if row["wins"]][:_FLAGGED]:
         typer.echo(f"\n  {_named(row)}:")

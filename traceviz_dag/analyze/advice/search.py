@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import product
 from typing import Any, Protocol
 
-from traceviz_dag.analyze.advice.flags import flags
+from traceviz_dag.analyze.advice.flags import ONE, flags
 from traceviz_dag.analyze.advice.memory import StageUse, fits, in_flight
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN
 from traceviz_dag.analyze.causes.reordered import Change, Items
@@ -39,12 +40,24 @@ class Predicts(Protocol):
         """
 
 
+class Beside(Protocol):
+    """The step together with one of micro-batches of another size."""
+
+    @property
+    def sizes(self) -> Sequence[Fraction]:
+        """Sizes of micro-batches of which both together tell, over that of now."""
+
+    def gains(self, change: Change, size: Fraction) -> tuple[int, int, int, int]:
+        """As ``Predicts``, with micro-batches of a size."""
+
+
 @dataclass(frozen=True, slots=True)
 class Advice:
     """A change and its predicted step.
 
     Attributes:
         step_ns: as it was. predicted_ns, low_ns, high_ns: with the change. microbatches: before and after.
+        size: of the latter, over that of now.
         fits: whether it fits in memory, None where unknown; why: why not, or why that is unknown.
         in_flight: per stage, as ``memory.in_flight``. flags, assumptions: lines.
     """
@@ -60,17 +73,18 @@ class Advice:
     in_flight: tuple[float, ...]
     flags: Mapping[str, list[str]]
     assumptions: tuple[str, ...]
+    size: Fraction = ONE
 
     @property
     def same_batch(self) -> bool:
         """Whether the global batch stays."""
-        return self.microbatches[0] == self.microbatches[1]
+        return self.microbatches[0] == self.microbatches[1] * self.size
 
     @property
     def speed(self) -> float:
         """Tokens per second, relative to now."""
         before, after = self.microbatches
-        return self.step_ns / self.predicted_ns * after / before
+        return self.step_ns / self.predicted_ns * float(after * self.size / before)
 
     @property
     def wins(self) -> bool:
@@ -79,8 +93,9 @@ class Advice:
 
     def as_row(self) -> dict[str, Any]:
         """It as ``--json`` prints it."""
+        changed = {name: value for name, value in self.change.as_row().items() if value is not None}
         return {
-            "change": {name: value for name, value in self.change.as_row().items() if value is not None},
+            "change": {"microbatch_size": float(self.size), **changed} if self.size != ONE else changed,
             "step_ns": self.step_ns,
             "predicted_step_ns": self.predicted_ns,
             "low_ns": self.low_ns,
@@ -102,21 +117,22 @@ class Advisor:
 
     Attributes:
         items: of the step. predicts: its predictions. uses: what GPUs hold, by stage; none unknown.
-        keep: of ``KEEPS``.
+        keep: of ``KEEPS``. beside: a capture of micro-batches of another size; None: there is none.
     """
 
     items: Items
     predicts: Predicts
     uses: Mapping[int, StageUse]
     keep: frozenset[str] = frozenset()
+    beside: Beside | None = None
 
     @cached_property
     def advice(self) -> tuple[Advice, ...]:
         """All allowed changes: those of the same batch first, those that lack memory last, then the fastest first."""
         found = []
-        for change in self.changes():
+        for change, size in [*((change, ONE) for change in self.changes()), *self._sized()]:
             try:
-                found.append(self._advice(change))
+                found.append(self._advice(change, size))
             except NoEvidenceError:
                 continue
         return tuple(sorted(found, key=lambda one: (one.fits is False, not one.same_batch, -one.speed)))
@@ -132,18 +148,36 @@ class Advisor:
                 # Another batch is asked of the orders, not of each way to share the layers out.
                 if count and layers:
                     continue
-                change = Change(count, schedule, chunks if chunks != now.chunks else None, layers, off)
-                implied = replace(change, schedule=None)
-                try:
-                    change = implied if implied.order(now) == change.order(now) else change
-                    key = (change.order(now), layers or self.items.layers, off is not None)
-                except NoEvidenceError:
+                change = self._allowed(Change(count, schedule, chunks if chunks != now.chunks else None, layers, off))
+                if change is None:
                     continue
-                # Without overlap Megatron-LM refuses two stages: both would send to and receive from the same rank.
-                if key in seen or (key[0].chunks > 1 and key[0].stages == 2 and not key[0].overlapped):
-                    continue
+                key = (change.order(now), layers or self.items.layers, off is not None)
+                if key not in seen:
+                    seen.add(key)
+                    yield change
+
+    def _sized(self) -> Iterator[tuple[Change, Fraction]]:
+        """Allowed orders with micro-batches of another size and the same batch."""
+        now, seen = self.items.now, set[tuple[Order, Fraction]]()
+        sizes = () if self.beside is None or "microbatches" in self.keep else self.beside.sizes
+        for size, (chunks, schedule) in product(sizes, self._orders()):
+            count = now.microbatches / size
+            change = Change(int(count), schedule, chunks if chunks != now.chunks else None)
+            allowed = self._allowed(change) if count.denominator == 1 else None
+            if allowed is not None and (key := (allowed.order(now), size)) not in seen:
                 seen.add(key)
-                yield change
+                yield allowed, size
+
+    def _allowed(self, change: Change) -> Change | None:
+        """A change with no more than it needs to say; None where Megatron-LM refuses it."""
+        now, implied = self.items.now, replace(change, schedule=None)
+        try:
+            order = change.order(now)
+            change = implied if implied.order(now) == order else change
+        except NoEvidenceError:
+            return None
+        # Without overlap Megatron-LM refuses two stages: both would send to and receive from the same rank.
+        return None if order.chunks > 1 and order.stages == 2 and not order.overlapped else change
 
     def _orders(self) -> Iterator[tuple[int, str | None]]:
         """Chunks and schedule of each allowed order."""
@@ -198,12 +232,13 @@ class Advisor:
             found.append((rest, (whole - rest) / self.items.layers[stage]))
         return found
 
-    def _advice(self, change: Change) -> Advice:
+    def _advice(self, change: Change, size: Fraction) -> Advice:
         now = self.items.now
         order = change.order(now)
-        step_ns, gain, low, high = self.predicts.gains(change)
+        sized = self.beside if size != ONE else None
+        step_ns, gain, low, high = self.predicts.gains(change) if sized is None else sized.gains(change, size)
         layers = change.layers or self.items.layers
-        room, why = fits(change, now, order, (self.items.layers, layers), self.uses)
+        room, why = fits(change, now, order, (self.items.layers, layers), self.uses, float(size))
         return Advice(
             change,
             step_ns,
@@ -213,13 +248,16 @@ class Advisor:
             (now.microbatches, order.microbatches),
             room,
             why,
-            in_flight(order),
-            flags(change, now, order, layers),
-            tuple(_assumptions(change, now, order)),
+            tuple(held * float(size) for held in in_flight(order)),
+            flags(change, now, order, layers, size),
+            tuple(_assumptions(change, now, order, size)),
+            size,
         )
 
 
-def _assumptions(change: Change, now: Order, order: Order) -> Iterator[str]:
+def _assumptions(change: Change, now: Order, order: Order, size: Fraction) -> Iterator[str]:
+    if size != ONE:
+        yield "what takes t1 and t2 at the two sizes takes what lies between at a size between; sequences stay as long"
     if order.chunks != now.chunks and order.chunks > 1:
         yield "layers of a stage take the same time, and messages as long as now"
     if order.overlapped and not now.overlapped:
@@ -230,19 +268,26 @@ def _assumptions(change: Change, now: Order, order: Order) -> Iterator[str]:
         yield "a layer takes what the layers of its stage take now; a rank that is slow stays slow"
     if change.no_recompute is not None:
         yield "only the recomputed work goes; what it kept out of memory must fit"
-    if change.microbatches is not None:
+    if order.microbatches * size != now.microbatches:
         yield "micro-batches of the same size, so another global batch"
 
 
-def not_predictable(items: Items, dimensions: Sequence[str]) -> list[str]:
-    """What one capture cannot tell, with the reasons, as lines.
+_SIZE = {
+    False: "micro-batch size, or fewer micro-batches of the same batch: kernels of another size were not measured; "
+    "capture the job with another size, too, and name it with --beside",
+    True: "micro-batch sizes below or above those of both captures: kernels of these sizes were not measured",
+}
+
+
+def not_predictable(items: Items, dimensions: Sequence[str], *, beside: bool = False) -> list[str]:
+    """What the capture cannot tell, with the reasons, as lines.
 
     Args:
-        dimensions: of the step's communication.
+        dimensions: of the step's communication. beside: whether another capture shows another size of micro-batches.
     """
     lines = [
         "tensor, context and expert parallel sizes: kernels and messages of other sizes were not measured",
-        "micro-batch size, or fewer micro-batches of the same batch: kernels of another size were not measured",
+        _SIZE[beside],
         "order of ranks on nodes: this version compares no transfers inside nodes with those across",
         "zero-bubble schedules: backward steps were measured whole, not as gradients of inputs and of weights",
     ]

@@ -207,7 +207,9 @@ def _of_rank(row: Mapping[str, Any]) -> str:
 def named_change(row: Mapping[str, Any]) -> str:
     """A change of the order of work in words, from its columns."""
     count, chunks, off = row.get("microbatches"), row.get("chunks"), row.get("no_recompute")
-    words = [f"{count} micro-batch{'es' * (count > 1)}"] if count else []
+    size = row.get("microbatch_size")
+    words = [f"micro-batches {size:g} times as large"] if size else []
+    words += [f"{count} micro-batch{'es' * (count > 1)}"] if count else []
     words += [f"schedule {row['schedule']}"] if row.get("schedule") else []
     words += [f"{chunks} model chunk{'s' * (chunks > 1)} a stage"] if chunks else []
     words += [f"layers {row['layers']}"] if row.get("layers") else []

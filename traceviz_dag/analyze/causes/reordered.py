@@ -210,7 +210,7 @@ class Items:
         for rank in self.ranks:
             of_kind: dict[Kind, list[Item]] = defaultdict(list)
             for item in rank.items:
-                of_kind[_kind(item.parts)].append(item)
+                of_kind[kind_of(item.parts)].append(item)
             result.append({kind: _taken(some) for kind, some in of_kind.items()})
         return tuple(result)
 
@@ -428,7 +428,8 @@ def _keys(actions: Sequence[Action]) -> list[Key]:
     return [_key(action) for action in actions if isinstance(action, Forward | Backward | Combined)]
 
 
-def _kind(key: Key) -> Kind:
+def kind_of(key: Key) -> Kind:
+    """What steps an item is of, whatever their micro-batches."""
     return frozenset((backward, chunk) for backward, chunk, _ in key)
 
 
@@ -461,11 +462,11 @@ class _Remake:
         if self._order.chunks > 1 and self._order.chunks != self._present.chunks:
             ends = stage == 0, stage == self._order.stages - 1
             measured = _in_chunks(measured, self._present.chunks, self._order.chunks, *ends)
-        wanted: Counter[Kind] = Counter(map(_kind, self._keys[stage]))
+        wanted: Counter[Kind] = Counter(map(kind_of, self._keys[stage]))
         if wanted.keys() - measured.keys():
             raise NoEvidenceError("the order pairs forward and backward steps that no rank ran together")
         each = {kind: iter(measured[kind].spread(count)) for kind, count in wanted.items()}
-        return [next(each[_kind(key)]) for key in self._keys[stage]]
+        return [next(each[kind_of(key)]) for key in self._keys[stage]]
 
 
 @dataclass(frozen=True, slots=True)

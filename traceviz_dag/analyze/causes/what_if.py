@@ -353,7 +353,8 @@ class WhatIf:
         return items_of(self.step, self.times, self.edits.stages, self._layers)
 
     @cached_property
-    def _free_items(self) -> Items:
+    def free_items(self) -> Items:
+        """The same of a host that takes no time."""
         return items_of(self.step, self._free_before[0], self.edits.stages, self._layers)
 
     def _items(self, times: AllTimes) -> Items:
@@ -361,7 +362,7 @@ class WhatIf:
         if times is self.times:
             return self.items
         if times is self._free_before[0]:
-            return self._free_items
+            return self.free_items
         return items_of(self.step, times, self.edits.stages, self._layers)
 
     def gains(self, change: Change) -> tuple[int, int, int, int]:
