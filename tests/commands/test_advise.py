@@ -151,7 +151,7 @@ def test_records_of_primus_are_advised_on(tmp_path):
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (("--keep", "tp"), "--keep tp: there are vpp, layers, microbatches, schedule, recompute"),
+        (("--keep", "tp"), "--keep tp: there are vpp, layers, microbatches, schedule, recompute, order"),
         (("--steps", "3"), "--steps is for --records"),
         (("--records", "x", "--beside", "y"), "--beside is for traces"),
         (("--records", "x", "--run", "job"), "name traces or --records, not both"),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
 _GIB = 1 << 30
-_KEEPS = ("vpp", "layers", "microbatches", "schedule", "recompute")
+_KEEPS = ("vpp", "layers", "microbatches", "schedule", "recompute", "order")
 _FITS = {True: "yes", False: "no", None: "unknown"}
 _SIZE = {"microbatch_size", "microbatches"}
 """What a change of the size alone changes; it is printed also where it is slower, as somebody asked."""
@@ -49,7 +49,7 @@ def advise(
     path: PathArgument = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option(help="Leave vpp, layers, microbatches, schedule or recompute as it is. Repeatable."),
+        typer.Option(help="Leave vpp, layers, microbatches, schedule, recompute or order as it is. Repeatable."),
     ] = None,
     gpu_gib: Annotated[
         float | None, typer.Option(min=0.1, help="Memory of a GPU; default: as the traces state it.")
@@ -69,7 +69,7 @@ def advise(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Advise changes of schedule, model chunks, layers per stage, recomputation and micro-batches.
+    """Advise changes of schedule, model chunks, layers per stage, recomputation, micro-batches and order of ranks.
 
     Each allowed combination is predicted as traceviz what-if does it, from the measured step alone; the fastest comes
     first, with its error bar, what it needs in memory and the flags of Megatron-LM and Megatron Bridge. What would not
@@ -111,7 +111,8 @@ def _advise_on_records(path: Path, steps: str | None, keep: frozenset[str], json
 
     def advisor() -> tuple[Advisor, list[str]]:
         items = what_if.items()
-        return Advisor(items, what_if, {}, keep), not_predictable(items, what_if.dimensions())
+        found = Advisor(items, what_if, {}, keep)
+        return found, not_predictable(found, what_if.dimensions())
 
     answer = {"records": path.name, "partial": bool(faults), "faults": faults, **_answer(advisor)}
     if json:

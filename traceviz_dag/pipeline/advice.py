@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from traceviz_dag.analyze.advice.memory import StageUse
+from traceviz_dag.analyze.advice.placement import placed
 from traceviz_dag.analyze.advice.search import Advisor, not_predictable
 from traceviz_dag.analyze.causes.gains import mean_gains
 from traceviz_dag.analyze.causes.reordered import Change
@@ -53,8 +54,9 @@ def advisor_of(
         raise NoEvidenceError(why)
     uses = _uses(iteration.lake, iteration.run, iteration.iteration, gpu_bytes)
     sized = None if beside is None else two_sizes(iteration, beside, what_ifs)
-    advisor = Advisor(first.items, _Steps(what_ifs), uses, frozenset(keep), sized)
-    return advisor, not_predictable(advisor.items, first.dimensions(), beside=sized is not None)
+    other = placed(iteration.topology, iteration.nodes(), what_ifs)
+    advisor = Advisor(first.items, _Steps(what_ifs), uses, frozenset(keep), sized, other)
+    return advisor, not_predictable(advisor, first.dimensions())
 
 
 def _uses(lake: Lake, run: str, iteration: int, gpu_bytes: int | None) -> dict[int, StageUse]:

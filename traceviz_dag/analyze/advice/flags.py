@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+from traceviz_dag.analyze.advice.placement import PP_FIRST
 from traceviz_dag.analyze.causes.reordered import Change
 from traceviz_dag.schedules import Order
 
@@ -12,13 +13,18 @@ ONE = Fraction(1)
 
 
 def flags(
-    change: Change, present: Order, order: Order, layers: Sequence[int], size: Fraction = ONE
+    change: Change,
+    present: Order,
+    order: Order,
+    layers: Sequence[int],
+    size: Fraction = ONE,
+    rank_order: str | None = None,
 ) -> dict[str, list[str]]:
     """What to set, and what to leave out, as lines.
 
     Args:
         present: the order as it is; order: as the change has it. layers: of each stage, with the change; none unknown.
-        size: of a micro-batch, over that of now.
+        size: of a micro-batch, over that of now. rank_order: of ``placement``, where it is another.
     """
     megatron: list[str] = []
     bridge: list[str] = []
@@ -41,6 +47,10 @@ def flags(
     if change.no_recompute is not None:
         megatron.append("without --recompute-granularity")
         bridge.append("recompute_granularity=None")
+    if rank_order is not None:
+        first = rank_order == PP_FIRST
+        megatron.append(f"{'' if first else 'without '}--use-tp-pp-dp-mapping")
+        bridge.append(f"dist.use_tp_pp_dp_mapping={first}")
     if size != ONE:
         megatron.append(f"--micro-batch-size {float(size):g} times as large")
         bridge.append(f"train.micro_batch_size {float(size):g} times as large")

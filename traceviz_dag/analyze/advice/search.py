@@ -16,12 +16,13 @@ from typing import Any, Protocol
 
 from traceviz_dag.analyze.advice.flags import ONE, flags
 from traceviz_dag.analyze.advice.memory import StageUse, fits, in_flight
+from traceviz_dag.analyze.advice.placement import Placed
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN
 from traceviz_dag.analyze.causes.reordered import Change, Items
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.schedules import Order
 
-KEEPS = ("vpp", "layers", "microbatches", "schedule", "recompute")
+KEEPS = ("vpp", "layers", "microbatches", "schedule", "recompute", "order")
 """What may be kept as it is."""
 
 _MOST_CHUNKS = 8
@@ -60,6 +61,7 @@ class Advice:
         size: of the latter, over that of now.
         fits: whether it fits in memory, None where unknown; why: why not, or why that is unknown.
         in_flight: per stage, as ``memory.in_flight``. flags, assumptions: lines.
+        rank_order: of the ranks, where that is what changes; None elsewhere.
     """
 
     change: Change
@@ -74,6 +76,7 @@ class Advice:
     flags: Mapping[str, list[str]]
     assumptions: tuple[str, ...]
     size: Fraction = ONE
+    rank_order: str | None = None
 
     @property
     def same_batch(self) -> bool:
@@ -93,9 +96,10 @@ class Advice:
 
     def as_row(self) -> dict[str, Any]:
         """It as ``--json`` prints it."""
-        changed = {name: value for name, value in self.change.as_row().items() if value is not None}
+        size = None if self.size == ONE else float(self.size)
+        every = {"microbatch_size": size, "rank_order": self.rank_order, **self.change.as_row()}
         return {
-            "change": {"microbatch_size": float(self.size), **changed} if self.size != ONE else changed,
+            "change": {name: value for name, value in every.items() if value is not None},
             "step_ns": self.step_ns,
             "predicted_step_ns": self.predicted_ns,
             "low_ns": self.low_ns,
@@ -118,6 +122,7 @@ class Advisor:
     Attributes:
         items: of the step. predicts: its predictions. uses: what GPUs hold, by stage; none unknown.
         keep: of ``KEEPS``. beside: a capture of micro-batches of another size; None: there is none.
+        placed: what another order of the ranks would make, or why that is not predicted.
     """
 
     items: Items
@@ -125,6 +130,7 @@ class Advisor:
     uses: Mapping[int, StageUse]
     keep: frozenset[str] = frozenset()
     beside: Beside | None = None
+    placed: Placed | str = "nothing shows which node each rank of the job runs on"
 
     @cached_property
     def advice(self) -> tuple[Advice, ...]:
@@ -135,6 +141,8 @@ class Advisor:
                 found.append(self._advice(change, size))
             except NoEvidenceError:
                 continue
+        if isinstance(self.placed, Placed) and "order" not in self.keep:
+            found.append(self._of(Change(), ONE, self.placed.gains, self.placed.order))
         return tuple(sorted(found, key=lambda one: (one.fits is False, not one.same_batch, -one.speed)))
 
     def changes(self) -> Iterator[Change]:
@@ -233,10 +241,15 @@ class Advisor:
         return found
 
     def _advice(self, change: Change, size: Fraction) -> Advice:
+        sized = self.beside if size != ONE else None
+        return self._of(change, size, self.predicts.gains(change) if sized is None else sized.gains(change, size))
+
+    def _of(
+        self, change: Change, size: Fraction, gains: tuple[int, int, int, int], rank_order: str | None = None
+    ) -> Advice:
         now = self.items.now
         order = change.order(now)
-        sized = self.beside if size != ONE else None
-        step_ns, gain, low, high = self.predicts.gains(change) if sized is None else sized.gains(change, size)
+        step_ns, gain, low, high = gains
         layers = change.layers or self.items.layers
         room, why = fits(change, now, order, (self.items.layers, layers), self.uses, float(size))
         return Advice(
@@ -249,13 +262,16 @@ class Advisor:
             room,
             why,
             tuple(held * float(size) for held in in_flight(order)),
-            flags(change, now, order, layers, size),
-            tuple(_assumptions(change, now, order, size)),
+            flags(change, now, order, layers, size, rank_order),
+            tuple(_assumptions(change, now, order, size, rank_order)),
             size,
+            rank_order,
         )
 
 
-def _assumptions(change: Change, now: Order, order: Order, size: Fraction) -> Iterator[str]:
+def _assumptions(change: Change, now: Order, order: Order, size: Fraction, rank_order: str | None) -> Iterator[str]:
+    if rank_order is not None:
+        yield "links inside nodes and across them carry as much for each group as they do now"
     if size != ONE:
         yield "what takes t1 and t2 at the two sizes takes what lies between at a size between; sequences stay as long"
     if order.chunks != now.chunks and order.chunks > 1:
@@ -279,16 +295,17 @@ _SIZE = {
 }
 
 
-def not_predictable(items: Items, dimensions: Sequence[str], *, beside: bool = False) -> list[str]:
+def not_predictable(advisor: Advisor, dimensions: Sequence[str]) -> list[str]:
     """What the capture cannot tell, with the reasons, as lines.
 
     Args:
-        dimensions: of the step's communication. beside: whether another capture shows another size of micro-batches.
+        dimensions: of the step's communication.
     """
+    items = advisor.items
     lines = [
         "tensor, context and expert parallel sizes: kernels and messages of other sizes were not measured",
-        _SIZE[beside],
-        "order of ranks on nodes: this version compares no transfers inside nodes with those across",
+        _SIZE[advisor.beside is not None],
+        *([f"order of ranks on nodes: {advisor.placed}"] if isinstance(advisor.placed, str) else []),
         "zero-bubble schedules: backward steps were measured whole, not as gradients of inputs and of weights",
     ]
     if "ep" in dimensions and not items.now.combined:

@@ -209,6 +209,7 @@ def named_change(row: Mapping[str, Any]) -> str:
     count, chunks, off = row.get("microbatches"), row.get("chunks"), row.get("no_recompute")
     size = row.get("microbatch_size")
     words = [f"micro-batches {size:g} times as large"] if size else []
+    words += [f"ranks in the order {row['rank_order']}"] if row.get("rank_order") else []
     words += [f"{count} micro-batch{'es' * (count > 1)}"] if count else []
     words += [f"schedule {row['schedule']}"] if row.get("schedule") else []
     words += [f"{chunks} model chunk{'s' * (chunks > 1)} a stage"] if chunks else []
