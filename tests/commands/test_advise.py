@@ -77,6 +77,17 @@ def test_the_table_has_the_rows_of_the_command_or_why_there_are_none(home):
     assert refused["refusal"] and refused["place"] is None
 
 
+def test_the_finding_of_a_slow_stage_says_the_best_way_to_share_layers_out_as_advice_has_it(home):
+    best = next(row for row in rows("advise", "--home", home) if {*row["change"]} == {"layers"})
+    (found,) = (row for row in rows("findings", "--home", home) if row["rule"] == "slow_stage")
+    gain = round(100 * (1 - best["predicted_step_ns"] / best["step_ns"]), 1)
+    said = f"With layers {best['change']['layers']} of the stages the step is predicted to be "
+    assert best["wins"] and said in found["remedy"]
+    assert float(found["remedy"].split(said)[1].split(" %")[0]) == pytest.approx(gain, abs=0.5)
+    # Where GPUs are slow, or no other share wins, it does not.
+    assert not any("advise" in (row["remedy"] or "") for row in rows("findings", "--home", home_of("slow_rank")))
+
+
 def test_what_is_kept_stays_and_a_job_without_a_pipeline_wins_nothing(home):
     kept = [f"--keep={name}" for name in ("vpp", "schedule", "microbatches")]
     assert all(set(row["change"]) == {"layers"} for row in rows("advise", "--home", home, *kept))
