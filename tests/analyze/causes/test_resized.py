@@ -55,9 +55,9 @@ def test_an_item_takes_no_less_for_a_larger_size_and_no_more_for_each_token(one,
     assert [Between(TWO / RATIO, 1 / RATIO, end).taken(other, one) for end in (-1, 1)] == ends
 
 
-def captured(items: Items) -> SimpleNamespace:
+def captured(items: Items, why_open: str | None = None) -> SimpleNamespace:
     step = SimpleNamespace(ranks=tuple(range(len(items.ranks))))
-    return SimpleNamespace(items=items, free_items=items, step=step, step_ns=items.step_ns)
+    return SimpleNamespace(items=items, free_items=items, step=step, step_ns=items.step_ns, why_open=why_open)
 
 
 def test_at_a_size_that_was_captured_the_step_is_the_captured_one():
@@ -79,6 +79,12 @@ def test_at_a_size_that_was_captured_the_step_is_the_captured_one():
 def test_captures_that_differ_otherwise_are_refused(other, why):
     with pytest.raises(NoEvidenceError, match=why):
         TwoSizes(captured(known(Order(4, 1, 16))), captured(other), RATIO)
+
+
+def test_captures_that_leave_open_who_waits_for_whom_are_refused():
+    sides = captured(known(Order(4, 1, 16))), captured(known(Order(4, 1, 4)), "7 of 9 kernels are not matched")
+    with pytest.raises(NoEvidenceError, match="7 of 9 kernels are not matched"):
+        TwoSizes(*sides, RATIO)
 
 
 SMALL = JobSettings(pp=2, layers=4, microbatches=12, hidden=1024, heads=8, feed_forward=4096, seed=3)

@@ -67,7 +67,7 @@ class TwoSizes:
         here: the step that is asked about. there: the same with micro-batches ``ratio`` times as large.
 
     Raises:
-        NoEvidenceError: they differ in more than that, or one has too few micro-batches.
+        NoEvidenceError: they differ in more than that, one has too few micro-batches, or leaves open who waits for whom.
     """
 
     here: WhatIf
@@ -75,6 +75,8 @@ class TwoSizes:
     ratio: Fraction
 
     def __post_init__(self) -> None:
+        if (why := self.here.why_open or self.there.why_open) is not None:
+            raise NoEvidenceError(why)
         now, other = self.here.items.now, self.there.items.now
         if replace(other, microbatches=now.microbatches) != now:
             raise NoEvidenceError("the two captures run their micro-batches in other orders")
