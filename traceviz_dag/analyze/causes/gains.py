@@ -80,7 +80,7 @@ REPLAY_ERROR = 0.05
 
 REMADE_ERROR = 0.01
 """Share of the step by which the bar of a change reaches further where items are made that no step ran: with it, 39 of
-the 40 bars of ``benchmarks/advise.py`` hold the step of the changed job, without it 28."""
+40 bars of ``benchmarks/advise.py`` hold the step of the changed job, without it 28."""
 
 
 def error_bar(gain_ns: int, free_ns: int, error: float, remade_ns: int = 0) -> tuple[int, int]:

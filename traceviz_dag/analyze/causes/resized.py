@@ -67,7 +67,8 @@ class TwoSizes:
         here: the step that is asked about. there: the same with micro-batches ``ratio`` times as large.
 
     Raises:
-        NoEvidenceError: they differ in more than that, one has too few micro-batches, or leaves open who waits for whom.
+        NoEvidenceError: they differ in more than that, or one has too few micro-batches or leaves open who waits for
+            whom.
     """
 
     here: WhatIf
