@@ -87,6 +87,13 @@ def test_captures_that_leave_open_who_waits_for_whom_are_refused():
         TwoSizes(*sides, RATIO)
 
 
+def test_chunks_that_layers_do_not_allow_are_refused_with_any_size():
+    sides = captured(known(Order(4, 1, 16), 3)), captured(known(Order(4, 1, 4), 3))
+    assert TwoSizes(*sides, RATIO).as_row(Change(8, chunks=3), TWO)
+    with pytest.raises(NoEvidenceError, match="3 layers of a stage cannot be split into 2"):
+        TwoSizes(*sides, RATIO).as_row(Change(8, chunks=2), TWO)
+
+
 SMALL = JobSettings(pp=2, layers=4, microbatches=12, hidden=1024, heads=8, feed_forward=4096, seed=3)
 
 

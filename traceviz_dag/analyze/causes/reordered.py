@@ -172,7 +172,7 @@ class Items:
             NoEvidenceError: as ``changed``.
         """
         order = change.order(self.now)
-        self._check(change, order)
+        self.check(change, order)
         chains, values, late = self._laid_out(order, self.now, self, change)
         longest = int((chains.last_ends(values) - late).max(axis=0).argmax())
         return chains.timed(values[:, longest])
@@ -229,7 +229,7 @@ class Items:
         """
         present = self.now
         order = change.order(present)
-        self._check(change, order)
+        self.check(change, order)
         # Where exchanges run beside computation the host waits for none of them, and launches ahead.
         own = ahead() if ahead is not None and order.overlapped and not present.overlapped else self
         later = self.replayed(order, present, own, change) - self.before_ns
@@ -245,8 +245,12 @@ class Items:
         """The step with mean items in its own order, ns."""
         return self.replayed(self.now, self.now)
 
-    def _check(self, change: Change, order: Order) -> None:
-        """Refuse layers and chunks that cannot be, or of which nothing shows what they would take."""
+    def check(self, change: Change, order: Order) -> None:
+        """Refuse layers and chunks that cannot be, or of which nothing shows what they would take.
+
+        Raises:
+            NoEvidenceError: why.
+        """
         layers, present = change.layers, self.now
         off = change.no_recompute or ()
         if any(stage not in range(present.stages) for stage in off):

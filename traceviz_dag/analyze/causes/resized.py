@@ -124,6 +124,7 @@ def _step_ns(one: WhatIf, other: WhatIf, between: Between, change: Change, free:
     """The step of the one with items of another size and order."""
     mine = _items(one, free)
     order = change.order(mine.now)
+    mine.check(change, order)
     then = resized(mine, _items(other, free), between)
     # Where exchanges run beside computation the host launches ahead, as ``Items.changed`` has it.
     ahead = order.overlapped and not mine.now.overlapped
