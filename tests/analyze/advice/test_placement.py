@@ -80,7 +80,13 @@ def advised(settings: JobSettings, folder):
     with iterations_at(folder / "job", folder / "home") as (iteration,):
         steps = ranked_steps(iteration, iteration.table("collectives"), iteration.table("messages"))
         found = placed(iteration.topology, iteration.nodes(), [one.what_if() for one in steps])
-        return found, *advisor_of(iteration, (), None)
+        stored = [row["predicted_step_ns"] for row in iteration.table("advice").to_pylist() if row["rank_order"]]
+        assert stored == ([] if isinstance(found, str) else [found.gains[0] - found.gains[1]]), "the table has it, too"
+        items = iteration.table("advice_items").column("place").to_pylist()
+        advisor, untold = advisor_of(iteration, (), None)
+        drawn = {place for place, one in enumerate(advisor.advice, 1) if not one.rank_order}
+        assert set(items) <= {0, *drawn}, "no pipeline is drawn for it: its items were not made"
+        return found, advisor, untold
 
 
 @pytest.mark.parametrize(
