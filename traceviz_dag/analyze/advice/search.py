@@ -309,7 +309,10 @@ def not_predictable(advisor: Advisor, dimensions: Sequence[str]) -> list[str]:
         "zero-bubble schedules: backward steps were measured whole, not as gradients of inputs and of weights",
     ]
     if "ep" in dimensions and not items.now.combined:
-        lines.append("combined 1F1B: nothing shows how much of the experts' communication it would hide")
+        lines.append(
+            "combined 1F1B (--overlap-moe-expert-parallel-comm): nothing shows how much of the experts' communication it "
+            "would hide"
+        )
     if items.now.combined:
         lines.append("other schedules: forward and backward steps run into each other, so none was measured alone")
     elif items.unknown is not None and items.now.stages > 1:
