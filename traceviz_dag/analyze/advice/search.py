@@ -310,8 +310,8 @@ def not_predictable(advisor: Advisor, dimensions: Sequence[str]) -> list[str]:
     ]
     if "ep" in dimensions and not items.now.combined:
         lines.append(
-            "combined 1F1B (--overlap-moe-expert-parallel-comm): nothing shows how much of the experts' communication it "
-            "would hide"
+            "combined 1F1B (--overlap-moe-expert-parallel-comm): nothing shows how much of the experts' communication "
+            "it would hide"
         )
     if items.now.combined:
         lines.append("other schedules: forward and backward steps run into each other, so none was measured alone")
