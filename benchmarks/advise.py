@@ -1,5 +1,8 @@
 """How right advice is: jobs, changes of schedule, chunks, micro-batches and layers, and the jobs that they make.
 
+Sizes of micro-batches are predicted from two captures: the job, and the same with the size of ``Job.ratio``. Jobs on
+nodes of few GPUs are predicted in Megatron-LM's other order of ranks.
+
 Run: ``python -m benchmarks.advise``. It simulates each job once, analyses it the way the pipeline does, and predicts
 the step with other settings from these traces alone. The true step is that of the simulator's model with the other
 settings and the same seed. It prints the pairs and writes them to ``docs/accuracy.md``. ``--only PATTERN`` runs part of
@@ -15,15 +18,20 @@ import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 
 from benchmarks.accuracy_page import paragraph, write_advice
 from benchmarks.drawn_faults import step_ns
 from benchmarks.matrix import run_matrix
 from benchmarks.what_if import what_if_of
+from traceviz_dag.analyze.advice.placement import Placed, placed
 from traceviz_dag.analyze.causes.gains import named_change
 from traceviz_dag.analyze.causes.reordered import Change
-from traceviz_dag.simulate import JobSettings
+from traceviz_dag.analyze.causes.resized import TwoSizes
+from traceviz_dag.pipeline.causes import ranked_steps
+from traceviz_dag.pipeline.stored_iteration import iterations_at
+from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Faults, Recompute
 
 COMMAND = "python -m benchmarks.advise"
@@ -39,11 +47,13 @@ class Job:
     name: str
     settings: JobSettings
     changes: tuple[Change, ...]
+    ratio: int | None = None
+    placed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """What was predicted of a change and what it makes of the step, ns."""
+    """What was predicted of a change and what it makes of the step, ns; size: of micro-batches, over that of now."""
 
     change: Change
     predicted_ns: int
@@ -51,6 +61,8 @@ class Pair:
     high_ns: int
     true_ns: int
     microbatches: int
+    size: int = 1
+    rank_order: str | None = None
 
     @property
     def off(self) -> float:
@@ -92,7 +104,7 @@ def _all(*changes: Change) -> tuple[Change, ...]:
 
 
 def jobs() -> Iterator[Job]:
-    """The jobs, and the changes of each: 40 pairs."""
+    """The jobs, and the changes of each."""
     two, four, overlapped = Change(chunks=2), Change(chunks=4), Change(chunks=2, schedule=_OVERLAP)
     lighter, both_lighter, more = Change(layers=(4, 5, 4, 3)), Change(layers=(3, 5, 5, 3)), Change(microbatches=16)
     yield Job("pp4 m8", _PIPELINE, (two, four, overlapped, lighter, both_lighter, more))
@@ -117,16 +129,36 @@ def jobs() -> Iterator[Job]:
     experts = replace(_PIPELINE, pp=2, ep=2, dp=2, layers=8, seed=18)
     yield Job("ep2 dp2 pp2 m8", experts, _all(two, Change(layers=(5, 3)), four, more))
     deep = replace(_PIPELINE, pp=8, layers=32, microbatches=16, hidden=1024, heads=8, feed_forward=4096, seed=19)
+    halved = Change(microbatches=8)
+    for name, job in (
+        ("pp4 m16", _PIPELINE),
+        ("pp4 vpp2 m16", interleaved),
+        ("tp2 dp2 pp2 m16", wide),
+        ("ep2 dp2 pp2 m16", experts),
+        ("m16", replace(_PIPELINE, pp=1, layers=4, seed=20)),
+    ):
+        yield Job(f"{name}, beside size 4", replace(job, microbatches=16), (halved,), ratio=4)
+    # Groups of replicas, or messages, run both inside nodes and across them, so that the other order is predicted.
+    nodes = replace(_PIPELINE, dp=3, layers=8, vocabulary=8192, node_size=4)
+    for name, job in (
+        ("dp3 pp4 on nodes of 4", nodes),
+        ("dp2 pp4 on nodes of 3", replace(nodes, dp=2, node_size=3)),
+        ("dp5 pp4 on nodes of 8", replace(nodes, dp=5, node_size=8)),
+        ("dp4 pp3 on nodes of 6", replace(nodes, dp=4, pp=3, layers=9, node_size=6)),
+        ("tp2 dp3 pp2 on nodes of 4", replace(nodes, tp=2, pp=2)),
+    ):
+        yield Job(name, job, (), placed=True)
     yield Job("pp8 m16", deep, _all(two, Change(layers=(4, 4, 4, 4, 4, 4, 5, 3)), Change(None, _OVERLAP, 4)))
 
 
-def changed(settings: JobSettings, change: Change) -> JobSettings:
-    """The settings of a job with a change."""
+def changed(settings: JobSettings, change: Change, size: int = 1) -> JobSettings:
+    """The settings of a job with a change, and micro-batches ``size`` times as large."""
     chunks = change.chunks or (1 if change.schedule == "1f1b" else settings.vpp)
     overlapped = settings.overlap_p2p if change.schedule is None else change.schedule == _OVERLAP
     return replace(
         settings,
         microbatches=change.microbatches or settings.microbatches,
+        batch=settings.batch * size,
         vpp=chunks,
         overlap_p2p=overlapped and chunks > 1,
         recompute=settings.recompute if change.no_recompute is None else Recompute.NONE,
@@ -136,15 +168,35 @@ def changed(settings: JobSettings, change: Change) -> JobSettings:
 
 def outcome(job: Job, folder: Path) -> Outcome:
     """Predict one job's changes, and see what they make of it."""
-    what_if = what_if_of(job.settings, folder / "job")
+    if job.placed:
+        return _in_the_other_order(job, folder)
+    what_if, sized = what_if_of(job.settings, folder / "job"), None
+    if job.ratio is not None:
+        larger = changed(job.settings, Change(microbatches=job.settings.microbatches // job.ratio), job.ratio)
+        sized = TwoSizes(what_if, what_if_of(larger, folder / "larger"), Fraction(job.ratio))
     pairs = []
     for change in job.changes:
-        one, then = what_if.predict(what_if.reorder(change)), changed(job.settings, change)
+        size = job.settings.microbatches // (change.microbatches or 1) if sized else 1
+        row = sized.as_row(change, Fraction(size)) if sized else what_if.predict(what_if.reorder(change)).as_row()
+        then = changed(job.settings, change, size)
         then.validate()
-        predicted, low, high = (one.step_ns - gain for gain in (one.gain_ns, one.gain_high_ns, one.gain_low_ns))
-        pairs.append(Pair(change, predicted, low, high, step_ns(then), then.microbatches))
+        predicted, low, high = (row["step_ns"] - row[name] for name in ("gain_ns", "gain_high_ns", "gain_low_ns"))
+        pairs.append(Pair(change, predicted, low, high, step_ns(then), then.microbatches * size, size))
     ranked = tuple(sorted(pairs, key=lambda pair: pair.predicted_ns / pair.microbatches))
     return Outcome(job, what_if.step_ns, ranked)
+
+
+def _in_the_other_order(job: Job, folder: Path) -> Outcome:
+    simulate(job.settings, folder / "job", workers=1)
+    with iterations_at(folder / "job", folder / "home") as (iteration,):
+        steps = ranked_steps(iteration, iteration.table("collectives"), iteration.table("messages"))
+        found = placed(iteration.topology, iteration.nodes(), [one.what_if() for one in steps])
+    assert isinstance(found, Placed), found
+    step, gain, low, high = found.gains
+    true_ns = step_ns(replace(job.settings, order="tp-cp-ep-pp-dp"))
+    count = job.settings.microbatches
+    pair = Pair(Change(), step - gain, step - high, step - low, true_ns, count, rank_order=found.order)
+    return Outcome(job, step, (pair,))
 
 
 def markdown(found: Sequence[Outcome], seconds: float) -> str:
@@ -154,7 +206,8 @@ def markdown(found: Sequence[Outcome], seconds: float) -> str:
     lines = [
         paragraph(
             f"`{COMMAND}` ({seconds:.0f} s on one core) predicts {len(pairs)} changes from the traces of {len(found)} "
-            "simulated jobs, and simulates each change from the same seed. "
+            "simulated jobs, and simulates each change from the same seed. Sizes of micro-batches are predicted from "
+            "the traces of two sizes. "
             f"{near:.0%} of the predicted steps are within {NEAR:.0%} of the true one, and {held:.0%} of the error "
             f"bars include it. Of each two of a job's best three changes that truly differ by over {APART:.0%}, the "
             f"one predicted to be faster for each micro-batch is faster in {orders:.0%}."
@@ -178,7 +231,8 @@ def _rows(one: Outcome) -> str:
 
 
 def _row(one: Outcome, pair: Pair) -> str:
-    words = named_change(pair.change.as_row())
+    size = pair.size if pair.size > 1 else None
+    words = named_change({**pair.change.as_row(), "microbatch_size": size, "rank_order": pair.rank_order})
     bar = f"{pair.low_ns / 1e6:.1f} to {pair.high_ns / 1e6:.1f}{'' if pair.held else ', misses'}"
     times = f"{one.step_ns / 1e6:.3f} | {pair.predicted_ns / 1e6:.3f} | {bar} | {pair.true_ns / 1e6:.3f}"
     return f"| {one.job.name} | {words} | {times} | {pair.off:+.1%} |"

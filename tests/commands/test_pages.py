@@ -161,7 +161,7 @@ def test_every_command_of_the_page_succeeds(page, places, tmp_path, monkeypatch,
             request.getfixturevalue("trace_processor")
         words = shlex.split(line.split(" > ")[0], comments=True)[1:]
         # What simulated jobs are is as large as their options say, and no larger than it must be.
-        words += ["--layers", "4", "--microbatches", "2"] if words[0] == "simulate" else []
+        words += ["--layers", "4", "--microbatches", "4"] if words[0] == "simulate" else []
         # What all commands of a page are asked of is analysed: four ranks and a step of it.
         words += ["--dp", "1"] if words[0] == "simulate" and "--slow-gpu" in words else []
         # Several steps of a file are what the page speaks of.

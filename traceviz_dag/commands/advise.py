@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,14 +29,18 @@ from traceviz_dag.commands.common.output import percent, print_json, print_table
 from traceviz_dag.commands.common.records import StepsOption, end_of_records, titled, work_at
 from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.pipeline.answers.iterations import place
+from traceviz_dag.pipeline.diff.sides import side_at
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.advice.search import Advisor
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
 _GIB = 1 << 30
-_KEEPS = ("vpp", "layers", "microbatches", "schedule", "recompute")
+_KEEPS = ("vpp", "layers", "microbatches", "schedule", "recompute", "order")
 _FITS = {True: "yes", False: "no", None: "unknown"}
+_SIZE = {"microbatch_size", "microbatches"}
+"""What a change of the size alone changes; it is printed also where it is slower, as somebody asked."""
+
 _FLAGGED = 3
 """Changes whose flags are printed."""
 
@@ -44,9 +49,18 @@ def advise(
     path: PathArgument = None,
     keep: Annotated[
         list[str] | None,
-        typer.Option(help="Leave vpp, layers, microbatches, schedule or recompute as it is. Repeatable."),
+        typer.Option(help="Leave vpp, layers, microbatches, schedule, recompute or order as it is. Repeatable."),
     ] = None,
-    gpu_gib: Annotated[float | None, typer.Option(min=0.1, help="Memory of a GPU, to see what fits.")] = None,
+    gpu_gib: Annotated[
+        float | None, typer.Option(min=0.1, help="Memory of a GPU; default: as the traces state it.")
+    ] = None,
+    beside: Annotated[
+        str | None,
+        typer.Option(
+            help="A capture of the same job with micro-batches of another size, given as for traceviz diff: also "
+            "advise sizes from the one to the other. Of several iterations the last."
+        ),
+    ] = None,
     records: RecordsOption = None,
     steps: StepsOption = None,
     run: RunOption = None,
@@ -55,7 +69,7 @@ def advise(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Advise changes of schedule, model chunks, layers per stage, recomputation and micro-batches.
+    """Advise changes of schedule, model chunks, layers per stage, recomputation, micro-batches and order of ranks.
 
     Each allowed combination is predicted as traceviz what-if does it, from the measured step alone; the fastest comes
     first, with its error bar, what it needs in memory and the flags of Megatron-LM and Megatron Bridge. What would not
@@ -67,15 +81,18 @@ def advise(
             raise UsageError(f"--keep {name}: there are {', '.join(_KEEPS)}")
     if records is not None:
         refuse_both(path, run, iteration)
+        if beside is not None:
+            raise UsageError("--beside is for traces")
         _advise_on_records(records, steps, frozenset(kept), json)
         return
     if steps is not None:
         raise UsageError("--steps is for --records")
     gpu_bytes = None if gpu_gib is None else int(gpu_gib * _GIB)
     answers = []
-    with chosen_iterations(path, home, run, iteration, rules) as iterations:
+    with chosen_iterations(path, home, run, iteration, rules) as iterations, ExitStack() as opened:
+        other = None if beside is None else opened.enter_context(side_at(beside, home).opened())[-1]
         for each in iterations:
-            answers.append({**place(each), **_answer(partial(_advisor, each, kept, gpu_bytes))})
+            answers.append({**place(each), **_answer(partial(_advisor, each, kept, gpu_bytes, other))})
             if not json:
                 _print(partial(print_lead, each), answers[-1])
                 print_reason(answers[-1])
@@ -94,7 +111,8 @@ def _advise_on_records(path: Path, steps: str | None, keep: frozenset[str], json
 
     def advisor() -> tuple[Advisor, list[str]]:
         items = what_if.items()
-        return Advisor(items, what_if, {}, keep), not_predictable(items, what_if.dimensions())
+        found = Advisor(items, what_if, {}, keep)
+        return found, not_predictable(found, what_if.dimensions())
 
     answer = {"records": path.name, "partial": bool(faults), "faults": faults, **_answer(advisor)}
     if json:
@@ -106,10 +124,12 @@ def _advise_on_records(path: Path, steps: str | None, keep: frozenset[str], json
     end_of_records(faults)
 
 
-def _advisor(iteration: StoredIteration, keep: Sequence[str], gpu_bytes: int | None) -> tuple[Advisor, list[str]]:
+def _advisor(
+    iteration: StoredIteration, keep: Sequence[str], gpu_bytes: int | None, beside: StoredIteration | None
+) -> tuple[Advisor, list[str]]:
     from traceviz_dag.pipeline.advice import advisor_of
 
-    return advisor_of(iteration, keep, gpu_bytes)
+    return advisor_of(iteration, keep, gpu_bytes, beside)
 
 
 def _answer(advisor: Callable[[], tuple[Advisor, list[str]]]) -> dict[str, Any]:
@@ -140,6 +160,7 @@ def _print(heading: Callable[[str], None], answer: Mapping[str, Any]) -> None:
     faster = [row for row in rows if row["tokens_per_second"] > 1]
     same, other = ([row for row in faster if row["same_batch"] is kept] for kept in (True, False))
     _table("Steps in ms, with other settings", same)
+    _table("The same with micro-batches of another size alone", [row for row in rows if {*row["change"]} == _SIZE])
     _table("The same with another global batch", other)
     for row in [row for row in shown(same) if row["wins"]][:_FLAGGED]:
         typer.echo(f"\n  {_named(row)}:")

@@ -142,7 +142,7 @@ def analyse_across_ranks(iteration: Iteration) -> Mapping[str, pa.Table]:
         "periods": periods,
         "period_percentiles": PERIOD_PERCENTILES.from_rows(period_summary(periods)),
         "messages": messages,
-        **causes_tables(iteration, collectives, messages, suspects, iteration.kept),
+        **causes_tables(iteration, collectives, messages, suspects, iteration.kept, nodes),
     }
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from traceviz_dag.analyze.advice.memory import StageUse
+from traceviz_dag.analyze.advice.placement import placed
 from traceviz_dag.analyze.advice.search import Advisor, not_predictable
 from traceviz_dag.analyze.causes.gains import mean_gains
 from traceviz_dag.analyze.causes.reordered import Change
@@ -15,6 +16,9 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.pipeline.causes import ranked_steps
 from traceviz_dag.pipeline.memory_schedule import memory_by_stage
 from traceviz_dag.pipeline.stored_iteration import StoredIteration
+from traceviz_dag.pipeline.two_sizes import two_sizes
+
+_GPUS = "SELECT rank, device_memory_bytes AS memory FROM traces WHERE run = $run AND iteration = $iteration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +32,18 @@ class _Steps:
         return mean_gains([one.predict(one.reorder(change)).as_row() for one in self.what_ifs])
 
 
-def advisor_of(iteration: StoredIteration, keep: Collection[str], gpu_bytes: int | None) -> tuple[Advisor, list[str]]:
+def advisor_of(
+    iteration: StoredIteration, keep: Collection[str], gpu_bytes: int | None, beside: StoredIteration | None = None
+) -> tuple[Advisor, list[str]]:
     """An iteration's advisor, and what the capture cannot tell.
 
     Args:
-        keep: of ``search.KEEPS``. gpu_bytes: memory of a GPU; None: unknown.
+        keep: of ``search.KEEPS``. gpu_bytes: memory of a GPU; None: as the traces state it.
+        beside: the same job with micro-batches of another size.
 
     Raises:
-        NoEvidenceError: no step can be replayed, or its micro-batches are in no known order.
+        NoEvidenceError: no step can be replayed, its micro-batches are in no known order, or the two captures differ in
+            more than the size of micro-batches.
     """
     steps = ranked_steps(iteration, iteration.table("collectives"), iteration.table("messages"))
     what_ifs = [ranked.what_if() for ranked in steps]
@@ -45,16 +53,21 @@ def advisor_of(iteration: StoredIteration, keep: Collection[str], gpu_bytes: int
     if (why := first.unseen(first.reorder(Change()))) is not None:
         raise NoEvidenceError(why)
     uses = _uses(iteration.lake, iteration.run, iteration.iteration, gpu_bytes)
-    advisor = Advisor(first.items, _Steps(what_ifs), uses, frozenset(keep))
-    return advisor, not_predictable(advisor.items, first.dimensions())
+    sized = None if beside is None else two_sizes(iteration, beside, what_ifs)
+    other = placed(iteration.topology, iteration.nodes(), what_ifs)
+    advisor = Advisor(first.items, _Steps(what_ifs), uses, frozenset(keep), sized, other)
+    return advisor, not_predictable(advisor, first.dimensions())
 
 
 def _uses(lake: Lake, run: str, iteration: int, gpu_bytes: int | None) -> dict[int, StageUse]:
     """What the fullest GPU of each stage holds, of those that have a snapshot."""
+    rows = lake.query_iteration(_GPUS, run=run, iteration=iteration).to_pylist()
+    stated = {row["rank"]: row["memory"] for row in rows}
     result: dict[int, StageUse] = {}
     for one in memory_by_stage(lake, run, iteration):
         if one.stage is None or one.memory is None or one.reserved_bytes is None:
             continue
         if one.stage not in result or one.reserved_bytes > result[one.stage].peak:
-            result[one.stage] = StageUse(one.reserved_bytes, one.memory.in_flight_bytes, gpu_bytes)
+            memory = stated.get(one.rank) if gpu_bytes is None else gpu_bytes
+            result[one.stage] = StageUse(one.reserved_bytes, one.memory.in_flight_bytes, memory)
     return result

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.analyze.advice.advice_table import advice_items, advice_table, refused_advice
+from traceviz_dag.analyze.advice.placement import placed
 from traceviz_dag.analyze.advice.search import Advisor
 from traceviz_dag.analyze.causes.causes_tables import (
     path_edges,
@@ -114,6 +115,7 @@ def causes_tables(
     messages: pa.Table,
     suspects: Suspects | None = None,
     kept: list[WhatIf] | None = None,
+    nodes: Mapping[int, int] | None = None,
 ) -> Mapping[str, pa.Table]:
     """Compute the tables of an iteration's causes.
 
@@ -121,6 +123,7 @@ def causes_tables(
         collectives, messages: its tables of that name.
         suspects: what other tables say is slow, or may be.
         kept: gets the replay of a step that is the only one; several would need too much memory.
+        nodes: rank → its node; none unknown.
 
     Returns:
         Table name → rows, for each of ``CAUSES_TABLES``; where nothing can be said, ``what_if`` says why.
@@ -147,7 +150,7 @@ def causes_tables(
         parts["efficiencies"].append(efficiencies_table(what_if, replicas, source.topology.world_size, number))
         parts["delay_costs"].append(delay_costs_table(step, what_if.times, stages, number))
         parts["what_if"].append(what_if_table(*what_if.standard_and_refused(suspects), number))
-        for name, table in _advice(what_if, number).items():
+        for name, table in _advice(what_if, number, source.topology, nodes or {}).items():
             parts[name].append(table)
     return {
         name: pa.concat_tables([TABLES[name].schema.empty_table(), *tables]).unify_dictionaries()
@@ -155,12 +158,12 @@ def causes_tables(
     }
 
 
-def _advice(what_if: WhatIf, number: int) -> Mapping[str, pa.Table]:
+def _advice(what_if: WhatIf, number: int, topology: Topology, nodes: Mapping[int, int]) -> Mapping[str, pa.Table]:
     """The tables of advice of one step; snapshots of memory are not looked at."""
     try:
         if (why := what_if.unseen(what_if.reorder(Change()))) is not None:
             return {"advice": refused_advice(why, number)}
-        advisor = Advisor(what_if.items, what_if, {})
+        advisor = Advisor(what_if.items, what_if, {}, placed=placed(topology, nodes, [what_if]))
         return {"advice": advice_table(advisor, number), "advice_items": advice_items(advisor, number)}
     except NoEvidenceError as error:
         return {"advice": refused_advice(str(error), number)}

@@ -258,7 +258,7 @@ class JobSettings:
 
     Attributes, as far as their options do not say it:
         overlap_tensor: Transformer Engine's userbuffers carry tensor-parallel communication beside its products.
-        layers, hidden, heads, feed_forward, vocabulary, sequence, batch: the model; batch is samples per micro-batch.
+        layers, hidden, heads, feed_forward, vocabulary, sequence, batch: the model; batch is the size of a micro-batch.
         dynamic_context: sequences are packed, and each micro-batch is split over as many neighbours in the domain of
             data and context parallelism as its longest sequence needs.
         hybrid_pattern: classes of a hybrid model's layers, repeated up to the number of layers: M Mamba, * attention,
@@ -306,7 +306,7 @@ class JobSettings:
     feed_forward: int = 16384
     vocabulary: int = 51200
     sequence: int = option(4096, MODEL, "Sequence length, tokens.")
-    batch: int = 1
+    batch: int = option(1, MODEL, "Samples per micro-batch.", name="micro_batch_size")
     contention: float = option(1.0, OVERLAP, "Times as long as computation takes beside communication of its rank.")
     experts: int = option(0, MODEL, "Experts per layer; 0 = none, or twice --ep if that is above 1.")
     top_k: int = 2
@@ -469,7 +469,7 @@ class JobSettings:
 def _faults_of(s: JobSettings) -> list[str]:
     sizes = {"tp": s.tp, "cp": s.cp, "ep": s.ep, "etp": s.expert_tensor, "dp": s.dp, "pp": s.pp, "vpp": s.vpp}
     sizes |= {"microbatches": s.microbatches, "layers": s.layers, "iterations": s.iterations, "node-size": s.node_size}
-    sizes |= {"hidden": s.hidden, "sequence": s.sequence}
+    sizes |= {"hidden": s.hidden, "sequence": s.sequence, "micro-batch-size": s.batch}
     found = [f"--{name} is {size}; it must be at least 1" for name, size in sizes.items() if size < 1]
     if s.memory and (s.edges.truncated_rank is not None or s.edges.cuts or _beyond_dense(s)):
         found.append(

@@ -196,7 +196,7 @@ WHAT_IF = Table(
 
 ADVICE = Table(
     "advice",
-    "A change of schedule, model chunks, layers, recomputation or micro-batches, and the step that it would make.",
+    "A change of schedule, chunks, layers, recomputation, micro-batches or order of ranks, and its predicted step.",
     BY_ITERATION,
     (
         _STEP,
@@ -206,6 +206,7 @@ ADVICE = Table(
         Column("chunks", BIGINT, "Model chunks of each stage, where they change; NULL elsewhere."),
         Column("layers", TEXT, "Layers of each stage, such as 7,8,8,7, where they change; NULL elsewhere."),
         Column("no_recompute", TEXT, "Stages that recompute nothing, such as 0,1; NULL where recomputation stays."),
+        Column("rank_order", TEXT, "Order of ranks on nodes, tp-dp-pp or tp-pp-dp, where it changes; NULL elsewhere."),
         Column("step_ns", BIGINT, "The step as it was, ns; NULL where refused."),
         Column("predicted_step_ns", BIGINT, "The step as the replay of its items predicts it, ns; NULL where refused."),
         Column("low_ns", BIGINT, "Lower end of its error bar, ns."),

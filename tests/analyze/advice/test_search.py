@@ -136,7 +136,7 @@ def test_flags_name_the_first_and_the_last_stage_or_a_layout():
 
 def test_what_one_capture_cannot_tell_is_named():
     items = known(Order(4, 1, 8))
-    lines = not_predictable(items, ("ep", "pp"))
+    lines = not_predictable(advisor(items), ("ep", "pp"))
     assert any("tensor, context and expert" in line for line in lines) and any("combined" in line for line in lines)
-    unknown = not_predictable(replace(items, unknown="no stacks"), ())
+    unknown = not_predictable(advisor(replace(items, unknown="no stacks")), ())
     assert unknown[-1] == "more chunks and other layers: no stacks"

@@ -27,6 +27,7 @@ def advice_table(advisor: Advisor, number: int) -> pa.Table:
             **one.as_row(),
             **one.change.as_row(),
             "place": place,
+            "rank_order": one.rank_order,
             "in_flight": ",".join(f"{held:g}" for held in one.in_flight),
             **{name: ", ".join(lines) for name, lines in one.flags.items()},
             "assumptions": "; ".join(one.assumptions),
@@ -42,7 +43,9 @@ def advice_items(advisor: Advisor, number: int) -> pa.Table:
     Args:
         number: as ``advice_table``.
     """
-    best = [(place, one.change) for place, one in enumerate(advisor.advice, 1) if one.wins][:BEST]
+    best = [(place, one.change) for place, one in enumerate(advisor.advice, 1) if one.wins and not one.rank_order][
+        :BEST
+    ]
     rows = [
         {
             "place": place,

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
+from traceviz_dag.analyze.advice.placement import PP_FIRST
 from traceviz_dag.analyze.causes.reordered import Change
 from traceviz_dag.schedules import Order
 
+ONE = Fraction(1)
 
-def flags(change: Change, present: Order, order: Order, layers: Sequence[int]) -> dict[str, list[str]]:
+
+def flags(
+    change: Change,
+    present: Order,
+    order: Order,
+    layers: Sequence[int],
+    size: Fraction = ONE,
+    rank_order: str | None = None,
+) -> dict[str, list[str]]:
     """What to set, and what to leave out, as lines.
 
     Args:
         present: the order as it is; order: as the change has it. layers: of each stage, with the change; none unknown.
+        size: of a micro-batch, over that of now. rank_order: of ``placement``, where it is another.
     """
     megatron: list[str] = []
     bridge: list[str] = []
@@ -35,8 +47,15 @@ def flags(change: Change, present: Order, order: Order, layers: Sequence[int]) -
     if change.no_recompute is not None:
         megatron.append("without --recompute-granularity")
         bridge.append("recompute_granularity=None")
-    if change.microbatches is not None:
-        times = f"{change.microbatches / present.microbatches:g} times as large"
+    if rank_order is not None:
+        first = rank_order == PP_FIRST
+        megatron.append(f"{'' if first else 'without '}--use-tp-pp-dp-mapping")
+        bridge.append(f"dist.use_tp_pp_dp_mapping={first}")
+    if size != ONE:
+        megatron.append(f"--micro-batch-size {float(size):g} times as large")
+        bridge.append(f"train.micro_batch_size {float(size):g} times as large")
+    if (batch := order.microbatches * size / present.microbatches) != ONE:
+        times = f"{float(batch):g} times as large"
         megatron.append(f"--global-batch-size {times}")
         bridge.append(f"train.global_batch_size {times}")
     return {"megatron_lm": megatron, "megatron_bridge": bridge}

@@ -46,13 +46,14 @@ def fits(
     order: Order,
     layers: tuple[Sequence[int], Sequence[int]],
     uses: Mapping[int, StageUse],
+    size: float = 1.0,
 ) -> tuple[bool | None, str | None]:
     """Whether every stage has room for a change; None where nothing shows it, with the reason.
 
     What micro-batches do not hold grows with the layers at most; it stays at least where there are fewer.
 
     Args:
-        layers: of each stage, now and then; none where unknown. uses: by stage.
+        layers: of each stage, now and then; none where unknown. uses: by stage. size: of a micro-batch, over now.
     """
     if not uses:
         return None, NO_SNAPSHOTS
@@ -66,7 +67,7 @@ def fits(
             open_ = f"the memory of stage {stage} is not known"
             continue
         share = layers[1][stage] / layers[0][stage] if layers[0] else 1.0
-        held = use.in_flight * share * then[stage] / now[stage]
+        held = use.in_flight * share * size * then[stage] / now[stage]
         static = use.peak - use.in_flight
         least, most = (static * each + held for each in (min(share, 1.0), max(share, 1.0)))
         if least > use.gpu:

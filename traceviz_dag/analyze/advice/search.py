@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import product
 from typing import Any, Protocol
 
-from traceviz_dag.analyze.advice.flags import flags
+from traceviz_dag.analyze.advice.flags import ONE, flags
 from traceviz_dag.analyze.advice.memory import StageUse, fits, in_flight
+from traceviz_dag.analyze.advice.placement import Placed
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN
 from traceviz_dag.analyze.causes.reordered import Change, Items
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.schedules import Order
 
-KEEPS = ("vpp", "layers", "microbatches", "schedule", "recompute")
+KEEPS = ("vpp", "layers", "microbatches", "schedule", "recompute", "order")
 """What may be kept as it is."""
 
 _MOST_CHUNKS = 8
@@ -39,14 +41,27 @@ class Predicts(Protocol):
         """
 
 
+class Beside(Protocol):
+    """The step together with one of micro-batches of another size."""
+
+    @property
+    def sizes(self) -> Sequence[Fraction]:
+        """Sizes of micro-batches of which both together tell, over that of now."""
+
+    def gains(self, change: Change, size: Fraction) -> tuple[int, int, int, int]:
+        """As ``Predicts``, with micro-batches of a size."""
+
+
 @dataclass(frozen=True, slots=True)
 class Advice:
     """A change and its predicted step.
 
     Attributes:
         step_ns: as it was. predicted_ns, low_ns, high_ns: with the change. microbatches: before and after.
+        size: of the latter, over that of now.
         fits: whether it fits in memory, None where unknown; why: why not, or why that is unknown.
         in_flight: per stage, as ``memory.in_flight``. flags, assumptions: lines.
+        rank_order: of the ranks, where that is what changes; None elsewhere.
     """
 
     change: Change
@@ -60,17 +75,19 @@ class Advice:
     in_flight: tuple[float, ...]
     flags: Mapping[str, list[str]]
     assumptions: tuple[str, ...]
+    size: Fraction = ONE
+    rank_order: str | None = None
 
     @property
     def same_batch(self) -> bool:
         """Whether the global batch stays."""
-        return self.microbatches[0] == self.microbatches[1]
+        return self.microbatches[0] == self.microbatches[1] * self.size
 
     @property
     def speed(self) -> float:
         """Tokens per second, relative to now."""
         before, after = self.microbatches
-        return self.step_ns / self.predicted_ns * after / before
+        return self.step_ns / self.predicted_ns * float(after * self.size / before)
 
     @property
     def wins(self) -> bool:
@@ -79,8 +96,10 @@ class Advice:
 
     def as_row(self) -> dict[str, Any]:
         """It as ``--json`` prints it."""
+        size = None if self.size == ONE else float(self.size)
+        every = {"microbatch_size": size, "rank_order": self.rank_order, **self.change.as_row()}
         return {
-            "change": {name: value for name, value in self.change.as_row().items() if value is not None},
+            "change": {name: value for name, value in every.items() if value is not None},
             "step_ns": self.step_ns,
             "predicted_step_ns": self.predicted_ns,
             "low_ns": self.low_ns,
@@ -102,23 +121,28 @@ class Advisor:
 
     Attributes:
         items: of the step. predicts: its predictions. uses: what GPUs hold, by stage; none unknown.
-        keep: of ``KEEPS``.
+        keep: of ``KEEPS``. beside: a capture of micro-batches of another size; None: there is none.
+        placed: what another order of the ranks would make, or why that is not predicted.
     """
 
     items: Items
     predicts: Predicts
     uses: Mapping[int, StageUse]
     keep: frozenset[str] = frozenset()
+    beside: Beside | None = None
+    placed: Placed | str = "nothing shows which node each rank of the job runs on"
 
     @cached_property
     def advice(self) -> tuple[Advice, ...]:
         """All allowed changes: those of the same batch first, those that lack memory last, then the fastest first."""
         found = []
-        for change in self.changes():
+        for change, size in [*((change, ONE) for change in self.changes()), *self._sized()]:
             try:
-                found.append(self._advice(change))
+                found.append(self._advice(change, size))
             except NoEvidenceError:
                 continue
+        if isinstance(self.placed, Placed) and "order" not in self.keep:
+            found.append(self._of(Change(), ONE, self.placed.gains, self.placed.order))
         return tuple(sorted(found, key=lambda one: (one.fits is False, not one.same_batch, -one.speed)))
 
     def changes(self) -> Iterator[Change]:
@@ -132,18 +156,36 @@ class Advisor:
                 # Another batch is asked of the orders, not of each way to share the layers out.
                 if count and layers:
                     continue
-                change = Change(count, schedule, chunks if chunks != now.chunks else None, layers, off)
-                implied = replace(change, schedule=None)
-                try:
-                    change = implied if implied.order(now) == change.order(now) else change
-                    key = (change.order(now), layers or self.items.layers, off is not None)
-                except NoEvidenceError:
+                change = self._allowed(Change(count, schedule, chunks if chunks != now.chunks else None, layers, off))
+                if change is None:
                     continue
-                # Without overlap Megatron-LM refuses two stages: both would send to and receive from the same rank.
-                if key in seen or (key[0].chunks > 1 and key[0].stages == 2 and not key[0].overlapped):
-                    continue
+                key = (change.order(now), layers or self.items.layers, off is not None)
+                if key not in seen:
+                    seen.add(key)
+                    yield change
+
+    def _sized(self) -> Iterator[tuple[Change, Fraction]]:
+        """Allowed orders with micro-batches of another size and the same batch."""
+        now, seen = self.items.now, set[tuple[Order, Fraction]]()
+        sizes = () if self.beside is None or "microbatches" in self.keep else self.beside.sizes
+        for size, (chunks, schedule) in product(sizes, self._orders()):
+            count = now.microbatches / size
+            change = Change(int(count), schedule, chunks if chunks != now.chunks else None)
+            allowed = self._allowed(change) if count.denominator == 1 else None
+            if allowed is not None and (key := (allowed.order(now), size)) not in seen:
                 seen.add(key)
-                yield change
+                yield allowed, size
+
+    def _allowed(self, change: Change) -> Change | None:
+        """A change with no more than it needs to say; None where Megatron-LM refuses it."""
+        now, implied = self.items.now, replace(change, schedule=None)
+        try:
+            order = change.order(now)
+            change = implied if implied.order(now) == order else change
+        except NoEvidenceError:
+            return None
+        # Without overlap Megatron-LM refuses two stages: both would send to and receive from the same rank.
+        return None if order.chunks > 1 and order.stages == 2 and not order.overlapped else change
 
     def _orders(self) -> Iterator[tuple[int, str | None]]:
         """Chunks and schedule of each allowed order."""
@@ -198,12 +240,18 @@ class Advisor:
             found.append((rest, (whole - rest) / self.items.layers[stage]))
         return found
 
-    def _advice(self, change: Change) -> Advice:
+    def _advice(self, change: Change, size: Fraction) -> Advice:
+        sized = self.beside if size != ONE else None
+        return self._of(change, size, self.predicts.gains(change) if sized is None else sized.gains(change, size))
+
+    def _of(
+        self, change: Change, size: Fraction, gains: tuple[int, int, int, int], rank_order: str | None = None
+    ) -> Advice:
         now = self.items.now
         order = change.order(now)
-        step_ns, gain, low, high = self.predicts.gains(change)
+        step_ns, gain, low, high = gains
         layers = change.layers or self.items.layers
-        room, why = fits(change, now, order, (self.items.layers, layers), self.uses)
+        room, why = fits(change, now, order, (self.items.layers, layers), self.uses, float(size))
         return Advice(
             change,
             step_ns,
@@ -213,13 +261,19 @@ class Advisor:
             (now.microbatches, order.microbatches),
             room,
             why,
-            in_flight(order),
-            flags(change, now, order, layers),
-            tuple(_assumptions(change, now, order)),
+            tuple(held * float(size) for held in in_flight(order)),
+            flags(change, now, order, layers, size, rank_order),
+            tuple(_assumptions(change, now, order, size, rank_order)),
+            size,
+            rank_order,
         )
 
 
-def _assumptions(change: Change, now: Order, order: Order) -> Iterator[str]:
+def _assumptions(change: Change, now: Order, order: Order, size: Fraction, rank_order: str | None) -> Iterator[str]:
+    if rank_order is not None:
+        yield "links inside nodes and across them carry as much for each group as they do now"
+    if size != ONE:
+        yield "what takes t1 and t2 at the two sizes takes what lies between at a size between; sequences stay as long"
     if order.chunks != now.chunks and order.chunks > 1:
         yield "layers of a stage take the same time, and messages as long as now"
     if order.overlapped and not now.overlapped:
@@ -230,24 +284,35 @@ def _assumptions(change: Change, now: Order, order: Order) -> Iterator[str]:
         yield "a layer takes what the layers of its stage take now; a rank that is slow stays slow"
     if change.no_recompute is not None:
         yield "only the recomputed work goes; what it kept out of memory must fit"
-    if change.microbatches is not None:
+    if order.microbatches * size != now.microbatches:
         yield "micro-batches of the same size, so another global batch"
 
 
-def not_predictable(items: Items, dimensions: Sequence[str]) -> list[str]:
-    """What one capture cannot tell, with the reasons, as lines.
+_SIZE = {
+    False: "micro-batch size, or fewer micro-batches of the same batch: kernels of another size were not measured; "
+    "capture the job with another size, too, and name it with --beside",
+    True: "micro-batch sizes below or above those of both captures: kernels of these sizes were not measured",
+}
+
+
+def not_predictable(advisor: Advisor, dimensions: Sequence[str]) -> list[str]:
+    """What the capture cannot tell, with the reasons, as lines.
 
     Args:
         dimensions: of the step's communication.
     """
+    items = advisor.items
     lines = [
         "tensor, context and expert parallel sizes: kernels and messages of other sizes were not measured",
-        "micro-batch size, or fewer micro-batches of the same batch: kernels of another size were not measured",
-        "order of ranks on nodes: this version compares no transfers inside nodes with those across",
+        _SIZE[advisor.beside is not None],
+        *([f"order of ranks on nodes: {advisor.placed}"] if isinstance(advisor.placed, str) else []),
         "zero-bubble schedules: backward steps were measured whole, not as gradients of inputs and of weights",
     ]
     if "ep" in dimensions and not items.now.combined:
-        lines.append("combined 1F1B: nothing shows how much of the experts' communication it would hide")
+        lines.append(
+            "combined 1F1B (--overlap-moe-expert-parallel-comm): nothing shows how much of the experts' communication "
+            "it would hide"
+        )
     if items.now.combined:
         lines.append("other schedules: forward and backward steps run into each other, so none was measured alone")
     elif items.unknown is not None and items.now.stages > 1:

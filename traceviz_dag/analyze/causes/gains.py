@@ -80,7 +80,7 @@ REPLAY_ERROR = 0.05
 
 REMADE_ERROR = 0.01
 """Share of the step by which the bar of a change reaches further where items are made that no step ran: with it, 39 of
-the 40 bars of ``benchmarks/advise.py`` hold the step of the changed job, without it 28."""
+40 bars of ``benchmarks/advise.py`` hold the step of the changed job, without it 28."""
 
 
 def error_bar(gain_ns: int, free_ns: int, error: float, remade_ns: int = 0) -> tuple[int, int]:
@@ -207,7 +207,10 @@ def _of_rank(row: Mapping[str, Any]) -> str:
 def named_change(row: Mapping[str, Any]) -> str:
     """A change of the order of work in words, from its columns."""
     count, chunks, off = row.get("microbatches"), row.get("chunks"), row.get("no_recompute")
-    words = [f"{count} micro-batch{'es' * (count > 1)}"] if count else []
+    size = row.get("microbatch_size")
+    words = [f"micro-batches {size:g} times as large"] if size else []
+    words += [f"ranks in the order {row['rank_order']}"] if row.get("rank_order") else []
+    words += [f"{count} micro-batch{'es' * (count > 1)}"] if count else []
     words += [f"schedule {row['schedule']}"] if row.get("schedule") else []
     words += [f"{chunks} model chunk{'s' * (chunks > 1)} a stage"] if chunks else []
     words += [f"layers {row['layers']}"] if row.get("layers") else []

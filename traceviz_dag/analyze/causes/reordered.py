@@ -172,7 +172,7 @@ class Items:
             NoEvidenceError: as ``changed``.
         """
         order = change.order(self.now)
-        self._check(change, order)
+        self.check(change, order)
         chains, values, late = self._laid_out(order, self.now, self, change)
         longest = int((chains.last_ends(values) - late).max(axis=0).argmax())
         return chains.timed(values[:, longest])
@@ -210,7 +210,7 @@ class Items:
         for rank in self.ranks:
             of_kind: dict[Kind, list[Item]] = defaultdict(list)
             for item in rank.items:
-                of_kind[_kind(item.parts)].append(item)
+                of_kind[kind_of(item.parts)].append(item)
             result.append({kind: _taken(some) for kind, some in of_kind.items()})
         return tuple(result)
 
@@ -229,7 +229,7 @@ class Items:
         """
         present = self.now
         order = change.order(present)
-        self._check(change, order)
+        self.check(change, order)
         # Where exchanges run beside computation the host waits for none of them, and launches ahead.
         own = ahead() if ahead is not None and order.overlapped and not present.overlapped else self
         later = self.replayed(order, present, own, change) - self.before_ns
@@ -245,8 +245,12 @@ class Items:
         """The step with mean items in its own order, ns."""
         return self.replayed(self.now, self.now)
 
-    def _check(self, change: Change, order: Order) -> None:
-        """Refuse layers and chunks that cannot be, or of which nothing shows what they would take."""
+    def check(self, change: Change, order: Order) -> None:
+        """Refuse layers and chunks that cannot be, or of which nothing shows what they would take.
+
+        Raises:
+            NoEvidenceError: why.
+        """
         layers, present = change.layers, self.now
         off = change.no_recompute or ()
         if any(stage not in range(present.stages) for stage in off):
@@ -428,7 +432,8 @@ def _keys(actions: Sequence[Action]) -> list[Key]:
     return [_key(action) for action in actions if isinstance(action, Forward | Backward | Combined)]
 
 
-def _kind(key: Key) -> Kind:
+def kind_of(key: Key) -> Kind:
+    """What steps an item is of, whatever their micro-batches."""
     return frozenset((backward, chunk) for backward, chunk, _ in key)
 
 
@@ -440,7 +445,7 @@ class _Remake:
         self._now, self._then = layers, change.layers or layers
         self._no_recompute = change.no_recompute or ()
         # Of a stage, once for all its ranks.
-        self._kinds = [[*map(_kind, _keys(order.actions(stage)))] for stage in range(order.stages)]
+        self._kinds = [[*map(kind_of, _keys(order.actions(stage)))] for stage in range(order.stages)]
         self._wanted = [Counter(kinds) for kinds in self._kinds]
 
     def more_layers(self, stage: int) -> int:

@@ -168,8 +168,8 @@ class WhatIf:
             found = self._with_untied(found, applied)
         # What a free host would gain is no open question.
         more = found.gain_high_ns - known
-        if edits and self._why_open and more > max(WIDEST * self.step_ns, WIDEST_SHARE * found.gain_ns):
-            found = replace(found, undecided=found.undecided or self._why_open)
+        if edits and self.why_open and more > max(WIDEST * self.step_ns, WIDEST_SHARE * found.gain_ns):
+            found = replace(found, undecided=found.undecided or self.why_open)
         return found
 
     def unseen(self, edit: Edit) -> str | None:
@@ -221,7 +221,7 @@ class WhatIf:
         return replace(found, gain_low_ns=low, gain_high_ns=high, undecided=undecided)
 
     @property
-    def _why_open(self) -> str | None:
+    def why_open(self) -> str | None:
         """Why edits may gain more than is seen; None where nothing is open."""
         return self.open_question or (self._unmet_words if self.edits.unmet[0].any() else None)
 
@@ -353,7 +353,8 @@ class WhatIf:
         return items_of(self.step, self.times, self.edits.stages, self._layers)
 
     @cached_property
-    def _free_items(self) -> Items:
+    def free_items(self) -> Items:
+        """The same of a host that takes no time."""
         return items_of(self.step, self._free_before[0], self.edits.stages, self._layers)
 
     def _items(self, times: AllTimes) -> Items:
@@ -361,7 +362,7 @@ class WhatIf:
         if times is self.times:
             return self.items
         if times is self._free_before[0]:
-            return self._free_items
+            return self.free_items
         return items_of(self.step, times, self.edits.stages, self._layers)
 
     def gains(self, change: Change) -> tuple[int, int, int, int]:

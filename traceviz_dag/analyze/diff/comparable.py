@@ -30,7 +30,7 @@ REFUSED = {
 """Fact → what it is, and why sides that differ in it are not compared unless somebody asks; what to do instead."""
 
 FLAGGED = {
-    "layers": "number of layers",
+    "layers": "most layers of a model chunk",
     "framework": "training framework",
     **{fact: words for fact, words in STATED.items() if fact not in REFUSED},
 }

@@ -27,7 +27,7 @@ WHERE run = $run AND iteration = $iteration
 
 _WORK_SQL = """
 SELECT max(microbatches) AS microbatches, (
-    SELECT max(layer) FROM kernels WHERE run = $run AND iteration = $iteration
+    SELECT max(layer) + 1 FROM kernels WHERE run = $run AND iteration = $iteration
 ) AS layers
 FROM (
     SELECT count(DISTINCT (chunk, microbatch)) AS microbatches FROM microbatches

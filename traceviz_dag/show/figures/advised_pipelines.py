@@ -116,5 +116,5 @@ def _caption(source: TableSource, rows: Mapping[int, Mapping[str, Any]], places:
         warnings=[*lost_ranks(source)],
         legend=[LegendGroup("", entries)],
         footer="tables advice, advice_items",
-        note=f"now, and the best {len(places) - 1} changes of the same global batch; error bars in parentheses",
+        note=f"now, and the best {len(places) - 1} other pipelines of the same global batch; error bars in parentheses",
     )

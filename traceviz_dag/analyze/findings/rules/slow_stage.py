@@ -25,6 +25,12 @@ WITH slow AS (
         -- And what all its GPUs do is a finding of its own.
         stage IN (SELECT stage FROM slow) AS slow
     FROM stage_speeds WHERE run = $run AND iteration = $iteration AND compute_ns >= {1 + NOTABLE_EXCESS} * mean_ns
+), advised AS (
+    -- Of all steps together, what moving layers alone makes of them.
+    SELECT layers, 1 - sum(predicted_step_ns) / sum(step_ns) AS shorter FROM advice
+    WHERE run = $run AND iteration = $iteration AND layers IS NOT NULL AND chunks IS NULL AND schedule IS NULL
+        AND no_recompute IS NULL
+    GROUP BY layers HAVING bool_and(wins) ORDER BY shorter DESC, layers LIMIT 1
 )
 SELECT
     stage, alone, NULL AS group_ranks, value, NULL AS ratio, stages,
@@ -35,11 +41,13 @@ SELECT
         THEN 'fault' ELSE 'opportunity' END AS class,
     (compute_ns - mean_ns) * (
         SELECT count(DISTINCT coalesce(step, -1)) FROM what_if WHERE run = $run AND iteration = $iteration
-    ) AS at_most_ns
+    ) AS at_most_ns,
+    (SELECT layers FROM advised) AS advised_layers, (SELECT shorter FROM advised) AS advised_share
 FROM uneven WHERE NOT ((of_rank OR slow) AND most_ns = slower_ns)
 UNION ALL
 SELECT stage, NULL, slow.ranks, slow.ratio - 1, slow.ratio, stages, compute_ns, mean_ns, compute_ns - mean_ns,
-    more_work_ns, own_work_ns, slower_ns, unsure_ns, 'gpus', 'fault', NULL
+    more_work_ns, own_work_ns, slower_ns, unsure_ns, 'gpus', 'fault', NULL,
+    NULL, NULL
 FROM slow JOIN (FROM stage_speeds WHERE run = $run AND iteration = $iteration) USING (stage)
 """
 
@@ -94,6 +102,15 @@ _MOVE = (
     "--decoder-last-pipeline-num-layers, or --pipeline-model-parallel-layout)."
 )
 
+
+def _move(row: Row) -> str:
+    """To move layers, and how, where advice has a better way to share them out."""
+    if row.get("advised_layers") is None:
+        return _MOVE
+    predicted = f"the step is predicted to be {share(row['advised_share'])} shorter"
+    return f"{_MOVE} With layers {row['advised_layers']} of the stages {predicted} (traceviz advise)."
+
+
 _LOOK = (
     "Compare the clocks, power limit and temperature of that stage's GPUs with the others' (nvidia-smi -q -d "
     "PERFORMANCE,CLOCK): moving layers would only hide that they are slow."
@@ -107,7 +124,7 @@ RULE = Rule(
     of_class=FindingClass.FAULT,
     question="Does a pipeline stage compute longer than the others?",
     remedy=_MOVE,
-    remedy_of=lambda row: _CAPTURE if _unclear(row) else _LOOK if row["because"] in ("slower", "gpus") else _MOVE,
+    remedy_of=lambda row: _CAPTURE if _unclear(row) else _LOOK if row["because"] in ("slower", "gpus") else _move(row),
     sql=_SQL,
     measure="above the mean stage",
     sentence=_sentence,

@@ -13,13 +13,13 @@ from traceviz_dag.printable import printable
 from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, table, top
 
 ADVICE_SQL = """
-SELECT microbatches, schedule, chunks, layers, no_recompute, count(*) AS steps, avg(step_ns)::BIGINT AS step_ns,
-    avg(predicted_step_ns)::BIGINT AS predicted_step_ns, avg(low_ns)::BIGINT AS low_ns,
+SELECT microbatches, schedule, chunks, layers, no_recompute, rank_order, count(*) AS steps,
+    avg(step_ns)::BIGINT AS step_ns, avg(predicted_step_ns)::BIGINT AS predicted_step_ns, avg(low_ns)::BIGINT AS low_ns,
     avg(high_ns)::BIGINT AS high_ns, avg(tokens_per_second) AS tokens_per_second, bool_and(wins) AS wins,
     any_value(in_flight) AS in_flight, any_value(megatron_lm) AS megatron_lm,
     any_value(megatron_bridge) AS megatron_bridge
 FROM advice WHERE run = $run AND iteration = $iteration AND refusal IS NULL AND same_batch
-GROUP BY microbatches, schedule, chunks, layers, no_recompute
+GROUP BY microbatches, schedule, chunks, layers, no_recompute, rank_order
 HAVING tokens_per_second > 1 ORDER BY tokens_per_second DESC, predicted_step_ns, chunks, schedule, layers
 """
 
