@@ -87,12 +87,12 @@ def _print(one: Examined, parts: list[Interval]) -> None:
                 **{f"{name}_bytes": part.categories[name] for name in names},
                 "first": part.first,
                 "since": since_first(one, part.first),
-                "steps": " › ".join(part.steps) or None,
+                "in_step": " › ".join(part.steps) or None,
             }
             for part in parts
         ],
         [
-            *(("first", "from event"), ("since", "from ms"), ("steps", "in step"), *sizes),
+            *(("first", "from event"), ("since", "from ms"), "in_step", *sizes),
             *(f"{name}_bytes" for name in names),
         ],
     )
