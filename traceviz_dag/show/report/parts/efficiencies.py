@@ -65,7 +65,11 @@ def _tree(asked: Asked, mine: Sequence[Mapping[str, Any]], notes: Markup) -> Mar
     whole = mine[0]
     several = f" Sums over {whole['steps']} steps." if whole["steps"] > 1 else ""
     rows = [
-        {**row, "branch": f"{branch}{label(row)}", "share": row["lost_ns"] / whole["time_ns"]}
+        {
+            **row,
+            "branch": f"{branch}{label(row)}",
+            "share": None if row["lost_ns"] is None else row["lost_ns"] / whole["time_ns"],
+        }
         for branch, row in with_branches(mine)
     ]
     return section(
