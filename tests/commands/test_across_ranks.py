@@ -94,7 +94,7 @@ def test_waits_name_the_slow_rank_and_the_clocks_that_they_rest_on(home):
     assert (
         result.exit_code == 0
         and "rank 5 delayed its peers by" in text
-        and "for longer than who waited: the first 3 of" in text
+        and "for longer than who waited, ms: the first 3 of" in text
     )
 
 

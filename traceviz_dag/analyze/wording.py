@@ -33,6 +33,39 @@ def milliseconds(nanoseconds: int | None) -> str:
     return ABSENT if nanoseconds is None else f"{nanoseconds / 1e6:z,.3f}"
 
 
+def changed(nanoseconds: int) -> str:
+    """A change as tables print it: milliseconds with sign, three decimals."""
+    return f"{nanoseconds / 1e6:+,.3f}" if abs(nanoseconds) > 500 else "0.000"
+
+
+def microseconds(nanoseconds: float) -> str:
+    """A duration as tables print it where it is short: microseconds with one decimal."""
+    return f"{nanoseconds / 1e3:z,.1f}"
+
+
+def seconds(nanoseconds: int | None) -> str:
+    """An instant as tables print it: seconds of the capture's clock, to the microsecond."""
+    return ABSENT if nanoseconds is None else f"{nanoseconds / 1e9:,.6f}"
+
+
+def mebibytes(count: int | None) -> str:
+    """Bytes as tables print them: MiB with two decimals."""
+    return ABSENT if count is None else f"{count / (1 << 20):z,.2f}"
+
+
+def binary(count: int) -> str:
+    """A size in the largest binary unit of which there is at least one."""
+    units = ("B", "KiB", "MiB", "GiB", "TiB")
+    index = min(max(count.bit_length() - 1, 0) // 10, len(units) - 1)
+    return f"{count:,} B" if not index else f"{count / 1024**index:,.2f} {units[index]}"
+
+
+def shortened(name: str, most: int = 90) -> str:
+    """A name for a table: templates make kernel names longer than a screen."""
+    flat = " ".join(name.split())
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+
+
 def duration(nanoseconds: float) -> str:
     """A duration with three significant digits and its unit."""
     for factor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "µs")):
@@ -57,7 +90,7 @@ def share(part: float, whole: float = 1) -> str:
 
 def percent(part: float | None) -> str:
     """A share in percent with one decimal, as sentences write it; tables leave no space."""
-    return "–" if part is None else f"{100 * part:z.1f} %"
+    return ABSENT if part is None else f"{100 * part:z.1f} %"
 
 
 _ACRONYMS = frozenset({"tp", "cp", "ep", "etp", "dp", "edp", "pp"})

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from traceviz_dag.analyze.wording import counted
+from traceviz_dag.analyze.measures import AS_IS, Unit, measure
+from traceviz_dag.analyze.wording import ABSENT, counted
 from traceviz_dag.printable import printable
 
 if TYPE_CHECKING:
@@ -167,8 +168,13 @@ def html_table(rows: Sequence[Mapping[str, Any]]) -> str:
         for name in rows[0]
         if any(row[name] is not None for row in rows) and not any(isinstance(row[name], list | dict) for row in rows)
     ][:_MOST_COLUMNS]
-    head = "".join(f"<th>{_text(name)}</th>" for name in names)
-    body = "".join(f"<tr>{''.join(f'<td>{_text(row[name])}</td>' for name in names)}</tr>" for row in rows[:MOST_SHOWN])
+    units = {name: measure(name).unit for name in names}
+    heads = (f"{measure(name).header} {unit.word}".strip() for name, unit in units.items())
+    head = "".join(f"<th>{_text(text)}</th>" for text in heads)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{_text(row[name], unit)}</td>' for name, unit in units.items())}</tr>"
+        for row in rows[:MOST_SHOWN]
+    )
     left = len(rows) - MOST_SHOWN
     more = f"<p>{counted(left, 'more row', 'more rows')}</p>" if left > 0 else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
@@ -180,7 +186,10 @@ def _plain(row: Any) -> dict[str, Any]:
     return asdict(row) if is_dataclass(row) and not isinstance(row, type) else dict(row)
 
 
-def _text(value: object) -> str:
+def _text(value: object, unit: Unit = AS_IS) -> str:
     if value is None:
-        return "–"
+        return ABSENT
+    # A column of a query may have the name of another one, with texts.
+    if not unit.number or isinstance(value, int | float):
+        value = unit.cell(value)
     return escape(printable(f"{value:.6g}" if isinstance(value, float) else str(value)))

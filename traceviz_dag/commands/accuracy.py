@@ -13,7 +13,7 @@ import typer
 
 from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table
+from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.commands.common.partial import end_partial
 
 if TYPE_CHECKING:
@@ -158,44 +158,30 @@ def _print(path: Path, answer: dict[str, Any]) -> None:
             f"  {what}: {rows['equal']:,} of {rows['expected']:,} equal, {rows['missing']} missing, "
             f"{rows['unexpected']} unexpected; largest difference {rows['largest_difference_ns']:,} ns"
         )
-    print_table(
+    print_columns(
         "Shares of kernel time",
-        ["of", "right", "told", "wrong"],
         [
-            [aspect, *(_share(answer[name][aspect]) for name in ("right", "told", "wrong"))]
+            {"of": aspect} | {name: _share(answer[name][aspect]) for name in ("right", "told", "wrong")}
             for aspect in answer["right"]
         ],
+        ["of", "right", "told", "wrong"],
     )
-    print_table(
+    shares = ("right", "unclassified", "wrong")
+    print_columns(
         "By category",
-        ["category", "kernels", "time ms", "right", "unclassified", "wrong"],
-        [
-            [row["category"], row["kernels"], milliseconds(row["time_ns"])]
-            + [_share(row[name]) for name in ("right", "unclassified", "wrong")]
-            for row in answer["categories"]
-        ],
+        [row | {name: _share(row[name]) for name in shares} for row in answer["categories"]],
+        ["category", "kernels", "time_ns", *shares],
     )
     mistaken = [row for row in answer["confusion"] if row["truth"] != row["told"]]
     if mistaken:
-        print_table(
-            "Confusion (what is not as it was)",
-            ["truth", "told", "kernels", "time ms"],
-            [[row["truth"], row["told"], row["kernels"], milliseconds(row["time_ns"])] for row in mistaken],
-        )
-    print_table(
+        print_columns("Confusion (what is not as it was)", mistaken, ["truth", "told", "kernels", "time_ns"])
+    print_columns(
         "By evidence",
-        ["of", "evidence", "rule", "kernels", "time ms", "right"],
-        [
-            [
-                *(row[name] for name in ("aspect", "evidence", "rule", "kernels")),
-                milliseconds(row["time_ns"]),
-                _share(row["right"]),
-            ]
-            for row in answer["rules"]
-        ],
+        [{**row, "right": _share(row["right"])} for row in answer["rules"]],
+        [("aspect", "of"), "evidence", "rule", "kernels", "time_ns", "right"],
     )
 
 
 def _share(value: float) -> str:
     """A share in percent, rounded down: only a whole reads 100 %."""
-    return percent(value) if value in (0.0, 1.0) else f"{int(value * 100_000) / 1000:.3f}%"
+    return f"{value:.1%}" if value in (0.0, 1.0) else f"{int(value * 100_000) / 1000:.3f}%"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json, print_table
+from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.errors import UsageError
 from traceviz_dag.system.paths import real_path
 
@@ -49,11 +49,8 @@ def list_(home: HomeOption = DEFAULT_HOME, json: JsonOption = False) -> None:
     if json:
         print_json(rows)
     elif rows:
-        print_table(
-            "Baselines",
-            ["name", "run", "iteration", "set by", "nightly gate"],
-            [[row["name"], row["run"], row["iteration"], row["by"], "yes" if row["gate"] else None] for row in rows],
-        )
+        told = [{**row, "gate": "yes" if row["gate"] else None} for row in rows]
+        print_columns("Baselines", told, ["name", "run", "iteration", ("by", "set by"), ("gate", "nightly gate")])
     else:
         typer.echo("No baselines; traceviz baseline set NAME RUN sets one.")
 

@@ -12,9 +12,8 @@ import pyarrow.csv
 import pyarrow.parquet
 import typer
 
-from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table
+from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.commands.common.overwriting import check_output
 from traceviz_dag.errors import IncompleteError, UsageError
 from traceviz_dag.system.paths import real_path
@@ -101,20 +100,10 @@ def classify(
 
 def _print(trace: RankTrace, kernels: int, rows: Sequence[dict[str, Any]], *, partial: bool) -> None:
     mark = ", PARTIAL: read in part" if partial else ""
-    print_table(
+    print_columns(
         f"{trace.name}, rank {trace.rank}{mark}: {kernels} kernels and memory operations",
-        ["category", "phase evidence", "dimension evidence", "kernels", "time ms", "share"],
-        [
-            [
-                row["category"],
-                row["phase_evidence"],
-                row["dimension_evidence"],
-                row["kernels"],
-                milliseconds(row["time_ns"]),
-                percent(row["share"]),
-            ]
-            for row in rows
-        ],
+        rows,
+        ["category", "phase_evidence", "dimension_evidence", "kernels", "time_ns", "share"],
     )
 
 

@@ -6,16 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
-from traceviz_dag.commands.common.across import (
-    IterationOption,
-    PathArgument,
-    RulesOption,
-    RunOption,
-    chosen_iterations,
-    microseconds,
-)
+from traceviz_dag.commands.common.across import IterationOption, PathArgument, RulesOption, RunOption, chosen_iterations
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json, print_table
+from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.errors import IncompleteError
 from traceviz_dag.pipeline.answers.iterations import heading, place
 from traceviz_dag.tables.rows import RankClockRow, rows_of
@@ -41,22 +34,12 @@ def clocks(
             answers.append({**place(each), "clocks": facts, "ranks": rows})
             if json:
                 continue
-            print_table(
+            print_columns(
                 heading(each, clock_statement(facts)),
-                ["rank", "component", "offset µs", "drift ppm", "matches", "p05 µs", "p95 µs", "early receives", "why"],
+                sorted(rows, key=_certainty),
                 [
-                    [
-                        row["rank"],
-                        row["component"],
-                        microseconds(row["offset_ns"]),
-                        None if row["drift_ppm"] is None else f"{row['drift_ppm']:.3f}",
-                        row["matches"],
-                        microseconds(row["residual_p05_ns"]),
-                        microseconds(row["residual_p95_ns"]),
-                        row["early_receives"],
-                        row["refusal"],
-                    ]
-                    for row in sorted(rows, key=_certainty)
+                    *("rank", "component", "offset_ns", "drift_ppm", "matches", "residual_p05_ns", "residual_p95_ns"),
+                    *("early_receives", "refusal"),
                 ],
             )
         if json:

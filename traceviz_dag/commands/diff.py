@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from traceviz_dag.analyze.wording import milliseconds, numbered, percent
+from traceviz_dag.analyze.wording import changed, numbered, percent, shortened
 from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.figure_file import check_figure
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, check_number
-from traceviz_dag.commands.common.output import print_json, print_table, print_wrapped, shortened, shown
+from traceviz_dag.commands.common.output import print_columns, print_json, print_wrapped, shown
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.pipeline.answers.diff import diff_answer, diff_verdict
@@ -133,17 +133,9 @@ def _print(sides: Sequence[Sequence[StoredIteration]], found: Comparison, judged
     for name, words in (("operations", "operation"), ("modules", "module")):
         _print_kernels(found, name, words)
     if found.findings is not None:
-        print_table(
-            "Findings",
-            ["change", "rule", "gain A ms", "gain B ms", "finding"],
-            [
-                [
-                    *(row["change"], row["rule"].replace("_", " ")),
-                    *(milliseconds(row["a_gain_ns"]), milliseconds(row["b_gain_ns"]), row["statement"]),
-                ]
-                for row in found.findings
-            ],
-        )
+        told = [{**row, "rule": row["rule"].replace("_", " ")} for row in found.findings]
+        columns = ["change", "rule", ("a_gain_ns", "gain A"), ("b_gain_ns", "gain B"), ("statement", "finding")]
+        print_columns("Findings", told, columns)
 
 
 def _print_parts(found: Comparison) -> None:
@@ -152,7 +144,7 @@ def _print_parts(found: Comparison) -> None:
     assert found.step is not None
     rows = [row for row in found.parts if row.change_ns]
     _print_changes(
-        f"By path, {_change(found.step.change_ns)} ms per step: what the critical path has more or less of",
+        f"By path, {changed(found.step.change_ns)} ms per step: what the critical path has more or less of",
         {"what": [named_part(*row.key[1:]) for row in rows], "stage": [row.key[0] for row in rows]},
         rows,
         found.steps,
@@ -187,16 +179,17 @@ def _print_replay(found: Comparison) -> None:
     if not rows:
         return
     bars = any(row.bar is not None for row in rows)
-    print_table(
-        f"By replay, {_change(found.step.change_ns)} ms per step: what each class of work makes of it",
-        ["put in", "what", "change ms", *(["at least", "at most", "note"] if bars else [])],
+    ends = [("low_ns", "at least"), ("high_ns", "at most"), "note"] if bars else []
+    print_columns(
+        f"By replay, {changed(found.step.change_ns)} ms per step: what each class of work makes of it",
         [
-            [
-                *(row.order, named_class(row.work), _change(row.change_ns)),
-                *((*_ends(row.bar), None if row.is_change else "no change") if bars else ()),
-            ]
+            {
+                **{"order": row.order, "what": named_class(row.work), "change_ns": row.change_ns},
+                **{"note": None if row.is_change else "no change", **_ends(row.bar)},
+            }
             for row in rows
         ],
+        [("order", "put in"), "what", "change_ns", *ends],
     )
     print_wrapped(
         f"{percent(found.matched)} of B's kernel time is of operations that A runs, too; classes are put in one "
@@ -212,7 +205,7 @@ def _print_kernels(found: Comparison, name: str, word: str) -> None:
         return
     rows = [row for row in found.tables[name] if row.change_ns or row.a_calls * steps[1] != row.b_calls * steps[0]]
     _print_changes(
-        f"All kernels by {word}, {_change(whole)} ms per step over the ranks, waits in communication included",
+        f"All kernels by {word}, {changed(whole)} ms per step over the ranks, waits in communication included",
         {word: _names([row.key[1] for row in rows]), "kind": [row.key[0] for row in rows]},
         rows,
         steps,
@@ -228,22 +221,24 @@ def _print_changes(
     if not rows:
         return
     named = {name: values for name, values in named.items() if any(value is not None for value in values)}
+    worded = {f"named {name}": name for name in named}
     states, bars = [state_of(row) for row in rows], any(row.bar is not None for row in rows)
-    print_table(
+    print_columns(
         title,
         [
-            *(*named, "A ms", "B ms", "change ms", *(["at least", "at most"] if bars else [])),
-            *("calls A", "calls B", "by calls", "by length", *(["note"] if any(states) else [])),
+            {
+                **dict(zip(worded, words, strict=True)),
+                **{"a_ns": row.a_ns, "b_ns": row.b_ns, "change_ns": row.change_ns, **_ends(row.bar)},
+                **{"calls A": _calls(row.a_calls, steps[0]), "calls B": _calls(row.b_calls, steps[1])},
+                **{"count_ns": row.count_ns, "per_call_ns": row.per_call_ns, "note": state or None},
+            }
+            for row, state, *words in zip(rows, states, *named.values(), strict=True)
         ],
         [
-            [
-                *words,
-                *(milliseconds(row.a_ns), milliseconds(row.b_ns), _change(row.change_ns)),
-                *(_ends(row.bar) if bars else ()),
-                *(_calls(row.a_calls, steps[0]), _calls(row.b_calls, steps[1])),
-                *(_change(row.count_ns), _change(row.per_call_ns), *([state or None] if any(states) else [])),
-            ]
-            for row, state, *words in zip(rows, states, *named.values(), strict=True)
+            *(*worded.items(), ("a_ns", "A"), ("b_ns", "B"), "change_ns"),
+            *([("low_ns", "at least"), ("high_ns", "at most")] if bars else []),
+            *("calls A", "calls B", ("count_ns", "by calls"), ("per_call_ns", "by length")),
+            *(["note"] if any(states) else []),
         ],
     )
 
@@ -260,9 +255,5 @@ def _names(names: Sequence[str | None]) -> list[str | None]:
     return [None if name is None else shortened(name, lengths[0]) if lengths else name for name in names]
 
 
-def _ends(bar: Bar | None) -> tuple[str | None, str | None]:
-    return (None, None) if bar is None else (_change(bar.low_ns), _change(bar.high_ns))
-
-
-def _change(nanoseconds: int) -> str:
-    return f"{nanoseconds / 1e6:+,.3f}" if abs(nanoseconds) > 500 else "0.000"
+def _ends(bar: Bar | None) -> dict[str, int | None]:
+    return {"low_ns": None, "high_ns": None} if bar is None else {"low_ns": bar.low_ns, "high_ns": bar.high_ns}

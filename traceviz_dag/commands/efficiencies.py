@@ -25,7 +25,7 @@ from traceviz_dag.commands.common.across import (
     refuse_both,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table, print_wrapped
+from traceviz_dag.commands.common.output import print_columns, print_json, print_wrapped
 from traceviz_dag.commands.common.records import end_of_records, naming, titled, work_at
 from traceviz_dag.pipeline.answers.iterations import place
 
@@ -118,19 +118,17 @@ def _print(heading: Callable[[str], None], rows: Sequence[dict[str, Any]]) -> No
     lost = f"{milliseconds(worst['lost_ns'])} ms ({wording.percent(worst['lost_ns'] / whole['time_ns'])})"
     meaning = MEANINGS[Factor(worst["factor"])]
     print_wrapped(f"{named_factor(worst).capitalize()} loses most, {lost}: {meaning}", 4, "  ")
-    print_table(
-        "Factors, what loses most first; they multiply, and losses add up",
-        ["factor", "value", "lost ms", "of the step"],
-        [
-            [
-                f"{branch}{named_factor(row)}",
-                percent(row["value"]),
-                milliseconds(row["lost_ns"]),
-                percent(None if row["lost_ns"] is None else row["lost_ns"] / whole["time_ns"]),
-            ]
-            for branch, row in with_branches(mine)
-        ],
-    )
+    told = [
+        {
+            "branch": f"{branch}{named_factor(row)}",
+            "value": row["value"],
+            "lost_ns": row["lost_ns"],
+            "share": None if row["lost_ns"] is None else row["lost_ns"] / whole["time_ns"],
+        }
+        for branch, row in with_branches(mine)
+    ]
+    title = "Factors, what loses most first; they multiply, and losses add up"
+    print_columns(title, told, [("branch", "factor"), "value", "lost_ns", ("share", "of step")])
     _print_replicas(rows)
 
 
@@ -143,11 +141,9 @@ def _print_replicas(rows: Sequence[dict[str, Any]]) -> None:
     if not of_replica:
         return
     whole = Factor.PARALLEL_EFFICIENCY
-    print_table(
-        "Model replicas, the least efficient first",
-        ["replica", "ranks", "efficiency", *(factor.replace("_", " ") for factor in _FIRST_LEVEL)],
-        [
-            [number, mine[whole]["ranks"], *(percent(mine[factor]["value"]) for factor in (whole, *_FIRST_LEVEL))]
-            for number, mine in sorted(of_replica.items(), key=lambda one: (one[1][whole]["value"], one[0]))
-        ],
-    )
+    replicas = [
+        {**{name: row["value"] for name, row in mine.items()}, "replica": number, "ranks": mine[whole]["ranks"]}
+        for number, mine in sorted(of_replica.items(), key=lambda one: (one[1][whole]["value"], one[0]))
+    ]
+    title = "Model replicas, the least efficient first"
+    print_columns(title, replicas, ["replica", "ranks", (whole, "efficiency"), *_FIRST_LEVEL])

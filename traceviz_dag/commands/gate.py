@@ -10,7 +10,7 @@ import typer
 
 from traceviz_dag.commands.common.across import IterationOption, PathArgument, RulesOption, RunOption, chosen_iterations
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json, print_table
+from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.pipeline.answers.iterations import place
 
@@ -43,17 +43,10 @@ def gate(
         if json:
             print_json(rows)
         else:
-            print_table(
+            print_columns(
                 "OverlapScore gate",
+                [{**row, "verdict": _verdict(row)} for row in rows],
                 ["run", "iteration", "pair", "verdict", "score", "percentile", "threshold", "units"],
-                [
-                    [
-                        *(row["run"], row["iteration"], row["pair"], _verdict(row)),
-                        None if row["score"] is None else f"{row['score']:.3f}",
-                        *(row["percentile"], row["threshold"], row["units"]),
-                    ]
-                    for row in rows
-                ],
             )
             for row in rows:
                 if row["refusal"]:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceviz_dag.analyze.wording import activity, milliseconds, ranks_of
+from traceviz_dag.analyze.wording import activity, ranks_of
 from traceviz_dag.commands.common.failures import end_half_renewed, end_stale
 from traceviz_dag.commands.common.figure_file import check_figure
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table, print_wrapped, shown
+from traceviz_dag.commands.common.output import print_columns, print_json, print_wrapped, shown
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
 from traceviz_dag.system.paths import real_path
 
@@ -178,28 +178,22 @@ def _ranks(row: Mapping[str, Any]) -> str:
 def _print(run: str, rows: list[dict[str, Any]], verdicts: Mapping[tuple[str, int], TrendNight]) -> None:
     longest = max((row["step_ns"] or 0 for row in rows), default=0)
     has_mfu = any(row["mfu"] is not None for row in rows)
-    print_table(
-        f"{run}: iterations, ms: the longest step over the ranks; means over ranks and steps of the rest",
+    print_columns(
+        f"{run}: iterations, the longest step over the ranks; means over ranks and steps of the rest",
         [
-            *("iteration", "ranks", "step", "", "change", "computation", "exposed", "idle", "hidden"),
-            *("longest computation", *(["MFU"] if has_mfu else []), "night"),
+            {
+                **row,
+                "ranks": _ranks(row),
+                "bar": bar(row["step_ns"] or 0, longest),
+                "change": None if row["change_share"] is None else f"{row['change_share']:+.1%}",
+                "night": _night(verdicts.get((row["run"], row["iteration"]))),
+            }
+            for row in rows
         ],
         [
-            [
-                row["iteration"],
-                _ranks(row),
-                milliseconds(row["step_ns"]),
-                bar(row["step_ns"] or 0, longest),
-                None if row["change_share"] is None else f"{row['change_share']:+.1%}",
-                milliseconds(row["compute_ns"]),
-                milliseconds(row["exposed_ns"]),
-                milliseconds(row["idle_ns"]),
-                percent(row["hidden_share"]),
-                row["longest_computation_rank"],
-                *([percent(row["mfu"])] if has_mfu else []),
-                _night(verdicts.get((row["run"], row["iteration"]))),
-            ]
-            for row in rows
+            *("iteration", "ranks", "step_ns", ("bar", ""), "change", "compute_ns", "exposed_ns", "idle_ns"),
+            *("hidden_share", ("longest_computation_rank", "longest computation"), *(["mfu"] if has_mfu else [])),
+            "night",
         ],
         last=True,
     )

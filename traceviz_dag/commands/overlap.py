@@ -12,11 +12,11 @@ import pyarrow as pa
 import typer
 
 from traceviz_dag.analyze.findings.verdict import RELATIONS
-from traceviz_dag.analyze.wording import capitals, counted, milliseconds
+from traceviz_dag.analyze.wording import counted
 from traceviz_dag.commands.common.across import IterationOption, RunOption, print_limit
 from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table
+from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.commands.common.savings import print_savings
 from traceviz_dag.errors import BadInputError, UsageError
@@ -139,17 +139,10 @@ def _print(
 
 def _print_dimensions(rows: Sequence[dict[str, Any]]) -> None:
     windows, means = dimension_means(rows)
-    print_table(
-        f"Communication by dimension, ms, mean of {counted(windows, 'window', 'windows')}",
-        ["dimension", "communication", "hidden", "exposed", "hidden share"],
-        [
-            [
-                capitals(row["dimension"]),
-                *(milliseconds(row[f"{part}_ns"]) for part in ("communication", "hidden", "exposed")),
-                percent(row["hidden_share"]),
-            ]
-            for row in means
-        ],
+    print_columns(
+        f"Communication by dimension, mean of {counted(windows, 'window', 'windows')}",
+        means,
+        ["dimension", "communication_ns", "hidden_ns", "exposed_ns", "hidden_share"],
     )
 
 
@@ -161,19 +154,19 @@ def _print_ranks(rows: Sequence[dict[str, Any]], first: Sequence[int]) -> None:
         **{name: len({row[name] for row in rows}) > 1 for name in ("step", "dimension")},
     }
     named = [name for name, wanted in told_apart.items() if wanted]
-    print_table(
-        f"Ranks, ms, {'those at fault first, then the most exposed' if first else 'the most exposed first'}",
-        ["rank", *named, "window", *_OF_RANK, "hidden share", "hidden / min"],
+    print_columns(
+        f"Ranks, {'those at fault first, then the most exposed' if first else 'the most exposed first'}",
         [
-            [
-                f"{row['rank']} (in part)" if row["partial"] else row["rank"],
-                *(row[name] for name in named),
-                milliseconds(row["window_end_ns"] - row["window_start_ns"]),
-                *(milliseconds(row[f"{name}_ns"]) for name in _OF_RANK),
-                percent(row["hidden_share"]),
-                percent(row["hidden_over_min"]),
-            ]
+            {
+                **row,
+                "rank": f"{row['rank']} (in part)" if row["partial"] else row["rank"],
+                "window_ns": row["window_end_ns"] - row["window_start_ns"],
+            }
             for row in sorted(rows, key=lambda row: (place.get(row["rank"], len(place)), -row["exposed_ns"]))
+        ],
+        [
+            *("rank", *named, "window_ns", "exposed_ns", "hidden_ns", "communication_ns", "compute_ns", "idle_ns"),
+            *("hidden_share", "hidden_over_min"),
         ],
     )
 

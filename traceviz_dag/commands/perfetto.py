@@ -14,7 +14,7 @@ import typer
 
 from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json, print_table, terminal
+from traceviz_dag.commands.common.output import print_columns, print_json, terminal
 from traceviz_dag.commands.common.overwriting import check_output_of
 from traceviz_dag.commands.common.partial import end_partial, tell_partial
 from traceviz_dag.commands.common.rows import as_json, print_rows
@@ -152,11 +152,13 @@ def compare(
     if json:
         print_json(asdict(found) | {"unexplained": found.unexplained})
     else:
-        columns = ("table", "own", "other", "only_own", "only_other", "on_odd_threads")
-        print_table(
+        print_columns(
             f"{trace.name}: {found.dropped} slices dropped by Perfetto, {found.unexplained} rows differ without reason",
-            ["table", "rows", "rows by Perfetto", "only ours", "only Perfetto's", "of odd threads"],
-            [[getattr(each, column) for column in columns] for each in found.differences],
+            found.differences,
+            [
+                *("table", ("own", "rows"), ("other", "rows by Perfetto"), ("only_own", "only ours")),
+                *(("only_other", "only Perfetto's"), ("on_odd_threads", "of odd threads")),
+            ],
         )
     if (fault := read_fault(own)) is not None:
         raise IncompleteError(f"{trace}: a part of the trace was compared: {fault}")

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -17,7 +16,7 @@ from traceviz_dag.commands.common.across import (
     end_untold,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json, print_table
+from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.pipeline.answers.iterations import heading, place
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def periods(
             answer = {**place(each), "pairs": summary, "reason": reason, "certain": certain}
             answers.append(answer | ({"units": table.to_pylist()} if units else {}))
             if not json:
-                _print(heading(each, "periods in one training step, ms"), summary)
+                _print(heading(each, "periods in one training step"), summary)
                 if certain and reason:
                     typer.echo(f"  {reason}")
         if json:
@@ -103,32 +102,14 @@ def _print(title: str, summary: list[dict[str, Any]]) -> None:
     told = [row for row in summary if row["refusal"] is None]
     steps = len({row["step"] for row in summary}) > 1
     if told:
-        print_table(
+        print_columns(
             title,
+            [{**row, "window": f"{row['first_unit']}-{row['last_unit']}"} for row in told],
             [
-                *(
-                    "pair",
-                    "stage",
-                    *(["step"] if steps else []),
-                    "ranks",
-                    "units",
-                    "window",
-                    "period p50",
-                    "p90",
-                    "p99",
-                ),
-                *("first", "second", "score p10", "p50", "p90", "worst rank"),
-            ],
-            [
-                [
-                    *(row["pair"], row["stage"], *([row["step"]] if steps else []), row["ranks"], row["units"]),
-                    f"{row['first_unit']}-{row['last_unit']}",
-                    *(milliseconds(row[f"period_p{share}_ns"]) for share in (50, 90, 99)),
-                    *(milliseconds(row[f"stage{number}_p50_ns"]) for number in (0, 1)),
-                    *(_score(row[f"score_p{share}"]) for share in (10, 50, 90)),
-                    row["worst_rank"],
-                ]
-                for row in told
+                *("pair", "stage", *(["step"] if steps else []), "ranks", "units", "window"),
+                *("period_p50_ns", ("period_p90_ns", "p90"), ("period_p99_ns", "p99")),
+                *(("stage0_p50_ns", "first"), ("stage1_p50_ns", "second")),
+                *("score_p10", ("score_p50", "p50"), ("score_p90", "p90"), "worst_rank"),
             ],
         )
     else:
@@ -160,7 +141,3 @@ def _refused(summary: list[dict[str, Any]]) -> list[tuple[dict[str, Any], str]]:
         (rows[0], f", step{'s' if len(rows) > 1 else ''} {', '.join(str(row['step']) for row in rows)}")
         for rows in steps.values()
     ]
-
-
-def _score(score: float | None) -> str | None:
-    return None if score is None else f"{score:.2f}".replace("-0.00", "0.00")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from traceviz_dag.analyze import wording
-from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -19,7 +18,7 @@ from traceviz_dag.commands.common.across import (
     print_lead,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table, print_wrapped
+from traceviz_dag.commands.common.output import print_columns, print_json, print_wrapped
 from traceviz_dag.pipeline.answers.iterations import heading, place, slow_statements, table_rows
 
 if TYPE_CHECKING:
@@ -97,26 +96,14 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
         at = iteration.lead.place(row["rank"])
         first[row["pipeline"]] = min(at, first.get(row["pipeline"], at))
     print_lead(iteration, wording.counted(len(first), "pipeline", "pipelines"))
-    print_table(
-        "Bubble and idle time of each stage, in one training step, ms",
+    print_columns(
+        "Bubble and idle time of each stage, in one training step",
+        sorted(rows, key=lambda row: first[row["pipeline"]]),
         [
             *(["step"] if steps else []),
-            *("pipeline", "stage", "rank", "schedule", "m", "T", "bubble", "fill/drain", "imbalance", "jitter"),
-            *("stall", "bubble share", "ideal", "idle", "idle share", "warm-up", "steady", "cool-down"),
-        ],
-        [
-            [
-                *([row["step"]] if steps else []),
-                *(row["pipeline"], row["stage"], row["rank"], row["schedule"], row["microbatches"]),
-                *(
-                    milliseconds(row[f"{name}_ns"])
-                    for name in ("span", "bubble", "fill_drain", "imbalance", "jitter", "stall")
-                ),
-                *(percent(row["bubble_share"]), percent(row["ideal_share"])),
-                *(milliseconds(row["idle_ns"]), percent(row["idle_share"])),
-                *(milliseconds(row[f"{name}_ns"]) for name in ("warmup_idle", "steady_idle", "cooldown_idle")),
-            ]
-            for row in sorted(rows, key=lambda row: first[row["pipeline"]])
+            *("pipeline", "stage", "rank", "schedule", "microbatches", "span_ns", "bubble_ns", "fill_drain_ns"),
+            *("imbalance_ns", "jitter_ns", "stall_ns", "bubble_share", "ideal_share", "idle_ns", "idle_share"),
+            *("warmup_idle_ns", "steady_idle_ns", "cooldown_idle_ns"),
         ],
     )
     for line in _statements(answer, steps):

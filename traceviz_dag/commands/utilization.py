@@ -9,7 +9,7 @@ from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.across import IterationOption, PathArgument, RulesOption, RunOption, chosen_iterations
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table, print_wrapped
+from traceviz_dag.commands.common.output import print_columns, print_json, print_wrapped
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.pipeline.answers.iterations import heading, place
 
@@ -89,16 +89,12 @@ def _lines(job: dict[str, Any]) -> list[str]:
 
 
 def _print_parts(part: str, rows: Sequence[dict[str, Any]]) -> None:
-    print_table(
-        {"replica": "Model replicas", "stage": "Pipeline stages"}[part],
-        [part, "ranks", "TFLOP per GPU", "recompute", "FLOPs known", "HFU", "computation ms", "HFU while computing"],
+    print_columns(
+        {"replica": "Model replicas, operations per GPU", "stage": "Pipeline stages, operations per GPU"}[part],
+        rows,
         [
-            [
-                *(row["number"], row["ranks"], _tera(row["flops_per_gpu"]), _tera(row["recompute_flops_per_gpu"])),
-                *(percent(row["coverage"]), percent(row["hfu"]), milliseconds(row["compute_ns"])),
-                percent(row["compute_utilization"]),
-            ]
-            for row in rows
+            *(("number", part), "ranks", "flops_per_gpu", "recompute_flops_per_gpu"),
+            *("coverage", "hfu", "compute_ns", "compute_utilization"),
         ],
     )
 

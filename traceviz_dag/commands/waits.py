@@ -10,7 +10,7 @@ import typer
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_statement
 from traceviz_dag.analyze.findings.verdict import RELATIONS
-from traceviz_dag.analyze.wording import activity, capitals, counted, milliseconds
+from traceviz_dag.analyze.wording import counted, milliseconds
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -23,7 +23,7 @@ from traceviz_dag.commands.common.across import (
     refuse_both,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table, print_wrapped
+from traceviz_dag.commands.common.output import print_columns, print_json, print_wrapped
 from traceviz_dag.commands.common.records import end_of_records, naming, titled, work_at
 from traceviz_dag.pipeline.answers.waits import waits_answer, waits_statements
 
@@ -65,72 +65,44 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
     print_lead(iteration, clock_statement(answer["clocks"]), RELATIONS["waits"])
     for line in waits_statements(answer, next(iter(iteration.lead.ranks), None)):
         print_wrapped(line, 4, "  ")
-    print_table(
+    of_ranks = ["last", "delay_ns", "own_ns", "own_share", "late_category"]
+    untold = dict.fromkeys([*of_ranks, "blamed"])
+    # A rank is to blame for a share of the step; without the time of the step nobody knows.
+    unknown = {"blamed": None} if answer["step_ns"] is None else {}
+    print_columns(
         "Late ranks, those at fault first (longest wait for each communication among peers of a stage, summed)",
-        ["rank", "communications", "last in", "delay ms", "own ms", "own, of step", "doing", "late on its own"],
         [
-            [
-                row["rank"],
-                row["communications"],
-                *(
-                    [
-                        *(row["last"], milliseconds(row["delay_ns"]), milliseconds(row["own_ns"])),
-                        *(percent(row["own_share"]), row["late_category"] and activity(row["late_category"])),
-                        _blamed(answer, row),
-                    ]
-                    if row["communications"]
-                    else [None] * 6
-                ),
-            ]
+            {**row, **(unknown if row["communications"] else untold)}
             for row in sorted(answer["ranks"], key=lambda row: (iteration.lead.place(row["rank"]), -row["own_ns"]))
+        ],
+        [
+            *("rank", "communications", ("last", "last in"), "delay_ns", "own_ns", ("own_share", "own, of step")),
+            *(("late_category", "doing"), ("blamed", "late on its own")),
         ],
     )
     # A chain ends where a rank was not captured.
     whose = "the ranks read" if iteration.completeness.mark else "all ranks"
     _print_costs(f"cost: waits of {whose}, gain: saved by fixing the rank or its links", answer["costs"])
-    print_table(
-        "Communication by dimension, sums over the kernels whose waits are known, ms",
-        ["dimension", "kernels", "hidden wait", "exposed wait", "hidden transfer", "exposed transfer"],
-        [
-            [
-                *(capitals(row["dimension"]), row["kernels"]),
-                *(milliseconds(row[f"{part}_ns"]) for part in ("hidden_wait", "exposed_wait")),
-                *(milliseconds(row[f"{part}_ns"]) for part in ("hidden_transfer", "exposed_transfer")),
-            ]
-            for row in answer["communication"]
-        ],
+    print_columns(
+        "Communication by dimension, sums over the kernels whose waits are known",
+        answer["communication"],
+        ["dimension", "kernels", "hidden_wait_ns", "exposed_wait_ns", "hidden_transfer_ns", "exposed_transfer_ns"],
     )
-    print_table(
-        "Who waited for whom, the longest waits first, ms; then what the late rank did for longer than who waited",
-        ["rank", "late rank", "dimension", "waits", "wait", "compute", "communication", "memory", "host", "idle"],
+    print_columns(
+        "Who waited for whom, the longest waits first; then what the late rank did for longer than who waited",
+        answer["matrix"],
         [
-            [
-                *(
-                    row["rank"],
-                    row["late_rank"],
-                    capitals(row["dimension"]),
-                    row["waits"],
-                    milliseconds(row["wait_ns"]),
-                ),
-                *(milliseconds(row[f"late_{part}_ns"]) for part in ("compute", "communication", "memory")),
-                *(milliseconds(row[f"late_{part}_ns"]) for part in ("host", "idle")),
-            ]
-            for row in answer["matrix"]
+            *("rank", "late_rank", "dimension", "waits", "wait_ns", "late_compute_ns", "late_communication_ns"),
+            *("late_memory_ns", "late_host_ns", "late_idle_ns"),
         ],
     )
 
 
 def _print_costs(meaning: str, rows: Sequence[Mapping[str, Any]]) -> None:
-    print_table(
+    print_columns(
         f"First causes of waits, through chains; {meaning}",
-        ["rank", "cause", "cost ms", "of all waits", "direct ms", "passed on ms", "gain ms"],
-        [
-            [
-                *(row["rank"], row["cause"], milliseconds(row["cost_ns"]), percent(row["cost_share"])),
-                *(milliseconds(row[name]) for name in ("direct_ns", "passed_on_ns", "gain_ns")),
-            ]
-            for row in rows
-        ],
+        rows,
+        ["rank", "cause", "cost_ns", ("cost_share", "of all waits"), "direct_ns", "passed_on_ns", "gain_ns"],
     )
 
 
@@ -157,10 +129,3 @@ def _of_records(path: Path, json: bool) -> None:
         typer.echo(titled(path, faults, text))
         _print_costs("cost: waits of all ranks, gain: saved by fixing the rank, over all steps", rows)
     end_of_records(faults)
-
-
-def _blamed(answer: Mapping[str, Any], row: Mapping[str, Any]) -> str | None:
-    """Whether a rank is to blame; None where the time of the step, and so its share, is not known."""
-    if answer["step_ns"] is None:
-        return None
-    return "yes" if row["blamed"] else "no"

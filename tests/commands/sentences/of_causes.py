@@ -239,7 +239,7 @@ def _profile(title: str, column: str, value: str = "") -> PrintedTable:
         f"""{profile}
         SELECT part, ns / 1e6 AS ms, ns / (SELECT sum(ns) FROM parts) AS share FROM parts
         ORDER BY ns DESC, coalesce(part, 'None')""",
-        {column: "part", "ms": "ms", "of the step": "share"},
+        {column: "part", "path ms": "ms", "of step": "share"},
         [column],
     )
 
@@ -296,7 +296,7 @@ CAUSES_TABLES = (
         SELECT coalesce(operation, 'after the last launch') AS operation, place, ns / 1e6 AS ms,
             ns / (SELECT sum(duration_ns) FROM path_segments {_HERE}) AS share
         FROM parts ORDER BY ns DESC, operation, coalesce(place, 'None')""",
-        {"operation": "operation", "in": "place", "ms": "ms", "of the step": "share"},
+        {"operation": "operation", "in": "place", "path ms": "ms", "of step": "share"},
         ["operation", "in"],
     ),
     _profile("Ranks that the path runs on, those at fault first", "rank"),
@@ -307,12 +307,12 @@ CAUSES_TABLES = (
         "if(cause IN ('work', 'transfer', 'unmatched'), coalesce(category, 'unclassified'), cause)",
     ),
     PrintedTable(
-        "Critical imbalance, the path beyond the mean rank",
+        "Critical imbalance, the path beyond the mean rank, ms",
         f"{_IMBALANCE} SELECT *, path / 1e6 AS path_ms, mean / 1e6 AS mean_ms, imbalance / 1e6 AS imbalance_ms "
         f"FROM uneven ORDER BY imbalance DESC, category",
         {
-            **{"category": "category", "on the path ms": "path_ms", "mean rank ms": "mean_ms"},
-            **{"imbalance ms": "imbalance_ms"},
+            **{"category": "category", "path": "path_ms", "mean rank": "mean_ms"},
+            **{"imbalance": "imbalance_ms"},
         },
         ["category"],
     ),
@@ -321,7 +321,7 @@ CAUSES_TABLES = (
         f"""{_FACTORS}
         SELECT replace(coalesce(dimension, factor), '_', ' ') AS factor, value, lost / 1e6 AS ms, lost / step AS share
         FROM factors WHERE replica IS NULL""",
-        {"factor": "factor", "value": "value", "lost ms": "ms", "of the step": "share"},
+        {"factor": "factor", "value": "value", "lost ms": "ms", "of step": "share"},
         ["factor"],
     ),
     PrintedTable(
@@ -338,7 +338,7 @@ CAUSES_TABLES = (
         ["replica"],
     ),
     PrintedTable(
-        r"Gains in ms(, each edit alone)?(, those of the findings first)?; they do not add up",
+        r"Gains(, each edit alone)?(, those of the findings first)?; they do not add up, ms",
         f"""{_WHAT_IF}
         SELECT *, gain / 1e6 AS gain_ms, gain / step AS share, low / 1e6 AS low_ms, high / 1e6 AS high_ms,
             (step - gain) / 1e6 AS then_ms,

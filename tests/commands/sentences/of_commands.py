@@ -330,7 +330,7 @@ PERIODS = (
         "HAVING bool_and(refusal LIKE 'no % communication in its % steady units')",
     ),
     Sentence(
-        rf"{PLACE} · periods in one training step, ms: none",
+        rf"{PLACE} · periods in one training step: none",
         "SELECT count(*) FROM periods WHERE run = $run AND iteration = $iteration AND period_ns IS NOT NULL "
         "HAVING count(*) = 0",
     ),
@@ -519,7 +519,7 @@ TABLES = (
         ["category"],
     ),
     PrintedTable(
-        rf"{PLACE} · communication by dimension in one training step \(unions, mean over {_RANKS}.*\)",
+        rf"{PLACE} · communication by dimension in one training step \(unions, mean over {_RANKS}.*\), ms",
         f"""{_STEPS},
         by_rank AS (
             SELECT rank, dimension, avg(communication_ns) AS c, avg(hidden_ns) AS h, avg(exposed_ns) AS e
@@ -528,7 +528,7 @@ TABLES = (
         SELECT dimension, sum(c) / ranks / 1e6 AS c, sum(h) / ranks / 1e6 AS h, sum(e) / ranks / 1e6 AS e,
             sum(h) / nullif(sum(c), 0) AS hidden
         FROM by_rank, (SELECT count(DISTINCT rank) AS ranks FROM measured) GROUP BY dimension, ranks""",
-        {"dimension": "dimension", "communication ms": "c", "hidden ms": "h", "exposed ms": "e", "hidden": "hidden"},
+        {"dimension": "dimension", "communication": "c", "hidden": "h", "exposed": "e", "hidden share": "hidden"},
         ["dimension"],
     ),
     PrintedTable(
@@ -542,9 +542,9 @@ TABLES = (
         FROM pipelines WHERE run = $run AND iteration = $iteration""",
         {
             **{name: name for name in ("step", "pipeline", "stage", "rank", "schedule")},
-            **{"m": "microbatches", "T": "span", "bubble": "bubble", "fill/drain": "fill"},
+            **{"micro-batches": "microbatches", "span": "span", "bubble": "bubble", "fill/drain": "fill"},
             **{"imbalance": "imbalance", "jitter": "jitter", "stall": "stall", "idle": "idle"},
-            **{"bubble share": "bubble_share", "ideal": "ideal_share", "idle share": "idle_share"},
+            **{"bubble share": "bubble_share", "ideal share": "ideal_share", "idle share": "idle_share"},
             **{"warm-up": "warmup", "steady": "steady", "cool-down": "cooldown"},
         },
         ["step", "pipeline", "stage"],
@@ -575,7 +575,7 @@ TABLES = (
         ["pair", "stage", "step"],
     ),
     PrintedTable(
-        r"Communication by dimension, ms, mean of (?P<v_windows>\d+) windows?",
+        r"Communication by dimension, mean of (?P<v_windows>\d+) windows?, ms",
         """
         SELECT dimension, sum(communication_ns) / 1e6 / count AS communication, sum(hidden_ns) / 1e6 / count AS hidden,
             sum(exposed_ns) / 1e6 / count AS exposed, sum(hidden_ns) / sum(communication_ns) AS share
@@ -594,7 +594,7 @@ TABLES = (
         WHERE run = $run AND iteration = $iteration AND window_name = 'step' AND dimension = 'all'""",
     ),
     PrintedTable(
-        "Ranks, ms, (those at fault first, then the most exposed|the most exposed first)",
+        "Ranks, (those at fault first, then the most exposed|the most exposed first), ms",
         """
         SELECT rank, step, device, (window_end_ns - window_start_ns) / 1e6 AS window_ms,
             hidden_ns / nullif(communication_ns, 0) AS share,
@@ -603,13 +603,14 @@ TABLES = (
             exposed_ns / 1e6 AS exposed, idle_ns / 1e6 AS idle
         FROM overlap WHERE run = $run AND iteration = $iteration AND window_name = 'step' AND dimension = 'all'""",
         {
-            **{name: name for name in ("rank", "device", "step", "compute", "communication", "hidden", "exposed")},
+            **{name: name for name in ("rank", "step", "communication", "hidden", "exposed")},
+            **{"GPU": "device", "computation": "compute"},
             **{"window": "window_ms", "idle": "idle", "hidden share": "share", "hidden / min": "over_min"},
         },
-        ["rank", "device", "step"],
+        ["rank", "GPU", "step"],
     ),
     PrintedTable(
-        r"(?P<k_run>\w+): iterations, ms: the longest step over the ranks; means over ranks and steps of the rest",
+        r"(?P<k_run>\w+): iterations, the longest step over the ranks; means over ranks and steps of the rest, ms",
         """
         SELECT iteration, step_ns / 1e6 AS step, compute_ns / 1e6 AS compute, exposed_ns / 1e6 AS exposed,
             idle_ns / 1e6 AS idle, hidden_share, longest_computation_rank, NULL AS night,
@@ -620,7 +621,7 @@ TABLES = (
         FROM iterations LEFT JOIN runs USING (run, iteration) WHERE run = $run WINDOW w AS (ORDER BY iteration)""",
         {
             **{"iteration": "iteration", "ranks": "ranks", "step": "step", "change": "change", "idle": "idle"},
-            **{"computation": "compute", "exposed": "exposed", "hidden": "hidden_share", "night": "night"},
+            **{"computation": "compute", "exposed": "exposed", "hidden share": "hidden_share", "night": "night"},
             **{"longest computation": "longest_computation_rank", "MFU": "mfu"},
         },
         ["iteration"],

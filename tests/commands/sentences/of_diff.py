@@ -49,7 +49,7 @@ def _changes(rows: str, named: str = "") -> str:
 
 
 _COLUMNS = {
-    **{"A ms": "a_ms", "B ms": "b_ms", "change ms": "change_ms", "calls A": "a_calls", "calls B": "b_calls"},
+    **{"A": "a_ms", "B": "b_ms", "change": "change_ms", "calls A": "a_calls", "calls B": "b_calls"},
     **{"by calls": "calls_ms", "by length": "length_ms", "note": "note"},
 }
 _OF_PATH = ("what", "stage", "phase", "dimension", "module")
@@ -102,14 +102,14 @@ DIFF_TABLES = (
         f"SELECT sum(change_ns) / 1e6 AS ms FROM replay HAVING sum(change_ns) = (SELECT change FROM ({_STEP}))",
     ),
     PrintedTable(
-        r"By path, (?P<v_ms>[+-][\d.,]+) ms per step: what the critical path has more or less of",
+        r"By path, (?P<v_ms>[+-][\d.,]+) ms per step: what the critical path has more or less of, ms",
         f"FROM ({_changes(_PARTS)}) WHERE a_ns <> b_ns",
         {"what": "what", "stage": "stage", **_COLUMNS},
         ["what", "stage"],
         _STEP,
     ),
     PrintedTable(
-        "By path, operation by operation",
+        "By path, operation by operation, ms",
         f"FROM ({_changes(_PATH, 'operation')}) WHERE a_ns <> b_ns",
         {**{name: name for name in _OF_PATH}, "operation": "shown", **_COLUMNS},
         [*_OF_PATH, "operation"],
@@ -117,7 +117,7 @@ DIFF_TABLES = (
     *(
         PrintedTable(
             rf"All kernels by {word}, (?P<v_ms>[+-][\d.,]+) ms per step over the ranks, "
-            "waits in communication included",
+            "waits in communication included, ms",
             _changes(_KERNELS.format(what=what), "what"),
             {word: "shown", "kind": "kind", **_COLUMNS},
             [word, "kind"],
@@ -126,7 +126,7 @@ DIFF_TABLES = (
         for word, what in (("operation", _OPERATION), ("module", "regexp_replace(module, '_[0-9]+$', '')"))
     ),
     PrintedTable(
-        "Findings",
+        "Findings, ms",
         f"""
         WITH mine AS (
             SELECT rule, culprit, run, iteration, gain_ns, statement FROM findings,
@@ -140,7 +140,7 @@ DIFF_TABLES = (
             coalesce(any_value(statement) FILTER ({_B}), any_value(statement)) AS statement
         FROM mine GROUP BY rule, culprit
         """,
-        {"change": "change", "rule": "rule", "gain A ms": "a_ms", "gain B ms": "b_ms", "finding": "statement"},
+        {"change": "change", "rule": "rule", "gain A": "a_ms", "gain B": "b_ms", "finding": "statement"},
         ["finding"],
     ),
 )

@@ -40,7 +40,7 @@ SAVINGS = Sentence(
 )
 
 SAVINGS_TABLE = PrintedTable(
-    r"What overlap saves, ms, mean of (?P<v_windows>\d+) windows: hidden communication less extra computation",
+    r"What overlap saves, mean of (?P<v_windows>\d+) windows: hidden communication less extra computation, ms",
     """
     SELECT dimension, avg(hidden_ns) / 1e6 AS hidden, avg(extra_ns) / 1e6 AS extra, avg(net_ns) / 1e6 AS net,
         min(net_low_ns) / 1e6 AS low, max(net_high_ns) / 1e6 AS high, CASE WHEN avg(net_low_ns) > 0 THEN 'saves'
@@ -63,7 +63,7 @@ _GROUPS = """
     sum(kernel_ns) / 1e6 AS ms, coalesce(sum(kernel_ns) FILTER (roofline_ns IS NULL), 0) / 1e6 AS unknown,
     if(count(roofline_ns) = count(*), sum(roofline_ns) / sum(kernel_ns), NULL) AS efficiency,
     sum(headroom_ns) / 1e6 AS headroom"""
-_OF_GROUPS = {"ms": "ms", "without roofline ms": "unknown", "efficiency": "efficiency", "headroom ms": "headroom"}
+_OF_GROUPS = {"time": "ms", "without roofline": "unknown", "efficiency": "efficiency", "headroom": "headroom"}
 
 
 def _short(column: str, most: int) -> str:
@@ -72,7 +72,7 @@ def _short(column: str, most: int) -> str:
 
 def _operations(first: str, condition: str) -> PrintedTable:
     return PrintedTable(
-        rf"Operations, the {first} first, all ranks together",
+        rf"Operations, the {first} first, all ranks together, ms",
         f"""
         WITH told AS (
             SELECT {_short("coalesce(operation, kernel)", 90)} AS name, {_short("shapes", 48)} AS shapes, phase,
@@ -86,9 +86,9 @@ def _operations(first: str, condition: str) -> PrintedTable:
         FROM told {condition}""",
         {
             **{name: name for name in ("shapes", "phase", "format", "calls", "share", "efficiency", "bound")},
-            **{"operation": "name", "ms": "text", "TFLOP/s": "tflops", "TB/s": "tb", "headroom ms": "headroom"},
+            **{"operation": "name", "time": "text", "TFLOP/s": "tflops", "TB/s": "tb", "headroom": "headroom"},
         },
-        ["operation", "shapes", "phase", "format", "calls", "ms"],
+        ["operation", "shapes", "phase", "format", "calls", "time"],
     )
 
 
@@ -105,21 +105,21 @@ KERNELS_TABLES = (
         WHERE run = $run AND iteration = $iteration AND contention.slowdown IS NOT NULL
         GROUP BY coalesce(operation, contention.kernel), operations.shapes, phase, contention.kernel""",
         {
-            **{"operation": "name", "shapes": "shapes", "phase": "phase", "alone": "alone", "us": "alone_us"},
-            **{"beside": "beside", "us#2": "beside_us", "slow-down": "slow", "extra ms": "extra"},
+            **{"operation": "name", "shapes": "shapes", "phase": "phase", "alone": "alone", "each µs": "alone_us"},
+            **{"beside": "beside", "each µs#2": "beside_us", "slow-down": "slow", "extra ms": "extra"},
         },
         ["operation", "shapes", "phase", "alone", "beside", "extra ms"],
     ),
     _operations("longest", ""),
     _operations("most headroom", "WHERE headroom > 0"),
     PrintedTable(
-        r"Modules, the longest first, all ranks together",
+        r"Modules, the longest first, all ranks together, ms",
         f"SELECT module, {_GROUPS} {_OWN} GROUP BY module",
         {"module": "module", **_OF_GROUPS},
         ["module"],
     ),
     PrintedTable(
-        r"Classes, the longest first, all ranks together",
+        r"Classes, the longest first, all ranks together, ms",
         f"SELECT operation_class AS class, {_GROUPS} {_HERE} GROUP BY class",
         {"class": "class", **_OF_GROUPS},
         ["class"],
@@ -141,7 +141,7 @@ KERNELS_TABLES = (
     PrintedTable(
         r"Kernel time without a roofline",
         f"SELECT reason, sum(kernel_ns) / 1e6 AS ms {_OWN} AND roofline_ns IS NULL GROUP BY reason HAVING ms > 0",
-        {"reason": "reason", "ms": "ms"},
+        {"reason": "reason", "time ms": "ms"},
         ["reason"],
     ),
 )
@@ -160,7 +160,7 @@ MODULES = (
 )
 MODULES_TABLES = (
     PrintedTable(
-        r"Modules, each with all that is in it, all ranks together",
+        r"Modules, each with all that is in it, all ranks together, ms",
         f"""
         WITH places AS (
             SELECT kernels.*, string_split({_PATH}, '/') AS path, flops * count / operations.kernels AS flops,
@@ -197,22 +197,20 @@ MODULES_TABLES = (
                 WHEN 'LanguageModelEmbedding' THEN 'embedding' WHEN 'ColumnParallelLinear' THEN 'head' END AS part
         FROM told, total, steps""",
         {
+            **{name: name for name in ("module", "part", "share", "forward", "backward", "recompute", "efficiency")},
             **{
-                name: name
-                for name in ("module", "part", "ms", "share", "forward", "backward", "recompute", "efficiency")
-            },
-            **{
+                "time": "ms",
                 "of step": "of_step",
                 "TFLOP": "tera",
-                "headroom ms": "headroom",
-                "without roofline ms": "unknown",
-                "exposed ms": "exposed",
+                "headroom": "headroom",
+                "without roofline": "unknown",
+                "exposed": "exposed",
             },
         },
-        ["module", "ms"],
+        ["module", "time"],
     ),
     PrintedTable(
-        r"Layers, to the median of the rank's layers with as many kernels, the slowest first",
+        r"Layers, to the median of the rank's layers with as many kernels, the slowest first, ms",
         """
         WITH every AS (
             SELECT rank, regexp_extract(module_path, 'Layer_([0-9]+)', 1)::INT AS layer,
@@ -225,7 +223,7 @@ MODULES_TABLES = (
         ), alike AS (SELECT rank, class, kernels, count(*) AS layers, median(ns) AS usual FROM every GROUP BY ALL)
         SELECT rank, layer, class, ns / 1e6 AS ms, forward, backward, if(layers > 1, ns / usual, NULL) AS ratio
         FROM every JOIN alike USING (rank, class, kernels)""",
-        {name: name for name in ("rank", "layer", "class", "ms", "forward", "backward", "ratio")},
+        {**{name: name for name in ("rank", "layer", "class", "forward", "backward", "ratio")}, "time": "ms"},
         ["rank", "layer"],
     ),
 )
@@ -247,7 +245,7 @@ LENGTHS = (
 )
 LENGTHS_TABLES = (
     PrintedTable(
-        r"Computation kernels by length, all ranks together",
+        r"Computation kernels by length, all ranks together, ms",
         """
         WITH waits AS (
             SELECT rank, kernel_id, sum(starved_ns) AS wait FROM gpu_gaps
@@ -263,8 +261,14 @@ LENGTHS_TABLES = (
         FROM kernels LEFT JOIN waits USING (rank, kernel_id)
         WHERE run = $run AND iteration = $iteration AND kind = 'computation' GROUP BY length""",
         {
-            **{"length": "length", "kernels": "kernels", "of kernels": "of_kernels", "ms": "ms", "of time": "of_time"},
-            **{"launch-bound": "bound", "launch-bound ms": "bound_ms", "wait before ms": "wait_ms"},
+            **{
+                "length": "length",
+                "kernels": "kernels",
+                "of kernels": "of_kernels",
+                "time": "ms",
+                "of time": "of_time",
+            },
+            **{"launch-bound": "bound", "launch-bound time": "bound_ms", "wait before": "wait_ms"},
         },
         ["length"],
     ),
@@ -281,7 +285,7 @@ LENGTHS_TABLES = (
             UNION ALL SELECT 'the host', host_work, sum(starved_ns) FROM pieces GROUP BY host_work
         )
         SELECT cause, work, ns / 1e6 AS ms, ns / step_ns AS of_step FROM told, steps WHERE ns > 0""",
-        {"waits for": "cause", "host work": "work", "ms": "ms", "of step": "of_step"},
+        {"waits for": "cause", "host work": "work", "gaps ms": "ms", "of step": "of_step"},
         ["waits for", "host work"],
     ),
     PrintedTable(
@@ -307,7 +311,7 @@ LENGTHS_TABLES = (
         ), over_ranks AS (SELECT class, sum(spread * ns) / sum(ns) AS ranks FROM of_ranks GROUP BY class)
         SELECT class, sum(ns) / 1e6 AS ms, sum(spread * ns) / sum(ns) AS microbatches, any_value(ranks) AS ranks
         FROM named LEFT JOIN over_ranks USING (class) GROUP BY class""",
-        {"class": "class", "ms": "ms", "over micro-batches": "microbatches", "over ranks": "ranks"},
+        {"class": "class", "time ms": "ms", "over micro-batches": "microbatches", "over ranks": "ranks"},
         ["class"],
     ),
 )
@@ -367,11 +371,14 @@ def _parts(title: str, part: str) -> PrintedTable:
         SELECT number, ranks, flops_per_gpu / 1e12 AS flops, recompute_flops_per_gpu / 1e12 AS recompute, coverage, hfu,
             compute_ns / 1e6 AS ms, compute_utilization AS busy {_STEP} AND part = '{part}'""",
         {
-            **{part: "number", "ranks": "ranks", "TFLOP per GPU": "flops", "recompute": "recompute"},
+            **{part: "number", "ranks": "ranks", "computed TFLOP": "flops", "recompute TFLOP": "recompute"},
             **{"FLOPs known": "coverage", "HFU": "hfu", "computation ms": "ms", "HFU while computing": "busy"},
         },
         [part],
     )
 
 
-UTILIZATION_TABLES = (_parts("Model replicas", "replica"), _parts("Pipeline stages", "stage"))
+UTILIZATION_TABLES = (
+    _parts("Model replicas, operations per GPU", "replica"),
+    _parts("Pipeline stages, operations per GPU", "stage"),
+)

@@ -262,7 +262,7 @@ CLAUSES = (
     ),
 )
 
-_OF_ITERATIONS = next(table for table in TABLES if ": iterations, ms" in table.title)
+_OF_ITERATIONS = next(table for table in TABLES if ": iterations," in table.title)
 _VERDICT = """(
     SELECT CASE WHEN verdict <> 'worse' THEN verdict
         WHEN worse[1] LIKE 'step%' AND moved_ns > 0 THEN 'worse: '

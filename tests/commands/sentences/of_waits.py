@@ -337,7 +337,7 @@ _COSTS = """
 
 WAIT_TABLES = (
     PrintedTable(
-        r"Late ranks, those at fault first \(longest wait for each communication among peers of a stage, summed\)",
+        r"Late ranks, those at fault first \(longest wait for each communication among peers of a stage, summed\), ms",
         f"""{_WITHIN}
         SELECT rank, coalesce(communications, 0) AS communications, if(communications > 0, last, NULL) AS last,
             if(communications > 0, delay / 1e6, NULL) AS delay, if(communications > 0, own / 1e6, NULL) AS own,
@@ -348,8 +348,8 @@ WAIT_TABLES = (
             **{name: name for name in ("rank", "communications", "doing")},
             **{
                 "last in": "last",
-                "delay ms": "delay",
-                "own ms": "own",
+                "delay": "delay",
+                "own": "own",
                 "own, of step": "share",
                 "late on its own": "blamed",
             },
@@ -358,13 +358,13 @@ WAIT_TABLES = (
     ),
     PrintedTable(
         r"First causes of waits, through chains; cost: waits of (?:all ranks|the ranks read), gain: saved by fixing "
-        r"the rank or its links",
+        r"the rank or its links, ms",
         f"""{_COSTS} SELECT *, cost / (SELECT sum(cost) FROM costs) AS share, cost / 1e6 AS cost_ms,
             direct / 1e6 AS direct_ms, passed / 1e6 AS passed_ms, gain / 1e6 AS gain_ms
         FROM costs LEFT JOIN gains USING (rank)""",
         {
-            **{"rank": "rank", "cause": "cause", "cost ms": "cost_ms", "of all waits": "share"},
-            **{"direct ms": "direct_ms", "passed on ms": "passed_ms", "gain ms": "gain_ms"},
+            **{"rank": "rank", "cause": "cause", "cost": "cost_ms", "of all waits": "share"},
+            **{"direct": "direct_ms", "passed on": "passed_ms", "gain": "gain_ms"},
         },
         ["rank", "cause"],
     ),
@@ -383,11 +383,12 @@ WAIT_TABLES = (
         ["dimension"],
     ),
     PrintedTable(
-        r"Who waited for whom, the longest waits first, ms; then what the late rank did for longer than who waited",
+        r"Who waited for whom, the longest waits first; then what the late rank did for longer than who waited, ms",
         f"{_MATRIX} FROM matrix",
         {
-            **{name: name for name in ("rank", "dimension", "waits", "wait", "compute", "communication", "memory")},
-            **{"late rank": "late", "host": "host", "idle": "idle"},
+            **{name: name for name in ("rank", "dimension", "waits", "wait")},
+            **{"computation": "compute", "other communication": "communication", "memory operations": "memory"},
+            **{"late rank": "late", "its host": "host", "idle": "idle"},
         },
         ["rank", "late rank", "dimension"],
     ),

@@ -117,7 +117,7 @@ _COMMON = f"""{_WITHIN},
 SENTENCES = (
     Sentence(
         rf"GPU (?P<k_device>\d+): idle (?P<v_idle>{MS}), (?P<v_share>{PERCENT}) of it in (?P<v_gaps>\d+) gaps of 10 us "
-        "or more",
+        "or more, ms",
         f"""{_WITHIN},
         reached AS (
             SELECT a, b, coalesce(a - max(b) OVER (ORDER BY a, b ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0)
@@ -154,7 +154,7 @@ SENTENCES = (
 TABLES = (
     PrintedTable(
         rf"GPU (?P<k_device>\d+): busy (?P<v_busy>[\d.,]+) of (?P<v_span>{MS}) \((?P<v_share>{PERCENT})\), "
-        r"(?P<v_kernels>\d+) kernels",
+        r"(?P<v_kernels>\d+) kernels, ms",
         f"""{_WITHIN}
         SELECT {_SHORT} AS name, kind, count(*) FILTER (start_ns >= a AND start_ns < b) AS count,
             sum({_CUT}) / 1e6 AS total, sum({_CUT}) / (SELECT sum(b - a) FROM cut WHERE device = $device) AS share,
@@ -164,8 +164,8 @@ TABLES = (
         FROM operations AS o JOIN windows USING (side, device) WHERE o.device = $device GROUP BY o.name, kind
         HAVING total > 0 """,
         {
-            **{"operation": "name", "kind": "kind", "count": "count", "total ms": "total", "share of totals": "share"},
-            **{"mean ms": "mean", "least ms": "least", "most ms": "most"},
+            **{"operation": "name", "kind": "kind", "count": "count", "total": "total", "share of totals": "share"},
+            **{"mean": "mean", "least": "least", "most": "most"},
         },
         ["operation"],
         said=f"{_WITHIN} SELECT busy / 1e6 AS busy, span, gpus.busy / span AS share, kernels FROM gpus "
@@ -186,7 +186,7 @@ TABLES = (
         ["stream"],
     ),
     PrintedTable(
-        "Overlap; idle time counts memory operations as busy",
+        "Overlap; idle time counts memory operations as busy, ms",
         f"""{_WITHIN}
         SELECT device, from_s, to_s, kernels, hidden / communication AS share,
             hidden / least(communication, compute) AS over_min,
@@ -194,22 +194,22 @@ TABLES = (
             exposed / 1e6 AS exposed, memory / 1e6 AS memory, busy / 1e6 AS busy, idle / 1e6 AS idle
         FROM gpus""",
         {
-            **{"GPU": "device", "from s": "from_s", "to s": "to_s", "kernels": "kernels", "hidden": "share"},
-            **{"hidden / min": "over_min", "span ms": "span", "compute ms": "compute", "memory ms": "memory"},
-            **{"communication ms": "communication", "hidden ms": "hidden", "exposed ms": "exposed", "busy ms": "busy"},
-            "idle ms": "idle",
+            **{"GPU": "device", "from s": "from_s", "to s": "to_s", "kernels": "kernels", "hidden share": "share"},
+            **{"hidden / min": "over_min", "span": "span", "computation": "compute", "memory": "memory"},
+            **{"communication": "communication", "hidden": "hidden", "exposed": "exposed", "busy": "busy"},
+            "idle": "idle",
         },
         ["GPU"],
     ),
     PrintedTable(
-        "Where the time went, 2 GPUs together",
+        "Where the time went, 2 GPUs together, ms",
         f"{_PARTS} SELECT part, a / 1e6 AS a, b / 1e6 AS b, change / 1e6 AS change FROM parts_of",
-        {"part": "part", "A ms": "a", "B ms": "b", "change ms": "change"},
+        {"part": "part", "A": "a", "B": "b", "change": "change"},
         ["part"],
     ),
     *(
         PrintedTable(
-            f"Kernels and memory operations: {word}",
+            f"Kernels and memory operations: {word}, ms",
             f"""{_COMMON}
             SELECT {_SHORT} AS name, count_a, count_b, a / 1e6 AS a, b / 1e6 AS b, (b - a) / 1e6 AS change FROM names
             WHERE count_a > 0 AND count_b > 0 AND sign(b - a) = {sign}""",
@@ -217,9 +217,9 @@ TABLES = (
                 "name": "name",
                 "count A": "count_a",
                 "count B": "count_b",
-                "A ms": "a",
-                "B ms": "b",
-                "change ms": "change",
+                "A": "a",
+                "B": "b",
+                "change": "change",
             },
             ["name"],
         )

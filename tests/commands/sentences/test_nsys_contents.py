@@ -177,15 +177,15 @@ TABLES = (
         "SELECT duration / 1e6 AS length, (SELECT count(*) FROM calls) AS calls, (SELECT count(*) FROM ranges) AS "
         "ranges FROM details",
         {"length ms": "length", "calls": "calls", "ranges": "ranges"},
-        ["calls"],
+        [],
     ),
     PrintedTable("What it lacks", "SELECT missing FROM lacking", {"missing": "missing"}, ["missing"]),
     PrintedTable(
-        "Communication",
+        "Communication, ms",
         _NCCL,
         {
             **{"GPU": "device", "operation": "operation", "communicator": "communicator", "count": "count"},
-            **{f"{name} ms": name for name in ("total", "busy", "hidden", "exposed", "mean", "most")},
+            **{name: name for name in ("total", "busy", "hidden", "exposed", "mean", "most")},
             "bytes": "bytes",
         },
         ["GPU", "operation", "communicator"],

@@ -14,7 +14,7 @@ from tests.asked import asked
 from tests.commands.jobs import JOBS, home_of
 from tests.sets import fast
 from tests.show.report.pages import pages_of
-from traceviz_dag.analyze.wording import duration, share
+from traceviz_dag.analyze.wording import duration, percent, share
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.report import StoredReportSource
 from traceviz_dag.show.report.report import report_page
@@ -74,9 +74,16 @@ def numbers_of(rows: list[dict]) -> set[str]:
         said |= {duration(value) for value in row.values() if isinstance(value, int)}
         integers = [abs(value) for value in row.values() if isinstance(value, int)]
         said |= {duration(value) for value in integers} | {f"{value:,}" for value in integers} | set(map(str, integers))
-        said |= {share(part, whole) for part in integers for whole in integers if whole > 0 and part <= whole}
+        of_others = [(part, whole) for part in integers for whole in integers if 0 < whole >= part]
+        said |= {share(part, whole) for part, whole in of_others} | {percent(part / whole) for part, whole in of_others}
         for value in (abs(value) for value in row.values() if isinstance(value, float)):
-            said |= {f"{value:.3g}", f"{value:.2f}", f"{value:.3f}", share(round(value * 1e6), 1_000_000)}
+            said |= {
+                f"{value:.3g}",
+                f"{value:.2f}",
+                f"{value:.3f}",
+                percent(value),
+                share(round(value * 1e6), 1_000_000),
+            }
     return said
 
 

@@ -141,8 +141,3 @@ def print_limit(title: str, lead: Lead | None, relation: str = "") -> None:
     print_wrapped(title, 2)
     if lead is not None and lead.limit:
         print_wrapped(f"Verdict: {lead.limit}. {relation}".rstrip(), 4, "  ")
-
-
-def microseconds(nanoseconds: int | None) -> str | None:
-    """A duration for people: microseconds with one decimal."""
-    return None if nanoseconds is None else f"{nanoseconds / 1e3:,.1f}"

@@ -12,7 +12,8 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from contextvars import ContextVar
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 import msgspec
 import typer
 
+from traceviz_dag.analyze.measures import SHARE, Unit, measure
 from traceviz_dag.analyze.wording import ABSENT
 from traceviz_dag.commands.common.columns import least_width, stacked, widths
 from traceviz_dag.commands.common.plain_table import markdown_table, plain_line, plain_table, plain_width
@@ -36,6 +38,9 @@ MOST_ROWS = 20
 
 MARKDOWN = "TRACEVIZ_MARKDOWN"
 """The variable that has tables printed as Markdown."""
+
+_IN_TITLES = ("ms", "MiB")
+"""Units that a title states for all columns of a table that have them."""
 
 _Row = TypeVar("_Row")
 _WIDTH = 200
@@ -136,10 +141,8 @@ def print_table(
     if not every and not os.environ.get(MARKDOWN):
         print_wrapped(f"{title}: none", 2, "\n")
         return
-    numeric = [
-        all(isinstance(row[place], int | float) or _is_number(row[place]) for row in every)
-        for place in range(len(columns))
-    ]
+    known = [[row[place] for row in every if row[place] is not None] for place in range(len(columns))]
+    numeric = [all(map(_is_number, values)) and bool(values) for values in known]
     # Texts are no markup, whatever brackets a name holds.
     cells = [[ABSENT if value is None else printable(str(value), lines=True) for value in row] for row in every]
     if os.environ.get(MARKDOWN):
@@ -159,6 +162,37 @@ def print_table(
         console.print(_table(names, printed, [numeric[place] for place in block], console.width))
     if more:
         console.print(more)
+
+
+def print_columns(
+    title: str, rows: Sequence[Any], columns: Sequence[Sequence[str]], count: int = 0, *, last: bool = False
+) -> None:
+    """Print columns of rows as their measures say; a unit that several share is in the title, another in its header.
+
+    Args:
+        rows: mappings or objects. columns: names, and a header where the table calls one otherwise.
+        count, last: as for ``print_table``.
+    """
+    named = [(each, measure(each).header) if isinstance(each, str) else each for each in columns]
+    units = [measure(name).unit for name, _ in named]
+    words = Counter(unit.word for unit in units)
+    shared = max(_IN_TITLES, key=words.__getitem__)
+    shared = shared if words[shared] > 1 else ""
+    headers = [
+        header if unit.word == shared else f"{header} {unit.word}".strip()
+        for (_, header), unit in zip(named, units, strict=True)
+    ]
+    cells = []
+    for row in shown(rows, last=last):
+        values = [row[name] if isinstance(row, Mapping) else getattr(row, name) for name, _ in named]
+        cells.append([_cell(value, unit) for value, unit in zip(values, units, strict=True)])
+    print_table(f"{title}, {shared}" if shared else title, headers, cells, max(count, len(rows)), last=last)
+
+
+def _cell(value: Any, unit: Unit) -> object:
+    if value is None:
+        return ABSENT if unit.number else None
+    return unit.cell(value)
 
 
 def _plain_text(
@@ -192,12 +226,6 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequenc
     return table
 
 
-def shortened(name: str, most: int = 90) -> str:
-    """A name for a table: templates make kernel names longer than a screen."""
-    flat = " ".join(name.split())
-    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
-
-
 def home_option(home: Path) -> str:
     """``--home …`` as a shell takes it, for commands that are printed as hints."""
     return f"--home {shlex.quote(str(home))}"
@@ -205,12 +233,13 @@ def home_option(home: Path) -> str:
 
 def percent(share: float | None) -> str:
     """A share for people: percent with one decimal."""
-    return ABSENT if share is None else f"{share:z.1%}"
+    return ABSENT if share is None else str(SHARE.cell(share))
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, str) and (
-        value == ABSENT or value.rstrip("%").replace(",", "").replace(".", "", 1).lstrip("+-").isdigit()
+    return isinstance(value, int | float) or (
+        isinstance(value, str)
+        and (value == ABSENT or value.rstrip("%").replace(",", "").replace(".", "", 1).lstrip("+-").isdigit())
     )
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from traceviz_dag.analyze.wording import capitals, milliseconds
-from traceviz_dag.commands.common.output import print_table, print_wrapped
+from traceviz_dag.commands.common.output import print_columns, print_wrapped
 
 
 def print_savings(rows: Sequence[dict[str, Any]]) -> None:
@@ -14,16 +13,12 @@ def print_savings(rows: Sequence[dict[str, Any]]) -> None:
     known = [row for row in rows if row["judged"]]
     if known:
         windows = max(row["judged"] for row in known)
-        print_table(
-            f"What overlap saves, ms, mean of {windows} windows: hidden communication less extra computation",
-            ["dimension", "hidden", "extra computation", "net", "at least", "at most", "verdict"],
+        print_columns(
+            f"What overlap saves, mean of {windows} windows: hidden communication less extra computation",
+            known,
             [
-                [
-                    capitals(row["dimension"]),
-                    *(milliseconds(row[f"{name}_ns"]) for name in ("hidden", "extra", "net", "net_low", "net_high")),
-                    row["verdict"],
-                ]
-                for row in known
+                *("dimension", "hidden_ns", ("extra_ns", "extra computation"), "net_ns"),
+                *(("net_low_ns", "at least"), ("net_high_ns", "at most"), "verdict"),
             ],
         )
     unknown = [row for row in rows if row["judged"] < row["windows"]]

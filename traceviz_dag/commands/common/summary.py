@@ -10,8 +10,8 @@ import typer
 
 from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.utilization import used_of_peak
-from traceviz_dag.analyze.wording import activity, capitals, duration, milliseconds
-from traceviz_dag.commands.common.output import percent, print_table
+from traceviz_dag.analyze.wording import duration, milliseconds
+from traceviz_dag.commands.common.output import print_columns
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.memory_summary import memory_peak, memory_statement
@@ -181,28 +181,16 @@ def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
     several = f" and the {len(steps)} training steps" if len(steps) > 1 else ""
     ranks = _counted(summary)
     if summary["categories"]:
-        print_table(
+        print_columns(
             f"{place}kernel time by category, all kernels of the iteration (sums of durations over {ranks}{several})",
-            ["category", "kernels", "time ms", "share"],
-            [
-                [activity(row["category"]), row["kernels"], milliseconds(row["time_ns"]), percent(row["share"])]
-                for row in summary["categories"]
-            ],
+            summary["categories"],
+            ["category", "kernels", "time_ns", "share"],
         )
     if summary["communication"]:
-        print_table(
+        print_columns(
             f"{place}communication by dimension in {_window(steps)} (unions, mean over {ranks}{several})",
-            ["dimension", "communication ms", "hidden ms", "exposed ms", "hidden"],
-            [
-                [
-                    capitals(row["dimension"]),
-                    milliseconds(row["communication_ns"]),
-                    milliseconds(row["hidden_ns"]),
-                    milliseconds(row["exposed_ns"]),
-                    percent(row["hidden_share"]),
-                ]
-                for row in summary["communication"]
-            ],
+            summary["communication"],
+            ["dimension", "communication_ns", "hidden_ns", "exposed_ns", "hidden_share"],
         )
 
 

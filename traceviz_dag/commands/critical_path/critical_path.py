@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from traceviz_dag.analyze.findings.verdict import RELATIONS
-from traceviz_dag.analyze.wording import activity, milliseconds
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -24,11 +23,10 @@ from traceviz_dag.commands.common.across import (
     refuse_both,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table, print_wrapped
+from traceviz_dag.commands.common.output import print_columns, print_json, print_wrapped
 from traceviz_dag.commands.critical_path.of_records import critical_path_of_records
 from traceviz_dag.errors import UsageError
 from traceviz_dag.pipeline.answers.critical_path import (
-    NUMBERED_PROFILES,
     path_answer,
     path_statement,
     steady_path_answer,
@@ -100,23 +98,12 @@ def _print(iteration: StoredIteration, answer: dict[str, Any]) -> None:
     _print_imbalance(answer["critical_imbalance"])
 
 
-def _print_profiles(iteration: StoredIteration, answer: dict[str, Any], share: str = "of the step") -> None:
+def _print_profiles(iteration: StoredIteration, answer: dict[str, Any], share: str = "of step") -> None:
     answer = answer | {"rank": sorted(answer["rank"], key=lambda row: iteration.lead.place(row["rank"]))}
     for name, title in _TITLES.items():
         if name == "stage" and all(row[name] is None for row in answer[name]):
             continue
-        print_table(
-            title,
-            [name, "ms", share],
-            [
-                [
-                    row[name] if name in NUMBERED_PROFILES else activity(row[name]),
-                    milliseconds(row["path_ns"]),
-                    percent(row["share"]),
-                ]
-                for row in answer[name]
-            ],
-        )
+        print_columns(title, answer[name], [name, "path_ns", ("share", share)])
         if name == "cause":
             _print_hosts(answer)
 
@@ -127,18 +114,17 @@ def _print_hosts(answer: dict[str, Any]) -> None:
     rows = answer.get("hosts", [])
     if not rows or sum(row["path_ns"] for row in rows) < NOTABLE * answer["step_ns"]:
         return
-    print_table(
+    print_columns(
         "Hosts on the path: time until each launch, by what launches",
-        ["operation", "in", "ms", "of the step"],
         [
-            [
-                row["operation"] or "after the last launch",
-                row["place"],
-                milliseconds(row["path_ns"]),
-                percent(row["path_ns"] / answer["step_ns"]),
-            ]
+            {
+                **row,
+                "operation": row["operation"] or "after the last launch",
+                "share": row["path_ns"] / answer["step_ns"],
+            }
             for row in rows
         ],
+        ["operation", ("place", "in"), "path_ns", ("share", "of step")],
     )
 
 
@@ -146,13 +132,10 @@ def _print_imbalance(rows: Sequence[dict[str, Any]]) -> None:
     uneven = [row for row in rows if row["imbalance_ns"]]
     if not uneven:
         return
-    print_table(
+    print_columns(
         "Critical imbalance, the path beyond the mean rank",
-        ["category", "on the path ms", "mean rank ms", "imbalance ms"],
-        [
-            [activity(row["category"]), *(milliseconds(row[f"{name}_ns"]) for name in ("path", "mean", "imbalance"))]
-            for row in uneven
-        ],
+        uneven,
+        ["category", "path_ns", ("mean_ns", "mean rank"), "imbalance_ns"],
     )
 
 

@@ -9,7 +9,7 @@ import typer
 
 from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.wording import milliseconds
-from traceviz_dag.commands.common.output import percent, print_json, print_table
+from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.commands.common.records import end_of_records, titled, work_at
 
 _CRITICAL_SHARE = 0.01
@@ -86,8 +86,4 @@ def _print(path: Path, answer: dict[str, Any]) -> None:
     critical = f"{answer['critical_items']} of {answer['items']} operations are critical"
     typer.echo(f"  {critical}: their slack is within 1 % of the step")
     for name, title in _TITLES.items():
-        print_table(
-            title,
-            [name, "ms", "of the steps"],
-            [[row[name], milliseconds(row["path_ns"]), percent(row["share"])] for row in answer[name]],
-        )
+        print_columns(title, answer[name], [name, "path_ns", ("share", "of steps")])

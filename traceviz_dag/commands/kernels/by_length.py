@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from traceviz_dag.analyze import wording
-from traceviz_dag.analyze.wording import ABSENT, milliseconds
-from traceviz_dag.commands.common.output import percent, print_table, print_wrapped
+from traceviz_dag.analyze.wording import milliseconds
+from traceviz_dag.commands.common.output import print_columns, print_wrapped
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.pipeline.answers.iterations import heading, place
 
@@ -46,38 +46,27 @@ def print_lengths(iteration: StoredIteration, rank: int | None) -> bool:
     what = f"{milliseconds(total)} ms of computation: {words[0]} of the kernels are shorter than {_edge(_SHORT_NS)}"
     what += f", {words[1]} of the time; {words[2]} of the time is launch-bound"
     print_wrapped(heading(iteration, what), 2, "\n")
-    print_table(
+    print_columns(
         "Computation kernels by length, all ranks together",
-        ["length", "kernels", "of kernels", "ms", "of time", "launch-bound", "launch-bound ms", "wait before ms"],
+        [{**row, "length": _class(row["from_ns"])} for row in lengths],
         [
-            [
-                _class(row["from_ns"]),
-                row["kernels"],
-                percent(row["kernel_share"]),
-                milliseconds(row["kernel_ns"]),
-                percent(row["time_share"]),
-                row["launch_bound"],
-                *(milliseconds(row[name]) for name in ("launch_bound_ns", "starved_ns")),
-            ]
-            for row in lengths
+            *("length", "kernels", ("kernel_share", "of kernels"), "kernel_ns", ("time_share", "of time")),
+            *(
+                ("launch_bound", "launch-bound"),
+                ("launch_bound_ns", "launch-bound time"),
+                ("starved_ns", "wait before"),
+            ),
         ],
     )
-    print_table(
+    print_columns(
         "Gaps of computation by what the GPU waits for, all ranks together",
-        ["waits for", "host work", "ms", "of step"],
-        [[row["cause"], row["host_work"], milliseconds(row["gap_ns"]), percent(row["share"])] for row in found["gaps"]],
+        found["gaps"],
+        [("cause", "waits for"), "host_work", ("gap_ns", "gaps"), ("share", "of step")],
     )
-    print_table(
+    print_columns(
         "Spread of equal work, p95 to median, weighted by time",
-        ["class", "ms", "over micro-batches", "over ranks"],
-        [
-            [
-                row["work_class"],
-                milliseconds(row["kernel_ns"]),
-                *(_ratio(row[name]) for name in ("over_microbatches", "over_ranks")),
-            ]
-            for row in found["spread"]
-        ],
+        found["spread"],
+        [("work_class", "class"), "kernel_ns", ("over_microbatches", "over micro-batches"), "over_ranks"],
     )
     return True
 
@@ -94,7 +83,3 @@ def _class(from_ns: int) -> str:
 
 def _edge(nanoseconds: int) -> str:
     return f"{nanoseconds // 1_000_000} ms" if nanoseconds >= 1_000_000 else f"{nanoseconds // 1_000} µs"
-
-
-def _ratio(value: float | None) -> str:
-    return ABSENT if value is None else f"{value:.3f}"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from traceviz_dag.analyze.wording import milliseconds
-from traceviz_dag.commands.common.output import percent, print_table, print_wrapped
+from traceviz_dag.commands.common.output import print_columns, print_wrapped
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.pipeline.answers.iterations import heading, place
 
@@ -48,24 +48,19 @@ def print_modules(iteration: StoredIteration, rank: int | None) -> bool:
     print_wrapped(
         heading(iteration, f"kernel time {milliseconds(total)} ms in modules, without communication"), 2, "\n"
     )
-    print_table(
+    print_columns(
         "Modules, each with all that is in it, all ranks together",
         [
-            *("module", "part", "ms", "share", "of step", "forward", "backward", "recompute", "TFLOP", "efficiency"),
-            *("headroom ms", "without roofline ms", "exposed ms"),
+            {
+                **row,
+                "module": f"{'· ' * (row['depth'] - 1)}{row['name']}",
+                "share": row["kernel_ns"] / total if total else None,
+            }
+            for row in rows
         ],
         [
-            [
-                f"{'· ' * (row['depth'] - 1)}{row['name']}",
-                row["part"],
-                milliseconds(row["kernel_ns"]),
-                *(percent(share) for share in (row["kernel_ns"] / total if total else None, row["step_share"])),
-                *(milliseconds(row[f"{phase}_ns"]) for phase in ("forward", "backward", "recompute")),
-                None if row["flops"] is None else f"{row['flops'] / 1e12:,.3f}",
-                percent(row["efficiency"]),
-                *(milliseconds(row[name]) for name in ("headroom_ns", "unknown_ns", "exposed_ns")),
-            ]
-            for row in rows
+            *("module", "part", "kernel_ns", "share", ("step_share", "of step"), "forward_ns", "backward_ns"),
+            *("recompute_ns", "flops", "efficiency", "headroom_ns", "unknown_ns", "exposed_ns"),
         ],
     )
     _print_layers(layers.to_pylist())
@@ -73,15 +68,8 @@ def print_modules(iteration: StoredIteration, rank: int | None) -> bool:
 
 
 def _print_layers(rows: Sequence[dict[str, Any]]) -> None:
-    print_table(
+    print_columns(
         "Layers, to the median of the rank's layers with as many kernels, the slowest first",
-        ["rank", "layer", "class", "ms", "forward", "backward", "ratio"],
-        [
-            [
-                *(row["rank"], row["layer"], row["name"]),
-                *(milliseconds(row[name]) for name in ("kernel_ns", "forward_ns", "backward_ns")),
-                None if row["ratio"] is None else f"{row['ratio']:.2f}",
-            ]
-            for row in rows
-        ],
+        rows,
+        ["rank", "layer", ("name", "class"), "kernel_ns", "forward_ns", "backward_ns", "ratio"],
     )

@@ -10,17 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traceviz_dag.analyze import wording
-from traceviz_dag.analyze.wording import ABSENT, milliseconds
-from traceviz_dag.commands.common.across import (
-    IterationOption,
-    PathArgument,
-    RulesOption,
-    RunOption,
-    chosen_iterations,
-    microseconds,
-)
+from traceviz_dag.analyze.wording import milliseconds
+from traceviz_dag.commands.common.across import IterationOption, PathArgument, RulesOption, RunOption, chosen_iterations
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table, print_wrapped, shortened
+from traceviz_dag.commands.common.output import print_columns, print_json, print_wrapped
 from traceviz_dag.commands.common.savings import print_savings
 from traceviz_dag.commands.kernels.by_length import lengths_of, print_lengths
 from traceviz_dag.commands.kernels.by_module import modules_of, print_modules
@@ -31,12 +24,6 @@ from traceviz_dag.pipeline.answers.iterations import heading, place
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
     from traceviz_dag.read.ncu import MeasuredKernel
-
-_HEADINGS = (
-    *("operation", "shapes", "phase", "format", "calls", "ms", "share", "TFLOP/s", "TB/s", "efficiency"),
-    *("headroom ms", "bound"),
-)
-_LONGEST_SHAPES = 48
 
 
 def kernels(
@@ -151,30 +138,18 @@ def _print(iteration: StoredIteration, rank: int | None) -> bool:
     _print_same_work(same_work(*where, rank).to_pylist())
     reasons = [row for row in unknown_operations(*where, rank).to_pylist() if row["kernel_ns"]]
     if reasons:
-        print_table(
-            "Kernel time without a roofline",
-            ["reason", "ms"],
-            [[row["reason"], milliseconds(row["kernel_ns"])] for row in reasons],
-        )
+        print_columns("Kernel time without a roofline", reasons, ["reason", "kernel_ns"])
     return bool(classes)
 
 
 def _print_contention(rows: Sequence[dict[str, Any]]) -> None:
     if rows:
-        print_table(
+        print_columns(
             "Operations beside communication and alone, the most extra time first, all ranks together",
-            ["operation", "shapes", "phase", "alone", "us", "beside", "us", "slow-down", "extra ms"],
+            rows,
             [
-                [
-                    *(
-                        shortened(row["name"]),
-                        row["shapes"] and shortened(row["shapes"], _LONGEST_SHAPES),
-                        row["phase"],
-                    ),
-                    *(row["alone"], microseconds(row["alone_ns"]), row["beside"], microseconds(row["beside_ns"])),
-                    *(_ratio(row["slowdown"]), milliseconds(row["extra_ns"])),
-                ]
-                for row in rows
+                *(("name", "operation"), "shapes", "phase", "alone", ("alone_ns", "each"), "beside"),
+                *(("beside_ns", "each"), ("slowdown", "slow-down"), "extra_ns"),
             ],
         )
 
@@ -183,15 +158,11 @@ def _print_same_work(rows: Sequence[dict[str, Any]]) -> None:
     """How long ranks take for the same work; nothing of a path, whose ranks are not compared."""
     if rows:
         classes = ("products", "attention", "memory_bound", "transfers")
-        print_table(
+        print_columns(
             "The same work on each rank, times as long as on the median of its peers; the slowest first",
-            ["rank", "stage", *(name.replace("_", "-") for name in classes), "kind"],
-            [[row["rank"], row["stage"], *(_ratio(row[name]) for name in classes), row["kind"]] for row in rows],
+            [row | {f"{name}_ratio": row[name] for name in classes} for row in rows],
+            ["rank", "stage", *((f"{name}_ratio", name.replace("_", "-")) for name in classes), "kind"],
         )
-
-
-def _ratio(value: float | None) -> str:
-    return ABSENT if value is None else f"{value:.2f}"
 
 
 def _headroom(row: dict[str, Any]) -> tuple[int, str]:
@@ -209,45 +180,19 @@ def _peaks(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _print_operations(title: str, rows: Sequence[dict[str, Any]], total: int) -> None:
-    print_table(
+    print_columns(
         f"{title}, all ranks together",
-        _HEADINGS,
+        [{**row, "share": row["kernel_ns"] / total if total else None} for row in rows],
         [
-            [
-                shortened(row["name"]),
-                None if row["shapes"] is None else shortened(row["shapes"], _LONGEST_SHAPES),
-                row["phase"],
-                row["number_format"],
-                row["calls"],
-                milliseconds(row["kernel_ns"]),
-                percent(row["kernel_ns"] / total if total else None),
-                _tera(row["tera_flops_per_s"]),
-                _tera(row["tera_bytes_per_s"]),
-                percent(row["efficiency"]),
-                milliseconds(row["headroom_ns"]),
-                row["bound"],
-            ]
-            for row in rows
+            *(("name", "operation"), "shapes", "phase", ("number_format", "format"), "calls", "kernel_ns", "share"),
+            *(("tera_flops_per_s", "TFLOP/s"), ("tera_bytes_per_s", "TB/s"), "efficiency", "headroom_ns", "bound"),
         ],
     )
 
 
-def _tera(value: float | None) -> str:
-    return ABSENT if value is None else f"{value:,.2f}"
-
-
 def _print_groups(title: str, column: str, rows: Sequence[dict[str, Any]]) -> None:
-    print_table(
+    print_columns(
         f"{title}, the longest first, all ranks together",
-        [column, "ms", "without roofline ms", "efficiency", "headroom ms"],
-        [
-            [
-                row["name"],
-                milliseconds(row["kernel_ns"]),
-                milliseconds(row["unknown_ns"] or 0),
-                percent(row["efficiency"]),
-                milliseconds(row["headroom_ns"]),
-            ]
-            for row in rows
-        ],
+        [{**row, "unknown_ns": row["unknown_ns"] or 0} for row in rows],
+        [("name", column), "kernel_ns", "unknown_ns", "efficiency", "headroom_ns"],
     )

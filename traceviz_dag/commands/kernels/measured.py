@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from traceviz_dag.analyze.wording import ABSENT, counted
-from traceviz_dag.commands.common.across import microseconds
-from traceviz_dag.commands.common.output import percent, print_table, print_wrapped, shortened
+from traceviz_dag.analyze.wording import counted, shortened
+from traceviz_dag.commands.common.output import print_columns, print_wrapped
 from traceviz_dag.pipeline.answers.iterations import heading, place
 
 if TYPE_CHECKING:
@@ -75,34 +74,24 @@ def print_measured(measured: Sequence[MeasuredKernel], iteration: StoredIteratio
     known = [row for row in rows if row["reason"] is None]
     joined = counted(len(known), "operation runs", "operations run")
     print_wrapped(heading(iteration, f"{joined} kernels that Nsight Compute measured"), 2, "\n")
-    print_table(
+    print_columns(
         "Measured by Nsight Compute (ncu), beside the trace and the model, per call",
         [
-            *("operation", "shapes", "phase", "launches", "us", "us (ncu)", "GFLOP", "GFLOP (ncu)", "MB", "MB (ncu)"),
-            *("compute", "memory"),
+            {
+                **row,
+                "operation": shortened(row["operation"] or row["kernel"], 48),
+                "call_ns": row["median_ns"],
+                "call_flops": row["flops"],
+                "call_bytes": row["bytes"],
+            }
+            for row in known
         ],
         [
-            [
-                shortened(row["operation"] or row["kernel"], 48),
-                row["shapes"] and shortened(row["shapes"], 48),
-                row["phase"],
-                row["launches"],
-                *(microseconds(row[name]) for name in ("median_ns", "ncu_duration_ns")),
-                *(_scaled(row[name], 1e9) for name in ("flops", "ncu_flops")),
-                *(_scaled(row[name], 1e6) for name in ("bytes", "ncu_bytes")),
-                *(percent(row[name]) for name in ("ncu_compute_share", "ncu_memory_share")),
-            ]
-            for row in known
+            *("operation", "shapes", "phase", "launches", ("call_ns", "time"), ("ncu_duration_ns", "time (ncu)")),
+            *(("call_flops", "model"), ("ncu_flops", "ncu"), ("call_bytes", "model"), ("ncu_bytes", "ncu")),
+            *(("ncu_compute_share", "compute"), ("ncu_memory_share", "memory")),
         ],
     )
     for title, column in (("Measured, without an operation", "reason"), ("FLOPs not measured", "ncu_reason")):
-        print_table(
-            title,
-            ["kernel", "reason"],
-            [[shortened(row["kernel"]), row[column]] for row in rows if row[column] is not None],
-        )
+        print_columns(title, [row for row in rows if row[column] is not None], ["kernel", (column, "reason")])
     return bool(known)
-
-
-def _scaled(value: float | None, unit: float) -> str:
-    return ABSENT if value is None else f"{value / unit:,.3f}"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from traceviz_dag.analyze.memory.examination import Examined, examined
-from traceviz_dag.analyze.wording import ABSENT, counted
-from traceviz_dag.commands.common.output import print_json
+from traceviz_dag.analyze.memory.examination import Examined, Part, examined
+from traceviz_dag.analyze.wording import ABSENT, counted, mebibytes
+from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.errors import BadInputError, IncompleteError
 from traceviz_dag.pipeline.memory import losses
 from traceviz_dag.read.memory.reader import read_snapshot
@@ -84,11 +85,6 @@ def print_notes(one: Examined) -> None:
         typer.echo(note)
 
 
-def mebibytes(count: int | None) -> str:
-    """Bytes for people: MiB with two decimals."""
-    return ABSENT if count is None else f"{count / (1 << 20):z,.2f}"
-
-
 def share(part: int, whole: int) -> float | None:
     """A part of a whole; None of nothing."""
     return part / whole if whole else None
@@ -120,3 +116,9 @@ def _of_recording(one: Examined) -> str:
     if overflowed:
         return f"{begin}{kept}; older events were overwritten: an earlier peak is unknown"
     return f"{begin}{kept}; no event was overwritten"
+
+
+def print_categories(title: str, parts: Sequence[Part], whole: int) -> None:
+    """Print what each category holds of a whole number of bytes."""
+    rows = [{**asdict(part), "share": share(part.requested_bytes, whole)} for part in parts]
+    print_columns(title, rows, ["category", "evidence", "requested_bytes", "share", "blocks"])

@@ -11,10 +11,10 @@ import typer
 
 from traceviz_dag.analyze.memory.comparison import Change, Held, by_category, held_at_peak, peak_changes, together
 from traceviz_dag.analyze.memory.examination import BEFORE, FRAMELESS
-from traceviz_dag.analyze.wording import counted, numbered
+from traceviz_dag.analyze.wording import counted, mebibytes, numbered
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json, print_table, shown
-from traceviz_dag.commands.memory.common import DeviceOption, end_partial, mebibytes, notes, opened
+from traceviz_dag.commands.common.output import print_columns, print_json, shown
+from traceviz_dag.commands.memory.common import DeviceOption, end_partial, notes, opened
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.memory_peaks import StoredPeak, stored_at_peaks
@@ -234,23 +234,17 @@ def _print_peaks(what: str, peaks: list[int]) -> None:
 
 
 def _print_ranks(rows: list[dict[str, Any]]) -> None:
-    def cells(row: Mapping[str, Any]) -> list[object]:
-        return [mebibytes(row["change_bytes"]), *map(mebibytes, row["peak_requested_bytes"])]
+    def cells(row: Mapping[str, Any]) -> dict[str, Any]:
+        before, after = row["peak_requested_bytes"]
+        return {**row, "stage": _stage(row["stages"]), "before_bytes": before, "after_bytes": after}
+
+    sizes = ("change_bytes", "before_bytes", "after_bytes")
 
     stages = _stages(rows)
     if len(stages) > 1:
-        print_table(
-            "By pipeline stage",
-            ["stage", "ranks", "change MiB", "before MiB", "after MiB"],
-            [[_stage(row["stages"]), row["ranks"], *cells(row)] for row in stages],
-        )
+        print_columns("By pipeline stage", [cells(row) for row in stages], ["stage", "ranks", *sizes])
     largest = sorted(rows, key=lambda row: (-abs(row["change_bytes"]), row["rank"]))
-    print_table(
-        "By rank",
-        ["rank", "stage", "change MiB", "before MiB", "after MiB"],
-        [[row["rank"], _stage(row["stages"]), *cells(row)] for row in shown(largest)],
-        len(largest),
-    )
+    print_columns("By rank", [cells(row) for row in largest], ["rank", "stage", *sizes])
     _tell_rest([row["change_bytes"] for row in largest], "rank", "ranks")
 
 
@@ -263,28 +257,16 @@ def _stage(stages: Sequence[int | None]) -> str | None:
 
 
 def _print_changes(changes: list[Change], *, sites: bool) -> None:
-    print_table(
-        "By category",
-        ["category", "change MiB"],
-        [[category, mebibytes(size)] for category, size in by_category(changes).items()],
-    )
+    categories = [{"category": name, "change_bytes": size} for name, size in by_category(changes).items()]
+    print_columns("By category", categories, ["category", "change_bytes"])
     moved = [one for one in changes if one.change_bytes or one.before_blocks != one.after_blocks]
-    print_table(
+    print_columns(
         "By who asked for it" if sites else "By call stack",
-        ["change MiB", "before MiB", "after MiB", "blocks before", "blocks after", "category", "who"],
+        moved,
         [
-            [
-                mebibytes(one.change_bytes),
-                mebibytes(one.before_bytes),
-                mebibytes(one.after_bytes),
-                one.before_blocks,
-                one.after_blocks,
-                one.category,
-                one.text,
-            ]
-            for one in shown(moved)
+            *("change_bytes", "before_bytes", "after_bytes", ("before_blocks", "blocks before")),
+            *(("after_blocks", "blocks after"), "category", ("text", "who")),
         ],
-        len(moved),
     )
     _tell_rest([one.change_bytes for one in moved], "row", "rows")
 

@@ -6,13 +6,13 @@ import typer
 
 from traceviz_dag.analyze.memory.examination import Examined
 from traceviz_dag.analyze.memory.layout import Fragmentation
+from traceviz_dag.analyze.wording import mebibytes
 from traceviz_dag.commands.common.options import JsonOption
-from traceviz_dag.commands.common.output import percent, print_table
+from traceviz_dag.commands.common.output import print_columns
 from traceviz_dag.commands.memory.common import (
     DeviceOption,
     SnapshotArgument,
     end_partial,
-    mebibytes,
     opened,
     print_devices,
     print_notes,
@@ -53,20 +53,16 @@ def _moments(one: Examined) -> dict[str, Fragmentation]:
 def _print(one: Examined) -> None:
     for moment, state in _moments(one).items():
         near = "" if state.exact else " (sizes of blocks that are gone at the end: as requested, rounded up)"
-        print_table(
+        print_columns(
             f"GPU {one.device} at the {moment}{near}",
-            ["reserved memory", "MiB", "share"],
             [
-                [label, mebibytes(getattr(state, name)), percent(share(getattr(state, name), state.reserved_bytes))]
-                for name, label in _CAUSES.items()
-            ]
-            + [
-                [
-                    "reserved",
-                    mebibytes(state.reserved_bytes),
-                    percent(share(state.reserved_bytes, state.reserved_bytes)),
+                {"cause": label, "size_bytes": size, "share": share(size, state.reserved_bytes)}
+                for label, size in [
+                    *((label, getattr(state, name)) for name, label in _CAUSES.items()),
+                    ("reserved", state.reserved_bytes),
                 ]
             ],
+            [("cause", "reserved memory"), ("size_bytes", ""), "share"],
         )
         typer.echo(
             f"{mebibytes(state.inactive_bytes)} MiB are free inside; the largest free block has "

@@ -7,14 +7,13 @@ from dataclasses import asdict
 import typer
 
 from traceviz_dag.analyze.memory.leaks import LEAST_STEPS, leaks, step_ends
-from traceviz_dag.analyze.wording import counted
+from traceviz_dag.analyze.wording import counted, mebibytes
 from traceviz_dag.commands.common.options import JsonOption
-from traceviz_dag.commands.common.output import print_table, shown
+from traceviz_dag.commands.common.output import print_columns
 from traceviz_dag.commands.memory.common import (
     DeviceOption,
     SnapshotArgument,
     end_partial,
-    mebibytes,
     opened,
     print_devices,
     print_notes,
@@ -65,14 +64,10 @@ def leak(file: SnapshotArgument, device: DeviceOption = None, json: JsonOption =
                     f"GPU {one.device}: {counted(len(rows), 'call stack holds', 'call stacks hold')} more at each "
                     f"of {count} ends of steps, the first left out; together {mebibytes(total)} MiB more per step"
                 )
-                print_table(
+                print_columns(
                     "What grows",
-                    ["MiB per step", "MiB at the last end", "blocks", "who"],
-                    [
-                        [mebibytes(row["bytes_per_step"]), mebibytes(row["bytes"]), row["blocks"], row["site"]]
-                        for row in shown(rows)
-                    ],
-                    len(rows),
+                    [{**row, "held_bytes": row["bytes"], "grown_bytes": row["bytes_per_step"]} for row in rows],
+                    [("grown_bytes", "per step"), ("held_bytes", "at the last end"), "blocks", ("site", "who")],
                 )
             print_notes(one)
     if untold:

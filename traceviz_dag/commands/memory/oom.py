@@ -8,12 +8,12 @@ import typer
 
 from traceviz_dag.analyze.memory.examination import Examined
 from traceviz_dag.analyze.memory.out_of_memory import OutOfMemory, Verdict, out_of_memory
+from traceviz_dag.analyze.wording import mebibytes
 from traceviz_dag.commands.common.options import JsonOption
 from traceviz_dag.commands.memory.common import (
     DeviceOption,
     SnapshotArgument,
     end_partial,
-    mebibytes,
     opened,
     print_devices,
     print_notes,

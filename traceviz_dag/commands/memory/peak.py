@@ -10,16 +10,16 @@ from typing import Annotated
 import typer
 
 from traceviz_dag.analyze.memory.examination import Examined
-from traceviz_dag.analyze.wording import counted
+from traceviz_dag.analyze.wording import counted, mebibytes
 from traceviz_dag.commands.common.options import JsonOption
-from traceviz_dag.commands.common.output import percent, print_table, shown
+from traceviz_dag.commands.common.output import print_columns
 from traceviz_dag.commands.memory.common import (
     DeviceOption,
     SnapshotArgument,
     StacksOption,
     end_partial,
-    mebibytes,
     opened,
+    print_categories,
     print_devices,
     print_notes,
     share,
@@ -100,34 +100,11 @@ def _print(one: Examined, answer: Mapping[str, object]) -> None:
         f"{mebibytes(int(one.replay.reserved[event + 1]))} MiB reserved"
     )
     print_notes(one)
-    print_table(
-        "By category",
-        ["category", "evidence", "requested MiB", "share", "blocks"],
-        [
-            [
-                part.category,
-                part.evidence,
-                mebibytes(part.requested_bytes),
-                percent(share(part.requested_bytes, whole)),
-                part.blocks,
-            ]
-            for part in one.parts(event)
-        ],
-    )
+    print_categories("By category", one.parts(event), whole)
     holders = answer["holders"]
     assert isinstance(holders, list)
-    print_table(
+    print_columns(
         "By who asked for it",
-        ["requested MiB", "share", "blocks", "category", "who"],
-        [
-            [
-                mebibytes(row["requested_bytes"]),
-                percent(share(row["requested_bytes"], whole)),
-                row["blocks"],
-                row["category"],
-                row["text"],
-            ]
-            for row in shown(holders)
-        ],
-        len(holders),
+        [{**row, "share": share(row["requested_bytes"], whole)} for row in holders],
+        ["requested_bytes", "share", "blocks", "category", ("text", "who")],
     )

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceviz_dag.analyze.memory.schedule import Model, StageMemory
-from traceviz_dag.analyze.wording import ABSENT, milliseconds
+from traceviz_dag.analyze.memory.schedule import Model
 from traceviz_dag.commands.common.across import IterationOption, RunOption
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json, print_table
+from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.commands.common.shown import iterations_of
-from traceviz_dag.commands.memory.common import mebibytes
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
 from traceviz_dag.pipeline.memory_schedule import RankMemory, memory_by_stage
 from traceviz_dag.system.paths import real_path
@@ -98,58 +96,35 @@ def _draw(title: str, ranks: list[RankMemory], output: Path) -> None:
 
 
 def _print(title: str, ranks: list[RankMemory]) -> None:
-    rows = []
-    for one in ranks:
-        memory = one.memory
-        where = None
-        if memory and memory.peak_phase is not None:
-            where = f"{memory.peak_phase} of micro-batch {memory.peak_microbatch}, chunk {memory.peak_chunk}"
-        rows.append(
-            [
-                one.rank,
-                one.stage,
-                *_joined(memory),
-                mebibytes(one.formula_bytes),
-                mebibytes(one.peak_requested_bytes),
-                where,
-                mebibytes(one.headroom_bytes),
-                one.headroom_microbatches,
-                one.longest_sequence,
-                milliseconds(one.recompute_ns),
-                mebibytes(one.saved_bytes),
-                milliseconds(one.alignment.residue_ns),
-            ]
-        )
-    known = [any(row[place] not in (None, ABSENT) for row in rows) for place in range(len(_COLUMNS))]
-    told = [place for place in range(len(_COLUMNS)) if place < _ALWAYS or known[place]]
-    print_table(
-        f"{title}: activations in flight, bytes in MiB",
-        [_COLUMNS[place] for place in told],
-        [[row[place] for place in told] for row in rows],
-    )
+    rows = [_row(one) for one in ranks]
+    columns = [
+        *("rank", "stage", "in_flight", ("expected_in_flight", "by schedule"), ("in_flight_bytes", "held in flight")),
+        *("chunk_bytes", "layer_bytes", "formula_bytes", ("peak_requested_bytes", "peak"), "peak_in", "headroom_bytes"),
+        *(("headroom_microbatches", "chunks that fit"), "longest_sequence", "recompute_ns"),
+        *(("saved_bytes", "saved a layer"), ("residue_ns", "clocks within")),
+    ]
+    told = [
+        column
+        for number, column in enumerate(columns)
+        if number < _ALWAYS or any(row[column if isinstance(column, str) else column[0]] is not None for row in rows)
+    ]
+    print_columns(f"{title}: activations in flight", rows, told)
 
-
-_COLUMNS = (
-    *("rank", "stage", "in flight", "by schedule", "in flight MiB", "chunk MiB", "layer MiB", "formula MiB"),
-    *(
-        "peak MiB",
-        "peak in",
-        "headroom MiB",
-        "chunks that fit",
-        "longest sequence",
-        "recompute ms",
-        "saved a layer MiB",
-    ),
-    "clocks within ms",
-)
-"""Headings; a column of which nothing is known is left out."""
 
 _ALWAYS = 4
-"""Columns that are always shown."""
+"""Columns that are always shown; another one of which nothing is known is left out."""
 
 
-def _joined(memory: StageMemory | None) -> list[object]:
-    if memory is None:
-        return [None] * 5
-    sizes = (memory.in_flight_bytes, memory.chunk_bytes, memory.layer_bytes)
-    return [memory.in_flight, memory.expected_in_flight, *map(mebibytes, sizes)]
+def _row(one: RankMemory) -> dict[str, Any]:
+    memory = one.memory
+    names = ("in_flight", "expected_in_flight", "in_flight_bytes", "chunk_bytes", "layer_bytes")
+    where = None
+    if memory and memory.peak_phase is not None:
+        where = f"{memory.peak_phase} of micro-batch {memory.peak_microbatch}, chunk {memory.peak_chunk}"
+    own = ("rank", "stage", "formula_bytes", "peak_requested_bytes", "headroom_bytes", "headroom_microbatches")
+    return {
+        **{name: getattr(one, name) for name in (*own, "longest_sequence", "recompute_ns", "saved_bytes")},
+        **{name: None if memory is None else getattr(memory, name) for name in names},
+        "peak_in": where,
+        "residue_ns": one.alignment.residue_ns,
+    }

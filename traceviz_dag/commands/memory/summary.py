@@ -8,18 +8,17 @@ from typing import Any
 import typer
 
 from traceviz_dag.analyze.memory.examination import Examined
-from traceviz_dag.analyze.wording import counted
+from traceviz_dag.analyze.wording import counted, mebibytes
 from traceviz_dag.commands.common.options import JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table
+from traceviz_dag.commands.common.output import print_json
 from traceviz_dag.commands.memory.common import (
     DeviceOption,
     SnapshotArgument,
     all_notes,
     end_partial,
-    mebibytes,
     opened,
+    print_categories,
     print_notes,
-    share,
 )
 
 
@@ -95,17 +94,4 @@ def _print(one: Examined, answer: dict[str, Any]) -> None:
     for moment, event in moments.items():
         parts = one.parts(event)
         whole = sum(part.requested_bytes for part in parts)
-        print_table(
-            f"GPU {one.device} {moment}, by category",
-            ["category", "evidence", "requested MiB", "share", "blocks"],
-            [
-                [
-                    part.category,
-                    part.evidence,
-                    mebibytes(part.requested_bytes),
-                    percent(share(part.requested_bytes, whole)),
-                    part.blocks,
-                ]
-                for part in parts
-            ],
-        )
+        print_categories(f"GPU {one.device} {moment}, by category", parts, whole)

@@ -10,12 +10,11 @@ from traceviz_dag.analyze.memory.examination import Examined
 from traceviz_dag.analyze.memory.timeline import Interval, intervals
 from traceviz_dag.analyze.wording import counted
 from traceviz_dag.commands.common.options import JsonOption
-from traceviz_dag.commands.common.output import print_table
+from traceviz_dag.commands.common.output import print_columns
 from traceviz_dag.commands.memory.common import (
     DeviceOption,
     SnapshotArgument,
     end_partial,
-    mebibytes,
     opened,
     print_devices,
     print_notes,
@@ -79,21 +78,22 @@ def _answer(one: Examined, parts: list[Interval]) -> dict[str, Any]:
 def _print(one: Examined, parts: list[Interval]) -> None:
     print_notes(one)
     names = list(dict.fromkeys(name for part in parts for name, size in part.categories.items() if size))
-    print_table(
-        f"GPU {one.device}: the highest of {counted(len(parts), 'part', 'parts')} of the recording, MiB",
-        ["from event", "from ms", "in step", "requested", "allocated", "active", "reserved", *names],
+    sizes = ("requested_bytes", "allocated_bytes", "active_bytes", "reserved_bytes")
+    print_columns(
+        f"GPU {one.device}: the highest of {counted(len(parts), 'part', 'parts')} of the recording",
         [
-            [
-                part.first,
-                since_first(one, part.first),
-                " › ".join(part.steps) or None,
-                mebibytes(part.requested_bytes),
-                mebibytes(part.allocated_bytes),
-                mebibytes(part.active_bytes),
-                mebibytes(part.reserved_bytes),
-                *(mebibytes(part.categories[name]) for name in names),
-            ]
+            {
+                **{name: getattr(part, name) for name in sizes},
+                **{f"{name}_bytes": part.categories[name] for name in names},
+                "first": part.first,
+                "since": since_first(one, part.first),
+                "in_step": " › ".join(part.steps) or None,
+            }
             for part in parts
+        ],
+        [
+            *(("first", "from event"), ("since", "from ms"), "in_step", *sizes),
+            *(f"{name}_bytes" for name in names),
         ],
     )
     for number, (first, last) in enumerate(zip(one.steps.first.tolist(), one.steps.last.tolist(), strict=True)):

@@ -13,7 +13,7 @@ from traceviz_dag.analyze.nsys.calls import CUDA, SYSTEM, calls_by_name
 from traceviz_dag.analyze.nsys.calls import stalls as find_stalls
 from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table, shortened, shown
+from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, TrimOption, opened
 
 SLIGHT = 0.001
@@ -47,18 +47,13 @@ def calls(
         what = "the operating system's libraries; profile with --trace=osrt" if system else "CUDA"
         typer.echo(f"The export holds no calls of {what}.")
         return
-    print_table(
+    print_columns(
         "Calls of the operating system's libraries" if system else "CUDA calls",
-        ["call", "threads", "count", *(f"{name} ms" for name in _STATISTICS), "share of totals"],
+        [{**row, **row["durations"]} for row in rows],
         [
-            [
-                *(shortened(row["name"]), row["threads"], row["durations"]["count"]),
-                *(milliseconds(row["durations"][f"{name}_ns"]) for name in _STATISTICS),
-                percent(row["share"]),
-            ]
-            for row in shown(rows)
+            *(("name", "call"), "threads", "count", *(f"{name}_ns" for name in _STATISTICS)),
+            ("share", "share of totals"),
         ],
-        len(rows),
     )
 
 
@@ -83,18 +78,20 @@ def stalls(
     least_ns = SLIGHT * sum(row["total_ns"] for row in rows)
     slight = [row for row in rows if row["total_ns"] < least_ns]
     rows = rows[: len(rows) - len(slight)]
-    print_table(
+    print_columns(
         "What held the host up",
-        ["what", "innermost range", "outermost range", "count", "total ms", "most ms"],
         [
-            [
-                row["kind"],
-                *(shortened(row["ranges"][place], 50) if row["ranges"] else None for place in (-1, 0)),
-                *(row["count"], milliseconds(row["total_ns"]), milliseconds(row["most_ns"])),
-            ]
-            for row in shown(rows)
+            {
+                **row,
+                "innermost": row["ranges"][-1] if row["ranges"] else None,
+                "outermost": row["ranges"][0] if row["ranges"] else None,
+            }
+            for row in rows
         ],
-        len(rows),
+        [
+            *(("kind", "what"), ("innermost", "innermost range"), ("outermost", "outermost range")),
+            *("count", "total_ns", "most_ns"),
+        ],
     )
     if slight:
         length = milliseconds(sum(row["total_ns"] for row in slight))

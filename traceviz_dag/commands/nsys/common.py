@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, activities
+from traceviz_dag.analyze.wording import seconds
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.nsys.cache import open_profile
@@ -108,17 +109,3 @@ def gpu_numbers(wanted: Sequence[str]) -> list[int]:
         if not (part.isascii() and part.isdigit()):
             raise UsageError(f"--gpu {part}: not the number of a GPU")
     return list(dict.fromkeys(map(int, parts)))
-
-
-def binary(bytes_: int | None) -> str:
-    """A size for people: in the largest binary unit of which there is at least one."""
-    if bytes_ is None:
-        return "–"
-    units = ("B", "KiB", "MiB", "GiB", "TiB")
-    place = min(max(bytes_.bit_length() - 1, 0) // 10, len(units) - 1)
-    return f"{bytes_:,} B" if not place else f"{bytes_ / 1024**place:,.2f} {units[place]}"
-
-
-def seconds(nanoseconds: int | None) -> str:
-    """An instant for people: seconds of the capture's clock, to the microsecond."""
-    return "–" if nanoseconds is None else f"{nanoseconds / 1e9:,.6f}"

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.nsys.copies import copies as measured
-from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json, print_table
-from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, binary, opened
+from traceviz_dag.commands.common.output import print_columns, print_json
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, opened
 
 
 def copies(
@@ -26,21 +25,12 @@ def copies(
     if json:
         print_json(rows)
         return
-    print_table(
+    print_columns(
         "Memory operations",
+        rows,
         [
-            *("GPU", "operation", "from", "to", "Async call", "count", "total ms", "bytes", "GB/s"),
-            *("least", "mean", "most"),
-        ],
-        [
-            [
-                *(row["device"], row["name"], row["source"], row["destination"]),
-                None if row["asynchronous"] is None else "yes" if row["asynchronous"] else "no",
-                *(row["count"], milliseconds(row["total_ns"])),
-                None if row["bytes"] is None else f"{row['bytes']:,}",
-                None if row["bytes_per_s"] is None else f"{row['bytes_per_s'] / 1e9:,.3f}",
-                *(binary(row[f"{size}_bytes"]) for size in ("least", "mean", "most")),
-            ]
-            for row in rows
+            *("device", ("name", "operation"), ("source", "from"), ("destination", "to")),
+            *(("asynchronous", "Async call"), "count", "total_ns", "bytes", "bytes_per_s"),
+            *("least_bytes", "mean_bytes", "most_bytes"),
         ],
     )

@@ -14,9 +14,9 @@ from traceviz_dag.analyze.nsys.iterations import window_on_gpu
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap, gpu_overlap
 from traceviz_dag.analyze.nsys.summary import NameMeasures, by_name
 from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
-from traceviz_dag.analyze.wording import capitalised, milliseconds
+from traceviz_dag.analyze.wording import capitalised
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json, print_table, shortened, shown
+from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
 from traceviz_dag.errors import NoEvidenceError, UsageError
 
@@ -74,22 +74,18 @@ def diff(
 
 
 def _print(found: ProfileComparison) -> None:
-    rows = [[_PART_WORDS[part], *_change(*values)] for part, values in found.parts.items()]
-    rows.append(["window", *_change(found.window_a_ns, found.window_b_ns)])
+    parts = {**found.parts, "window": (found.window_a_ns, found.window_b_ns)}
+    rows = [
+        {"part": _PART_WORDS.get(part, part), "a_ns": a, "b_ns": b, "change_ns": b - a}
+        for part, (a, b) in parts.items()
+    ]
     together = f", {found.gpus} GPUs together" if found.gpus > 1 else ""
-    print_table(f"Where the time went{together}", ["part", "A ms", "B ms", "change ms"], rows)
+    print_columns(f"Where the time went{together}", rows, ["part", ("a_ns", "A"), ("b_ns", "B"), "change_ns"])
     for title, names in (("Kernels and memory operations", found.kernels), ("NVTX ranges", found.ranges)):
         for words, chosen in _sorted_out(list(names)).items():
             if chosen:
-                print_table(
-                    f"{title}: {words}",
-                    ["name", "count A", "count B", "A ms", "B ms", "change ms"],
-                    [
-                        [shortened(row.name), row.count_a, row.count_b, *_change(row.total_a_ns, row.total_b_ns)]
-                        for row in shown(chosen)
-                    ],
-                    len(chosen),
-                )
+                columns = ["name", ("count_a", "count A"), ("count_b", "count B"), ("total_a_ns", "A")]
+                print_columns(f"{title}: {words}", chosen, [*columns, ("total_b_ns", "B"), "change_ns"])
     typer.echo(f"\n{capitalised(found.comparable)}.\n{found.verdict}")
 
 
@@ -113,10 +109,6 @@ def _side(
         [one for part, window in each for one in by_name(part, window)],
         [root for part, window in each for root in range_tree(given.profile, part, window or part.window(None))],
     )
-
-
-def _change(a_ns: int, b_ns: int) -> list[str]:
-    return [milliseconds(a_ns), milliseconds(b_ns), f"{(b_ns - a_ns) / 1e6:+,.3f}"]
 
 
 def _sorted_out(names: list[NameChange]) -> dict[str, list[NameChange]]:

@@ -16,14 +16,7 @@ from traceviz_dag.analyze.nsys.overlap import gpu_overlap
 from traceviz_dag.analyze.nsys.rows import operation_rows
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
 from traceviz_dag.commands.common.overwriting import check_output
-from traceviz_dag.commands.nsys.common import (
-    GpuOption,
-    Opened,
-    ProfileArgument,
-    RulesOption,
-    TrimOption,
-    opened,
-)
+from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, RulesOption, TrimOption, opened
 from traceviz_dag.show.json_rows import json_rows
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import write_atomically

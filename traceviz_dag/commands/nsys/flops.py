@@ -9,9 +9,8 @@ import typer
 
 from traceviz_dag.analyze.nsys.region_flops import region_flops
 from traceviz_dag.analyze.nsys.search import matcher
-from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table
+from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, opened
 from traceviz_dag.errors import UsageError
 
@@ -74,17 +73,20 @@ def flops(
             ]
         )
         return
-    print_table(
+    print_columns(
         f"FLOP utilisation of {word}",
-        ["GPU", "ranges", "TFLOP", "from", "peak TFLOP/s", "GPU ms", "busy ms", "of GPU time", "of busy time"],
         [
-            [
-                *(one.device, one.count, None if one.flops is None else f"{one.flops / 1e12:,.6f}", one.flops_from),
-                None if one.peak_flops_per_s is None else f"{one.peak_flops_per_s / 1e12:,.0f}",
-                *(milliseconds(one.gpu_ns), milliseconds(one.busy_ns)),
-                *(percent(one.utilization(time_ns)) for time_ns in (one.gpu_ns, one.busy_ns)),
-            ]
+            {
+                **asdict(one),
+                "region_flops": one.flops,
+                "gpu_share": one.utilization(one.gpu_ns),
+                "busy_share": one.utilization(one.busy_ns),
+            }
             for one in found
+        ],
+        [
+            *("device", ("count", "ranges"), "region_flops", ("flops_from", "from"), "peak_flops_per_s"),
+            *(("gpu_ns", "GPU time"), "busy_ns", ("gpu_share", "of GPU time"), ("busy_share", "of busy time")),
         ],
     )
     for one in found:

@@ -14,16 +14,8 @@ from traceviz_dag.analyze.nsys.overlap import gpu_overlap
 from traceviz_dag.analyze.nsys.tree import nested_ranges
 from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, check_number
-from traceviz_dag.commands.common.output import print_json, print_table, shortened, shown
-from traceviz_dag.commands.nsys.common import (
-    GpuOption,
-    Opened,
-    ProfileArgument,
-    RulesOption,
-    TrimOption,
-    opened,
-    seconds,
-)
+from traceviz_dag.commands.common.output import print_columns, print_json
+from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, RulesOption, TrimOption, opened
 
 
 def gaps(
@@ -48,22 +40,14 @@ def gaps(
         print_json(found)
         return
     for one in found:
-        print_table(
+        print_columns(
             f"GPU {one['device']}: idle {milliseconds(one['idle_ns'])} ms, {wording.percent(one['share'])} of it in "
             f"{len(one['gaps'])} gaps of {least_us:g} us or more",
-            ["from s", "gap ms", "after", "before", "launched ms before the end", "host was in"],
+            one["gaps"],
             [
-                [
-                    seconds(row["start_ns"]),
-                    milliseconds(row["duration_ns"]),
-                    shortened(row["after"] or "–", 45),
-                    shortened(row["before"] or "–", 45),
-                    milliseconds(row["launched_before_end_ns"]),
-                    shortened(row["host_range"] or "–", 45),
-                ]
-                for row in shown(one["gaps"])
+                *("start_ns", ("duration_ns", "gap"), "after", "before"),
+                *(("launched_before_end_ns", "launched before the end"), ("host_range", "host was in")),
             ],
-            len(one["gaps"]),
         )
 
 

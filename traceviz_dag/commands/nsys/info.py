@@ -8,11 +8,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.arrays import distinct
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json, print_table, shown
-from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, binary, gpu_numbers, opened, seconds
+from traceviz_dag.commands.common.output import print_columns, print_json, print_table, shown
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, gpu_numbers, opened
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.events import KERNEL
 from traceviz_dag.read.nsys.profile import NsysFacts, NsysProfile
@@ -57,37 +56,18 @@ def info(
         print_json(stated)
         return
     by = f"nsys {facts.product_version}" if facts.product_version else "an unknown version of nsys"
-    print_table(
+    print_columns(
         f"{path.name}: exported by {by}, schema {facts.schema_version or 'unknown'}",
+        rows,
         [
-            "GPU",
-            "name",
-            "kernels",
-            "of them launched",
-            "memory operations",
-            "processes",
-            "streams",
-            "first s",
-            "last s",
-        ],
-        [
-            [
-                row["gpu"],
-                row["name"],
-                row["kernels"],
-                row["launched"],
-                row["memory_operations"],
-                row["processes"],
-                row["streams"],
-                seconds(row["first_ns"]),
-                seconds(row["last_ns"]),
-            ]
-            for row in rows
+            *(("gpu", "GPU"), "name", "kernels", ("launched", "of them launched"), "memory_operations"),
+            *("processes", "streams", "first_ns", "last_ns"),
         ],
     )
     print_table("Tables", ["table", "rows"], list(facts.tables.items()))
     if facts.duration_ns is not None:
-        print_table("Capture", ["length ms", "calls", "ranges"], [[milliseconds(facts.duration_ns), calls, ranges]])
+        capture = {"length_ns": facts.duration_ns, "calls": calls, "ranges": ranges}
+        print_columns("Capture", [capture], ["length_ns", "calls", "ranges"])
     if facts.missing:
         print_table("What it lacks", ["missing"], [[sentence] for sentence in facts.missing])
 
@@ -130,16 +110,11 @@ def _hardware(path: Path, facts: NsysFacts, wanted: list[int], json: bool) -> No
     if json:
         print_json([msgspec.to_builtins(one) for one in gpus])
         return
-    print_table(
+    print_columns(
         "GPUs, as far as the export describes them",
-        ["GPU", "name", "compute capability", "multiprocessors", "memory", "memory GB/s", "clock MHz", "bus"],
+        gpus,
         [
-            [
-                *(one.device, one.name, one.compute_capability, one.multiprocessors, binary(one.memory_bytes)),
-                None if one.memory_bytes_per_s is None else f"{one.memory_bytes_per_s / 1e9:,.1f}",
-                None if one.clock_hz is None else f"{one.clock_hz / 1e6:,.0f}",
-                one.bus,
-            ]
-            for one in gpus
+            *("device", "name", "compute_capability", "multiprocessors", "memory_bytes", "memory_bytes_per_s"),
+            *("clock_hz", "bus"),
         ],
     )

@@ -12,10 +12,9 @@ import typer
 from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.nsys.instructions import dearest_kernels, kernel_instructions
 from traceviz_dag.analyze.nsys.summary import summaries
-from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.capture.cutracer import counting_script
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table, shortened, shown
+from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     Opened,
@@ -77,18 +76,16 @@ def instructions(
         return
     most = "most cycles in" if any(one.cycles for one in counted) else "most issued"
     for device, rows in found.items():
-        print_table(
+        print_columns(
             f"GPU {device}: instructions by kernel",
-            ["kernel", "names", "launches", "total ms", "instructions", "tensor cores", most],
             [
-                [
-                    *(shortened(row.kernel), len(row.names), row.launches, milliseconds(row.total_ns), row.issued),
-                    percent(row.tensor_share),
-                    _most(row.cycles or row.instructions),
-                ]
-                for row in shown(rows)
+                {**asdict(row), "names": len(row.names), "most_counted": _most(row.cycles or row.instructions)}
+                for row in rows
             ],
-            len(rows),
+            [
+                *("kernel", "names", "launches", "total_ns", ("issued", "instructions")),
+                *(("tensor_share", "tensor cores"), ("most_counted", most)),
+            ],
         )
 
 

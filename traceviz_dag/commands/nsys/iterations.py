@@ -8,18 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from traceviz_dag.analyze.nsys.iterations import iteration_measures, names_in_iteration
-from traceviz_dag.analyze.wording import ABSENT, milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json, print_table, shortened, shown
-from traceviz_dag.commands.nsys.common import (
-    MEASURES,
-    GpuOption,
-    ProfileArgument,
-    RulesOption,
-    TrimOption,
-    opened,
-    seconds,
-)
+from traceviz_dag.commands.common.output import print_columns, print_json
+from traceviz_dag.commands.nsys.common import MEASURES, GpuOption, ProfileArgument, RulesOption, TrimOption, opened
 from traceviz_dag.vocabulary import WindowFrom
 
 _WINDOWS = {
@@ -63,31 +54,18 @@ def iterations(
         print_json(rows)
         return
     sources = "; ".join(dict.fromkeys(f"{row['source']}; {_WINDOWS[row['window_from']]}" for row in rows))
-    print_table(
+    print_columns(
         f"Iterations, from {sources}" if rows else "No iterations",
-        ["GPU", "iteration", "from s", "kernels", *(f"{name} ms" for name in MEASURES)],
-        [
-            [row["device"], row["number"], seconds(row["window_start_ns"]), row["kernels"]]
-            + [milliseconds(row[f"{name}_ns"]) for name in MEASURES]
-            for row in rows
-        ],
+        rows,
+        ["device", ("number", "iteration"), "window_start_ns", "kernels", *(f"{name}_ns" for name in MEASURES)],
     )
     for row in rows:
         if "operations" in row:
-            print_table(
+            print_columns(
                 f"Operations of iteration {row['number']} on GPU {row['device']}",
-                ["operation", "kind", "count", "total ms", "usual ms", "more ms"],
                 [
-                    [
-                        *(shortened(one["name"]), one["kind"], one["count"]),
-                        *(milliseconds(one["total_ns"]), milliseconds(one["usual_ns"])),
-                        _difference(one["total_ns"], one["usual_ns"]),
-                    ]
-                    for one in shown(row["operations"])
+                    {**one, "more_ns": None if one["usual_ns"] is None else one["total_ns"] - one["usual_ns"]}
+                    for one in row["operations"]
                 ],
-                len(row["operations"]),
+                [("name", "operation"), "kind", "count", "total_ns", "usual_ns", "more_ns"],
             )
-
-
-def _difference(total_ns: int, usual_ns: int | None) -> str:
-    return ABSENT if usual_ns is None else f"{(total_ns - usual_ns) / 1e6:+,.3f}"

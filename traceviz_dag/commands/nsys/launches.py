@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from traceviz_dag.analyze.nsys.launches import SOON_NS
 from traceviz_dag.analyze.nsys.launches import launches as measured
-from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table, shown
+from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, opened
 
 _WAITS = ("mean", "median", "p90", "most")
@@ -29,23 +28,22 @@ def launches(
     if json:
         print_json(rows)
         return
-    print_table(
+    print_columns(
         f"From launch to start; soon is within {SOON_NS // 1000} us",
         [
-            *("GPU", "stream", "operations", "launched", "calls ms", "call mean ms"),
-            *(f"wait {name} ms" for name in _WAITS),
-            *("soon", "depth mean", "depth most", "queue empty"),
+            {
+                **row,
+                **{f"call_{name}": value for name, value in row["call"].items()},
+                **{f"wait_{name}": value for name, value in row["queued"].items()},
+                "stream": "all" if row["stream"] is None else row["stream"],
+                "soon_share": row["soon"] / row["launched"] if row["launched"] else None,
+                "empty_share": row["empty_ns"] / row["window_ns"] if row["window_ns"] else None,
+            }
+            for row in rows
         ],
         [
-            [
-                *(row["device"], "all" if row["stream"] is None else row["stream"], row["operations"], row["launched"]),
-                *(milliseconds(row["call"]["total_ns"]), milliseconds(row["call"]["mean_ns"])),
-                *(milliseconds(row["queued"][f"{name}_ns"]) for name in _WAITS),
-                percent(row["soon"] / row["launched"] if row["launched"] else None),
-                *(f"{row['depth_mean']:,.1f}", row["depth_most"]),
-                percent(row["empty_ns"] / row["window_ns"] if row["window_ns"] else None),
-            ]
-            for row in shown(rows)
+            *("device", "stream", "operations", "launched", ("call_total_ns", "calls"), "call_mean_ns"),
+            *("wait_mean_ns", "wait_median_ns", "wait_p90_ns", "wait_most_ns", ("soon_share", "soon")),
+            *("depth_mean", "depth_most", ("empty_share", "queue empty")),
         ],
-        len(rows),
     )

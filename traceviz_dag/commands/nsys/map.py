@@ -11,10 +11,10 @@ import typer
 
 from traceviz_dag.analyze.nsys.activity import Clip
 from traceviz_dag.analyze.nsys.utilization_map import edges_of, gpu_parts, metric_parts
-from traceviz_dag.analyze.wording import milliseconds
+from traceviz_dag.analyze.wording import milliseconds, seconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json, print_table
-from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened, seconds
+from traceviz_dag.commands.common.output import print_columns, print_json
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
 
 _SHADES = " ▁▂▃▄▅▆▇█"
 
@@ -83,8 +83,8 @@ def _print_metric(
 def _print(title: str, window: Clip, parts: int, shares: dict[int, list[float]]) -> None:
     length = milliseconds((window.end_ns - window.start_ns) // parts)
     covered = f"{seconds(window.start_ns)} to {seconds(window.end_ns)} s"
-    lines = [[device, "".join(map(_shade, values))] for device, values in shares.items()]
-    print_table(f"{title}; {covered}, {parts} parts of {length} ms", ["GPU", "over time"], lines)
+    lines = [{"device": device, "parts": "".join(map(_shade, values))} for device, values in shares.items()]
+    print_columns(f"{title}; {covered}, {parts} parts of {length} ms", lines, ["device", ("parts", "over time")])
 
 
 def _shade(share: float) -> str:

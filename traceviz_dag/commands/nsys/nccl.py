@@ -8,18 +8,9 @@ from typing import Annotated
 import typer
 
 from traceviz_dag.analyze.nsys.nccl import FEWEST_ALIKE, communication, slow_communication
-from traceviz_dag.analyze.wording import ABSENT, milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, check_number
-from traceviz_dag.commands.common.output import print_json, print_table, shown
-from traceviz_dag.commands.nsys.common import (
-    GpuOption,
-    Opened,
-    ProfileArgument,
-    RulesOption,
-    TrimOption,
-    opened,
-    seconds,
-)
+from traceviz_dag.commands.common.output import print_columns, print_json
+from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, RulesOption, TrimOption, opened
 
 
 def nccl(
@@ -51,26 +42,12 @@ def nccl(
     if json:
         print_json(rows)
         return
-    print_table(
+    print_columns(
         "Communication",
+        rows,
         [
-            "GPU",
-            "operation",
-            "communicator",
-            "count",
-            "total ms",
-            "busy ms",
-            "hidden ms",
-            "exposed ms",
-            "mean ms",
-            "most ms",
-            "bytes",
-        ],
-        [
-            [row["device"], row["operation"], row["communicator"], row["count"]]
-            + [milliseconds(row[f"{name}_ns"]) for name in ("total", "busy", "hidden", "exposed", "mean", "most")]
-            + [ABSENT if row["bytes"] is None else f"{row['bytes']:,}"]
-            for row in rows
+            *("device", "operation", "communicator", "count", "total_ns", "busy_ns", "hidden_ns", "exposed_ns"),
+            *("mean_ns", "most_ns", "bytes"),
         ],
     )
 
@@ -85,18 +62,12 @@ def _slow(given: Opened, gpu: list[str], times: float, json: bool) -> None:
     if json:
         print_json(rows)
         return
-    print_table(
+    print_columns(
         f"{len(rows)} communication kernels took {times:g} times the median of similar ones, or more; "
         f"of {FEWEST_ALIKE} similar ones at least",
-        ["GPU", "operation", "communicator", "bytes", "from s", "ms", "median ms", "times", "alike"],
+        rows,
         [
-            [
-                *(row["device"], row["operation"], row["communicator"]),
-                *(ABSENT if row["bytes"] is None else f"{row['bytes']:,}", seconds(row["start_ns"])),
-                *(milliseconds(row["duration_ns"]), milliseconds(row["usual_ns"])),
-                *(f"{row['times']:.1f}", row["alike"]),
-            ]
-            for row in shown(rows)
+            *("device", "operation", "communicator", "bytes", "start_ns", "duration_ns", ("usual_ns", "median")),
+            *("times", "alike"),
         ],
-        len(rows),
     )

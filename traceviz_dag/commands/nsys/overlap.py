@@ -8,18 +8,10 @@ from typing import Annotated
 import typer
 
 from traceviz_dag.analyze.nsys.overlap import PairOverlap, gpu_overlap, overlap_matrix
-from traceviz_dag.analyze.wording import milliseconds
+from traceviz_dag.analyze.wording import activity
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table
-from traceviz_dag.commands.nsys.common import (
-    MEASURES,
-    GpuOption,
-    ProfileArgument,
-    RulesOption,
-    TrimOption,
-    opened,
-    seconds,
-)
+from traceviz_dag.commands.common.output import print_columns, print_json
+from traceviz_dag.commands.nsys.common import MEASURES, GpuOption, ProfileArgument, RulesOption, TrimOption, opened
 
 
 def overlap(
@@ -51,15 +43,19 @@ def overlap(
     if json:
         print_json([asdict(one) for one in measures])
         return
-    print_table(
+    print_columns(
         "Overlap; idle time counts memory operations as busy",
-        ["GPU", "from s", "to s", "kernels", *(f"{name} ms" for name in MEASURES), "hidden", "hidden / min"],
         [
-            [one.device, seconds(one.window_start_ns), seconds(one.window_end_ns), one.kernels]
-            + [milliseconds(getattr(one, f"{name}_ns")) for name in MEASURES]
-            + [percent(_share(one.hidden_ns, one.communication_ns))]
-            + [percent(_share(one.hidden_ns, min(one.communication_ns, one.compute_ns)))]
+            {
+                **asdict(one),
+                "hidden_share": _share(one.hidden_ns, one.communication_ns),
+                "hidden_over_min": _share(one.hidden_ns, min(one.communication_ns, one.compute_ns)),
+            }
             for one in measures
+        ],
+        [
+            *("device", "window_start_ns", "window_end_ns", "kernels", *(f"{name}_ns" for name in MEASURES)),
+            *("hidden_share", "hidden_over_min"),
         ],
     )
 
@@ -68,10 +64,10 @@ def _print_matrix(pairs: list[PairOverlap]) -> None:
     names = list(dict.fromkeys(pair.first for pair in pairs))
     beside = {(pair.first, pair.second): pair.beside_ns for pair in pairs}
     beside |= {(second, first): length for (first, second), length in beside.items()}
-    print_table(
-        f"GPU {pairs[0].device}: ms in which both run; in the diagonal, in which one runs",
-        ["category", *names],
-        [[one, *(milliseconds(beside[one, other]) for other in names)] for one in names],
+    print_columns(
+        f"GPU {pairs[0].device}: time in which both run; in the diagonal, in which one runs",
+        [{"category": one, **{f"{other}_ns": beside[one, other] for other in names}} for one in names],
+        ["category", *((f"{name}_ns", activity(name)) for name in names)],
     )
 
 

@@ -10,13 +10,7 @@ import typer
 
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
 from traceviz_dag.commands.common.overwriting import check_output
-from traceviz_dag.commands.nsys.common import (
-    GpuOption,
-    ProfileArgument,
-    RulesOption,
-    TrimOption,
-    opened,
-)
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
 from traceviz_dag.show.nsys.perfetto import write_perfetto
 from traceviz_dag.system.paths import real_path
 

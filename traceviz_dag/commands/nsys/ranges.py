@@ -18,10 +18,9 @@ from traceviz_dag.analyze.nsys.projections import (
 )
 from traceviz_dag.analyze.nsys.search import matcher
 from traceviz_dag.analyze.nsys.statistics import Durations
-from traceviz_dag.analyze.wording import ABSENT, milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import most_printed, print_json, print_table, shortened, shown
-from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, TrimOption, opened, seconds
+from traceviz_dag.commands.common.output import most_printed, print_columns, print_json
+from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, TrimOption, opened
 from traceviz_dag.errors import UsageError
 
 _OF_NAMES = ("total", "mean", "median", "p90", "most")
@@ -54,24 +53,16 @@ def ranges(
     if json:
         print_json(rows)
         return
-    print_table(
+    print_columns(
         "NVTX ranges by time on the GPU",
         [
-            *("GPU", "range", "count", "host total ms", "host mean ms", "on GPU"),
-            *(f"GPU {name} ms" for name in _OF_NAMES),
-            "operations",
+            {**row, **{f"{of}_{name}": value for of in ("host", "gpu") for name, value in row[of].items()}}
+            for row in rows
         ],
         [
-            [
-                *(row["device"], shortened(row["name"], 60), row["host"]["count"]),
-                *(milliseconds(row["host"][f"{name}_ns"]) for name in ("total", "mean")),
-                row["gpu"]["count"],
-                *(milliseconds(row["gpu"][f"{name}_ns"]) for name in _OF_NAMES),
-                row["operations"],
-            ]
-            for row in shown(rows)
+            *("device", ("name", "range"), ("host_count", "count"), "host_total_ns", "host_mean_ns"),
+            *(("gpu_count", "on GPU"), *(f"gpu_{name}_ns" for name in _OF_NAMES), "operations"),
         ],
-        len(rows),
     )
 
 
@@ -80,16 +71,19 @@ def _each(found: list[tuple[int, Projection]], json: bool) -> None:
         print_json([{"device": device, "ranges": _rows(projection, None)} for device, projection in found])
         return
     for device, projection in found:
-        print_table(
+        print_columns(
             f"{len(projection)} NVTX ranges, GPU {device}",
-            ["range", "depth", "host from s", "host ms", "operations", "GPU from s", "GPU ms"],
             [
-                [
-                    *(shortened(row["name"], 60), row["depth"], seconds(row["start_ns"])),
-                    *(milliseconds(row["end_ns"] - row["start_ns"]), row["operations"], seconds(row["gpu_start_ns"])),
-                    ABSENT if row["gpu_start_ns"] is None else milliseconds(row["gpu_end_ns"] - row["gpu_start_ns"]),
-                ]
+                {
+                    **row,
+                    "host_ns": row["end_ns"] - row["start_ns"],
+                    "gpu_ns": None if row["gpu_start_ns"] is None else row["gpu_end_ns"] - row["gpu_start_ns"],
+                }
                 for row in _rows(projection, most_printed())
+            ],
+            [
+                *(("name", "range"), "depth", ("start_ns", "host from"), "host_ns", "operations"),
+                *(("gpu_start_ns", "GPU from"), ("gpu_ns", "GPU")),
             ],
             len(projection),
         )
@@ -137,30 +131,21 @@ def pace(
         rows = [{"device": device, "each": _instances(pace, None)} for device, pace in found]
         print_json([{**row, **measured} for row, measured in zip(rows, measures, strict=True)])
         return
-    print_table(
+    print_columns(
         f"Pace of {'kernels' if kernels else 'ranges'} that match {word}",
-        ["GPU", "measure", "count", *(f"{name} ms" for name in _OF_PACE)],
         [
-            [
-                *(device, _WORDS[name], durations.count),
-                *(milliseconds(getattr(durations, f"{statistic}_ns")) for statistic in _OF_PACE),
-            ]
+            {"device": device, "measure": _WORDS[name], **asdict(durations)}
             for device, pace in found
             for name, durations in _measures(pace).items()
             if not (kernels and name.startswith("gpu"))
         ],
+        ["device", "measure", "count", *(f"{name}_ns" for name in _OF_PACE)],
     )
     for device, one in found:
-        print_table(
+        print_columns(
             f"One by one, GPU {device}",
-            ["from s", "period ms", "ms", "GPU from s", "GPU ms"],
-            [
-                [
-                    *(seconds(row["start_ns"]), milliseconds(row["period_ns"]), milliseconds(row["duration_ns"])),
-                    *(seconds(row["gpu_start_ns"]), milliseconds(row["gpu_duration_ns"])),
-                ]
-                for row in _instances(one, most_printed())
-            ],
+            _instances(one, most_printed()),
+            ["start_ns", "period_ns", "duration_ns", ("gpu_start_ns", "GPU from"), ("gpu_duration_ns", "GPU")],
             len(one),
         )
 

@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from traceviz_dag.analyze.nsys.search import search as find
-from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json, print_table, shortened, shown
-from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, gpu_numbers, opened, seconds
+from traceviz_dag.commands.common.output import print_columns, print_json
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, gpu_numbers, opened
 
 _SHOWN = {"operations": "GPU", "calls": "call", "ranges": "NVTX range"}
 
@@ -37,12 +36,8 @@ def search(
         print_json([asdict(one) for one in rows])
         return
     inside = f" inside {parent}" if parent is not None else ""
-    print_table(
+    print_columns(
         f"{len(rows)} name{'s hold' if len(rows) != 1 else ' holds'} {word or 'any text'}{inside}",
-        ["where", "name", "count", "total ms", "first s"],
-        [
-            [_SHOWN[one.table], shortened(one.name), one.count, milliseconds(one.total_ns), seconds(one.first_start_ns)]
-            for one in shown(rows)
-        ],
-        len(rows),
+        [{**asdict(one), "where": _SHOWN[one.table]} for one in rows],
+        ["where", "name", "count", "total_ns", ("first_start_ns", "first")],
     )

@@ -12,7 +12,7 @@ from traceviz_dag.analyze.nsys.overlap import gpu_overlap
 from traceviz_dag.analyze.nsys.summary import summaries
 from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table, shortened, shown
+from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, gpu_numbers, opened
 
 
@@ -44,28 +44,15 @@ def summary(
         return
     for one in found:
         span_ns = one.window.end_ns - one.window.start_ns
-        print_table(
+        print_columns(
             f"GPU {one.device}: busy {milliseconds(one.busy_ns)} of {milliseconds(span_ns)} ms "
             f"({wording.percent(one.busy_ns / span_ns if span_ns else None)}), {one.kernels} kernels",
-            ["operation", "kind", "count", "total ms", "share of totals", "mean ms", "least ms", "most ms"],
+            one.operations,
             [
-                [
-                    *(shortened(row.name), row.kind, row.count, milliseconds(row.total_ns), percent(row.share)),
-                    *(milliseconds(value) for value in (row.mean_ns, row.least_ns, row.most_ns)),
-                ]
-                for row in shown(one.operations)
+                *(("name", "operation"), "kind", "count", "total_ns", ("share", "share of totals")),
+                *("mean_ns", "least_ns", "most_ns"),
             ],
-            len(one.operations),
         )
-        print_table(
-            f"Streams of GPU {one.device}",
-            ["stream", "operations", "busy ms"],
-            [[row.stream, row.count, milliseconds(row.busy_ns)] for row in shown(one.streams)],
-            len(one.streams),
-        )
+        print_columns(f"Streams of GPU {one.device}", one.streams, ["stream", ("count", "operations"), "busy_ns"])
         if one.metrics:
-            print_table(
-                f"Metrics of GPU {one.device}",
-                ["metric", "samples", "mean", "most"],
-                [[row.metric, row.samples, f"{row.mean:.2f}", row.most] for row in one.metrics],
-            )
+            print_columns(f"Metrics of GPU {one.device}", one.metrics, ["metric", "samples", "mean", "most"])

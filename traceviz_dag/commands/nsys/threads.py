@@ -9,7 +9,7 @@ import typer
 from traceviz_dag.analyze.nsys.activity import processes_of
 from traceviz_dag.analyze.nsys.threads import threads_by_cycles
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table, shown
+from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, opened
 
 
@@ -33,10 +33,5 @@ def threads(
     if not rows and not len(given.profile.rows("samples", "thread")):
         typer.echo("The export holds no samples of processors; profile with --sample=process-tree.")
         return
-    columns = ("process", "thread", "name", "samples", "cycles")
-    print_table(
-        "Threads of the host, by sampled cycles",
-        [*columns, "share"],
-        [[*(row[name] for name in columns), percent(row["share"])] for row in shown(rows)],
-        len(rows),
-    )
+    columns = ["process", "thread", "name", "samples", "cycles", "share"]
+    print_columns("Threads of the host, by sampled cycles", rows, columns)

@@ -10,18 +10,10 @@ import typer
 from traceviz_dag.analyze.nsys.in_order import in_order
 from traceviz_dag.analyze.nsys.iterations import iteration_window
 from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
-from traceviz_dag.analyze.wording import ABSENT, milliseconds
+from traceviz_dag.analyze.wording import seconds, shortened
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import most_printed, print_json, print_table, shortened
-from traceviz_dag.commands.nsys.common import (
-    GpuOption,
-    Opened,
-    ProfileArgument,
-    RulesOption,
-    TrimOption,
-    opened,
-    seconds,
-)
+from traceviz_dag.commands.common.output import most_printed, print_columns, print_json
+from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, RulesOption, TrimOption, opened
 from traceviz_dag.errors import UsageError
 
 _INDENT = "  "
@@ -76,14 +68,14 @@ def tree(
         return
     for device, roots in found:
         rows = [
-            [_INDENT * level + shortened(node.name, 80), node.count, milliseconds(node.span_ns), node.operations]
-            + [milliseconds(value) for value in (node.busy_ns, node.compute_ns, node.communication_ns)]
+            {**_values(node), "tree": _INDENT * level + shortened(node.name, 80)}
             for root in roots
             for level, node in root.walk()
             if level < depth and max(node.span_ns, node.busy_ns) >= least_ms * 1e6
         ]
         columns = ["range", "count", "span ms", "operations", "busy ms", "compute ms", "communication ms"]
-        print_table(f"NVTX ranges of GPU {device}", columns, rows)
+        columns = ["count", "span_ns", "operations", "busy_ns", "compute_ns", "communication_ns"]
+        print_columns(f"NVTX ranges of GPU {device}", rows, [("tree", "range"), *columns])
 
 
 def _in_order(given: Opened, gpu: list[str], iteration: int | None, depth: int | None, json: bool) -> None:
@@ -101,21 +93,27 @@ def _in_order(given: Opened, gpu: list[str], iteration: int | None, depth: int |
         print_json(rows)
         return
     for device, window, steps, count in found:
-        print_table(
+        print_columns(
             f"GPU {device} from {seconds(window.start_ns)} to {seconds(window.end_ns)} s, in the order of the host",
-            ["thread", "range, or operation", "kind", "host at s", "ms", "starts on GPU s", "operations"],
             [
-                [
-                    *(step.thread, _INDENT * step.depth + shortened(step.name, 80), step.kind),
-                    *(seconds(step.launched_ns), milliseconds(step.duration_ns)),
-                    *(ABSENT if step.kind == "range" else seconds(step.start_ns), step.operations),
-                ]
+                {
+                    **asdict(step),
+                    "tree": _INDENT * step.depth + shortened(step.name, 80),
+                    "start_ns": None if step.kind == "range" else step.start_ns,
+                }
                 for step in steps
+            ],
+            [
+                *("thread", ("tree", "range, or operation"), "kind", ("launched_ns", "host at")),
+                *("duration_ns", ("start_ns", "starts on GPU"), "operations"),
             ],
             count,
         )
 
 
 def _plain(node: RangeNode) -> dict[str, Any]:
-    values = {name: getattr(node, name) for name in RangeNode.__slots__ if name != "children"}
-    return {**values, "children": [_plain(child) for child in node.children]}
+    return {**_values(node), "children": [_plain(child) for child in node.children]}
+
+
+def _values(node: RangeNode) -> dict[str, Any]:
+    return {name: getattr(node, name) for name in RangeNode.__slots__ if name != "children"}

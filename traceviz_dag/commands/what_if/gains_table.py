@@ -10,7 +10,7 @@ import typer
 from traceviz_dag.analyze.causes.gains import TOGETHER, named_edit
 from traceviz_dag.analyze.findings.verdict import Lead
 from traceviz_dag.analyze.wording import milliseconds
-from traceviz_dag.commands.common.output import percent, print_table, shown
+from traceviz_dag.commands.common.output import print_columns, shown
 
 
 def print_gains(
@@ -33,19 +33,12 @@ def print_gains(
     edits, first = {row["edit"] for row in rows}, ""
     if lead is not None and lead.edits and len(rows) > 1:
         rows, first = lead.fixes_first(rows), ", those of the findings first"
-    print_table(
-        f"Gains in ms{', each edit alone' * (TOGETHER not in edits)}{first}; they do not add up",
-        ["edit", "gain", f"of {of}", "at least", "at most", f"{of} then", *(["steps"] * (steps > 1))],
+    print_columns(
+        f"Gains{', each edit alone' * (TOGETHER not in edits)}{first}; they do not add up",
+        [{**row, "edit": named_edit(row), "share": row["gain_ns"] / row["step_ns"]} for row in rows],
         [
-            [
-                named_edit(row),
-                milliseconds(row["gain_ns"]),
-                percent(row["gain_ns"] / row["step_ns"]),
-                *(milliseconds(row[f"gain_{end}_ns"]) for end in ("low", "high")),
-                milliseconds(row["predicted_step_ns"]),
-                *([row["steps"]] * (steps > 1)),
-            ]
-            for row in rows
+            *("edit", "gain_ns", ("share", f"of {of}"), ("gain_low_ns", "at least"), ("gain_high_ns", "at most")),
+            *(("predicted_step_ns", f"{of} then"), *(["steps"] * (steps > 1))),
         ],
     )
     for row in shown(rows):

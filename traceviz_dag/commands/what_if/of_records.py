@@ -11,7 +11,7 @@ import typer
 
 from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.wording import milliseconds
-from traceviz_dag.commands.common.output import print_json, print_table
+from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.commands.common.records import end_of_records, naming, titled, work_at
 from traceviz_dag.commands.what_if.gains_table import print_gains
 from traceviz_dag.errors import NoEvidenceError
@@ -127,4 +127,4 @@ def _print(path: Path, found: Slowdowns, steps: int, faults: list[str]) -> None:
     ):
         title = f"Times the ideal step, if only one {name} were as it was"
         rows = sorted(effects.items(), key=lambda one: -one[1])
-        print_table(title, [name, "times"], [[key, f"{effect:.4f}"] for key, effect in rows])
+        print_columns(title, [{name: key, "effect": effect} for key, effect in rows], [name, ("effect", "times")])

@@ -15,7 +15,7 @@ from traceviz_dag.show.page.facts import ranks_named
 from traceviz_dag.show.page.gain_rows import signed
 from traceviz_dag.show.report.charts import legend
 from traceviz_dag.show.report.evidence import Asked
-from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, sentence, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, measured, paragraph, section, top
 from traceviz_dag.show.report.ranges import Range, intervals
 from traceviz_dag.tables.rows import RankClockRow, columns_of
 
@@ -121,22 +121,9 @@ def _offsets(asked: Asked) -> Markup:
 
 def _table(asked: Asked) -> Markup:
     shown, left = top(asked.rows, "ranks")
-    rows = [
-        [
-            f"{row['rank']}",
-            f"{row['component']}",
-            asked.fact(signed(row["offset_ns"])) if row["offset_ns"] is not None else "not known",
-            asked.fact(f"{row['drift_ppm']:+.3f}") if row["drift_ppm"] is not None else "not known",
-            asked.fact(f"{row['matches']:,}"),
-            asked.fact(_range(row)) if row["residual_p05_ns"] is not None else "not known",
-            f"{row['early_receives']}" if row["early_receives"] is not None else "not known",
-            sentence(row["refusal"] or ""),
-        ]
-        for row in shown
-    ]
     caption = "Offsets hold within a component; a drift needs evidence over a long enough time."
-    columns = ["rank", "component", "offset", "drift, ppm", "matches", "residuals", "early receives", "why not solved"]
-    return table(columns, rows, caption) + left
+    columns = ["rank", "component", "offset_ns", "drift_ppm", "matches", "residual_p05_ns", "residual_p95_ns"]
+    return measured(asked, shown, [*columns, "early_receives", "refusal"], caption) + left
 
 
 def _range(row: Mapping[str, Any]) -> str:

@@ -13,7 +13,17 @@ from traceviz_dag.lake.summaries import COVERED
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
-from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, sentence, shortened, table, top
+from traceviz_dag.show.report.parts.part import (
+    Page,
+    Part,
+    measured,
+    paragraph,
+    section,
+    sentence,
+    shortened,
+    table,
+    top,
+)
 from traceviz_dag.vocabulary import Severity
 
 TRACES_SQL = """
@@ -220,17 +230,18 @@ def _evidence(page: Page) -> Markup:
     if not asked.rows:
         return Markup("")
     rows = [
-        [
-            f"{row['what']}, unknown" if row["unknown"] else row["what"],
-            row["evidence"].replace("_", " "),
-            asked.fact(f"{row['kernels']:,}"),
-            asked.fact(duration(row["time_ns"])),
-            asked.fact(share(row["time_ns"], row["of_ns"])),
-        ]
+        {
+            **row,
+            "what": f"{row['what']}, unknown" if row["unknown"] else row["what"],
+            "evidence": row["evidence"].replace("_", " "),
+            "share": row["time_ns"] / row["of_ns"] if row["of_ns"] else None,
+        }
         for row in asked.rows
     ]
     caption = "What decided: phases of all kernels, dimensions of those that communicate, of all ranks that are covered"
-    return section("Evidence", table(["of", "evidence", "kernels", "time", "share"], rows, caption))
+    return section(
+        "Evidence", measured(asked, rows, [("what", "of"), "evidence", "kernels", "time_ns", "share"], caption)
+    )
 
 
 def _unknown(page: Page) -> Markup:
@@ -256,15 +267,7 @@ def _unknown(page: Page) -> Markup:
         left = (
             paragraph(f"The first {len(shown)} of {names:,} names.", quiet=True) if names > len(shown) else Markup("")
         )
-        rows = [
-            [
-                shortened(row["name"]),
-                unclassified.fact(f"{row['kernels']:,}"),
-                unclassified.fact(duration(row["time_ns"])),
-            ]
-            for row in shown
-        ]
-        parts += [table(["name", "kernels", "time"], rows, "Kernels without a category"), left]
+        parts += [measured(unclassified, shown, ["name", "kernels", "time_ns"], "Kernels without a category"), left]
     return section("Unknown", *parts) if parts else Markup("")
 
 

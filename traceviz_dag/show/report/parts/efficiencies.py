@@ -15,7 +15,7 @@ from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.factor_rows import COLOURS, USEFUL, efficiency_finding, label, measures, refused_steps
 from traceviz_dag.show.report.charts import Piece, legend
 from traceviz_dag.show.report.evidence import Asked
-from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, measured, paragraph, section, top
 from traceviz_dag.show.report.ranges import Fall, waterfall
 
 FACTORS_SQL = """
@@ -65,7 +65,11 @@ def _tree(asked: Asked, mine: Sequence[Mapping[str, Any]], notes: Markup) -> Mar
     whole = mine[0]
     several = f" Sums over {whole['steps']} steps." if whole["steps"] > 1 else ""
     rows = [
-        [f"{branch}{label(row)}", *map(asked.fact, measures(row, whole["time_ns"]))]
+        {
+            **row,
+            "branch": f"{branch}{label(row)}",
+            "share": None if row["lost_ns"] is None else row["lost_ns"] / whole["time_ns"],
+        }
         for branch, row in with_branches(mine)
     ]
     return section(
@@ -76,9 +80,10 @@ def _tree(asked: Asked, mine: Sequence[Mapping[str, Any]], notes: Markup) -> Mar
             "The useful time of the mean rank, and what each factor adds up to the step", [_fall("all ranks", mine)]
         ),
         _legend(),
-        table(
-            ["factor", "value", "lost", "of the step"],
+        measured(
+            asked,
             rows,
+            [("branch", "factor"), "value", "lost_ns", ("share", "of step")],
             f"The mean of {whole['ranks']} ranks computes {duration(whole['ideal_ns'])}. What loses most comes first; "
             f"factors multiply, and losses add up. A loss is no saving: the replay of an edit predicts that.{several}",
         ),
@@ -93,20 +98,16 @@ def _replicas(
     ordered = sorted(of_replica.values(), key=lambda rows: (rows[0]["value"], rows[0]["replica"]))
     shown, left = top(ordered, "model replicas", _MOST_REPLICAS)
     levels = (Factor.PARALLEL_EFFICIENCY, *COLOURS)
-    lines = []
+    lines: list[dict[str, Any]] = []
     for rows in shown:
         of_factor = {row["factor"]: row for row in rows if row["parent"] != Factor.TRANSFER}
-        values = [asked.fact(measures(of_factor[factor], mine[0]["time_ns"])[0]) for factor in levels]
-        lines.append([f"{rows[0]['replica']}", f"{rows[0]['ranks']}", *values])
+        values = {str(factor): of_factor[factor]["value"] for factor in levels}
+        lines.append({"replica": rows[0]["replica"], "ranks": rows[0]["ranks"], **values})
     return section(
         "Model replicas",
         waterfall("The same of each model replica", [_fall(f"replica {rows[0]['replica']}", rows) for rows in shown]),
         _legend(),
-        table(
-            ["replica", "ranks", *map(_words, levels)],
-            lines,
-            "The least efficient first.",
-        ),
+        measured(asked, lines, ["replica", "ranks", (levels[0], "efficiency"), *COLOURS], "The least efficient first."),
         left,
     )
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from markupsafe import Markup
 
 from traceviz_dag.analyze.slow_ranks import slow_statement
 from traceviz_dag.analyze.wording import capitalised, duration
 from traceviz_dag.lake.summaries import CATEGORY_SHARES_SQL, COVERED
-from traceviz_dag.printable import printable
 from traceviz_dag.show.lanes.words import word_of
-from traceviz_dag.show.page.gain_rows import signed
 from traceviz_dag.show.report.charts import Bar, Piece, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
-from traceviz_dag.show.report.parts.part import Page, Part, paragraph, percent, section, shortened, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, measured, paragraph, percent, section, shortened, top
 
 KERNELS_SQL = f"""
 SELECT name, category, count(*) AS kernels, count(DISTINCT rank) AS ranks, sum(duration_ns)::BIGINT AS time_ns,
@@ -56,21 +57,13 @@ def _categories(page: Page) -> Markup:
         )
         for row in asked.rows
     ]
-    rows = [
-        [
-            word_of(row["category"]).label,
-            asked.fact(f"{row['kernels']:,}"),
-            asked.fact(duration(row["time_ns"])),
-            asked.fact(percent(row["share"] or 0)),
-        ]
-        for row in asked.rows
-    ]
     return section(
         "Kernel time by category",
         stacked_bars("Kernel time by category, sum over the ranks", bars),
-        table(
-            ["category", "kernels", "time", "share"],
-            rows,
+        measured(
+            asked,
+            asked.rows,
+            ["category", "kernels", "time_ns", "share"],
             "Sums of durations over all ranks that are covered, what runs side by side counted each; kernels of "
             "communication include their waits.",
         ),
@@ -80,24 +73,16 @@ def _categories(page: Page) -> Markup:
 def _names(asked: Asked) -> Markup:
     shown, _ = top(asked.rows, "kernels", 25)
     rows = [
-        [
-            shortened(row["name"]),
-            word_of(row["category"]).label,
-            asked.fact(f"{row['kernels']:,}"),
-            asked.fact(duration(row["time_ns"])),
-            asked.fact(percent(row["share"] or 0)),
-            asked.fact(duration(row["median_ns"])),
-            Markup("{} (rank {})").format(asked.fact(duration(row["longest_ns"])), row["longest_rank"]),
-        ]
-        for row in shown
+        {**row, "name": Markup("{}").format(shortened(row["name"])), "longest": _longest(asked, row)} for row in shown
     ]
     names = asked.rows[0]["rows"]
     left = f"The first {len(shown)} of {names:,}. " if names > len(shown) else ""
     return section(
         "Kernels that take most of the time",
-        table(
-            ["name", "category", "count", "time", "share", "median", "longest"],
+        measured(
+            asked,
             rows,
+            ["name", "category", "kernels", "time_ns", "share", "median_ns", "longest"],
             "By name and category, sums over all ranks that are covered; share: of all kernel time",
         ),
         paragraph(left, quiet=True) if left else "",
@@ -108,22 +93,13 @@ def _dimensions(page: Page) -> Markup:
     asked = page.book.ask("Kernels of communication by dimension", COMMUNICATION_SQL)
     if not asked.rows:
         return Markup("")
-    rows = [
-        [
-            printable(row["dimension"] or "unknown"),
-            asked.fact(f"{row['kernels']:,}"),
-            f"{row['ranks']:,}",
-            asked.fact(duration(row["time_ns"])),
-            asked.fact(duration(row["median_ns"])),
-            Markup("{} (rank {})").format(asked.fact(duration(row["longest_ns"])), row["longest_rank"]),
-        ]
-        for row in asked.rows
-    ]
+    rows = [{**row, "longest": _longest(asked, row)} for row in asked.rows]
     return section(
         "Communication by dimension",
-        table(
-            ["dimension", "count", "ranks", "time", "median", "longest"],
+        measured(
+            asked,
             rows,
+            ["dimension", "kernels", "ranks", "time_ns", "median_ns", "longest"],
             "Kernels of communication, waits included, sums over all ranks that are covered",
         ),
     )
@@ -143,28 +119,26 @@ def _speeds(page: Page) -> Markup:
     lines = lines or [paragraph(asked.fact(f"None of {len(compared)} ranks with peers computes slowly."))]
     shown, left = top(compared, "ranks", 16)
     rows = [
-        [
-            f"{row['rank']}",
-            "not known" if row["stage"] is None else f"{row['stage']}",
-            asked.fact(f"{row['ratio']:.3f}"),
-            asked.fact(signed(row["more_ns"])),
-            asked.fact(f"{percent(row['slower_items'])} of {row['items']:,}"),
-            "yes" if row["slow"] else "no",
-        ]
+        {**row, "slower": asked.fact(f"{percent(row['slower_items'])} of {row['items']:,}"), "more_ns": row["more_ns"]}
         for row in shown
     ]
     return section(
         "Slow ranks",
         *lines,
         more,
-        table(
-            ["rank", "stage", "time, to the median peer", "more", "slower items", "slow"],
+        measured(
+            asked,
             rows,
+            ["rank", "stage", ("ratio", "time, to the median peer"), "more_ns", ("slower", "slower items"), "slow"],
             "Computation, kernel by kernel, against the peers of the rank's stage; an item is a kernel name in a "
             "phase of a step that all of them ran equally often. No clock is needed.",
         ),
         left,
     )
+
+
+def _longest(asked: Asked, row: Mapping[str, Any]) -> Markup:
+    return Markup("{} (rank {})").format(asked.fact(duration(row["longest_ns"])), row["longest_rank"])
 
 
 def _sentence(text: str) -> str:

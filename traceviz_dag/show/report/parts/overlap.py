@@ -12,7 +12,7 @@ from traceviz_dag.lake.summaries import DIMENSIONS_SQL
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.parts.exposed import exposed_splits
-from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, table
+from traceviz_dag.show.report.parts.part import Page, Part, measured, paragraph, section
 
 RANKS_SQL = """
 SELECT rank, step, window_end_ns - window_start_ns AS window_ns, compute_ns, communication_ns, hidden_ns, exposed_ns,
@@ -49,15 +49,15 @@ def overlap(page: Page) -> Markup | None:
         for row in asked.rows
     ]
     rows = [
-        [
-            capitals(row["dimension"]),
-            asked.fact(duration(row["communication_ns"])),
-            asked.fact(duration(row["hidden_ns"])),
-            asked.fact(duration(row["exposed_ns"])),
-            Markup("{} (rank {})").format(asked.fact(duration(row["most_exposed_ns"])), row["most_exposed_rank"]),
-        ]
+        {
+            **row,
+            "most_exposed": Markup("{} (rank {})").format(
+                asked.fact(duration(row["most_exposed_ns"])), row["most_exposed_rank"]
+            ),
+        }
         for row in asked.rows
     ]
+    columns = ["dimension", "communication_ns", "hidden_ns", "exposed_ns", "hidden_share", "most_exposed"]
     own = [
         Bar(
             f"rank {row['rank']}"
@@ -86,7 +86,7 @@ def overlap(page: Page) -> Markup | None:
                 if bars
                 else paragraph("No communication ran."),
                 _legend(bars),
-                table(["dimension", "communication", "hidden", "exposed", "most exposed"], rows),
+                measured(asked, rows, columns),
                 paragraph(
                     "Times are unions, never sums of durations: what two dimensions do at once counts in both.",
                     quiet=True,

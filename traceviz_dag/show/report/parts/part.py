@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from markupsafe import Markup
 
 from traceviz_dag.analyze.findings.verdict import Lead, Verdict
+from traceviz_dag.analyze.measures import Unit, measure
 from traceviz_dag.analyze.wording import share
 from traceviz_dag.printable import printable
-from traceviz_dag.show.report.evidence import Book, ReportSource, grid
+from traceviz_dag.show.report.evidence import Asked, Book, ReportSource, grid
 from traceviz_dag.show.report.timeline import Timeline
 
 
@@ -74,6 +75,26 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Markup | str]], captio
     """A table; cells that hold digits alone are aligned as numbers by the style sheet's tabular figures."""
     told = Markup("<caption>{}</caption>").format(_shown(caption)) if caption else None
     return grid(columns, (map(_shown, row) for row in rows), told)
+
+
+def measured(asked: Asked, rows: Iterable[Mapping[str, Any]], columns: Sequence[Any], caption: str = "") -> Markup:
+    """A table of columns as their measures say; numbers lead to the rows that they are from.
+
+    Args:
+        columns: names; or a name and the header where the table calls it otherwise.
+    """
+    named = [(each, measure(each).header) if isinstance(each, str) else each for each in columns]
+    units = [measure(name).unit for name, _ in named]
+
+    def cell(value: Any, unit: Unit) -> Markup | str:
+        if value is None:
+            return "not known" if unit.number else "–"
+        if isinstance(value, Markup):
+            return value
+        return asked.fact(unit.said(value).replace("-", "−")) if unit.number else unit.said(value)
+
+    cells = [[cell(row[name], unit) for (name, _), unit in zip(named, units, strict=True)] for row in rows]
+    return table([header for _, header in named], cells, caption)
 
 
 def _shown(text: Markup | str) -> Markup | str:

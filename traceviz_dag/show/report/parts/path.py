@@ -29,11 +29,10 @@ from traceviz_dag.show.page.gain_rows import (
     largest_gain,
     refused_edits,
     signed,
-    signed_share,
 )
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
-from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, measured, paragraph, section, table, top
 from traceviz_dag.show.report.parts.what_if import USUAL_SQL
 from traceviz_dag.show.report.ranges import Range, gains
 from traceviz_dag.tables.causes import PATH_WHAT_SQL
@@ -69,6 +68,7 @@ SELECT kind, edge_evidence, count(*) AS edges FROM path_edges
 WHERE run = $run AND iteration = $iteration GROUP BY ALL ORDER BY edges DESC, kind, edge_evidence
 """
 
+_OF_PATH = ("path_ns", ("share", "of step"), "segments")
 _CAUSES = {
     "work": "kernels run",
     "transfer": "communication for which all have arrived",
@@ -116,14 +116,16 @@ def _path(page: Page, step: StepPath, notes: Markup) -> Markup:
         paragraph(whole.statement(f"{path_finding(step, stage_of, profile_of(step, 14))}.")),
         notes,
         _bars(placed, by, step.step_ns),
-        table(
-            ["what", "on the path", "of the step", "segments"],
+        measured(
+            whole,
             [*_lines(whole, step.step_ns, lambda name: word_of(name).label), _sum(whole)],
+            [("part", "what"), *_OF_PATH],
             f"What the path is made of. {on} Being on the path is not yet a gain.",
         ),
-        table(
-            ["cause", "on the path", "of the step", "segments"],
+        measured(
+            cause,
             [*_lines(cause, step.step_ns, lambda name: _CAUSES.get(name, name)), _sum(cause)],
+            [("part", "cause"), *_OF_PATH],
             "The same by cause",
         ),
     )
@@ -160,22 +162,15 @@ def _bars(asked: Asked, by: str, step_ns: int) -> Markup:
     )
 
 
-def _lines(asked: Asked, step_ns: int, named: Any) -> list[list[Markup | str]]:
-    return [
-        [
-            named(row["part"]),
-            asked.fact(duration(row["path_ns"])),
-            asked.fact(share(row["path_ns"], step_ns)),
-            asked.fact(f"{row['segments']:,}"),
-        ]
-        for row in asked.rows
-    ]
+def _lines(asked: Asked, step_ns: int, named: Any) -> list[dict[str, Any]]:
+    return [{**row, "part": named(row["part"]), "share": row["path_ns"] / step_ns} for row in asked.rows]
 
 
-def _sum(asked: Asked) -> list[Markup | str]:
+def _sum(asked: Asked) -> dict[str, Any]:
     total = sum(row["path_ns"] for row in asked.rows)
     exact = Markup("<b>{}</b> ({:,} ns)").format(duration(total), total)
-    return [Markup("<b>the step</b>"), exact, "100 %", f"{sum(row['segments'] for row in asked.rows):,}"]
+    segments = Markup("{:,}").format(sum(row["segments"] for row in asked.rows))
+    return {"part": Markup("<b>the step</b>"), "path_ns": exact, "share": Markup("100.0 %"), "segments": segments}
 
 
 def _hosts(page: Page) -> Markup:
@@ -186,20 +181,15 @@ def _hosts(page: Page) -> Markup:
         return Markup("")
     shown, left = top(asked.rows, "operations", 20)
     rows = [
-        [
-            row["operation"] or "after the last launch",
-            row["place"] or "–",
-            asked.fact(duration(row["path_ns"])),
-            asked.fact(share(row["path_ns"], steps_ns)),
-            asked.fact(f"{row['launches']:,}"),
-        ]
+        {**row, "operation": row["operation"] or "after the last launch", "share": row["path_ns"] / steps_ns}
         for row in shown
     ]
     return section(
         "Hosts on the critical path",
-        table(
-            ["operation", "in", "on the path", "of all steps", "launches"],
+        measured(
+            asked,
             rows,
+            ["operation", ("place", "in"), "path_ns", ("share", "of all steps"), "launches"],
             "Time until each launch of a host, of any thread, by what launches; a wait without a gap of the GPU has no "
             "name.",
         ),
@@ -222,20 +212,14 @@ def _imbalance(page: Page) -> Markup:
         )
         for row in uneven
     ]
-    rows = [
-        [
-            word_of(row["category"]).label,
-            *(asked.fact(duration(row[f"{name}_ns"])) for name in ("path", "mean", "imbalance")),
-        ]
-        for row in uneven
-    ]
     return section(
         "Imbalance on the critical path",
         stacked_bars("What the critical path has of a category, and how much of it is beyond the mean rank", bars),
         legend({"of the mean rank": palette.COMPUTATION_ONLY, "imbalance: beyond the mean rank": palette.IMBALANCE}),
-        table(
-            ["category", "on the path", "mean rank", "imbalance"],
-            rows,
+        measured(
+            asked,
+            uneven,
+            ["category", "path_ns", ("mean_ns", "mean rank"), "imbalance_ns"],
             f"Mean of {max(row['ranks'] for row in uneven)} ranks, without what they wait for others.",
         ),
     )
@@ -261,13 +245,12 @@ def _gains(page: Page, by_step: Asked) -> Markup:
         for row in shown
     ]
     rows = [
-        [
-            named_edit(row) + (f" ({row['steps']} steps)" if row["steps"] > 1 else ""),
-            asked.fact(signed(row["gain_ns"])),
-            asked.fact(signed_share(row["gain_ns"], row["step_ns"])),
-            asked.fact(f"{signed(row['gain_low_ns'])} to {signed(row['gain_high_ns'])}"),
-            asked.fact(duration(row["predicted_step_ns"])),
-        ]
+        {
+            **row,
+            "edit": named_edit(row) + (f" ({row['steps']} steps)" if row["steps"] > 1 else ""),
+            "share": row["gain_ns"] / row["step_ns"],
+            "bar": asked.fact(f"{signed(row['gain_low_ns'])} to {signed(row['gain_high_ns'])}"),
+        }
         for row in shown
     ]
     idle = [named_edit(row) for row in known if not changes_step(row)]
@@ -279,9 +262,10 @@ def _gains(page: Page, by_step: Asked) -> Markup:
         paragraph(asked.fact(f"{largest}.")),
         gains("What each edit alone would gain, with its error bar", ranges),
         legend({"gain": palette.HIDDEN, "its error bar is not above 0: it may be no gain": palette.COMPUTATION_ONLY}),
-        table(
-            ["edit", "gain", "of the step", "error bar", "step then"],
+        measured(
+            asked,
             rows,
+            ["edit", "gain_ns", ("share", "of step"), ("bar", "error bar"), ("predicted_step_ns", "step then")],
             "Ceilings that the replay of the step predicts, each edit alone: gains do not add up.",
         ),
         left,

@@ -14,10 +14,9 @@ from traceviz_dag.show.lanes.words import rank_label
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.bubbles import PARTS, bubble_finding, chosen_pipelines
 from traceviz_dag.show.page.facts import step_name
-from traceviz_dag.show.page.gain_rows import signed
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
-from traceviz_dag.show.report.parts.part import Page, Part, paragraph, percent, section, sentence, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, measured, paragraph, percent, section, sentence, table, top
 from traceviz_dag.show.report.ranges import Fall, waterfall
 from traceviz_dag.tables.rows import is_parted
 
@@ -108,18 +107,6 @@ def _bubbles(page: Page, asked: Asked, times: StageTimes) -> Markup:
         )
         for group, row in drawn
     ]
-    rows = [
-        [
-            f"{row['pipeline']}",
-            f"{row['stage']}",
-            f"{row['rank']}",
-            *(asked.fact(signed(row[name])) for name in ("span_ns", "ideal_ns", "bubble_ns")),
-            *(asked.fact(signed(row[name])) for name, _, _ in PARTS),
-            asked.fact(percent(row["bubble_share"])),
-            asked.fact(percent(row["ideal_share"])),
-        ]
-        for _, row in drawn
-    ]
     steps = len({row["step"] for row in asked.rows})
     which = f" in {step_name(step)}, the longest of {steps}" if steps > 1 else ""
     first = known[0]
@@ -152,22 +139,16 @@ def _bubbles(page: Page, asked: Asked, times: StageTimes) -> Markup:
         )
         if any(row["bubble_ns"] < 0 or any(row[part] < 0 for part, _, _ in PARTS) for _, row in drawn)
         else "",
-        table(
+        measured(
+            asked,
+            [row for _, row in drawn],
             [
-                "pipeline",
-                "stage",
-                "rank",
-                "T",
-                "ideal",
-                "bubble",
-                *(word for _, word, _ in PARTS),
-                "bubble, of T",
-                "if perfect",
+                *("pipeline", "stage", "rank", "span_ns", "ideal_ns", "bubble_ns", *(name for name, _, _ in PARTS)),
+                *("bubble_share", "ideal_share"),
             ],
-            rows,
-            f"Schedule {printable(first['schedule'] or 'not known')}, {first['microbatches']} micro-batches. T is "
-            "from the first forward start to the last backward end of the stage, on its own clock; ideal and the "
-            "four parts add up to T. If perfect: the bubble's share of equal stages without jitter and stall.",
+            f"Schedule {printable(first['schedule'] or 'not known')}, {first['microbatches']} micro-batches. The span "
+            "is from the first forward start to the last backward end of the stage, on its own clock; ideal and the "
+            "four parts add up to it. The ideal share: the bubble's share of equal stages without jitter and stall.",
         ),
         paragraph(left, "A part below 0 points back: there it helps.", quiet=True),
     )
@@ -192,26 +173,16 @@ def _idle(asked: Asked) -> Markup:
         )
         for row in shown
     ]
-    rows = [
-        [
-            f"{row['pipeline']}",
-            f"{row['stage']}",
-            f"{row['rank']}",
-            asked.fact(duration(row["idle_ns"])),
-            asked.fact(percent(row["idle_share"])) if row["idle_share"] is not None else "",
-            *(asked.fact(duration(row[name])) if row[name] is not None else "not known" for name, _, _ in _IDLE),
-        ]
-        for row in shown
-    ]
     return section(
         "Idle time of each stage, the most first",
         stacked_bars("Time in which a stage runs no micro-batch", bars),
         legend({word: colour for _, word, colour in _IDLE}),
-        table(
-            ["pipeline", "stage", "rank", "idle", "of T", *(word for _, word, _ in _IDLE)],
-            rows,
-            "Time of T in which the stage runs no micro-batch: not its bubble, which is measured against the mean "
-            "stage.",
+        measured(
+            asked,
+            shown,
+            ["pipeline", "stage", "rank", "idle_ns", "idle_share", *(name for name, _, _ in _IDLE)],
+            "Time of its span in which the stage runs no micro-batch: not its bubble, which is measured against the "
+            "mean stage.",
         ),
         left,
     )
@@ -222,22 +193,18 @@ def _speeds(page: Page) -> Markup:
     if not asked.rows:
         return Markup("")
     rows = [
-        [
-            f"{row['stage']}",
-            f"rank {row['rank']}" if row["rank"] is not None else f"{row['ranks']} ranks",
-            *(
-                asked.fact(signed(row[name]))
-                for name in ("compute_ns", "excess_ns", "more_work_ns", "own_work_ns", "slower_ns")
-            ),
-            asked.fact(f"{row['ratio']:.3f}") if row["ratio"] is not None else "nothing in common",
-        ]
+        {**row, "of": f"rank {row['rank']}" if row["rank"] is not None else f"{row['ranks']} ranks"}
         for row in asked.rows
     ]
     return section(
         "How fast stages compute",
-        table(
-            ["stage", "of", "computes", "beyond the mean", "more work", "own work", "slower", "same kernels, ratio"],
+        measured(
+            asked,
             rows,
+            [
+                *("stage", "of", "compute_ns", ("excess_ns", "beyond the mean"), "more_work_ns", "own_work_ns"),
+                *("slower_ns", ("ratio", "same kernels, ratio")),
+            ],
             "Kernels in the micro-batches of a step, mean of the stage's ranks without those that are slow among their "
             "peers. Beyond the mean stage = more runs of kernels that all stages run + its own kernels + the same "
             "kernels taking longer.",

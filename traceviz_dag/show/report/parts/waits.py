@@ -12,10 +12,11 @@ from markupsafe import Markup
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
 from traceviz_dag.analyze.findings.verdict import RELATIONS, Lead
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.analyze.measures import measure
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.blame import JUDGED_COLUMNS, judged_waits, nobody_blamed, uncertain_waits, wait_basis
 from traceviz_dag.analyze.waits.experts import UNEVEN
-from traceviz_dag.analyze.wording import activity, capitalised, duration, numbered, share
+from traceviz_dag.analyze.wording import activity, capitalised, numbered, share
 from traceviz_dag.printable import printable
 from traceviz_dag.show.figures.wait_rows import MOST_ROWS, MapRow, map_rows
 from traceviz_dag.show.page import palette
@@ -24,7 +25,7 @@ from traceviz_dag.show.page.gain_rows import signed
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.heat_map import heat_map
-from traceviz_dag.show.report.parts.part import Page, Part, data_rows, paragraph, percent, section, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, data_rows, measured, paragraph, section, table, top
 from traceviz_dag.tables.questions import DELAY_COSTS_SQL, UNMATCHED_SQL, WAIT_PARTS_SQL
 from traceviz_dag.tables.rows import RankClockRow, columns_of
 
@@ -73,11 +74,8 @@ WHERE run = $run AND iteration = $iteration ORDER BY load DESC, rank
 
 _SCOPES = {"intra_node": "inside its node", "inter_node": "to other nodes"}
 _DID = {
-    "late_compute_ns": "computation",
-    "late_communication_ns": "other communication",
-    "late_memory_ns": "memory operations",
-    "late_host_ns": "its host",
-    "late_idle_ns": "idle",
+    name: measure(name).header
+    for name in ("late_compute_ns", "late_communication_ns", "late_memory_ns", "late_host_ns", "late_idle_ns")
 }
 _DID_WORDS = (
     "What the late rank did adds up to the wait. Of ranks of one stage it is what the late one did more of than the "
@@ -88,10 +86,10 @@ _DID_WORDS = (
 _LEAST_PART = 0.01
 _MOST_CAUSES = 12
 _WAITS = (
-    ("exposed_wait_ns", "exposed wait", palette.EXPOSED_WAIT),
-    ("exposed_transfer_ns", "exposed transfer", palette.EXPOSED_TRANSFER),
-    ("hidden_wait_ns", "hidden wait", palette.COMPUTATION_ONLY),
-    ("hidden_transfer_ns", "hidden transfer", palette.HIDDEN),
+    ("exposed_wait_ns", palette.EXPOSED_WAIT),
+    ("exposed_transfer_ns", palette.EXPOSED_TRANSFER),
+    ("hidden_wait_ns", palette.COMPUTATION_ONLY),
+    ("hidden_transfer_ns", palette.HIDDEN),
 )
 
 
@@ -177,18 +175,6 @@ def _late(late: Asked, lead: Lead) -> Markup:
         )
         for row in shown[:16]
     ]
-    rows = [
-        [
-            f"{row['rank']}",
-            "yes" if row["blamed"] else "no" if row["blamed"] is not None else "not known",
-            late.fact(f"{row['last']} of {row['communications']}"),
-            late.fact(duration(row["delay_ns"])),
-            late.fact(duration(row["own_ns"])),
-            late.fact(percent(row["own_share"])) if row["own_share"] is not None else "not known",
-            activity(row["late_category"] or ""),
-        ]
-        for row in shown
-    ]
     return section(
         "Late ranks, those at fault first",
         stacked_bars("How long each rank delayed the peers of its stage", bars),
@@ -199,9 +185,13 @@ def _late(late: Asked, lead: Lead) -> Markup:
                 "handed on: it was in other communication": palette.IDLE,
             }
         ),
-        table(
-            ["rank", "late on its own", "last in", "delay", "own", "own, of step", "doing meanwhile"],
-            rows,
+        measured(
+            late,
+            shown,
+            [
+                *("rank", "communications", ("last", "last in"), "delay_ns", "own_ns", ("own_share", "own, of step")),
+                *(("late_category", "doing"), ("blamed", "late on its own")),
+            ],
             "Delay among the peers of a rank's stage: the longest wait of each communication, summed. A delay is not a "
             "saving.",
         ),
@@ -273,19 +263,17 @@ def _pair_table(asked: Asked, known: Sequence[Mapping[str, Any]], rows: Sequence
     shown, left = top(known, "pairs by dimension", 20)
     return Markup("").join(
         [
-            table(
-                ["waits", "late", "dimension", "waits", "wait", "what made the late rank late"],
+            measured(
+                asked,
                 [
-                    [
-                        rows[row["at"][0]].label,
-                        rows[row["at"][1]].label,
-                        printable(row["dimension"] or "unknown"),
-                        asked.fact(f"{row['waits']:,}"),
-                        asked.fact(duration(row["wait_ns"])),
-                        _did(asked, row),
-                    ]
+                    {
+                        **row,
+                        **{side: rows[at].label for side, at in zip(("waiting", "late"), row["at"], strict=True)},
+                        "did": _did(asked, row),
+                    }
                     for row in shown
                 ],
+                ["waiting", "late", "dimension", "waits", "wait_ns", ("did", "what made the late rank late")],
                 "The longest waits, by who waited, for whom and in which dimension",
             ),
             left,
@@ -309,22 +297,15 @@ def _costs(page: Page) -> Markup:
         return Markup("")
     shown, left = top(asked.rows, "causes", _MOST_CAUSES)
     whose = "the ranks read" if page.mark else "all ranks"
-    lines = [
-        [
-            "unknown" if row["rank"] is None else f"{row['rank']}",
-            "–" if row["stage"] is None else f"{row['stage']}",
-            printable(row["cause"]),
-            *(asked.fact(duration(row[name])) for name in ("cost_ns", "direct_ns", "passed_on_ns")),
-            asked.fact(percent(row["cost_share"])),
-            "–" if row["gain_ns"] is None else asked.fact(signed(row["gain_ns"])),
-        ]
-        for row in shown
-    ]
     return section(
         "First causes of waits",
-        table(
-            ["rank", "stage", "cause", "cost", "direct", "passed on", "of all waits", "gain of fixing the rank"],
-            lines,
+        measured(
+            asked,
+            shown,
+            [
+                *("rank", "stage", "cause", "cost_ns", ("cost_share", "of all waits"), "direct_ns", "passed_on_ns"),
+                "gain_ns",
+            ],
             f"A cost is what waits of {whose} took together, charged through "
             "chains to whoever was late first. It is no saving; the gain is what the replay predicts for fixing the "
             "rank, where it was asked.",
@@ -338,25 +319,18 @@ def _by_dimension(page: Page) -> Markup:
     bars = [
         Bar(
             printable(row["dimension"] or "unknown"),
-            [Piece(word, row[name] or 0, colour) for name, word, colour in _WAITS],
+            [Piece(measure(name).header, row[name] or 0, colour) for name, colour in _WAITS],
         )
-        for row in asked.rows
-    ]
-    rows = [
-        [
-            printable(row["dimension"] or "unknown"),
-            asked.fact(f"{row['kernels']:,}"),
-            *(asked.fact(duration(row[name] or 0)) for name, _, _ in _WAITS),
-        ]
         for row in asked.rows
     ]
     return section(
         "Wait and transfer by dimension",
         stacked_bars("Wait and transfer by dimension, sums over the kernels of all ranks", bars),
-        legend({word: colour for _, word, colour in _WAITS}),
-        table(
-            ["dimension", "kernels", *(word for _, word, _ in _WAITS)],
-            rows,
+        legend({measure(name).header: colour for name, colour in _WAITS}),
+        measured(
+            asked,
+            asked.rows,
+            ["dimension", "kernels", *(name for name, _ in _WAITS)],
             "Sums over kernels of all ranks whose waits are known; kernels that run side by side each count.",
         ),
     )
@@ -382,20 +356,18 @@ def _links(page: Page) -> Markup:
         )
     shown, left = top(suspected, "ranks")
     rows = [
-        [
-            f"{row['rank']}",
-            _SCOPES.get(row["scope"] or "", "not known where"),
-            "slow" if row["slow"] else f"slow, or those of {numbered('rank', list(row['or_of']))}",
-            asked.fact(f"{row['best_ratio']:.2f}"),
-            asked.fact(f"{row['worst_ratio']:.2f}"),
-        ]
+        {
+            **row,
+            "links": _SCOPES.get(row["scope"] or "", "not known where"),
+            "verdict": "slow" if row["slow"] else f"slow, or those of {numbered('rank', list(row['or_of']))}",
+        }
         for row in shown
     ]
-    columns = ["rank", "links", "verdict", "least of the usual", "most of the usual"]
+    columns = ["rank", "links", "verdict", ("best_ratio", "least of usual"), ("worst_ratio", "most of usual")]
     caption = (
         "Slow links: transfers against those of other ranks; least and most over the dimensions that were compared."
     )
-    return section("Slow links", table(columns, rows, caption), left)
+    return section("Slow links", measured(asked, rows, columns, caption), left)
 
 
 def _experts(page: Page) -> Markup:
