@@ -24,9 +24,12 @@ MEASURED_SQL = """
     ) WHERE (window_name = 'step') = marked"""
 """The time of all ranks' training steps, of a rank without any from its first kernel to its last: measured_ns."""
 
+_SIZES = "CAST(coalesce('of ' || CAST(forward_shapes AS VARCHAR), CAST(shapes AS VARCHAR)) AS VARCHAR)"
+"""What tells how much an operation does: of a backward pass the sizes of its forward pass, where they are recorded."""
+
 OPERATIONS_SQL = f"""
 SELECT
-    coalesce(operation, kernel) AS name, CAST(phase AS VARCHAR) AS phase, CAST(shapes AS VARCHAR) AS shapes,
+    coalesce(operation, kernel) AS name, CAST(phase AS VARCHAR) AS phase, {_SIZES} AS shapes,
     CAST(number_format AS VARCHAR) AS number_format,
     CAST(sum(count) AS BIGINT) AS calls,
     {_MEASURES},
@@ -40,13 +43,28 @@ GROUP BY ALL
 ORDER BY kernel_ns DESC, name, phase, shapes, number_format
 """
 
-GROUPS_SQL = f"""
-SELECT CAST({{column}} AS VARCHAR) AS name, {_MEASURES},
+_GROUPS = f"""
+SELECT CAST(name AS VARCHAR) AS name, {_MEASURES},
     CAST(sum(kernel_ns) FILTER (roofline_ns IS NULL) AS BIGINT) AS unknown_ns
-{_HERE} AND {{condition}}
+FROM parts
 GROUP BY ALL
 ORDER BY kernel_ns DESC, name
 """
+
+CLASSES_SQL = f"WITH parts AS (SELECT operation_class AS name, * {_HERE}) {_GROUPS}"
+
+MODULES_SQL = f"""
+WITH ran AS (
+    SELECT rank, operation_id, CAST(module_path AS VARCHAR) AS path, count(*) AS ran, sum(duration_ns) AS ran_ns
+    FROM kernels WHERE run = $run AND iteration = $iteration AND kind <> 'communication' AND {{rank}} GROUP BY ALL
+), parts AS (
+    -- As in the view modules: of an operation's calls each module has those of its kernels.
+    SELECT regexp_replace(string_split(path, '/')[-1], 'Layer_[0-9]+$', 'Layer') AS name, ran_ns AS kernel_ns,
+        roofline_ns * (ran / kernels) AS roofline_ns, headroom_ns * (ran / kernels) AS headroom_ns
+    FROM ran LEFT JOIN (SELECT rank, operation_id, kernels, roofline_ns, headroom_ns {_HERE})
+        USING (rank, operation_id)
+)
+{_GROUPS}"""
 
 REASONS_SQL = f"""
 SELECT reason, CAST(sum(kernel_ns) AS BIGINT) AS kernel_ns
@@ -109,17 +127,17 @@ ORDER BY kind IS NULL, greatest(products, attention, memory_bound, transfers) DE
 """
 
 
-CONTENTION_SQL = """
+CONTENTION_SQL = f"""
 SELECT
     coalesce(CAST(operation AS VARCHAR), contention.kernel) AS name, CAST(phase AS VARCHAR) AS phase,
-    CAST(shapes AS VARCHAR) AS shapes, CAST(contention.kernel AS VARCHAR) AS kernel,
+    {_SIZES} AS shapes, CAST(contention.kernel AS VARCHAR) AS kernel,
     CAST(sum(alone) AS BIGINT) AS alone, CAST(round(sum(alone * alone_ns) / sum(alone)) AS BIGINT) AS alone_ns,
     CAST(sum(beside) AS BIGINT) AS beside, CAST(round(sum(beside * beside_ns) / sum(beside)) AS BIGINT) AS beside_ns,
     -- As much as the kernels beside communication take, to what as many of the same rank take alone.
     sum(beside * beside_ns) / nullif(sum(beside * alone_ns), 0) AS slowdown,
     CAST(sum(extra_ns) AS BIGINT) AS extra_ns
 FROM contention JOIN operations USING (run, iteration, rank, operation_id)
-WHERE run = $run AND iteration = $iteration AND contention.slowdown IS NOT NULL AND {rank}
+WHERE run = $run AND iteration = $iteration AND contention.slowdown IS NOT NULL AND {{rank}}
 GROUP BY 1, 2, 3, 4
 ORDER BY extra_ns DESC, name, phase, shapes, kernel
 """
@@ -196,21 +214,28 @@ def same_work(lake: Lake, run: str, iteration: int, rank: int | None = None) -> 
 def operations(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
     """Operations other than communications by name, phase, sizes of inputs and number format; the longest first.
 
-    An operation without a name has that of its kernel. Columns: name, phase, shapes, number_format, calls, kernel_ns,
-    roofline_ns and efficiency (NULL where not known of all), headroom_ns, tera_flops_per_s, tera_bytes_per_s, bound.
+    Of the backward pass of an autograd function ``shapes`` are "of" those of its forward pass. An operation without a
+    name has that of its kernel. Columns: name, phase, shapes, number_format, calls, kernel_ns, roofline_ns and
+    efficiency (NULL where not known of all), headroom_ns, tera_flops_per_s, tera_bytes_per_s, bound.
     """
     return asked(lake, OPERATIONS_SQL, run, iteration, rank)
 
 
-def operation_groups(lake: Lake, run: str, iteration: int, column: str, rank: int | None = None) -> pa.Table:
-    """Operations by a column, ``operation_class`` or ``module`` (of which communications are left out).
+def operation_classes(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
+    """Operations by class.
 
     Columns: name, kernel_ns, roofline_ns and efficiency (NULL where not known of all), headroom_ns, and unknown_ns,
     which has no roofline.
     """
-    condition = "true" if column == "operation_class" else "operation_class <> 'communication'"
-    sql = GROUPS_SQL.replace("{column}", column).replace("{condition}", condition)
-    return asked(lake, sql, run, iteration, rank)
+    return asked(lake, CLASSES_SQL, run, iteration, rank)
+
+
+def innermost_modules(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
+    """Kernels other than communications by the class of the innermost module of ``module_path``.
+
+    Columns as of :func:`operation_classes`; name is NULL for kernels of no module.
+    """
+    return asked(lake, MODULES_SQL, run, iteration, rank)
 
 
 def unknown_operations(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:

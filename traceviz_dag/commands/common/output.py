@@ -198,6 +198,11 @@ def shortened(name: str, most: int = 90) -> str:
     return flat if len(flat) <= most else f"{flat[: most - 1]}…"
 
 
+def of_ranks(rank: int | None) -> str:
+    """Whose sums a table has: those of one rank, or of all."""
+    return "all ranks together" if rank is None else f"rank {rank} alone"
+
+
 def home_option(home: Path) -> str:
     """``--home …`` as a shell takes it, for commands that are printed as hints."""
     return f"--home {shlex.quote(str(home))}"

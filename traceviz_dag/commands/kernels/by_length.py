@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.wording import ABSENT, milliseconds
-from traceviz_dag.commands.common.output import percent, print_table, print_wrapped
+from traceviz_dag.commands.common.output import of_ranks, percent, print_table, print_wrapped
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.pipeline.answers.iterations import heading, place
 
@@ -47,7 +47,7 @@ def print_lengths(iteration: StoredIteration, rank: int | None) -> bool:
     what += f", {words[1]} of the time; {words[2]} of the time is launch-bound"
     print_wrapped(heading(iteration, what), 2, "\n")
     print_table(
-        "Computation kernels by length, all ranks together",
+        f"Computation kernels by length, {of_ranks(rank)}",
         ["length", "kernels", "of kernels", "ms", "of time", "launch-bound", "launch-bound ms", "wait before ms"],
         [
             [
@@ -63,7 +63,7 @@ def print_lengths(iteration: StoredIteration, rank: int | None) -> bool:
         ],
     )
     print_table(
-        "Gaps of computation by what the GPU waits for, all ranks together",
+        f"Gaps of computation by what the GPU waits for, {of_ranks(rank)}",
         ["waits for", "host work", "ms", "of step"],
         [[row["cause"], row["host_work"], milliseconds(row["gap_ns"]), percent(row["share"])] for row in found["gaps"]],
     )

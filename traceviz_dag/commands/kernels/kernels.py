@@ -20,7 +20,7 @@ from traceviz_dag.commands.common.across import (
     microseconds,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import percent, print_json, print_table, print_wrapped, shortened
+from traceviz_dag.commands.common.output import of_ranks, percent, print_json, print_table, print_wrapped, shortened
 from traceviz_dag.commands.common.savings import print_savings
 from traceviz_dag.commands.kernels.by_length import lengths_of, print_lengths
 from traceviz_dag.commands.kernels.by_module import modules_of, print_modules
@@ -118,7 +118,8 @@ def _print(iteration: StoredIteration, rank: int | None) -> bool:
     """Print an iteration's operations; returns whether it has any."""
     from traceviz_dag.lake.operation_summaries import (
         contention,
-        operation_groups,
+        innermost_modules,
+        operation_classes,
         operations,
         overlap_savings,
         same_work,
@@ -127,7 +128,8 @@ def _print(iteration: StoredIteration, rank: int | None) -> bool:
     )
 
     where = (iteration.lake, iteration.run, iteration.iteration)
-    classes = operation_groups(*where, "operation_class", rank).to_pylist()
+    ranks = of_ranks(rank)
+    classes = operation_classes(*where, rank).to_pylist()
     own = [row for row in classes if row["name"] != "communication"]
     total = sum(row["kernel_ns"] for row in own)
     unknown = sum(row["unknown_ns"] or 0 for row in own)
@@ -137,16 +139,18 @@ def _print(iteration: StoredIteration, rank: int | None) -> bool:
     typer.echo()
     print_wrapped(heading(iteration, f"{what}{known}"), 2)
     if unknown < total:
-        print_wrapped(f"Perfect kernels would save {milliseconds(headroom)} ms at most, all ranks together", 4, "  ")
+        print_wrapped(f"Perfect kernels would save {milliseconds(headroom)} ms at most, {ranks}", 4, "  ")
         print_wrapped(f"Peaks used: {_peaks(used_peaks(*where, rank).to_pylist())}", 4, "  ")
     rows = operations(*where, rank).to_pylist()
-    _print_operations("Operations, the longest first", rows, total)
+    _print_operations(f"Operations, the longest first, {ranks}", rows, total)
     known_rows = [row for row in rows if row["headroom_ns"]]
     if known_rows:
-        _print_operations("Operations, the most headroom first", sorted(known_rows, key=_headroom), total)
-    _print_groups("Modules", "module", operation_groups(*where, "module", rank).to_pylist())
-    _print_groups("Classes", "class", classes)
-    _print_contention(contention(*where, rank).to_pylist())
+        first = f"Operations, the most headroom first, {ranks}"
+        _print_operations(first, sorted(known_rows, key=_headroom), total)
+    modules = innermost_modules(*where, rank).to_pylist()
+    _print_groups(f"Innermost modules, the longest first, {ranks}", "module", modules)
+    _print_groups(f"Classes, the longest first, {ranks}", "class", classes)
+    _print_contention(contention(*where, rank).to_pylist(), ranks)
     print_savings(overlap_savings(*where, rank).to_pylist())
     _print_same_work(same_work(*where, rank).to_pylist())
     reasons = [row for row in unknown_operations(*where, rank).to_pylist() if row["kernel_ns"]]
@@ -159,15 +163,16 @@ def _print(iteration: StoredIteration, rank: int | None) -> bool:
     return bool(classes)
 
 
-def _print_contention(rows: Sequence[dict[str, Any]]) -> None:
+def _print_contention(rows: Sequence[dict[str, Any]], ranks: str) -> None:
     if rows:
         print_table(
-            "Operations beside communication and alone, the most extra time first, all ranks together",
-            ["operation", "shapes", "phase", "alone", "us", "beside", "us", "slow-down", "extra ms"],
+            f"Operations beside communication and alone, the most extra time first, {ranks}",
+            ["operation", "kernel", "shapes", "phase", "alone", "us", "beside", "us", "slow-down", "extra ms"],
             [
                 [
                     *(
                         shortened(row["name"]),
+                        shortened(row["kernel"], _LONGEST_SHAPES),
                         row["shapes"] and shortened(row["shapes"], _LONGEST_SHAPES),
                         row["phase"],
                     ),
@@ -210,7 +215,7 @@ def _peaks(rows: Sequence[dict[str, Any]]) -> str:
 
 def _print_operations(title: str, rows: Sequence[dict[str, Any]], total: int) -> None:
     print_table(
-        f"{title}, all ranks together",
+        title,
         _HEADINGS,
         [
             [
@@ -238,7 +243,7 @@ def _tera(value: float | None) -> str:
 
 def _print_groups(title: str, column: str, rows: Sequence[dict[str, Any]]) -> None:
     print_table(
-        f"{title}, the longest first, all ranks together",
+        title,
         [column, "ms", "without roofline ms", "efficiency", "headroom ms"],
         [
             [
