@@ -142,24 +142,7 @@ GROUP BY 1, 2, 3, 4
 ORDER BY extra_ns DESC, name, phase, shapes, kernel
 """
 
-SAVINGS_SQL = """
-WITH here AS (
-    FROM overlap_savings WHERE run = $run AND iteration = $iteration AND {rank}
-    -- Of a rank with training steps these, else all its kernels.
-    QUALIFY (window_name = 'step') = (count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) > 0)
-)
-SELECT
-    CAST(here.dimension AS VARCHAR) AS dimension, count(*) AS windows, count(net_ns) AS judged,
-    CAST(round(avg(hidden_ns) FILTER (net_ns IS NOT NULL)) AS BIGINT) AS hidden_ns,
-    CAST(round(avg(extra_ns)) AS BIGINT) AS extra_ns, CAST(round(avg(net_ns)) AS BIGINT) AS net_ns,
-    CAST(min(net_low_ns) AS BIGINT) AS net_low_ns, CAST(max(net_high_ns) AS BIGINT) AS net_high_ns,
-    CASE WHEN avg(net_low_ns) > 0 THEN 'saves' WHEN avg(net_high_ns) < 0 THEN 'costs more than it saves'
-        WHEN count(net_ns) > 0 THEN 'unsure' END AS verdict,
-    arg_max(reason, 1 - judged_share) AS reason
-FROM here GROUP BY here.dimension
-ORDER BY here.dimension <> 'all', net_ns NULLS LAST, here.dimension
-"""
-
+SAVINGS_SQL = "FROM overlap_savings WHERE run = $run AND iteration = $iteration AND {rank}"
 
 LAUNCHED_SQL = """
 SELECT
@@ -194,11 +177,7 @@ def contention(lake: Lake, run: str, iteration: int, rank: int | None = None) ->
 
 
 def overlap_savings(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
-    """What hiding each dimension saves, means over ranks, devices and steps whose saving is known.
-
-    Columns: dimension, windows, judged (of which it is known), hidden_ns, extra_ns, net_ns, net_low_ns and net_high_ns
-    (the lowest and highest of their error bars), verdict, reason (why it is unknown of some).
-    """
+    """The rows of table ``overlap_savings``, for ``analyze.mean_savings``."""
     return asked(lake, SAVINGS_SQL, run, iteration, rank)
 
 

@@ -32,19 +32,25 @@ KERNELS = (
 )
 
 SAVINGS = Sentence(
-    r"what overlap saves is unknown in (?P<v_unknown>\d+) of (?P<v_windows>\d+) windows \(table overlap_savings\): .+",
+    r"what overlap saves of (?P<k_dimension>.+?) is unknown in (?P<v_unknown>\d+) of (?P<v_windows>\d+) windows? "
+    r"\(table overlap_savings\): .+",
     """
     SELECT count(*) AS windows, count(*) - count(net_ns) AS unknown FROM overlap_savings
     WHERE run = $run AND iteration = $iteration AND window_name = 'step'
-    GROUP BY dimension HAVING unknown > 0 ORDER BY dimension <> 'all' LIMIT 1""",
+        AND lower($dimension) = if(dimension = 'all', 'all communication', replace(dimension, '_', ' '))
+    GROUP BY dimension HAVING unknown > 0""",
 )
 
 SAVINGS_TABLE = PrintedTable(
     r"What overlap saves, ms, mean of (?P<v_windows>\d+) windows: hidden communication less extra computation",
     """
     SELECT dimension, avg(hidden_ns) / 1e6 AS hidden, avg(extra_ns) / 1e6 AS extra, avg(net_ns) / 1e6 AS net,
-        min(net_low_ns) / 1e6 AS low, max(net_high_ns) / 1e6 AS high, CASE WHEN avg(net_low_ns) > 0 THEN 'saves'
-            WHEN avg(net_high_ns) < 0 THEN 'costs more than it saves' ELSE 'unsure' END AS verdict
+        greatest(
+            coalesce(2 * stddev_samp(net_ns) / sqrt(count(*)), 0),
+            sqrt(sum(((net_high_ns - net_low_ns) / 2) ** 2)) / count(*)
+        ) / 1e6 AS error,
+        net - error AS low, net + error AS high, CASE WHEN low > 0 THEN 'saves'
+            WHEN high < 0 THEN 'costs more than it saves' ELSE 'unsure' END AS verdict
     FROM overlap_savings
     WHERE run = $run AND iteration = $iteration AND window_name = 'step' AND net_ns IS NOT NULL GROUP BY dimension""",
     {
