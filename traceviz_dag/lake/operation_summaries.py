@@ -149,20 +149,21 @@ SELECT
     CAST(kernels.name AS VARCHAR) AS kernel, [grid_x, grid_y, grid_z] AS grid, [block_x, block_y, block_z] AS block,
     CAST(operation AS VARCHAR) AS operation, CAST(operations.phase AS VARCHAR) AS phase,
     CAST(shapes AS VARCHAR) AS shapes, any_value(flops) AS flops, any_value(operations.bytes) AS bytes,
+    -- Over all kernels of the operation it is the number of its calls.
+    sum(operations.count / operations.kernels) AS calls,
     count(*) AS launches, CAST(median(duration_ns) AS BIGINT) AS median_ns
 FROM kernels JOIN operations USING (run, iteration, rank, operation_id)
-WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND kernels.name = operations.kernel
-    AND {rank}
+WHERE run = $run AND iteration = $iteration AND kind <> 'communication' AND {rank}
 GROUP BY 1, 2, 3, 4, 5, 6, operations.flops, operations.bytes
 ORDER BY sum(duration_ns) DESC, kernel, operation, phase, shapes
 """
 
 
 def launched(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
-    """Kernels by name, sizes of grid and block and operation, where each is the longest kernel of its operation.
+    """Kernels by name, sizes of grid and block and operation.
 
     Columns: kernel, grid and block (lists of three, NULL within where unknown), operation, phase, shapes, flops and
-    bytes (of a call of the operation), launches, median_ns.
+    bytes (of a call of the operation), calls (the operation's, of which each kernel has its part), launches, median_ns.
     """
     return asked(lake, LAUNCHED_SQL, run, iteration, rank)
 
