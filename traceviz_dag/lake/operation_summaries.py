@@ -144,16 +144,16 @@ ORDER BY extra_ns DESC, name, phase, shapes, kernel
 
 SAVINGS_SQL = "FROM overlap_savings WHERE run = $run AND iteration = $iteration AND {rank}"
 
-LAUNCHED_SQL = """
+LAUNCHED_SQL = f"""
 SELECT
     CAST(kernels.name AS VARCHAR) AS kernel, [grid_x, grid_y, grid_z] AS grid, [block_x, block_y, block_z] AS block,
     CAST(operation AS VARCHAR) AS operation, CAST(operations.phase AS VARCHAR) AS phase,
-    CAST(shapes AS VARCHAR) AS shapes, any_value(flops) AS flops, any_value(operations.bytes) AS bytes,
+    {_SIZES} AS shapes, any_value(flops) AS flops, any_value(operations.bytes) AS bytes,
     -- Over all kernels of the operation it is the number of its calls.
     sum(operations.count / operations.kernels) AS calls,
     count(*) AS launches, CAST(median(duration_ns) AS BIGINT) AS median_ns
 FROM kernels JOIN operations USING (run, iteration, rank, operation_id)
-WHERE run = $run AND iteration = $iteration AND kind <> 'communication' AND {rank}
+WHERE run = $run AND iteration = $iteration AND kind <> 'communication' AND {{rank}}
 GROUP BY 1, 2, 3, 4, 5, 6, operations.flops, operations.bytes
 ORDER BY sum(duration_ns) DESC, kernel, operation, phase, shapes
 """
