@@ -14,6 +14,7 @@ from tests.analyze.across_ranks import simulated
 from tests.read.test_ncu import FIRST, FLOPS, METRICS, quoted, written
 from traceviz_dag.commands.kernels.kernels import kernels
 from traceviz_dag.errors import BadInputError, NoEvidenceError, UsageError
+from traceviz_dag.lake.lake import Lake
 from traceviz_dag.simulate import JobSettings
 
 app = typer.Typer(pretty_exceptions_enable=False)
@@ -70,6 +71,29 @@ def test_a_measured_kernel_is_beside_each_operation_that_runs_it_with_its_model_
     assert row["ncu_duration_ns"] == pytest.approx(80_000) and row["reason"] is None
     printed = run("--home", home, "--ncu", path)
     assert "51.540" in printed and "74.500" in printed and "Measured by Nsight Compute" in printed
+
+
+def test_one_of_several_kernels_of_a_call_has_no_flops_of_the_whole_call_beside_it(tmp_path):
+    home, _ = launches()
+    sql = """
+        SELECT kernels.name AS name, grid_x, grid_y, grid_z, block_x, block_y, block_z, count(*) AS launches,
+            kernels.name = operations.kernel AS longest
+        FROM kernels JOIN operations USING (run, iteration, rank, operation_id)
+        WHERE operation = '_LayerNormLinearBackward' GROUP BY ALL ORDER BY sum(duration_ns) DESC"""
+    rows = Lake(home).query(sql).to_pylist()
+    products = [row for row in rows if row["name"].startswith(("nvjet", "sm90"))]
+    norm = next(row for row in rows if "ln_bwd" in row["name"])
+    assert products and not norm["longest"]
+    path = written(tmp_path, export([products[0], norm]))
+    found = json.loads(run("--home", home, "--ncu", path, "--json"))
+    backward = [row for row in found if row["operation"] == "_LayerNormLinearBackward"]
+    # A kernel that is not the longest is found, too; the model counts both products together.
+    assert {row["kernel"] for row in backward} == {products[0]["name"], norm["name"]}
+    assert all(row["flops"] is None and row["bytes"] is None and row["ncu_flops"] for row in backward)
+    said = {row["kernel"]: row["model_reason"] for row in backward}
+    assert said[products[0]["name"]] == "it is one of 2 kernels of a call that do the work that the model counts"
+    assert said[norm["name"]] == "other kernels of its operation do the work that the model counts"
+    assert "Not compared with the model" in run("--home", home, "--ncu", path)
 
 
 def test_a_name_that_another_demangler_wrote_is_found_by_its_function_and_a_wrong_size_is_not(tmp_path):

@@ -111,13 +111,28 @@ def test_labels_of_the_details_page_have_time_and_bytes_and_flops_are_unknown(tm
 
 
 def test_scalar_counters_alone_are_all_flops_only_where_the_tensor_pipe_is_idle(tmp_path):
-    scalar = {"smsp__sass_thread_inst_executed_op_ffma_pred_on.sum": ("inst", "500")}
+    counts = {"fadd": "70", "fmul": "30", "ffma": "450"}
+    stem = "smsp__sass_thread_inst_executed_op"
+    scalar = {f"{stem}_{kind}_pred_on.sum": ("inst", text) for kind, text in counts.items()}
     (unknown,) = read_ncu(written(tmp_path, raw(scalar)))
     assert unknown.flops is None and "tensor operations" in unknown.reason
     for pipe, flops in (("0", 1000), ("12", None)):
         metrics = scalar | {"sm__inst_executed_pipe_tensor.sum": ("inst", pipe)}
         (kernel,) = read_ncu(written(tmp_path, raw(metrics)))
         assert kernel.flops == flops
+        # Of some counters alone no sum is made.
+        partly = {name: told for name, told in metrics.items() if "fmul" not in name}
+        (kernel,) = read_ncu(written(tmp_path, raw(partly)))
+        assert kernel.flops is None and kernel.reason is not None
+
+
+@pytest.mark.parametrize("page", [raw, details])
+def test_an_export_that_ends_within_a_launch_is_refused(tmp_path, page):
+    lines = page(names=(GEMM, "copy")).splitlines(keepends=True)[: -1 if page is details else None]
+    cells = lines[-1].rstrip().split(",")
+    for cut in (",".join(cells[:-2]), ",".join(cells[:3]), lines[-1].rstrip()[:-1], ",".join(cells[:-2]) + "\n"):
+        with pytest.raises(BadInputError, match="is cut off"):
+            read_ncu(written(tmp_path, "".join(lines[:-1]) + cut))
 
 
 @pytest.mark.parametrize(
@@ -129,6 +144,11 @@ def test_scalar_counters_alone_are_all_flops_only_where_the_tensor_pipe_is_idle(
         (quoted(("Process ID", "Kernel Name", "Invocations", "Metric Name", "Average")), "sums over launches"),
         (raw({"gpu__time_duration.sum": ("usecond", "80,5")}), "'80,5', not a number"),
         (raw({"gpu__time_duration.sum": ("fortnight", "1")}), "is in fortnight"),
+        (raw(METRICS | {"gpu__time_duration.sum": ("us", "-5.0")}), "is -5.0, which cannot be"),
+        (
+            raw(METRICS | {"sm__throughput.avg.pct_of_peak_sustained_elapsed": ("%", "71,200")}),
+            "is 71,200, which cannot",
+        ),
         ("".join(raw().splitlines(keepends=True)[::2]), "no row of units"),
     ],
 )

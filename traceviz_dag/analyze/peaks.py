@@ -23,13 +23,14 @@ class GpuRates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The peaks of one GPU as a TOML table states them, in 10^12 a second; None where it does not.
 
     Attributes:
-        bf16, fp16, fp8, tf32, fp32, fp64: dense operations in the number format; fp16 is bf16 where not stated.
+        bf16, fp16, fp8, fp4, tf32, fp32, fp64: dense operations in the number format; fp16 is bf16 where not stated.
         memory: bytes that its memory moves.
     """
 
     bf16: _Rate | None = None
     fp16: _Rate | None = None
     fp8: _Rate | None = None
+    fp4: _Rate | None = None
     tf32: _Rate | None = None
     fp32: _Rate | None = None
     fp64: _Rate | None = None
@@ -97,7 +98,7 @@ def peak_of(name: str | None, number_format: str = "bf16", peaks: Peaks = BUILT_
     """The peak of a GPU by its name, operations a second.
 
     Args:
-        number_format: bf16, fp16, fp8, tf32, fp32 or fp64.
+        number_format: bf16, fp16, fp8, fp4, tf32, fp32 or fp64.
 
     Returns:
         None for a GPU or a format that is not in the table, and for a part of a GPU (MIG) of which nothing is stated.

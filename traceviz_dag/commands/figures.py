@@ -82,7 +82,9 @@ def figures(
             raise UsageError("; ".join(dict.fromkeys(faults)))
         end_partial(completeness_of(chosen, paths or []))
         if not drawn:
-            raise NoEvidenceError("no figure could be drawn: the tables of these iterations hold no rows for them")
+            raise NoEvidenceError(
+                "no figure could be drawn: the tables of these iterations hold nothing known that they draw"
+            )
 
 
 def _draw(
@@ -116,7 +118,7 @@ def _draw(
         tasks, left = [task for task in tasks if (task.kind.name, task.number) not in left], set()
     for empty, number in sorted(left, key=str):
         which = empty if number is None else f"{empty} {number}"
-        typer.echo(f"traceviz: {source.run}, iteration {source.iteration}: no {which}: no rows to draw", err=True)
+        typer.echo(f"traceviz: {source.run}, iteration {source.iteration}: no {which}: nothing known to draw", err=True)
     if drawn:
         record_figures(source.lake.home, tasks, drawn, inputs)
     return drawn

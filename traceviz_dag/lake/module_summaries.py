@@ -51,7 +51,7 @@ def modules_and_layers(lake: Lake, run: str, iteration: int, rank: int | None = 
     """The rows of :func:`modules`, and the layers of each rank, the slowest first.
 
     Columns of the layers: rank, stage, name (class), layer (number), kernels, kernel_ns, forward_ns, backward_ns, ratio
-    (to the median of the rank's layers with as many kernels; NULL without another one).
+    (to the median of the rank's layers with as many kernels and, where known, FLOPs; NULL without another one).
     """
     with lake.session(run=run, iteration=iteration) as session:
         tree, layers = session.ask_each([of_rank(sql, rank) for sql in (TREE_SQL, LAYERS_SQL)], [MODULES_SQL])

@@ -24,9 +24,12 @@ MEASURED_SQL = """
     ) WHERE (window_name = 'step') = marked"""
 """The time of all ranks' training steps, of a rank without any from its first kernel to its last: measured_ns."""
 
+_SIZES = "CAST(coalesce('of ' || CAST(forward_shapes AS VARCHAR), CAST(shapes AS VARCHAR)) AS VARCHAR)"
+"""What tells how much an operation does: of a backward pass the sizes of its forward pass, where they are recorded."""
+
 OPERATIONS_SQL = f"""
 SELECT
-    coalesce(operation, kernel) AS name, CAST(phase AS VARCHAR) AS phase, CAST(shapes AS VARCHAR) AS shapes,
+    coalesce(operation, kernel) AS name, CAST(phase AS VARCHAR) AS phase, {_SIZES} AS shapes,
     CAST(number_format AS VARCHAR) AS number_format,
     CAST(sum(count) AS BIGINT) AS calls,
     {_MEASURES},
@@ -40,13 +43,28 @@ GROUP BY ALL
 ORDER BY kernel_ns DESC, name, phase, shapes, number_format
 """
 
-GROUPS_SQL = f"""
-SELECT CAST({{column}} AS VARCHAR) AS name, {_MEASURES},
+_GROUPS = f"""
+SELECT CAST(name AS VARCHAR) AS name, {_MEASURES},
     CAST(sum(kernel_ns) FILTER (roofline_ns IS NULL) AS BIGINT) AS unknown_ns
-{_HERE} AND {{condition}}
+FROM parts
 GROUP BY ALL
 ORDER BY kernel_ns DESC, name
 """
+
+CLASSES_SQL = f"WITH parts AS (SELECT operation_class AS name, * {_HERE}) {_GROUPS}"
+
+MODULES_SQL = f"""
+WITH ran AS (
+    SELECT rank, operation_id, CAST(module_path AS VARCHAR) AS path, count(*) AS ran, sum(duration_ns) AS ran_ns
+    FROM kernels WHERE run = $run AND iteration = $iteration AND kind <> 'communication' AND {{rank}} GROUP BY ALL
+), parts AS (
+    -- As in the view modules: of an operation's calls each module has those of its kernels.
+    SELECT regexp_replace(string_split(path, '/')[-1], 'Layer_[0-9]+$', 'Layer') AS name, ran_ns AS kernel_ns,
+        roofline_ns * (ran / kernels) AS roofline_ns, headroom_ns * (ran / kernels) AS headroom_ns
+    FROM ran LEFT JOIN (SELECT rank, operation_id, kernels, roofline_ns, headroom_ns {_HERE})
+        USING (rank, operation_id)
+)
+{_GROUPS}"""
 
 REASONS_SQL = f"""
 SELECT reason, CAST(sum(kernel_ns) AS BIGINT) AS kernel_ns
@@ -111,59 +129,43 @@ ORDER BY kind IS NULL, greatest(products, attention, memory_bound, transfers) DE
 """
 
 
-CONTENTION_SQL = """
+CONTENTION_SQL = f"""
 SELECT
     coalesce(CAST(operation AS VARCHAR), contention.kernel) AS name, CAST(phase AS VARCHAR) AS phase,
-    CAST(shapes AS VARCHAR) AS shapes, CAST(contention.kernel AS VARCHAR) AS kernel,
+    {_SIZES} AS shapes, CAST(contention.kernel AS VARCHAR) AS kernel,
     CAST(sum(alone) AS BIGINT) AS alone, CAST(round(sum(alone * alone_ns) / sum(alone)) AS BIGINT) AS alone_ns,
     CAST(sum(beside) AS BIGINT) AS beside, CAST(round(sum(beside * beside_ns) / sum(beside)) AS BIGINT) AS beside_ns,
     -- As much as the kernels beside communication take, to what as many of the same rank take alone.
     sum(beside * beside_ns) / nullif(sum(beside * alone_ns), 0) AS slowdown,
     CAST(sum(extra_ns) AS BIGINT) AS extra_ns
 FROM contention JOIN operations USING (run, iteration, rank, operation_id)
-WHERE run = $run AND iteration = $iteration AND contention.slowdown IS NOT NULL AND {rank}
+WHERE run = $run AND iteration = $iteration AND contention.slowdown IS NOT NULL AND {{rank}}
 GROUP BY 1, 2, 3, 4
 ORDER BY extra_ns DESC, name, phase, shapes, kernel
 """
 
-SAVINGS_SQL = """
-WITH here AS (
-    FROM overlap_savings WHERE run = $run AND iteration = $iteration AND {rank}
-    -- Of a rank with training steps these, else all its kernels.
-    QUALIFY (window_name = 'step') = (count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) > 0)
-)
-SELECT
-    CAST(here.dimension AS VARCHAR) AS dimension, count(*) AS windows, count(net_ns) AS judged,
-    CAST(round(avg(hidden_ns) FILTER (net_ns IS NOT NULL)) AS BIGINT) AS hidden_ns,
-    CAST(round(avg(extra_ns)) AS BIGINT) AS extra_ns, CAST(round(avg(net_ns)) AS BIGINT) AS net_ns,
-    CAST(min(net_low_ns) AS BIGINT) AS net_low_ns, CAST(max(net_high_ns) AS BIGINT) AS net_high_ns,
-    CASE WHEN avg(net_low_ns) > 0 THEN 'saves' WHEN avg(net_high_ns) < 0 THEN 'costs more than it saves'
-        WHEN count(net_ns) > 0 THEN 'unsure' END AS verdict,
-    arg_max(reason, 1 - judged_share) AS reason
-FROM here GROUP BY here.dimension
-ORDER BY here.dimension <> 'all', net_ns NULLS LAST, here.dimension
-"""
+SAVINGS_SQL = "FROM overlap_savings WHERE run = $run AND iteration = $iteration AND {rank}"
 
-
-LAUNCHED_SQL = """
+LAUNCHED_SQL = f"""
 SELECT
     CAST(kernels.name AS VARCHAR) AS kernel, [grid_x, grid_y, grid_z] AS grid, [block_x, block_y, block_z] AS block,
     CAST(operation AS VARCHAR) AS operation, CAST(operations.phase AS VARCHAR) AS phase,
-    CAST(shapes AS VARCHAR) AS shapes, any_value(flops) AS flops, any_value(operations.bytes) AS bytes,
+    {_SIZES} AS shapes, any_value(flops) AS flops, any_value(operations.bytes) AS bytes,
+    -- Over all kernels of the operation it is the number of its calls.
+    sum(operations.count / operations.kernels) AS calls,
     count(*) AS launches, CAST(median(duration_ns) AS BIGINT) AS median_ns
 FROM kernels JOIN operations USING (run, iteration, rank, operation_id)
-WHERE run = $run AND iteration = $iteration AND kind = 'computation' AND kernels.name = operations.kernel
-    AND {rank}
+WHERE run = $run AND iteration = $iteration AND kind <> 'communication' AND {{rank}}
 GROUP BY 1, 2, 3, 4, 5, 6, operations.flops, operations.bytes
 ORDER BY sum(duration_ns) DESC, kernel, operation, phase, shapes
 """
 
 
 def launched(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
-    """Kernels by name, sizes of grid and block and operation, where each is the longest kernel of its operation.
+    """Kernels by name, sizes of grid and block and operation.
 
     Columns: kernel, grid and block (lists of three, NULL within where unknown), operation, phase, shapes, flops and
-    bytes (of a call of the operation), launches, median_ns.
+    bytes (of a call of the operation), calls (the operation's, of which each kernel has its part), launches, median_ns.
     """
     return asked(lake, LAUNCHED_SQL, run, iteration, rank)
 
@@ -178,11 +180,7 @@ def contention(lake: Lake, run: str, iteration: int, rank: int | None = None) ->
 
 
 def overlap_savings(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
-    """What hiding each dimension saves, means over ranks, devices and steps whose saving is known.
-
-    Columns: dimension, windows, judged (of which it is known), hidden_ns, extra_ns, net_ns, net_low_ns and net_high_ns
-    (the lowest and highest of their error bars), verdict, reason (why it is unknown of some).
-    """
+    """The rows of table ``overlap_savings``, for ``analyze.mean_savings``."""
     return asked(lake, SAVINGS_SQL, run, iteration, rank)
 
 
@@ -198,21 +196,28 @@ def same_work(lake: Lake, run: str, iteration: int, rank: int | None = None) -> 
 def operations(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
     """Operations other than communications by name, phase, sizes of inputs and number format; the longest first.
 
-    An operation without a name has that of its kernel. Columns: name, phase, shapes, number_format, calls, kernel_ns,
-    roofline_ns and efficiency (NULL where not known of all), headroom_ns, tera_flops_per_s, tera_bytes_per_s, bound.
+    Of the backward pass of an autograd function ``shapes`` are "of" those of its forward pass. An operation without a
+    name has that of its kernel. Columns: name, phase, shapes, number_format, calls, kernel_ns, roofline_ns and
+    efficiency (NULL where not known of all), headroom_ns, tera_flops_per_s, tera_bytes_per_s, bound.
     """
     return asked(lake, OPERATIONS_SQL, run, iteration, rank)
 
 
-def operation_groups(lake: Lake, run: str, iteration: int, column: str, rank: int | None = None) -> pa.Table:
-    """Operations by a column, ``operation_class`` or ``module`` (of which communications are left out).
+def operation_classes(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
+    """Operations by class.
 
     Columns: name, kernel_ns, roofline_ns and efficiency (NULL where not known of all), headroom_ns, and unknown_ns,
     which has no roofline.
     """
-    condition = "true" if column == "operation_class" else "operation_class <> 'communication'"
-    sql = GROUPS_SQL.replace("{column}", column).replace("{condition}", condition)
-    return asked(lake, sql, run, iteration, rank)
+    return asked(lake, CLASSES_SQL, run, iteration, rank)
+
+
+def innermost_modules(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
+    """Kernels other than communications by the class of the innermost module of ``module_path``.
+
+    Columns as of :func:`operation_classes`; name is NULL for kernels of no module.
+    """
+    return asked(lake, MODULES_SQL, run, iteration, rank)
 
 
 def unknown_operations(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ _COUNTS = {
     for unit in ("", "inst", "inst/cycle", "ops", "op", "ops/cycle", "/cycle", "1/cycle")
 }
 _SHARES = {"%": 0.01}
+_MOST_PERCENT = 200.0
+"""Of a peak; more is a number of another locale, whose comma is the decimal sign."""
 
 _WEIGHTS = {"add": 1, "mul": 1, "fma": 2}
 _WIDTHS = {"f": 1, "d": 1, "h": 2}
@@ -44,6 +47,7 @@ _WIDTHS = {"f": 1, "d": 1, "h": 2}
 _TENSOR = re.compile(
     r"sm__ops_path_tensor_(?!.*int)(?P<base>.*?)(_sparsity_(on|off))?\.sum(?P<rate>\.per_cycle_elapsed)?"
 )
+_SCALAR = re.compile(r"sass_thread_inst_executed_op_([fdh](add|mul|fma))_pred_on")
 _TENSOR_PIPE = re.compile(r"sm__(inst_executed_pipe_tensor|pipe_tensor).*")
 _DURATION = ("gpu__time_duration.sum", "gpu__time_duration.avg", "Duration")
 
@@ -85,23 +89,26 @@ class _Launch:
         """The first of these metrics that has a value, in the units' base.
 
         Raises:
-            BadInputError: it is no number, or has another unit.
+            BadInputError: it is no number, cannot be, or has another unit.
         """
         for name in names:
             for text, unit in self.metrics.get(name, ()):
                 if text in ("", "n/a", "N/A", "nan"):
                     continue
                 if unit in units:
-                    return self._number(name, text) * units[unit]
+                    return self._number(name, text, _MOST_PERCENT if unit == "%" else math.inf) * units[unit]
                 if "__" in name:
                     fault = f"{name} of {self.name} is in {unit or 'no unit'}"
                     raise BadInputError(self.path, fault, "export it with --print-units base")
         return None
 
-    def _number(self, name: str, text: str) -> float:
+    def _number(self, name: str, text: str, most: float) -> float:
         if not _NUMBER.fullmatch(text):
             raise BadInputError(self.path, f"{name} of {self.name} is {text!r}, not a number", _EXPORT)
-        return float(text.replace(",", ""))
+        number = float(text.replace(",", ""))
+        if not 0 <= number <= most:
+            raise BadInputError(self.path, f"{name} of {self.name} is {text}, which cannot be", _EXPORT)
+        return number
 
 
 def read_ncu(path: Path) -> list[MeasuredKernel]:
@@ -116,12 +123,26 @@ def read_ncu(path: Path) -> list[MeasuredKernel]:
         raise BadInputError(path, "is no CSV export of Nsight Compute (no column Kernel Name)", _EXPORT)
     if "Invocations" in header:
         raise BadInputError(path, "has sums over launches (--print-summary)", _EXPORT)
-    # Lines of the profiled program are shorter than the table.
-    rows = (row for row in rows if len(row) == len(header))
+    rows = _of_table(path, header, rows)
     launches = list(_long(path, header, rows) if _METRIC in header else _wide(path, header, rows))
     if not launches:
         raise BadInputError(path, "names no kernel that was measured", _EXPORT)
     return [_measured(launch) for launch in launches]
+
+
+def _of_table(path: Path, header: Sequence[str], rows: Iterator[list[str]]) -> Iterator[list[str]]:
+    """The rows of the table; lines of the profiled program are shorter.
+
+    Raises:
+        BadInputError: a row is cut off: it is shorter, and begins as the launches before it do.
+    """
+    process = None
+    for row in rows:
+        if len(row) == len(header):
+            process = row[1]
+            yield row
+        elif process and len(row) > 1 and row[0].isdigit() and row[1] == process:
+            raise BadInputError(path, f"is cut off within the launch with ID {row[0]}", _EXPORT)
 
 
 def _rows(path: Path) -> Iterator[list[str]]:
@@ -134,6 +155,8 @@ def _rows(path: Path) -> Iterator[list[str]]:
         raise BadInputError(path, f"is larger than {_MOST_BYTES >> 20} MiB", "export fewer launches or metrics")
     try:
         text = data.decode("utf-8-sig")
+        if text.rpartition("\n")[2].count('"') % 2:
+            raise BadInputError(path, "is cut off within its last line", _EXPORT)
         # What the profiled program wrote before may hold quotation marks.
         begin = text.rfind("\n", 0, max(text.find(_KERNEL), 0)) + 1
         yield from csv.reader(io.StringIO(text[begin:], newline=""))
@@ -210,10 +233,17 @@ def _flops(launch: _Launch, duration: float | None) -> tuple[float | None, str |
         return tensor + (scalar or 0.0), None
     pipe = [launch.value([name], {**_COUNTS, **_SHARES}) for name in launch.metrics if _TENSOR_PIPE.fullmatch(name)]
     if scalar is not None and pipe and not any(pipe):
-        return scalar, None
+        return (scalar, None) if _whole(launch) else (None, "the export lacks counters of some scalar operations")
     if scalar is None:
         return None, "the export has no counters of operations (--set roofline, or --set full)"
     return None, "the export has no counters of tensor operations (sm__ops_path_tensor_…)"
+
+
+def _whole(launch: _Launch) -> bool:
+    """Whether additions, products and both at once are counted, of single precision and each other that is."""
+    counted = {match[1] for name in launch.metrics if (match := _SCALAR.search(name))}
+    widths = {"f", *(each[0] for each in counted)}
+    return counted >= {f"{width}{kind}" for width in widths for kind in _WEIGHTS}
 
 
 def _tensor(launch: _Launch, cycles: float | None) -> float | None:

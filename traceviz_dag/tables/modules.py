@@ -22,7 +22,11 @@ MODULES_COLUMNS = (
     ("headroom_ns", "Kernel time above the roofline, operation by operation, ns."),
     ("exposed_ns", "Communication launched in it that nothing hides, ns; NULL without any, or without matches."),
     ("step_share", "kernel_ns over the time of the rank's training steps."),
-    ("ratio", "kernel_ns to the median of the rank's equal modules with as many kernels; NULL without another one."),
+    (
+        "ratio",
+        "kernel_ns to the median of the rank's equal modules with as many kernels and, where known, FLOPs; NULL "
+        "without another one.",
+    ),
 )
 
 MODULES_SQL = """
@@ -67,9 +71,9 @@ WITH exposed AS (
         CAST(sum(exposed_ns) FILTER (communicates) AS BIGINT) AS exposed_ns
     FROM nodes GROUP BY run, iteration, rank, module, depth
 ), alike AS (
-    -- Modules that run as many kernels are equal; one with other parts is not.
+    -- Modules that run as many kernels for as many FLOPs are equal; one with other parts or sizes is not.
     SELECT *, count(*) OVER same AS others, median(kernel_ns) OVER same AS usual_ns
-    FROM summed WINDOW same AS (PARTITION BY run, iteration, rank, module_class, kernels)
+    FROM summed WINDOW same AS (PARTITION BY run, iteration, rank, module_class, kernels, round(flops))
 )
 SELECT
     run, iteration, rank, stage, module, module_class, depth, name,

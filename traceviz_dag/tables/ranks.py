@@ -396,7 +396,7 @@ OPERATIONS = Table(
         Column("longest_ns", BIGINT, "Kernel time of the longest call, ns."),
         Column("flops", BIGINT, "Floating-point operations of one call; NULL where unknown."),
         Column("bytes", BIGINT, "Bytes that one call reads and writes at least; NULL where unknown."),
-        Column("number_format", DICTIONARY, "bf16, fp16, fp8, tf32, fp32 or fp64, in which it computes; else NULL."),
+        Column("number_format", DICTIONARY, "bf16, fp16, fp8, fp4, tf32, fp32 or fp64, of its work; else NULL."),
         Column("intensity", DOUBLE, "flops / bytes; NULL where one is unknown."),
         Column("gpu", DICTIONARY, "GPU whose peaks are used, as the table of peaks names it; NULL if unknown."),
         Column("peak_flops_per_s", BIGINT, "Peak of the GPU in the number format; NULL where unknown, or not needed."),

@@ -7,6 +7,7 @@ import pytest
 
 from tests.analyze.across_ranks import simulated
 from traceviz_dag.lake.module_summaries import modules, modules_and_layers
+from traceviz_dag.lake.operation_summaries import innermost_modules
 from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.settings import Recompute
 
@@ -46,6 +47,16 @@ def test_each_part_has_the_products_of_its_settings_forward_backward_and_recompu
     ]
     assert len(windows) == job.dp
     assert layer["step_share"] == pytest.approx(layer["kernel_ns"] / sum(windows))
+    # By the innermost module it is the same: what holds no other has all its time there, backward steps too.
+    innermost = {row["name"]: row["kernel_ns"] for row in innermost_modules(*place).to_pylist()}
+    inside = {row["module"].rpartition("/")[0] for row in rows}
+    leaves: dict[str, int] = {}
+    for row in rows:
+        if row["module"] not in inside:
+            leaves[row["name"]] = leaves.get(row["name"], 0) + row["kernel_ns"]
+    assert leaves.items() <= innermost.items()
+    of_modules = sum(time for name, time in innermost.items() if name is not None)
+    assert of_modules == sum(row["kernel_ns"] for row in rows if row["depth"] == 1)
     told = modules_and_layers(*place)[1].to_pylist()
     assert len(told) == job.layers * job.world
     assert all(row["ratio"] is not None and abs(row["ratio"] - 1) < 0.05 for row in told)
@@ -65,6 +76,11 @@ def test_a_layer_that_does_more_is_an_outlier_and_without_call_stacks_there_are_
     own = {row["layer"]: (row["kernel_ns"], row["ratio"]) for row in told if row["rank"] == 1}
     assert {row["layer"]: (row["kernel_ns"], row["ratio"]) for row in viewed if row["layer"] is not None} == own
     assert all(0 < row["step_share"] < 1 for row in viewed)
+    # Where FLOPs are known, it is compared with layers of as many alone.
+    sized, _ = simulated(JobSettings(**{**MODEL, "hidden": 2048}, microbatches=2, wide_layers=1, shapes=True))
+    known = modules_and_layers(sized.lake, sized.run, sized.iteration)[1].to_pylist()
+    assert [row["layer"] for row in known if row["ratio"] is None] == [3]
+    assert all(abs(row["ratio"] - 1) < 0.05 for row in known if row["layer"] != 3)
     blind, _ = simulated(JobSettings(**MODEL, dp=2, microbatches=2, stacks=False))
     assert modules(blind.lake, blind.run, blind.iteration).num_rows == 0
     assert pc.all(blind.kernels(0, ("module_path",))["module_path"].is_null()).as_py()

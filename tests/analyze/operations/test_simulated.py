@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections import Counter
 
 import pytest
@@ -12,6 +14,7 @@ from traceviz_dag.classify.topology.unite import unite
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.ranks import analyse_rank
 from traceviz_dag.simulate import JobSettings, simulate
+from traceviz_dag.simulate.settings import Precision
 from traceviz_dag.tables import OPERATIONS
 from traceviz_dag.vocabulary import OperationClass
 
@@ -69,3 +72,15 @@ def test_pointwise_operators_move_the_bytes_that_their_kernels_take_their_time_f
     long = [row for row in known if row["median_ns"] > 500_000]
     assert {row["operation"] for row in long} == {"aten::mul_", "aten::copy_", "aten::zero_"}
     assert all(row["efficiency"] == pytest.approx(0.8, abs=0.04) for row in long)
+
+
+@pytest.mark.parametrize(("precision", "number_format"), [("mxfp8", "fp8"), ("nvfp4", "fp4"), ("fp8", "fp8")])
+def test_products_of_eight_and_four_bits_are_held_against_their_own_peak(tmp_path, precision, number_format):
+    rows = _operations(tmp_path, precision=Precision(precision))
+    products = [row for row in rows if "Linear" in row["operation"] and row["operation"].startswith("_")]
+    assert {row["operation"] for row in products} >= {"_Linear", "_LinearBackward", "_LayerNormLinear"}
+    peak = {"fp8": 1979 * 10**12, "fp4": None}[number_format]
+    assert {(row["number_format"], row["peak_flops_per_s"]) for row in products} == {(number_format, peak)}
+    (path,) = tmp_path.rglob("*.json.gz")
+    stated = json.loads(gzip.decompress(path.read_bytes()))["traceviz_capture"]["settings"]
+    assert stated[number_format] == {"fp8": "e4m3", "fp4": "e2m1"}[number_format] and stated["bf16"] == "True"

@@ -80,6 +80,26 @@ def test_a_backward_pass_is_counted_by_the_inputs_of_its_forward_pass(tmp_path):
     assert (backward["shapes"], backward["forward_shapes"]) == ("[[4,8,16]]", "[[16,32],[4,8,32],[16]]")
 
 
+@pytest.mark.parametrize(
+    ("kernel", "number_format"),
+    [
+        ("nvjet_qqtst_128x256_128x6_2x2_2cta_h_bz_Avec32UE8M0_Bvec32UE8M0_TNT", "fp8"),
+        ("nvjet_sm100_qqtst_128x256_TNT", "fp8"),
+        ("nvjet_ootst_128x256_256x5_2x2_2cta_h_bz_Avec16UE4M3_Bvec16UE4M3_TNT", "fp4"),
+        ("nvjet_hsh_128x256_64x4_2x1_v_bz_coopB_TNN", "bf16"),
+        ("nvjet_tst_128x256_64x4_2x1_v_bz_coopB_TNN", "bf16"),
+    ],
+)
+def test_the_name_of_a_product_says_that_its_inputs_were_cast(tmp_path, kernel, number_format):
+    file = KinetoFile()
+    file.header["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
+    file.operator("_Linear", 5_000, 6_000, **_LINEAR)
+    file.kernel(kernel, 13_000, 13_250, launched=5_100)
+    row = _analysed(tmp_path, file)[0]["_Linear"]
+    assert row["number_format"] == number_format
+    assert row["reason"] == ("no fp4 peak of NVIDIA H100 80GB HBM3 is known" if number_format == "fp4" else None)
+
+
 def test_unknown_work_is_null_with_its_reason(tmp_path):
     rows, _ = _analysed(tmp_path, _file())
     reasons = {"replayed": OF_A_GRAPH, "library": NO_OPERATOR, "unit": NO_OPERATOR}

@@ -32,19 +32,25 @@ KERNELS = (
 )
 
 SAVINGS = Sentence(
-    r"what overlap saves is unknown in (?P<v_unknown>\d+) of (?P<v_windows>\d+) windows \(table overlap_savings\): .+",
+    r"what overlap saves of (?P<k_dimension>.+?) is unknown in (?P<v_unknown>\d+) of (?P<v_windows>\d+) windows? "
+    r"\(table overlap_savings\): .+",
     """
     SELECT count(*) AS windows, count(*) - count(net_ns) AS unknown FROM overlap_savings
     WHERE run = $run AND iteration = $iteration AND window_name = 'step'
-    GROUP BY dimension HAVING unknown > 0 ORDER BY dimension <> 'all' LIMIT 1""",
+        AND lower($dimension) = if(dimension = 'all', 'all communication', replace(dimension, '_', ' '))
+    GROUP BY dimension HAVING unknown > 0""",
 )
 
 SAVINGS_TABLE = PrintedTable(
     r"What overlap saves, mean of (?P<v_windows>\d+) windows: hidden communication less extra computation, ms",
     """
     SELECT dimension, avg(hidden_ns) / 1e6 AS hidden, avg(extra_ns) / 1e6 AS extra, avg(net_ns) / 1e6 AS net,
-        min(net_low_ns) / 1e6 AS low, max(net_high_ns) / 1e6 AS high, CASE WHEN avg(net_low_ns) > 0 THEN 'saves'
-            WHEN avg(net_high_ns) < 0 THEN 'costs more than it saves' ELSE 'unsure' END AS verdict
+        greatest(
+            coalesce(2 * stddev_samp(net_ns) / sqrt(count(*)), 0),
+            sqrt(sum(((net_high_ns - net_low_ns) / 2) ** 2)) / count(*)
+        ) / 1e6 AS error,
+        net - error AS low, net + error AS high, CASE WHEN low > 0 THEN 'saves'
+            WHEN high < 0 THEN 'costs more than it saves' ELSE 'unsure' END AS verdict
     FROM overlap_savings
     WHERE run = $run AND iteration = $iteration AND window_name = 'step' AND net_ns IS NOT NULL GROUP BY dimension""",
     {
@@ -70,18 +76,21 @@ def _short(column: str, most: int) -> str:
     return f"CASE WHEN length({column}) > {most} THEN {column}[:{most - 1}] || '…' ELSE {column} END"
 
 
+_SIZES = _short("coalesce('of ' || forward_shapes, operations.shapes)", 48)
+
+
 def _operations(first: str, condition: str) -> PrintedTable:
     return PrintedTable(
         rf"Operations, the {first} first, all ranks together, ms",
         f"""
         WITH told AS (
-            SELECT {_short("coalesce(operation, kernel)", 90)} AS name, {_short("shapes", 48)} AS shapes, phase,
+            SELECT {_short("coalesce(operation, kernel)", 90)} AS name, {_SIZES} AS shapes, phase,
                 number_format AS format, sum(count) AS calls, sum(kernel_ns) / sum(sum(kernel_ns)) OVER () AS share,
                 if(count(flops) = count(*), sum(flops * count) / sum(kernel_ns) / 1e3, NULL) AS tflops,
                 if(count(bytes) = count(*), sum(bytes * count) / sum(kernel_ns) / 1e3, NULL) AS tb, max(bound) AS bound,
                 -- Long names of kernels differ in what is not printed, but in their times, too.
                 printf('%.3f', sum(kernel_ns) / 1e6) AS text, {_GROUPS}
-            {_OWN} GROUP BY coalesce(operation, kernel), operations.shapes, phase, number_format
+            {_OWN} GROUP BY coalesce(operation, kernel), operations.shapes, forward_shapes, phase, number_format
         )
         FROM told {condition}""",
         {
@@ -97,24 +106,39 @@ KERNELS_TABLES = (
     PrintedTable(
         r"Operations beside communication and alone, the most extra time first, all ranks together",
         f"""
-        SELECT {_short("coalesce(operation, contention.kernel)", 90)} AS name, {_short("shapes", 48)} AS shapes, phase,
-            sum(alone) AS alone, sum(alone * alone_ns) / sum(alone) / 1e3 AS alone_us, sum(beside) AS beside,
+        SELECT {_short("coalesce(operation, contention.kernel)", 90)} AS name, {_SIZES} AS shapes, phase,
+            {_short("contention.kernel", 48)} AS kernel, sum(alone) AS alone,
+            sum(alone * alone_ns) / sum(alone) / 1e3 AS alone_us, sum(beside) AS beside,
             sum(beside * beside_ns) / sum(beside) / 1e3 AS beside_us,
             sum(beside * beside_ns) / sum(beside * alone_ns) AS slow, printf('%.3f', sum(extra_ns) / 1e6) AS extra
         FROM contention JOIN operations USING (run, iteration, rank, operation_id)
         WHERE run = $run AND iteration = $iteration AND contention.slowdown IS NOT NULL
-        GROUP BY coalesce(operation, contention.kernel), operations.shapes, phase, contention.kernel""",
+        GROUP BY coalesce(operation, contention.kernel), operations.shapes, forward_shapes, phase,
+            contention.kernel""",
         {
-            **{"operation": "name", "shapes": "shapes", "phase": "phase", "alone": "alone", "each µs": "alone_us"},
+            **{
+                "operation": "name",
+                "kernel": "kernel",
+                "shapes": "shapes",
+                "phase": "phase",
+                "alone": "alone",
+                "each µs": "alone_us",
+            },
             **{"beside": "beside", "each µs#2": "beside_us", "slow-down": "slow", "extra ms": "extra"},
         },
-        ["operation", "shapes", "phase", "alone", "beside", "extra ms"],
+        ["operation", "kernel", "shapes", "phase", "alone", "beside", "extra ms"],
     ),
     _operations("longest", ""),
     _operations("most headroom", "WHERE headroom > 0"),
     PrintedTable(
-        r"Modules, the longest first, all ranks together, ms",
-        f"SELECT module, {_GROUPS} {_OWN} GROUP BY module",
+        r"Innermost modules, the longest first, all ranks together, ms",
+        f"""
+        SELECT regexp_extract(module_path, '([^/]*?)(_[0-9]+)?$', 1) AS module, {_GROUPS} FROM (
+            SELECT module_path, duration_ns AS kernel_ns, roofline_ns / operations.kernels AS roofline_ns,
+                headroom_ns / operations.kernels AS headroom_ns
+            FROM kernels LEFT JOIN operations USING (run, iteration, rank, operation_id)
+            WHERE run = $run AND iteration = $iteration AND kind <> 'communication'
+        ) GROUP BY module""",
         {"module": "module", **_OF_GROUPS},
         ["module"],
     ),
@@ -210,7 +234,7 @@ MODULES_TABLES = (
         ["module", "time"],
     ),
     PrintedTable(
-        r"Layers, to the median of the rank's layers with as many kernels, the slowest first, ms",
+        r"Layers, to the median of the rank's layers with the same work, the slowest first, ms",
         """
         WITH every AS (
             SELECT rank, regexp_extract(module_path, 'Layer_([0-9]+)', 1)::INT AS layer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 
 import pyarrow as pa
@@ -24,6 +25,7 @@ def operation(**values) -> dict:
     row = {"rank": 0, "stage": 0, "operation": "aten::mm", "kernel": "gemm", "shapes": "[[1]]", "phase": "forward"}
     row |= {"operation_class": "gemm", "number_format": "bf16", "count": 100, "kernel_ns": 400_000}
     row |= {"flops": 2 * 10**9, "bytes": 10**7, "gpu": "G", "peak_flops_per_s": PEAK, "memory_bytes_per_s": BANDWIDTH}
+    row |= {"forward_shapes": None, "types": "['c10::BFloat16']"}
     row |= values
     known = row["flops"] is not None
     row["roofline_ns"] = 250_000 if known else None
@@ -83,6 +85,42 @@ def test_of_many_stages_those_with_the_most_headroom_have_a_panel_and_tiny_opera
     assert sum(len(each) for _, each in points(figure)) == MOST_PANELS
     without = source_of([operation(flops=None, bytes=None), operation(flops=0)])
     assert draw_roofline(without) is None and draw_roofline(MemorySource()) is None
+
+
+def test_an_operation_is_one_point_whatever_its_main_kernel_is_on_each_rank():
+    rows = [operation(rank=rank, kernel=f"kernel {rank % 2}", kernel_ns=400_000 + 100_000 * rank) for rank in range(4)]
+    # Two operations, which only the sizes of the forward pass tell apart, have less headroom each.
+    rows += [operation(operation="B", forward_shapes=sizes, kernel_ns=1_000_000) for sizes in ("[[1]]", "[[2]]")]
+    figure = draw_roofline(source_of(rows))
+    ((_, drawn),) = points(figure)
+    assert len(drawn) == 3 and (200.0, round(400 * 2e9 / 2.2e-3)) in drawn
+    # 150, 250, 350 and 450 µs of four ranks.
+    assert title(figure).startswith("aten::mm, forward: 45 % of the roof; perfect kernels save at most 300 µs")
+
+
+def test_ranks_of_different_gpus_have_their_own_panels_and_roofs():
+    fast = {"gpu": "F", "peak_flops_per_s": 4 * PEAK, "memory_bytes_per_s": 2 * BANDWIDTH}
+    figure = draw_roofline(source_of([operation(), operation(rank=1, **fast)]))
+    shown = texts(figure)
+    assert {"stage 0 · F", "stage 0 · G"} <= set(shown)
+    flats = [axes.lines[1].get_ydata()[0] for axes in figure.axes[1:]]
+    assert flats == [4 * PEAK, PEAK]
+    assert " (F): " in title(figure) or " (G): " in title(figure)
+
+
+def test_operations_of_few_elements_do_not_stretch_the_axes():
+    rows = [operation(), operation(operation="aten::div", operation_class="elementwise", flops=1, bytes=12)]
+    figure = draw_roofline(source_of(rows))
+    low, high = figure.axes[1].get_ylim()
+    assert low > PEAK / 100 and high < 10 * PEAK
+    assert any("outside the axes: 1 operation of few elements" in text for text in texts(figure))
+
+
+def test_names_with_dollar_signs_are_drawn_as_they_are():
+    name = "b<$\\frac{x$>::$_1"
+    figure = draw_roofline(source_of([operation(operation=name)]))
+    assert any(f"1  {name} forward" in text for text in texts(figure))
+    figure.savefig(io.BytesIO())
 
 
 def module(path: str, time: int, rank: int = 0, **values) -> dict:

@@ -28,9 +28,11 @@ ON_CPU = "it ran on the CPU"
 _NUMBER = re.compile(r"[\s_#:=]*\d+\Z")
 """What tells one module of a class, or one range of a kind, from the others."""
 
-_FP8_KERNEL = re.compile(r"e4m3|e5m2|fp8|f8f8", re.IGNORECASE)
+_FP4_KERNEL = re.compile(r"nvjet_(sm\d+_)?oo|e2m1|fp4|f4f4", re.IGNORECASE)
+_FP8_KERNEL = re.compile(r"nvjet_(sm\d+_)?[qr][qr]|(?<!u)e4m3|e5m2|fp8|f8f8", re.IGNORECASE)
 _TF32_KERNEL = re.compile(r"tf32|s1688", re.IGNORECASE)
-"""Inputs do not show that matrix units round fp32 to TF32, or that Transformer Engine casts to FP8; kernel names do."""
+"""Inputs do not show that matrix units round fp32 to TF32, or that Transformer Engine casts to FP8 or FP4; kernel names
+do. cuBLAS has a letter for each matrix: q and r are FP8, o is FP4. UE4M3 and UE8M0 are the types of scales."""
 
 _LONGEST_TEXT = 2_000
 _READ = ("kernel_id", "name", "kind", "phase", "module", "duration_ns", "device", "stage", "graph_node_id")
@@ -129,6 +131,8 @@ def _work(
     if operation_class in MATRIX:
         if work.number_format == "fp32" and _TF32_KERNEL.search(kernel):
             work = work._replace(number_format="tf32")
+        elif work.number_format in ("bf16", "fp16") and _FP4_KERNEL.search(kernel):
+            work = work._replace(number_format="fp4")
         elif work.number_format in ("bf16", "fp16") and _FP8_KERNEL.search(kernel):
             work = work._replace(number_format="fp8")
     return operation_class, work

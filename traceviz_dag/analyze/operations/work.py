@@ -14,7 +14,7 @@ class Work(NamedTuple):
     Attributes:
         flops: floating-point operations; None where unknown.
         bytes: what it has to read and write at least, each operand and each result once; None where unknown.
-        number_format: in which it computes: bf16, fp16, fp8, fp32 or fp64; None where unknown, or no float.
+        number_format: in which it computes: bf16, fp16, fp8, fp4, fp32 or fp64; None where unknown, or no float.
         reason: why flops or bytes is None; None where neither is.
     """
 

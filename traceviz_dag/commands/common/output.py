@@ -226,6 +226,11 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]], numeric: Sequenc
     return table
 
 
+def of_ranks(rank: int | None) -> str:
+    """Whose sums a table has: those of one rank, or of all."""
+    return "all ranks together" if rank is None else f"rank {rank} alone"
+
+
 def home_option(home: Path) -> str:
     """``--home …`` as a shell takes it, for commands that are printed as hints."""
     return f"--home {shlex.quote(str(home))}"

@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from traceviz_dag.analyze.mean_savings import mean_savings
 from traceviz_dag.commands.common.output import print_columns, print_wrapped
 
 
-def print_savings(rows: Sequence[dict[str, Any]]) -> None:
-    """Print the rows of ``lake.operation_summaries.overlap_savings``; nothing where nothing is hidden."""
-    known = [row for row in rows if row["judged"]]
+def print_savings(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print the means of the rows of table ``overlap_savings``; nothing where nothing is hidden."""
+    known, unknown = mean_savings(rows)
     if known:
-        windows = max(row["judged"] for row in known)
+        windows = max(len(mean.nets) for mean in known)
         print_columns(
             f"What overlap saves, mean of {windows} windows: hidden communication less extra computation",
             known,
             [
                 *("dimension", "hidden_ns", ("extra_ns", "extra computation"), "net_ns"),
-                *(("net_low_ns", "at least"), ("net_high_ns", "at most"), "verdict"),
+                *(("low_ns", "at least"), ("high_ns", "at most"), "verdict"),
             ],
         )
-    unknown = [row for row in rows if row["judged"] < row["windows"]]
-    if unknown:
-        worst = unknown[0]
-        print_wrapped(
-            f"what overlap saves is unknown in {worst['windows'] - worst['judged']} of {worst['windows']} windows "
-            f"(table overlap_savings): {worst['reason']}",
-            4,
-            "  ",
-        )
+    for each in unknown:
+        print_wrapped(f"what overlap saves {each.where} (table overlap_savings): {each.reason}", 4, "  ")

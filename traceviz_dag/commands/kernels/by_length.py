@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.wording import milliseconds
-from traceviz_dag.commands.common.output import print_columns, print_wrapped
+from traceviz_dag.commands.common.output import of_ranks, print_columns, print_wrapped
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.pipeline.answers.iterations import heading, place
 
@@ -47,7 +47,7 @@ def print_lengths(iteration: StoredIteration, rank: int | None) -> bool:
     what += f", {words[1]} of the time; {words[2]} of the time is launch-bound"
     print_wrapped(heading(iteration, what), 2, "\n")
     print_columns(
-        "Computation kernels by length, all ranks together",
+        f"Computation kernels by length, {of_ranks(rank)}",
         [{**row, "length": _class(row["from_ns"])} for row in lengths],
         [
             *("length", "kernels", ("kernel_share", "of kernels"), "kernel_ns", ("time_share", "of time")),
@@ -59,7 +59,7 @@ def print_lengths(iteration: StoredIteration, rank: int | None) -> bool:
         ],
     )
     print_columns(
-        "Gaps of computation by what the GPU waits for, all ranks together",
+        f"Gaps of computation by what the GPU waits for, {of_ranks(rank)}",
         found["gaps"],
         [("cause", "waits for"), "host_work", ("gap_ns", "gaps"), ("share", "of step")],
     )

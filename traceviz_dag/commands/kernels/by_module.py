@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from traceviz_dag.analyze.wording import milliseconds
-from traceviz_dag.commands.common.output import print_columns, print_wrapped
+from traceviz_dag.commands.common.output import of_ranks, print_columns, print_wrapped
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.pipeline.answers.iterations import heading, place
 
@@ -49,7 +49,7 @@ def print_modules(iteration: StoredIteration, rank: int | None) -> bool:
         heading(iteration, f"kernel time {milliseconds(total)} ms in modules, without communication"), 2, "\n"
     )
     print_columns(
-        "Modules, each with all that is in it, all ranks together",
+        f"Modules, each with all that is in it, {of_ranks(rank)}",
         [
             {
                 **row,
@@ -69,7 +69,7 @@ def print_modules(iteration: StoredIteration, rank: int | None) -> bool:
 
 def _print_layers(rows: Sequence[dict[str, Any]]) -> None:
     print_columns(
-        "Layers, to the median of the rank's layers with as many kernels, the slowest first",
+        "Layers, to the median of the rank's layers with the same work, the slowest first",
         rows,
         ["rank", "layer", ("name", "class"), "kernel_ns", "forward_ns", "backward_ns", "ratio"],
     )

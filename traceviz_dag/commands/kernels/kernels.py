@@ -13,7 +13,7 @@ from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.across import IterationOption, PathArgument, RulesOption, RunOption, chosen_iterations
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_columns, print_json, print_wrapped
+from traceviz_dag.commands.common.output import of_ranks, print_columns, print_json, print_wrapped
 from traceviz_dag.commands.common.savings import print_savings
 from traceviz_dag.commands.kernels.by_length import lengths_of, print_lengths
 from traceviz_dag.commands.kernels.by_module import modules_of, print_modules
@@ -105,7 +105,8 @@ def _print(iteration: StoredIteration, rank: int | None) -> bool:
     """Print an iteration's operations; returns whether it has any."""
     from traceviz_dag.lake.operation_summaries import (
         contention,
-        operation_groups,
+        innermost_modules,
+        operation_classes,
         operations,
         overlap_savings,
         same_work,
@@ -114,7 +115,8 @@ def _print(iteration: StoredIteration, rank: int | None) -> bool:
     )
 
     where = (iteration.lake, iteration.run, iteration.iteration)
-    classes = operation_groups(*where, "operation_class", rank).to_pylist()
+    ranks = of_ranks(rank)
+    classes = operation_classes(*where, rank).to_pylist()
     own = [row for row in classes if row["name"] != "communication"]
     total = sum(row["kernel_ns"] for row in own)
     unknown = sum(row["unknown_ns"] or 0 for row in own)
@@ -124,16 +126,18 @@ def _print(iteration: StoredIteration, rank: int | None) -> bool:
     typer.echo()
     print_wrapped(heading(iteration, f"{what}{known}"), 2)
     if unknown < total:
-        print_wrapped(f"Perfect kernels would save {milliseconds(headroom)} ms at most, all ranks together", 4, "  ")
+        print_wrapped(f"Perfect kernels would save {milliseconds(headroom)} ms at most, {ranks}", 4, "  ")
         print_wrapped(f"Peaks used: {_peaks(used_peaks(*where, rank).to_pylist())}", 4, "  ")
     rows = operations(*where, rank).to_pylist()
-    _print_operations("Operations, the longest first", rows, total)
+    _print_operations(f"Operations, the longest first, {ranks}", rows, total)
     known_rows = [row for row in rows if row["headroom_ns"]]
     if known_rows:
-        _print_operations("Operations, the most headroom first", sorted(known_rows, key=_headroom), total)
-    _print_groups("Modules", "module", operation_groups(*where, "module", rank).to_pylist())
-    _print_groups("Classes", "class", classes)
-    _print_contention(contention(*where, rank).to_pylist())
+        first = f"Operations, the most headroom first, {ranks}"
+        _print_operations(first, sorted(known_rows, key=_headroom), total)
+    modules = innermost_modules(*where, rank).to_pylist()
+    _print_groups(f"Innermost modules, the longest first, {ranks}", "module", modules)
+    _print_groups(f"Classes, the longest first, {ranks}", "class", classes)
+    _print_contention(contention(*where, rank).to_pylist(), ranks)
     print_savings(overlap_savings(*where, rank).to_pylist())
     _print_same_work(same_work(*where, rank).to_pylist())
     reasons = [row for row in unknown_operations(*where, rank).to_pylist() if row["kernel_ns"]]
@@ -142,13 +146,13 @@ def _print(iteration: StoredIteration, rank: int | None) -> bool:
     return bool(classes)
 
 
-def _print_contention(rows: Sequence[dict[str, Any]]) -> None:
+def _print_contention(rows: Sequence[dict[str, Any]], ranks: str) -> None:
     if rows:
         print_columns(
-            "Operations beside communication and alone, the most extra time first, all ranks together",
+            f"Operations beside communication and alone, the most extra time first, {ranks}",
             rows,
             [
-                *(("name", "operation"), "shapes", "phase", "alone", ("alone_ns", "each"), "beside"),
+                *(("name", "operation"), "kernel", "shapes", "phase", "alone", ("alone_ns", "each"), "beside"),
                 *(("beside_ns", "each"), ("slowdown", "slow-down"), "extra_ns"),
             ],
         )
@@ -181,7 +185,7 @@ def _peaks(rows: Sequence[dict[str, Any]]) -> str:
 
 def _print_operations(title: str, rows: Sequence[dict[str, Any]], total: int) -> None:
     print_columns(
-        f"{title}, all ranks together",
+        title,
         [{**row, "share": row["kernel_ns"] / total if total else None} for row in rows],
         [
             *(("name", "operation"), "shapes", "phase", ("number_format", "format"), "calls", "kernel_ns", "share"),
@@ -192,7 +196,7 @@ def _print_operations(title: str, rows: Sequence[dict[str, Any]], total: int) ->
 
 def _print_groups(title: str, column: str, rows: Sequence[dict[str, Any]]) -> None:
     print_columns(
-        f"{title}, the longest first, all ranks together",
+        title,
         [{**row, "unknown_ns": row["unknown_ns"] or 0} for row in rows],
         [("name", column), "kernel_ns", "unknown_ns", "efficiency", "headroom_ns"],
     )

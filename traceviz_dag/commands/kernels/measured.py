@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from traceviz_dag.analyze.wording import counted, shortened
 from traceviz_dag.commands.common.output import print_columns, print_wrapped
 from traceviz_dag.pipeline.answers.iterations import heading, place
@@ -14,7 +16,9 @@ if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
     from traceviz_dag.read.ncu import MeasuredKernel
 
-_LAUNCHED = ("operation", "phase", "shapes", "launches", "median_ns", "flops", "bytes")
+_OPERATION = ("operation", "phase", "shapes")
+_ROUNDING = 1e-6
+_LAUNCHED = ("operation", "phase", "shapes", "launches", "median_ns", "flops", "bytes", "model_reason")
 
 
 def measured_of(
@@ -23,9 +27,37 @@ def measured_of(
     """The rows that ``--json`` prints: each measured kernel with each operation that runs it, or with none."""
     from traceviz_dag.lake.operation_summaries import launched
 
-    launches = launched(iteration.lake, iteration.run, iteration.iteration, rank).to_pylist()
+    launches = _with_their_work(launched(iteration.lake, iteration.run, iteration.iteration, rank).to_pylist())
     found = [(kernel, _matching(kernel, launches)) for kernel in measured]
     return [{**place(iteration), **row} for kernel, matching in found for row in _beside(kernel, matching)]
+
+
+def _with_their_work(launches: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The launches with FLOPs and bytes where a kernel does the work of its operation, else with ``model_reason``.
+
+    It does where it is the only one of a call that computes a product or attention, or the only one at all.
+    """
+    from traceviz_dag.analyze.work_evidence import bound_by_memory
+
+    names = [row["kernel"] for row in launches]
+    heavy = [not light for light in bound_by_memory(np.arange(len(names)), names).tolist()]
+    of_operation: dict[tuple[Any, ...], list[tuple[dict[str, Any], bool]]] = {}
+    for row, one in zip(launches, heavy, strict=True):
+        of_operation.setdefault(tuple(row[name] for name in _OPERATION), []).append((row, one))
+    found = []
+    for rows in of_operation.values():
+        calls = sum(row["calls"] for row, _ in rows)
+        some = any(one for _, one in rows)
+        per_call = sum(row["launches"] for row, one in rows if one == some) / max(calls, 1)
+        for row, one in rows:
+            reason = None
+            if one != some:
+                reason = "other kernels of its operation do the work that the model counts"
+            elif per_call > 1 + _ROUNDING:
+                reason = f"it is one of {per_call:.3g} kernels of a call that do the work that the model counts"
+            unknown = {} if reason is None else {"flops": None, "bytes": None}
+            found.append({**row, **unknown, "model_reason": reason})
+    return found
 
 
 def _matching(kernel: MeasuredKernel, launches: Sequence[dict[str, Any]]) -> list[dict[str, Any]] | str:
@@ -92,6 +124,7 @@ def print_measured(measured: Sequence[MeasuredKernel], iteration: StoredIteratio
             *(("ncu_compute_share", "compute"), ("ncu_memory_share", "memory")),
         ],
     )
-    for title, column in (("Measured, without an operation", "reason"), ("FLOPs not measured", "ncu_reason")):
+    titles = {"reason": "Measured, without an operation", "model_reason": "Not compared with the model"}
+    for column, title in {**titles, "ncu_reason": "FLOPs not measured"}.items():
         print_columns(title, [row for row in rows if row[column] is not None], ["kernel", (column, "reason")])
     return bool(known)

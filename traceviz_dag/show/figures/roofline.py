@@ -28,10 +28,15 @@ MOST_NAMED = 3
 LEAST_SHARE = 0.001
 """Of a stage's kernel time: operations that take less are no points, or launches would stretch the axes by decades."""
 
-_KEY = ("stage", "operation", "kernel", "shapes", "phase", "operation_class")
+MOST_DECADES = 5
+"""Below the highest peak: slower operations, of a few elements each, lie outside the axes."""
+
+_KEY = ("shapes", "forward_shapes", "types", "phase", "operation_class")
+"""Beside its name what tells an operation; its main kernel may differ from rank to rank."""
+
 _COLUMNS = (
-    *("rank", *_KEY, "number_format", "count", "kernel_ns", "flops", "bytes", "roofline_ns", "headroom_ns"),
-    *("gpu", "peak_flops_per_s", "memory_bytes_per_s"),
+    *("rank", "stage", "operation", "kernel", *_KEY, "number_format", "count", "kernel_ns", "flops", "bytes"),
+    *("roofline_ns", "headroom_ns", "gpu", "peak_flops_per_s", "memory_bytes_per_s"),
 )
 _PHASES = {
     Phase.FORWARD.value: ("forward", palette.CATEGORY[Category.FWD_COMPUTATION]),
@@ -68,14 +73,16 @@ class _Point(NamedTuple):
 
 
 class _Panel(NamedTuple):
-    """A stage: its operations with FLOPs and bytes, the most headroom first, and the roofs that they are held to.
+    """A stage, or its ranks with one kind of GPU: operations with FLOPs and bytes, the most headroom first, and roofs.
 
     Attributes:
+        gpu: None where all ranks of the figure have the same.
         undrawn_ns: kernel time of operations that compute nothing, are not known, or take too little.
         peaks: number format → FLOP/s. bandwidth: bytes/s.
     """
 
     stage: int | None
+    gpu: str | None
     ranks: int
     points: list[_Point]
     kernel_ns: int
@@ -90,15 +97,14 @@ class _Panel(NamedTuple):
 
 
 def draw_roofline(source: TableSource) -> Figure | None:
-    """Draw the operations of each stage, all its ranks together.
+    """Draw the operations of each stage, all its ranks with the same GPU together.
 
     Returns:
         The figure; None where no operation has FLOPs, bytes and a roofline.
     """
     table = source.table("operations", _COLUMNS)
     table = table.filter(pc.not_equal(table["operation_class"].cast(pa.string()), OperationClass.COMMUNICATION.value))
-    stages = sorted(table["stage"].unique().to_pylist(), key=lambda stage: -1 if stage is None else stage)
-    panels = [panel for stage in stages if (panel := _panel(table, stage)).points]
+    panels = [panel for panel in _panels(table.to_pylist()) if panel.points]
     if not panels:
         return None
     worst = sorted(panels, key=lambda panel: -panel.headroom)[:MOST_PANELS]
@@ -109,7 +115,7 @@ def draw_roofline(source: TableSource) -> Figure | None:
     height = lines * (_HEADING + _PANEL + below) + (lines - 1) * 0.1
     limits = _limits(shown)
     with typography():
-        page = open_page(_caption(source, panels, shown), height, 0.1)
+        page = open_page(_caption(source, panels, shown, limits[1][0]), height, 0.1)
         whole = (WIDTH - 2 * MARGIN + _GAP) / across
         for number, panel in enumerate(shown):
             left = whole * (number % across)
@@ -118,20 +124,31 @@ def draw_roofline(source: TableSource) -> Figure | None:
     return page.figure
 
 
-def _panel(table: pa.Table, stage: int | None) -> _Panel:
-    mine = table.filter(pc.is_null(table["stage"]) if stage is None else pc.equal(table["stage"], stage))
-    rows = mine.to_pylist()
+def _panels(rows: Sequence[dict[str, Any]]) -> Iterator[_Panel]:
+    """By stage and GPU: ranks of different GPUs have different roofs."""
+    gpu_of = {row["rank"]: row["gpu"] for row in rows if row["gpu"] is not None}
+    several = len(set(gpu_of.values())) > 1
+    parts: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        stage = -1 if row["stage"] is None else row["stage"]
+        parts.setdefault((stage, gpu_of.get(row["rank"], "")), []).append(row)
+    for (_, gpu), mine in sorted(parts.items(), key=lambda part: part[0]):
+        yield _panel(mine, gpu if several else None)
+
+
+def _panel(rows: Sequence[dict[str, Any]], gpu: str | None) -> _Panel:
     ranks = len({row["rank"] for row in rows})
     of_operation: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in rows:
         if row["flops"] and row["bytes"] and row["roofline_ns"] is not None and row["kernel_ns"]:
-            of_operation.setdefault(tuple(row[name] for name in _KEY), []).append(row)
+            key = (row["operation"] or row["kernel"], *(row[name] for name in _KEY))
+            of_operation.setdefault(key, []).append(row)
     total = sum(row["kernel_ns"] for row in rows)
     large = [each for each in of_operation.values() if sum(row["kernel_ns"] for row in each) >= LEAST_SHARE * total]
     points = [_point(each, ranks) for each in large]
     drawn = [row for each in large for row in each]
     return _Panel(
-        *(stage, ranks, sorted(points, key=lambda point: (-point.headroom, point.name)), total),
+        *(rows[0]["stage"], gpu, ranks, sorted(points, key=lambda point: (-point.headroom, point.name)), total),
         total - sum(row["kernel_ns"] for row in drawn),
         {row["number_format"]: row["peak_flops_per_s"] for row in drawn if row["peak_flops_per_s"] is not None},
         max((row["memory_bytes_per_s"] for row in drawn), default=0),
@@ -160,14 +177,16 @@ def _group(operation_class: str) -> str:
 
 def _limits(panels: Sequence[_Panel]) -> tuple[tuple[float, float], tuple[float, float]]:
     """The same axes for all panels, so that stages compare: intensity, and FLOP/s."""
-    points = [point for panel in panels for point in panel.points]
     ridges = [peak / panel.bandwidth for panel in panels for peak in panel.peaks.values()]
-    peaks = [peak for panel in panels for peak in panel.peaks.values()]
+    peaks: list[float] = [peak for panel in panels for peak in panel.peaks.values()]
+    every = [point for panel in panels for point in panel.points]
+    floor = max(peaks or [point.rate for point in every]) / 10**MOST_DECADES
+    points = [point for point in every if point.rate >= floor]
     x = [point.intensity for point in points]
     y = [point.rate for point in points]
     # A decade below the ridge at least, so that the slope shows.
-    left, low = min(*x, *(ridge / _DECADE for ridge in ridges)), min(*y, *(peak / _DECADE for peak in peaks))
-    return (left / 2, max(*x, *ridges) * 4), (low / 2, max(*y, *peaks) * 2.2)
+    left, low = min([*x, *(ridge / _DECADE for ridge in ridges)]), min([*y, *(peak / _DECADE for peak in peaks)])
+    return (left / 2, max([*x, *ridges]) * 4), (low / 2, max([*y, *peaks]) * 2.2)
 
 
 def _draw(
@@ -193,6 +212,7 @@ def _draw(
     _draw_roofs(axes, panel, limits[0])
     _draw_points(axes, panel)
     heading = f"stage {panel.stage}" if panel.stage is not None else "all ranks" if not named else "stage unknown"
+    heading += "" if panel.gpu is None else f" · {panel.gpu or 'GPU unknown'}"
     x, y = MARGIN + left, page.top + top + 0.08
     page.text(x, y, heading, SMALL, palette.INK, bold=True)
     of = f"{counted(panel.ranks, 'rank', 'ranks')} · {duration(panel.kernel_ns / panel.ranks)} of kernels per rank"
@@ -258,11 +278,12 @@ def _tera(value: float, _: int | None) -> str:
     return f"{value / 1e12:,.6g}"
 
 
-def _caption(source: TableSource, panels: Sequence[_Panel], shown: Sequence[_Panel]) -> Caption:
+def _caption(source: TableSource, panels: Sequence[_Panel], shown: Sequence[_Panel], low: float) -> Caption:
     points = [point for panel in shown for point in panel.points]
     phases = {point.phase for point in points}
     groups = {point.group for point in points}
-    left_out = [panel.stage for panel in panels if panel not in shown and panel.stage is not None]
+    left_out = sorted({panel.stage for panel in panels if panel not in shown and panel.stage is not None})
+    outside = sum(point.rate < low for point in points)
     undrawn, total = (sum(getattr(panel, name) for panel in panels) for name in ("undrawn_ns", "kernel_ns"))
     bandwidths = sorted({panel.bandwidth for panel in shown})
     return Caption(
@@ -271,6 +292,7 @@ def _caption(source: TableSource, panels: Sequence[_Panel], shown: Sequence[_Pan
             place(source),
             "slope: " + ", ".join(f"{value / 1e12:,.2f} TB/s" for value in bandwidths),
             *([f"not drawn: {share(undrawn, total)} of the kernel time, {_UNDRAWN}"] if undrawn else []),
+            *([f"outside the axes: {counted(outside, 'operation', 'operations')} of few elements"] if outside else []),
             *([f"{numbered('stage', left_out)} with less headroom left out"] if left_out else []),
         ],
         warnings=lost_ranks(source),
@@ -293,6 +315,7 @@ def _finding(panels: Sequence[_Panel]) -> str:
     panel = max(panels, key=lambda each: each.points[0].headroom)
     point = panel.points[0]
     stage = "" if panel.stage is None or len(panels) == 1 else f" on stage {panel.stage}"
+    stage += "" if panel.gpu is None else f" ({panel.gpu})"
     if not point.headroom:
         return "All operations with FLOPs run at the roof"
     return (

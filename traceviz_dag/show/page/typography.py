@@ -22,6 +22,8 @@ POINTS_PER_INCH = 72.0
 _SETTINGS = {
     "font.family": [FONT],
     "font.size": LABEL,
+    # Names of a trace may hold dollar signs, and are no TeX.
+    "text.parse_math": False,
     "text.color": palette.INK,
     "axes.edgecolor": palette.RULE,
     "axes.linewidth": 0.6,

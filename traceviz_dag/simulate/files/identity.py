@@ -10,7 +10,7 @@ import numpy as np
 
 from traceviz_dag.arrays import Int64
 from traceviz_dag.simulate.rank_grids import ProcessGroup, RankGrids
-from traceviz_dag.simulate.settings import Era, JobSettings
+from traceviz_dag.simulate.settings import Era, JobSettings, Precision
 from traceviz_dag.simulate.tree import Collective
 from traceviz_dag.simulate.work.buckets import expert_hidden
 from traceviz_dag.simulate.work.collectives import GROUP_OF, SIZED_CONTEXTS
@@ -179,6 +179,10 @@ class Identity:
             "bf16": True,
             "fp16": False,
         }
+        if settings.precision is Precision.NVFP4:
+            given["fp4"] = "e2m1"
+        elif settings.precision is not Precision.BF16:
+            given["fp8"] = "e4m3"
         if settings.hybrid_pattern:
             given["hybrid_layer_pattern"] = True
         if settings.dynamic_context:
