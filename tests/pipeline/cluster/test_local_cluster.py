@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.pipeline.cluster import works
+from tests.pipeline.cluster.servers import SECONDS, tables, waited_for
 from tests.small_run import write_run
 from traceviz_dag.errors import ClusterError
 from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
@@ -22,20 +22,6 @@ from traceviz_dag.pipeline.cluster.opening import open_cluster
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.workers import Engine
 from traceviz_dag.system.processes import WorkerDiedError
-
-ENDED_SECONDS = 30.0
-"""On a machine that does nothing else it takes less than five."""
-
-
-def tables(home: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(home)): path.read_bytes() for path in (home / "lake").rglob("*.parquet")}
-
-
-def waited_for(seen: Callable[[], object], seconds: float = ENDED_SECONDS) -> bool:
-    until = time.monotonic() + seconds
-    while not seen() and time.monotonic() < until:
-        time.sleep(0.1)
-    return bool(seen())
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +70,7 @@ def test_a_rank_whose_worker_is_killed_goes_elsewhere(engine: Engine, tmp_path: 
 def test_an_error_of_the_work_is_raised_and_what_waits_is_not_begun(engine: Engine, tmp_path: Path):
     numbers = []
     with pytest.raises(OSError, match="No space left on device"):
-        for number, _ in engine.spread(
-            works.complain_about_the_first, works.traces(tmp_path / "t", 6), 2, (tmp_path,)
-        ):
+        for number, _ in engine.spread(works.complain_about_the_first, works.traces(tmp_path / "t", 6), 2, (tmp_path,)):
             numbers.append(number)
     assert len(numbers) < 3 and {path.name for path in tmp_path.glob("[0-9]")} == {str(number) for number in numbers}
 
@@ -110,7 +94,11 @@ def test_nothing_listens_beyond_loopback_and_nobody_without_the_key_is_answered(
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ("fitness.program = lambda: 'traceviz 0.0'", "has traceviz 0.0, and traceviz .* is needed; install the same on"),
+        ("fitness.program = lambda: 'traceviz 0.0'", "has traceviz 0.0, and traceviz .* is needed; install the same"),
+        (
+            "fitness._can_lock = lambda _: True",
+            "does not see that files of .* are locked elsewhere; mount it with locks",
+        ),
         ("fitness.load_rules = lambda: type('Rules', (), {'digest': ''})", "other built-in rules; install the same"),
     ],
 )
@@ -132,6 +120,7 @@ import sys
 from pathlib import Path
 import signal
 from tests.pipeline.cluster import works
+from tests.pipeline.cluster.servers import SECONDS, tables, waited_for
 from traceviz_dag.commands.common.ending import end_on
 from traceviz_dag.pipeline.cluster.opening import open_cluster
 
@@ -158,6 +147,6 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path, number: 
         os.killpg(started.pid, number)
     else:
         started.send_signal(number)
-    assert started.communicate(timeout=ENDED_SECONDS)
+    assert started.communicate(timeout=SECONDS)
     assert waited_for(lambda: not any(psutil.pid_exists(worker) for worker in workers), 5)
     assert not list(tmp_path.glob("*.ended"))
