@@ -11,6 +11,9 @@ from traceviz_dag.errors import ClusterError
 from traceviz_dag.pipeline.cluster.settings import ClusterSettings, load_cluster
 from traceviz_dag.pipeline.workers import Engine, default_workers
 
+CLUSTER_VARIABLE = "TRACEVIZ_CLUSTER"
+"""Names the cluster where nothing else does, for the command line and Dagster."""
+
 LOCAL = "local"
 """The cluster that is started on this machine."""
 
