@@ -24,18 +24,27 @@ _CONNECT_SECONDS = 30
 _DASK_RUNS_ALL = "whoever reaches a scheduler of Dask without TLS runs programs as you"
 _NAME_FILES = "name ca_file, cert_file and key_file in a TOML file, see docs/cluster.md"
 
+_CONFIGURATION = {
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+    "distributed.worker.profile.enabled": False,
+    # A worker holds one rank, whose memory is not Dask's to move.
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    # Nothing is imported from the folder that workers start in. Dask would have freed memory returned at once, and the
+    # thread of a rank a heap of its own: getting pages anew took as long again as reading a rank.
+    "distributed.nanny.pre-spawn-environ": {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
+}
+"""Dask's configuration of clusters that are started here or in a Slurm job."""
+
 
 @contextmanager
 def local(workers: int) -> Iterator[Client]:
     """Worker processes of this machine, on loopback."""
-    quiet = {
-        # A rank that kills its worker is tried once more, alone, as in the pool without a cluster.
-        "distributed.scheduler.allowed-failures": 0,
-        "distributed.scheduler.http.routes": [],
-        "distributed.worker.http.routes": [],
-    }
     with (
-        dask.config.set(quiet),
+        # A rank that kills its worker is tried once more, alone, as in the pool without a cluster.
+        dask.config.set({**_CONFIGURATION, "distributed.scheduler.allowed-failures": 0}),
         LocalCluster(
             n_workers=workers,
             threads_per_worker=1,
@@ -46,7 +55,6 @@ def local(workers: int) -> Iterator[Client]:
             security=Security.temporary(),
             dashboard_address=None,
             silence_logs=logging.CRITICAL,
-            env={"PYTHONSAFEPATH": "1"},
         ) as cluster,
         Client(cluster) as client,
     ):
@@ -135,7 +143,7 @@ def on_slurm(settings: SlurmSettings, home: Path, tell: Callable[[str], None]) -
     texts = {"ca_file": tls.tls_ca_file, "cert_file": tls.tls_client_cert, "key_file": tls.tls_client_key}
     folder = home / FOLDER / secrets.token_hex(8)
     with (
-        slurm_job(settings, folder, home / LOGS, texts, tell) as file,
+        slurm_job(settings, folder, home / LOGS, texts, _CONFIGURATION, tell) as file,
         connected(scheduler_address(file), tls) as client,
     ):
         client.register_plugin(EndsWithClient())

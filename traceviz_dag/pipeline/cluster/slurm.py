@@ -17,12 +17,21 @@ from traceviz_dag.system.processes import run_program
 
 SCHEDULER_FILE = "scheduler.json"
 TLS_FILES = ("ca_file", "cert_file", "key_file")
+_TLS = {
+    "distributed.comm.require-encryption": "True",
+    "distributed.comm.tls.ca-file": "ca_file",
+    "distributed.comm.tls.scheduler.cert": "cert_file",
+    "distributed.comm.tls.scheduler.key": "key_file",
+    "distributed.comm.tls.worker.cert": "cert_file",
+    "distributed.comm.tls.worker.key": "key_file",
+}
+"""Dask's configuration, as its options for TLS exclude the one for the interface."""
+
 _LOOK_SECONDS = 1.0
 
 _SCRIPT = """#!/bin/bash
 {directives}
 set -u
-# Nothing is imported from the folder it starts in.
 export PYTHONSAFEPATH=1
 {environment}
 dask=(--scheduler-file {file} --no-dashboard --dashboard-address 127.0.0.1:0{interface})
@@ -38,30 +47,15 @@ srun --overlap --ntasks={workers} --cpus-per-task={ranks} --mem-per-cpu={memory}
     --memory-limit {memory} --death-timeout 60 --local-directory "${{TMPDIR:-/tmp}}" &
 wait "$scheduler"
 """
-_DASK = {
-    # Its options for TLS exclude the one for the interface.
-    "COMM__REQUIRE_ENCRYPTION": "True",
-    "COMM__TLS__CA_FILE": "ca_file",
-    "COMM__TLS__SCHEDULER__CERT": "cert_file",
-    "COMM__TLS__SCHEDULER__KEY": "key_file",
-    "COMM__TLS__WORKER__CERT": "cert_file",
-    "COMM__TLS__WORKER__KEY": "key_file",
-    "SCHEDULER__HTTP__ROUTES": "[]",
-    "WORKER__HTTP__ROUTES": "[]",
-    # A worker holds one rank, whose memory is not Dask's to move; one that needs too much is killed.
-    "WORKER__MEMORY__TARGET": "False",
-    "WORKER__MEMORY__SPILL": "False",
-    "WORKER__MEMORY__PAUSE": "False",
-}
-"""Dask's configuration of the job; names of TLS files stand for the files."""
 
 
-def script(settings: SlurmSettings, folder: Path, log: Path) -> str:
+def script(settings: SlurmSettings, folder: Path, log: Path, configuration: Mapping[str, object]) -> str:
     """The script for sbatch.
 
     Args:
         folder: holds TLS files by the names ``TLS_FILES``, and will hold ``SCHEDULER_FILE``; workers see it, too.
         log: what scheduler and workers say; ``%j`` in it is the job's number.
+        configuration: of Dask, name → value.
     """
     options = [
         "--job-name=traceviz",
@@ -73,11 +67,12 @@ def script(settings: SlurmSettings, folder: Path, log: Path) -> str:
         *(f"--{name}={value}" for name in ("partition", "account") if (value := getattr(settings, name))),
         *settings.options,
     ]
-    values = {name: str(folder / value) if value in TLS_FILES else value for name, value in _DASK.items()}
+    dask = {**configuration, **{name: str(folder / file) if file in TLS_FILES else file for name, file in _TLS.items()}}
+    exports = [f"{name.replace('.', '__').replace('-', '_').upper()}={shlex.quote(str(dask[name]))}" for name in dask]
     return _SCRIPT.format(
         directives="\n".join(f"#SBATCH {option}" for option in options),
         python=shlex.quote(sys.executable),
-        environment="\n".join(f"export DASK_DISTRIBUTED__{name}={shlex.quote(values[name])}" for name in values),
+        environment="\n".join(f"export DASK_{each}" for each in exports),
         file=shlex.quote(str(folder / SCHEDULER_FILE)),
         interface=f" --interface {shlex.quote(settings.interface)}" if settings.interface else "",
         workers=settings.workers,
@@ -88,13 +83,18 @@ def script(settings: SlurmSettings, folder: Path, log: Path) -> str:
 
 @contextmanager
 def slurm_job(
-    settings: SlurmSettings, folder: Path, logs: Path, tls: Mapping[str, str], tell: Callable[[str], None]
+    settings: SlurmSettings,
+    folder: Path,
+    logs: Path,
+    tls: Mapping[str, str],
+    configuration: Mapping[str, object],
+    tell: Callable[[str], None],
 ) -> Iterator[Path]:
     """Submit the job, wait until its scheduler runs, and cancel it at the end.
 
     Args:
         folder: of this job alone; nobody else may read it. logs: folder for what the job says.
-        tls: name in ``TLS_FILES`` → text. tell: is told the number of the job, and why it waits.
+        tls: name in ``TLS_FILES`` → text. configuration: of Dask. tell: is told the job's number, and why it waits.
 
     Yields:
         The scheduler's file.
@@ -112,7 +112,7 @@ def slurm_job(
             # The key is written by its owner's rights from the first byte on.
             with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
                 file.write(tls[name])
-        (folder / "job.sh").write_text(script(settings, folder, logs / "slurm_%j.log"))
+        (folder / "job.sh").write_text(script(settings, folder, logs / "slurm_%j.log", configuration))
         # Within a job, settings of that job would hold for this one, too.
         kept = {name: os.environ[name] for name in os.environ if name[:6] != "SLURM_" or name == "SLURM_CONF"}
         submitted = run_program(["sbatch", "--parsable", str(folder / "job.sh")], kept)
