@@ -21,6 +21,7 @@ from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
 from traceviz_dag.pipeline.cluster.opening import open_cluster
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.workers import Engine
+from traceviz_dag.read.stated_bounds import ROWS
 from traceviz_dag.system.processes import WorkerDiedError
 
 
@@ -73,6 +74,17 @@ def test_an_error_of_the_work_is_raised_and_what_waits_is_not_begun(engine: Engi
         for number, _ in engine.spread(works.complain_about_the_first, works.traces(tmp_path / "t", 6), 2, (tmp_path,)):
             numbers.append(number)
     assert len(numbers) < 3 and {path.name for path in tmp_path.glob("[0-9]")} == {str(number) for number in numbers}
+
+
+def test_bounds_that_the_user_states_hold_in_workers_for_as_long_as_they_are_stated(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    found = []
+    for stated in ("12345", ""):
+        monkeypatch.setenv(ROWS.variable, stated)
+        (outcome,) = dict(engine.spread(works.stated_rows, works.traces(tmp_path / "t", 1), None, (tmp_path,))).values()
+        found.append(outcome.facts["rows"])
+    assert found == [12345, ROWS.default]
 
 
 def test_nothing_listens_beyond_loopback_and_nobody_without_the_key_is_answered(engine: Engine, tmp_path: Path):

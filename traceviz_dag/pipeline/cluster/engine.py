@@ -10,7 +10,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -99,19 +99,24 @@ class DaskEngine:
             with requirements(self._home, list(files.values())) as needed:
                 self._check(needed)
                 self._client.register_plugin(Prepared(needed, arguments), name=name)
-                left = dict(enumerate(items))
-                for number, outcome in self._rounds(name, work, dict(left), workers):
-                    if not isinstance(outcome, WorkerDiedError):
-                        del left[number]
-                        yield number, outcome
-                for number, item in left.items():
-                    yield from self._rounds(name, work, {number: item}, 1)
-                self._client.unregister_worker_plugin(name)
+                try:
+                    left = dict(enumerate(items))
+                    for number, outcome in self._rounds(name, work, dict(left), workers):
+                        if not isinstance(outcome, WorkerDiedError):
+                            del left[number]
+                            yield number, outcome
+                    for number, item in left.items():
+                        yield from self._rounds(name, work, {number: item}, 1)
+                finally:
+                    with _left_anyway():
+                        if self._client.status == "running":
+                            self._client.unregister_worker_plugin(name)
         except ClusterError as error:
             self._failure = error
             raise
         except _GONE as error:
-            self._failure = ClusterError(self._name, "its scheduler is gone", "see its log, and run this again")
+            fault = "its scheduler is gone, or was started anew"
+            self._failure = ClusterError(self._name, fault, "see its log, and run this again")
             raise self._failure from error
 
     def _check(self, needed: Requirements) -> None:
@@ -138,7 +143,7 @@ class DaskEngine:
         seen = time.monotonic()
         try:
             while waiting or running:
-                there = len(self._client.nthreads())
+                there = self._workers()
                 seen = time.monotonic() if there else seen
                 if time.monotonic() - seen > _NO_WORKERS_SECONDS:
                     raise self._no_workers()
@@ -166,6 +171,12 @@ class DaskEngine:
         if fault is not None:
             raise fault
 
+    def _workers(self) -> int:
+        try:
+            return len(self._client.nthreads())
+        except OSError as error:
+            raise distributed.comm.CommClosedError from error
+
     def _ended(self, running: list[distributed.Future]) -> list[distributed.Future]:
         if not running:
             time.sleep(_LOOK_SECONDS)
@@ -176,13 +187,17 @@ class DaskEngine:
 
     def _stop(self, running: list[distributed.Future]) -> None:
         """Give up ranks; a thread cannot be stopped, so workers of a cluster that stays are started anew."""
-        # Whatever else goes wrong with a cluster that is left anyway does not hide why it is left.
-        with suppress(*_GONE, OSError, ValueError, TimeoutError):
+        with _left_anyway():
             mine = {future.key for future in running}
             busy = [worker for worker, keys in self._client.processing().items() if mine & {*keys}]
             self._client.cancel(running)
             if self._is_shared and busy:
                 self._client.restart_workers(busy, timeout=_STOP_SECONDS, raise_for_error=False)
+
+
+def _left_anyway() -> AbstractContextManager[None]:
+    """Whatever goes wrong with a cluster that is left does not hide why it is left."""
+    return suppress(*_GONE, OSError, ValueError, TimeoutError)
 
 
 def _work(name: str, work: Work, item: RankTrace) -> RankOutcome:

@@ -38,7 +38,7 @@ class Requirements:
         token_file: in the home; ``token`` is what it holds. has_locks: whether it is locked.
         files: traces, one of each folder.
         program: as ``program`` says. rules: digest of the built-in ones.
-        bounds: variable → value, of the bounds that the user stated.
+        bounds: variable → value, of bounds that the user may state; empty where they did not.
     """
 
     home: Path
@@ -81,7 +81,6 @@ def requirements(home: Path, files: Sequence[Path]) -> Iterator[Requirements]:
             file.write(token)
             file.flush()
             os.fsync(file.fileno())
-            given = {bound.variable: os.environ.get(bound.variable, "") for bound in (TEXT_MIB, ROWS)}
             yield Requirements(
                 home,
                 path,
@@ -90,7 +89,7 @@ def requirements(home: Path, files: Sequence[Path]) -> Iterator[Requirements]:
                 [one for one in files if os.access(one, os.R_OK)],
                 program(),
                 load_rules().digest,
-                {name: value for name, value in given.items() if value},
+                {bound.variable: os.environ.get(bound.variable, "") for bound in (TEXT_MIB, ROWS)},
             )
         finally:
             path.unlink(missing_ok=True)
