@@ -34,7 +34,13 @@ _CONFIGURATION = {
     "distributed.worker.memory.pause": False,
     # Nothing is imported from the folder that workers start in. Dask would have freed memory returned at once, and the
     # thread of a rank a heap of its own: getting pages anew took as long again as reading a rank.
-    "distributed.nanny.pre-spawn-environ": {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"},
+    "distributed.nanny.pre-spawn-environ": {
+        "PYTHONSAFEPATH": "1",
+        "OMP_NUM_THREADS": "1",
+        "MALLOC_ARENA_MAX": "1",
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 28),
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 25),
+    },
 }
 """Dask's configuration of clusters that are started here or in a Slurm job."""
 
