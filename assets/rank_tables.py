@@ -31,7 +31,7 @@ from traceviz_dag.pipeline.iteration import stored_topology, violations_of_ranks
 from traceviz_dag.pipeline.made import CODE_VERSION
 from traceviz_dag.pipeline.making import make_ranks
 from traceviz_dag.pipeline.staleness import LAST_WRITTEN
-from traceviz_dag.pipeline.workers import RankOutcome
+from traceviz_dag.pipeline.workers import Engine, RankOutcome
 from traceviz_dag.tables import RANK_TABLES, TOPOLOGY_TABLES
 
 COVERAGE = "coverage"
@@ -77,8 +77,22 @@ def rank_tables(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> It
     that it keeps its own data version, and what was done before a crash stays done. Of a table that a trace of its
     format does not have (NVTX ranges of a PyTorch trace), the event says so: a backfill of the rank is then complete.
     """
+    with traceviz.engine(context.log.info) as engine:
+        outcomes = list(_made(context, traceviz, engine))
+    refresh_catalogue(context, traceviz.lake())
+    yield from _check_results(outcomes)
+    failed = [outcome for outcome in outcomes if outcome.failed]
+    if failed:
+        raise dg.Failure(
+            description=f"{len(failed)} of {len(outcomes)} ranks failed; the others are recorded. {failed[0].fault}",
+            metadata={"failed": dg.MetadataValue.json({str(outcome.rank): outcome.fault for outcome in failed})},
+            allow_retries=False,
+        )
+
+
+def _made(context: dg.AssetExecutionContext, traceviz: TracevizHome, engine: Engine | None) -> Iterator[RankOutcome]:
+    """Outcomes of the run's partitions, each recorded when it is there."""
     lake, rules = traceviz.lake(), traceviz.load_rules()
-    outcomes: list[RankOutcome] = []
     stale = only_stale(context)
     for key, ranks in ranks_by_iteration(context.partition_keys).items():
         inputs, wanted = registered(lake.home, key), {parse_rank_key(rank) for rank in ranks}
@@ -88,26 +102,18 @@ def rank_tables(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> It
         # A file that holds several iterations is read once; what was asked for anew is made anew, each for itself.
         beside = of_the_same_files(lake.home, inputs) if stale else ()
         current = {entry.rank for entry in inputs.ranks if entry.rank in wanted} if stale else set()
-        for outcome in make_ranks(lake, inputs, rules, traceviz.workers, wanted, stale, beside=beside):
+        outcomes = make_ranks(lake, inputs, rules, traceviz.workers, wanted, stale, beside=beside, engine=engine)
+        for outcome in outcomes:
             current.discard(outcome.rank)
-            outcomes.append(outcome)
             for event in rank_events(lake, inputs, outcome.rank, made_of) if outcome.tables else ():
                 context.log_event(event)
             context.log.info("%s rank %d: %s in %.1f s", key, outcome.rank, outcome.fault or "read", outcome.seconds)
+            yield outcome
         untold = unknown_ranks(context.instance, lake, inputs, current)
         for rank in untold:
             for event in rank_events(lake, inputs, rank, made_of):
                 context.log_event(event)
-        outcomes += _stored(lake, inputs, untold) if untold else []
-    refresh_catalogue(context, lake)
-    yield from _check_results(outcomes)
-    failed = [outcome for outcome in outcomes if outcome.failed]
-    if failed:
-        raise dg.Failure(
-            description=f"{len(failed)} of {len(outcomes)} ranks failed; the others are recorded. {failed[0].fault}",
-            metadata={"failed": dg.MetadataValue.json({str(outcome.rank): outcome.fault for outcome in failed})},
-            allow_retries=False,
-        )
+        yield from _stored(lake, inputs, untold) if untold else ()
 
 
 def unknown_ranks(

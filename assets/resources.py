@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import dagster as dg
@@ -10,7 +12,9 @@ import dagster as dg
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.pipeline.cluster.opening import CLUSTER_VARIABLE, open_cluster
 from traceviz_dag.pipeline.home_settings import REMEDY, HomeSettings, home_rules, load_settings, settings_file
+from traceviz_dag.pipeline.workers import Engine
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import DEFAULT_HOME
 
@@ -22,11 +26,14 @@ class TracevizHome(dg.ConfigurableResource):
         home: the folder; empty takes TRACEVIZ_HOME, else ./traceviz_home.
         workers: processes that ranks fan out over; 0 = as many as cores and memory allow.
         rules: a TOML file with rules that come before the built-in ones; empty takes that of the home's settings.
+        cluster: where ranks are analysed, as ``traceviz analyze --cluster`` takes it; empty takes TRACEVIZ_CLUSTER, and
+            without it processes of this machine.
     """
 
     home: str = ""
     workers: int = 0
     rules: str = ""
+    cluster: str = ""
 
     @property
     def folder(self) -> Path:
@@ -36,6 +43,10 @@ class TracevizHome(dg.ConfigurableResource):
     def lake(self) -> Lake:
         """The lake of this home."""
         return open_lake(self.folder)
+
+    def engine(self, tell: Callable[[str], None]) -> AbstractContextManager[Engine | None]:
+        """Where ranks are analysed, for as long as that takes; see ``open_cluster``."""
+        return open_cluster(self.cluster or os.environ.get(CLUSTER_VARIABLE), self.folder, self.workers, tell)
 
     def settings(self) -> HomeSettings:
         """What runs automatically in this home, and how.

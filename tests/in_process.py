@@ -14,7 +14,11 @@ from traceviz_dag.pipeline.workers import Beside, IterationTask, RankOutcome, an
 
 
 def one_by_one(
-    task: IterationTask, traces: Sequence[RankTrace], _workers: int | None = None, beside: Beside = ()
+    task: IterationTask,
+    traces: Sequence[RankTrace],
+    _workers: int | None = None,
+    beside: Beside = (),
+    _engine: object = None,
 ) -> Iterator[RankOutcome]:
     """In the place of ``analyse_ranks``."""
     return (analyse_into_lake(task, trace, beside) for trace in traces)

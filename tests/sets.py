@@ -41,6 +41,8 @@ DEAR = {
     "tests/end_to_end/test_pictures_by_themselves.py": 75,
     "tests/end_to_end/test_real_traces.py": 40,
     "tests/pipeline/diff/test_comparison.py": 40,
+    "tests/pipeline/cluster/test_local_cluster.py": 30,
+    "tests/pipeline/cluster/test_scheduler.py": 40,
     "tests/pipeline/test_causes.py": 170,
     "tests/sensors/test_computed_at_once.py": 40,
     "tests/show/report/test_pages.py": 40,

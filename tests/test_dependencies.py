@@ -66,6 +66,21 @@ def test_what_is_not_installed_as_locked_and_what_nobody_looked_up_is_named(chec
     assert line.startswith("new is locked")
 
 
+def test_a_release_waits_for_packages_that_nobody_looked_up_and_anything_else_is_warned(
+    check, tmp_path, monkeypatch, capsys
+):
+    names = sorted(check.locked(check.LOCK.read_text()))
+    listed = tmp_path / "advisories.toml"
+    listed.write_text(
+        f"reviewed = {datetime.date.today()}\npackages = {names[1:]}\npending = {names[:1]}\nadvisory = []\n"
+    )
+    monkeypatch.setattr(check, "ADVISORIES", listed)
+    monkeypatch.setattr("sys.argv", ["dependencies.py"])
+    assert check.main() == 0 and "advisories of 1 locked packages" in capsys.readouterr().out
+    monkeypatch.setattr("sys.argv", ["dependencies.py", "--release"])
+    assert check.main() == 1 and f"{names[0]} is locked" in capsys.readouterr().out
+
+
 def test_a_list_of_tomorrow_is_refused(check, tmp_path, monkeypatch, capsys):
     ahead = tmp_path / "advisories.toml"
     ahead.write_text(f"reviewed = {datetime.date.today() + datetime.timedelta(days=2)}\npackages = []\nadvisory = []\n")

@@ -66,6 +66,23 @@ class OutputError(TracevizError, OSError):
         return (type(self), (str(self.path), self.fault, self.remedy, self.errno))
 
 
+class ClusterError(TracevizError):
+    """A cluster, or a worker of it, cannot be used.
+
+    Args:
+        who: the cluster, the job or the worker.
+        fault: what is wrong with it, in words a user understands.
+        remedy: what to do about it.
+    """
+
+    def __init__(self, who: str, fault: str, remedy: str) -> None:
+        self.parts = (who, fault, remedy)
+        super().__init__(f"{who}: {_shortened(fault)}; {remedy}")
+
+    def __reduce__(self) -> tuple[type[ClusterError], tuple[str, str, str]]:
+        return (type(self), self.parts)
+
+
 class UsageError(TracevizError):
     """The words of a call are off."""
 

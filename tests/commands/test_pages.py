@@ -40,6 +40,8 @@ LEFT_OUT = {
     # tests/commands/memory/test_memory.py runs them.
     "traceviz memory diff before after ": "needs two runs with snapshots of GPU memory",
     "traceviz memory diff before@100": "needs two runs with snapshots of GPU memory",
+    # tests/end_to_end/test_slurm.py and tests/pipeline/cluster/test_scheduler.py run them.
+    "traceviz analyze /traces/job-7 --home /shared/home --cluster": "needs Slurm, or a scheduler of Dask",
     # tests/end_to_end/test_serve.py runs it.
     "traceviz serve": "serves until Ctrl-C",
     # tests/commands/mcp/test_mcp.py asks it.

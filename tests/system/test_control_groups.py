@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from traceviz_dag.pipeline.workers import default_workers
+from traceviz_dag.system import control_groups
 from traceviz_dag.system.control_groups import memory_bytes, processors
 
 UNLIMITED_V1 = "9223372036854771712"
@@ -61,6 +63,17 @@ def written(folder: Path, own: str, files: Mapping[str, str]) -> tuple[Path, Pat
 def test_the_lowest_limit_counts(tmp_path, own, files, memory, cores):
     places = written(tmp_path, own, files)
     assert (memory_bytes(*places), processors(*places)) == (memory, cores)
+
+
+def test_workers_keep_to_the_share_that_slurm_gave_a_task(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.setattr(control_groups, "processors", lambda: None)
+    monkeypatch.setattr(control_groups, "memory_bytes", lambda: None)
+    found = []
+    for share in ("3", "128", "", "many"):
+        monkeypatch.setenv("SLURM_CPUS_PER_TASK", share)
+        found.append(default_workers())
+    assert found == [3, 64, 64, 64]
 
 
 TOLD = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from traceviz_dag.commands.common.across import end_untold
+from traceviz_dag.commands.common.ending import end_on
 from traceviz_dag.commands.common.failures import changed_lines, end_failed, tell_failures
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import home_option, print_json, terminal
@@ -59,6 +61,16 @@ ReportOption = Annotated[
     ),
 ]
 
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="local|ADDRESS|FILE.toml",
+        envvar="TRACEVIZ_CLUSTER",
+        help="Analyse ranks on workers of Dask: local ones, those of a scheduler, or those that a file describes, also "
+        "in a Slurm job. They must see home and traces at the same paths.",
+    ),
+]
+
 Started = Callable[[IterationInputs, Sequence[int]], None]
 
 _POLL_SECONDS = 0.2
@@ -69,6 +81,7 @@ def analyze(
     pattern: PatternOption = None,
     rank: Annotated[int | None, typer.Option(help="Rank of a single file that does not name its rank.")] = None,
     workers: WorkersOption = 0,
+    cluster: ClusterOption = None,
     rules: RulesOption = None,
     allow_partial: PartialOption = False,
     force: ForceOption = False,
@@ -90,6 +103,7 @@ def analyze(
     1 % or more of their kernels of communication, or where they contradict each other in what they communicate.
     """
     from traceviz_dag.pipeline.analysis import BUILT_IN_RULES, AnalysisSettings, analyse
+    from traceviz_dag.pipeline.cluster.opening import open_cluster
     from traceviz_dag.pipeline.completeness import ranks_chosen_by_name, stored_completeness
     from traceviz_dag.pipeline.discovery import inputs_below
     from traceviz_dag.pipeline.findings import stored_lost_kernels
@@ -105,8 +119,15 @@ def analyze(
         force=force,
     )
     console = terminal(stderr=True)
-    with _progress(console, folder) as started:
-        results = analyse(settings, inputs, started)
+
+    def tell(line: str) -> None:
+        console.print(f"traceviz: {line}", soft_wrap=True, highlight=False, markup=False)
+
+    if cluster:
+        # Workers elsewhere do not end with this process by themselves.
+        end_on(signal.SIGTERM)
+    with open_cluster(cluster, folder, workers, tell) as engine, _progress(console, folder) as started:
+        results = analyse(replace(settings, engine=engine), inputs, started)
     for warning in dict.fromkeys(warning for entry in inputs for warning in entry.warnings):
         console.print(f"traceviz: {warning}", style="yellow", soft_wrap=True, highlight=False, markup=False)
     for line in changed_lines(results):

@@ -47,7 +47,7 @@ from traceviz_dag.pipeline.staleness import (
     stale_ranks,
     topology_is_current,
 )
-from traceviz_dag.pipeline.workers import LOGS, RankOutcome, default_workers, keep_traceback
+from traceviz_dag.pipeline.workers import LOGS, Engine, RankOutcome, default_workers, keep_traceback
 from traceviz_dag.tables import derived_tables
 from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of
 from traceviz_dag.vocabulary import StaleCause, StaleStage
@@ -68,6 +68,7 @@ class AnalysisSettings:
         allow_partial: aggregate an iteration although ranks of it cannot be read.
         with_partial: count ranks that were read in part in measures across ranks, which else leave them out.
         force: compute again what is there and unchanged.
+        engine: where ranks are analysed; None: in processes of this machine.
     """
 
     home: Path
@@ -76,6 +77,7 @@ class AnalysisSettings:
     allow_partial: bool = False
     force: bool = False
     with_partial: bool = False
+    engine: Engine | None = None
 
 
 @dataclass(slots=True)
@@ -277,8 +279,8 @@ class _Analysis:
         outcomes: list[RankOutcome] = []
         with self.step("ranks", failures):
             ranks, only_stale = {entry.rank for entry in self.inputs.ranks}, not self.settings.force
-            workers = self.settings.workers
-            made_now = make_ranks(self.lake, self.inputs, self.rules, workers, ranks, only_stale, begin, beside)
+            workers, engine = self.settings.workers, self.settings.engine
+            made_now = make_ranks(self.lake, self.inputs, self.rules, workers, ranks, only_stale, begin, beside, engine)
             outcomes.extend(made_now)
         computed = {*begun, *made}
         begun = [entry.rank for entry in self.inputs.ranks if entry.rank in computed]

@@ -57,7 +57,7 @@ from traceviz_dag.pipeline.staleness import (
     unmark_where_current,
 )
 from traceviz_dag.pipeline.stored_iteration import StoredIteration
-from traceviz_dag.pipeline.workers import IterationTask, RankOutcome, analyse_ranks
+from traceviz_dag.pipeline.workers import Engine, IterationTask, RankOutcome, analyse_ranks
 from traceviz_dag.read.pairs_file import read_pairs_file
 from traceviz_dag.tables import (
     ACROSS_RANKS_TABLES,
@@ -115,13 +115,14 @@ def make_ranks(
     only_stale: bool,
     started: Callable[[Sequence[int]], None] | None = None,
     beside: Iterable[IterationInputs] = (),
+    engine: Engine | None = None,
 ) -> Iterator[RankOutcome]:
     """Analyse ranks side by side, and mark what is kept of those that failed, and what was made of the others before.
 
     Args:
         wanted: ranks. only_stale: leave out those whose tables are current. started: called before ranks are read, with
             those that will be. beside: iterations that are made next; ranks of theirs that lie in the same files are
-            written, too, if their topology is the same, so that each file is read once.
+            written, too, if their topology is the same, so that each file is read once. engine: as ``analyse_ranks``.
 
     Yields:
         An outcome for each rank, as it is finished; a rank whose trace is gone and whose tables are whole keeps them.
@@ -145,7 +146,7 @@ def make_ranks(
     task = IterationTask(lake.home, run, iteration, topology, rules, version, home_peaks(lake.home))
     others = list(_beside(lake, task, traces, beside))
     outcomes: list[RankOutcome] = []
-    for outcome in chain(kept, analyse_ranks(task, traces, workers or None, others)):
+    for outcome in chain(kept, analyse_ranks(task, traces, workers or None, others, engine)):
         outcomes.append(outcome)
         yield outcome
     _mark(lake, inputs, outcomes, asked)

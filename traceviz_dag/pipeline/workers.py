@@ -6,9 +6,10 @@ import errno
 import os
 import time
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -96,15 +97,34 @@ def default_workers() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory = control_groups.memory_bytes()
     room = cores if memory is None else max(memory // _WORKER_BYTES, 1)
-    return min(cores, control_groups.processors() or cores, room)
+    # Slurm's share of a task shows neither as affinity nor as a quota where it confines nothing.
+    share = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return min(cores, control_groups.processors() or cores, room, max(int(share), 1) if share.isdecimal() else cores)
 
 
 Beside = Sequence[tuple[IterationTask, Mapping[int, RankTrace]]]
 """Other iterations, and their ranks that lie in the same files as those of one; of the same topology."""
 
 
+class Engine(Protocol):
+    """Where ranks are analysed side by side, instead of in processes of this machine."""
+
+    def spread(
+        self,
+        work: Callable[..., RankOutcome],
+        items: Sequence[RankTrace],
+        workers: int | None,
+        arguments: tuple[Any, ...],
+    ) -> Iterator[tuple[int, RankOutcome | WorkerDiedError]]:
+        """As ``processes.spread``; ``workers`` bounds how many ranks are analysed at once."""
+
+
 def analyse_ranks(
-    task: IterationTask, traces: Sequence[RankTrace], workers: int | None = None, beside: Beside = ()
+    task: IterationTask,
+    traces: Sequence[RankTrace],
+    workers: int | None = None,
+    beside: Beside = (),
+    engine: Engine | None = None,
 ) -> Iterator[RankOutcome]:
     """Analyse ranks side by side; outcomes come as ranks finish, and each rank's partitions are written by then.
 
@@ -112,14 +132,17 @@ def analyse_ranks(
 
     Args:
         beside: partitions of these are written, too, where all goes well; of what does not, nothing is said here.
+        engine: where; None takes processes of this machine.
     """
     count = min(workers or default_workers(), len(traces))
-    if count <= 1 and len(traces) <= 1:
+    if engine is not None:
+        outcomes = engine.spread(_analyse, traces, workers, (task, beside))
+    elif count <= 1 and len(traces) <= 1:
         for trace in traces:
             yield analyse_into_lake(task, trace, beside)
         return
-    arguments = (task, beside)
-    outcomes = spread(_analyse_remembered, traces, count, start=_remember, arguments=arguments, preload=IMPORTED_ONCE)
+    else:
+        outcomes = spread(_analyse, traces, count, arguments=(task, beside), preload=IMPORTED_ONCE)
     for number, outcome in outcomes:
         if isinstance(outcome, WorkerDiedError):
             yield _record_failure(task, traces[number], f"{traces[number].name}: {_DEATH}")
@@ -229,14 +252,5 @@ def _record_failure(task: IterationTask, trace: RankTrace, fault: str) -> RankOu
     return RankOutcome(rank, {}, row.to_pylist()[0], fault, failed=True)
 
 
-_TASK: list[tuple[IterationTask, Beside]] = []
-"""The task of this worker process; set once when it starts, so that the topology travels once a worker."""
-
-
-def _remember(task: IterationTask, beside: Beside) -> None:
-    _TASK[:] = [(task, beside)]
-
-
-def _analyse_remembered(trace: RankTrace) -> RankOutcome:
-    task, beside = _TASK[0]
+def _analyse(trace: RankTrace, task: IterationTask, beside: Beside) -> RankOutcome:
     return analyse_into_lake(task, trace, beside)

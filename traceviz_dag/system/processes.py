@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -49,11 +49,10 @@ class WorkerDiedError(TracevizError):
 
 
 def spread(
-    work: Callable[[Item], Result],
+    work: Callable[..., Result],
     items: Sequence[Item],
     workers: int,
     *,
-    start: Callable[..., object] | None = None,
     arguments: tuple[object, ...] = (),
     preload: Sequence[str] = (),
 ) -> Iterator[tuple[int, Result | WorkerDiedError]]:
@@ -63,7 +62,7 @@ def spread(
     its own. What ``work`` raises is raised here.
 
     Args:
-        start, arguments: called once in every worker before its first item.
+        work: takes an item, and ``arguments``, which are sent to each worker once.
         preload: modules that workers find imported, where the system can do that.
 
     Yields:
@@ -71,11 +70,11 @@ def spread(
     """
     left = dict(enumerate(items))
     context = _context(preload)
-    for number, result in _pool(context, work, left, workers, start, arguments):
+    for number, result in _pool(context, work, left, workers, arguments):
         del left[number]
         yield number, result
     for number, item in left.items():
-        alone = list(_pool(context, work, {number: item}, 1, start, arguments))
+        alone = list(_pool(context, work, {number: item}, 1, arguments))
         yield alone[0] if alone else (number, WorkerDiedError())
 
 
@@ -184,9 +183,17 @@ kill_family(sys.argv[1])
 """
 
 
-def run_program(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end and keep what it says; on Linux it is killed when this process is."""
-    return subprocess.run(command, capture_output=True, check=False, text=True, preexec_fn=_die_with_parent)
+def run_program(
+    command: Sequence[str], environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end and keep what it says; on Linux it is killed when this process is.
+
+    Args:
+        environment: None takes this process's.
+    """
+    return subprocess.run(
+        command, capture_output=True, check=False, text=True, preexec_fn=_die_with_parent, env=environment
+    )
 
 
 def run_reader(command: Sequence[str], file: IO[bytes]) -> subprocess.CompletedProcess[bytes]:
@@ -256,10 +263,9 @@ def _context(preload: Sequence[str]) -> multiprocessing.context.BaseContext:
 
 def _pool(
     context: multiprocessing.context.BaseContext,
-    work: Callable[[Item], Result],
+    work: Callable[..., Result],
     items: dict[int, Item],
     workers: int,
-    start: Callable[..., object] | None,
     arguments: tuple[object, ...],
 ) -> Iterator[tuple[int, Result]]:
     """Results in the order of completion; ends early when the pool breaks.
@@ -273,11 +279,13 @@ def _pool(
     keep_sockets_in_scratch_folder()
     with nothing_from_the_current_folder():
         name_semaphores()
-        executor = _executor(count, context, start, arguments)
+        executor = _executor(count, context, arguments)
     with executor as pool, _ended_on_interrupt():
         try:
             with nothing_from_the_current_folder(), without_main_script(work):
-                futures: dict[Future[Result], int] = {pool.submit(work, item): number for number, item in items.items()}
+                futures: dict[Future[Result], int] = {
+                    pool.submit(_work, work, item): number for number, item in items.items()
+                }
         except (EOFError, ConnectionError):
             # The server that workers fork from was killed: the next pool starts another one.
             _terminate(pool)
@@ -304,13 +312,10 @@ def _pool(
 
 
 def _executor(
-    count: int,
-    context: multiprocessing.context.BaseContext,
-    start: Callable[..., object] | None,
-    arguments: tuple[object, ...],
+    count: int, context: multiprocessing.context.BaseContext, arguments: tuple[object, ...]
 ) -> ProcessPoolExecutor:
     try:
-        return ProcessPoolExecutor(count, context, _begin, (start, arguments))
+        return ProcessPoolExecutor(count, context, _begin, arguments)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -344,9 +349,16 @@ def _ended_on_interrupt() -> Iterator[None]:
         raise
 
 
-def _begin(start: Callable[..., object] | None, arguments: tuple[object, ...]) -> None:
+_ARGUMENTS: list[object] = []
+"""What the work of this worker process takes beside an item; set once when it starts."""
+
+
+def _begin(*arguments: object) -> None:
     end_with_parent()
     # Ctrl-C reaches the whole group: the process that fans out ends its workers, and says so once.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if start is not None:
-        start(*arguments)
+    _ARGUMENTS[:] = arguments
+
+
+def _work(work: Callable[..., Result], item: Item) -> Result:
+    return work(item, *_ARGUMENTS)

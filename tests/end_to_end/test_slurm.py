@@ -1,0 +1,144 @@
+"""A real Slurm on loopback: the tables of the local pool, and no job that outlives the one who wanted it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.in_process import ranks_in_this_process
+from tests.pipeline.cluster import works
+from tests.pipeline.cluster.servers import tables, waited_for
+from tests.slurm import missing, slurm
+from tests.small_run import write_run
+from traceviz_dag.errors import ClusterError
+from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
+from traceviz_dag.pipeline.cluster.opening import open_cluster
+from traceviz_dag.pipeline.discovery import inputs_below
+
+REQUIRED = "TRACEVIZ_REQUIRE_SLURM"
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(
+        bool(missing() or os.geteuid()) and not os.environ.get(REQUIRED),
+        reason="needs root, and Debian's slurmctld, slurmd, slurm-client, slurm-wlm-basic-plugins and munge",
+    ),
+]
+SETTINGS = '[slurm]\nworkers = 2\nmemory = "1G"\ntime = "10"\ninterface = "lo"\n'
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    with slurm(tmp_path_factory.mktemp("slurm") / "files") as started:
+        yield started | {"PYTHONPATH": str(Path(__file__).parents[2])}
+
+
+@pytest.fixture
+def settings(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("SLURM_CONF", "PATH", "PYTHONPATH"):
+        monkeypatch.setenv(name, environment[name])
+    path = tmp_path / "slurm.toml"
+    path.write_text(SETTINGS)
+    return path
+
+
+def jobs() -> list[str]:
+    return subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+def test_traceviz_analyze_starts_a_job_gets_the_same_tables_and_ends_it(settings: Path, tmp_path: Path):
+    run, home = write_run(tmp_path / "job"), tmp_path / "home"
+    with ranks_in_this_process():
+        analyse(AnalysisSettings(tmp_path / "here"), inputs_below([run]))
+    command = [Path(sys.executable).with_name("traceviz"), "analyze", run, "--home", home, "--cluster", settings]
+    told = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert told.returncode == 0, told.stderr
+    assert len(tables(home)) > 20 and tables(home) == tables(tmp_path / "here")
+    (log,) = (home / "logs").glob("slurm_*.log")
+    assert str(log) in told.stderr and "Registered to" in log.read_text()
+    assert not (home / "cluster").exists(), "nobody needs its key any more"
+    assert waited_for(lambda: not jobs())
+    again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert again.returncode == 0 and not again.stderr, "no job for what is current"
+
+
+def test_a_killed_worker_and_a_killed_rank_cost_what_they_cost_elsewhere(settings: Path, tmp_path: Path):
+    def kill() -> None:
+        assert waited_for(lambda: list(tmp_path.glob("0.*.began")))
+        os.kill(int(next(tmp_path.glob("0.*.began")).name.split(".")[1]), signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with open_cluster(str(settings), tmp_path / "home") as engine:
+        items = works.traces(tmp_path / "t", 4)
+        outcomes = dict(engine.spread(works.wait_for_death, items, None, (tmp_path,)))
+        (folder,) = (tmp_path / "home/cluster").iterdir()
+        assert folder.stat().st_mode & 0o077 == 0 and (folder / "key_file").stat().st_mode & 0o077 == 0
+    killer.join()
+    assert {number: outcome.facts["double"] for number, outcome in outcomes.items()} == {0: 0, 1: 2, 2: 4, 3: 6}
+    assert waited_for(lambda: not jobs())
+
+
+STOPPED = """
+import signal
+import sys
+from pathlib import Path
+from tests.pipeline.cluster import works
+from traceviz_dag.commands.common.ending import end_on
+from traceviz_dag.pipeline.cluster.opening import open_cluster
+
+folder = Path(sys.argv[1])
+end_on(signal.SIGTERM)
+with open_cluster(sys.argv[2], folder / "home", tell=lambda line: print(line, flush=True)) as engine:
+    list(engine.spread(works.sleep_long, works.traces(folder / "t", 4), None, (folder,)))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_job_ends_with_the_process_that_wanted_it(settings: Path, tmp_path: Path, number: signal.Signals):
+    started = subprocess.Popen([sys.executable, "-c", STOPPED, tmp_path, settings], stderr=subprocess.DEVNULL)
+    assert waited_for(lambda: len(list(tmp_path.glob("*.began"))) == 2)
+    started.send_signal(number)
+    started.wait(30)
+    assert waited_for(lambda: not jobs())
+    assert not list(tmp_path.glob("*.ended"))
+
+
+def test_a_job_that_waits_says_why_and_is_cancelled(settings: Path, tmp_path: Path):
+    settings.write_text(SETTINGS + 'options = ["--begin=now+1hour"]\n')
+    command = [sys.executable, "-c", STOPPED, tmp_path, settings]
+    started = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    told = [started.stdout.readline(), started.stdout.readline()]
+    assert "scheduler and workers write to" in told[0] and "waits: BeginTime" in told[1]
+    started.terminate()
+    started.wait(30)
+    assert waited_for(lambda: not jobs())
+
+
+def test_a_job_that_is_cancelled_or_refused_is_told(settings: Path, tmp_path: Path):
+    def cancel() -> None:
+        assert waited_for(lambda: list(tmp_path.glob("*.began")))
+        subprocess.run(["scancel", "--user=root"], check=True)
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
+    items = works.traces(tmp_path / "t", 2)
+    with (
+        open_cluster(str(settings), tmp_path / "home") as engine,
+        pytest.raises(ClusterError, match="its scheduler is gone, or was started anew; see its log"),
+    ):
+        list(engine.spread(works.sleep_long, items, None, (tmp_path,)))
+    canceller.join()
+    settings.write_text(SETTINGS + 'partition = "nowhere"\n')
+    with (
+        open_cluster(str(settings), tmp_path / "home") as engine,
+        pytest.raises(ClusterError, match=r"Slurm: refuses the job \(.*nowhere.*|Slurm: refuses the job \(.*partition"),
+    ):
+        list(engine.spread(works.double, items, None, (tmp_path,)))
+    assert waited_for(lambda: not jobs())
