@@ -59,7 +59,9 @@ def test_an_answer_is_what_its_command_prints(name, question):
     elif question.startswith("what if"):
         gains = {(row.edit, row.rank, row.dimension, row.factor): row.gain_ns for row in answer.rows}
         keys = ("edit", "rank", "dimension", "factor")
-        assert gains == {tuple(row[key] for key in keys): row["gain_ns"] for row in printed if row["edit"]}
+        assert gains == {
+            tuple(row[key] for key in keys): row["gain_ns"] for row in printed if row["edit"] and not row["refusal"]
+        }
     else:
         assert as_json(answer.values) == printed[0]
     if question in ("waits", "critical path") and name != "one_rank":
@@ -95,6 +97,31 @@ def test_a_statement_on_a_gain_has_the_numbers_of_its_row():
         for number in (gain.gain_ns, gain.step_ns, gain.gain_low_ns, gain.gain_high_ns):
             assert duration(number) in gain.statement
         assert named_edit(asdict(gain))[1:] in gain.statement
+
+
+@pytest.mark.parametrize("name", ["slow_rank", "missing_stage"])
+def test_edits_that_are_refused_are_in_the_answer_with_their_reasons(name):
+    step = last(name)
+    table = step.table("what_if").filter("refusal IS NOT NULL AND edit IS NOT NULL")
+    wanted = set(table.project("edit, rank, dimension, factor, refusal").fetchall())
+    answer = step.what_if()
+    keys = ("edit", "rank", "dimension", "factor", "refusal")
+    assert wanted
+    assert {tuple(row[key] for key in keys) for row in answer.values["refused"]} == wanted
+    assert answer.statements[-1].startswith(f"{len(wanted)} edits are refused; ")
+    assert any(refusal in answer.statements[-1] for *_, refusal in wanted)
+    printed = call(*shlex.split(answer.command)[1:], "--json").json
+    assert {tuple(row[key] for key in keys) for row in printed if row["refusal"]} == wanted
+
+
+def test_a_gain_that_may_be_none_and_an_edit_that_is_refused_are_not_certain():
+    step = last("slow_rank")
+    assert step.what_if(fix_rank=5).certain
+    zero = step.what_if(fix_rank=4)
+    assert zero.rows[0].gain_low_ns <= 0
+    assert (zero.certain, "may save nothing" in zero.reason) == (False, True)
+    refused = step.what_if(fix_rank=5, no_hidden_waits=True)
+    assert (refused.certain, "no hidden waits" in refused.reason) == (False, True)
 
 
 def test_a_statement_on_overlap_is_the_mean_that_its_rows_give():

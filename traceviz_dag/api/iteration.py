@@ -249,6 +249,7 @@ class Iteration:
         Raises:
             UsageError: no such rank, dimension or schedule.
         """
+        from traceviz_dag.analyze.causes.gains import named_edit, refused_sentence
         from traceviz_dag.pipeline.answers.wanted import wanted_edits
         from traceviz_dag.pipeline.answers.what_if import what_if_answer
 
@@ -269,15 +270,33 @@ class Iteration:
         wanted = wanted_edits(**asked)
         found = what_if_answer(self._stored, wanted)
         gains = [_gain(row) for row in self._stored.lead.fixes_first(found["rows"])]
+        refused = refused_sentence(found["refused"])
+        # Asked for, each edit is an answer; else the first is, unless the table has none of what comes before it.
+        edits = self._stored.lead.edits
+        hidden = [
+            row for row in found["refused"] if (row["edit"], row["rank"], row["ranks"], row["dimension"]) in edits
+        ]
+        unsure = [each for each in (gains if wanted else gains[:1]) if each.gain_low_ns <= 0]
+        reasons = [
+            *(f"{named_edit(row)}: {row['refusal']}" for row in (found["refused"] if wanted else hidden)),
+            *(
+                f"{named_edit(asdict(each))}: may save nothing, the error bar begins at {duration(each.gain_low_ns)}"
+                for each in unsure
+            ),
+        ]
         table, order = ("path_segments", "GROUP BY step") if wanted else ("what_if", "ORDER BY gain_ns DESC")
         what = "step, sum(duration_ns)::BIGINT AS step_ns" if wanted else "*"
         return self._answer(
             "what-if",
-            [each.statement for each in gains] or ["Nothing can be predicted"],
+            [
+                *([each.statement for each in gains] or ["Nothing can be predicted"]),
+                *([capitalised(refused)] if refused else []),
+            ],
             gains,
             found,
             f"SELECT {what} FROM {table} WHERE {self._chosen} {order}",
             options=_options({f"--{name.replace('_', '-')}": value for name, value in asked.items()}),
+            reasons=reasons,
         )
 
     def measure(
@@ -377,7 +396,7 @@ class Iteration:
         window: str = STEP,
         reasons: Sequence[str] = (),
     ) -> Answer:
-        reason = values.get("reason") or next(iter(reasons), None)
+        reason = next(iter(reasons), None) or values.get("reason")
         return Answer(
             statement=statements[0],
             statements=tuple(statements),

@@ -236,7 +236,11 @@ class Tools:
             microbatches=microbatches,
             schedule=schedule,
         )
-        return told(answer, answer.rows, _GAIN, "edit, rank, ranks, dimension, factor", cursor)
+        refused = [
+            {name: value for name, value in row.items() if value is not None} for row in answer.values["refused"]
+        ]
+        ids = "edit, rank, ranks, dimension, factor"
+        return told(answer, answer.rows, _GAIN, ids, cursor, refused=marked(refused))
 
     def diff(
         self,
