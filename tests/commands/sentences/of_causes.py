@@ -225,8 +225,9 @@ CAUSES = (
         r"(; (?P<v_others>\d+) for other reasons, see --json)?",
         f"""WITH refused AS (SELECT DISTINCT ON (edit, rank, ranks, dimension, factor)
             {_EDIT_WORDS} AS first, refusal FROM what_if {_HERE} AND refusal IS NOT NULL AND edit IS NOT NULL)
-        SELECT first, refusal, (SELECT count(*) FROM refused) AS edits,
-            (SELECT count(*) FROM refused o WHERE o.refusal <> r.refusal) AS others FROM refused r""",
+        SELECT refusal, (SELECT count(*) FROM refused) AS edits,
+            (SELECT count(*) FROM refused o WHERE o.refusal <> r.refusal) AS others
+        FROM refused r WHERE first = $first""",
     ),
     Sentence(
         rf"{_PLACE} · nothing can be predicted",
