@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -244,6 +245,25 @@ def test_traces_are_opened_without_a_home_and_nothing_is_left(tmp_path, monkeypa
         assert job.command("SELECT 1").startswith("traceviz analyze /")
         assert job.home.exists()
     assert not job.home.exists()
+
+
+def test_a_home_that_was_moved_is_read_and_not_written(tmp_path):
+    moved = tmp_path / "moved"
+    shutil.copytree(home_of("slow_rank"), moved)
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in (moved, *moved.rglob("*"))}
+    step = tv.open(moved).iteration()
+    rows = tv.open(moved).sql("SELECT count(*) FROM kernels").fetchall()
+    assert rows == tv.open(home_of("slow_rank")).sql("SELECT count(*) FROM kernels").fetchall()
+    assert step.findings().statement == last("slow_rank").findings().statement
+    assert step.overlap().statement == last("slow_rank").overlap().statement
+    assert step.waits().rows
+    assert tv.diff(step, step).rows
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in (moved, *moved.rglob("*"))} == before
+
+
+def test_a_path_without_a_name_is_refused():
+    with pytest.raises(tv.UsageError, match="name a home"):
+        tv.open("")
 
 
 SCRIPT = """

@@ -149,7 +149,8 @@ def what_if(
             answers.append(steady_what_if_answer(several, wanted))
             if not json:
                 print_gains(partial(print_steady, several), answers[-1]["rows"], several[-1].lead, answers[-1]["of"])
-                print_refused(answers[-1]["refused"]) or print_reason(answers[-1])
+                if not print_refused(answers[-1]["refused"]):
+                    print_reason(answers[-1])
         for each in () if steady else iterations:
             answers.append(what_if_answer(each, wanted))
             if not json:
