@@ -10,6 +10,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, asdict, is_dataclass, replace
 
+import numpy as np
 import pytest
 
 import traceviz_dag as tv
@@ -178,6 +179,45 @@ def test_a_table_is_a_relation_for_every_library():
     assert kernels.to_arrow_table().column_names == ["rank", "name", "duration_ns"]
     assert kernels.aggregate("sum(duration_ns) AS ns").fetchall()[0][0] == sum(kernels.df()["duration_ns"])
     assert len(job.table("kernels", ["rank"])) == len(job.sql("SELECT rank FROM kernels"))
+
+
+def test_numbers_are_taken_as_they_are_given():
+    step = last("slow_rank")
+    assert step.what_if(fix_rank=np.int64(5)).rows == step.what_if(fix_rank=5).rows
+    assert step.what_if(fix_rank=np.array([4, 5])).rows == step.what_if(fix_rank=[4, 5]).rows
+    [gain] = step.what_if(faster={"tp": 1.23456789}).rows
+    assert gain.factor == 1.23456789
+    assert step.what_if(faster={"tp": "2"}).rows == step.what_if(faster={"tp": 2}).rows
+    for given in (True, 1.5, None, [None]):
+        with pytest.raises(tv.UsageError, match="names no rank"):
+            step.what_if(fix_rank=given)
+
+
+def test_relations_of_a_job_are_joined_and_united():
+    job = tv.open(home_of("slow_rank"))
+    kernels, topology = job.table("kernels", ["rank", "kernel_id"]), job.table("topology", ["rank", "stage"])
+    assert len(kernels.join(topology.set_alias("t"), "rank")) == len(kernels)
+    assert job.sql("SELECT 1 AS x").union(job.sql("SELECT 2 AS x")).order("x").fetchall() == [(1,), (2,)]
+    assert len(job.iteration().waits().relation().union(job.iteration().waits().relation())) > 0
+
+
+def test_a_relation_of_an_answer_without_rows_is_empty():
+    empty = tv.diff(last("slow_rank"), last("two_iterations"))
+    assert not empty.rows
+    assert len(empty.relation()) == 0
+
+
+@pytest.mark.parametrize("given", [{"rank": 99}, {"dimension": "zz"}, {"window": "foo"}, {"start_ns": 3}, {"rank": 1}])
+@pytest.mark.parametrize("name", ["step_ns", "mfu", "tokens_per_s"])
+def test_a_measure_of_the_whole_iteration_takes_no_window_rank_or_dimension(name, given):
+    with pytest.raises(tv.UsageError, match=f"{name} is of the whole iteration; leave out {next(iter(given))}"):
+        last("slow_rank").measure(name, **given)
+
+
+@pytest.mark.parametrize("given", [{"rank": 99}, {"dimension": "zz"}, {"window": "foo"}])
+def test_a_measure_of_windows_refuses_what_is_not_there(given):
+    with pytest.raises(tv.UsageError):
+        last("slow_rank").measure("exposed_ns", **given)
 
 
 def test_a_measure_is_a_column_with_its_definition():
