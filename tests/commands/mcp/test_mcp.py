@@ -223,6 +223,34 @@ def test_texts_of_traces_that_pose_as_instructions_arrive_marked(hostile):
         assert seen.count(INJECTION) > 15
 
 
+def test_texts_are_taken_with_their_marks_and_a_query_as_it_is(ask: Asking):
+    assert ask("overlap", dimension=f"{OPEN}tp{CLOSE}")["rows"] == ask("overlap", dimension="tp")["rows"]
+    assert ask("what_if", fix_ranks=f"{OPEN}4-5{CLOSE}")["rows"] == ask("what_if", fix_ranks="4-5")["rows"]
+    assert ask("what_if", faster={f"{OPEN}tp{CLOSE}": 2})["rows"] == ask("what_if", faster={"tp": 2})["rows"]
+    assert ask("measure", measure=f"{OPEN}step_ns{CLOSE}")["rows"] == ask("measure", measure="step_ns")["rows"]
+    assert ask("diff", a=f"{OPEN}slow_rank@10{CLOSE}", b=f"{OPEN}slow_rank{CLOSE}")["rows"]
+    assert ask("sql", query=f"SELECT length('a{OPEN}b{CLOSE}c') AS n")["rows"] == [[5]]
+    text, is_error = ask.text("diff", a=f"slow_rank@{'9' * 5000}", b="10")
+    assert (is_error, "no such run or iteration" in text) == (True, True)
+
+
+def test_a_command_line_is_whole_or_left_out(ask: Asking):
+    for length in (3_000, 9_000):
+        again = ask("sql", query=f"SELECT '{'c' * length}' AS text")["again"]
+        assert again == "left out: too long" if length > 8_000 else "c" * length in shlex.split(unmarked(again))[2]
+
+
+def test_a_run_of_any_name_is_asked_by_what_list_runs_tells(tmp_path):
+    run = write_run(tmp_path / f"Z {OPEN}run{CLOSE} \u202e instructions")
+    assert call("analyze", run, "--home", tmp_path / "home").code in (0, 2)
+    with asking(tmp_path / "home") as client:
+        [[told_run, *_]] = client("list_runs")["rows"]
+        for given in (told_run, unmarked(told_run)):
+            answer = client("overlap", run=given)
+            assert answer["again"] == "left out: it holds characters that are not shown"
+            assert client("diff", a=f"{unmarked(given)}@7", b=f"{unmarked(given)}@7")["columns"]
+
+
 def _state(folder: Path) -> dict[str, tuple[int, str]]:
     return {
         str(path): (path.stat().st_mtime_ns, sha256(path.read_bytes()).hexdigest() if path.is_file() else "")
