@@ -165,6 +165,18 @@ def test_two_iterations_are_compared_as_the_command_compares_them():
     assert steps[1] - steps[0] == printed["step"]["change_ns"]
 
 
+def test_a_comparison_by_another_least_change_is_given_again_by_its_command():
+    first, second = tv.open(home_of("two_iterations")).iterations
+    answer = tv.diff(first, second, least=60)
+    assert as_json(answer.values) == call(*shlex.split(answer.command)[1:], "--json").json
+    assert "--least 60" in answer.command
+    for least in (-1, float("nan")):
+        with pytest.raises(tv.UsageError, match="name a percentage"):
+            tv.diff(first, second, least=least)
+    with pytest.raises(tv.UsageError, match="None is no iteration"):
+        tv.diff(None, second)
+
+
 def test_runs_that_differ_are_refused_with_the_reason():
     answer = tv.diff(last("slow_rank"), last("two_iterations"))
     assert (answer.certain, answer.values["compared"]) == (False, False)
