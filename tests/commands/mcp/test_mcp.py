@@ -165,7 +165,9 @@ def test_pages_and_columns_can_be_read(ask: Asking):
     sections = re.findall(r"traceviz://handbook/metrics/\S+", metrics)
     assert len(sections) > 10
     assert text(sections[-1]).startswith("## ")
-    for name in re.findall(r"^(\w+): ", text("traceviz://tables"), re.MULTILINE)[:5]:
+    listed = re.findall(r"^(\w+): ", text("traceviz://tables"), re.MULTILINE)
+    assert {row[0] for row in tv.open(home_of("slow_rank")).sql("SHOW TABLES").fetchall()} == set(listed)
+    for name in (*listed[:5], "kernels_aligned", "path_profiles"):
         assert text(f"traceviz://tables/{name}").startswith(f"{name}: ")
     with pytest.raises(Exception, match="there is no table nothing; the tables are"):
         text("traceviz://tables/nothing")

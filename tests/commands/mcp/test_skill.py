@@ -11,6 +11,7 @@ import traceviz_dag as tv
 from tests.commands.jobs import home_of
 from tests.damage import call
 from tests.test_docs import REPOSITORY, test_every_command_of_a_page_exists_with_its_options
+from traceviz_dag.analyze.findings.rules.registry import RULE_NAMES
 from traceviz_dag.system.shipped import shipped
 from traceviz_dag.tables import all_tables
 
@@ -77,3 +78,8 @@ def test_its_commands_tables_and_columns_exist(page):
 
 def _files(folder):
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_rules_of_its_examples_exist():
+    line = re.search(r"rules ([^:]+): `culprit", (SKILL / "references/questions.md").read_text())[1]
+    assert set(re.findall(r"`(\w+)`", line)) <= set(RULE_NAMES)
