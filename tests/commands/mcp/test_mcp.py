@@ -384,6 +384,13 @@ def test_a_home_without_tables_is_refused_in_one_line(tmp_path):
     assert answer.err.count("\n") == 1
 
 
+def test_without_standard_input_one_line_says_so():
+    line = shlex.join([sys.executable, *parameters(home_of("slow_rank")).args])
+    ended = subprocess.run(["sh", "-c", f"exec {line} <&-"], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert "one is closed" in ended.stderr
+
+
 def test_without_the_extra_the_line_says_how_to_install_it(tmp_path):
     code = "import sys; sys.modules['mcp'] = None; from traceviz_dag.commands.main import main; main()"
     words = [sys.executable, "-c", code, "mcp", "--home", tmp_path]
