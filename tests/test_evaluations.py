@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.evaluations.jobs import draw
 from benchmarks.evaluations.questions import Question, questions
+from benchmarks.evaluations.score import _said
 from tests.test_docs import REPOSITORY
 
 SEEDS = (5, 17)
@@ -29,10 +30,26 @@ SEEDS = (5, 17)
         (Question("", Path(), ("12.5",), 0.5), "ANSWER: unknown", False),
         (Question("", Path(), ("12.5",), 0.5), "ANSWER: nan", False),
         (Question("", Path(), ("3",)), "", False),
+        (Question("", Path(), ("3",)), "ANSWER: rank 3", True),
+        (Question("", Path(), ("3",)), "**ANSWER: 3**", True),
+        (Question("", Path(), ("3",)), "ANSWER: **3**", True),
+        (Question("", Path(), ("3",)), "ANSWER: rank 4", False),
+        (Question("", Path(), ("25",), 0.5), "ANSWER: 25 %", True),
     ],
 )
 def test_only_a_right_last_answer_counts(question, said, right):
     assert question.is_right(said) is right
+
+
+@pytest.mark.parametrize("command", [["no-such-command"], ["printf", r"ANSWER: \377"]])
+def test_a_command_that_is_not_there_or_prints_no_text_gives_no_answer(command, tmp_path):
+    assert not Question("", tmp_path, ("3",)).is_right(_said(command, "?", tmp_path))
+
+
+def test_a_folder_of_another_seed_is_refused(tmp_path):
+    (tmp_path / "made").write_text("5")
+    with pytest.raises(SystemExit, match="holds the jobs of seed 5"):
+        draw(8, tmp_path)
 
 
 @pytest.mark.long

@@ -81,6 +81,8 @@ def draw(seed: int, folder: Path) -> Drawn:
     ranks |= {name: chosen.randrange(4) for name in ("missing", "cut", "pausing")}
     drawn = Drawn(folder, seed, **ranks)
     made = folder / "made"
+    if made.exists() and made.read_text() != str(seed):
+        raise SystemExit(f"{folder} holds the jobs of seed {made.read_text()}; name another folder")
     if not made.exists():
         for run, settings in drawn.settings.items():
             simulate(settings, folder / run)
@@ -90,7 +92,7 @@ def draw(seed: int, folder: Path) -> Drawn:
         _clocks(folder / "clocks")
         for run in (*drawn.settings, "clocks"):
             analyse(AnalysisSettings(drawn.home, allow_partial=True), inputs_below([folder / run], home=drawn.home))
-        made.touch()
+        made.write_text(str(seed))
     return drawn
 
 

@@ -39,14 +39,18 @@ class Question:
 
     def is_right(self, said: str) -> bool:
         """Whether what a command printed ends with the answer."""
-        lines = [line for line in said.splitlines() if line.strip().upper().startswith("ANSWER:")]
+        plain = (line.replace("*", "").strip() for line in said.splitlines())
+        lines = [line for line in plain if line.upper().startswith("ANSWER:")]
         if not lines:
             return False
-        answer = lines[-1].strip()[len("ANSWER:") :].strip().rstrip(".").lower()
+        answer = lines[-1][len("ANSWER:") :].strip().rstrip(".").lower()
         if self.within is None:
-            return answer in self.true
+            return answer.removeprefix("rank ").removeprefix("stage ") in self.true
         try:
-            return abs(float(answer.removesuffix("ms").replace(",", "")) - float(self.true[0])) <= self.within
+            return (
+                abs(float(answer.removesuffix("ms").removesuffix("%").replace(",", "")) - float(self.true[0]))
+                <= self.within
+            )
         except ValueError:
             return False
 

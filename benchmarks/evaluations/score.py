@@ -50,11 +50,12 @@ def _said(command: list[str], question: str, home: Path) -> str:
     environment = {**os.environ, "TRACEVIZ_HOME": str(home)}
     try:
         ended = subprocess.run(
-            command, input=question, capture_output=True, text=True, check=False, timeout=SECONDS, env=environment
+            command, input=question.encode(), capture_output=True, check=False, timeout=SECONDS, env=environment
         )
-    except subprocess.TimeoutExpired:
+    except (subprocess.TimeoutExpired, OSError):
         return ""
-    return ended.stdout
+    # An answer whose bytes are no text is no answer.
+    return ended.stdout.decode(errors="replace")
 
 
 if __name__ == "__main__":

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, asdict, is_dataclass, replace
 
+import numpy as np
 import pytest
 
 import traceviz_dag as tv
@@ -59,7 +61,9 @@ def test_an_answer_is_what_its_command_prints(name, question):
     elif question.startswith("what if"):
         gains = {(row.edit, row.rank, row.dimension, row.factor): row.gain_ns for row in answer.rows}
         keys = ("edit", "rank", "dimension", "factor")
-        assert gains == {tuple(row[key] for key in keys): row["gain_ns"] for row in printed if row["edit"]}
+        assert gains == {
+            tuple(row[key] for key in keys): row["gain_ns"] for row in printed if row["edit"] and not row["refusal"]
+        }
     else:
         assert as_json(answer.values) == printed[0]
     if question in ("waits", "critical path") and name != "one_rank":
@@ -95,6 +99,31 @@ def test_a_statement_on_a_gain_has_the_numbers_of_its_row():
         for number in (gain.gain_ns, gain.step_ns, gain.gain_low_ns, gain.gain_high_ns):
             assert duration(number) in gain.statement
         assert named_edit(asdict(gain))[1:] in gain.statement
+
+
+@pytest.mark.parametrize("name", ["slow_rank", "missing_stage"])
+def test_edits_that_are_refused_are_in_the_answer_with_their_reasons(name):
+    step = last(name)
+    table = step.table("what_if").filter("refusal IS NOT NULL AND edit IS NOT NULL")
+    wanted = set(table.project("edit, rank, dimension, factor, refusal").fetchall())
+    answer = step.what_if()
+    keys = ("edit", "rank", "dimension", "factor", "refusal")
+    assert wanted
+    assert {tuple(row[key] for key in keys) for row in answer.values["refused"]} == wanted
+    assert answer.statements[-1].startswith(f"{len(wanted)} edits are refused; ")
+    assert any(refusal in answer.statements[-1] for *_, refusal in wanted)
+    printed = call(*shlex.split(answer.command)[1:], "--json").json
+    assert {tuple(row[key] for key in keys) for row in printed if row["refusal"]} == wanted
+
+
+def test_a_gain_that_may_be_none_and_an_edit_that_is_refused_are_not_certain():
+    step = last("slow_rank")
+    assert step.what_if(fix_rank=5).certain
+    zero = step.what_if(fix_rank=4)
+    assert zero.rows[0].gain_low_ns <= 0
+    assert (zero.certain, "may save nothing" in zero.reason) == (False, True)
+    refused = step.what_if(fix_rank=5, no_hidden_waits=True)
+    assert (refused.certain, "no hidden waits" in refused.reason) == (False, True)
 
 
 def test_a_statement_on_overlap_is_the_mean_that_its_rows_give():
@@ -136,6 +165,18 @@ def test_two_iterations_are_compared_as_the_command_compares_them():
     assert steps[1] - steps[0] == printed["step"]["change_ns"]
 
 
+def test_a_comparison_by_another_least_change_is_given_again_by_its_command():
+    first, second = tv.open(home_of("two_iterations")).iterations
+    answer = tv.diff(first, second, least=60)
+    assert as_json(answer.values) == call(*shlex.split(answer.command)[1:], "--json").json
+    assert "--least 60" in answer.command
+    for least in (-1, float("nan")):
+        with pytest.raises(tv.UsageError, match="name a percentage"):
+            tv.diff(first, second, least=least)
+    with pytest.raises(tv.UsageError, match="None is no iteration"):
+        tv.diff(None, second)
+
+
 def test_runs_that_differ_are_refused_with_the_reason():
     answer = tv.diff(last("slow_rank"), last("two_iterations"))
     assert (answer.certain, answer.values["compared"]) == (False, False)
@@ -150,6 +191,45 @@ def test_a_table_is_a_relation_for_every_library():
     assert kernels.to_arrow_table().column_names == ["rank", "name", "duration_ns"]
     assert kernels.aggregate("sum(duration_ns) AS ns").fetchall()[0][0] == sum(kernels.df()["duration_ns"])
     assert len(job.table("kernels", ["rank"])) == len(job.sql("SELECT rank FROM kernels"))
+
+
+def test_numbers_are_taken_as_they_are_given():
+    step = last("slow_rank")
+    assert step.what_if(fix_rank=np.int64(5)).rows == step.what_if(fix_rank=5).rows
+    assert step.what_if(fix_rank=np.array([4, 5])).rows == step.what_if(fix_rank=[4, 5]).rows
+    [gain] = step.what_if(faster={"tp": 1.23456789}).rows
+    assert gain.factor == 1.23456789
+    assert step.what_if(faster={"tp": "2"}).rows == step.what_if(faster={"tp": 2}).rows
+    for given in (True, 1.5, None, [None]):
+        with pytest.raises(tv.UsageError, match="names no rank"):
+            step.what_if(fix_rank=given)
+
+
+def test_relations_of_a_job_are_joined_and_united():
+    job = tv.open(home_of("slow_rank"))
+    kernels, topology = job.table("kernels", ["rank", "kernel_id"]), job.table("topology", ["rank", "stage"])
+    assert len(kernels.join(topology.set_alias("t"), "rank")) == len(kernels)
+    assert job.sql("SELECT 1 AS x").union(job.sql("SELECT 2 AS x")).order("x").fetchall() == [(1,), (2,)]
+    assert len(job.iteration().waits().relation().union(job.iteration().waits().relation())) > 0
+
+
+def test_a_relation_of_an_answer_without_rows_is_empty():
+    empty = tv.diff(last("slow_rank"), last("two_iterations"))
+    assert not empty.rows
+    assert len(empty.relation()) == 0
+
+
+@pytest.mark.parametrize("given", [{"rank": 99}, {"dimension": "zz"}, {"window": "foo"}, {"start_ns": 3}, {"rank": 1}])
+@pytest.mark.parametrize("name", ["step_ns", "mfu", "tokens_per_s"])
+def test_a_measure_of_the_whole_iteration_takes_no_window_rank_or_dimension(name, given):
+    with pytest.raises(tv.UsageError, match=f"{name} is of the whole iteration; leave out {next(iter(given))}"):
+        last("slow_rank").measure(name, **given)
+
+
+@pytest.mark.parametrize("given", [{"rank": 99}, {"dimension": "zz"}, {"window": "foo"}])
+def test_a_measure_of_windows_refuses_what_is_not_there(given):
+    with pytest.raises(tv.UsageError):
+        last("slow_rank").measure("exposed_ns", **given)
 
 
 def test_a_measure_is_a_column_with_its_definition():
@@ -217,6 +297,25 @@ def test_traces_are_opened_without_a_home_and_nothing_is_left(tmp_path, monkeypa
         assert job.command("SELECT 1").startswith("traceviz analyze /")
         assert job.home.exists()
     assert not job.home.exists()
+
+
+def test_a_home_that_was_moved_is_read_and_not_written(tmp_path):
+    moved = tmp_path / "moved"
+    shutil.copytree(home_of("slow_rank"), moved)
+    before = {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in (moved, *moved.rglob("*"))}
+    step = tv.open(moved).iteration()
+    rows = tv.open(moved).sql("SELECT count(*) FROM kernels").fetchall()
+    assert rows == tv.open(home_of("slow_rank")).sql("SELECT count(*) FROM kernels").fetchall()
+    assert step.findings().statement == last("slow_rank").findings().statement
+    assert step.overlap().statement == last("slow_rank").overlap().statement
+    assert step.waits().rows
+    assert tv.diff(step, step).rows
+    assert {path: (path.stat().st_mtime_ns, path.stat().st_ino) for path in (moved, *moved.rglob("*"))} == before
+
+
+def test_a_path_without_a_name_is_refused():
+    with pytest.raises(tv.UsageError, match="name a home"):
+        tv.open("")
 
 
 SCRIPT = """

@@ -65,12 +65,14 @@ class Answer:
     sources: tuple[Source, ...]
 
     def relation(self) -> duckdb.DuckDBPyRelation:
-        """The rows as a DuckDB relation, with ``df()``, ``arrow()`` and ``pl()``."""
+        """The rows as a DuckDB relation, with ``df()``, ``arrow()`` and ``pl()``; without rows, an empty one."""
         import pyarrow as pa
 
         from traceviz_dag.api.relations import relation
 
-        return relation(pa.Table.from_pylist([_plain(row) for row in self.rows]))
+        rows = [_plain(row) for row in self.rows]
+        # DuckDB has no relation without a column.
+        return relation(pa.Table.from_pylist(rows) if rows else pa.table({"statement": pa.array([], pa.string())}))
 
     def __repr__(self) -> str:
         return f"<{self.statement}: {counted(len(self.rows), 'row', 'rows')}>"

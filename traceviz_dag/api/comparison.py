@@ -6,6 +6,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from traceviz_dag.analyze.diff.words import Outcome, main_cause
 from traceviz_dag.analyze.wording import capitalised
 from traceviz_dag.api.answers import Answer
 from traceviz_dag.api.iteration import Iteration
+from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.catalogue import quoted_text
 from traceviz_dag.pipeline.answers.diff import diff_answer, diff_verdict
 from traceviz_dag.pipeline.diff.comparison import compare
@@ -21,9 +23,14 @@ from traceviz_dag.pipeline.diff.sides import Side, side_at
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
+USUAL_LEAST = 1.0
+"""Percent of a step from which a change counts, where a call does not say."""
+
 
 def compared(a: object, b: object, home: Path, *, anyway: bool, least: float) -> Answer:
     """What changed from A to B; see ``traceviz_dag.diff``."""
+    if not 0 <= least < inf:
+        raise UsageError(f"least {least}: name a percentage, 0 or more")
     named = [_side(each, home) for each in (a, b)]
     given = [each.given for each in named]
     with ExitStack() as opened:
@@ -46,7 +53,7 @@ def compared(a: object, b: object, home: Path, *, anyway: bool, least: float) ->
             rows=tuple(values["parts"]),
             values=values,
             evidence_sql=_evidence(sides),
-            command=shlex.join(["traceviz", "diff", *given, *(["--anyway"] if anyway else []), "--home", str(home)]),
+            command=shlex.join(["traceviz", "diff", *given, *_options(anyway, least), "--home", str(home)]),
             partial=_partial([one.partial for one in completeness]),
             conditions=(
                 *dict.fromkeys(line for one in completeness for line in one.lines),
@@ -58,11 +65,18 @@ def compared(a: object, b: object, home: Path, *, anyway: bool, least: float) ->
         )
 
 
+def _options(anyway: bool, least: float) -> list[str]:
+    return [*(["--anyway"] if anyway else []), *([] if least == USUAL_LEAST else ["--least", f"{least}"])]
+
+
 def _side(given: Any, home: Path) -> Side:
     if isinstance(given, Iteration):
         name = f"{given.run}@{given.number}"
         return Side(name if given.home == home else f"{given.home}/{name}", None, given.home, given.run, given.number)
-    return side_at(os.fspath(given), home)
+    try:
+        return side_at(os.fspath(given), home)
+    except TypeError as error:
+        raise UsageError(f"{given!r} is no iteration, and no path of one") from error
 
 
 def _partial(several: Sequence[bool | None]) -> bool | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -187,6 +188,8 @@ class Iteration:
         )
 
         own = start_ns is not None or end_ns is not None
+        if window not in _WINDOWS:
+            raise UsageError(f"no window {window!r}; there are {', '.join(_WINDOWS)}")
         chosen = {"run": self.run, "iteration": self.number, "rank": rank, "window": window}
         place = Chosen(self.run, self.number)
         found, _ = overlap_of(self.home, window, start_ns, end_ns, rank, place)
@@ -249,13 +252,14 @@ class Iteration:
         Raises:
             UsageError: no such rank, dimension or schedule.
         """
+        from traceviz_dag.analyze.causes.gains import named_edit, refused_sentence
         from traceviz_dag.pipeline.answers.wanted import wanted_edits
         from traceviz_dag.pipeline.answers.what_if import what_if_answer
 
         asked: dict[str, Any] = {
             **{"fix_rank": _several(fix_rank), "fix_link": _several(fix_link), "fix_ranks": _several(fix_ranks)},
             **{"fix_links": _several(fix_links), "fix_group": _several(fix_group), "fix_node": _several(fix_node)},
-            **{"hide": _several(hide), "faster": [f"{name}={factor:g}" for name, factor in (faster or {}).items()]},
+            **{"hide": _several(hide), "faster": [f"{name}={factor}" for name, factor in (faster or {}).items()]},
             **{"even_layers": even_layers, "equal_stages": equal_stages, "equal_ranks": equal_ranks},
             **{
                 "no_jitter": no_jitter,
@@ -269,15 +273,33 @@ class Iteration:
         wanted = wanted_edits(**asked)
         found = what_if_answer(self._stored, wanted)
         gains = [_gain(row) for row in self._stored.lead.fixes_first(found["rows"])]
+        refused = refused_sentence(found["refused"])
+        # Asked for, each edit is an answer; else the first is, unless the table has none of what comes before it.
+        edits = self._stored.lead.edits
+        hidden = [
+            row for row in found["refused"] if (row["edit"], row["rank"], row["ranks"], row["dimension"]) in edits
+        ]
+        unsure = [each for each in (gains if wanted else gains[:1]) if each.gain_low_ns <= 0]
+        reasons = [
+            *(f"{named_edit(row)}: {row['refusal']}" for row in (found["refused"] if wanted else hidden)),
+            *(
+                f"{named_edit(asdict(each))}: may save nothing, the error bar begins at {duration(each.gain_low_ns)}"
+                for each in unsure
+            ),
+        ]
         table, order = ("path_segments", "GROUP BY step") if wanted else ("what_if", "ORDER BY gain_ns DESC")
         what = "step, sum(duration_ns)::BIGINT AS step_ns" if wanted else "*"
         return self._answer(
             "what-if",
-            [each.statement for each in gains] or ["Nothing can be predicted"],
+            [
+                *([each.statement for each in gains] or ["Nothing can be predicted"]),
+                *([capitalised(refused)] if refused else []),
+            ],
             gains,
             found,
             f"SELECT {what} FROM {table} WHERE {self._chosen} {order}",
             options=_options({f"--{name.replace('_', '-')}": value for name, value in asked.items()}),
+            reasons=reasons,
         )
 
     def measure(
@@ -297,7 +319,7 @@ class Iteration:
                 :meth:`overlap`.
 
         Raises:
-            UsageError: no such measure.
+            UsageError: no such measure, or it is of the whole iteration and a rank, window or dimension is given.
         """
         from traceviz_dag.api.measures import REFUSALS, measures
 
@@ -311,6 +333,12 @@ class Iteration:
             rows = [{key: row[key] for key in keys if key in row} for row in found.rows]
             sql, line, of = found.evidence_sql, found.command, found.sources[0].window
         else:
+            asked: dict[str, object] = {"rank": rank, "start_ns": start_ns, "end_ns": end_ns}
+            asked |= {"dimension": None if dimension == ALL_DIMENSIONS else dimension}
+            asked |= {"window": None if window == "step" else window}
+            unfit = [argument for argument, value in asked.items() if value is not None]
+            if unfit:
+                raise UsageError(f"{name} is of the whole iteration; leave out {', '.join(unfit)}")
             columns = ", ".join([name, *([REFUSALS[name]] if name in REFUSALS else [])])
             part = " AND part = 'job'" if table == UTILIZATION.name else ""
             sql = f"SELECT {columns} FROM {table} WHERE {self._chosen}{part}"
@@ -377,7 +405,7 @@ class Iteration:
         window: str = STEP,
         reasons: Sequence[str] = (),
     ) -> Answer:
-        reason = values.get("reason") or next(iter(reasons), None)
+        reason = next(iter(reasons), None) or values.get("reason")
         return Answer(
             statement=statements[0],
             statements=tuple(statements),
@@ -426,7 +454,23 @@ def _gain(row: Mapping[str, Any]) -> Gain:
 
 
 def _several(given: Any) -> list[Any]:
-    return [given] if isinstance(given, int | str) else list(given)
+    """What is given once or several times; numbers of other libraries as Python's.
+
+    Raises:
+        UsageError: a truth value, or nothing of the kind.
+    """
+    if isinstance(given, str):
+        return [given]
+    try:
+        return _each([given] if getattr(given, "shape", None) == () or isinstance(given, int) else list(given))
+    except TypeError as error:
+        raise UsageError(f"{given!r} names no rank, ranks or dimension") from error
+
+
+def _each(given: list[Any]) -> list[Any]:
+    if any(isinstance(one, bool) for one in given):
+        raise TypeError
+    return [one if isinstance(one, str) else index(one) for one in given]
 
 
 def _options(values: Mapping[str, Any]) -> list[str]:

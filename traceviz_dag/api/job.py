@@ -54,7 +54,7 @@ class Job:
         self._traces = traces
         self.home = home
         self.failures = tuple(failures)
-        self._lake = open_lake(home)
+        self._lake = open_lake(home, refresh=False)
         self._keys = None if keys is None else frozenset(keys)
         self._closing = weakref.finalize(self, (opened or ExitStack()).close)
         if not self.iterations:
@@ -163,6 +163,8 @@ def open(path: PathLike | None = None) -> Job:
     Raises:
         BadInputError: it holds neither. IncompleteError: nothing of the traces could be analysed.
     """
+    if path is not None and not os.fspath(path):
+        raise UsageError("name a home, or a run, iteration or trace; . is the current folder")
     folder = home_of(path)
     if (folder / LAKE_FOLDER).is_dir() or path is None:
         return Job(folder)

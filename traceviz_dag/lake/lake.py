@@ -42,10 +42,13 @@ _ATTEMPTS = 10
 _PAUSE_SECONDS = 0.02
 
 
-def open_lake(home: Path) -> Lake:
+def open_lake(home: Path, *, refresh: bool = True) -> Lake:
     """The lake of a home folder, which need not exist before something is written.
 
     A catalogue that was built before the home was moved is built anew, and parts of other versions are converted.
+
+    Args:
+        refresh: False: leave the catalogue as it is; who only reads asks with ``Bounds.in_home`` false.
 
     Raises:
         BadInputError: ``home`` is a file, or has a question mark in its path.
@@ -59,7 +62,7 @@ def open_lake(home: Path) -> Lake:
     lake = Lake(home)
     if lake.tables_folder.is_dir():
         upgrade(lake.tables_folder)
-    if catalogue.recorded_home(home) not in (None, str(home)):
+    if refresh and catalogue.recorded_home(home) not in (None, str(home)):
         # Who asks by SQL learns of a damaged file; who analyses its traces again must get this far to fix it.
         with suppress(BadInputError):
             lake._refresh_where_possible()
@@ -327,7 +330,8 @@ class Lake:
     ) -> pa.Table:
         """The rows of one SELECT over the catalogue's views; it can neither write nor read anything else.
 
-        A catalogue that lacks a table, or was built by another version or elsewhere, is refreshed first.
+        A catalogue that lacks a table, or was built by another version or elsewhere, is refreshed first, or not used
+        where nothing is to be written into the home.
 
         Args:
             parameters: values of ``$name`` (a mapping) or ``?`` (a sequence).
@@ -352,7 +356,7 @@ class Lake:
         packed = self._packed()
         self._check_named(sql)
         current = catalogue.is_current(self.home)
-        if not current:
+        if not current and bounds.in_home:
             current = self._refresh_where_possible()
             # What the new views are over may be other files than before.
             self._check_named(sql)

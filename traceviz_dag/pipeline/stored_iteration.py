@@ -316,7 +316,7 @@ def iterations_at(
         BadInputError: the path holds no traces, or the home no analysed iteration.
     """
     if path is None:
-        lake = open_lake(home)
+        lake = open_lake(home, refresh=False)
         places = sorted({(part.run, part.iteration) for part in lake.partitions("kernels")})
         if not places:
             lake.table("kernels")

@@ -165,7 +165,9 @@ def test_pages_and_columns_can_be_read(ask: Asking):
     sections = re.findall(r"traceviz://handbook/metrics/\S+", metrics)
     assert len(sections) > 10
     assert text(sections[-1]).startswith("## ")
-    for name in re.findall(r"^(\w+): ", text("traceviz://tables"), re.MULTILINE)[:5]:
+    listed = re.findall(r"^(\w+): ", text("traceviz://tables"), re.MULTILINE)
+    assert {row[0] for row in tv.open(home_of("slow_rank")).sql("SHOW TABLES").fetchall()} == set(listed)
+    for name in (*listed[:5], "kernels_aligned", "path_profiles"):
         assert text(f"traceviz://tables/{name}").startswith(f"{name}: ")
     with pytest.raises(Exception, match="there is no table nothing; the tables are"):
         text("traceviz://tables/nothing")
@@ -221,6 +223,34 @@ def test_texts_of_traces_that_pose_as_instructions_arrive_marked(hostile):
         for what in ("kernel", "range"):
             assert f"{INJECTION} {what}" in seen
         assert seen.count(INJECTION) > 15
+
+
+def test_texts_are_taken_with_their_marks_and_a_query_as_it_is(ask: Asking):
+    assert ask("overlap", dimension=f"{OPEN}tp{CLOSE}")["rows"] == ask("overlap", dimension="tp")["rows"]
+    assert ask("what_if", fix_ranks=f"{OPEN}4-5{CLOSE}")["rows"] == ask("what_if", fix_ranks="4-5")["rows"]
+    assert ask("what_if", faster={f"{OPEN}tp{CLOSE}": 2})["rows"] == ask("what_if", faster={"tp": 2})["rows"]
+    assert ask("measure", measure=f"{OPEN}step_ns{CLOSE}")["rows"] == ask("measure", measure="step_ns")["rows"]
+    assert ask("diff", a=f"{OPEN}slow_rank@10{CLOSE}", b=f"{OPEN}slow_rank{CLOSE}")["rows"]
+    assert ask("sql", query=f"SELECT length('a{OPEN}b{CLOSE}c') AS n")["rows"] == [[5]]
+    text, is_error = ask.text("diff", a=f"slow_rank@{'9' * 5000}", b="10")
+    assert (is_error, "no such run or iteration" in text) == (True, True)
+
+
+def test_a_command_line_is_whole_or_left_out(ask: Asking):
+    for length in (3_000, 9_000):
+        again = ask("sql", query=f"SELECT '{'c' * length}' AS text")["again"]
+        assert again == "left out: too long" if length > 8_000 else "c" * length in shlex.split(unmarked(again))[2]
+
+
+def test_a_run_of_any_name_is_asked_by_what_list_runs_tells(tmp_path):
+    run = write_run(tmp_path / f"Z {OPEN}run{CLOSE} \u202e instructions")
+    assert call("analyze", run, "--home", tmp_path / "home").code in (0, 2)
+    with asking(tmp_path / "home") as client:
+        [[told_run, *_]] = client("list_runs")["rows"]
+        for given in (told_run, unmarked(told_run)):
+            answer = client("overlap", run=given)
+            assert answer["again"] == "left out: it holds characters that are not shown"
+            assert client("diff", a=f"{unmarked(given)}@7", b=f"{unmarked(given)}@7")["columns"]
 
 
 def _state(folder: Path) -> dict[str, tuple[int, str]]:
@@ -352,6 +382,13 @@ def test_a_home_without_tables_is_refused_in_one_line(tmp_path):
     assert (answer.code, answer.out) == (2, "")
     assert "holds no analysed" in answer.err
     assert answer.err.count("\n") == 1
+
+
+def test_without_standard_input_one_line_says_so():
+    line = shlex.join([sys.executable, *parameters(home_of("slow_rank")).args])
+    ended = subprocess.run(["sh", "-c", f"exec {line} <&-"], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert "one is closed" in ended.stderr
 
 
 def test_without_the_extra_the_line_says_how_to_install_it(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ import traceviz_dag as tv
 from tests.commands.jobs import home_of
 from tests.damage import call
 from tests.test_docs import REPOSITORY, test_every_command_of_a_page_exists_with_its_options
+from traceviz_dag.analyze.findings.rules.registry import RULE_NAMES
 from traceviz_dag.system.shipped import shipped
 from traceviz_dag.tables import all_tables
 
@@ -20,17 +22,34 @@ def test_it_is_copied_whole_and_again(tmp_path):
     for _ in range(2):
         assert call("skill", "--install", tmp_path / "skills").code == 0
     copied = {path.relative_to(tmp_path / "skills/traceviz"): path.read_bytes() for path in _files(tmp_path / "skills")}
+    assert copied.pop(Path(".installed.json"))
     assert copied == {path.relative_to(SKILL): path.read_bytes() for path in _files(SKILL)}
     assert call("skill").out.strip() == (SKILL / "SKILL.md").read_text().strip()
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path):
+@pytest.mark.parametrize("name", ["mine.txt", "SKILL.md"])
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path, name):
     (tmp_path / "traceviz").mkdir()
-    (tmp_path / "traceviz" / "mine.txt").write_text("mine")
+    (tmp_path / "traceviz" / name).write_text("mine")
     answer = call("skill", "--install", tmp_path)
     assert answer.code == 2
-    assert "is no skill; choose another folder" in answer.err
-    assert (tmp_path / "traceviz" / "mine.txt").read_text() == "mine"
+    assert "is not as traceviz installed it; choose another folder" in answer.err
+    assert (tmp_path / "traceviz" / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["SKILL.md", "own.md", "references/own.md"])
+def test_a_copy_that_was_changed_is_left_alone(tmp_path, name):
+    assert call("skill", "--install", tmp_path).code == 0
+    (tmp_path / "traceviz" / name).write_text("mine")
+    assert call("skill", "--install", tmp_path).code == 2
+    assert (tmp_path / "traceviz" / name).read_text() == "mine"
+
+
+def test_a_folder_without_a_name_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    answer = call("skill", "--install", "")
+    assert (answer.code, "name a folder" in answer.err) == (2, True)
+    assert not list(tmp_path.iterdir())
 
 
 def test_it_is_short_and_its_references_are_there():
@@ -59,3 +78,8 @@ def test_its_commands_tables_and_columns_exist(page):
 
 def _files(folder):
     return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_rules_of_its_examples_exist():
+    line = re.search(r"rules ([^:]+): `culprit", (SKILL / "references/questions.md").read_text())[1]
+    assert set(re.findall(r"`(\w+)`", line)) <= set(RULE_NAMES)

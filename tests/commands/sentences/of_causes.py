@@ -221,6 +221,15 @@ CAUSES = (
     ),
     Sentence(rf"{_PLACE} · no critical path", f"SELECT 1 AS one WHERE NOT EXISTS (FROM path_segments {_HERE})"),
     Sentence(
+        r"(?P<v_edits>\d+) edits? (is|are) refused; (?P<k_first>[^,:]+)[^:]*: (?P<v_refusal>.+?)"
+        r"(; (?P<v_others>\d+) for other reasons, see --json)?",
+        f"""WITH refused AS (SELECT DISTINCT ON (edit, rank, ranks, dimension, factor)
+            {_EDIT_WORDS} AS first, refusal FROM what_if {_HERE} AND refusal IS NOT NULL AND edit IS NOT NULL)
+        SELECT refusal, (SELECT count(*) FROM refused) AS edits,
+            (SELECT count(*) FROM refused o WHERE o.refusal <> r.refusal) AS others
+        FROM refused r WHERE first = $first""",
+    ),
+    Sentence(
         rf"{_PLACE} · nothing can be predicted",
         f"SELECT 1 AS one WHERE NOT EXISTS (FROM what_if {_HERE} AND refusal IS NULL)",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from traceviz_dag.analyze.wording import capitals, numbered
+from traceviz_dag.analyze.wording import capitals, counted, numbered
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.causes.reordered import Change
@@ -96,6 +96,24 @@ def error_bar(gain_ns: int, free_ns: int, error: float, remade_ns: int = 0) -> t
     return min(gain_ns, free_ns) - reach, max(gain_ns, free_ns) + reach
 
 
+_MOST_NAMED = 6
+"""Refused edits that a sentence names."""
+
+
+def edit_row(edits: Sequence[NamedEdit]) -> dict[str, Any]:
+    """What distinguishes edits, one or several together, from others: ``EDIT_COLUMNS``."""
+    alone = edits[0] if len(edits) == 1 else None
+    change = next((edit.change for edit in edits if edit.change is not None), None)
+    return {
+        "edit": alone.name if alone else TOGETHER,
+        "rank": alone.rank if alone else None,
+        "ranks": alone.ranks if alone else None,
+        "dimension": alone.dimension if alone else None,
+        "factor": alone.factor if alone else None,
+        **(change.as_row() if change else dict.fromkeys(CHANGE_COLUMNS)),
+    }
+
+
 def gain_row(
     edits: Sequence[NamedEdit], step_ns: int, gain_ns: int, bar: tuple[int, int], microbatches: tuple[int, int] | None
 ) -> dict[str, Any]:
@@ -104,26 +122,50 @@ def gain_row(
     Args:
         bar: see ``error_bar``. microbatches: of the step as it was and with the edits; None where the order stays.
     """
-    alone = edits[0] if len(edits) == 1 else None
-    change = next((edit.change for edit in edits if edit.change is not None), None)
     predicted_ns = step_ns - gain_ns
     before, after = microbatches or (None, None)
     return {
-        "edit": alone.name if alone else TOGETHER,
-        "rank": alone.rank if alone else None,
-        "ranks": alone.ranks if alone else None,
-        "dimension": alone.dimension if alone else None,
-        "factor": alone.factor if alone else None,
-        **(change.as_row() if change else dict.fromkeys(CHANGE_COLUMNS)),
+        **edit_row(edits),
         "step_ns": step_ns,
         "predicted_step_ns": predicted_ns,
         "gain_ns": gain_ns,
         "gain_low_ns": bar[0],
         "gain_high_ns": bar[1],
-        "untouched_share": alone.untouched if alone else None,
+        "untouched_share": edits[0].untouched if len(edits) == 1 else None,
         "microbatch_ns": round(step_ns / before) if before else None,
         "predicted_microbatch_ns": round(predicted_ns / after) if after else None,
     }
+
+
+def refusals(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Edits that were refused in some step, each once, with the first ``refusal``.
+
+    Args:
+        rows: with ``EDIT_COLUMNS`` and ``refusal``; those without an edit or a refusal are left out.
+    """
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        if row["edit"] is not None and row["refusal"] is not None:
+            key = tuple(row.get(name) for name in EDIT_COLUMNS)
+            found.setdefault(key, {**dict(zip(EDIT_COLUMNS, key, strict=True)), "refusal": row["refusal"]})
+    return list(found.values())
+
+
+def refused_sentence(refused: Sequence[Mapping[str, Any]]) -> str | None:
+    """How many edits are refused, and why most of them are; None where none is.
+
+    Args:
+        refused: of ``refusals``.
+    """
+    if not refused:
+        return None
+    by_reason: dict[str, list[str]] = {}
+    for row in refused:
+        by_reason.setdefault(row["refusal"], []).append(named_edit(row))
+    reason, names = max(by_reason.items(), key=lambda one: len(one[1]))
+    others = f"; {len(refused) - len(names)} for other reasons, see --json" if len(by_reason) > 1 else ""
+    named = f"{', '.join(names[:_MOST_NAMED])}{', and others' * (len(names) > _MOST_NAMED)}"
+    return f"{counted(len(refused), 'edit is', 'edits are')} refused; {named}: {reason}{others}"
 
 
 def over_steps(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

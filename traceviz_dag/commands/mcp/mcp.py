@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
@@ -44,6 +45,8 @@ def mcp(
         if not (error.name or "").startswith(("mcp", "anyio")):
             raise
         raise UsageError("traceviz mcp needs the extra mcp: pip install 'traceviz-dag[mcp]'") from error
+    if sys.stdin is None or sys.stdout is None:
+        raise UsageError("traceviz mcp speaks over standard input and output, and one is closed; an agent starts it")
     folder = real_path(path or home)
     held = _Home(folder) if path is None or (folder / LAKE_FOLDER).is_dir() else _Traces(folder)
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 
 from traceviz_dag.errors import UsageError
+from traceviz_dag.lake.across_ranks_views import VIEWS
+from traceviz_dag.lake.catalogue import queryable
 from traceviz_dag.system.shipped import shipped
 from traceviz_dag.tables import all_tables
 
@@ -50,19 +52,25 @@ def section(page: str, name: str) -> str:
 
 
 def tables() -> str:
-    """Every table, and what a row of it is."""
-    return "\n".join(f"{name}: {table.comment}" for name, table in sorted(all_tables().items()))
+    """Every table and view, and what a row of it is."""
+    views = {view.name: view.comment for view in VIEWS}
+    of_all = {**{name: table.comment for name, table in all_tables().items()}, **views}
+    return "\n".join(f"{name}: {comment}" for name, comment in sorted(of_all.items()))
 
 
 def table(name: str) -> str:
-    """The columns of a table, with types, units and meaning.
+    """The columns of a table, with types, units and meaning; of a view, without types.
 
     Raises:
         UsageError: there is no such table.
     """
+    view = next((view for view in VIEWS if view.name == name), None)
+    if view is not None:
+        columns = "\n".join(f"{column}: {comment}" for column, comment in view.columns)
+        return f"{name}: {view.comment}\n{columns}"
     found = all_tables().get(name)
     if found is None:
-        raise UsageError(f"there is no table {name}; the tables are {', '.join(sorted(all_tables()))}")
+        raise UsageError(f"there is no table {name}; the tables are {', '.join(queryable())}")
     columns = "\n".join(f"{column.name} ({column.type}): {column.comment}" for column in found.columns)
     return f"{name}: {found.comment}\nBy {', '.join(found.partitioned_by)}.\n{columns}"
 

@@ -52,8 +52,8 @@ def told(answer: Answer, rows: Sequence[Any], names: Sequence[str], row_ids: str
         "partial": answer.partial,
         "conditions": [marked(each) for each in answer.conditions[:8]],
         "sources": sources_told(answer.sources),
-        "again": marked(answer.command),
-        "evidence_sql": marked(answer.evidence_sql, LONGEST_QUERY),
+        "again": runnable(answer.command),
+        "evidence_sql": runnable(answer.evidence_sql),
         **more,
         "row_ids": row_ids,
     }
@@ -118,9 +118,19 @@ def marked(value: Any, longest: int = LONGEST_TEXT) -> Any:
     return value if value is None or isinstance(value, bool | int | float) else marked(str(value))
 
 
+def runnable(text: str | None) -> str | None:
+    """A command line or a query as :func:`marked`; left out where that would change it, so that it would not run."""
+    if text is None:
+        return None
+    if len(text) > LONGEST_QUERY:
+        return "left out: too long"
+    enclosed: str = marked(text, LONGEST_QUERY)
+    return enclosed if unmarked(enclosed) == text else "left out: it holds characters that are not shown"
+
+
 def unmarked(text: str) -> str:
-    """What a program sends back without the marks that it was told with."""
-    return text.replace(OPEN, "").replace(CLOSE, "")
+    """What a program sends back without the marks that it was told with; marks within it stay."""
+    return text[1:-1] if text.startswith(OPEN) and text.endswith(CLOSE) else text
 
 
 def as_json(value: Any) -> str:

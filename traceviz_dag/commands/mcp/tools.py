@@ -9,7 +9,7 @@ from pydantic import Field
 
 from traceviz_dag.api.iteration import Iteration
 from traceviz_dag.api.job import Job, diff
-from traceviz_dag.commands.mcp.told import marked, sources_told, told, unmarked, with_rows
+from traceviz_dag.commands.mcp.told import marked, runnable, sources_told, told, unmarked, with_rows
 from traceviz_dag.errors import UsageError
 from traceviz_dag.pipeline.report import report_path
 from traceviz_dag.show.web.addresses import timeline_path, usual_address
@@ -129,8 +129,11 @@ class Tools:
     ) -> str:
         """Give one measure over a window, rank and dimension; the statement defines it. Times are unions, no sums."""
         step = self._iteration(run, iteration)
-        answer = step.measure(measure, dimension=dimension, rank=rank, window=window, start_ns=start_ns, end_ns=end_ns)
-        names = tuple(answer.rows[0]) if answer.rows else (measure,)
+        name = unmarked(measure)
+        answer = step.measure(
+            name, dimension=unmarked(dimension), rank=rank, window=window, start_ns=start_ns, end_ns=end_ns
+        )
+        names = tuple(answer.rows[0]) if answer.rows else (name,)
         return told(answer, answer.rows, names, ", ".join(name for name in names if name in _WINDOW), cursor)
 
     def overlap(
@@ -145,7 +148,7 @@ class Tools:
         cursor: Cursor = 0,
     ) -> str:
         """Say how much communication is hidden behind computation. Exposed time is no saving: ask what_if for that."""
-        answer = self._iteration(run, iteration).overlap(dimension, rank=rank)
+        answer = self._iteration(run, iteration).overlap(dimension and unmarked(dimension), rank=rank)
         if part == "means":
             return told(answer, answer.values["means"], _MEAN, "dimension", cursor, windows=answer.values["windows"])
         return told(answer, answer.rows, (*_WINDOW, *_OVERLAP), "rank, device, step, dimension", cursor)
@@ -198,7 +201,7 @@ class Tools:
         rows = found.slice(0, MOST_ROWS).to_pylist()
         head = {
             "limits": f"{QUERY_SECONDS:g} s; {MOST_ROWS} rows at once",
-            "again": marked(job.command(text)),
+            "again": runnable(job.command(text)),
             "sources": sources_told([each.source("as the query says") for each in job.iterations[-4:]]),
             "row_ids": "number from the cursor on",
         }
@@ -230,13 +233,17 @@ class Tools:
             **edits,  # type: ignore[arg-type] # mypy takes them for any argument
             fix_rank=fix_rank,
             fix_link=fix_link,
-            fix_ranks=fix_ranks or (),
+            fix_ranks=unmarked(fix_ranks) if fix_ranks else (),
             hide=[unmarked(each) for each in hide],
-            faster=faster,
+            faster={unmarked(name): factor for name, factor in faster.items()},
             microbatches=microbatches,
-            schedule=schedule,
+            schedule=None if schedule is None else unmarked(schedule),
         )
-        return told(answer, answer.rows, _GAIN, "edit, rank, ranks, dimension, factor", cursor)
+        refused = [
+            {name: value for name, value in row.items() if value is not None} for row in answer.values["refused"]
+        ]
+        ids = "edit, rank, ranks, dimension, factor"
+        return told(answer, answer.rows, _GAIN, ids, cursor, refused=marked(refused))
 
     def diff(
         self,
@@ -269,22 +276,35 @@ class Tools:
         head = {
             "sources": sources_told([step.source()]),
             "report": marked(f"{report.as_uri()}#{shown}") if report.exists() else None,
-            "report_by": None if report.exists() else marked(step.command("report")),
+            "report_by": None if report.exists() else runnable(step.command("report")),
             "live": marked(usual_address(timeline_path(step.run, step.number))),
-            "live_by": marked(step.command("timeline", "--web")),
+            "live_by": runnable(step.command("timeline", "--web")),
         }
         return with_rows(head, [], ())
 
     def _iteration(self, run: str | None, number: int | None) -> Iteration:
-        return self._job().iteration(number, None if run is None else unmarked(run))
+        job = self._job()
+        return job.iteration(number, None if run is None else _run(job, run))
 
 
 _SENTENCES = ("statement", "detail", "remedy", "evidence_sql")
 
 
+def _run(job: Job, text: str) -> str:
+    """The run that a text names, as it is or as it was told."""
+    name = unmarked(text)
+    alike = [run for run in job.runs if unmarked(marked(run)) == name]
+    return alike[0] if name not in job.runs and len(alike) == 1 else name
+
+
 def _named(job: Job, text: str) -> Iteration:
     """The iteration that RUN@ITERATION names; a run alone names its last, a number alone one of the only run."""
-    run, _, number = unmarked(text).rpartition("@")
-    if not number.isdecimal():
-        run, number = unmarked(text), ""
-    return job.iteration(int(number) if number else None, run or None)
+    whole = unmarked(text)
+    run, _, number = whole.rpartition("@")
+    if not (number.isdecimal() and len(number) < _MOST_DIGITS):
+        run, number = whole, ""
+    return job.iteration(int(number) if number else None, _run(job, run) if run else None)
+
+
+_MOST_DIGITS = 19
+"""Of the number of an iteration, which has 64 bits."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import typer
 
-from traceviz_dag.analyze.causes.gains import TOGETHER, named_edit
+from traceviz_dag.analyze.causes.gains import TOGETHER, named_edit, refused_sentence
 from traceviz_dag.analyze.findings.verdict import Lead
 from traceviz_dag.analyze.wording import milliseconds
-from traceviz_dag.commands.common.output import print_columns, shown
+from traceviz_dag.commands.common.output import print_columns, print_wrapped, shown
 
 
 def print_gains(
@@ -45,3 +45,11 @@ def print_gains(
         if row["microbatches"] is not None:
             before, after = (milliseconds(row[name]) for name in ("microbatch_ns", "predicted_microbatch_ns"))
             typer.echo(f"  {named_edit(row)}: {after} ms of the step for each micro-batch, instead of {before} ms")
+
+
+def print_refused(refused: Sequence[Mapping[str, Any]]) -> bool:
+    """Print how many edits are refused, and why; returns whether there are any."""
+    sentence = refused_sentence(refused)
+    if sentence is not None:
+        print_wrapped(sentence, 4, "  ")
+    return sentence is not None

@@ -24,7 +24,7 @@ from traceviz_dag.commands.common.across import (
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json
 from traceviz_dag.commands.common.records import StepsOption
-from traceviz_dag.commands.what_if.gains_table import print_gains
+from traceviz_dag.commands.what_if.gains_table import print_gains, print_refused
 from traceviz_dag.commands.what_if.of_records import what_if_of_records
 from traceviz_dag.errors import UsageError
 from traceviz_dag.pipeline.answers.iterations import by_run
@@ -149,12 +149,13 @@ def what_if(
             answers.append(steady_what_if_answer(several, wanted))
             if not json:
                 print_gains(partial(print_steady, several), answers[-1]["rows"], several[-1].lead, answers[-1]["of"])
-                print_reason(answers[-1])
+                if not print_refused(answers[-1]["refused"]):
+                    print_reason(answers[-1])
         for each in () if steady else iterations:
             answers.append(what_if_answer(each, wanted))
             if not json:
                 print_gains(partial(print_lead, each), answers[-1]["rows"], each.lead)
-                if wanted:
+                if not print_refused(answers[-1]["refused"]) and wanted:
                     print_reason(answers[-1])
         if json:
             print_json(what_if_rows(answers))

@@ -72,7 +72,7 @@ def _stored_overlap(
 
     if window == "file":
         raise UsageError("the lake keeps the windows step and kernels; give a path for --window file")
-    lake = open_lake(home)
+    lake = open_lake(home, refresh=False)
     asked = {"window": window, "rank": rank, **chosen._asdict()}
     rows = lake.query(OVERLAP_SQL, asked, Bounds(in_home=False)).to_pylist()
     if not rows:
@@ -92,7 +92,7 @@ def _overlap_in_window(
     from traceviz_dag.analyze.overlap import WINDOW_COLUMNS, window_overlap
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
-    lake = open_lake(home)
+    lake = open_lake(home, refresh=False)
     parts = lake.partitions("kernels", chosen.run, chosen.iteration, rank)
     if not parts:
         _refuse_rank(lake, rank, chosen)

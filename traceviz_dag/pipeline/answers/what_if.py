@@ -6,7 +6,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from traceviz_dag.analyze.causes.gains import EDIT_COLUMNS, MEAN_COLUMNS, SUMMED_COLUMNS, over_steps
+from traceviz_dag.analyze.causes.gains import (
+    EDIT_COLUMNS,
+    MEAN_COLUMNS,
+    SUMMED_COLUMNS,
+    edit_row,
+    over_steps,
+    refusals,
+)
 from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.pipeline.answers.iterations import place, place_of_all
@@ -20,9 +27,12 @@ _NO_STEP = "no training step is known"
 
 
 def what_if_answer(iteration: StoredIteration, wanted: Wanted) -> dict[str, Any]:
-    """What each edit saves, one by one and together; without an edit, the usual ones from the table."""
-    rows, reason = _predicted(iteration, wanted) if wanted else _stored(iteration)
-    return {**place(iteration), "certain": reason is None, "reason": reason, "rows": rows}
+    """What each edit saves, one by one and together; without an edit, the usual ones from the table.
+
+    ``refused`` has the edits that cannot be predicted, with the reason.
+    """
+    rows, refused, reason = _predicted(iteration, wanted) if wanted else _stored(iteration)
+    return {**place(iteration), "certain": reason is None, "reason": reason, "rows": rows, "refused": refused}
 
 
 def steady_what_if_answer(iterations: Sequence[StoredIteration], wanted: Wanted) -> dict[str, Any]:
@@ -32,7 +42,7 @@ def steady_what_if_answer(iterations: Sequence[StoredIteration], wanted: Wanted)
 
     rows: list[dict[str, Any]] = []
     whole: list[str] = []
-    refused: list[str] = []
+    refused: list[dict[str, Any]] = []
     period = "no steady period"
     try:
         steps = steady_steps(iterations)
@@ -48,52 +58,58 @@ def steady_what_if_answer(iterations: Sequence[StoredIteration], wanted: Wanted)
         else:
             stored = [row for one in iterations for row in one.table("what_if").to_pylist()]
             whole = [row["refusal"] for row in stored if row["refusal"] is not None and row["edit"] is None]
-            refused = [row["refusal"] for row in stored if row["refusal"] is not None]
+            refused = refusals(stored)
             usual = steady.usual(row for row in stored if row["refusal"] is None)
             choices = [[[edit] for edit in edits] for edits in usual]
         for choice in choices:
             try:
                 found = steady.predict(choice)
             except NoEvidenceError as error:
-                refused.append(str(error))
+                refused.append({**edit_row(choice[0]), "refusal": str(error)})
                 continue
             if wanted or found.undecided is None:
                 rows.append(found.as_row())
             else:
-                refused.append(found.undecided)
+                refused.append({**edit_row(choice[0]), "refusal": found.undecided})
     except NoEvidenceError as error:
         whole = [str(error)]
-    reason = next(iter([*whole, *(refused if wanted or not rows else [])]), None)
+    refused = refusals(refused)
+    reason = next(iter([*whole, *(row["refusal"] for row in refused if wanted or not rows)]), None)
     told = [{**row, "steps": len(steps.ranked)} for row in over_steps(rows)]
-    return {**place_of_all(iterations), "certain": reason is None, "reason": reason, "of": period, "rows": told}
+    judged = {"certain": reason is None, "reason": reason}
+    return {**place_of_all(iterations), **judged, "of": period, "rows": told, "refused": refused}
 
 
 def what_if_rows(answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each edit of each iteration; one without an edit where nothing can be predicted, with the reason."""
+    """A row for each edit of each iteration, those that are refused behind the others, with ``refusal``; one without
+    an edit where nothing can be predicted, with the reason."""
+    unknown = dict.fromkeys((*EDIT_COLUMNS, "steps", *SUMMED_COLUMNS, *MEAN_COLUMNS, "untouched_share", "refusal"))
     rows = []
     for answer in answers:
-        where = {name: value for name, value in answer.items() if name not in ("rows", "of")}
-        rows += [
-            {**where, **row}
-            for row in answer["rows"] or [dict.fromkeys((*EDIT_COLUMNS, "steps", *SUMMED_COLUMNS, *MEAN_COLUMNS))]
-        ]
+        where = {name: value for name, value in answer.items() if name not in ("rows", "of", "refused")}
+        rows += [{**where, **unknown, **row} for row in [*(answer["rows"] or [{}]), *answer["refused"]]]
     return rows
 
 
-def _stored(iteration: StoredIteration) -> tuple[list[dict[str, Any]], str | None]:
+_Told = tuple[list[dict[str, Any]], list[dict[str, Any]], str | None]
+"""Rows of edits and gains, edits that are refused, and why the answer is not certain."""
+
+
+def _stored(iteration: StoredIteration) -> _Told:
     """The usual edits, from the table."""
     rows = iteration.table("what_if").to_pylist()
     told = over_steps([row for row in rows if row["refusal"] is None])
-    refusals = [row["refusal"] for row in rows if row["refusal"] is not None and (row["edit"] is None or not told)]
-    return told, next(iter(refusals), None if told else _NO_STEP)
+    whole = [row["refusal"] for row in rows if row["refusal"] is not None and (row["edit"] is None or not told)]
+    return told, refusals(rows), next(iter(whole), None if told else _NO_STEP)
 
 
-def _predicted(iteration: StoredIteration, wanted: Wanted) -> tuple[list[dict[str, Any]], str | None]:
+def _predicted(iteration: StoredIteration, wanted: Wanted) -> _Told:
     from traceviz_dag.pipeline.across_ranks import sets_of_ranks
     from traceviz_dag.pipeline.causes import ranked_steps
 
     _check_ranks(iteration, wanted)
     rows: list[dict[str, Any]] = []
+    refused: list[dict[str, Any]] = []
     reason = None
     try:
         for ranked in ranked_steps(iteration, iteration.table("collectives"), iteration.table("messages")):
@@ -104,9 +120,10 @@ def _predicted(iteration: StoredIteration, wanted: Wanted) -> tuple[list[dict[st
                     rows.append(what_if.predict(*each).as_row())
                 except NoEvidenceError as error:
                     reason = reason or str(error)
+                    refused.append({**edit_row(each), "refusal": str(error)})
     except NoEvidenceError as error:
         reason = str(error)
-    return over_steps(rows), reason if rows or reason else _NO_STEP
+    return over_steps(rows), refusals(refused), reason if rows or reason else _NO_STEP
 
 
 def _check_ranks(iteration: StoredIteration, wanted: Wanted) -> None:

@@ -67,7 +67,7 @@ def side_at(given: str, home: Path) -> Side:
             else f"{given}: no file or folder, and {home} is no home that could hold a run of that name"
         )
     home, text = (path.parent, Path(given).name) if is_below else (home, given)
-    runs = {one.run for one in open_lake(home).partitions("kernels")}
+    runs = {one.run for one in open_lake(home, refresh=False).partitions("kernels")}
     run, number = split_name(text, runs)
     named = None if is_below or run in runs else baselines(home).get(given)
     if named is not None:
