@@ -98,7 +98,7 @@ _ACRONYMS = frozenset({"tp", "cp", "ep", "etp", "dp", "edp", "pp"})
 
 def capitals(dimensions: str) -> str:
     """Names of dimensions, separated by commas, as sentences write them: ``TP``, ``gradient norm``."""
-    names = (name.strip() for name in dimensions.split(","))
+    names = (name.strip().replace("grad_norm", "gradient_norm") for name in dimensions.split(","))
     return ", ".join(name.upper() if name in _ACRONYMS else name.replace("_", " ") for name in names)
 
 

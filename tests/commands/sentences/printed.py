@@ -162,7 +162,7 @@ class Reader:
 
 _VALUES = {
     **{name.upper(): name for name in ("tp", "cp", "ep", "etp", "dp", "edp", "pp")},
-    **{"grad norm": "grad_norm", "recomputation": "bwd_computation_recompute"},
+    **{"gradient norm": "grad_norm", "recomputation": "bwd_computation_recompute"},
     **{"communication of recomputation": "bwd_communication_recompute", "late begin": "late_begin"},
     **{"other ranks": "other_ranks", "launch lag": "launch", "unexplained lag": "unexplained"},
     **{f"{short} communication": f"{name}_communication" for short, name in (("PP", "pp"), ("DP", "dp"))},

@@ -368,9 +368,12 @@ export function named(edit) {
   return words[edit.name];
 }
 
-/** The name of a dimension as sentences write it: TP, grad norm. @param {string} dimension */
+/** The name of a dimension as sentences write it: TP, gradient norm. @param {string} dimension */
 function capitals(dimension) {
-  return /^(e?tp|e?dp|cp|ep|pp)$/.test(dimension) ? dimension.toUpperCase() : dimension.replaceAll("_", " ");
+  if (/^(e?tp|e?dp|cp|ep|pp)$/.test(dimension)) {
+    return dimension.toUpperCase();
+  }
+  return dimension.replace("grad_norm", "gradient_norm").replaceAll("_", " ");
 }
 
 /** A factor with six digits at most. @param {number} factor */
