@@ -87,7 +87,7 @@ def what_if_rows(answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for answer in answers:
         where = {name: value for name, value in answer.items() if name not in ("rows", "of", "refused")}
-        rows += [{**where, **unknown, **row} for row in [*(answer["rows"] or [{}]), *answer["refused"]]]
+        rows += [{**where, **unknown, **row} for row in [*answer["rows"], *answer["refused"]] or [{}]]
     return rows
 
 
