@@ -31,8 +31,10 @@ _WHAT_IF = f"""
     )
 """
 
-_DIMENSION = "if(dimension IN ('tp', 'cp', 'ep', 'etp', 'dp', 'edp', 'pp'), upper(dimension), "
+_DIMENSION = (
+    "if(dimension IN ('tp', 'cp', 'ep', 'etp', 'dp', 'edp', 'pp'), upper(dimension), "
     "replace(replace(dimension, 'grad_', 'gradient_'), '_', ' '))"
+)
 _EDIT_WORDS = f"""
     CASE edit
         WHEN 'fix_rank' THEN 'fix rank ' || rank
@@ -328,7 +330,8 @@ CAUSES_TABLES = (
         "Factors, what loses most first; they multiply, and losses add up",
         f"""{_FACTORS}
         SELECT
-            replace(replace(coalesce(dimension, factor), 'grad_', 'gradient_'), '_', ' ') AS factor, value, lost / 1e6 AS ms, lost / step AS share
+            replace(replace(coalesce(dimension, factor), 'grad_', 'gradient_'), '_', ' ') AS factor,
+            value, lost / 1e6 AS ms, lost / step AS share
         FROM factors WHERE replica IS NULL""",
         {"factor": "factor", "value": "value", "lost ms": "ms", "of step": "share"},
         ["factor"],
