@@ -166,7 +166,8 @@ FOUND = (
         WITH told AS (
             SELECT rule, value,
                 row_number() OVER (PARTITION BY rule, {_OF_DIMENSION} ORDER BY value DESC, finding) AS place,
-                if(length(dimension) < 4, upper(dimension), replace(replace(dimension, 'grad_', 'gradient_'), '_', ' ')) AS named,
+                if(length(dimension) < 4, upper(dimension),
+                    replace(replace(dimension, 'grad_', 'gradient_'), '_', ' ')) AS named,
                 concat_ws(', ', 'rank ' || rank, named, operation) AS fault
             FROM findings WHERE run = $run AND iteration = $iteration AND {_LOSS}
         ),

@@ -37,7 +37,8 @@ SAVINGS = Sentence(
     """
     SELECT count(*) AS windows, count(*) - count(net_ns) AS unknown FROM overlap_savings
     WHERE run = $run AND iteration = $iteration AND window_name = 'step'
-        AND lower($dimension) = if(dimension = 'all', 'all communication', replace(replace(dimension, 'grad_', 'gradient_'), '_', ' '))
+        AND lower($dimension) = if(dimension = 'all', 'all communication',
+            replace(replace(dimension, 'grad_', 'gradient_'), '_', ' '))
     GROUP BY dimension HAVING unknown > 0""",
 )
 
