@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.pipeline.scrub.kineto import scrub_kineto
 from traceviz_dag.pipeline.scrub.names import Names
-from traceviz_dag.read.layouts import RunFolder, discover
+from traceviz_dag.read.kineto.files import KinetoFiles
+from traceviz_dag.read.layouts import RunFolder, TraceFile, discover
 from traceviz_dag.read.regular_file import open_regular
 from traceviz_dag.read.topology_file import parse_topology, parse_topology_json, read_topology_file
 from traceviz_dag.system.paths import real_path
@@ -65,20 +67,20 @@ def scrub(source: Path, target: Path, told: Callable[[Path], None] = lambda path
 
 
 def _files(run: RunFolder, names: Names) -> Iterator[tuple[Path, Callable[[Path], None]]]:
-    """The files of a run, each with what writes it again."""
+    """The files of a run, each with what writes it again to a place."""
     if run.topology_file is not None:
-        yield run.topology_file, lambda place, path=run.topology_file: _topology(path, place, names)  # type: ignore[misc]
+        yield run.topology_file, partial(_topology, run.topology_file, names)
     for file in run.files:
-        yield file.path, lambda place, file=file: _trace(file.path, place, file.format, names)  # type: ignore[misc]
+        yield file.path, partial(_trace, file, names)
 
 
-def _trace(path: Path, place: Path, format_name: str, names: Names) -> None:
-    if format_name != "kineto":
-        raise BadInputError(path, f"files of {format_name} cannot be scrubbed yet", "give PyTorch traces")
-    scrub_kineto(path, place, names)
+def _trace(file: TraceFile, names: Names, place: Path) -> None:
+    if file.format != KinetoFiles.name:
+        raise BadInputError(file.path, f"files of {file.format} cannot be scrubbed yet", "give PyTorch traces")
+    scrub_kineto(file.path, place, names)
 
 
-def _topology(path: Path, place: Path, names: Names) -> None:
+def _topology(path: Path, names: Names, place: Path) -> None:
     """The same sizes and groups; of its texts words of the field alone."""
     stated = read_topology_file(path)
     with open_regular(path) as file:

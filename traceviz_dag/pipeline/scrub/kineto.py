@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import re
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,7 +16,7 @@ from traceviz_dag.read.kineto.boundaries import NotATraceError
 from traceviz_dag.read.kineto.chunks import EventArray
 from traceviz_dag.read.kineto.header import kept_header
 from traceviz_dag.read.kineto.reader import CHUNK_BYTES
-from traceviz_dag.read.kineto.schema import KEPT_ARGUMENTS
+from traceviz_dag.read.kineto.schema import CATEGORIES, KEPT_ARGUMENTS
 from traceviz_dag.read.other_files import not_a_trace
 from traceviz_dag.read.sources import ByteSource
 from traceviz_dag.system.whole_files import whole_file
@@ -31,7 +32,7 @@ _LEVEL = 1
 
 
 class _Event(msgspec.Struct, omit_defaults=True):
-    ph: Any = msgspec.UNSET
+    ph: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     cat: Any = msgspec.UNSET
     name: Any = msgspec.UNSET
     pid: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -39,29 +40,27 @@ class _Event(msgspec.Struct, omit_defaults=True):
     ts: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     dur: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    bp: Any = msgspec.UNSET
-    s: Any = msgspec.UNSET
+    bp: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    s: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     args: dict[str, msgspec.Raw] | msgspec.UnsetType = msgspec.UNSET
 
 
 _DECODER = msgspec.json.Decoder(list[_Event])
+_COPIED = ("ph", "pid", "tid", "ts", "dur", "id", "bp", "s")
+"""Fields that are copied as they are written, unless they hold texts."""
 
 
-def scrub_kineto(source: Path, target: Path, names: Names) -> int:
+def scrub_kineto(source: Path, target: Path, names: Names) -> None:
     """Write a trace again, gzip where its name says so.
 
     Times, sizes and identifiers are copied as they are written. Of arguments, those that traceviz reads stay; texts in
     them keep words of the field alone.
 
-    Returns:
-        The number of its events.
-
     Raises:
         BadInputError: the source is no trace, or was not written to its end.
     """
     events = 0
-    with ByteSource(source) as read, whole_file(target) as file:
-        out: IO[bytes] = gzip.GzipFile("", "wb", _LEVEL, file, 0) if target.suffix == ".gz" else file  # type: ignore[assignment]
+    with ByteSource(source) as read, whole_file(target) as file, _packed(target, file) as out:
         array: EventArray[list[_Event]] = EventArray(read, _DECODER.decode, CHUNK_BYTES)
         head = False
 
@@ -85,26 +84,29 @@ def scrub_kineto(source: Path, target: Path, names: Names) -> int:
             raise BadInputError(source, "it was not read to its end", "scrub traces that are whole: export it again")
         rest = msgspec.json.encode(_header(kept_header(array.after), names))[1:]
         out.write(b"\n]" + (b", " if len(rest) > 1 else b"") + rest)
-        if out is not file:
-            out.close()
-    return events
+
+
+def _packed(target: Path, file: IO[bytes]) -> AbstractContextManager[Any]:
+    return gzip.GzipFile("", "wb", _LEVEL, file, 0) if target.suffix == ".gz" else nullcontext(file)
 
 
 def _scrubbed(event: _Event, names: Names) -> _Event:
     category = event.cat if isinstance(event.cat, str) else ""
-    if isinstance(event.name, str):
-        if category == "python_function":
-            event.name = names.function(event.name)
-        else:
-            event.name = names.range(event.name) if category in _RANGES else names.library(event.name)
-    event.pid, event.tid, event.id = (_identifier(each, names) for each in (event.pid, event.tid, event.id))
+    if not isinstance(event.name, str):
+        event.name = _texts(event.name, names)
+    elif category == "python_function":
+        event.name = names.function(event.name)
+    else:
+        event.name = names.range(event.name) if category in _RANGES else names.library(event.name)
+    if category not in CATEGORIES:
+        event.cat = _texts(event.cat, names)
+    for field in _COPIED:
+        value = getattr(event, field)
+        if value is not msgspec.UNSET:
+            setattr(event, field, _told(value, names))
     if isinstance(event.args, dict):
         event.args = {key: _told(value, names) for key, value in event.args.items() if key in KEPT_ARGUMENTS}
     return event
-
-
-def _identifier(value: msgspec.Raw | msgspec.UnsetType, names: Names) -> msgspec.Raw | msgspec.UnsetType:
-    return value if isinstance(value, msgspec.UnsetType) else _told(value, names)
 
 
 def _told(value: msgspec.Raw, names: Names) -> msgspec.Raw:

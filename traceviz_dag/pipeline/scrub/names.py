@@ -17,11 +17,14 @@ from itertools import chain, count
 from traceviz_dag.classify.rules import load_rules
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+")
+_GIVEN_WORD = re.compile(rf"(?<!\d)\d{{1,3}}([.-])\d{{1,3}}\1\d{{1,3}}\1\d{{1,3}}(?!\d)|{_WORD.pattern}")
+"""In names that users give, addresses of hosts are words, too."""
+
 _LETTERS = "qxzjkw"
 """No word of the field has several of these, so that what is made up of them matches no rule."""
 
 _SHORTEST = 3
-"""Letters of the shortest word that is changed: shorter ones name nothing."""
+"""Letters of the shortest word that is changed: shorter ones name nothing, but in scripts that need fewer."""
 
 _STEMS = re.compile(
     r"(gemm|cutlass|cublas|xmma|nvjet|cijk|wgrad|conv|matmul|flash|fmha|attention|attn|nccl|rccl|softmax|norm|adam|memcpy"
@@ -75,10 +78,10 @@ class Names:
         return _WORD.sub(lambda found: self._word(found[0], _library_words()), name)
 
     def _given(self, name: str) -> str:
-        return _WORD.sub(lambda found: self._word(found[0], field_words()), name)
+        return _GIVEN_WORD.sub(lambda found: self._word(found[0], field_words()), name)
 
     def _word(self, word: str, kept: frozenset[str]) -> str:
-        if len(word) < _SHORTEST or word.lower() in kept:
+        if (len(word) < _SHORTEST and word.isascii()) or word.lower() in kept:
             return word
         parts = [part for part in _STEMS.split(word) if part]
         return "".join(part if _STEMS.fullmatch(part) else self._made_up(part) for part in parts)

@@ -92,8 +92,13 @@ def kept_header(text: bytes) -> dict[str, Any]:
     told = {name: value for name, value in msgspec.to_builtins(found).items() if value is not None}
     capture = told.pop("traceviz_capture", None)
     if isinstance(capture, dict):
-        kept = {name: capture[name] for name in ("captured_ranks", "clock") if name in capture}
-        told["traceviz_capture"] = kept | {"settings": dict(kept_settings(capture))}
+        kept: dict[str, Any] = {"settings": dict(kept_settings(capture))}
+        if isinstance(ranks := capture.get("captured_ranks"), str) and _RANK_RANGES.fullmatch(ranks):
+            kept["captured_ranks"] = ranks
+        if _host_clock(capture) is not None:
+            start = capture["clock"]["start"]
+            kept["clock"] = {"start": {name: as_integer(start[name]) for name in ("utc_ns", "monotonic_ns")}}
+        told["traceviz_capture"] = kept
     return told
 
 

@@ -77,6 +77,9 @@ _CODE_OF_OTHER_TEXT = {
 }
 """Categories of older and other writers, in small letters and with underscores."""
 
+CATEGORIES = frozenset(_CODE_OF_TEXT) | frozenset(_CODE_OF_OTHER_TEXT)
+"""Categories as any of these writers has them."""
+
 
 def category_code(text: str) -> int:
     """The code of a category in any version of Kineto; accelerators have runtimes and drivers of their own."""
