@@ -17,7 +17,7 @@ from traceviz_dag.pipeline.scrub.folder import scrub
 from traceviz_dag.pipeline.scrub.names import Names
 from traceviz_dag.simulate import JobSettings, simulate
 
-SITE = re.compile(rb"acme|alice|zeppelin|quux", re.IGNORECASE)
+SITE = re.compile("acme|alice|zeppelin|quux|王伟|10-12-0-17".encode(), re.IGNORECASE)
 NAMED = {
     *("name", "operator", "module", "module_path", "kernel", "operation", "caller", "doing", "shapes", "file", "run"),
     *("bytes", "digest", "evidence_sql", "detail"),
@@ -31,6 +31,7 @@ def _of_a_site(path):
     text = text.replace("pretrain_gpt.py", "/home/alice/acme_llm/pretrain_zeppelin.py")
     text = text.replace("nn.Module: SelfAttention", "nn.Module: AcmeSelfAttention")
     trace = json.loads(text)
+    trace["traceviz_capture"] |= {"captured_ranks": "alice", "clock": {"start": {"utc_ns": "acme", "of": "acme"}}}
     trace |= {
         "host_name": "gpu-17.acme.internal",
         "environment": {"USER": "alice"},
@@ -38,7 +39,11 @@ def _of_a_site(path):
     }
     for event in trace["traceEvents"]:
         event.setdefault("args", {})["Quux path"] = "/home/alice"
-    path.write_bytes(gzip.compress(json.dumps(trace).encode(), 1))
+    trace["traceEvents"] += [
+        {"ph": "X", "cat": "acme", "name": {"alice": "acme"}, "pid": "王伟", "tid": 0, "ts": "quux", "dur": 0},
+        {"ph": "X", "cat": "user_annotation", "name": "王伟 on 10-12-0-17", "pid": 0, "tid": 9, "ts": 1, "dur": 0},
+    ]
+    path.write_bytes(gzip.compress(json.dumps(trace, ensure_ascii=False).encode(), 1))
 
 
 def _tables(folder, home):
@@ -116,3 +121,5 @@ def test_words_of_the_field_and_the_kind_of_a_kernel_stay():
         "megatron/core/tensor_parallel/layers.py(80): forward"
     )
     assert "alice" not in names.function("/home/alice/run.py(3): main")
+    first, other = (names.given(f"ip-10-12-0-{number}_812.1733.pt.trace.json") for number in (17, 18))
+    assert "10-12" not in first and first.endswith("_812.1733.pt.trace.json") and first != other
