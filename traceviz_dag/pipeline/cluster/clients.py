@@ -60,6 +60,8 @@ def local(workers: int) -> Iterator[Client]:
             protocol="tls",
             security=Security.temporary(),
             dashboard_address=None,
+            # Its server of pages that are off takes any port: a second cluster would warn that the usual one is in use.
+            scheduler_kwargs={"dashboard_address": f"{_LOOPBACK}:0"},
             silence_logs=logging.CRITICAL,
         ) as cluster,
         Client(cluster) as client,
