@@ -66,38 +66,40 @@ def test_what_is_not_installed_as_locked_and_what_nobody_looked_up_is_named(chec
     assert line.startswith("new is locked")
 
 
-def test_a_release_waits_for_packages_that_nobody_looked_up_and_anything_else_is_warned(
-    check, tmp_path, monkeypatch, capsys
-):
+@pytest.fixture
+def judged(check, tmp_path, monkeypatch, capsys):
+    """Runs the check with a list of advisories; gives its exit code and what it prints."""
+
+    def run(text: str, *options: str) -> tuple[int, str]:
+        listed = tmp_path / "advisories.toml"
+        listed.write_text(text)
+        monkeypatch.setattr(check, "ADVISORIES", listed)
+        monkeypatch.setattr("sys.argv", ["dependencies.py", *options])
+        return check.main(), capsys.readouterr().out
+
+    return run
+
+
+def test_a_release_waits_for_packages_that_nobody_looked_up_and_anything_else_is_warned(check, judged):
     names = sorted(check.locked(check.LOCK.read_text()))
-    listed = tmp_path / "advisories.toml"
-    listed.write_text(
-        f"reviewed = {datetime.date.today()}\npackages = {names[1:]}\npending = {names[:1]}\nadvisory = []\n"
-    )
-    monkeypatch.setattr(check, "ADVISORIES", listed)
-    monkeypatch.setattr("sys.argv", ["dependencies.py"])
-    assert check.main() == 0 and "advisories of 1 locked packages" in capsys.readouterr().out
-    monkeypatch.setattr("sys.argv", ["dependencies.py", "--release"])
-    assert check.main() == 1 and f"{names[0]} is locked" in capsys.readouterr().out
+    text = f"reviewed = {datetime.date.today()}\npackages = {names[1:]}\npending = {names[:1]}\nadvisory = []\n"
+    code, said = judged(text)
+    assert code == 0 and "advisories of 1 locked packages" in said
+    code, said = judged(text, "--release")
+    assert code == 1 and f"{names[0]} is locked" in said
 
 
-def test_a_list_of_tomorrow_is_refused(check, tmp_path, monkeypatch, capsys):
-    ahead = tmp_path / "advisories.toml"
-    ahead.write_text(f"reviewed = {datetime.date.today() + datetime.timedelta(days=2)}\npackages = []\nadvisory = []\n")
-    monkeypatch.setattr(check, "ADVISORIES", ahead)
-    monkeypatch.setattr("sys.argv", ["dependencies.py"])
-    assert check.main() == 1 and "in the future" in capsys.readouterr().out
+def test_a_list_of_tomorrow_is_refused(judged):
+    ahead = datetime.date.today() + datetime.timedelta(days=2)
+    code, said = judged(f"reviewed = {ahead}\npackages = []\nadvisory = []\n")
+    assert code == 1 and "in the future" in said
 
 
-def test_a_release_with_an_old_list_fails_and_anything_else_is_warned(check, tmp_path, monkeypatch, capsys):
+def test_a_release_with_an_old_list_fails_and_anything_else_is_warned(check, judged):
     reviewed = datetime.date.today() - datetime.timedelta(days=31)
-    old = tmp_path / "advisories.toml"
     names = sorted(check.locked(check.LOCK.read_text()))
-    old.write_text(
-        f'reviewed = {reviewed}\npackages = {names}\n[[advisory]]\npackage = "h11"\naffected = "<0.1"\nid = "x"\n'
-    )
-    monkeypatch.setattr(check, "ADVISORIES", old)
-    monkeypatch.setattr("sys.argv", ["dependencies.py"])
-    assert check.main() == 0 and "warning" in capsys.readouterr().out
-    monkeypatch.setattr("sys.argv", ["dependencies.py", "--release"])
-    assert check.main() == 1 and "31 days ago" in capsys.readouterr().out
+    text = f'reviewed = {reviewed}\npackages = {names}\n[[advisory]]\npackage = "h11"\naffected = "<0.1"\nid = "x"\n'
+    code, said = judged(text)
+    assert code == 0 and "warning" in said
+    code, said = judged(text, "--release")
+    assert code == 1 and "31 days ago" in said
