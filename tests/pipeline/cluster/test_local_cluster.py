@@ -145,8 +145,11 @@ if __name__ == "__main__":
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_workers_end_with_the_process_that_started_them(tmp_path: Path, number: signal.Signals):
+@pytest.mark.parametrize(
+    ("number", "hangs"),
+    [(signal.SIGINT, False), (signal.SIGTERM, False), (signal.SIGTERM, True), (signal.SIGKILL, False)],
+)
+def test_workers_end_with_the_process_that_started_them(tmp_path: Path, number: signal.Signals, hangs: bool):
     script = tmp_path / "stopped.py"
     script.write_text(STOPPED)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
@@ -155,6 +158,8 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path, number: 
     )
     assert waited_for(lambda: len(list(tmp_path.glob("*.began"))) == 2)
     workers = [int(path.name.split(".")[1]) for path in tmp_path.glob("*.began")]
+    if hangs:
+        os.kill(workers[0], signal.SIGSTOP)
     if number == signal.SIGINT:
         os.killpg(started.pid, number)
     else:

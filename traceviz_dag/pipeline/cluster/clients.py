@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import dask
-from distributed import Client, LocalCluster, Scheduler, SchedulerPlugin, Security
+from distributed import Client, LocalCluster, Scheduler, SchedulerPlugin, Security, Worker
 
 from traceviz_dag.errors import BadInputError, ClusterError
 from traceviz_dag.pipeline.cluster.fitness import FOLDER
@@ -45,6 +46,11 @@ _CONFIGURATION = {
 """Dask's configuration of clusters that are started here or in a Slurm job."""
 
 
+def dask_setup(worker: Worker) -> None:
+    """Called by Dask as a local worker starts. Ctrl-C reaches the whole group: whoever started workers ends them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 @contextmanager
 def local(workers: int) -> Iterator[Client]:
     """Worker processes of this machine, on loopback."""
@@ -59,6 +65,7 @@ def local(workers: int) -> Iterator[Client]:
             host=_LOOPBACK,
             protocol="tls",
             security=Security.temporary(),
+            preload=[__name__],
             dashboard_address=None,
             # Its server of pages that are off takes any port: a second cluster would warn that the usual one is in use.
             scheduler_kwargs={"dashboard_address": f"{_LOOPBACK}:0"},

@@ -110,7 +110,9 @@ class DaskEngine:
                 finally:
                     with _left_anyway():
                         if self._client.status == "running":
-                            self._client.unregister_worker_plugin(name)
+                            # The client's own function waits for ever for a worker that hangs.
+                            forget = self._client.scheduler.unregister_worker_plugin
+                            self._client.sync(forget, name=name, callback_timeout=_STOP_SECONDS)
         except ClusterError as error:
             self._failure = error
             raise
