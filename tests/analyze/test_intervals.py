@@ -16,10 +16,10 @@ from traceviz_dag.analyze.intervals import (
     measure,
     measure_within,
     merge,
-    number_groups,
     subtract,
     union,
 )
+from traceviz_dag.arrays import number_groups
 
 # A negative length represents an interval that ends before it starts: it covers nothing.
 _pairs = st.lists(st.tuples(st.integers(0, 40), st.integers(-2, 12)), max_size=10)
@@ -112,13 +112,3 @@ def test_groups_too_long_for_one_axis_are_refused_rather_than_wrapped_around():
     length = np.array([2**61, 2**61, 2**61])
     with pytest.raises(OverflowError, match="3 groups"):
         lay_end_to_end(np.zeros(3, np.int64), length)
-
-
-@given(st.lists(st.tuples(st.integers(-1, 2), st.integers(0, 2)), max_size=12))
-@settings(max_examples=50, deadline=None)
-def test_groups_are_numbered_in_the_order_of_their_keys(rows):
-    keys = [np.array([row[column] for row in rows], dtype=np.int64) for column in range(2)]
-    first, number = number_groups(*keys)
-    distinct = sorted(set(rows))
-    assert [rows[index] for index in first] == distinct
-    assert [distinct[each] for each in number] == rows

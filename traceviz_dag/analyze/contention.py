@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import measure_within, number_groups, union
+from traceviz_dag.analyze.intervals import measure_within, union
 from traceviz_dag.analyze.kernel_intervals import codes, integers
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.medians import medians
 from traceviz_dag.analyze.wording import percent
-from traceviz_dag.arrays import Bool, Float64, Int64
+from traceviz_dag.arrays import Bool, Float64, Int64, number_groups
 from traceviz_dag.tables import CONTENTION, OVERLAP_SAVINGS
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, CPU_DEVICE, Kind, Savings
 

@@ -140,26 +140,6 @@ def lay_end_to_end(group_starts: Int64, group_ends: Int64) -> Axis:
     return Axis(segment_starts - group_starts, segment_starts, segment_starts + lengths - 1)
 
 
-def number_groups(*keys: npt.NDArray[np.integer]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Number the distinct rows of some key columns, in the keys' order, first key first.
-
-    Args:
-        keys: integer columns of one length, at least one.
-
-    Returns:
-        The index of one row of each group, and each row's group number.
-    """
-    order = np.lexsort(keys[::-1])
-    new = np.zeros(len(order), dtype=bool)
-    new[:1] = True
-    for key in keys:
-        ordered = key[order]
-        new[1:] |= ordered[1:] != ordered[:-1]
-    numbers = np.empty(len(order), dtype=np.intp)
-    numbers[order] = np.cumsum(new) - 1
-    return order[new], numbers
-
-
 def _covered_before(normal: Intervals, instants: Int64) -> Int64:
     """Return the length that a normal set covers before each instant."""
     if not len(normal.starts):

@@ -12,10 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.tables import BY_RANK
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Phase
 

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import lay_end_to_end, number_groups
+from traceviz_dag.analyze.intervals import lay_end_to_end
 from traceviz_dag.analyze.kernel_intervals import KernelIntervals, codes, kernel_intervals
 from traceviz_dag.analyze.matching.communications import nullable, optional_integers
 from traceviz_dag.analyze.window_measures import measure_windows
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import MICROBATCHES
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Phase

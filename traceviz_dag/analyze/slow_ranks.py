@@ -27,7 +27,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.medians import lower_median
@@ -40,7 +39,7 @@ from traceviz_dag.analyze.work_evidence import (
     plain_codes,
     sizes_of,
 )
-from traceviz_dag.arrays import Bool, Float64, Int64
+from traceviz_dag.arrays import Bool, Float64, Int64, number_groups
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import CLASS_SPEEDS, RANK_SPEEDS
 from traceviz_dag.vocabulary import Phase

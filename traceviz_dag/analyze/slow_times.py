@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.analyze.contention import BESIDE
-from traceviz_dag.analyze.intervals import measure_within, number_groups, union
+from traceviz_dag.analyze.intervals import measure_within, union
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.work_evidence import plain_codes, work_by_grid
-from traceviz_dag.arrays import Bool, Float64, Int64
+from traceviz_dag.arrays import Bool, Float64, Int64, number_groups
 from traceviz_dag.vocabulary import Kind
 
 KERNEL_COLUMNS = (

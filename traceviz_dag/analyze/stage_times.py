@@ -16,10 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.analyze import wording
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.medians import lower_median
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Phase
 
 STAGE_COLUMNS = ("rank", "step", "stage", "chunk", "microbatch", "phase", "dimension", "compute_ns")

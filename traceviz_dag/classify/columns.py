@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.arrays import Int32, Int64
+from traceviz_dag.arrays import Int32, Int64, distinct, number_groups
 from traceviz_dag.read.events import MISSING
 
 
@@ -22,8 +22,8 @@ def coded(codes: Int64 | Int32, strings: tuple[str, ...], prefix: str = "") -> p
     Args:
         prefix: taken off every string.
     """
-    used, which = np.unique(codes, return_inverse=True)
-    values = [strings[code].removeprefix(prefix) if code else None for code in used.tolist()]
+    first, which = number_groups(codes)
+    values = [strings[code].removeprefix(prefix) if code else None for code in codes[first].tolist()]
     return labelled(which, values)
 
 
@@ -32,12 +32,12 @@ def labelled(indices: Int64, labels: Sequence[str | None]) -> pa.Array:
 
     Labels are sorted and those that do not occur are left out, so that equal data give equal bytes.
     """
-    used = np.unique(indices[indices >= 0])
-    distinct = sorted({str(labels[index]) for index in used.tolist() if labels[index] is not None})
-    place = {label: position for position, label in enumerate(distinct)}
+    used = distinct(indices[indices >= 0])
+    there = sorted({str(labels[index]) for index in used.tolist() if labels[index] is not None})
+    place = {label: position for position, label in enumerate(there)}
     translate = np.full(len(labels) + 1, -1, dtype=np.int32)
     for index in used.tolist():
         label = labels[index]
         translate[index] = -1 if label is None else place[str(label)]
     codes = translate[np.where(indices >= 0, indices, len(labels))]
-    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(distinct, type=pa.string()))
+    return pa.DictionaryArray.from_arrays(pa.array(codes, mask=codes < 0), pa.array(there, type=pa.string()))

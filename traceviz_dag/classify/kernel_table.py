@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup, number_groups, rows_at
 from traceviz_dag.classify.categories import MICROBATCH_DIMENSIONS, category_of
 from traceviz_dag.classify.columns import coded, integers, labelled
 from traceviz_dag.classify.cpu_work import CPU_DEVICE_NUMBER
@@ -212,7 +212,7 @@ def _before_all_steps(trace: TraceEvents, facts: KernelFacts, profiler: Profiler
     if not launched.any() or int(profiler.number[profiler.start_ns.argmin()]) == 0:
         return np.zeros(len(device), dtype=bool)
     before = np.where(launched, time_ns, device.start_ns) < begin
-    lane = np.unique(np.stack([device.device, device.stream]), axis=1, return_inverse=True)[1].reshape(-1)
+    _, lane = number_groups(device.device, device.stream)
     lanes = int(lane.max(initial=0)) + 1
     first, busy = np.full(lanes, np.iinfo(np.int64).max), np.bincount(lane, weights=before, minlength=lanes) > 0
     np.minimum.at(first, lane[launched & ~before], device.start_ns[launched & ~before])
@@ -234,10 +234,10 @@ def _after_all_steps(facts: KernelFacts, profiler: ProfilerSteps) -> Bool:
 
 
 def _categories(facts: KernelFacts) -> Int64:
-    keys = np.stack([facts.kind, facts.phases.phase, facts.decision_of])
-    distinct, which = np.unique(keys, axis=1, return_inverse=True)
+    keys = [facts.kind, facts.phases.phase, facts.decision_of]
+    first, which = number_groups(*keys)
     category = []
-    for kind, phase, number in distinct.T.tolist():
+    for kind, phase, number in rows_at(first, keys):
         decision = facts.decisions[number] if number >= 0 else None
         found = category_of(
             KINDS[kind],
@@ -246,7 +246,7 @@ def _categories(facts: KernelFacts) -> Int64:
             decision.candidates if decision else (),
         )
         category.append(_CATEGORIES.index(found))
-    return np.array(category, dtype=np.int64)[which.reshape(-1)]
+    return np.array(category, dtype=np.int64)[which]
 
 
 def _decision_columns(decisions: tuple[DimensionDecision, ...], decision_of: Int64) -> dict[str, object]:
@@ -263,8 +263,8 @@ def _decision_columns(decisions: tuple[DimensionDecision, ...], decision_of: Int
 
 
 def _devices(device: Int64) -> pa.Array:
-    numbers, which = np.unique(device, return_inverse=True)
-    names = [CPU_DEVICE if number == CPU_DEVICE_NUMBER else f"gpu:{number}" for number in numbers.tolist()]
+    first, which = number_groups(device)
+    names = [CPU_DEVICE if number == CPU_DEVICE_NUMBER else f"gpu:{number}" for number in device[first].tolist()]
     return labelled(which, names)
 
 
@@ -274,8 +274,8 @@ def _layers(codes: Int64, strings: tuple[str, ...]) -> Int64:
     The profiler numbers the layers of each class from 0, so where there are several classes, layers are numbered in the
     order in which they come.
     """
-    distinct, first, which = np.unique(codes, return_index=True, return_inverse=True)
-    matches = [_LAYER.search(strings[code]) for code in distinct.tolist()]
+    first, which = number_groups(codes)
+    matches = [_LAYER.search(strings[code]) for code in codes[first].tolist()]
     numbers = np.array([MISSING if match is None else int(match[1]) for match in matches], dtype=np.int64)
     classes = {match.string[: match.start()] for match in matches if match is not None}
     if len(classes) > 1:

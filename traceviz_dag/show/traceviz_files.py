@@ -16,16 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import (
-    Axis,
-    Intervals,
-    intersect,
-    lay_end_to_end,
-    measure_within,
-    number_groups,
-    union,
-)
-from traceviz_dag.arrays import Int64
+from traceviz_dag.analyze.intervals import Axis, Intervals, intersect, lay_end_to_end, measure_within, union
+from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.vocabulary import Category, Dimension, Kind
 
 COLUMNS = (

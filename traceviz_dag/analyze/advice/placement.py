@@ -18,9 +18,8 @@ from traceviz_dag.analyze.causes.edits import AllTimes
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN, mean_gains
 from traceviz_dag.analyze.causes.step_work import StepWork
 from traceviz_dag.analyze.causes.what_if import WIDEST, Edit, WhatIf
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.wording import capitals
-from traceviz_dag.arrays import Bool, Float64, Int64
+from traceviz_dag.arrays import Bool, Float64, Int64, number_groups
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import NoEvidenceError
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.medians import lower_medians
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 

@@ -15,8 +15,7 @@ import numpy as np
 from traceviz_dag.analyze.causes.measured_items import direction
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import own_work
-from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.arrays import NONE, Bool, Float64, Int64
+from traceviz_dag.arrays import NONE, Bool, Float64, Int64, number_groups
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension

@@ -15,11 +15,10 @@ from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import own_work
 from traceviz_dag.analyze.causes.what_if import Edit, Prediction
 from traceviz_dag.analyze.clocks.clocks import solved_clocks
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import nullable, word_column
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.waits.buffered_sends import buffered_sends
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import MESSAGES, PATH_EDGES, PATH_ITEMS, PATH_SEGMENTS, WHAT_IF, Table
 

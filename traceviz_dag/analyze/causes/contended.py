@@ -13,9 +13,9 @@ from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import Times
 from traceviz_dag.analyze.causes.usual_times import own_work
 from traceviz_dag.analyze.contention import BESIDE, LEAST_KERNELS
-from traceviz_dag.analyze.intervals import Intervals, measure_within, number_groups, union
+from traceviz_dag.analyze.intervals import Intervals, measure_within, union
 from traceviz_dag.analyze.medians import medians
-from traceviz_dag.arrays import Bool, Float64
+from traceviz_dag.arrays import Bool, Float64, number_groups
 
 _MOST_RANKS = 16
 """So many ranks, evenly chosen, show by how much communication slows computation."""

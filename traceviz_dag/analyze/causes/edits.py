@@ -22,11 +22,10 @@ from traceviz_dag.analyze.causes.measured_items import direction
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import Instances, Usual, extra_work, launch_gaps, own_work, pauses
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.message_schedule import BACKWARD, FORWARD
 from traceviz_dag.analyze.medians import lower_median, lower_medians
 from traceviz_dag.analyze.wording import numbered
-from traceviz_dag.arrays import NONE, Bool, Float64, Int64
+from traceviz_dag.arrays import NONE, Bool, Float64, Int64, number_groups
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Category, Dimension

@@ -12,9 +12,8 @@ import numpy as np
 
 from traceviz_dag.analyze.causes.rank_kernels import PHASES, RankKernels
 from traceviz_dag.analyze.causes.side_streams import SideStreams, in_order_of_launch, on_chain, side_streams
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup, ranges
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup, number_groups, ranges
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension, Phase
 

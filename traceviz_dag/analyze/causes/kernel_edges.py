@@ -50,8 +50,7 @@ from traceviz_dag.analyze.causes.wait_calls import (
     tell_entries,
     wait_calls,
 )
-from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup, number_groups
 from traceviz_dag.read.events import MISSING
 
 RECORDED, INFERRED = range(2)

@@ -16,9 +16,8 @@ from traceviz_dag.analyze.causes.graph import NEVER_LATE
 from traceviz_dag.analyze.causes.rank_kernels import PHASES
 from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.medians import lower_medians
-from traceviz_dag.arrays import Bool, Float64, Int64
+from traceviz_dag.arrays import Bool, Float64, Int64, number_groups
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes, integers
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.arrays import number_groups
 
 _LEG = ("rank", "stage", "chunk", "microbatch")
 _LEG_WORDS = ("phase", "cause", "category", "dimension")

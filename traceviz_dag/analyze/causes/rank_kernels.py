@@ -11,12 +11,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes, integers
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.matching.operations import OPERATIONS, operation_of
 from traceviz_dag.analyze.work_evidence import work_by_grid
-from traceviz_dag.arrays import NONE, Bool, Int64
+from traceviz_dag.arrays import NONE, Bool, Int64, number_groups
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Kind, Phase
 

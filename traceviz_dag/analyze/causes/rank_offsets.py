@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.matches import connected
 from traceviz_dag.analyze.medians import lower_medians
-from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.arrays import Bool, Int64, number_groups
 
 
 def rank_offsets(

@@ -20,8 +20,7 @@ from traceviz_dag.analyze.causes.records_path import replayed_ends, slack_of, st
 from traceviz_dag.analyze.causes.records_work import MESSAGES, RecordsWork
 from traceviz_dag.analyze.causes.reordered import Change, Items
 from traceviz_dag.analyze.causes.what_if import FASTER, WORTH
-from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.arrays import Bool, Float64, Int64
+from traceviz_dag.arrays import Bool, Float64, Int64, number_groups
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.records.pipeline_records import OPERATIONS, Operation
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Dimension

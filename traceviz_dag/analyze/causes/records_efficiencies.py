@@ -15,8 +15,7 @@ from traceviz_dag.analyze.causes.factors import DIMENSIONS
 from traceviz_dag.analyze.causes.records_edits import OWN, SERVES
 from traceviz_dag.analyze.causes.records_path import replayed_ends, step_bounds
 from traceviz_dag.analyze.causes.records_work import RecordsWork
-from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.read.records.pipeline_records import OPERATIONS
 
 

@@ -24,8 +24,7 @@ from traceviz_dag.analyze.causes.graph import graph_of
 from traceviz_dag.analyze.causes.inferred_waits import HOLDS_IN, SLACK_NS
 from traceviz_dag.analyze.causes.records_path import replayed_ends
 from traceviz_dag.analyze.causes.records_work import MESSAGES, Edges, RecordsWork
-from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.arrays import Bool, Int64, number_groups
 from traceviz_dag.read.records.pipeline_records import OPERATIONS, Operation
 
 _WORTH_NS = 1_000_000

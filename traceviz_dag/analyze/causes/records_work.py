@@ -16,8 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from traceviz_dag.analyze.causes.graph import Graph, graph_of, tie
-from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.records.pipeline_records import OPERATIONS, Operation, PipelineRecords
 

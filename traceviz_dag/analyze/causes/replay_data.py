@@ -25,8 +25,7 @@ from traceviz_dag.analyze.causes.measured_items import direction
 from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork
 from traceviz_dag.analyze.causes.what_if import WhatIf
-from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.arrays import NONE, Int64, Integers
+from traceviz_dag.arrays import NONE, Int64, Integers, number_groups
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceviz_dag.analyze.causes.rank_kernels import PHASES, RankKernels
-from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup, number_groups
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension, Phase
 

@@ -16,9 +16,8 @@ import numpy as np
 from traceviz_dag.analyze.causes.graph import NEVER_LATE, CircleError, Graph, graph_of
 from traceviz_dag.analyze.causes.rank_offsets import rank_offsets
 from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.operations import ENDS_TOGETHER, OPERATIONS, Operation
-from traceviz_dag.arrays import Bool, Int8, Int64
+from traceviz_dag.arrays import Bool, Int8, Int64, number_groups
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 

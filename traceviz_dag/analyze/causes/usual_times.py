@@ -16,10 +16,9 @@ import numpy as np
 from traceviz_dag.analyze.causes.rank_kernels import PHASES
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import Times
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.medians import lower_median, lower_medians, lower_medians_of_others, lowest_of_others, middles
 from traceviz_dag.analyze.slow_stages import same_work
-from traceviz_dag.arrays import NONE, Bool, Float64, Int32, Int64, Integers
+from traceviz_dag.arrays import NONE, Bool, Float64, Int32, Int64, Integers, number_groups
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Phase
 

@@ -32,9 +32,8 @@ from traceviz_dag.analyze.causes.inferred_waits import (
 )
 from traceviz_dag.analyze.causes.rank_kernels import RankKernels
 from traceviz_dag.analyze.causes.side_streams import following_work, in_order_of_launch, on_chain, steps
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup, number_groups
 from traceviz_dag.read.events import MISSING
 
 _LEAST_TOLD = 0.2

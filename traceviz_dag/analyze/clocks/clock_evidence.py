@@ -20,11 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from traceviz_dag.analyze.clocks.robust import grouped_quantile, grouped_spread
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.collective_matching import MATCHED_BY, MatchedBy
 from traceviz_dag.analyze.matching.matches import Matches, connected
 from traceviz_dag.analyze.matching.operations import ENDS_TOGETHER, OPERATIONS
-from traceviz_dag.arrays import Float64, Int64
+from traceviz_dag.arrays import Float64, Int64, number_groups
 
 FEWEST_MATCHES = 3
 """Matches below which clocks are not joined: one or two cannot contradict each other."""

@@ -17,10 +17,9 @@ import pyarrow as pa
 
 from traceviz_dag.analyze.clocks.clock_evidence import FEWEST_MATCHES, ClockEvidence, clock_evidence, group_views
 from traceviz_dag.analyze.clocks.robust import grouped_quantile, solve_differences, theil_sen
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import nullable, optional_integers
 from traceviz_dag.analyze.matching.matches import Matches, connected
-from traceviz_dag.arrays import Bool, Float64, Int64
+from traceviz_dag.arrays import Bool, Float64, Int64, number_groups
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import RANK_CLOCKS
 

@@ -19,8 +19,7 @@ import numpy as np
 
 from traceviz_dag.analyze.causes.step_work import StepWork, Times, without_hosts
 from traceviz_dag.analyze.diff.changes import Bar, error_bars, rounded_means
-from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.arrays import NONE, Bool, Float64, Int64
+from traceviz_dag.arrays import NONE, Bool, Float64, Int64, number_groups
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, Category
 

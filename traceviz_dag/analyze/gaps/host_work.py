@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.analyze.intervals import number_groups
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup, ranges
+from traceviz_dag.arrays import NONE, Bool, Int64, distinct, lookup, number_groups, ranges
 from traceviz_dag.read.events import PYTHON_FUNCTION, TraceEvents
 from traceviz_dag.read.host_tree import HostTree, build_tree, innermost
 from traceviz_dag.vocabulary import HostWork
@@ -133,21 +132,16 @@ def longest_within(host: Host, thread: Int64, main: int, starts: Int64, ends: In
 
 def _open_rows(tree: HostTree, thread: Int64, starts: Int64, ends: Int64) -> tuple[Int64, Int64, Int64, Int64]:
     """Cut windows wherever a row of their thread begins or ends: window, begin, end and innermost row of each piece."""
-    order = np.lexsort((tree.start_ns, tree.thread))
-    both = np.concatenate([tree.start_ns[order], tree.end_ns])
-    of_thread = np.concatenate([tree.thread[order], tree.thread]).astype(np.int64)
-    order = np.lexsort((both, of_thread))
-    both, of_thread = both[order], of_thread[order]
-    low, high = np.empty(len(starts), np.int64), np.empty(len(starts), np.int64)
-    for one in np.unique(thread).tolist():
-        begin, end = np.searchsorted(of_thread, [one, one + 1])
+    cuts, cut_of = [starts], [np.arange(len(starts))]
+    for one in distinct(thread).tolist():
+        begin, end = np.searchsorted(tree.thread, [one, one + 1])
         mine = np.flatnonzero(thread == one)
-        low[mine] = begin + np.searchsorted(both[begin:end], starts[mine], side="right")
-        high[mine] = begin + np.searchsorted(both[begin:end], ends[mine], side="left")
-    high = np.maximum(low, high)
-    inside = ranges(low, high)
-    window = np.concatenate([np.arange(len(starts)), np.repeat(np.arange(len(starts)), high - low)])
-    begin_ns = np.concatenate([starts, both[inside]])
+        for sides in (tree.start_ns[begin:end], np.sort(tree.end_ns[begin:end])):
+            low = np.searchsorted(sides, starts[mine], side="right")
+            high = np.maximum(low, np.searchsorted(sides, ends[mine], side="left"))
+            cuts.append(sides[ranges(low, high)])
+            cut_of.append(np.repeat(mine, high - low))
+    window, begin_ns = np.concatenate(cut_of), np.concatenate(cuts)
     order = np.lexsort((begin_ns, window))
     window, begin_ns = window[order], begin_ns[order]
     last = np.append(np.diff(window) != 0, True)

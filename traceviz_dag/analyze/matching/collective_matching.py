@@ -16,7 +16,6 @@ from enum import StrEnum
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communication_groups import (
     BY_DIMENSION,
     BY_NAME,
@@ -28,7 +27,7 @@ from traceviz_dag.analyze.matching.communications import Communications, labels
 from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
 from traceviz_dag.analyze.matching.sequence_trust import groups_to_distrust
 from traceviz_dag.analyze.medians import lower_medians
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.read.events import MISSING
 
 UNMATCHED = -1

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import Communications, labels
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.classify.topology.types import Group, Topology
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.collective_matching import (
     BY_ORDER_ALONE,
     FAULTS,
@@ -21,7 +20,7 @@ from traceviz_dag.analyze.matching.collective_matching import (
 from traceviz_dag.analyze.matching.communication_groups import BY_SIZE, GroupedRows, group_communications
 from traceviz_dag.analyze.matching.communications import Communications, labels, word_column
 from traceviz_dag.analyze.matching.message_matching import MessageMatches, is_message, kernel_neighbours, match_messages
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension

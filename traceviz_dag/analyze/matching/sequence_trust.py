@@ -12,9 +12,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import Communications
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, number_groups
 
 Rows = npt.NDArray[np.intp]
 

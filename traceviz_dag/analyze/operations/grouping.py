@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceviz_dag.analyze.medians import lower_medians
-from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.arrays import NONE, Int64, number_groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,9 @@ def grouped(keys: Sequence[Int64], call: Int64, name: Int64, duration_ns: Int64)
         call: the call that launched each kernel; NONE counts each kernel as a call of its own.
         name: code of each kernel's name.
     """
-    number = _combined(keys)
-    count = int(number.max(initial=NONE)) + 1
+    first, number = number_groups(*keys)
+    count = len(first)
     kernel_ns = _sums(number, duration_ns, count)
-    first = np.full(count, len(call), dtype=np.int64)
-    np.minimum.at(first, number, np.arange(len(call)))
     order = np.lexsort((first, -kernel_ns))
     place = np.empty(count, dtype=np.int64)
     place[order] = np.arange(count)
@@ -70,20 +68,6 @@ def grouped(keys: Sequence[Int64], call: Int64, name: Int64, duration_ns: Int64)
         p95_ns=ordered[begin + (19 * calls + 19) // 20 - 1],
         longest_ns=ordered[begin + calls - 1],
     )
-
-
-def _combined(keys: Sequence[Int64]) -> Int64:
-    """One number for each combination of keys, dense from 0."""
-    number = np.zeros(len(keys[0]), dtype=np.int64)
-    many = 1
-    for key in keys:
-        size = int(key.max(initial=NONE)) + 2
-        if many * size > np.iinfo(np.int64).max:
-            distinct, number = np.unique(number, return_inverse=True)
-            many = len(distinct)
-        number = number * size + (key + 1)
-        many *= size
-    return np.unique(number, return_inverse=True)[1].reshape(-1).astype(np.int64, copy=False)
 
 
 def _totals(group: Int64, part: Int64, values: Int64) -> tuple[Int64, Int64]:

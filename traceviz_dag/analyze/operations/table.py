@@ -15,7 +15,7 @@ from traceviz_dag.analyze.operations.grouping import grouped
 from traceviz_dag.analyze.operations.roofline import Roofline, roofline
 from traceviz_dag.analyze.operations.work import Work
 from traceviz_dag.analyze.peaks import BUILT_IN, GpuPeaks, Peaks
-from traceviz_dag.arrays import NONE, Int64, lookup
+from traceviz_dag.arrays import NONE, Int64, lookup, number_groups
 from traceviz_dag.classify.operators import LaunchingOperators
 from traceviz_dag.read.events import OperatorInputs, TraceEvents, bounded
 from traceviz_dag.tables import OPERATIONS
@@ -165,11 +165,11 @@ def _labels(trace: TraceEvents, operators: LaunchingOperators) -> tuple[Int64, l
     found = np.full(len(operators.name), NONE, dtype=np.int64)
     for annotation in (False, True):
         rows = np.flatnonzero((operators.annotation == annotation) & (operators.name > 0))
-        used, which = np.unique(operators.name[rows], return_inverse=True)
-        words = [trace.strings[code] for code in used.tolist()]
+        first, which = number_groups(operators.name[rows])
+        words = [trace.strings[code] for code in operators.name[rows[first]].tolist()]
         words = [_NUMBER.sub("", word) or word if annotation else word for word in words]
         numbers = np.array([names.setdefault(word, len(names)) for word in words], dtype=np.int64)
-        found[rows] = numbers[which.reshape(-1)]
+        found[rows] = numbers[which]
     return found, list(names)
 
 

@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import measure_within, number_groups, union
+from traceviz_dag.analyze.intervals import measure_within, union
 from traceviz_dag.analyze.kernel_intervals import kernel_intervals
 from traceviz_dag.analyze.pipelines.units import Units, steady_units
 from traceviz_dag.analyze.pipelines.work_items import WorkItems, work_items
 from traceviz_dag.analyze.window_measures import measure_windows
 from traceviz_dag.analyze.wording import numbered
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.classify.categories import MICROBATCH_DIMENSIONS
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.read.events import MISSING

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import nullable, optional_integers
+from traceviz_dag.arrays import number_groups
 
 _PARTS = ("bubble_ns", "fill_drain_ns", "imbalance_ns", "jitter_ns", "stall_ns")
 

@@ -19,10 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from traceviz_dag.analyze.causes.graph import AnyTimes
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.pipelines.replay import Structure, replay, stage_spans, structure_of
 from traceviz_dag.analyze.pipelines.work_items import BACKWARD, COMBINED, FORWARD, WorkItems, work_items
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import PIPELINES

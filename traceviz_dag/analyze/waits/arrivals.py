@@ -20,13 +20,12 @@ import pyarrow as pa
 
 from traceviz_dag.analyze.clocks.clock_evidence import message_pairs
 from traceviz_dag.analyze.clocks.clocks import SolvedClocks, scattered_ranks, solved_clocks
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.collective_matching import MATCHED_BY, MatchedBy
 from traceviz_dag.analyze.matching.communications import labels, optional_integers
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.matching.operations import ENDS_TOGETHER, OPERATIONS
 from traceviz_dag.analyze.waits.buffered_sends import buffered_sends, waits_for_other
-from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.arrays import Bool, Int64, number_groups
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import CPU_DEVICE
 

@@ -20,13 +20,12 @@ import pyarrow as pa
 from traceviz_dag.analyze.clocks.clock_evidence import clock_evidence
 from traceviz_dag.analyze.clocks.clocks import SolvedClocks, solve_clocks, solved_clocks
 from traceviz_dag.analyze.clocks.robust import grouped_quantile
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY, Fault, MatchedBy, signatures
 from traceviz_dag.analyze.matching.communications import Communications, labels
 from traceviz_dag.analyze.matching.matches import Matches, match_communications
 from traceviz_dag.analyze.waits.arrivals import WIDEST_RING_NS, ends_limit
 from traceviz_dag.analyze.waits.contradicted_groups import contradicts, mark_contradicted, stated_by_traces
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.read.events import MISSING
 

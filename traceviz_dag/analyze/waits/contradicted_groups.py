@@ -13,11 +13,10 @@ from dataclasses import replace
 import numpy as np
 
 from traceviz_dag.analyze.clocks.robust import theil_sen
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.collective_matching import FAULTS, FEWEST_ENDS, MATCHED_BY, Fault, MatchedBy
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.waits.arrivals import ends_together
-from traceviz_dag.arrays import Float64, Int64
+from traceviz_dag.arrays import Float64, Int64, number_groups
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.vocabulary import TopologySource
 

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.matching.communications import optional_integers
+from traceviz_dag.arrays import number_groups
 from traceviz_dag.read.events import MISSING
 
 UNEVEN = 1.1

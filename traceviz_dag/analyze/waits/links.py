@@ -10,12 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.analyze.clocks.robust import grouped_quantile
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.matching.operations import Operation
 from traceviz_dag.analyze.medians import lower_medians
-from traceviz_dag.arrays import Bool, Int64
+from traceviz_dag.arrays import Bool, Int64, number_groups
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.spans import spanned
 from traceviz_dag.tables import LINK_GROUPS

@@ -17,12 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import Intervals, measure_within, merge, number_groups, subtract, union
+from traceviz_dag.analyze.intervals import Intervals, measure_within, merge, subtract, union
 from traceviz_dag.analyze.kernel_intervals import codes, kernel_intervals
 from traceviz_dag.analyze.matching.communications import labels, nullable, optional_integers
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.waits.arrivals import Arrivals, judge_arrivals
-from traceviz_dag.arrays import NONE, Int64
+from traceviz_dag.arrays import NONE, Int64, number_groups
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import COLLECTIVES
 from traceviz_dag.vocabulary import Dimension

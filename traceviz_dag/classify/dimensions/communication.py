@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 
 import numpy as np
 
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.arrays import NONE, Bool, Int64, Integers, distinct, lookup, number_groups, rows_at
 from traceviz_dag.classify.dimensions.communicator_use import Carried, decide_by_use
 from traceviz_dag.classify.dimensions.dimension_evidence import (
     MOST_COUNT_ELEMENTS,
@@ -107,9 +107,9 @@ def complete_facts(trace: TraceEvents, tree: HostTree, launches: Launches, commu
     bare = communication & (own.collective == 0) & (own.group_name == 0) & (own.group_description == 0)
     is_annotation = trace.host.category[trace.communication_operators] == USER_ANNOTATION
     columns = {column.name: getattr(own, column.name).copy() for column in dataclasses.fields(CollectiveFacts)}
-    names, name_of = np.unique(trace.device.name, return_inverse=True)
-    open_ = np.array([_OPEN_NAME.search(trace.strings[name]) is not None for name in names.tolist()], bool)[name_of]
-    for among, wanted in ((~is_annotation, bare), (is_annotation, bare & open_)):
+    open_ = np.zeros(len(trace.strings), dtype=bool)
+    open_[[name for name in distinct(trace.device.name).tolist() if _OPEN_NAME.search(trace.strings[name])]] = True
+    for among, wanted in ((~is_annotation, bare), (is_annotation, bare & open_[trace.device.name])):
         operator_of_row = np.full(len(trace.host), NONE, dtype=np.int64)
         operator_of_row[trace.communication_operators[among]] = np.flatnonzero(among)
         around = lookup(tree.nearest(operator_of_row[tree.rows] >= 0), np.where(wanted, launches.position, NONE))
@@ -158,20 +158,18 @@ def decide_dimensions(
     Returns:
         The distinct decisions, and per entry of ``rows`` the index of its own.
     """
-    keys = np.stack(
-        [
-            facts.group_name[rows],
-            facts.group_description[rows],
-            facts.group_ranks[rows],
-            operation[rows],
-            frame_rule[rows],
-            kernel_rule[rows],
-            trace.device.name[rows],
-            phase[rows],
-            _sizes(facts, rows),
-        ]
-    )
-    distinct, which = np.unique(keys, axis=1, return_inverse=True)
+    keys: list[Integers] = [
+        facts.group_name[rows],
+        facts.group_description[rows],
+        facts.group_ranks[rows],
+        operation[rows],
+        frame_rule[rows],
+        kernel_rule[rows],
+        trace.device.name[rows],
+        phase[rows],
+        _sizes(facts, rows),
+    ]
+    first, which = number_groups(*keys)
     mixes = _mixes_sequences(trace)
     experts = _has_experts(trace, groups, mixes)
     # Attention splits sequences, and no group is for that alone: each micro-batch has a context of its own size.
@@ -184,7 +182,7 @@ def decide_dimensions(
     def group_of(name: int, description: int, ranks: int) -> GroupFacts:
         return _group(trace.strings, name, description, ranks, groups)
 
-    for name, description, ranks, collective, frame, kernel, kernel_name, at, size in distinct.T.tolist():
+    for name, description, ranks, collective, frame, kernel, kernel_name, at, size in rows_at(first, keys):
         group = group_of(name, description, ranks)
         of_groups.append(group)
         decisions.append(
@@ -201,10 +199,10 @@ def decide_dimensions(
             ).decide(group)
         )
     decisions = _from_same_groups(decisions, of_groups)
-    decisions, which = _from_sizes(facts, rows, decisions, which.reshape(-1))
+    decisions, which = _from_sizes(facts, rows, decisions, which)
     decisions, which = _from_streams(trace, rows, decisions, which)
     decisions, which = _sharded_data(trace, facts, operation, phase, rows, groups, decisions, which)
-    alike = np.stack([*keys[:4], trace.device.name[rows]])
+    alike = [*keys[:4], trace.device.name[rows]]
     which = _as_where_launches_are_known(alike, (frame_rule[rows] < 0) & (phase[rows] == _NO_PHASE), decisions, which)
     if all(decision.dimension is not Dimension.UNKNOWN for decision in decisions):
         return decisions, which
@@ -220,7 +218,9 @@ def _sizes(facts: CollectiveFacts, rows: Int64) -> Int64:
     return np.where(one, _SIZES.index(Size.ONE), np.where(few, _SIZES.index(Size.FEW), _SIZES.index(Size.ANY)))
 
 
-def _as_where_launches_are_known(alike: Int64, lost: Bool, decisions: list[DimensionDecision], which: Int64) -> Int64:
+def _as_where_launches_are_known(
+    alike: Sequence[Integers], lost: Bool, decisions: list[DimensionDecision], which: Int64
+) -> Int64:
     """Of what the default group does without a known place, take what it serves wherever the same is launched.
 
     Args:
@@ -230,7 +230,7 @@ def _as_where_launches_are_known(alike: Int64, lost: Bool, decisions: list[Dimen
     world = np.array([decision.dimension is Dimension.WORLD for decision in decisions], dtype=bool)[which]
     if not (lost & world).any() or lost.all():
         return which
-    number = np.unique(alike, axis=1, return_inverse=True)[1].reshape(-1)
+    _, number = number_groups(*alike)
     result = which.copy()
     for one in np.unique(number[lost & world]).tolist():
         found = np.unique(which[(number == one) & ~lost]).tolist()
@@ -249,19 +249,16 @@ def _carried(
     group_of: Callable[[int, int, int], GroupFacts],
 ) -> tuple[list[Carried], Int64]:
     """What each process group carries, and per entry of ``rows`` the index of its own."""
-    keys = np.stack(
-        [
-            facts.group_name[rows],
-            facts.group_description[rows],
-            facts.group_ranks[rows],
-            np.where(facts.collective[rows] == 0, trace.device.name[rows], facts.collective[rows]),
-            phase[rows],
-            which,
-        ]
-    )
-    distinct, place = np.unique(keys, axis=1, return_inverse=True)
-    place = place.reshape(-1)
-    elements = np.full(distinct.shape[1], MISSING, dtype=np.int64)
+    keys = [
+        facts.group_name[rows],
+        facts.group_description[rows],
+        facts.group_ranks[rows],
+        np.where(facts.collective[rows] == 0, trace.device.name[rows], facts.collective[rows]),
+        phase[rows],
+        which,
+    ]
+    first, place = number_groups(*keys)
+    elements = np.full(len(first), MISSING, dtype=np.int64)
     np.maximum.at(elements, place, np.maximum(facts.in_elements[rows], facts.out_elements[rows]))
     carried = [
         Carried(
@@ -272,7 +269,7 @@ def _carried(
             decisions[index],
         )
         for (name, description, ranks, collective, at, index), largest in zip(
-            distinct.T.tolist(), elements.tolist(), strict=True
+            rows_at(first, keys), elements.tolist(), strict=True
         )
     ]
     return carried, place

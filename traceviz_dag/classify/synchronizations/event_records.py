@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup, number_groups
 from traceviz_dag.classify.synchronizations.enqueue_order import HostCalls
 from traceviz_dag.read.events import EVENT_RECORD, MISSING, UNRESOLVED, SynchronizationRows, TraceEvents
 
@@ -163,8 +163,7 @@ def _latest_before(
         return found, unsure
     asking = call[asks]
     event, context = rows.event[row[asks]], rows.device[row[asks]]
-    keys = np.stack([np.concatenate([known.context, context]), np.concatenate([known.event, event])])
-    group = np.unique(keys, axis=1, return_inverse=True)[1].reshape(-1)
+    _, group = number_groups(np.concatenate([known.context, context]), np.concatenate([known.event, event]))
     width = len(calls.rank) + 1
     place = np.searchsorted(
         group[:count] * width + calls.rank[known.call], group[count:] * width + calls.rank[asking], side="left"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup, number_groups
 from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.synchronizations.event_records import calls_with
 from traceviz_dag.read.events import (
@@ -88,8 +88,7 @@ def _kind_of_call(name: str) -> int:
 
 
 def _first_of_equals(*columns: Int64) -> Int64:
-    _, first = np.unique(np.stack(columns), axis=1, return_index=True)
-    return np.sort(first)
+    return np.sort(number_groups(*columns)[0])
 
 
 def _waiting_copies(trace: TraceEvents, launches: Launches) -> Int64:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.arrays import NONE, Int64, lookup
+from traceviz_dag.arrays import NONE, Int64, lookup, number_groups, rows_at
 from traceviz_dag.classify.columns import coded, integers, labelled
 from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.phases.marks import ProfilerSteps, nearest_step, step_at
@@ -113,6 +113,7 @@ def _table(
 
 def _faults(waited_for: Int64, waiting: Int64) -> pa.Array:
     """One column of both: where neither operation is known for two reasons, both of them."""
-    pairs, which = np.unique(np.stack([waited_for, waiting]), axis=1, return_inverse=True)
-    texts = ["; ".join(dict.fromkeys(FAULTS[one] for one in pair if one != NONE)) or None for pair in pairs.T.tolist()]
-    return labelled(which.reshape(-1), texts)
+    first, which = number_groups(waited_for, waiting)
+    pairs = rows_at(first, [waited_for, waiting])
+    texts = ["; ".join(dict.fromkeys(FAULTS[one] for one in pair if one != NONE)) or None for pair in pairs]
+    return labelled(which, texts)

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.printable import printable
 from traceviz_dag.show.lanes.names import NO_NAME, function_name, shortened
 
