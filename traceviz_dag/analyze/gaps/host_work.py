@@ -83,10 +83,11 @@ def host_of(trace: TraceEvents, calls: HostTree) -> Host:
         np.concatenate([host.duration_ns, launches.duration_ns]),
     )
     name = np.concatenate([host.name, launches.name]).astype(np.int64)[tree.rows]
-    tells = _codes(trace.strings, name)[name]
+    names = distinct(name).tolist()
+    tells = _codes(trace.strings, names)[name]
     key = tree.nearest(tells != NONE)
     python = np.append(host.category == PYTHON_FUNCTION, np.zeros(len(launches), dtype=bool))[tree.rows]
-    of_torch, framework = (_matching(trace.strings, name, one) for one in (_OF_TORCH, _OF_THE_FRAMEWORK))
+    of_torch, framework = (_matching(trace.strings, names, one) for one in (_OF_TORCH, _OF_THE_FRAMEWORK))
     return Host(
         tree,
         trace.strings,
@@ -151,18 +152,18 @@ def _open_rows(tree: HostTree, thread: Int64, starts: Int64, ends: Int64) -> tup
     return window, begin_ns, end_ns[kept], innermost(tree, thread[window].astype(np.int32), begin_ns)
 
 
-def _matching(strings: Sequence[str], used: Int64, pattern: re.Pattern[str]) -> Bool:
+def _matching(strings: Sequence[str], used: Sequence[int], pattern: re.Pattern[str]) -> Bool:
     """Per string, whether it is used and begins as the pattern says."""
     found = np.zeros(len(strings), dtype=bool)
-    for code in np.unique(used).tolist():
+    for code in used:
         found[code] = bool(pattern.match(strings[code]))
     return found
 
 
-def _codes(strings: Sequence[str], used: Int64) -> Int64:
+def _codes(strings: Sequence[str], used: Sequence[int]) -> Int64:
     """Per string, place in ``HostWork`` of the work that a row of that name does; NONE where it does not show."""
     codes = np.full(len(strings), NONE)
     patterns = [(list(HostWork).index(work), re.compile(pattern)) for work, pattern in _NAMES]
-    for code in np.unique(used).tolist():
+    for code in used:
         codes[code] = next((place for place, pattern in patterns if pattern.search(strings[code])), NONE)
     return codes
