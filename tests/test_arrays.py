@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,18 +16,20 @@ _rows = st.integers(1, 4).flatmap(
 )
 
 
-@given(_rows)
+@given(_rows, st.sampled_from([1, 1_000]))
 @settings(max_examples=300, deadline=None)
-def test_groups_are_numbered_in_the_order_of_their_keys(rows):
-    keys = [np.array(column, dtype=np.int64) for column in zip(*rows, strict=True)]
+def test_groups_are_numbered_in_the_order_of_their_keys(rows, times):
+    keys = [np.tile(np.array(column, dtype=np.int64), times) for column in zip(*rows, strict=True)]
     first, number = number_groups(*keys)
     distinct = sorted(set(rows))
     assert list(rows_at(first, keys)) == distinct
     assert first.tolist() == [rows.index(row) for row in distinct]
-    assert [distinct[each] for each in number] == rows
+    assert number.tolist() == [distinct.index(row) for row in rows] * times
 
 
-def test_keys_may_be_of_any_whole_numbers_and_there_may_be_no_rows():
-    first, number = number_groups(np.array([2**64 - 1, 0, 2**64 - 1], np.uint64), np.array([1, 0, 1], np.int32))
-    assert (first.tolist(), number.tolist()) == ([1, 0], [1, 0, 1])
+@pytest.mark.parametrize("times", [1, 1_000])
+def test_keys_may_be_of_any_whole_numbers_and_there_may_be_no_rows(times):
+    keys = [np.array([2**64 - 1, 2**64 - 2, 2**64 - 1], np.uint64), np.array([1, 0, 1], np.int32)]
+    first, number = number_groups(*(np.tile(key, times) for key in keys))
+    assert (first.tolist(), number.tolist()) == ([1, 0], [1, 0, 1] * times)
     assert [each.tolist() for each in number_groups(np.zeros(0, np.int64), np.zeros(0, np.int32))] == [[], []]

@@ -55,53 +55,45 @@ def number_groups(*keys: npt.NDArray[np.integer]) -> tuple[Int64, Int64]:
     Returns:
         The index of the first row of each group, and each row's group number.
     """
-    count = len(keys[0])
-    number, groups = np.zeros(count, dtype=np.int64), 1
-    if not count:
-        return number, number
-    for key in keys:
-        place, places = _from_zero(key)
-        if groups * places > np.iinfo(np.int64).max:
-            number, groups = _dense(number, groups)
-            place, places = _dense(place, places)
-        number, groups = number * places + place, groups * places
-        if groups <= _marked(count):
-            number, groups = _dense(number, groups)
-    number, groups = _dense(number, groups)
-    first = np.empty(groups, dtype=np.int64)
-    first[number[::-1]] = np.arange(count - 1, -1, -1)
+    if len(keys[0]) <= _FEW:
+        return _sorted(*keys)
+    number, left = np.zeros(len(keys[0]), dtype=np.int64), [*keys]
+    while left and (marked := _marked(number, left[0])) is not None:
+        number = marked
+        left.pop(0)
+    if left:
+        return _sorted(number, *left)
+    first = np.empty(int(number.max()) + 1, dtype=np.int64)
+    first[number[::-1]] = np.arange(len(number) - 1, -1, -1)
     return first, number
 
 
-def _from_zero(values: npt.NDArray[np.integer]) -> tuple[Int64, int]:
-    """Values less the least one, and how many there may be; where those are too many, the distinct ones numbered."""
-    least, most = int(values.min()), int(values.max())
-    if max(abs(least), most, most - least) < np.iinfo(np.int64).max:
-        return values.astype(np.int64) - least, most - least + 1
-    return _sorted_numbers(values)
+_FEW = 2_000
+"""Rows that are sorted sooner than marked."""
 
 
-def _marked(count: int) -> int:
-    """Up to so many places, a mark in each place that occurs costs less than a sort of so many values."""
-    return 4 * count + 1024
+def _marked(number: Int64, key: npt.NDArray[np.integer]) -> Int64 | None:
+    """The numbers of the distinct pairs, by a mark for each that occurs; None where there may be too many."""
+    places = int(key.max()) - int(key.min()) + 1
+    every = (int(number.max()) + 1) * places
+    if every > 4 * len(number):
+        return None
+    place = number * places + (key - key.min()).astype(np.int64)
+    there = np.zeros(every, dtype=bool)
+    there[place] = True
+    return (np.cumsum(there) - 1)[place]
 
 
-def _dense(values: Int64, places: int) -> tuple[Int64, int]:
-    """Number the distinct values, all from 0 and below ``places``, in their order; and how many there are."""
-    if places > _marked(len(values)):
-        return _sorted_numbers(values)
-    there = np.zeros(places, dtype=bool)
-    there[values] = True
-    number = np.cumsum(there) - 1
-    return number[values], int(number[-1]) + 1
-
-
-def _sorted_numbers(values: npt.NDArray[np.integer]) -> tuple[Int64, int]:
-    order = np.argsort(values, kind="stable")
-    ordered = values[order]
+def _sorted(*keys: npt.NDArray[np.integer]) -> tuple[Int64, Int64]:
+    order = np.lexsort(keys[::-1])
+    new = np.zeros(len(order), dtype=bool)
+    new[:1] = True
+    for key in keys:
+        ordered = key[order]
+        new[1:] |= ordered[1:] != ordered[:-1]
     number = np.empty(len(order), dtype=np.int64)
-    number[order] = np.cumsum(np.append(0, ordered[1:] != ordered[:-1]))
-    return number, int(number.max()) + 1
+    number[order] = np.cumsum(new) - 1
+    return order[new], number
 
 
 def rows_at(places: Int64, keys: Sequence[npt.NDArray[np.integer]]) -> Iterator[tuple[int, ...]]:
