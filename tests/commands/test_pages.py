@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 import shlex
 import shutil
@@ -16,11 +15,10 @@ from tests.analyze.across_ranks import SMALL
 from tests.damage import call
 from tests.sets import fast
 from tests.show.home import fill_home
+from tests.snapshot_file import write_snapshot
 from tests.test_docs import PAGES, REPOSITORY
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.simulate import JobSettings, simulate
-from traceviz_dag.simulate.memory.allocator import Allocator
-from traceviz_dag.simulate.memory.stage import Stage, StageSettings, one_forward_one_backward
 from traceviz_dag.simulate.settings import Format
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -74,11 +72,7 @@ def places(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("places")
     simulate(_JOB, folder / "traces/job-7", workers=1)
     for number, name in enumerate(("snapshot", "before", "after")):
-        allocator = Allocator()
-        stage = Stage(StageSettings(leak_bytes=number << 20), allocator)
-        for step in range(5):
-            stage.step(step, one_forward_one_backward(0, 2, 2))
-        (folder / f"{name}.pickle").write_bytes(pickle.dumps(allocator.snapshot()))
+        write_snapshot(folder / f"{name}.pickle", leak_bytes=number << 20)
     fill_home(folder / "home", [folder / "traces/job-7"])
     return folder
 
