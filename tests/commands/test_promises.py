@@ -37,9 +37,9 @@ KEPT = REPOSITORY / "docs/promised.txt"
 _DEPRECATED = re.compile(r"(.*)  # deprecated in (\d+)\.(\d+): .+")
 
 HOW = """{gone}
-is in docs/promised.txt, and gone from the program or changed. Programs of others use it: put it back. If it must go, keep
-it working beside what replaces it, end its line in docs/promised.txt with "  # deprecated in {version}: use NEW", and name
-it in CHANGELOG.md. A later minor version may then remove it, from 1.0 on a later major one."""
+is in docs/promised.txt, and gone from the program or changed. Programs of others use it: put it back. If it must go,
+keep it working beside what replaces it, end its line in docs/promised.txt with "  # deprecated in {version}: use NEW",
+and name it in CHANGELOG.md. A later minor version may then remove it, from 1.0 on a later major one."""
 
 ANSWERS = {
     **dict.fromkeys(
