@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from traceviz_dag.analyze.wording import counted
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError
@@ -217,6 +218,7 @@ def _counted(request: Examination, peeks: Sequence[TracePeek]) -> Capture:
     )
     summary = (
         f"; with GPU rows {capture.gpu}, call stacks {capture.stacks}, operators {capture.operators}, shapes "
-        f"{capture.shapes}, described groups {capture.groups}; {capture.steps} profiler steps a file"
+        f"{capture.shapes}, described groups {capture.groups}; {counted(capture.steps, 'profiler step', 'profiler steps')} per "
+        "file"
     )
     return replace(capture, summary=summary)
