@@ -25,5 +25,5 @@ def lake_at(home: Path) -> Lake:
     """
     lake = open_lake(home)
     if not lake.tables_folder.is_dir():
-        raise BadInputError(lake.home, "holds no analysed traces", "name another home with --home")
+        raise lake.is_empty()
     return lake

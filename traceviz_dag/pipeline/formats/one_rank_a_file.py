@@ -216,9 +216,9 @@ def _counted(request: Examination, peeks: Sequence[TracePeek]) -> Capture:
         warnings=inputs.warnings,
         described=inputs.topology_file is not None,
     )
+    steps = counted(capture.steps, "profiler step", "profiler steps")
     summary = (
         f"; with GPU rows {capture.gpu}, call stacks {capture.stacks}, operators {capture.operators}, shapes "
-        f"{capture.shapes}, described groups {capture.groups}; {counted(capture.steps, 'profiler step', 'profiler steps')} per "
-        "file"
+        f"{capture.shapes}, described groups {capture.groups}; {steps} per file"
     )
     return replace(capture, summary=summary)
