@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
 
 RunOption = Annotated[str | None, typer.Option("--run", help="Only this run.")]
