@@ -7,7 +7,7 @@ HOME_FOLDER ?= traceviz_home
 # Without bytecode on disk each of the many processes of the tests would compile every module anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo dev test test-long tracked lint types imports scripts dependencies check release-check lock clean capture-environment
+.PHONY: help setup demo dev test test-long promises tracked lint types imports scripts dependencies check release-check lock clean capture-environment
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
@@ -31,6 +31,10 @@ test: setup ## the tests of every behaviour
 
 test-long: setup ## kills, faulty places, daemons, real training, every page in the browser; SHARE=2/4: a quarter of it
 	$(PYTEST) -m long $(if $(SHARE),--share=$(SHARE))
+
+promises: setup ## keep what this version promises as docs/promised.txt, and show what came and went
+	TRACEVIZ_WRITE_PROMISES=1 $(BIN)/python -m pytest tests/commands/test_promises.py
+	git --no-pager diff --unified=0 docs/promised.txt
 
 tracked: setup ## the speed figures, against the kept ones
 	$(BIN)/python -m benchmarks.tracked

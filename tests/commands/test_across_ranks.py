@@ -159,7 +159,7 @@ def test_annotations_of_the_traces_can_be_named_from_a_path(run_folder, tmp_path
 def test_what_is_not_there_is_said_in_one_line(home, tmp_path):
     with pytest.raises(UsageError, match="no such run or iteration; there are job 10"):
         call(clocks, "--home", home, "--iteration", 11)
-    with pytest.raises(BadInputError, match="no partition of table kernels"):
+    with pytest.raises(BadInputError, match="holds no analysed traces"):
         call(clocks, "--home", tmp_path / "empty")
 
 

@@ -191,7 +191,7 @@ def test_files_of_another_version_are_read_with_what_they_have(lake: Lake, sampl
 
 
 def test_reading_what_is_not_there_says_what_is(lake: Lake, sample):
-    with pytest.raises(BadInputError, match="no partition of table kernels; analyse a trace"):
+    with pytest.raises(BadInputError, match="holds no analysed traces; analyse a trace into it first, or name"):
         lake.table("kernels")
     lake.write("kernels", kernels(sample, ["a"]), run="night 1", iteration=1, rank=0)
     with pytest.raises(BadInputError, match="for run nite, rank 3; runs with this table: night 1"):

@@ -13,10 +13,14 @@ from traceviz_dag.errors import IncompleteError
 
 
 def scrub(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="A trace, or a folder of traces.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="IN", help="A trace, an export, a snapshot of GPU memory, or a folder of them.")
+    ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="A folder that is not there yet.")],
 ) -> None:
     """Write traces again without names, paths, arguments and texts of your site; their analysis has the same numbers.
+
+    It takes PyTorch traces, topology files, Nsight Systems exports in SQLite and snapshots of GPU memory.
 
     Times, sizes, shapes and identifiers stay, and so do names of public libraries. In all other names, words by which
     traces are classified stay (attention, forward, layer); every other word becomes a made-up one, the same in all

@@ -341,10 +341,14 @@ class Lake:
             UsageError: one line on what is wrong with the statement, or that it was stopped.
             BadInputError: the home holds no lake, or its catalogue can be neither opened nor built.
         """
-        if not (self.home / catalogue.LAKE_FOLDER).is_dir():
-            remedy = "analyse a trace into it first, or name another home with --home"
-            raise BadInputError(self.home, "holds no analysed traces", remedy)
+        if not self.tables_folder.is_dir():
+            raise self.is_empty()
         return _asked_again(lambda: self._query(sql, parameters, bounds))
+
+    def is_empty(self) -> BadInputError:
+        """What to raise where nothing was ever analysed into the home."""
+        remedy = "analyse a trace into it first, or name another home with --home or TRACEVIZ_HOME"
+        return BadInputError(self.home, "holds no analysed traces", remedy)
 
     def gone_parts(self, sql: str) -> dict[str, list[Partition]]:
         """Parts of the tables that a query names that were written, and that somebody deleted: table → parts."""
@@ -452,6 +456,8 @@ class Lake:
         return True
 
     def _nothing_there(self, table: Table, run: str | None, iteration: int | None, rank: int | None) -> BadInputError:
+        if not self.tables_folder.is_dir():
+            return self.is_empty()
         wanted = {"run": run, "iteration": iteration, "rank": rank}
         words = ", ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
         runs = sorted({parts.run for parts in recorded.find_parts(self.tables_folder, table)})

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traceviz_dag.lake.inputs import FOLDER
+from traceviz_dag.system.whole_files import NO_LOCKS_HERE, locked
 
 _SUFFIX = ".under_way"
 
@@ -31,12 +32,12 @@ def under_way(home: Path, key: str) -> Iterator[None]:
     mark = folder / f"{key}.{secrets.token_hex(4)}{_SUFFIX}"
     descriptor = os.open(mark, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        # Until it holds a byte, a mark says nothing: its process may not hold it yet, and has renewed nothing.
-        os.write(descriptor, b"\n")
-        yield
-        for ended in (mark, *left):
-            ended.unlink(missing_ok=True)
+        with locked(mark, descriptor):
+            # Until it holds a byte, a mark says nothing: its process may not hold it yet, and has renewed nothing.
+            os.write(descriptor, b"\n")
+            yield
+            for ended in (mark, *left):
+                ended.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
 
@@ -102,6 +103,10 @@ def _is_held(mark: Path) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+    except OSError as error:
+        # Without locks nobody knows: it counts as cut off, which the next analysis ends.
+        if error.errno not in NO_LOCKS_HERE:
+            raise
     finally:
         os.close(descriptor)
     # Ended between the two calls: the mark of an analysis that came to its end is gone.

@@ -43,7 +43,9 @@ _LONGEST_NAME = 200
 TOLD_AFTER_SECONDS = 5.0
 _TOLD_AGAIN_SECONDS = 60.0
 _ATTEMPTS = 20
-_NO_LOCKS_HERE = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
+NO_LOCKS_HERE = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
+"""What a file system without locks says; Lustre mounted without ``flock`` is one."""
+
 _NO_SYNC_HERE = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.EACCES})
 
 
@@ -183,7 +185,7 @@ def locked(path: Path, descriptor: int, shared: bool = False) -> Iterator[None]:
             fcntl.flock(descriptor, kind)
     except OSError as error:
         # As for temporaries: a file system without locks has one writer.
-        if error.errno not in _NO_LOCKS_HERE:
+        if error.errno not in NO_LOCKS_HERE:
             raise unwritable(path, error) from error
     try:
         yield
@@ -353,7 +355,7 @@ def _lock(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     except OSError as error:
         # Without locks nobody knows what is stale, so nobody removes anything either.
-        if error.errno not in _NO_LOCKS_HERE:
+        if error.errno not in NO_LOCKS_HERE:
             os.close(descriptor)
             raise
     return os.fstat(descriptor).st_nlink > 0

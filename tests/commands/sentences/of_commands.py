@@ -342,7 +342,7 @@ DOCTOR = (
     Sentence(
         r"(?P<k_run>\w+) · iteration (?P<k_iteration>\d+): (?P<v_ranks>\d+) ranks of a world of (?P<v_world>\d+); with "
         r"GPU rows (?P<v_gpu>\d+), call stacks (?P<v_stacks>\d+), operators (?P<v_operators>\d+), shapes \d+, "
-        r"described groups (?P<v_groups>\d+); (?P<v_steps>\d+) profiler steps a file",
+        r"described groups (?P<v_groups>\d+); (?P<v_steps>\d+) profiler steps? per file",
         """
         SELECT count(*) AS ranks, max(world_size) AS world, count(*) FILTER (devices[1] <> 'cpu') AS gpu,
             count(*) FILTER (has_stacks) AS stacks, count(*) FILTER (has_host_rows) AS operators,

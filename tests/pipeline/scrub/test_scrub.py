@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 import re
+import shutil
+import sqlite3
+from contextlib import closing
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.analyze.across_ranks import SMALL, analysed_here, store_across_ranks
+from tests.sets import fast
+from traceviz_dag.analyze.memory.examination import examined
+from traceviz_dag.analyze.memory.tables import memory_tables
 from traceviz_dag.errors import UsageError
 from traceviz_dag.pipeline.scrub.folder import scrub
 from traceviz_dag.pipeline.scrub.names import Names
+from traceviz_dag.read.memory.files import is_snapshot_name
+from traceviz_dag.read.memory.reader import read_snapshot
+from traceviz_dag.read.nsys.profile import SCHEMAS
+from traceviz_dag.read.nsys.reader import read_nsys
 from traceviz_dag.simulate import JobSettings, simulate
+from traceviz_dag.simulate.settings import Format
 
 SITE = re.compile("acme|alice|zeppelin|quux|王伟|10-12-0-17".encode(), re.IGNORECASE)
 NAMED = {
     *("name", "operator", "module", "module_path", "kernel", "operation", "caller", "doing", "shapes", "file", "run"),
-    *("bytes", "digest", "evidence_sql", "detail"),
+    *("bytes", "digest", "evidence_sql", "detail", "site", "python_text", "text"),
+    *("unknown", "unknown_names", "lost", "lost_names"),
 }
-"""Columns that hold names, or sizes and digests of files."""
+"""Columns that hold names, sizes and digests of files, or what of a file was left unread."""
 
 
 def _of_a_site(path):
@@ -77,6 +91,97 @@ def test_a_scrubbed_job_has_the_same_numbers_and_none_of_its_sites_names(tmp_pat
     before, after = (_tables(tmp_path / name, tmp_path / f"home_{name}") for name in ("acme_job", "out"))
     assert before.keys() == after.keys() and before["kernels"].num_rows > 1000
     assert not _differing(before, after)
+
+
+def _read(path):
+    data = path.read_bytes()
+    return gzip.decompress(data) if path.suffix == ".gz" else data
+
+
+def test_a_scrubbed_export_has_the_same_numbers_and_none_of_its_sites_names(tmp_path):
+    settings = JobSettings(**SMALL, tp=2, pp=2, microbatches=2, node_size=2, format=Format.NSYS)
+    simulate(settings, tmp_path / "acme_job", workers=1)
+    for path in (tmp_path / "acme_job").rglob("*.sqlite"):
+        with closing(sqlite3.connect(path)) as export:
+            export.executescript("""
+                CREATE TABLE PROCESSES (globalPid, pid, name); INSERT INTO PROCESSES VALUES (1, 1, 'quux');
+                CREATE TABLE META_DATA_CAPTURE (name, value); INSERT INTO META_DATA_CAPTURE VALUES ('acme', 'alice');
+                CREATE TABLE IF NOT EXISTS META_DATA_EXPORT (name, value);
+                INSERT INTO META_DATA_EXPORT VALUES ('EXPORT_COMMAND', 'alice'), ('EXPORT_PRODUCT_NAME', 'acme');
+                INSERT INTO StringIds VALUES (9999999, 'printed by alice'), (9999998, 'acme thread');
+                CREATE TABLE IF NOT EXISTS ThreadNames (nameId, priority, globalTid);
+                INSERT INTO ThreadNames VALUES (9999998, 1, 1);
+                ALTER TABLE NVTX_EVENTS ADD COLUMN quux;
+                UPDATE NVTX_EVENTS SET quux = 'quux';
+                INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid) VALUES
+                    (1, 2, 59, 'zeppelin of 王伟', 1),
+                    (1, 2, 59, 'acme, seq = 3, sizes = [[8, 8]], concrete_inputs = quux', 1);
+            """)
+            export.commit()
+    found = scrub(tmp_path / "acme_job", tmp_path / "out")
+    assert not found.left_out and len(found.written) > 1
+    assert not any(SITE.search(_read(path)) for path in found.written)
+    before, after = (_tables(tmp_path / name, tmp_path / f"home_{name}") for name in ("acme_job", "out"))
+    assert before.keys() == after.keys() and before["kernels"].num_rows > 1000 and before["nvtx_ranges"].num_rows
+    assert not _differing(before, after)
+
+
+@pytest.mark.parametrize("name", fast(["h100_2gpu_1s", "mfu_2gpu_before"], "mfu_2gpu_before"))
+def test_a_recorded_export_reads_alike_but_for_names(shared_data, tmp_path, name):
+    source = shared_data / "nsys" / f"{name}.sqlite"
+    [written] = scrub(source, tmp_path / "out").written
+    before, after = read_nsys(source), read_nsys(written)
+    for table, schema in SCHEMAS.items():
+        for column in set(schema.names) - {"name", "short_name"}:
+            assert before.table(table, column).equals(after.table(table, column)), (table, column)
+    told = {"tables", "columns", "missing"}
+    facts = [
+        {key: value for key, value in msgspec.structs.asdict(one.facts).items() if key not in told}
+        for one in (before, after)
+    ]
+    assert facts[0] == facts[1]
+
+
+def test_a_scrubbed_snapshot_of_memory_has_the_same_numbers_and_none_of_its_sites_names(tmp_path):
+    settings = JobSettings(**SMALL, pp=2, microbatches=2, memory=True)
+    simulate(settings, tmp_path / "acme_job", workers=1)
+    snapshots = [path for path in (tmp_path / "acme_job").rglob("*") if is_snapshot_name(path.name)]
+    for path in snapshots:
+        content = pickle.loads(path.read_bytes())
+        of_site = [{"name": "alice_step", "filename": "/home/alice/acme_llm/zeppelin.py", "line": 7}]
+        content["segments"][0]["frames"] = of_site
+        content["device_traces"][0].append({"action": "oom", "addr": 0, "size": 5, "frames": of_site, "device_free": 3})
+        content["allocator_settings"] = {"PYTORCH_CUDA_ALLOC_CONF": "alice:True", "trace_alloc_max_entries": 9}
+        content["external_annotations"] = [
+            {"name": name, "stage": stage, "device": 0, "time_us": time}
+            for name, stage, time in [
+                ("acme", "START", 1),
+                ("acme", "END", 5),
+                ("acme", "START", 5),
+                ("Optimizer.step#Adam.step", "END", 9),
+            ]
+        ]
+        content["quux"] = {"alice": "acme"}
+        path.write_bytes(pickle.dumps(content))
+    found = scrub(tmp_path / "acme_job", tmp_path / "out")
+    assert not found.left_out
+    scrubbed = [path for path in found.written if is_snapshot_name(path.name)]
+    assert len(scrubbed) == len(snapshots) == 2
+    for before, after in zip(sorted(snapshots), sorted(scrubbed), strict=True):
+        assert SITE.search(before.read_bytes()) and not SITE.search(after.read_bytes())
+        one, other = (memory_tables(read, examined(read)) for read in map(read_snapshot, (before, after)))
+        assert one["memory_events"].num_rows > 100 and one["memory_peaks"].num_rows
+        assert not _differing(one, other)
+
+
+@pytest.mark.parametrize("name", fast(["transformer_128_training", "transformer_512_inference"]))
+def test_a_recorded_snapshot_is_read_alike_but_for_names(shared_data, tmp_path, name):
+    source = shared_data / "memory" / f"{name}.pickle"
+    # It is found by its name.
+    shutil.copy(source, tmp_path / "snapshot_0.pickle")
+    [written] = scrub(tmp_path / "snapshot_0.pickle", tmp_path / "out").written
+    one, other = (memory_tables(read, examined(read)) for read in map(read_snapshot, (source, written)))
+    assert one["memory_blocks"].num_rows and not _differing(one, other)
 
 
 @pytest.mark.long

@@ -47,6 +47,17 @@ _FORWARD_NAMES = frozenset({"forward", "_call_impl", "_wrapped_call_impl", "forw
 _CONSTRUCTION_NAMES = frozenset(
     {"__init__", "reset_parameters", "_apply", "model_provider", "get_model", "setup_model_and_optimizer"}
 )
+FUNCTIONS = (
+    _OPTIMIZER_NAMES
+    | _NOT_OPTIMIZER
+    | _INPUT_NAMES
+    | _BACKWARD_NAMES
+    | _FORWARD_NAMES
+    | _CONSTRUCTION_NAMES
+    | {"backward"}
+)
+"""Names of functions, of whomever, that show the role of a stack."""
+
 _LIBRARIES = frozenset({"torch", "einops", "transformer_engine", "apex", "flash_attn", "triton", "numpy", "importlib"})
 _CALLING = frozenset({"_call_impl", "_wrapped_call_impl"})
 """How modules call each other; they say nothing of who asked."""

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
 
 RunOption = Annotated[str | None, typer.Option("--run", help="Only this run.")]
@@ -25,5 +24,5 @@ def lake_at(home: Path) -> Lake:
     """
     lake = open_lake(home)
     if not lake.tables_folder.is_dir():
-        raise BadInputError(lake.home, "holds no analysed traces", "name another home with --home")
+        raise lake.is_empty()
     return lake

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from traceviz_dag.analyze.wording import counted
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError
@@ -215,8 +216,9 @@ def _counted(request: Examination, peeks: Sequence[TracePeek]) -> Capture:
         warnings=inputs.warnings,
         described=inputs.topology_file is not None,
     )
+    steps = counted(capture.steps, "profiler step", "profiler steps")
     summary = (
         f"; with GPU rows {capture.gpu}, call stacks {capture.stacks}, operators {capture.operators}, shapes "
-        f"{capture.shapes}, described groups {capture.groups}; {capture.steps} profiler steps a file"
+        f"{capture.shapes}, described groups {capture.groups}; {steps} per file"
     )
     return replace(capture, summary=summary)

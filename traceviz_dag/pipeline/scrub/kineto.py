@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import re
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any
@@ -11,7 +10,7 @@ from typing import IO, Any
 import msgspec
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.pipeline.scrub.names import Names
+from traceviz_dag.pipeline.scrub.names import PRODUCT, Names
 from traceviz_dag.read.kineto.boundaries import NotATraceError
 from traceviz_dag.read.kineto.chunks import EventArray
 from traceviz_dag.read.kineto.header import kept_header
@@ -24,9 +23,6 @@ from traceviz_dag.system.whole_files import whole_file
 _RANGES = frozenset({"user_annotation", "gpu_user_annotation"})
 _OF_JOB = frozenset({"backend", "rank", "world_size", "nccl_version", "pg_count", "pg_config"})
 _OF_GROUP = frozenset({"pg_name", "pg_desc", "backend_config", "pg_size", "group_size", "ranks"})
-_PRODUCT = re.compile(r"[\w .,()/+-]{1,80}", re.ASCII)
-"""The name of a GPU, which is a product's."""
-
 _LEVEL = 1
 """Of gzip: events compress well, and higher levels take three times as long."""
 
@@ -158,4 +154,4 @@ def _device(properties: dict[str, Any]) -> dict[str, Any]:
     """Numbers of a GPU, and what it is."""
     numbers = {key: value for key, value in properties.items() if isinstance(value, int | float)}
     name = properties.get("name")
-    return {**numbers, **({"name": name} if isinstance(name, str) and _PRODUCT.fullmatch(name) else {})}
+    return {**numbers, **({"name": name} if isinstance(name, str) and PRODUCT.fullmatch(name) else {})}

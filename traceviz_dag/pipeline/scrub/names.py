@@ -20,6 +20,9 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+")
 _GIVEN_WORD = re.compile(rf"(?<!\d)\d{{1,3}}([.-])\d{{1,3}}\1\d{{1,3}}\1\d{{1,3}}(?!\d)|{_WORD.pattern}")
 """In names that users give, addresses of hosts are words, too."""
 
+PRODUCT = re.compile(r"[\w .,/()+%\[\]-]{1,80}", re.ASCII)
+"""The name of a GPU, or of what its counters count, which is a product's."""
+
 _LETTERS = "qxzjkw"
 """No word of the field has several of these, so that what is made up of them matches no rule."""
 
@@ -37,10 +40,11 @@ _LIBRARIES = (
     *("torch", "megatron", "transformer_engine", "flash_attn", "flashinfer", "apex", "triton", "deepspeed", "numpy"),
     *("vllm", "sglang", "tensorrt_llm", "nemo", "torchrec", "fbgemm_gpu", "cutlass", "xformers"),
 )
+_LIBRARY_NAME = re.compile(rf"(?:{'|'.join(_LIBRARIES)})\.\w+\.")
 _LIBRARY_FILE = re.compile(rf"(?:.*/)?((?:{'|'.join(_LIBRARIES)})\w*/.*)")
 _STANDARD_FILE = re.compile(rf"(?:.*/)?((?:{'|'.join(sorted(sys.stdlib_module_names))})(?:/\w+)*\.py\(\d+\): .*)")
 _BUILT_IN = re.compile(
-    r"<built-in |ProfilerStep#|Optimizer\.|nccl:|gloo:|FSDP::|## |PyTorch Profiler|enumerate\(DataLoader\)"
+    r"<built-in |ProfilerStep#|Optimizer\.|nccl[:A-Z]|gloo:|FSDP::|## |PyTorch Profiler|enumerate\(DataLoader\)"
 )
 
 
@@ -57,7 +61,8 @@ class Names:
 
     def range(self, name: str) -> str:
         """The name of a range: a user's, unless a library begins its ranges so."""
-        return self.library(name) if "::" in name or _BUILT_IN.match(name) else self.given(name)
+        is_library = "::" in name or _BUILT_IN.match(name) or _LIBRARY_NAME.match(name)
+        return self.library(name) if is_library else self.given(name)
 
     def function(self, name: str) -> str:
         """The name of a Python function, with its file: "FILE(LINE): FUNCTION"."""

@@ -52,7 +52,7 @@ _KNOWN_OF_SEGMENTS = frozenset(
 )
 _KNOWN_OF_BLOCKS = frozenset({"address", "size", "requested_size", "state", "frames", "history", "user_metadata"})
 _KNOWN_OF_ANNOTATIONS = frozenset({"name", "stage", "device", "time_us"})
-_TYPES_OF_SETTINGS = {"trace_alloc_overflowed": bool, "trace_alloc_max_entries": int}
+TYPES_OF_SETTINGS = {"trace_alloc_overflowed": bool, "trace_alloc_max_entries": int}
 """Settings that answers rest on."""
 
 _KNOWN_AT_TOP = frozenset({"segments", "device_traces", "allocator_settings", "external_annotations"})
@@ -360,10 +360,10 @@ def _is_size(value: Any) -> TypeGuard[int]:
 def _is_setting(key: str, value: Any) -> bool:
     """Whether a setting is of its type, or of one that settings have."""
     if value is None or type(value) in (dict, list, tuple):
-        return value is None or key not in _TYPES_OF_SETTINGS
+        return value is None or key not in TYPES_OF_SETTINGS
     if type(value) is int and abs(value) > _LAST_ADDRESS:
         return False
-    return type(value) in ((_TYPES_OF_SETTINGS[key],) if key in _TYPES_OF_SETTINGS else (bool, int, float, str))
+    return type(value) in ((TYPES_OF_SETTINGS[key],) if key in TYPES_OF_SETTINGS else (bool, int, float, str))
 
 
 def _is_time(value: Any) -> TypeGuard[int]:

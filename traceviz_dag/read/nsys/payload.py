@@ -84,6 +84,27 @@ def payload_columns(texts: pa.DictionaryArray, hexes: pa.DictionaryArray, layout
     return columns
 
 
+def numbers_of_json(value: str) -> str:
+    """Of a payload as JSON what traceviz reads; empty where that is nothing."""
+    found = _of_json(value)
+    return msgspec.json.encode({"NCCL": None, **found}).decode() if found else ""
+
+
+def numbers_of_binary(data: bytes, layouts: Layouts) -> bytes:
+    """Of a binary payload what traceviz reads; everything else is zero."""
+    if len(data) < _HEADER.size:
+        return b""
+    domain, _, schema, *_ = _HEADER.unpack_from(data)
+    kept = bytearray(len(data))
+    _HEADER.pack_into(kept, 0, domain, 0, schema, 0, 0, 0)
+    for part in layouts.get((domain, schema), ()):
+        begin = _HEADER.size + part.offset
+        end = begin + struct.calcsize(part.packing)
+        if end <= len(data):
+            kept[begin:end] = data[begin:end]
+    return bytes(kept)
+
+
 def _communicators(values: Int64) -> pa.Array:
     known = distinct(values)
     which = np.searchsorted(known, values)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,28 +67,45 @@ def read_tables(path: Path, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
         BadInputError: as ``read_nsys``.
     """
     with closing(open_nsys(path)) as source:
+        return _tables(NsysSchema.of(source), keep)
+
+
+@contextmanager
+def schema_read(path: Path) -> Iterator[NsysSchema]:
+    """An open export of which everything was asked that reading asks of it.
+
+    Raises:
+        BadInputError: as ``read_nsys``.
+    """
+    with closing(open_nsys(path)) as source:
         schema = NsysSchema.of(source)
-        own_numbers, gpus = _gpus(schema)
-        span = _Span()
-        calls = read_calls(schema)
-        operations = read_operations(schema, calls, own_numbers)
-        devices = set(numbers(operations, "device").tolist())
-        for table in (operations, calls):
-            span.add(numbers(table, "start_ns"), numbers(table, "start_ns") + numbers(table, "duration_ns"))
-        contexts = contexts_of(operations)
-        keep("operations", operations)
-        keep("totals", totals_table(operations))
-        del operations
-        keep("synchronizations", read_synchronizations(schema, calls, contexts))
-        keep("memory", read_memory_events(schema, calls, own_numbers))
-        keep("calls", calls)
-        del calls
-        keep("system_calls", read_system_calls(schema))
-        span.check(schema)
-        keep("threads", _threads(schema))
-        keep("samples", _samples(schema))
-        keep("metrics", _metrics(schema))
-        return _facts(schema, devices, gpus, span)
+        facts = _tables(schema, lambda *_: None)
+        read_ranges(schema, facts.last_ns or 0)
+        yield schema
+
+
+def _tables(schema: NsysSchema, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
+    own_numbers, gpus = _gpus(schema)
+    span = _Span()
+    calls = read_calls(schema)
+    operations = read_operations(schema, calls, own_numbers)
+    devices = set(numbers(operations, "device").tolist())
+    for table in (operations, calls):
+        span.add(numbers(table, "start_ns"), numbers(table, "start_ns") + numbers(table, "duration_ns"))
+    contexts = contexts_of(operations)
+    keep("operations", operations)
+    keep("totals", totals_table(operations))
+    del operations
+    keep("synchronizations", read_synchronizations(schema, calls, contexts))
+    keep("memory", read_memory_events(schema, calls, own_numbers))
+    keep("calls", calls)
+    del calls
+    keep("system_calls", read_system_calls(schema))
+    span.check(schema)
+    keep("threads", _threads(schema))
+    keep("samples", _samples(schema))
+    keep("metrics", _metrics(schema))
+    return _facts(schema, devices, gpus, span)
 
 
 def read_range_tables(path: Path, facts: NsysFacts, store: Store, keep: Callable[[str, pa.Table], None]) -> NsysFacts:

@@ -42,16 +42,31 @@ class Field:
 
 
 @dataclass(slots=True)
+class Asked:
+    """What was asked of a table.
+
+    Attributes:
+        texts: column → whether it holds text.
+        rows: conditions, one of which each row that was asked for meets; all meet an empty one.
+    """
+
+    texts: dict[str, bool] = field(default_factory=dict)
+    rows: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
 class NsysSchema:
     """The tables of one open export.
 
     Attributes:
+        asked: table → what was asked of it.
         missing: one sentence for each table or column that was looked for in vain and takes something away.
     """
 
     source: NsysSource
     tables: Mapping[str, tuple[str, ...]]
     missing: list[str] = field(default_factory=list)
+    asked: dict[str, Asked] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -95,7 +110,7 @@ class NsysSchema:
         Raises:
             BadInputError: a column that must exist does not, a column holds another type, or the file is damaged.
         """
-        wanted = self._wanted(table, fields, loss)
+        wanted = self._wanted(table, fields, loss, where)
         if wanted is None:
             return None
         if where or not wanted.columns:
@@ -148,7 +163,7 @@ class NsysSchema:
             rows = rows.filter(pa.array(kept))
         return rows, kept
 
-    def _wanted(self, table: str, fields: Mapping[str, Field], loss: str) -> Wanted | None:
+    def _wanted(self, table: str, fields: Mapping[str, Field], loss: str, where: str = "") -> Wanted | None:
         """What to ask of the table, without the columns that it lacks; None without the table."""
         found = self.table(table)
         if found is None:
@@ -159,6 +174,9 @@ class NsysSchema:
             fault = f"table {found} has {self.count(found):,} rows, more than {MOST_ROWS:,}"
             raise BadInputError(self.source.path, fault, "where the memory is there, call traceviz --most-rows N …")
         columns = {name: self._column(found, one) for name, one in fields.items()}
+        asked = self.asked.setdefault(found, Asked())
+        asked.texts |= {one: fields[name].is_text for name, one in columns.items() if one is not None}
+        asked.rows.add(where)
         return Wanted(found, {name: (one, fields[name].default) for name, one in columns.items() if one is not None})
 
     def _column(self, table: str, wanted: Field) -> str | None:
