@@ -10,6 +10,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from traceviz_dag.analyze.diff.changes import PART_KEY
 from traceviz_dag.analyze.diff.words import Outcome, main_cause
 from traceviz_dag.analyze.wording import capitalised
 from traceviz_dag.api.answers import Answer
@@ -52,6 +53,7 @@ def compared(a: object, b: object, home: Path, *, anyway: bool, least: float) ->
             statements=tuple(statements),
             rows=tuple(values["parts"]),
             values=values,
+            row_ids=PART_KEY,
             evidence_sql=_evidence(sides),
             command=shlex.join(["traceviz", "diff", *given, *_options(anyway, least), "--home", str(home)]),
             partial=_partial([one.partial for one in completeness]),
