@@ -20,6 +20,7 @@ from traceviz_dag.lake.catalogue import quoted_text
 from traceviz_dag.pipeline.answers.diff import diff_answer, diff_verdict
 from traceviz_dag.pipeline.diff.comparison import compare
 from traceviz_dag.pipeline.diff.sides import Side, side_at
+from traceviz_dag.tables.causes import PATH_CATEGORY_SQL
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
@@ -86,12 +87,25 @@ def _partial(several: Sequence[bool | None]) -> bool | None:
 
 
 def _evidence(sides: Sequence[Sequence[StoredIteration]]) -> str | None:
-    """The lengths of the steps along their paths; None where the sides are in different homes."""
+    """The parts of each side's mean step along its path; None where the sides are in different homes."""
     every = [each for side in sides for each in side]
     if len({each.lake.home for each in every}) > 1 or any(each.inputs is not None for each in every):
         return None
-    places = ", ".join(f"({quoted_text(each.run)}, {each.iteration})" for each in every)
+    places = ", ".join(
+        f"('{name}', {quoted_text(each.run)}, {each.iteration})"
+        for name, side in zip("ab", sides, strict=True)
+        for each in side
+    )
+    means = ", ".join(
+        f"coalesce(round(sum(duration_ns) FILTER (side = '{name}') / any_value(steps_{name})), 0)::BIGINT AS {name}_ns"
+        for name in "ab"
+    )
+    steps = ", ".join(
+        f"count(DISTINCT (run, iteration, step)) FILTER (side = '{name}') OVER () AS steps_{name}" for name in "ab"
+    )
     return (
-        "SELECT run, iteration, step, sum(duration_ns)::BIGINT AS step_ns FROM path_segments "
-        f"WHERE (run, iteration) IN ({places}) GROUP BY ALL ORDER BY ALL"
+        f"SELECT stage, {PATH_CATEGORY_SQL} AS category, cause, {means}, b_ns - a_ns AS change_ns FROM (\n"
+        f"    SELECT *, {steps}\n"
+        f"    FROM path_segments JOIN (VALUES {places}) AS sides (side, run, iteration) USING (run, iteration)\n"
+        ") GROUP BY ALL ORDER BY abs(change_ns) DESC"
     )
