@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from traceviz_dag.analyze.wording import capitalised, counted, duration, share
 from traceviz_dag.api.again import again, sql_again
 from traceviz_dag.api.answers import Answer, Figure, Finding, Gain, Source
+from traceviz_dag.api.arguments import checked
+from traceviz_dag.api.held import Held
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.catalogue import quoted_text
 from traceviz_dag.lake.lake import Lake
@@ -51,16 +53,25 @@ class Iteration:
         run: its run. number: its own.
     """
 
-    _lake: Lake
+    _held: Held
     run: str
     number: int
-    _traces: Path | None = None
 
     def __repr__(self) -> str:
         return f"Iteration({self.run!r}, {self.number})"
 
-    @cached_property
+    @property
+    def _lake(self) -> Lake:
+        return self._held.lake
+
+    @property
     def _stored(self) -> StoredIteration:
+        # What was read before the job was closed does not answer, either.
+        _ = self._held.lake
+        return self._read
+
+    @cached_property
+    def _read(self) -> StoredIteration:
         from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
         return StoredIteration(self._lake, self.run, self.number)
@@ -68,7 +79,12 @@ class Iteration:
     @property
     def home(self) -> Path:
         """The folder that holds it."""
-        return self._lake.home
+        return self._held.home
+
+    @property
+    def traces(self) -> Path | None:
+        """What ``open`` analysed into a folder of its own; None of a home."""
+        return self._held.traces
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -95,6 +111,7 @@ class Iteration:
         clocks = clock_statement(clock_facts(self._stored.table("rank_clocks")))
         return (*completeness.lines, *chosen, clocks)
 
+    @checked
     def table(
         self, name: str, columns: Sequence[str] | None = None, *, rank: int | None = None
     ) -> duckdb.DuckDBPyRelation:
@@ -122,6 +139,7 @@ class Iteration:
             f"SELECT * FROM findings WHERE {self._chosen} ORDER BY finding",
         )
 
+    @checked
     def explain(self, finding: int) -> Answer:
         """One finding, by its number in the table, with the rows behind it and its places in time.
 
@@ -151,6 +169,7 @@ class Iteration:
             options=["--sql"],
         )
 
+    @checked
     def waits(self, part: str = "ranks") -> Answer:
         """Who waited for whom; ``values`` has every part.
 
@@ -175,6 +194,7 @@ class Iteration:
             "waits", [*lines[cut:], *lines[:cut]], found[part], found, behind.ids, self._asked(behind.sql)
         )
 
+    @checked
     def overlap(
         self,
         dimension: str | None = None,
@@ -208,7 +228,7 @@ class Iteration:
         own = start_ns is not None or end_ns is not None
         if window not in _WINDOWS:
             raise UsageError(f"no window {window!r}; there are {', '.join(_WINDOWS)}")
-        found, _ = overlap_of(self.home, window, start_ns, end_ns, rank, Chosen(self.run, self.number))
+        found, _ = overlap_of(self._lake.home, window, start_ns, end_ns, rank, Chosen(self.run, self.number))
         rows = of_dimension(found, dimension)
         windows, means = dimension_means(rows)
         chosen = {"rank": rank, "window": window, "start_ns": start_ns, "end_ns": end_ns}
@@ -228,6 +248,7 @@ class Iteration:
             window=_OWN if own else _WINDOWS[window],
         )
 
+    @checked
     def critical_path(self, by: str = "cause") -> Answer:
         """What the step time consists of; ``values`` has the path by each of these.
 
@@ -246,6 +267,7 @@ class Iteration:
         statement = "no critical path is known" if found["step_ns"] is None else capitalised(path_statement(found))
         return self._answer("critical-path", [statement], found[by], found, behind.ids, self._asked(behind.sql))
 
+    @checked
     def what_if(
         self,
         *,
@@ -282,8 +304,16 @@ class Iteration:
         from traceviz_dag.pipeline.answers.what_if import what_if_answer
 
         asked: dict[str, Any] = {
-            **{"fix_rank": _several(fix_rank), "fix_link": _several(fix_link), "fix_ranks": _several(fix_ranks)},
-            **{"fix_links": _several(fix_links), "fix_group": _several(fix_group), "fix_node": _several(fix_node)},
+            **{
+                "fix_rank": _several(fix_rank),
+                "fix_link": _several(fix_link),
+                "fix_ranks": [*map(str, _several(fix_ranks))],
+            },
+            **{
+                "fix_links": [*map(str, _several(fix_links))],
+                "fix_group": _several(fix_group),
+                "fix_node": _several(fix_node),
+            },
             **{"hide": _several(hide), "faster": [f"{name}={factor}" for name, factor in (faster or {}).items()]},
             **{"even_layers": even_layers, "equal_stages": equal_stages, "equal_ranks": equal_ranks},
             **{
@@ -329,6 +359,7 @@ class Iteration:
         )
         return answer if in_table else replace(answer, conditions=(*answer.conditions, REPLAYED))
 
+    @checked
     def measure(
         self,
         name: str,
@@ -370,7 +401,7 @@ class Iteration:
             columns = ", ".join([*ids, name, *([REFUSALS[name]] if name in REFUSALS else [])])
             part = " AND part = 'job'" if table == UTILIZATION.name else ""
             sql = f"SELECT {columns} FROM {table} WHERE {self._chosen}{part}"
-            rows, line, of = self._query(sql), sql_again(sql, self.home, self._traces), STEP
+            rows, line, of = self._query(sql), sql_again(sql, self.home, self.traces), STEP
         values = [row[name] for row in rows]
         whys = [row[REFUSALS[name]] for row in rows if name in REFUSALS and row.get(REFUSALS[name])]
         missing = [] if any(value is not None for value in values) else [*whys, f"{name} is not known"]
@@ -388,6 +419,7 @@ class Iteration:
         findings = self.findings()
         return replace(answer, certain=findings.certain, reason=findings.reason)
 
+    @checked
     def figure(self, kind: str, number: int | None = None) -> Figure:
         """A figure, such as ``wait_map`` or ``pipeline_group``; ``traceviz figures --help`` lists the kinds.
 
@@ -455,10 +487,12 @@ class Iteration:
             sources=(self.source(window),),
         )
 
+    @checked
     def command(self, *words: str) -> str:
         """The command line of a question about it, such as ``pipelines``, with its options."""
-        return again(words, self.home, self._traces, self.run, self.number)
+        return again(words, self.home, self.traces, self.run, self.number)
 
+    @checked
     def source(self, window: str = STEP) -> Source:
         """What answers about it are made of."""
         from hashlib import sha256
