@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
@@ -307,6 +308,10 @@ def test_an_answer_shows_itself_in_a_notebook_and_texts_of_traces_are_escaped():
     evil = replace(answer, statement="<script>alert(1)</script>\x1b[2J")
     assert "<script>" not in evil._repr_html_()
     assert "\x1b" not in evil._repr_html_()
+    hidden = replace(answer, statement="a\u202eb\x1b\u2066c", conditions=("d\u200fe",), reason="f\x07g")
+    for shown in (repr(hidden), hidden._repr_html_(), repr(last("slow_rank")), repr(answer.rows[0])):
+        assert shown.isprintable()
+        assert "\u200f" not in shown
     figure = last("slow_rank").figure("wait_map")
     assert figure._repr_png_().startswith(b"\x89PNG")
     assert figure.title
@@ -330,6 +335,32 @@ def test_errors_are_the_classes_of_errors_with_their_remedy(tmp_path):
     with pytest.raises(AttributeError):
         tv.nothing  # noqa: B018
     assert issubclass(tv.BadInputError, tv.TracevizError)
+
+
+def test_integers_of_128_bits_are_exact():
+    large = 2**128 - 1
+    query = f"SELECT {large}::UHUGEINT AS a, 5 AS a, [7::UHUGEINT] AS b, (-{2**127 - 1})::HUGEINT AS c, 1::HUGEINT AS d"
+    found = tv.open(home_of("slow_rank")).sql(query)
+    assert found.columns == ["a", "a_1", "b", "c", "d"]
+    assert [str(value) for value in found.fetchall()[0]] == [str(large), "5", "['7']", f"-{2**127 - 1}", "1"]
+
+
+@pytest.mark.parametrize(("name", "shapes"), [("slow_rank", "no rank"), ("with_sizes", "all ranks")])
+def test_doctor_says_of_shapes_what_the_command_says(name, shapes):
+    with_shapes = re.search(r"shapes (\d+)", call("doctor", traces_of(name)).out)[1]
+    assert f"shapes: {shapes};" in last(name).doctor().statement
+    assert (int(with_shapes) > 0) is (shapes == "all ranks")
+
+
+def test_the_conditions_of_a_comparison_are_those_of_its_sides():
+    step = last("missing_stage")
+    answer = tv.diff(step, last("healthy"))
+    assert answer.partial
+    for side in (step, last("healthy")):
+        for line in side.conditions:
+            assert any(
+                one.startswith(f"{side.run}@{side.number}: ") and one.endswith(line) for one in answer.conditions
+            ) or (line in answer.conditions)
 
 
 def test_a_query_without_end_is_stopped():

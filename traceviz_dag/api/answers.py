@@ -77,7 +77,7 @@ class Answer:
         return relation(pa.Table.from_pylist(rows) if rows else pa.table({"statement": pa.array([], pa.string())}))
 
     def __repr__(self) -> str:
-        return f"<{self.statement}: {counted(len(self.rows), 'row', 'rows')}>"
+        return f"<{printable(self.statement)}: {counted(len(self.rows), 'row', 'rows')}>"
 
     def _repr_html_(self) -> str:
         notes = [*self.conditions, *([self.reason] if self.reason else [])]

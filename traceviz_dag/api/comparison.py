@@ -64,13 +64,23 @@ def compared(a: object, b: object, home: Path, *, anyway: bool, least: float) ->
             command=shlex.join(["traceviz", "diff", *given, *_options(anyway, least), *in_home]),
             partial=_partial([one.partial for one in completeness]),
             conditions=(
-                *dict.fromkeys(line for one in completeness for line in one.lines),
+                *_conditions(every),
                 *(one.sentence for one in found.differences),
+                *(f"not compared, as one of the two does not record it: {one}" for one in found.unstated),
             ),
             certain=reason is None,
             reason=reason,
             sources=tuple(each.source() for each in every),
         )
+
+
+def _conditions(every: Sequence[Iteration]) -> list[str]:
+    """What was not read of each iteration, and on its clocks; each names its iteration."""
+    found: list[str] = []
+    for one in every:
+        name = f"{one.run}@{one.number}"
+        found += [line if line.startswith(name) else f"{name}: {line}" for line in one.conditions]
+    return list(dict.fromkeys(found))
 
 
 def _options(anyway: bool, least: float) -> list[str]:

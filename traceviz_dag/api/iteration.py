@@ -32,13 +32,26 @@ MOST_PLACES = 20
 
 _RECORDED = {"stacks": "call stacks", "shapes": "shapes", "groups": "process groups", "host": "host rows"}
 _CAPTURE_SQL = """
-SELECT CASE WHEN bool_and(has_stacks) THEN true WHEN NOT bool_or(has_stacks) THEN false END AS stacks,
-    CASE WHEN bool_and(has_shapes) THEN true WHEN NOT bool_or(has_shapes) THEN false END AS shapes,
-    CASE WHEN bool_and(has_groups) THEN true WHEN NOT bool_or(has_groups) THEN false END AS groups,
-    CASE WHEN bool_and(has_host_rows) THEN true WHEN NOT bool_or(has_host_rows) THEN false END AS host,
+SELECT {flags},
     1 - sum(classified_ns) / sum(kernel_ns) AS unclassified_share, sum(rows_dropped)::BIGINT AS rows_dropped
-FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
-"""
+FROM (
+    SELECT *, coalesce(has_shapes, rank IN (
+        SELECT rank FROM kernels WHERE run = $run AND iteration = $iteration AND input_sizes IS NOT NULL
+    )) AS shapes
+    FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
+)
+""".format(
+    flags=", ".join(
+        f"CASE WHEN bool_and({of}) THEN true WHEN NOT bool_or({of}) THEN false END AS {name}"
+        for name, of in (
+            ("stacks", "has_stacks"),
+            ("shapes", "shapes"),
+            ("groups", "has_groups"),
+            ("host", "has_host_rows"),
+        )
+    )
+)
+"""What all ranks recorded, or none did; NULL: some, or nothing shows it."""
 
 STEP = "training step"
 _OWN = "window asked for"

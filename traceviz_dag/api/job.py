@@ -17,6 +17,7 @@ from traceviz_dag.errors import BadInputError, IncompleteError, UsageError
 from traceviz_dag.lake.catalogue import LAKE_FOLDER
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.read_only import Bounds
+from traceviz_dag.printable import printable
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import scratch_folder
 from traceviz_dag.vocabulary import DEFAULT_HOME
@@ -149,7 +150,7 @@ class Job:
         return sql_again(query, self.home, self._held.traces)
 
     def __repr__(self) -> str:
-        return f"Job({str(self.home)!r}, {len(self.iterations)} iterations of {', '.join(self.runs)})"
+        return f"Job({str(self.home)!r}, {len(self.iterations)} iterations of {printable(', '.join(self.runs))})"
 
     def _repr_html_(self) -> str:
         return html_table(
