@@ -20,10 +20,15 @@ def unspanned(text: str) -> tuple[int, ...]:
     """The numbers of such a text, in order.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is none, or a number is larger than any rank.
     """
-    spans = (part.strip().partition("-") for part in text.split(","))
-    return tuple(sorted({number for low, _, high in spans for number in range(int(low), int(high or low) + 1)}))
+    spans = [(int(low), int(high or low)) for low, _, high in (part.strip().partition("-") for part in text.split(","))]
+    if max(high for _, high in spans) > _LARGEST:
+        raise ValueError(f"{text} goes beyond {_LARGEST}")
+    return tuple(sorted({number for low, high in spans for number in range(low, high + 1)}))
+
+
+_LARGEST = 10_000_000
 
 
 def expected_ranks(stated: Iterable[str | None], world: int | None, found: Iterable[int]) -> Collection[int]:

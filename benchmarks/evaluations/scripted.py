@@ -22,6 +22,7 @@ _COUNTED = {
     "ranks were read": "SELECT count(*) AS n FROM traces WHERE run = $run AND status = 'read'",
     "pipeline stages are there": "SELECT count(DISTINCT stage) AS n FROM topology WHERE run = $run",
     "micro-batches does a step run": "SELECT count(DISTINCT microbatch) AS n FROM microbatches WHERE run = $run",
+    "kernels ran on rank": "SELECT count(*) AS n FROM kernels WHERE run = $run AND rank = $rank",
     "communication ran on rank": (
         "SELECT count(*) AS n FROM kernels WHERE run = $run AND rank = $rank AND kind = 'communication' "
         "AND dimension = $dimension"
@@ -37,19 +38,18 @@ async def answer(question: str, ask: Ask) -> str:  # noqa: PLR0911, PLR0912 - on
         ask: calls a tool by its name, with its arguments, and gives its answer, or None where it refuses.
     """
     text = question.partition("\n")[0]
+    listed = re.match(r"Of the runs ([\w, ]+), (.*)", text)
+    if listed is not None:
+        names = re.split(r", | and ", listed[1])
+        return ", ".join(sorted([name for name in names if await _is_so(listed[2], name, ask)])) or NONE
     runs = re.findall(r"\brun (\w+)", text)
     run = runs[0] if runs else ""
     numbers = re.findall(r"\brank (\d+)", text)
     dimension = next(iter(re.findall(r"\b([A-Z]{2}) communication", text)), "").lower()
     if text.startswith("From run"):
-        return _changed(text, await ask("diff", a=runs[0], b=runs[1]))
-    if "computes slowly" in text:
-        return _culprit(await ask("findings", run=run), "slow_rank")
-    if "the host of which rank pauses" in text:
-        return _culprit(await ask("findings", run=run), "gc_pause", "host_pauses")
-    if "has slow links" in text:
-        rows = _rows(await ask("waits", run=run, part="links"))
-        return _first([row["rank"] for row in rows if row["slow"]])
+        return _changed(await ask("diff", a=runs[0], b=runs[1]))
+    if any(words in text for words in _CULPRITS):
+        return await _at_fault(text, run, ask)
     if "would fixing" in text:
         edit = "fix_link" if "the links of" in text else "fix_rank"
         gains = _rows(await ask("what_if", run=run, **{edit: [int(numbers[0])]}))
@@ -60,16 +60,19 @@ async def answer(question: str, ask: Ask) -> str:  # noqa: PLR0911, PLR0912 - on
                 sql = sql.replace(f"${name}", value)  # noqa: PLW2901
             return str(_rows(await ask("sql", query=sql))[0]["n"])
     if "computes longest" in text:
+        what = "stage" if "stage" in text else "rank"
         sql = (
-            f"SELECT stage FROM kernels WHERE run = '{run}' AND kind = 'computation' AND stage IS NOT NULL "
-            "GROUP BY stage ORDER BY sum(duration_ns) DESC"
+            f"SELECT {what} FROM kernels WHERE run = '{run}' AND kind = 'computation' AND stage IS NOT NULL "
+            f"GROUP BY {what} ORDER BY sum(duration_ns) DESC"
         )
-        return _first([row["stage"] for row in _rows(await ask("sql", query=sql))])
+        return _first([row[what] for row in _rows(await ask("sql", query=sql))])
+    if "kernels added up" in text:
+        where = f"run = '{run}' AND rank = {numbers[0]} AND kind = 'computation'"
+        sql = f"SELECT sum(duration_ns)::BIGINT AS ns FROM kernels WHERE {where}"
+        return str(_rows(await ask("sql", query=sql))[0]["ns"] / 1e6)
     if "has no trace" in text:
         sql = f"SELECT unnest(missing_ranks) AS rank FROM runs WHERE run = '{run}'"
         return _first([row["rank"] for row in _rows(await ask("sql", query=sql))])
-    if "about the whole job" in text:
-        return "no" if (await ask("findings", run=run))["partial"] else "yes"
     if "was read in part" in text:
         sql = f"SELECT rank FROM traces WHERE run = '{run}' AND status <> 'read'"
         return _first([row["rank"] for row in _rows(await ask("sql", query=sql))])
@@ -80,19 +83,43 @@ async def answer(question: str, ask: Ask) -> str:  # noqa: PLR0911, PLR0912 - on
     if "is hidden" in text:
         answered = await ask("measure", run=run, measure="hidden_share", rank=int(numbers[0]), dimension=dimension)
         return str(100 * _rows(answered)[0]["hidden_share"])
-    if "hardware FLOP utilisation" in text:
-        told = await ask("measure", run=run, measure="hfu")
-        return str(100 * _rows(told)[0]["hfu"]) if told["certain"] else UNKNOWN
     return UNKNOWN
 
 
-def _changed(text: str, told: Mapping[str, Any] | None) -> str:
-    if told is None or not told["certain"]:
-        return UNKNOWN
-    change = sum(row["change_ns"] for row in _rows(told))
-    if "how many ms" in text:
-        return str(change / 1e6)
-    return "no change" if "no change" in told["statement"].lower() else "longer" if change > 0 else "shorter"
+_CULPRITS = {
+    "computes slowly": ("slow_rank",),
+    "host of which rank pauses": ("gc_pause", "host_pauses"),
+    "whose host pauses": ("gc_pause", "host_pauses"),
+    "slow links": (),
+}
+"""Words of a question → the rules of findings that answer it; none: table links does."""
+
+
+async def _at_fault(text: str, run: str, ask: Ask) -> str:
+    rules = next(rules for words, rules in _CULPRITS.items() if words in text)
+    if rules:
+        return _culprit(await ask("findings", run=run), *rules)
+    rows = _rows(await ask("waits", run=run, part="links"))
+    return _first([row["rank"] for row in rows if row["slow"]])
+
+
+async def _is_so(question: str, run: str, ask: Ask) -> bool:
+    """Whether a run is one of those that a question asks for."""
+    if "compared with" in question:
+        told = await ask("diff", a=re.findall(r"run (\w+)", question)[0], b=run)
+        return told is not None and bool(told["certain"])
+    if "not whole" in question:
+        return bool((await ask("findings", run=run))["partial"])
+    if "who delayed whom" in question:
+        return not (await ask("waits", run=run))["certain"]
+    if "FLOP utilisation" in question:
+        return bool((await ask("measure", run=run, measure="hfu"))["certain"])
+    return await _at_fault(question, run, ask) != NONE
+
+
+def _changed(told: Mapping[str, Any] | None) -> str:
+    known = told is not None and told["certain"]
+    return str(sum(row["change_ns"] for row in _rows(told)) / 1e6) if known else UNKNOWN
 
 
 def _culprit(told: Mapping[str, Any], *rules: str) -> str:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.analyze.naive_measures import EPOCH_NS, kernel, kernel_table, measures_of, naive_measures, random_kernels
 from traceviz_dag.analyze.overlap import overlap_table, window_overlap
+from traceviz_dag.errors import UsageError
 from traceviz_dag.tables import OVERLAP
 
 _ADDED = ("compute_ns", "communication_ns", "hidden_ns", "exposed_ns", "memory_ns", "busy_ns", "idle_ns", "kernels")
@@ -132,6 +133,12 @@ def test_no_kernels_give_no_rows():
 def test_kernels_that_cannot_be_measured_are_refused_with_the_reason(row, reason):
     with pytest.raises(ValueError, match=reason):
         overlap_table(kernel_table([kernel(0, 5, "computation"), row]))
+
+
+@pytest.mark.parametrize("window", [(None, -1), (6, None)])
+def test_a_window_beside_all_kernels_asks_for_its_other_end(window):
+    with pytest.raises(UsageError, match=r"name an? --(start|end)-ns, too"):
+        window_overlap(kernel_table([kernel(0, 5, "computation")]), "clip", *window)
 
 
 def test_a_window_that_ends_before_it_starts_is_refused():

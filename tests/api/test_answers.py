@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, asdict, is_dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from tests.sets import fast
 from tests.small_run import write_run
 from traceviz_dag.analyze.causes.gains import named_edit
 from traceviz_dag.analyze.wording import duration
+from traceviz_dag.api.evidence import REPLAYED
 
 JOBS = ("slow_rank", "two_iterations", "missing_stage", "scattered", "one_rank")
 
@@ -71,27 +74,75 @@ def test_an_answer_is_what_its_command_prints(name, question):
         assert answer.statement[1:] in text
 
 
-@pytest.mark.parametrize("name", fast(JOBS, *JOBS[:1]))
-def test_the_evidence_of_an_answer_has_its_numbers(name):
+WAITS = ("ranks", "costs", "matrix", "communication", "links", "experts", "slow_ranks", "stages", "nodes")
+PATH = ("cause", "rank", "stage", "category", "module", "dimension", "hosts", "critical_imbalance")
+MIDDLE = {"start_ns": 0.4, "end_ns": 0.6}
+
+PARTS = {
+    "findings": lambda step: step.findings(),
+    "doctor": lambda step: step.doctor(),
+    "what if": lambda step: step.what_if(),
+    "what if fixed": lambda step: step.what_if(
+        fix_rank=[row.rank for row in step.what_if().rows if row.edit == "fix_rank"][:1]
+    ),
+    "overlap": lambda step: step.overlap(),
+    "overlap of kernels": lambda step: step.overlap("all", window="kernels", part="means"),
+    "means": lambda step: step.overlap(part="means"),
+    **{f"waits {part}": partial(lambda part, step: step.waits(part), part) for part in WAITS},
+    **{f"path {by}": partial(lambda by, step: step.critical_path(by), by) for by in PATH},
+    "share": lambda step: step.measure("hidden_share"),
+    "step_ns": lambda step: step.measure("step_ns"),
+    "mfu": lambda step: step.measure("mfu"),
+    "hfu": lambda step: step.measure("hfu"),
+    "window": lambda step: step.overlap(**middle(step)),
+    "window of a rank": lambda step: step.overlap("all", rank=step.ranks[-1], start_ns=middle(step)["start_ns"]),
+    "window's means": lambda step: step.overlap(end_ns=middle(step)["end_ns"], part="means"),
+    "window's measure": lambda step: step.measure("hidden_over_min", **middle(step)),
+}
+
+
+def middle(step: tv.Iteration) -> dict[str, int]:
+    """A window that cuts kernels of the first rank."""
+    kernels = step.table("kernels", ["start_ns", "duration_ns"], rank=step.ranks[0])
+    first, end = kernels.aggregate("min(start_ns), max(start_ns + duration_ns)").fetchall()[0]
+    return {name: round(first + part * (end - first)) for name, part in MIDDLE.items()}
+
+
+@pytest.mark.parametrize("name", fast((*JOBS, "uneven_experts"), *JOBS[:1]))
+@pytest.mark.parametrize("part", PARTS)
+def test_the_evidence_of_an_answer_has_the_numbers_of_each_of_its_rows(name, part):
     job, step = tv.open(home_of(name)), last(name)
+    answer = PARTS[part](step)
+    rows = [asdict(row) if is_dataclass(row) else row for row in answer.rows]
+    assert answer.row_ids
+    evidence = {}
+    for row in job.sql(answer.evidence_sql).to_arrow_table().to_pylist():
+        evidence[tuple(row[key] for key in answer.row_ids)] = row
+    assert len({tuple(row[key] for key in answer.row_ids) for row in rows}) == len(rows)
+    for row in rows:
+        found = evidence[tuple(row[key] for key in answer.row_ids)]
+        common = [key for key in row if key in found and key not in answer.row_ids and not key.startswith("window_")]
+        assert common
+        for key in common:
+            is_share = isinstance(row[key], float)
+            assert found[key] == (pytest.approx(row[key], rel=1e-12) if is_share else row[key]), key
+        assert {key for key in row if key.endswith("_ns")} <= set(found)
 
-    def rows(answer: tv.Answer) -> list[dict[str, object]]:
-        return job.sql(answer.evidence_sql).to_arrow_table().to_pylist()
 
-    findings, waits, overlap, path, gains = (
-        rows(answer)
-        for answer in (step.findings(), step.waits(), step.overlap("all"), step.critical_path(), step.what_if())
-    )
-    assert {row["statement"] for row in findings} == {row.statement for row in step.findings().rows}
-    assert {(row["rank"], row["own_ns"]) for row in waits} == {(r["rank"], r["own_ns"]) for r in step.waits().rows}
-    assert sum(row["exposed_ns"] for row in overlap) == sum(row["exposed_ns"] for row in step.overlap("all").rows)
-    assert {(row["name"], row["path_ns"]) for row in path if row["profile"] == "cause"} == {
-        (row["cause"], row["path_ns"]) for row in step.critical_path().rows
-    }
-    assert {row["gain_ns"] for row in gains if row["refusal"] is None} >= {r.gain_ns for r in step.what_if().rows}
-    for finding in step.findings().rows:
-        if finding.evidence_sql is not None:
-            assert len(step.explain(finding.finding).rows) == 1
+def test_gains_that_no_table_has_name_the_replay_and_what_it_starts_from():
+    job, step = tv.open(home_of("slow_rank")), last("slow_rank")
+    answer = step.what_if(fix_rank=[4, 5])
+    assert "together" in {row.edit for row in answer.rows}
+    assert answer.conditions[-1] == REPLAYED
+    assert job.sql(answer.evidence_sql).fetchall() == [(10, answer.rows[0].step_ns)]
+    assert REPLAYED not in step.what_if(fix_rank=5).conditions
+
+
+def test_a_part_that_there_is_not_is_refused():
+    step = last("slow_rank")
+    for ask in (step.waits, step.critical_path, lambda part: step.overlap(part=part)):
+        with pytest.raises(tv.UsageError, match="no part 'all'; there are "):
+            ask("all")
 
 
 def test_a_statement_on_a_gain_has_the_numbers_of_its_row():
@@ -161,8 +212,10 @@ def test_two_iterations_are_compared_as_the_command_compares_them():
     printed = call(*shlex.split(answer.command)[1:], "--json").json
     assert as_json(answer.values) == printed
     assert sum(row["change_ns"] for row in answer.rows) == printed["step"]["change_ns"]
-    steps = tv.open(home_of("two_iterations")).sql(answer.evidence_sql).to_arrow_table()["step_ns"].to_pylist()
-    assert steps[1] - steps[0] == printed["step"]["change_ns"]
+    evidence = tv.open(home_of("two_iterations")).sql(answer.evidence_sql).to_arrow_table().to_pylist()
+    numbers = (*answer.row_ids, "a_ns", "b_ns", "change_ns")
+    told = [{name: row[name] for name in numbers} for row in answer.rows]
+    assert sorted(evidence, key=str) == sorted(told, key=str)
 
 
 def test_a_comparison_by_another_least_change_is_given_again_by_its_command():
@@ -255,6 +308,10 @@ def test_an_answer_shows_itself_in_a_notebook_and_texts_of_traces_are_escaped():
     evil = replace(answer, statement="<script>alert(1)</script>\x1b[2J")
     assert "<script>" not in evil._repr_html_()
     assert "\x1b" not in evil._repr_html_()
+    hidden = replace(answer, statement="a\u202eb\x1b\u2066c", conditions=("d\u200fe",), reason="f\x07g")
+    for shown in (repr(hidden), hidden._repr_html_(), repr(last("slow_rank")), repr(answer.rows[0])):
+        assert shown.isprintable()
+        assert "\u200f" not in shown
     figure = last("slow_rank").figure("wait_map")
     assert figure._repr_png_().startswith(b"\x89PNG")
     assert figure.title
@@ -278,6 +335,32 @@ def test_errors_are_the_classes_of_errors_with_their_remedy(tmp_path):
     with pytest.raises(AttributeError):
         tv.nothing  # noqa: B018
     assert issubclass(tv.BadInputError, tv.TracevizError)
+
+
+def test_integers_of_128_bits_are_exact():
+    large = 2**128 - 1
+    query = f"SELECT {large}::UHUGEINT AS a, 5 AS a, [7::UHUGEINT] AS b, (-{2**127 - 1})::HUGEINT AS c, 1::HUGEINT AS d"
+    found = tv.open(home_of("slow_rank")).sql(query)
+    assert found.columns == ["a", "a_1", "b", "c", "d"]
+    assert [str(value) for value in found.fetchall()[0]] == [str(large), "5", "['7']", f"-{2**127 - 1}", "1"]
+
+
+@pytest.mark.parametrize(("name", "shapes"), [("slow_rank", "no rank"), ("with_sizes", "all ranks")])
+def test_doctor_says_of_shapes_what_the_command_says(name, shapes):
+    with_shapes = re.search(r"shapes (\d+)", call("doctor", traces_of(name)).out)[1]
+    assert f"shapes: {shapes};" in last(name).doctor().statement
+    assert (int(with_shapes) > 0) is (shapes == "all ranks")
+
+
+def test_the_conditions_of_a_comparison_are_those_of_its_sides():
+    step = last("missing_stage")
+    answer = tv.diff(step, last("healthy"))
+    assert answer.partial
+    for side in (step, last("healthy")):
+        for line in side.conditions:
+            assert any(
+                one.startswith(f"{side.run}@{side.number}: ") and one.endswith(line) for one in answer.conditions
+            ) or (line in answer.conditions)
 
 
 def test_a_query_without_end_is_stopped():

@@ -12,6 +12,7 @@ from traceviz_dag.analyze.intervals import Intervals
 from traceviz_dag.analyze.kernel_intervals import KernelIntervals, split_by_device
 from traceviz_dag.analyze.window_measures import measure_windows
 from traceviz_dag.arrays import Int64
+from traceviz_dag.errors import UsageError
 from traceviz_dag.tables import OVERLAP
 from traceviz_dag.vocabulary import WindowFrom
 
@@ -87,6 +88,7 @@ def window_overlap(
         Rows as ``overlap_table`` gives them, without step.
 
     Raises:
+        UsageError: the one end that is given is on the wrong side of all kernels.
         ValueError: the window ends before it starts, or a kernel without a start, a duration or a known kind.
     """
     devices = split_by_device(kernels)
@@ -94,6 +96,10 @@ def window_overlap(
         return OVERLAP.schema.empty_table()
     first = min(int(rows.time.starts.min()) for rows in devices.values()) if start_ns is None else start_ns
     last = max(int(rows.time.ends.max()) for rows in devices.values()) if end_ns is None else end_ns
+    if last < first and start_ns is None:
+        raise UsageError(f"--end-ns {last} is before the first kernel, at {first}; name a --start-ns, too")
+    if last < first and end_ns is None:
+        raise UsageError(f"--start-ns {first} is after the end of the last kernel, at {last}; name an --end-ns, too")
     if last < first:
         raise ValueError(f"the window {window} ends at {last} ns, before its start at {first} ns")
     windows = _Windows(window, (None,), np.array([first]), np.array([last]), last_included=end_ns is None)

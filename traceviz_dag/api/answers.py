@@ -44,7 +44,8 @@ class Answer:
     Attributes:
         statement: what the command prints first. statements: all sentences, that one included.
         rows: the rows of the answer, as the command's ``--json`` has them. values: the whole of it.
-        evidence_sql: a query for ``Job.sql`` whose rows have the numbers; None where no table has them.
+        row_ids: the columns that identify a row. evidence_sql: a query for ``Job.sql`` whose rows have these columns
+            and the numbers; None where no table has them.
         command: the command line that gives the answer again.
         partial: whether something was not read; None where nothing states how much there is. conditions: sentences on
             what was not read, and on clocks.
@@ -56,6 +57,7 @@ class Answer:
     statements: tuple[str, ...]
     rows: Sequence[Any]
     values: Mapping[str, Any]
+    row_ids: tuple[str, ...]
     evidence_sql: str | None
     command: str
     partial: bool | None
@@ -75,7 +77,7 @@ class Answer:
         return relation(pa.Table.from_pylist(rows) if rows else pa.table({"statement": pa.array([], pa.string())}))
 
     def __repr__(self) -> str:
-        return f"<{self.statement}: {counted(len(self.rows), 'row', 'rows')}>"
+        return f"<{printable(self.statement)}: {counted(len(self.rows), 'row', 'rows')}>"
 
     def _repr_html_(self) -> str:
         notes = [*self.conditions, *([self.reason] if self.reason else [])]

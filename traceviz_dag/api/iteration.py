@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 from traceviz_dag.analyze.wording import capitalised, counted, duration, share
 from traceviz_dag.api.again import again, sql_again
 from traceviz_dag.api.answers import Answer, Figure, Finding, Gain, Source
+from traceviz_dag.api.arguments import checked
+from traceviz_dag.api.held import Held
 from traceviz_dag.errors import UsageError
-from traceviz_dag.lake.catalogue import quoted_text, with_values
+from traceviz_dag.lake.catalogue import quoted_text
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.read_only import Bounds
 from traceviz_dag.tables import UTILIZATION
@@ -22,6 +24,7 @@ from traceviz_dag.vocabulary import ALL_DIMENSIONS
 if TYPE_CHECKING:
     import duckdb
 
+    from traceviz_dag.api.evidence import Part
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
 MOST_PLACES = 20
@@ -29,13 +32,26 @@ MOST_PLACES = 20
 
 _RECORDED = {"stacks": "call stacks", "shapes": "shapes", "groups": "process groups", "host": "host rows"}
 _CAPTURE_SQL = """
-SELECT CASE WHEN bool_and(has_stacks) THEN true WHEN NOT bool_or(has_stacks) THEN false END AS stacks,
-    CASE WHEN bool_and(has_shapes) THEN true WHEN NOT bool_or(has_shapes) THEN false END AS shapes,
-    CASE WHEN bool_and(has_groups) THEN true WHEN NOT bool_or(has_groups) THEN false END AS groups,
-    CASE WHEN bool_and(has_host_rows) THEN true WHEN NOT bool_or(has_host_rows) THEN false END AS host,
+SELECT {flags},
     1 - sum(classified_ns) / sum(kernel_ns) AS unclassified_share, sum(rows_dropped)::BIGINT AS rows_dropped
-FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
-"""
+FROM (
+    SELECT *, coalesce(has_shapes, rank IN (
+        SELECT rank FROM kernels WHERE run = $run AND iteration = $iteration AND input_sizes IS NOT NULL
+    )) AS shapes
+    FROM traces WHERE run = $run AND iteration = $iteration AND status <> 'failed'
+)
+""".format(
+    flags=", ".join(
+        f"CASE WHEN bool_and({of}) THEN true WHEN NOT bool_or({of}) THEN false END AS {name}"
+        for name, of in (
+            ("stacks", "has_stacks"),
+            ("shapes", "shapes"),
+            ("groups", "has_groups"),
+            ("host", "has_host_rows"),
+        )
+    )
+)
+"""What all ranks recorded, or none did; NULL: some, or nothing shows it."""
 
 STEP = "training step"
 _OWN = "window asked for"
@@ -50,16 +66,25 @@ class Iteration:
         run: its run. number: its own.
     """
 
-    _lake: Lake
+    _held: Held
     run: str
     number: int
-    _traces: Path | None = None
 
     def __repr__(self) -> str:
         return f"Iteration({self.run!r}, {self.number})"
 
-    @cached_property
+    @property
+    def _lake(self) -> Lake:
+        return self._held.lake
+
+    @property
     def _stored(self) -> StoredIteration:
+        # What was read before the job was closed does not answer, either.
+        _ = self._held.lake
+        return self._read
+
+    @cached_property
+    def _read(self) -> StoredIteration:
         from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
         return StoredIteration(self._lake, self.run, self.number)
@@ -67,7 +92,12 @@ class Iteration:
     @property
     def home(self) -> Path:
         """The folder that holds it."""
-        return self._lake.home
+        return self._held.home
+
+    @property
+    def traces(self) -> Path | None:
+        """What ``open`` analysed into a folder of its own; None of a home."""
+        return self._held.traces
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -94,6 +124,7 @@ class Iteration:
         clocks = clock_statement(clock_facts(self._stored.table("rank_clocks")))
         return (*completeness.lines, *chosen, clocks)
 
+    @checked
     def table(
         self, name: str, columns: Sequence[str] | None = None, *, rank: int | None = None
     ) -> duckdb.DuckDBPyRelation:
@@ -117,9 +148,11 @@ class Iteration:
             [self._stored.lead.limit],
             [_finding(row) for row in findings_rows(found)],
             {**found, **told},
+            ("finding",),
             f"SELECT * FROM findings WHERE {self._chosen} ORDER BY finding",
         )
 
+    @checked
     def explain(self, finding: int) -> Answer:
         """One finding, by its number in the table, with the rows behind it and its places in time.
 
@@ -144,21 +177,37 @@ class Iteration:
             [capitalised(statements[0]), *statements[1:]],
             ask(row["evidence_sql"]) if row["evidence_sql"] else [],
             {"finding": asdict(_finding(row)), "places": ask(sql) if sql else []},
+            (),
             row["evidence_sql"],
             options=["--sql"],
         )
 
-    def waits(self) -> Answer:
-        """Who waited for whom; rows are the late ranks, ``values`` has links, experts, costs, the matrix and more."""
+    @checked
+    def waits(self, part: str = "ranks") -> Answer:
+        """Who waited for whom; ``values`` has every part.
+
+        Args:
+            part: the rows: ``ranks`` who were late, ``costs`` by first cause, ``matrix`` who waited for whom,
+                ``communication`` by dimension, ``links``, ``experts``, ``slow_ranks``, ``stages`` or ``nodes``.
+
+        Raises:
+            UsageError: no such part.
+        """
+        from traceviz_dag.api.evidence import WAITS, by_node
         from traceviz_dag.pipeline.answers.iterations import cut_statements
         from traceviz_dag.pipeline.answers.waits import waits_answer, waits_statements
 
+        behind = _chosen_part(WAITS, part)
         found = waits_answer(self._stored)
         lines = waits_statements(found, next(iter(self._stored.lead.ranks), None))
         cut = len(cut_statements(found["cut_steps"]))
-        sql = f"SELECT * FROM late_ranks WHERE {self._chosen} ORDER BY own_ns DESC"
-        return self._answer("waits", [*lines[cut:], *lines[:cut]], found["ranks"], found, sql)
+        if part == "nodes":
+            behind = by_node(self._stored.nodes())
+        return self._answer(
+            "waits", [*lines[cut:], *lines[:cut]], found[part], found, behind.ids, self._asked(behind.sql)
+        )
 
+    @checked
     def overlap(
         self,
         dimension: str | None = None,
@@ -167,19 +216,21 @@ class Iteration:
         window: str = "step",
         start_ns: int | None = None,
         end_ns: int | None = None,
+        part: str = "ranks",
     ) -> Answer:
-        """How much communication is hidden; rows are of ranks, windows and dimensions, ``values`` has the means.
+        """How much communication is hidden; ``values`` has the means by dimension.
 
         Args:
             dimension: such as ``tp``; None: each, and ``all`` together. window: step or kernels. start_ns, end_ns: a
-                window of your own on the clock of each rank.
+                window of your own on the clock of each rank. part: the rows: ``ranks``, of each rank, window and
+                dimension, or ``means`` over them, of each dimension.
 
         Raises:
-            UsageError: no such dimension, rank or window.
+            UsageError: no such dimension, rank, window or part.
         """
+        from traceviz_dag.api.evidence import WINDOW_SQL, overlap_parts
         from traceviz_dag.pipeline.answers.overlap import (
             OVERLAP_SQL,
-            WINDOW_SQL,
             Chosen,
             dimension_means,
             of_dimension,
@@ -190,38 +241,46 @@ class Iteration:
         own = start_ns is not None or end_ns is not None
         if window not in _WINDOWS:
             raise UsageError(f"no window {window!r}; there are {', '.join(_WINDOWS)}")
-        chosen = {"run": self.run, "iteration": self.number, "rank": rank, "window": window}
-        place = Chosen(self.run, self.number)
-        found, _ = overlap_of(self.home, window, start_ns, end_ns, rank, place)
+        found, _ = overlap_of(self._lake.home, window, start_ns, end_ns, rank, Chosen(self.run, self.number))
         rows = of_dimension(found, dimension)
         windows, means = dimension_means(rows)
-        of_window = {"start_ns": start_ns, "end_ns": end_ns}
-        sql = _with_literals(WINDOW_SQL if own else OVERLAP_SQL, {**chosen, **of_window})
-        if dimension is not None and not own:
+        chosen = {"rank": rank, "window": window, "start_ns": start_ns, "end_ns": end_ns}
+        sql = self._asked(WINDOW_SQL if own else OVERLAP_SQL, **chosen)
+        if dimension is not None:
             sql = f"SELECT * FROM (\n{sql}\n) WHERE dimension = {quoted_text(dimension.lower())}"
+        behind = _chosen_part(overlap_parts(sql), part)
         asked = {"--dimension": dimension, "--rank": rank, "--start-ns": start_ns, "--end-ns": end_ns}
         return self._answer(
             "overlap",
             [overlap_statement(windows, means)],
-            rows,
+            means if part == "means" else rows,
             {"windows": windows, "means": means},
-            sql,
+            behind.ids,
+            behind.sql,
             options=_options({**asked, **({} if own or window == "step" else {"--window": window})}),
             window=_OWN if own else _WINDOWS[window],
         )
 
-    def critical_path(self) -> Answer:
-        """What the step time consists of; rows are by cause, ``values`` has the path by rank, stage and category."""
+    @checked
+    def critical_path(self, by: str = "cause") -> Answer:
+        """What the step time consists of; ``values`` has the path by each of these.
+
+        Args:
+            by: the rows: by ``cause``, ``rank``, ``stage``, ``category``, ``module`` or ``dimension``, ``hosts`` where
+                it runs on these, or its ``critical_imbalance``.
+
+        Raises:
+            UsageError: there is none of that name.
+        """
+        from traceviz_dag.api.evidence import PATH
         from traceviz_dag.pipeline.answers.critical_path import path_answer, path_statement
 
+        behind = _chosen_part(PATH, by)
         found = path_answer(self._stored)
         statement = "no critical path is known" if found["step_ns"] is None else capitalised(path_statement(found))
-        sql = (
-            "SELECT profile, name, sum(path_ns)::BIGINT AS path_ns FROM path_profiles "
-            f"WHERE {self._chosen} GROUP BY ALL ORDER BY profile, path_ns DESC"
-        )
-        return self._answer("critical-path", [statement], found["cause"], found, sql)
+        return self._answer("critical-path", [statement], found[by], found, behind.ids, self._asked(behind.sql))
 
+    @checked
     def what_if(
         self,
         *,
@@ -252,13 +311,22 @@ class Iteration:
         Raises:
             UsageError: no such rank, dimension or schedule.
         """
-        from traceviz_dag.analyze.causes.gains import named_edit, refused_sentence
+        from traceviz_dag.analyze.causes.gains import named_edit, over_steps, refused_sentence
+        from traceviz_dag.api.evidence import GAIN_IDS, GAINS_SQL, REPLAYED, REPLAYED_SQL
         from traceviz_dag.pipeline.answers.wanted import wanted_edits
         from traceviz_dag.pipeline.answers.what_if import what_if_answer
 
         asked: dict[str, Any] = {
-            **{"fix_rank": _several(fix_rank), "fix_link": _several(fix_link), "fix_ranks": _several(fix_ranks)},
-            **{"fix_links": _several(fix_links), "fix_group": _several(fix_group), "fix_node": _several(fix_node)},
+            **{
+                "fix_rank": _several(fix_rank),
+                "fix_link": _several(fix_link),
+                "fix_ranks": [*map(str, _several(fix_ranks))],
+            },
+            **{
+                "fix_links": [*map(str, _several(fix_links))],
+                "fix_group": _several(fix_group),
+                "fix_node": _several(fix_node),
+            },
             **{"hide": _several(hide), "faster": [f"{name}={factor}" for name, factor in (faster or {}).items()]},
             **{"even_layers": even_layers, "equal_stages": equal_stages, "equal_ranks": equal_ranks},
             **{
@@ -287,9 +355,9 @@ class Iteration:
                 for each in unsure
             ),
         ]
-        table, order = ("path_segments", "GROUP BY step") if wanted else ("what_if", "ORDER BY gain_ns DESC")
-        what = "step, sum(duration_ns)::BIGINT AS step_ns" if wanted else "*"
-        return self._answer(
+        kept = [row for row in self._stored.table("what_if").to_pylist() if row["edit"] and not row["refusal"]]
+        in_table = {_gain(row) for row in over_steps(kept)}.issuperset(gains)
+        answer = self._answer(
             "what-if",
             [
                 *([each.statement for each in gains] or ["Nothing can be predicted"]),
@@ -297,11 +365,14 @@ class Iteration:
             ],
             gains,
             found,
-            f"SELECT {what} FROM {table} WHERE {self._chosen} {order}",
+            GAIN_IDS,
+            self._asked(GAINS_SQL if in_table else REPLAYED_SQL),
             options=_options({f"--{name.replace('_', '-')}": value for name, value in asked.items()}),
             reasons=reasons,
         )
+        return answer if in_table else replace(answer, conditions=(*answer.conditions, REPLAYED))
 
+    @checked
     def measure(
         self,
         name: str,
@@ -329,9 +400,9 @@ class Iteration:
         table, description = known[name]
         if table == "overlap":
             found = self.overlap(dimension, rank=rank, window=window, start_ns=start_ns, end_ns=end_ns)
-            keys = ("rank", "device", "step", "dimension", "window_start_ns", "window_end_ns", "partial", name)
+            keys = (*found.row_ids, "window_start_ns", "window_end_ns", "partial", name)
             rows = [{key: row[key] for key in keys if key in row} for row in found.rows]
-            sql, line, of = found.evidence_sql, found.command, found.sources[0].window
+            sql, line, of, ids = found.evidence_sql, found.command, found.sources[0].window, found.row_ids
         else:
             asked: dict[str, object] = {"rank": rank, "start_ns": start_ns, "end_ns": end_ns}
             asked |= {"dimension": None if dimension == ALL_DIMENSIONS else dimension}
@@ -339,14 +410,15 @@ class Iteration:
             unfit = [argument for argument, value in asked.items() if value is not None]
             if unfit:
                 raise UsageError(f"{name} is of the whole iteration; leave out {', '.join(unfit)}")
-            columns = ", ".join([name, *([REFUSALS[name]] if name in REFUSALS else [])])
+            ids = ("run", "iteration")
+            columns = ", ".join([*ids, name, *([REFUSALS[name]] if name in REFUSALS else [])])
             part = " AND part = 'job'" if table == UTILIZATION.name else ""
             sql = f"SELECT {columns} FROM {table} WHERE {self._chosen}{part}"
-            rows, line, of = self._query(sql), sql_again(sql, self.home, self._traces), STEP
+            rows, line, of = self._query(sql), sql_again(sql, self.home, self.traces), STEP
         values = [row[name] for row in rows]
         whys = [row[REFUSALS[name]] for row in rows if name in REFUSALS and row.get(REFUSALS[name])]
         missing = [] if any(value is not None for value in values) else [*whys, f"{name} is not known"]
-        answer = self._answer("overlap", [f"{name}: {description}"], rows, {}, sql, window=of, reasons=missing)
+        answer = self._answer("overlap", [f"{name}: {description}"], rows, {}, ids, sql, window=of, reasons=missing)
         return replace(answer, command=line)
 
     def doctor(self) -> Answer:
@@ -356,10 +428,11 @@ class Iteration:
         recorded = {True: "all ranks", False: "no rank", None: "not known of all ranks"}
         lines = [f"{of}: {recorded[facts[name]]}" for name, of in _RECORDED.items()]
         read = f"{counted(len(self.ranks), 'rank is', 'ranks are')} counted"
-        answer = self._answer("findings", [f"{read}; {'; '.join(lines)}"], self._query(sql), facts, sql)
+        answer = self._answer("findings", [f"{read}; {'; '.join(lines)}"], self._query(sql), facts, ("rule",), sql)
         findings = self.findings()
         return replace(answer, certain=findings.certain, reason=findings.reason)
 
+    @checked
     def figure(self, kind: str, number: int | None = None) -> Figure:
         """A figure, such as ``wait_map`` or ``pipeline_group``; ``traceviz figures --help`` lists the kinds.
 
@@ -389,9 +462,14 @@ class Iteration:
         """The condition on rows of this iteration."""
         return f"run = {quoted_text(self.run)} AND iteration = {self.number}"
 
+    def _asked(self, sql: str, **values: object) -> str:
+        """A query of this iteration, to be asked alone."""
+        from traceviz_dag.api.evidence import with_literals
+
+        return with_literals(sql, {"run": self.run, "iteration": self.number, **values})
+
     def _query(self, sql: str) -> list[dict[str, Any]]:
-        asked = _with_literals(sql, {"run": self.run, "iteration": self.number})
-        return self._lake.query(asked, bounds=Bounds(in_home=False)).to_pylist()
+        return self._lake.query(self._asked(sql), bounds=Bounds(in_home=False)).to_pylist()
 
     def _answer(
         self,
@@ -399,6 +477,7 @@ class Iteration:
         statements: Sequence[str],
         rows: Sequence[Any],
         values: Mapping[str, Any],
+        row_ids: tuple[str, ...],
         evidence_sql: str | None,
         *,
         options: Sequence[str] = (),
@@ -411,6 +490,7 @@ class Iteration:
             statements=tuple(statements),
             rows=tuple(rows),
             values=values,
+            row_ids=row_ids,
             evidence_sql=evidence_sql,
             command=self.command(question, *options),
             partial=self.partial,
@@ -420,10 +500,12 @@ class Iteration:
             sources=(self.source(window),),
         )
 
+    @checked
     def command(self, *words: str) -> str:
         """The command line of a question about it, such as ``pipelines``, with its options."""
-        return again(words, self.home, self._traces, self.run, self.number)
+        return again(words, self.home, self.traces, self.run, self.number)
 
+    @checked
     def source(self, window: str = STEP) -> Source:
         """What answers about it are made of."""
         from hashlib import sha256
@@ -451,6 +533,12 @@ def _gain(row: Mapping[str, Any]) -> Gain:
         f"({share(gain, step)}), {duration(low)} to {duration(high)} (replay)"
     )
     return Gain(statement=statement, **{name: row[name] for name in Gain.__slots__ if name != "statement"})
+
+
+def _chosen_part(parts: Mapping[str, Part], name: str) -> Part:
+    if name not in parts:
+        raise UsageError(f"no part {name!r}; there are {', '.join(parts)}")
+    return parts[name]
 
 
 def _several(given: Any) -> list[Any]:
@@ -484,12 +572,3 @@ def _options(values: Mapping[str, Any]) -> list[str]:
         elif value is not None and value is not False:
             words += [name, str(value)]
     return words
-
-
-def _with_literals(sql: str, values: Mapping[str, object]) -> str:
-    """A query with values in place of its parameters, to be asked alone."""
-    literals = {
-        name: "NULL" if value is None else quoted_text(value) if isinstance(value, str) else str(value)
-        for name, value in values.items()
-    }
-    return with_values(sql, literals).strip()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -12,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from traceviz_dag.api.again import sql_again
 from traceviz_dag.api.answers import Answer, html_table
+from traceviz_dag.api.arguments import checked
+from traceviz_dag.api.held import Held
 from traceviz_dag.errors import BadInputError, IncompleteError, UsageError
 from traceviz_dag.lake.catalogue import LAKE_FOLDER
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.read_only import Bounds
+from traceviz_dag.printable import printable
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import scratch_folder
 from traceviz_dag.vocabulary import DEFAULT_HOME
@@ -51,18 +53,16 @@ class Job:
         opened: ExitStack | None = None,
         traces: Path | None = None,
     ) -> None:
-        self._traces = traces
         self.home = home
         self.failures = tuple(failures)
-        self._lake = open_lake(home, refresh=False)
+        self._held = Held(open_lake(home, refresh=False), traces, opened or ExitStack())
         self._keys = None if keys is None else frozenset(keys)
-        self._closing = weakref.finalize(self, (opened or ExitStack()).close)
         if not self.iterations:
             raise BadInputError(home, "holds no analysed iteration", "analyse a trace into it first")
 
     def close(self) -> None:
         """Remove what ``open`` analysed into a folder of its own; of a home, nothing is removed."""
-        self._closing()
+        self._held.close()
 
     def __enter__(self) -> Job:
         return self
@@ -75,9 +75,9 @@ class Job:
         """Every iteration, by run and number."""
         from traceviz_dag.api.iteration import Iteration
 
-        places = sorted({(part.run, part.iteration) for part in self._lake.partitions("kernels")})
+        places = sorted({(part.run, part.iteration) for part in self._held.lake.partitions("kernels")})
         return tuple(
-            Iteration(self._lake, run, number, self._traces)
+            Iteration(self._held, run, number)
             for run, number in places
             if self._keys is None or (run, number) in self._keys
         )
@@ -87,6 +87,7 @@ class Job:
         """The runs, by name."""
         return tuple(dict.fromkeys(each.run for each in self.iterations))
 
+    @checked
     def iteration(self, number: int | None = None, run: str | None = None) -> Iteration:
         """One iteration; by default the last of the only run.
 
@@ -101,6 +102,7 @@ class Job:
             raise UsageError(f"no such run or iteration; there are {there}")
         return found[-1]
 
+    @checked
     def table(
         self,
         name: str,
@@ -117,8 +119,9 @@ class Job:
         """
         from traceviz_dag.api.relations import relation
 
-        return relation(self._lake.table(name, run, iteration, rank).arrow(columns))
+        return relation(self._held.lake.table(name, run, iteration, rank).arrow(columns))
 
+    @checked
     def sql(
         self,
         query: str,
@@ -139,14 +142,15 @@ class Job:
         """
         from traceviz_dag.api.relations import relation
 
-        return relation(self._lake.query(query, parameters, Bounds(seconds, rows, offset, in_home=False)))
+        return relation(self._held.lake.query(query, parameters, Bounds(seconds, rows, offset, in_home=False)))
 
+    @checked
     def command(self, query: str) -> str:
         """The command line of a query."""
-        return sql_again(query, self.home, self._traces)
+        return sql_again(query, self.home, self._held.traces)
 
     def __repr__(self) -> str:
-        return f"Job({str(self.home)!r}, {len(self.iterations)} iterations of {', '.join(self.runs)})"
+        return f"Job({str(self.home)!r}, {len(self.iterations)} iterations of {printable(', '.join(self.runs))})"
 
     def _repr_html_(self) -> str:
         return html_table(
@@ -154,6 +158,7 @@ class Job:
         )
 
 
+@checked
 def open(path: PathLike | None = None) -> Job:
     """A job as a home holds it; of traces, analysed into a folder that is gone once the job is closed.
 
@@ -181,6 +186,7 @@ def open_traces(path: Path, opened: ExitStack) -> Job:
     return _analysed([path], opened.enter_context(scratch_folder()), opened)
 
 
+@checked
 def analyze(
     *paths: PathLike,
     home: PathLike | None = None,
@@ -237,6 +243,7 @@ def _failures(results: Sequence[IterationResult]) -> list[str]:
     return list(dict.fromkeys([*(line for each in results for line in each.failures), *faults]))
 
 
+@checked
 def diff(
     a: PathLike | Iteration,
     b: PathLike | Iteration,
@@ -255,5 +262,6 @@ def diff(
     from traceviz_dag.api.comparison import compared
     from traceviz_dag.api.iteration import Iteration
 
-    folder = b.home if home is None and isinstance(b, Iteration) else home_of(home)
+    held = [each.home for each in (b, a) if isinstance(each, Iteration) and each.traces is None]
+    folder = held[0] if home is None and held else home_of(home)
     return compared(a, b, folder, anyway=anyway, least=least)

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -49,6 +50,7 @@ _READING_FUNCTIONS = {
 }
 _SPILL = ".duckdb_spill"
 _GONE = (os.strerror(errno.ENOENT), "No files found that match the pattern")
+_TOO_HUGE = "UHUGEINT"
 _HUGE_INTEGER = pa.decimal128(38, 0)
 _LAKE_FILE = re.compile(rf"""(["']).*?{re.escape(FILE_NAME)}\1""")
 _MISSING_TABLE = re.compile(r'Table with name "?([^" ]+)"? does not exist')
@@ -172,8 +174,8 @@ def run_select(
 ) -> pa.Table:
     """Run one reading statement.
 
-    Integers that DuckDB widens to 128 bits (sums) come back as 64 bits where they fit; a column name that stands
-    twice gets a number behind it.
+    Integers that DuckDB widens to 128 bits (sums) come back as 64 bits where they fit; those without a sign, which no
+    type of Arrow holds, as texts. A column name that stands twice gets a number behind it.
 
     Args:
         parameters: values of ``$name`` (a mapping) or ``?`` (a sequence).
@@ -216,6 +218,8 @@ def fetch(
     asked: Any = connection.sql(sql, params=parameters) if many else connection.execute(sql, parameters)
     if bounds.rows is not None:
         asked = asked.limit(bounds.rows, bounds.offset)
+    if many and any(_TOO_HUGE in str(kind) for kind in asked.types):
+        asked = asked.project(", ".join(starmap(_exact, enumerate(zip(asked.columns, asked.types, strict=True), 1))))
     result = asked.to_arrow_table()
     columns = [_narrowed(column) for column in result.columns]
     return pa.Table.from_arrays(columns, names=result.column_names)
@@ -273,6 +277,14 @@ def _one_line(message: str, tables: Sequence[str]) -> str:
     close = difflib.get_close_matches(missing[1], tables, n=1)
     hint = f"did you mean {close[0]}? " if close else ""
     return f"there is no table {missing[1]}; {hint}the tables are {', '.join(tables)}"
+
+
+def _exact(number: int, column: tuple[str, object]) -> str:
+    """A column by its number, in a type that Arrow has."""
+    name, kind = column
+    text = str(kind)
+    cast = f"::{text.replace(_TOO_HUGE, 'VARCHAR')}" if _TOO_HUGE in text else ""
+    return f"#{number}{cast} AS {catalogue.quoted_name(name)}"
 
 
 def _narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray:

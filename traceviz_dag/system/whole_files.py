@@ -246,12 +246,31 @@ def scratch_folder(base: Path | None = None) -> Iterator[Path]:
     except OSError as error:
         raise unwritable(place, error) from error
     owner = os.getpid()
+    _OWN.add(folder)
     try:
         yield folder
     finally:
+        _OWN.discard(folder)
         if os.getpid() == owner:  # A forked child ends the block, too, when it lets go of what it inherited.
             shutil.rmtree(folder, ignore_errors=True)
         os.close(descriptor)
+
+
+_OWN: set[Path] = set()
+"""Scratch folders of this process."""
+
+
+def remove_own_scratch() -> None:
+    """Remove the scratch folders of this process, in blocks that it leaves without their ends."""
+    for _ in range(_REMOVALS):
+        for folder in tuple(_OWN):
+            shutil.rmtree(folder, ignore_errors=True)
+        if not any(folder.exists() for folder in tuple(_OWN)):
+            return
+
+
+_REMOVALS = 20
+"""A thread may write into a folder while it is removed."""
 
 
 def temporary_base() -> Path:

@@ -239,9 +239,10 @@ ADVICE_ITEMS = Table(
     ),
 )
 
-PATH_WHAT_SQL = (
-    "CASE WHEN cause IN ('work', 'transfer', 'unmatched') THEN coalesce(category, 'unclassified') ELSE cause END"
-)
+PATH_CATEGORY_SQL = "CASE WHEN cause IN ('work', 'transfer', 'unmatched') THEN coalesce(category, 'unclassified') END"
+"""The category of the kernel that runs in a row of ``path_segments``; NULL where none does."""
+
+PATH_WHAT_SQL = f"coalesce({PATH_CATEGORY_SQL}, cause)"
 """What a row of ``path_segments`` is: the category of a kernel that runs, else the cause: the host, or a lag."""
 
 PATH_HOSTS_SQL = """

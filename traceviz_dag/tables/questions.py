@@ -48,10 +48,20 @@ GROUP BY category ORDER BY imbalance_ns DESC, category
 """
 """What the critical path has of a category beyond the mean rank, over the steps."""
 
-HOSTS_OF_PATH_SQL = f"""
+
+def hosts_of_path_sql(hosts: str) -> str:
+    """Hosts on the critical path, over steps and ranks: time until each launch, by what launches and where.
+
+    Args:
+        hosts: the view ``path_hosts``, or its query in brackets.
+    """
+    return f"""
 SELECT operation, coalesce(caller, module) AS place, sum(path_ns)::BIGINT AS path_ns, sum(launches)::BIGINT AS launches,
     (SELECT sum(duration_ns)::BIGINT FROM path_segments WHERE run = $run AND iteration = $iteration) AS steps_ns
-FROM ({PATH_HOSTS_SQL}) WHERE run = $run AND iteration = $iteration
+FROM {hosts} WHERE run = $run AND iteration = $iteration
 GROUP BY ALL ORDER BY path_ns DESC, operation, place
 """
-"""Hosts on the critical path, over steps and ranks: time until each launch, by what launches and where."""
+
+
+HOSTS_OF_PATH_SQL = hosts_of_path_sql(f"({PATH_HOSTS_SQL})")
+"""Without the view: of tables that need not be in a lake."""

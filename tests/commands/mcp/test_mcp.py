@@ -24,6 +24,7 @@ from tests.commands.jobs import home_of, traces_of
 from tests.commands.mcp.serving import Asking, asking, parameters
 from tests.damage import call
 from tests.nsys_file import small_export
+from tests.sets import fast
 from tests.small_run import GEMM, write_run
 from traceviz_dag.commands.mcp.told import CLOSE, MOST_CHARACTERS, OPEN, told, unmarked
 from traceviz_dag.commands.mcp.tools import Tools
@@ -88,7 +89,7 @@ def test_an_answer_has_its_evidence_and_keeps_to_its_cap(ask: Asking, tool):
         assert source["window"]
     if tool == "timeline_link":
         return
-    assert answer["row_ids"]
+    assert tool in ("sql", "explain") or set(answer["row_ids"].split(", ")) <= set(answer["columns"])
     again = call(*shlex.split(unmarked(answer["again"]))[1:], *(["--all"] if tool == "sql" else []))
     assert again.code in (0, 2), again.err
     if tool != "sql":
@@ -358,9 +359,66 @@ def _with(mark: str) -> list[int]:
     return found
 
 
+@pytest.mark.parametrize("how", fast(["INT", "TERM", "HUP", "end of file"], "INT", "end of file"))
+@pytest.mark.parametrize("doing", ["idle", "asked", "analysing"])
+def test_one_signal_ends_it_and_nothing_is_left(short, doing, how):
+    mark = f"SIGNALLED={short.name}"
+    server = subprocess.Popen(
+        [sys.executable, *parameters(traces_of("slow_rank") if doing == "analysing" else home_of("slow_rank")).args],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=short, start_new_session=True,
+        env={**os.environ, "TMPDIR": str(short), "SIGNALLED": short.name},
+    )  # fmt: skip
+    _send(server, "list_runs" if doing == "idle" else "sql", **({} if doing == "idle" else {"query": ENDLESS}))
+    _said(server, 1 if doing == "idle" else 0)
+    for _ in range(100):
+        if doing == "idle" or list(short.iterdir()):
+            break
+        time.sleep(0.1)
+    time.sleep(0.5)
+    assert doing == "idle" or list(short.iterdir())
+    if how == "end of file":
+        server.stdin.close()
+    else:
+        server.send_signal(getattr(signal, f"SIG{how}"))
+    assert server.wait(10) == 0
+    server.stdout.close()
+    for _ in range(50):
+        if not _with(mark):
+            break
+        time.sleep(0.1)
+    assert not _with(mark)
+    assert not list(short.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("line", "number", "code"),
+    [
+        (b'{"jsonrpc": "2.0", "id": 5, "method": "tools/list"', None, -32700),
+        (b"nonsense", None, -32700),
+        (b'{"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "\\ud800"}}', 5, -32700),
+        (b'{"jsonrpc": "2.0", "id": "six"}', "six", -32600),
+        (b"[]", None, -32600),
+        (b'{"jsonrpc": "2.0", "id": "\\ud800", "method": "tools/list"}', None, -32700),
+    ],
+)
+def test_a_line_that_is_no_message_is_answered_and_the_next_one_too(line, number, code):
+    server = subprocess.Popen(
+        [sys.executable, *parameters(home_of("slow_rank")).args], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    server.stdin.write(b"\n" + line + b"\n")
+    _send(server, "list_runs")
+    refused, *others = (json.loads(server.stdout.readline()) for _ in range(3))
+    server.stdin.close()
+    server.stdout.close()
+    assert server.wait(20) == 0
+    assert all("result" in each for each in others)
+    assert (refused["id"], refused["error"]["code"]) == (number, code)
+    assert "send it again" in refused["error"]["message"]
+
+
 def test_no_text_however_long_breaks_the_cap(ask: Asking, step: tv.Iteration):
     long = replace(step.findings(), conditions=("c" * 9_000,) * 9, statements=("s" * 9_000,) * 9, command="x" * 9_000)
-    text = told(long, long.rows, ("finding", "rule"), "finding", 0)
+    text = told(long, ("finding", "rule"))
     assert len(text) <= MOST_CHARACTERS
     assert json.loads(text)["conditions"] == "left out: too long"
     assert json.loads(text)["rows"]

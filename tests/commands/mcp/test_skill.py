@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,13 @@ import traceviz_dag as tv
 from tests.commands.jobs import home_of
 from tests.damage import call
 from tests.test_docs import REPOSITORY, test_every_command_of_a_page_exists_with_its_options
+from traceviz_dag.analyze.causes.gains import TOGETHER
 from traceviz_dag.analyze.findings.rules.registry import RULE_NAMES
+from traceviz_dag.commands.mcp.tools import Tools
+from traceviz_dag.lake.catalogue import queryable
 from traceviz_dag.system.shipped import shipped
 from traceviz_dag.tables import all_tables
+from traceviz_dag.vocabulary import Category, Severity
 
 SKILL = REPOSITORY / "skills" / "traceviz"
 
@@ -80,6 +85,44 @@ def _files(folder):
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def test_the_rules_of_its_examples_exist():
-    line = re.search(r"rules ([^:]+): `culprit", (SKILL / "references/questions.md").read_text())[1]
-    assert set(re.findall(r"`(\w+)`", line)) <= set(RULE_NAMES)
+@pytest.fixture(scope="module")
+def printed() -> dict[str, object]:
+    """Command of the table of keys → what it prints as JSON."""
+    home = home_of("two_iterations")
+    asked = {name: [name] for name in ("findings", "waits", "overlap", "critical-path", "what-if", "pipelines")}
+    asked["diff A B"] = ["diff", "two_iterations@10", "two_iterations@11"]
+    return {name: call(*words, "--json", "--home", home).json for name, words in asked.items()}
+
+
+def _keys(value: object) -> Iterator[str]:
+    if isinstance(value, dict):
+        yield from value
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _keys(each)
+
+
+def test_each_command_has_the_keys_that_it_names(printed):
+    text = (SKILL / "references/commands.md").read_text()
+    table, _, _ = text.partition("## Tables")
+    rows = re.findall(r"^\| `([^`]+)` \| [^|]+ \| (.*) \|$", table, re.MULTILINE)
+    assert {name for name, _ in rows} == {*printed, "sql"}
+    for name, keys in rows:
+        named = re.findall(r"`(\w+)", keys)
+        assert set(named) <= set(_keys(printed.get(name))), name
+    of_all, _, but = " ".join(table.split()).partition("; but ")
+    every = re.findall(r"`(\w+)`", of_all.partition("All have ")[2])
+    assert len(every) == 9
+    tops = {name: set(value if isinstance(value, dict) else value[0]) for name, value in printed.items()}
+    assert all(set(every) <= top for name, top in tops.items() if f"`{name.split()[0]}`" not in but)
+    assert tops["overlap"] & set(every) == {*every[:3], "chosen"}
+    assert all(set(every) <= set(printed["diff A B"][side]) for side in "ab")
+
+
+@pytest.mark.parametrize("page", sorted(SKILL.rglob("*.md")), ids=lambda page: page.name)
+def test_every_word_in_code_is_one_of_the_program(page, printed):
+    columns = {column.name for table in all_tables().values() for column in table.columns}
+    words = {*_keys(list(printed.values())), *columns, *queryable(), *RULE_NAMES, *Severity, *Category}
+    words |= {tool.__name__ for tool in Tools(None).all} | {TOGETHER, "null", "_ns"}
+    named = re.findall(r"`([a-z_]+(?:\.[a-z_]+)?)(?:: (?:true|false|null))?`", page.read_text())
+    assert named
+    assert {part for name in named for part in name.split(".")} <= words

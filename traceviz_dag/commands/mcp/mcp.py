@@ -8,18 +8,18 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from multiprocessing import util
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from traceviz_dag.commands.common.ending import end_on
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption
 from traceviz_dag.errors import TracevizError, UsageError
 from traceviz_dag.lake.catalogue import LAKE_FOLDER
 from traceviz_dag.system.paths import real_path
+from traceviz_dag.system.whole_files import remove_own_scratch
 
 if TYPE_CHECKING:
     from traceviz_dag.api.job import Job
@@ -49,18 +49,33 @@ def mcp(
         raise UsageError("traceviz mcp speaks over standard input and output, and one is closed; an agent starts it")
     folder = real_path(path or home)
     held = _Home(folder) if path is None or (folder / LAKE_FOLDER).is_dir() else _Traces(folder)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        end_on(number)
+    for number in _ENDING:
+        # Not as Ctrl-C: the SDK's loop would wait for the next line of standard input before it ends.
+        signal.signal(number, lambda *_: _leave(held))
     try:
+        held.start()
         server(held.job).run("stdio")
-    except KeyboardInterrupt:
-        pass
     finally:
-        held.close()
+        _tidy(held)
+    _leave(held)
+
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _leave(held: _Home | _Traces) -> NoReturn:
+    """End this process, whatever its threads do: an analysis, and queries that nobody waits for any more."""
+    for number in _ENDING:
+        signal.signal(number, signal.SIG_IGN)
+    _tidy(held)
     # Folders of multiprocessing, which it removes when a program ends by itself.
     getattr(util, "_run_finalizers", lambda: None)()
-    # Threads and workers of questions that nobody waits for any more must not keep this process.
     os._exit(0)
+
+
+def _tidy(held: _Home | _Traces) -> None:
+    held.close()
+    remove_own_scratch()
 
 
 class _Home:
@@ -72,12 +87,15 @@ class _Home:
         self.job: Callable[[], Job] = lambda: Job(folder)
         self.job()
 
+    def start(self) -> None:
+        """Nothing is computed before a question."""
+
     def close(self) -> None:
         """Nothing is kept open."""
 
 
 class _Traces:
-    """Traces, analysed in the background from the start on."""
+    """Traces, analysed in the background."""
 
     def __init__(self, folder: Path) -> None:
         from traceviz_dag.pipeline.discovery import inputs_below
@@ -88,6 +106,9 @@ class _Traces:
         self._ended = threading.Event()
         self._job: Job | None = None
         self._error: TracevizError | None = None
+
+    def start(self) -> None:
+        """Start the analysis."""
         threading.Thread(target=self._analyse, daemon=True).start()
 
     def job(self) -> Job:
@@ -102,11 +123,9 @@ class _Traces:
         return self._job
 
     def close(self) -> None:
-        """Remove what was analysed; an analysis under way is given up."""
+        """Give up an analysis under way; its folder is removed with the others of this process."""
         for worker in multiprocessing.active_children():
             worker.terminate()
-        with suppress(OSError):
-            self._opened.close()
 
     def _analyse(self) -> None:
         from traceviz_dag.api.job import open_traces

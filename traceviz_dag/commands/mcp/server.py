@@ -11,6 +11,7 @@ import anyio
 import anyio.to_thread
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ResourceError, ToolError
+from mcp.server.stdio import stdio_server
 from mcp_types import ToolAnnotations
 from pydantic import ValidationError
 
@@ -18,6 +19,7 @@ from traceviz_dag.api.job import Job
 from traceviz_dag.commands.mcp import resources
 from traceviz_dag.commands.mcp.told import CLOSE, OPEN, marked
 from traceviz_dag.commands.mcp.tools import Tools
+from traceviz_dag.commands.mcp.wire import Answered
 from traceviz_dag.errors import TracevizError, file_system_line
 
 ANSWER_SECONDS = 300.0
@@ -33,6 +35,13 @@ INSTRUCTIONS = (
 
 class Server(MCPServer[Any]):
     """A server whose refusals are one line, as on the command line."""
+
+    async def run_stdio_async(self) -> None:
+        """Serve until standard input ends; as the base class, but lines that are no message are answered."""
+        # What runs a server over given streams is public in the SDK, but its class here holds it privately.
+        served = self._lowlevel_server
+        async with stdio_server() as (read, write):
+            await served.run(Answered(read, write), write, served.create_initialization_options())
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         """Call a tool; see the base class.

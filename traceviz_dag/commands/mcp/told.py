@@ -37,12 +37,11 @@ NOTE = (
 )
 
 
-def told(answer: Answer, rows: Sequence[Any], names: Sequence[str], row_ids: str, cursor: int, **more: Any) -> str:
+def told(answer: Answer, names: Sequence[str], cursor: int = 0, **more: Any) -> str:
     """An answer as JSON: sentences, conditions, sources, evidence, and as many of its rows as fit.
 
     Args:
-        rows: all; those from ``cursor`` on are told. names: their columns. row_ids: what identifies a row. more:
-            further facts, before the rows.
+        names: columns of its rows. cursor: the first row that is told. more: further facts, before the rows.
     """
     head = {
         "statement": marked(answer.statement),
@@ -55,9 +54,9 @@ def told(answer: Answer, rows: Sequence[Any], names: Sequence[str], row_ids: str
         "again": runnable(answer.command),
         "evidence_sql": runnable(answer.evidence_sql),
         **more,
-        "row_ids": row_ids,
+        "row_ids": ", ".join(answer.row_ids) or "the only row",
     }
-    return with_rows(head, rows[cursor:], names, cursor)
+    return with_rows(head, answer.rows[cursor:], names, cursor)
 
 
 def sources_told(sources: Sequence[Source]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from traceviz_dag.api.answers import Answer
 from traceviz_dag.api.iteration import Iteration
 from traceviz_dag.api.job import Job, diff
 from traceviz_dag.commands.mcp.told import marked, runnable, sources_told, told, unmarked, with_rows
@@ -38,7 +39,7 @@ _FINDING = (
 _GAIN = ("edit", "rank", "ranks", "dimension", "factor", "gain_ns", "gain_low_ns", "gain_high_ns", "predicted_step_ns")
 _LATE = ("rank", "communications", "last", "delay_ns", "own_ns", "own_share", "late_category", "blamed")
 _OfWaits = Literal["ranks", "links", "experts", "costs", "matrix", "communication", "slow_ranks", "stages", "nodes"]
-_OfPath = Literal["cause", "rank", "stage", "category", "hosts", "critical_imbalance"]
+_OfPath = Literal["cause", "rank", "stage", "category", "module", "dimension", "hosts", "critical_imbalance"]
 _General = Literal[
     "even_layers",
     "equal_stages",
@@ -50,8 +51,10 @@ _General = Literal[
     "balanced_experts",
     "no_congestion",
 ]
-_WINDOW = ("rank", "device", "step", "dimension", "window_start_ns", "window_end_ns")
-_OVERLAP = ("compute_ns", "communication_ns", "hidden_ns", "exposed_ns", "idle_ns", "hidden_share", "hidden_over_min")
+_OVERLAP = (
+    *("rank", "device", "step", "dimension", "window_start_ns", "window_end_ns"),
+    *("compute_ns", "communication_ns", "hidden_ns", "exposed_ns", "idle_ns", "hidden_share", "hidden_over_min"),
+)
 _MEAN = ("dimension", "communication_ns", "hidden_ns", "exposed_ns", "hidden_share")
 _PART = ("stage", "category", "cause", "a_ns", "b_ns", "change_ns", "low_ns", "high_ns", "is_change")
 
@@ -91,7 +94,7 @@ class Tools:
     def doctor(self, run: Run = None, iteration: Number = None) -> str:
         """Say what of an iteration was read and recorded, and which questions its traces cannot answer, and why."""
         answer = self._iteration(run, iteration).doctor()
-        return told(answer, answer.rows, ("rule", "reason"), "rule", 0, recorded=marked(answer.values))
+        return told(answer, ("rule", "reason"), recorded=marked(answer.values))
 
     def findings(self, run: Run = None, iteration: Number = None, cursor: Cursor = 0) -> str:
         """Say what limits the step: problems ranked by predicted savings, with culprit. Start here.
@@ -100,7 +103,7 @@ class Tools:
         refusal. Notes and rules that cannot judge come last. explain gives detail, remedy and evidence of one.
         """
         answer = self._iteration(run, iteration).findings()
-        return told(answer, answer.rows, _FINDING, "finding, of table findings", cursor)
+        return told(answer, _FINDING, cursor)
 
     def explain(
         self,
@@ -110,10 +113,9 @@ class Tools:
     ) -> str:
         """Explain one finding: its sentence, detail, remedy, the numbers behind it, and where it shows in time."""
         answer = self._iteration(run, iteration).explain(finding)
-        names = tuple(answer.rows[0]) if answer.rows else ()
         own = {name: value for name, value in answer.values["finding"].items() if name not in _SENTENCES}
         places = answer.values["places"][:8]
-        return told(answer, answer.rows, names, "row of evidence_sql", 0, finding=marked(own), places=marked(places))
+        return told(answer, _columns(answer), finding=marked(own), places=marked(places))
 
     def measure(
         self,
@@ -133,8 +135,7 @@ class Tools:
         answer = step.measure(
             name, dimension=unmarked(dimension), rank=rank, window=window, start_ns=start_ns, end_ns=end_ns
         )
-        names = tuple(answer.rows[0]) if answer.rows else (name,)
-        return told(answer, answer.rows, names, ", ".join(name for name in names if name in _WINDOW), cursor)
+        return told(answer, _columns(answer), cursor)
 
     def overlap(
         self,
@@ -148,10 +149,8 @@ class Tools:
         cursor: Cursor = 0,
     ) -> str:
         """Say how much communication is hidden behind computation. Exposed time is no saving: ask what_if for that."""
-        answer = self._iteration(run, iteration).overlap(dimension and unmarked(dimension), rank=rank)
-        if part == "means":
-            return told(answer, answer.values["means"], _MEAN, "dimension", cursor, windows=answer.values["windows"])
-        return told(answer, answer.rows, (*_WINDOW, *_OVERLAP), "rank, device, step, dimension", cursor)
+        answer = self._iteration(run, iteration).overlap(dimension and unmarked(dimension), rank=rank, part=part)
+        return told(answer, _MEAN if part == "means" else _OVERLAP, cursor, windows=answer.values["windows"])
 
     def waits(
         self,
@@ -167,10 +166,8 @@ class Tools:
 
         A delay or cost is no saving: what_if with fix_rank predicts that.
         """
-        answer = self._iteration(run, iteration).waits()
-        rows = answer.values[part]
-        names = _LATE if part == "ranks" else tuple(rows[0]) if rows else ()
-        return told(answer, rows, names, f"{names[0] if names else part}, of {part}", cursor)
+        answer = self._iteration(run, iteration).waits(part)
+        return told(answer, _LATE if part == "ranks" else _columns(answer), cursor)
 
     def critical_path(
         self,
@@ -180,9 +177,8 @@ class Tools:
         cursor: Cursor = 0,
     ) -> str:
         """Say what the step time consists of, over all ranks; parts add up to the step. It names no culprit."""
-        answer = self._iteration(run, iteration).critical_path()
-        rows = answer.values[by]
-        return told(answer, rows, tuple(rows[0]) if rows else (), by, cursor)
+        answer = self._iteration(run, iteration).critical_path(by)
+        return told(answer, _columns(answer), cursor)
 
     def sql(
         self,
@@ -242,8 +238,7 @@ class Tools:
         refused = [
             {name: value for name, value in row.items() if value is not None} for row in answer.values["refused"]
         ]
-        ids = "edit, rank, ranks, dimension, factor"
-        return told(answer, answer.rows, _GAIN, ids, cursor, refused=marked(refused))
+        return told(answer, _GAIN, cursor, refused=marked(refused))
 
     def diff(
         self,
@@ -255,7 +250,7 @@ class Tools:
         """Say what changed from iteration a to b; rows are by critical path and add up to the change of the step."""
         job = self._job()
         answer = diff(_named(job, a), _named(job, b), anyway=anyway)
-        return told(answer, answer.rows, _PART, "stage, category, cause", cursor)
+        return told(answer, _PART, cursor)
 
     def timeline_link(
         self,
@@ -285,6 +280,10 @@ class Tools:
     def _iteration(self, run: str | None, number: int | None) -> Iteration:
         job = self._job()
         return job.iteration(number, None if run is None else _run(job, run))
+
+
+def _columns(answer: Answer) -> tuple[str, ...]:
+    return tuple(answer.rows[0]) if answer.rows else answer.row_ids
 
 
 _SENTENCES = ("statement", "detail", "remedy", "evidence_sql")

@@ -197,11 +197,3 @@ WHERE (run, iteration, rank) NOT IN (
 ORDER BY run, iteration, rank, device, step, dimension
 """
 """The stored rows of a window; NULL takes all runs, iterations and ranks."""
-
-WINDOW_SQL = """
-SELECT rank, kernel_id, kind, dimension, start_ns, duration_ns FROM kernels
-WHERE run = $run AND iteration = $iteration AND ($rank IS NULL OR rank = $rank)
-    AND ($end_ns IS NULL OR start_ns < $end_ns) AND ($start_ns IS NULL OR start_ns + duration_ns > $start_ns)
-ORDER BY rank, start_ns
-"""
-"""The kernels that a window of the user's own is measured of."""

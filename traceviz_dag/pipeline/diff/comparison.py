@@ -35,7 +35,7 @@ from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.pipeline.causes import ranked_steps
 from traceviz_dag.pipeline.diff.facts import OPERATION_SQL, facts_of
 from traceviz_dag.pipeline.stored_iteration import StoredIteration
-from traceviz_dag.tables.causes import PATH_HOSTS_SQL
+from traceviz_dag.tables.causes import PATH_CATEGORY_SQL, PATH_HOSTS_SQL
 from traceviz_dag.tables.ranks import NOT_CUT
 
 TABLES = {"operations": ("kind", "operation"), "kernels": ("kind", "name"), "modules": ("kind", "module")}
@@ -53,8 +53,7 @@ of_hosts AS (
 ),
 of_kernels AS (
     SELECT step, stage, phase::TEXT AS phase,
-        CASE WHEN cause IN ('work', 'transfer', 'unmatched') THEN coalesce(category::TEXT, 'unclassified') END
-            AS category,
+        ({PATH_CATEGORY_SQL})::TEXT AS category,
         dimension::TEXT AS dimension, path_segments.module, {OPERATION_SQL} AS operation, cause::TEXT AS cause,
         duration_ns AS ns, 1 AS calls
     FROM path_segments LEFT JOIN kernels USING (rank, kernel_id) WHERE cause <> 'host'
