@@ -40,6 +40,9 @@ def flags(
         # Megatron-LM batches exchanges that do not overlap; Bridge leaves that as it is.
         batched = f"comm_overlap.batch_p2p_comm={not order.overlapped}"
         bridge += [f"comm_overlap.overlap_p2p_comm={order.overlapped}", batched]
+        if order.overlapped:
+            megatron.append("--overlap-p2p-communication-warmup-flush")
+            bridge.append("overlap_p2p_comm_warmup_flush=True")
     if change.no_recompute is not None:
         megatron.append("without --recompute-granularity and --recompute-activations")
         bridge.append("recompute_granularity=None")
