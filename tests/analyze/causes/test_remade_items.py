@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.advise import Job, outcome
+from benchmarks.what_if import what_if_of
 from tests.analyze.causes.test_reordered import BACKWARD, FORWARD, TAIL, perfect
 from tests.sets import fast
 from traceviz_dag.analyze.causes.measured_items import Item
@@ -107,3 +108,26 @@ def test_the_step_of_a_simulated_job_without_recomputation_is_predicted(recomput
     found = outcome(Job("pp2", replace(job, recompute=recompute), (Change(no_recompute=(0, 1)),)), tmp_path)
     assert abs(found.pairs[0].off) < 0.01 and found.pairs[0].held
     assert found.pairs[0].true_ns < 0.98 * found.step_ns
+
+
+HOST_BOUND = JobSettings(seed=7, pp=3, layers=12, microbatches=3, hidden=512, heads=8, feed_forward=2048, sequence=1024)
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_whether_exchanges_overlap_is_seen_and_not_guessed_from_the_length_of_the_step(overlapped, tmp_path):
+    # Of hosts that launch too slowly, neither replay comes near the step.
+    found = what_if_of(replace(HOST_BOUND, vpp=4, overlap_p2p=overlapped), tmp_path / "job")
+    assert found.items.now.overlapped is overlapped
+
+
+def test_the_pipeline_drawn_of_a_change_is_the_one_that_predicts_its_step():
+    items = known(Order(4, 2, 8))
+    halved = tuple(
+        replace(rank, items=tuple(replace(one, own_ns=one.own_ns // 2) for one in rank.items)) for rank in items.ranks
+    )
+    ahead = replace(items, ranks=halved)
+    for change, own in ((Change(schedule="interleaved-overlapped"), ahead), (Change(schedule="interleaved"), items)):
+        later = items.changed(change, lambda: ahead)[0]
+        drawn = items.timed(change, lambda: ahead)
+        assert drawn == own.timed(change)
+        assert max(one.end_ns for one in drawn) == items.step_ns + later - TAIL

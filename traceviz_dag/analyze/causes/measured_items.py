@@ -101,6 +101,17 @@ def message_members(step: StepWork) -> Bool:
     return found & (np.bincount(step.members.meeting, minlength=1)[step.members.meeting] == 2)
 
 
+def messages_beside_work(work: RankWork) -> bool:
+    """Whether forward or backward steps' computation started while a message to or from another stage ran.
+
+    Where exchanges do not overlap, the stream waits for sends and receives alike.
+    """
+    kernels, messages = work.kernels, _between_stages(work)
+    started = np.sort(kernels.start_ns[_main_stream(work, direction(work))])
+    low, high = (np.searchsorted(started, each[messages]) for each in (kernels.start_ns, kernels.end_ns))
+    return bool((high > low).any())
+
+
 def _between_stages(work: RankWork) -> Bool:
     kernels = work.kernels
     if Dimension.PP.value not in kernels.dimensions:
