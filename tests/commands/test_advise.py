@@ -52,6 +52,13 @@ def test_whether_a_change_fits_is_known_from_snapshots_and_the_memory_of_a_gpu(h
     }
 
 
+def test_snapshots_beside_traces_that_are_named_count_as_those_of_a_home(home, tmp_path):
+    named = rows("advise", home.parent / "job", "--home", tmp_path, "--gpu-gib", 1.5)
+    assert {row["fits"] for row in named} >= {True, False}
+    stored = rows("advise", "--home", home, "--gpu-gib", 1.5)
+    assert [(row["change"], row["fits"]) for row in named] == [(row["change"], row["fits"]) for row in stored]
+
+
 def test_the_text_says_what_the_rows_have(home):
     found = rows("advise", "--home", home)
     best = found[0]
