@@ -44,7 +44,8 @@ def test_a_stage_takes_in_proportion_to_its_layers_and_the_optimizer_its_layers_
     items = known(Order(2, 1, 8))
     slower = (FORWARD + BACKWARD) * 8 * 6 // 4
     assert step_ns(items, Change(layers=(6, 2))) == slower + TAIL
-    with_tail = replace(items, ranks=tuple(replace(rank, layer_after_ns=30) for rank in items.ranks))
+    of_now = [rank.slack_ns for rank in items.ranks]
+    with_tail = replace(items, slack=lambda more: [each - 30 * max(more) for each in of_now])
     assert step_ns(with_tail, Change(layers=(6, 2))) == slower + TAIL + 60
 
 
@@ -100,6 +101,20 @@ def test_the_step_of_a_simulated_job_with_other_chunks_and_layers_is_predicted(t
     found = outcome(Job("pp2", job, (Change(chunks=2), Change(layers=(5, 3)), Change(8, chunks=4))), tmp_path)
     assert all(abs(pair.off) < 0.02 and pair.held for pair in found.pairs)
     assert all(found.orders)
+
+
+@pytest.mark.parametrize(
+    ("job", "layers"),
+    [
+        # The norm of gradients joins the stages: the middle one's optimizer gets longer and ends the step.
+        (JobSettings(seed=117, pp=3, layers=6, microbatches=6, sequence=2048), (1, 3, 2)),
+        # Both of two stages have a vocabulary, whose optimizer does not move with layers.
+        (JobSettings(seed=121, pp=2, layers=8, microbatches=5, sequence=2048, hidden=2048), (6, 2)),
+    ],
+)
+def test_the_optimizer_of_other_layers_is_that_of_the_stage_that_ends_last(job, layers, tmp_path):
+    (pair,) = outcome(Job("layers", job, (Change(layers=layers),)), tmp_path).pairs
+    assert abs(pair.off) < 0.007 and pair.held
 
 
 @pytest.mark.parametrize("recompute", fast([Recompute.FULL, Recompute.SELECTIVE], Recompute.FULL))

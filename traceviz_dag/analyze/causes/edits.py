@@ -350,7 +350,11 @@ class StepEdits:
             unknown = "nothing names the layers, so their number is not known; capture call stacks"
         elif not found:
             unknown = "nothing shows which kernels of backward steps layers run"
-        return Layers(of_stage, np.asarray(group, np.int64), run, factor, others, unknown)
+        last = [place for place in range(len(works)) if group[place] == len(stages) - 1]
+        passed = [works[place].kernels.duration_ns * _runs(works[place], FORWARD) for place in last]
+        inside_layers = sum(float((ns * run[place]).sum()) for ns, place in zip(passed, last, strict=True))
+        of_last = inside_layers / max(sum(float(ns.sum()) for ns in passed), 1.0)
+        return Layers(of_stage, np.asarray(group, np.int64), run, factor, others, of_last, unknown)
 
     def no_pauses(self, times: AllTimes, rank: int | None = None) -> AllTimes:
         """Remove the pauses of all hosts; or those of one rank's, which then begins its step when others usually do.

@@ -28,6 +28,7 @@ from traceviz_dag.analyze.causes.measured_items import (
     Item,
     Key,
     MeasuredRank,
+    latest_ends,
     measured_ranks,
     message_members,
     messages_beside_work,
@@ -132,6 +133,7 @@ class Items:
         layers: of each stage; none where nothing counts them.
         unknown: why it is not known what layers are of the items; None where it is.
         overlapped: whether messages ran beside computation; None where nothing shows it.
+        slack: of each rank, as ``MeasuredRank.slack_ns``, where stages have so many layers more; None where unknown.
     """
 
     ranks: tuple[MeasuredRank, ...]
@@ -140,6 +142,7 @@ class Items:
     layers: tuple[int, ...] = ()
     unknown: str | None = "nothing shows the layers"
     overlapped: bool | None = None
+    slack: Callable[[tuple[int, ...]], Sequence[int]] | None = None
 
     def present(self) -> Order:
         """The order that the items were run in; where two fit and no message shows which, the one whose replay is
@@ -205,6 +208,8 @@ class Items:
         remake = _Remake(order, present, self.layers, change)
         values = np.zeros((chains.values, len(self.pipelines)), np.int64)
         late = np.zeros((order.stages, len(self.pipelines)), np.int64)
+        more = tuple(map(remake.more_layers, range(order.stages)))
+        slack = self.slack(more) if any(more) and self.slack is not None else [rank.slack_ns for rank in self.ranks]
         for number, pipeline in enumerate(self.pipelines):
             for stage, place in enumerate(pipeline):
                 mine = self.ranks[place]
@@ -212,9 +217,7 @@ class Items:
                 values[chains.of_stage(stage), number] = [
                     mine.begin_ns, mine.exchange_lag_ns, mine.transfer_ns, *durations
                 ]  # fmt: skip
-                late[stage, number] = (
-                    mine.items[-1].end_ns + mine.slack_ns - remake.more_layers(stage) * (mine.layer_after_ns)
-                )
+                late[stage, number] = mine.items[-1].end_ns + slack[place]
         return chains, values, late
 
     @cached_property
@@ -317,12 +320,18 @@ def items_of(
             raise NoEvidenceError(f"rank {number} shows no forward and backward steps of micro-batches")
     pipelines = _pipelines(step, stages)
     overlapped = any(messages_beside_work(step.works[place]) for place in pipelines[0])
-    found = Items(tuple(ranks), pipelines, step.step_ns(step.replay(times)), overlapped=overlapped)
+    ends = step.replay(times)
+    found = Items(tuple(ranks), pipelines, step.step_ns(ends), overlapped=overlapped)
     if not isinstance(layers, Layers) or layers.unknown is not None:
         return replace(found, unknown=layers.unknown if isinstance(layers, Layers) else layers)
-    after = layers.after_ns(times).tolist()
-    longer = tuple(replace(rank, layer_after_ns=round(more)) for rank, more in zip(ranks, after, strict=True))
-    return replace(found, ranks=longer, layers=tuple(map(int, layers.of_stage.tolist())), unknown=None)
+
+    @lru_cache(maxsize=8)
+    def slack(more: tuple[int, ...]) -> list[int]:
+        # Gradients' norm joins the stages: the longest optimizer follows the last item of all.
+        spare = latest_ends(step, layers.with_more(times, more), ends) - ends
+        return [int(spare[[*rank.last]].min()) for rank in ranks]
+
+    return replace(found, layers=tuple(map(int, layers.of_stage.tolist())), unknown=None, slack=slack)
 
 
 def _pipelines(step: StepWork, stages: Sequence[int]) -> tuple[tuple[int, ...], ...]:
