@@ -28,7 +28,7 @@ def advice_table(advisor: Advisor, number: int) -> pa.Table:
             **one.change.as_row(),
             "place": place,
             "rank_order": one.rank_order,
-            "in_flight": ",".join(f"{held:g}" for held in one.in_flight),
+            "in_flight": ",".join(f"{held:.4g}" for held in one.in_flight),
             **{name: ", ".join(lines) for name, lines in one.flags.items()},
             "assumptions": "; ".join(one.assumptions),
         }

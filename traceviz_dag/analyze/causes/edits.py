@@ -327,7 +327,7 @@ class StepEdits:
         elif not _of_one_kind(works, self.step.times()):
             raise NoEvidenceError("layers of several kinds: as many in each stage are not as much work")
         elif beside is not None and (of_stage == of_stage[0]).all():
-            raise NoEvidenceError(f"each stage has as many layers already; the rest is {beside}")
+            raise NoEvidenceError(f"each stage has as many layers already; nothing shows how to share out {beside}")
         if (of_stage == 0).any():
             raise NoEvidenceError("layers are not known of every stage; capture call stacks, which show them")
         named = [work.kernels.layer != MISSING for work in works]
