@@ -13,6 +13,7 @@ from tests.read.records.test_primus_records import _job, _write
 from traceviz_dag.analyze.causes.gains import named_change
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.simulate import JobSettings, simulate
+from traceviz_dag.simulate.settings import Edges
 
 JOB = JobSettings(pp=4, layers=8, microbatches=8, hidden=1024, heads=8, feed_forward=4096, seed=4, memory=True)
 
@@ -50,6 +51,13 @@ def test_whether_a_change_fits_is_known_from_snapshots_and_the_memory_of_a_gpu(h
     assert {row["fits_reason"] for row in rows("advise", "--home", home_of("slow_rank"))} == {
         "no memory snapshot beside the traces"
     }
+
+
+def test_snapshots_beside_traces_that_are_named_count_as_those_of_a_home(home, tmp_path):
+    named = rows("advise", home.parent / "job", "--home", tmp_path, "--gpu-gib", 1.5)
+    assert {row["fits"] for row in named} >= {True, False}
+    stored = rows("advise", "--home", home, "--gpu-gib", 1.5)
+    assert [(row["change"], row["fits"]) for row in named] == [(row["change"], row["fits"]) for row in stored]
 
 
 def test_the_text_says_what_the_rows_have(home):
@@ -94,6 +102,12 @@ def test_what_is_kept_stays_and_a_job_without_a_pipeline_wins_nothing(home):
     code, output, _ = ask("advise", "--home", home_of("dp_only"))
     assert code == 0 and "Nothing predicted to win over 1 %." in output
     assert "tensor, context and expert parallel sizes" in output
+
+
+def test_of_a_job_not_read_whole_the_reason_says_what_would_change(tmp_path):
+    simulate(replace(JOB, memory=False, edges=Edges(missing_rank=2)), tmp_path / "job", workers=1)
+    code, output, _ = ask("advise", tmp_path / "job", "--home", tmp_path / "home")
+    assert code == 2 and "other settings would also change 1 rank that was not read whole" in " ".join(output.split())
 
 
 SIZED = JobSettings(pp=2, layers=4, microbatches=12, hidden=512, heads=4, feed_forward=2048, sequence=2048, seed=3)

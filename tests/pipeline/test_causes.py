@@ -466,7 +466,7 @@ def test_what_would_change_ranks_that_nobody_saw_is_not_predicted(tmp_path):
     general = [row for row in rows if row["rank"] is None and row["ranks"] is None]
     assert {row["edit"] for row in general} >= {"no_jitter", "equal_stages", "no_pauses", "hide"}
     for row in general:
-        assert row["gain_ns"] is None and row["refusal"] == "it would change the 2 ranks that were not read whole, too"
+        assert row["gain_ns"] is None and row["refusal"] == "it would also change 2 ranks that were not read whole"
 
 
 def test_nor_is_it_where_no_group_shows_which_ranks_make_a_model(tmp_path):
@@ -484,9 +484,7 @@ def test_nor_is_it_where_no_group_shows_which_ranks_make_a_model(tmp_path):
         assert not iteration.topology.replicas.closure
         rows = iteration.table("what_if").to_pylist()
     general = [row for row in rows if row["rank"] is None and row["ranks"] is None]
-    assert general and {row["refusal"] for row in general} == {
-        "it would change the 7 ranks that were not read whole, too"
-    }
+    assert general and {row["refusal"] for row in general} == {"it would also change 7 ranks that were not read whole"}
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
                     _named(row),
                     *(milliseconds(row[name]) for name in ("predicted_step_ns", "low_ns", "high_ns")),
                     f"{row['tokens_per_second']:.3f}x",
-                    f"{max(row['in_flight']):g}",
+                    f"{max(row['in_flight']):.4g}",
                     _FITS[row["fits"]],
                 ]
                 for row in rows

@@ -14,9 +14,11 @@ from traceviz_dag.analyze.causes.what_if import WhatIf
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.pipeline.causes import ranked_steps
+from traceviz_dag.pipeline.memory import mark_mismatched, memory_sources, store_memory
 from traceviz_dag.pipeline.memory_schedule import memory_by_stage
 from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.pipeline.two_sizes import two_sizes
+from traceviz_dag.pipeline.workers import default_workers
 
 _GPUS = "SELECT rank, device_memory_bytes AS memory FROM traces WHERE run = $run AND iteration = $iteration"
 
@@ -52,11 +54,23 @@ def advisor_of(
     first = what_ifs[0]
     if (why := first.unseen(first.reorder(Change()))) is not None:
         raise NoEvidenceError(why)
+    _read_memory(iteration)
     uses = _uses(iteration.lake, iteration.run, iteration.iteration, gpu_bytes)
     sized = None if beside is None else two_sizes(iteration, beside, what_ifs)
     other = placed(iteration.topology, iteration.nodes(), what_ifs)
     advisor = Advisor(first.items, _Steps(what_ifs), uses, frozenset(keep), sized, other)
     return advisor, not_predictable(advisor, first.dimensions())
+
+
+def _read_memory(iteration: StoredIteration) -> None:
+    """Read the memory of traces that were given, as ``traceviz analyze`` does for a home; what cannot be read stays
+    unknown."""
+    if iteration.inputs is None:
+        return
+    sources = memory_sources(iteration.lake, iteration.inputs)
+    for _ in store_memory(iteration.lake, iteration.run, iteration.iteration, sources, default_workers()):
+        pass
+    mark_mismatched(iteration.lake, iteration.inputs)
 
 
 def _uses(lake: Lake, run: str, iteration: int, gpu_bytes: int | None) -> dict[int, StageUse]:

@@ -163,7 +163,8 @@ def _advice(what_if: WhatIf, number: int, topology: Topology, nodes: Mapping[int
         if (why := what_if.unseen(what_if.reorder(Change()))) is not None:
             return {"advice": refused_advice(why, number)}
         advisor = Advisor(what_if.items, what_if, {}, placed=placed(topology, nodes, [what_if]))
-        return {"advice": advice_table(advisor, number), "advice_items": advice_items(advisor, number)}
+        items = advice_items(advisor, number, lambda: what_if.free_items)
+        return {"advice": advice_table(advisor, number), "advice_items": items}
     except NoEvidenceError as error:
         return {"advice": refused_advice(str(error), number)}
 

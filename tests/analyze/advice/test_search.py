@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -123,15 +124,46 @@ def test_whether_it_fits_is_unknown_without_snapshots_gpu_or_what_recomputation_
     assert fits(Change(layers=(5, 3)), now, now, more, {0: StageUse(70, 40, 79), 1: use})[0] is False
 
 
+EVEN, ENDS, MIXED = (4, 4, 4, 4), (3, 5, 5, 3), (4, 6, 4, 2)
+LAYOUT = "--pipeline-model-parallel-layout 'Ett|ttt|tt|t|tt|ttt|tt|tL'"
+VIRTUAL = "--num-virtual-stages-per-pipeline-rank"
+
+
 def test_flags_name_the_first_and_the_last_stage_or_a_layout():
-    now = Order(4, 1, 8)
-    ends = flags(Change(layers=(3, 5, 5, 3)), now, now, (3, 5, 5, 3))
+    now, two = Order(4, 1, 8), Order(4, 2, 8)
+    ends = flags(Change(layers=ENDS), now, now, EVEN)
     assert ends["megatron_lm"] == ["--decoder-first-pipeline-num-layers 3", "--decoder-last-pipeline-num-layers 3"]
-    layout = flags(Change(layers=(4, 6, 4, 2), chunks=2), now, Order(4, 2, 8), (4, 6, 4, 2))
-    assert "--pipeline-model-parallel-layout 'Ett|ttt|tt|t|tt|ttt|tt|tL'" in layout["megatron_lm"]
-    assert "--no-overlap-p2p-communication" in layout["megatron_lm"]
-    merged = flags(Change(chunks=1), Order(4, 2, 8), now, ())
+    layout = flags(Change(layers=MIXED, chunks=2), now, two, EVEN)
+    assert LAYOUT in layout["megatron_lm"] and "--no-overlap-p2p-communication" in layout["megatron_lm"]
+    merged = flags(Change(chunks=1), two, now, ())
     assert "virtual_pipeline_model_parallel_size=None" in merged["megatron_bridge"]
+
+
+def test_flags_are_together_what_megatron_lm_takes():
+    # Of chunks and layouts it takes one, and beside a layout no layers of the first and the last stage.
+    for was, then, before, chunks in product((EVEN, ENDS, MIXED), (None, EVEN, ENDS, MIXED), (1, 2), (1, 2)):
+        if then == was or (then is None and before == chunks):
+            continue
+        change = Change(layers=then, chunks=chunks if chunks != before else None)
+        lines = flags(change, Order(4, before, 8), Order(4, chunks, 8), was)["megatron_lm"]
+        given = [line.split()[0] for line in lines if line.startswith("--")]
+        gone = [word for line in lines if line.startswith("without ") for word in line.split() if word.startswith("--")]
+        layout, layers = "--pipeline-model-parallel-layout" in given, then or was
+        assert layout == (layers == MIXED), lines
+        assert (VIRTUAL in given) == (chunks > 1 and not layout), lines
+        assert not {*given} & {*gone}, lines
+        if layout:
+            assert len(next(line for line in lines if "layout" in line).split("|")) == 4 * chunks
+            assert before == 1 or VIRTUAL in gone, lines
+            assert then is None or was == EVEN or "--decoder-first-pipeline-num-layers" in gone, lines
+        elif then is not None and was != EVEN:
+            assert "--pipeline-model-parallel-layout" in gone, "what set the layers until now goes"
+
+
+def test_exchanges_that_do_not_overlap_are_batched_in_bridge_as_in_megatron_lm():
+    now, two = Order(4, 2, 8, overlapped=True), Order(4, 2, 8)
+    apart = flags(Change(schedule="interleaved"), now, two, EVEN)["megatron_bridge"]
+    assert apart == ["comm_overlap.overlap_p2p_comm=False", "comm_overlap.batch_p2p_comm=True"]
 
 
 def test_what_one_capture_cannot_tell_is_named():

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.advise import Job, outcome
+from benchmarks.what_if import what_if_of
 from tests.analyze.causes.test_reordered import BACKWARD, FORWARD, TAIL, perfect
 from tests.sets import fast
 from traceviz_dag.analyze.causes.measured_items import Item
@@ -43,7 +44,8 @@ def test_a_stage_takes_in_proportion_to_its_layers_and_the_optimizer_its_layers_
     items = known(Order(2, 1, 8))
     slower = (FORWARD + BACKWARD) * 8 * 6 // 4
     assert step_ns(items, Change(layers=(6, 2))) == slower + TAIL
-    with_tail = replace(items, ranks=tuple(replace(rank, layer_after_ns=30) for rank in items.ranks))
+    of_now = [rank.slack_ns for rank in items.ranks]
+    with_tail = replace(items, slack=lambda more: [each - 30 * max(more) for each in of_now])
     assert step_ns(with_tail, Change(layers=(6, 2))) == slower + TAIL + 60
 
 
@@ -101,9 +103,46 @@ def test_the_step_of_a_simulated_job_with_other_chunks_and_layers_is_predicted(t
     assert all(found.orders)
 
 
+@pytest.mark.parametrize(
+    ("job", "layers"),
+    [
+        # The norm of gradients joins the stages: the middle one's optimizer gets longer and ends the step.
+        (JobSettings(seed=117, pp=3, layers=6, microbatches=6, sequence=2048), (1, 3, 2)),
+        # Both of two stages have a vocabulary, whose optimizer does not move with layers.
+        (JobSettings(seed=121, pp=2, layers=8, microbatches=5, sequence=2048, hidden=2048), (6, 2)),
+    ],
+)
+def test_the_optimizer_of_other_layers_is_that_of_the_stage_that_ends_last(job, layers, tmp_path):
+    (pair,) = outcome(Job("layers", job, (Change(layers=layers),)), tmp_path).pairs
+    assert abs(pair.off) < 0.007 and pair.held
+
+
 @pytest.mark.parametrize("recompute", fast([Recompute.FULL, Recompute.SELECTIVE], Recompute.FULL))
 def test_the_step_of_a_simulated_job_without_recomputation_is_predicted(recompute, tmp_path):
     job = JobSettings(seed=21, pp=2, layers=4, microbatches=4, hidden=2048, heads=16, feed_forward=8192)
     found = outcome(Job("pp2", replace(job, recompute=recompute), (Change(no_recompute=(0, 1)),)), tmp_path)
     assert abs(found.pairs[0].off) < 0.01 and found.pairs[0].held
     assert found.pairs[0].true_ns < 0.98 * found.step_ns
+
+
+HOST_BOUND = JobSettings(seed=7, pp=3, layers=12, microbatches=3, hidden=512, heads=8, feed_forward=2048, sequence=1024)
+
+
+@pytest.mark.parametrize("overlapped", [False, True])
+def test_whether_exchanges_overlap_is_seen_and_not_guessed_from_the_length_of_the_step(overlapped, tmp_path):
+    # Of hosts that launch too slowly, neither replay comes near the step.
+    found = what_if_of(replace(HOST_BOUND, vpp=4, overlap_p2p=overlapped), tmp_path / "job")
+    assert found.items.now.overlapped is overlapped
+
+
+def test_the_pipeline_drawn_of_a_change_is_the_one_that_predicts_its_step():
+    items = known(Order(4, 2, 8))
+    halved = tuple(
+        replace(rank, items=tuple(replace(one, own_ns=one.own_ns // 2) for one in rank.items)) for rank in items.ranks
+    )
+    ahead = replace(items, ranks=halved)
+    for change, own in ((Change(schedule="interleaved-overlapped"), ahead), (Change(schedule="interleaved"), items)):
+        later = items.changed(change, lambda: ahead)[0]
+        drawn = items.timed(change, lambda: ahead)
+        assert drawn == own.timed(change)
+        assert max(one.end_ns for one in drawn) == items.step_ns + later - TAIL

@@ -13,7 +13,7 @@ from traceviz_dag.errors import NoEvidenceError
 
 JOB = replace(SMALL, pp=2, microbatches=2)
 JOBS = {
-    "further tokens": (replace(JOB, mtp_layers=1), "each stage has as many layers already; the rest is multi-token"),
+    "further tokens": (replace(JOB, mtp_layers=1), "nothing shows how to share out multi-token prediction"),
     "further tokens, stacks off": (replace(JOB, mtp_layers=1, stacks=False), "multi-token prediction: kernels alone"),
     "hybrid": (replace(JOB, hybrid_pattern="MM*-"), "layers of several kinds: as many in each stage"),
     "hybrid, stacks off": (replace(JOB, hybrid_pattern="MM*-", stacks=False), "layers of several kinds: kernels alone"),

@@ -12,6 +12,13 @@ from traceviz_dag.schedules import Order
 ONE = Fraction(1)
 
 
+_VIRTUAL = ("--num-virtual-stages-per-pipeline-rank", "--num-layers-per-virtual-pipeline-stage")
+_ENDS = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-layers")
+_LAYOUT = "--pipeline-model-parallel-layout"
+_BRIDGE_ENDS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
+_BRIDGE_LAYOUT = "pipeline_model_parallel_layout"
+
+
 def flags(
     change: Change,
     present: Order,
@@ -23,29 +30,21 @@ def flags(
     """What to set, and what to leave out, as lines.
 
     Args:
-        present: the order as it is; order: as the change has it. layers: of each stage, with the change; none unknown.
+        present: the order as it is; order: as the change has it. layers: of each stage as they are; none unknown.
         size: of a micro-batch, over that of now. rank_order: of ``placement``, where it is another.
     """
-    megatron: list[str] = []
-    bridge: list[str] = []
-    if order.chunks != present.chunks:
-        if order.chunks > 1:
-            megatron.append(f"--num-virtual-stages-per-pipeline-rank {order.chunks}")
-        else:
-            megatron.append(
-                "without --num-virtual-stages-per-pipeline-rank and --num-layers-per-virtual-pipeline-stage"
-            )
-        bridge.append(f"virtual_pipeline_model_parallel_size={order.chunks if order.chunks > 1 else None}")
+    megatron, bridge = _of_layers(layers, change.layers, present.chunks, order.chunks)
     if order.chunks > 1 and (order.chunks != present.chunks or order.overlapped != present.overlapped):
         without = "without " if order.overlapped else ""
         megatron.append(f"{without}--no-overlap-p2p-communication")
-        bridge.append(f"comm_overlap.overlap_p2p_comm={order.overlapped}")
-    if change.layers is not None:
-        own, its = _of_layers(layers, order.chunks)
-        megatron += own
-        bridge += its
+        # Megatron-LM batches exchanges that do not overlap; Bridge leaves that as it is.
+        batched = f"comm_overlap.batch_p2p_comm={not order.overlapped}"
+        bridge += [f"comm_overlap.overlap_p2p_comm={order.overlapped}", batched]
+        if order.overlapped:
+            megatron.append("--overlap-p2p-communication-warmup-flush")
+            bridge.append("overlap_p2p_comm_warmup_flush=True")
     if change.no_recompute is not None:
-        megatron.append("without --recompute-granularity")
+        megatron.append("without --recompute-granularity and --recompute-activations")
         bridge.append("recompute_granularity=None")
     if rank_order is not None:
         first = rank_order == PP_FIRST
@@ -61,18 +60,42 @@ def flags(
     return {"megatron_lm": megatron, "megatron_bridge": bridge}
 
 
-def _of_layers(layers: Sequence[int], chunks: int) -> tuple[list[str], list[str]]:
-    """Layers of each stage: by those of the first and the last stage where the others are even, else by a layout."""
-    first, *between, last = layers
-    if len(set(layers)) == 1:
-        names = ["decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers"]
-        without = [f"without --{name}" for name in names]
-        ends = (f"num_layers_in_{end}_pipeline_stage=None" for end in ("first", "last"))
-        return without, list(ends)
-    if len(set(between)) <= 1:
-        return (
-            [f"--decoder-first-pipeline-num-layers {first}", f"--decoder-last-pipeline-num-layers {last}"],
-            [f"num_layers_in_first_pipeline_stage={first}", f"num_layers_in_last_pipeline_stage={last}"],
-        )
-    of_chunks = "|".join("t" * (count // chunks) for _ in range(chunks) for count in layers)
-    return [f"--pipeline-model-parallel-layout 'E{of_chunks}L'"], [f"pipeline_model_parallel_layout='E{of_chunks}L'"]
+def _of_layers(
+    was: Sequence[int], changed: Sequence[int] | None, chunks_before: int, chunks: int
+) -> tuple[list[str], list[str]]:
+    """Layers of each stage and chunk: by those of the first and the last stage where the others are even, else by a
+    layout, beside which Megatron-LM takes neither these nor a number of chunks.
+
+    Args:
+        was: of each stage as they are. changed: as they are to be; None: as they are.
+    """
+    if changed is None and chunks == chunks_before:
+        return [], []
+    layers = changed or was
+    first, *between, last = layers or (1, 1)
+    laid_out = len(set(between)) > 1
+    megatron, bridge = list[str](), list[str]()
+    if chunks > 1 and not laid_out:
+        megatron.append(f"{_VIRTUAL[0]} {chunks}")
+        if chunks_before > 1:
+            megatron.append(f"without {_VIRTUAL[1]}")
+    elif chunks_before > 1:
+        megatron.append(f"without {' and '.join(_VIRTUAL)}")
+    if chunks != chunks_before:
+        bridge.append(f"virtual_pipeline_model_parallel_size={chunks if chunks > 1 else None}")
+    if laid_out:
+        layout = "E" + "|".join("t" * (count // chunks) for _ in range(chunks) for count in layers) + "L"
+        megatron.append(f"{_LAYOUT} '{layout}'")
+        bridge.append(f"{_BRIDGE_LAYOUT}='{layout}'")
+    if changed is None:
+        return megatron, bridge
+    if not laid_out and len(set(layers)) > 1:
+        megatron += [f"{name} {count}" for name, count in zip(_ENDS, (first, last), strict=True)]
+        bridge += [f"{name}={count}" for name, count in zip(_BRIDGE_ENDS, (first, last), strict=True)]
+    elif len(set(was)) > 1:
+        megatron += [f"without {name}" for name in _ENDS]
+        bridge += [f"{name}=None" for name in _BRIDGE_ENDS]
+    if not laid_out and len(set(was)) > 1:
+        megatron.append(f"without {_LAYOUT}")
+        bridge.append(f"{_BRIDGE_LAYOUT}=None")
+    return megatron, bridge

@@ -262,7 +262,7 @@ class Advisor:
             room,
             why,
             tuple(held * float(size) for held in in_flight(order)),
-            flags(change, now, order, layers, size, rank_order),
+            flags(change, now, order, self.items.layers, size, rank_order),
             tuple(_assumptions(change, now, order, size, rank_order)),
             size,
             rank_order,

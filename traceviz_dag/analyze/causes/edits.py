@@ -326,7 +326,7 @@ class StepEdits:
         elif not _of_one_kind(works, self.step.times()):
             raise NoEvidenceError("layers of several kinds: as many in each stage are not as much work")
         elif beside is not None and (of_stage == of_stage[0]).all():
-            raise NoEvidenceError(f"each stage has as many layers already; the rest is {beside}")
+            raise NoEvidenceError(f"each stage has as many layers already; nothing shows how to share out {beside}")
         if (of_stage == 0).any():
             raise NoEvidenceError("layers are not known of every stage; capture call stacks, which show them")
         named = [work.kernels.layer != MISSING for work in works]
@@ -349,7 +349,11 @@ class StepEdits:
             unknown = "nothing names the layers, so their number is not known; capture call stacks"
         elif not found:
             unknown = "nothing shows which kernels of backward steps layers run"
-        return Layers(of_stage, np.asarray(group, np.int64), run, factor, others, unknown)
+        last = [place for place in range(len(works)) if group[place] == len(stages) - 1]
+        passed = [works[place].kernels.duration_ns * _runs(works[place], FORWARD) for place in last]
+        inside_layers = sum(float((ns * run[place]).sum()) for ns, place in zip(passed, last, strict=True))
+        of_last = inside_layers / max(sum(float(ns.sum()) for ns in passed), 1.0)
+        return Layers(of_stage, np.asarray(group, np.int64), run, factor, others, of_last, unknown)
 
     def no_pauses(self, times: AllTimes, rank: int | None = None) -> AllTimes:
         """Remove the pauses of all hosts; or those of one rank's, which then begins its step when others usually do.

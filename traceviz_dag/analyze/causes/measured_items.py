@@ -60,7 +60,7 @@ class MeasuredRank:
         exchange_lag_ns: what usually passes from an item's end to the exchange that follows; transfer_ns: how long the
             exchange then takes on average, once both ends are there.
         slack_ns: by how much the last item may be later without a longer step; messages to other stages left aside.
-        layer_after_ns: what a layer more takes after the last item: gradients and optimizer.
+        last: nodes of the last item.
     """
 
     items: tuple[Item, ...]
@@ -68,7 +68,7 @@ class MeasuredRank:
     exchange_lag_ns: int
     transfer_ns: int
     slack_ns: int
-    layer_after_ns: int = 0
+    last: tuple[int, ...] = ()
 
 
 def direction(work: RankWork) -> Int64:
@@ -86,7 +86,7 @@ def measured_ranks(
         by_layers: per rank and kernel, the share of it that layers run; None where that is not known.
     """
     ends = step.replay(times)
-    slack = _slack(step, times, ends)
+    slack = latest_ends(step, times, ends) - ends
     shares = by_layers or [np.ones(len(work.kernels)) for work in step.works]
     return [_rank(step, place, mine, ends, slack, shares[place]) for place, mine in enumerate(times)]
 
@@ -100,6 +100,17 @@ def message_members(step: StepWork) -> Bool:
     return found & (np.bincount(step.members.meeting, minlength=1)[step.members.meeting] == 2)
 
 
+def messages_beside_work(work: RankWork) -> bool:
+    """Whether forward or backward steps' computation started while a message to or from another stage ran.
+
+    Where exchanges do not overlap, the stream waits for sends and receives alike.
+    """
+    kernels, messages = work.kernels, _between_stages(work)
+    started = np.sort(kernels.start_ns[_main_stream(work, direction(work))])
+    low, high = (np.searchsorted(started, each[messages]) for each in (kernels.start_ns, kernels.end_ns))
+    return bool((high > low).any())
+
+
 def _between_stages(work: RankWork) -> Bool:
     kernels = work.kernels
     if Dimension.PP.value not in kernels.dimensions:
@@ -107,14 +118,18 @@ def _between_stages(work: RankWork) -> Bool:
     return np.asarray(kernels.dimension == kernels.dimensions.index(Dimension.PP.value))
 
 
-def _slack(step: StepWork, times: Sequence[Times], ends: Int64) -> Int64:
-    """Per node, by how much it may end later without a longer step, if no message to another stage held any up."""
+def latest_ends(step: StepWork, times: Sequence[Times], ends: Int64) -> Int64:
+    """Per node, when it may end at the latest without a longer step, if no message to another stage held any up.
+
+    Args:
+        times: of what follows it. ends: of the step as it is.
+    """
     durations, lags = step.weights(times)
     lags[np.isin(step.waiting, step.base[-1] + step.members.meeting[message_members(step)])] = NEVER_LATE
     latest = np.full(step.graph.nodes, np.iinfo(np.int64).max // 4)
     for place, work in enumerate(step.works):
         latest[step.base[place] + work.end] = ends[step.base[place] + work.sections] + step.step_ns(ends)
-    return np.asarray(step.graph.latest(latest, durations, lags) - ends, dtype=np.int64)
+    return step.graph.latest(latest, durations, lags)
 
 
 def _rank(step: StepWork, place: int, times: Times, ends: Int64, slack: Int64, by_layers: Float64) -> MeasuredRank:
@@ -132,7 +147,7 @@ def _rank(step: StepWork, place: int, times: Times, ends: Int64, slack: Int64, b
         replace(one, rest=rest, again=again, lead_ns=max(one.own_ns - running, 0))
         for one, (rest, again, running) in zip(found.items, shares, strict=True)
     )
-    return replace(found, items=tuple(items))
+    return replace(found, items=tuple(items), last=tuple((low + segments).tolist()))
 
 
 def _shares(work: RankWork, parts: Sequence[Key], by_layers: Float64) -> list[tuple[float, float, int]]:

@@ -24,7 +24,15 @@ import numpy as np
 
 from traceviz_dag.analyze.causes.graph import graph_of
 from traceviz_dag.analyze.causes.layers import Layers
-from traceviz_dag.analyze.causes.measured_items import Item, Key, MeasuredRank, measured_ranks, message_members
+from traceviz_dag.analyze.causes.measured_items import (
+    Item,
+    Key,
+    MeasuredRank,
+    latest_ends,
+    measured_ranks,
+    message_members,
+    messages_beside_work,
+)
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.matching.matches import connected
 from traceviz_dag.arrays import Int64
@@ -124,6 +132,8 @@ class Items:
         step_ns: the step that they were measured in.
         layers: of each stage; none where nothing counts them.
         unknown: why it is not known what layers are of the items; None where it is.
+        overlapped: whether messages ran beside computation; None where nothing shows it.
+        slack: of each rank, as ``MeasuredRank.slack_ns``, where stages have so many layers more; None where unknown.
     """
 
     ranks: tuple[MeasuredRank, ...]
@@ -131,9 +141,12 @@ class Items:
     step_ns: int
     layers: tuple[int, ...] = ()
     unknown: str | None = "nothing shows the layers"
+    overlapped: bool | None = None
+    slack: Callable[[tuple[int, ...]], Sequence[int]] | None = None
 
     def present(self) -> Order:
-        """The order that the items were run in; where two fit, the one whose replay is nearer to the step.
+        """The order that the items were run in; where two fit and no message shows which, the one whose replay is
+        nearer to the step.
 
         Raises:
             NoEvidenceError: it is none that is known.
@@ -141,9 +154,10 @@ class Items:
         parts = [step for rank in self.ranks for item in rank.items for step in item.parts]
         _, chunks, microbatches = (1 + max(column) for column in zip(*parts, strict=True))
         combined = any(len(item.parts) > 1 for rank in self.ranks for item in rank.items)
+        either = (False, True) if self.overlapped is None else (self.overlapped,)
         orders = [
             Order(len(self.pipelines[0]), chunks, microbatches, combined, overlapped)
-            for overlapped in ((False, True) if chunks > 1 else (False,))
+            for overlapped in (either if chunks > 1 else (False,))
         ]
         fitting = [order for order in orders if self._fit(order)]
         if not fitting:
@@ -165,15 +179,18 @@ class Items:
         chains, values, late = self._laid_out(order, present, own or self, change or Change())
         return self.step_ns + int((chains.last_ends(values) - late).max())
 
-    def timed(self, change: Change) -> list[TimedItem]:
+    def timed(self, change: Change, ahead: Callable[[], Items] | None = None) -> list[TimedItem]:
         """The items of a change as they are replayed, of the pipeline that ends last; its begin is 0.
+
+        Args:
+            ahead: as ``changed``.
 
         Raises:
             NoEvidenceError: as ``changed``.
         """
         order = change.order(self.now)
         self.check(change, order)
-        chains, values, late = self._laid_out(order, self.now, self, change)
+        chains, values, late = self._laid_out(order, self.now, self._run_in(order, ahead), change)
         longest = int((chains.last_ends(values) - late).max(axis=0).argmax())
         return chains.timed(values[:, longest])
 
@@ -191,6 +208,8 @@ class Items:
         remake = _Remake(order, present, self.layers, change)
         values = np.zeros((chains.values, len(self.pipelines)), np.int64)
         late = np.zeros((order.stages, len(self.pipelines)), np.int64)
+        more = tuple(map(remake.more_layers, range(order.stages)))
+        slack = self.slack(more) if any(more) and self.slack is not None else [rank.slack_ns for rank in self.ranks]
         for number, pipeline in enumerate(self.pipelines):
             for stage, place in enumerate(pipeline):
                 mine = self.ranks[place]
@@ -198,9 +217,7 @@ class Items:
                 values[chains.of_stage(stage), number] = [
                     mine.begin_ns, mine.exchange_lag_ns, mine.transfer_ns, *durations
                 ]  # fmt: skip
-                late[stage, number] = (
-                    mine.items[-1].end_ns + mine.slack_ns - remake.more_layers(stage) * (mine.layer_after_ns)
-                )
+                late[stage, number] = mine.items[-1].end_ns + slack[place]
         return chains, values, late
 
     @cached_property
@@ -230,10 +247,12 @@ class Items:
         present = self.now
         order = change.order(present)
         self.check(change, order)
-        # Where exchanges run beside computation the host waits for none of them, and launches ahead.
-        own = ahead() if ahead is not None and order.overlapped and not present.overlapped else self
-        later = self.replayed(order, present, own, change) - self.before_ns
+        later = self.replayed(order, present, self._run_in(order, ahead), change) - self.before_ns
         return later, self.before_ns / self.step_ns - 1, (present.microbatches, order.microbatches)
+
+    def _run_in(self, order: Order, ahead: Callable[[], Items] | None) -> Items:
+        """The items as an order's host lets them run: beside exchanges that overlap it launches ahead."""
+        return ahead() if ahead is not None and order.overlapped and not self.now.overlapped else self
 
     @cached_property
     def now(self) -> Order:
@@ -299,12 +318,20 @@ def items_of(
     for number, rank in zip(step.ranks, ranks, strict=True):
         if not rank.items:
             raise NoEvidenceError(f"rank {number} shows no forward and backward steps of micro-batches")
-    found = Items(tuple(ranks), _pipelines(step, stages), step.step_ns(step.replay(times)))
+    pipelines = _pipelines(step, stages)
+    overlapped = any(messages_beside_work(step.works[place]) for place in pipelines[0])
+    ends = step.replay(times)
+    found = Items(tuple(ranks), pipelines, step.step_ns(ends), overlapped=overlapped)
     if not isinstance(layers, Layers) or layers.unknown is not None:
         return replace(found, unknown=layers.unknown if isinstance(layers, Layers) else layers)
-    after = layers.after_ns(times).tolist()
-    longer = tuple(replace(rank, layer_after_ns=round(more)) for rank, more in zip(ranks, after, strict=True))
-    return replace(found, ranks=longer, layers=tuple(map(int, layers.of_stage.tolist())), unknown=None)
+
+    @lru_cache(maxsize=8)
+    def slack(more: tuple[int, ...]) -> list[int]:
+        # Gradients' norm joins the stages: the longest optimizer follows the last item of all.
+        spare = latest_ends(step, layers.with_more(times, more), ends) - ends
+        return [int(spare[[*rank.last]].min()) for rank in ranks]
+
+    return replace(found, layers=tuple(map(int, layers.of_stage.tolist())), unknown=None, slack=slack)
 
 
 def _pipelines(step: StepWork, stages: Sequence[int]) -> tuple[tuple[int, ...], ...]:

@@ -176,7 +176,8 @@ class WhatIf:
         """Why an edit of all ranks cannot be predicted from those that were read; None where it can."""
         if not self.unread or edit.rank is not None or edit.ranks is not None:
             return None
-        return f"it would change the {counted(self.unread, 'rank', 'ranks')} that were not read whole, too"
+        what, read = "it" if edit.change is None else "other settings", "was" if self.unread == 1 else "were"
+        return f"{what} would also change {counted(self.unread, 'rank', 'ranks')} that {read} not read whole"
 
     def _with_fewer(
         self, found: Prediction, applied: Sequence[Callable[[AllTimes], AllTimes]], loose: WhatIf
