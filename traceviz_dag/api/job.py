@@ -16,6 +16,7 @@ from traceviz_dag.errors import BadInputError, IncompleteError, UsageError
 from traceviz_dag.lake.catalogue import LAKE_FOLDER
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.read_only import Bounds
+from traceviz_dag.system.objects import is_object_url
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import scratch_folder
 from traceviz_dag.vocabulary import DEFAULT_HOME
@@ -165,8 +166,9 @@ def open(path: PathLike | None = None) -> Job:
     """
     if path is not None and not os.fspath(path):
         raise UsageError("name a home, or a run, iteration or trace; . is the current folder")
-    folder = home_of(path)
-    if (folder / LAKE_FOLDER).is_dir() or path is None:
+    stored = path is not None and is_object_url(os.fspath(path))
+    folder = Path(path) if path is not None and stored else home_of(path)
+    if (not stored and (folder / LAKE_FOLDER).is_dir()) or path is None:
         return Job(folder)
     opened = ExitStack()
     try:
@@ -221,8 +223,9 @@ def _analysed(
 ) -> Job:
     from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
     from traceviz_dag.pipeline.discovery import inputs_below
+    from traceviz_dag.read.object_views import local_paths
 
-    inputs = inputs_below(paths, rank=rank, home=home, with_known=True)
+    inputs = inputs_below(local_paths(paths, home), rank=rank, home=home, with_known=True)
     results = analyse(AnalysisSettings(home, **options), inputs)
     failures = _failures(results)
     lake = Lake(home)

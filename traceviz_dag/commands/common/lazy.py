@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
+from traceviz_dag.commands.common.addresses import at_hand
 from traceviz_dag.commands.common.output import MOST_ROWS, at_most, plain_streams
 
 
@@ -114,7 +115,7 @@ def _plain(callback: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(callback)
     def call(*given: Any, most_rows: int = MOST_ROWS, all_rows: bool = False, **named: Any) -> Any:
         with plain_streams(), at_most(0 if all_rows else most_rows):
-            return callback(*given, **named)
+            return callback(*given, **at_hand(named))
 
     call.__doc__ = _flowing(callback.__doc__ or "")
     if "json" in known.parameters:
