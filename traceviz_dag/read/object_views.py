@@ -13,7 +13,7 @@ from traceviz_dag.printable import OBJECTS_FOLDER, named
 from traceviz_dag.read.formats import FALLBACK, all_suffixes, folder_marks, format_with_suffix
 from traceviz_dag.read.memory.files import is_snapshot_name
 from traceviz_dag.read.topology_file import is_topology_name
-from traceviz_dag.system.objects import SCHEME, Bucket, Found, is_object_url
+from traceviz_dag.system.objects import Bucket, Found, is_object_url
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.stand_ins import fetch_whole, write_stand_in
 
@@ -42,7 +42,7 @@ def local_view(url: str, home: Path) -> Path:
     Raises:
         StoreError: the store cannot be asked. BadInputError: nothing is there, or a key cannot be a file's name.
     """
-    bucket = Bucket(_spelt(url))
+    bucket = Bucket(url)
     base = real_path(home) / OBJECTS_FOLDER / bucket.name
     view = base / bucket.key
     found = bucket.below(bucket.key, MOST_OBJECTS)
@@ -71,11 +71,6 @@ def is_taken(key: str, keys: Collection[str]) -> bool:
     if name.endswith(_REPORT) and any(key.removesuffix(_REPORT) + suffix in keys for suffix in _EXPORTS):
         return False  # The export beside it holds the same.
     return name.lower().endswith(all_suffixes()) or is_topology_name(name) or is_snapshot_name(name)
-
-
-def _spelt(url: str) -> str:
-    """``s3:/BUCKET``, as ``Path`` spells it, as people do."""
-    return SCHEME + url.removeprefix(SCHEME[:-1]).lstrip("/")
 
 
 def _is_hidden(key: str, prefix: str) -> bool:

@@ -86,7 +86,7 @@ class Bucket:
     """
 
     def __init__(self, url: str) -> None:
-        rest = url.removeprefix(SCHEME).lstrip("/")
+        rest = url.removeprefix(SCHEME[:-2]).lstrip("/")  # ``Path`` spells it with one slash.
         self.name, _, key = rest.partition("/")
         self.key = key.strip("/")
         if not _BUCKET.fullmatch(self.name) or "?" in key:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from traceviz_dag.errors import UsageError
+from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import DEFAULT_HOME
 
 _SCHEME = "s3:/"
@@ -16,17 +22,51 @@ _SCHEME = "s3:/"
 _WRITTEN = frozenset({"output", "out", "target", "traceviz", "install", "log"})
 """Parameters that name what a command writes."""
 
+_COMPUTE = frozenset({"analyze", "batch"})
+"""Commands that are for writing tables: they show first that the home can be written."""
+
 _TEXTS = frozenset({"a", "b"})
 """Parameters that are texts and may name traces, each with ``@ITERATION``."""
 
 
-def at_hand(given: Mapping[str, Any]) -> dict[str, Any]:
-    """A command's parameters, each address of traces as the path in the home that stands in for them.
+@contextmanager
+def at_hand(command: str, given: Mapping[str, Any], state: Path | None) -> Iterator[dict[str, Any]]:
+    """A command's parameters, each address as a path: of traces what stands in for them, of a home the folder of this
+    machine; what the command changed there is published when it ends, unless it is interrupted.
+
+    Args:
+        state: that folder.
 
     Raises:
-        StoreError: a store cannot be asked. UsageError: something would be written to a store.
+        StoreError: a store cannot be asked. UsageError: something else would be written to a store, or no folder is
+            named.
     """
-    return {name: _local(name, value, given) for name, value in given.items()}
+    home = given.get("home")
+    if home is None or not str(home).startswith(_SCHEME):
+        yield {name: _local(name, value, given) for name, value in given.items()}
+        return
+    if state is None:
+        raise UsageError("a home at s3:// needs --state FOLDER: a folder of this machine for what is read or computed")
+    from traceviz_dag.lake.published import Published
+
+    published = Published(str(home), real_path(state))
+    if command in _COMPUTE:
+        published.prove()
+    published.fetch(partial(_is_wanted, given))
+    ready = {**given, "home": real_path(state)}
+    try:
+        yield {name: _local(name, value, ready) for name, value in ready.items()}
+    finally:
+        if not isinstance(sys.exception(), KeyboardInterrupt):
+            for key in published.publish():
+                line = f"{key}: somebody else published ranks of it meanwhile; run it again for tables across all ranks"
+                typer.echo(f"traceviz: {line}", err=True)
+
+
+def _is_wanted(given: Mapping[str, Any], run: str, iteration: int) -> bool:
+    """Whether a command that names run or iteration needs one."""
+    chosen = (given.get("run") in (None, run), given.get("iteration") in (None, iteration))
+    return all(chosen)
 
 
 def _local(name: str, value: Any, given: Mapping[str, Any]) -> Any:
