@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pyarrow.parquet as pq
 import pytest
@@ -164,6 +165,14 @@ def test_the_sensor_lists_once_registers_and_says_what_is_too_much(tmp_path, sto
     assert isinstance(much, Unreadable)
     assert "more than 3 objects; name a narrower prefix" in much.reason
     assert MOST_OBJECTS == 100_000
+
+
+def test_without_the_extra_a_line_names_it(tmp_path, monkeypatch):
+    for name in ("obstore", "obstore.store"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setenv("AWS_REGION", "without")
+    line = one_line(call("analyze", "s3://bucket/job", "--home", tmp_path))
+    assert line == "traceviz: s3:// needs the extra storage: pip install 'traceviz-dag[storage]'"
 
 
 def test_a_bucket_says_when_something_else_is_there(store):

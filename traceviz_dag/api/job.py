@@ -16,7 +16,7 @@ from traceviz_dag.errors import BadInputError, IncompleteError, UsageError
 from traceviz_dag.lake.catalogue import LAKE_FOLDER
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.read_only import Bounds
-from traceviz_dag.system.objects import is_object_url
+from traceviz_dag.system.objects import is_object_url, local_home
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import scratch_folder
 from traceviz_dag.vocabulary import DEFAULT_HOME
@@ -215,7 +215,7 @@ def analyze(
 
 def home_of(path: PathLike | None) -> Path:
     """The folder that is named, else the home that the environment names."""
-    return real_path(Path(os.environ.get(HOME_VARIABLE, DEFAULT_HOME) if path is None else path))
+    return local_home(Path(os.environ.get(HOME_VARIABLE, DEFAULT_HOME) if path is None else path))
 
 
 def _analysed(

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -81,6 +82,7 @@ class Published:
         self._prefix = f"{self._bucket.key}/" if self._bucket.key else ""
         self._lake = Lake(folder)
         self._state_file = folder / STATE
+        self._objects = msgspec.json.encode(f"{folder}/{OBJECTS_FOLDER}/")[:-1]
         state = _state_in(folder)
         self.url = self._bucket.url(self._bucket.key)
         if state is not None and state.url != self.url:
@@ -245,32 +247,38 @@ class Published:
         ours = self._contents(run, iteration)
         contents = merged(self._of(key, known), self._of(key, entry), ours)
 
-        def write(part: Part) -> None:
-            data = self._get(key, contents[part].digest)
-            place = Partition(run, iteration, part[1])
-            lake, content = self._lake.tables_folder, contents[part]
-            write_atomically(self._file(run, iteration, part), data, lambda: change_of(lake, part[0], place, content))
+        # Tables without rows have the same bytes in all ranks.
+        wanted: dict[str, list[Part]] = {}
+        for part, one in contents.items():
+            if ours.get(part) != one:
+                wanted.setdefault(one.digest, []).append(part)
+
+        def write(digest: str) -> None:
+            data, lake = self._get(key, digest), self._lake.tables_folder
+            for part in wanted[digest]:
+                change = partial(change_of, lake, part[0], Partition(run, iteration, part[1]), contents[part])
+                write_atomically(self._file(run, iteration, part), data, change)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(write, [part for part, one in contents.items() if ours.get(part) != one]))
+            list(pool.map(write, wanted))
         for table, rank in ours.keys() - contents.keys():
             self._lake.delete(table, run=run, iteration=iteration, rank=rank)
         inputs = self._merged_inputs(key, known, entry)
         if inputs:
-            register(self._lake.home, decoded(inputs, IterationInputs))
+            register(self._lake.home, self._heard(inputs))
         self._known[key] = entry
 
     def _merged_inputs(self, key: str, known: Entry | None, theirs: Entry | None) -> bytes:
         """The list of an iteration's inputs: of ranks that both sides list, as it is here."""
         ours = registered_if_any(self._lake.home, key)
-        here = msgspec.json.encode(ours) if ours is not None else b""
+        here = self._told(ours)
         there = self._get(key, theirs.inputs) if theirs is not None and theirs.inputs else b""
         before = known.inputs if known is not None else ""
         if ours is None or xxhash.xxh3_128_hexdigest(here) == before:
             return there or here
         if not there or (theirs is not None and theirs.inputs == before):
             return here
-        other = decoded(there, IterationInputs)
+        other = self._heard(there)
         ranks = {one.rank: one for one in (*other.ranks, *ours.ranks)}
         snapshots = {one.rank: one for one in (*other.snapshots, *ours.snapshots)}
         every = replace(
@@ -278,16 +286,22 @@ class Published:
             ranks=tuple(ranks[rank] for rank in sorted(ranks)),
             snapshots=tuple(snapshots[rank] for rank in sorted(snapshots)),
         )
-        return msgspec.json.encode(every)
+        return self._told(every)
+
+    def _told(self, inputs: IterationInputs | None) -> bytes:
+        """A list of inputs for other machines: stand-ins by their objects' addresses."""
+        return msgspec.json.encode(inputs).replace(self._objects, b'"s3://') if inputs is not None else b""
+
+    def _heard(self, data: bytes) -> IterationInputs:
+        """A list of inputs of another machine, each object by what stands in for it here, or would."""
+        return decoded(data.replace(b'"s3://', self._objects), IterationInputs)
 
     def _here(self, run: str, iteration: int) -> Entry | None:
         """The entry of what is here; None where nothing is."""
         contents = self._contents(run, iteration)
-        inputs = registered_if_any(self._lake.home, iteration_key(run, iteration))
-        digests = [
-            xxhash.xxh3_128_hexdigest(data) if data else ""
-            for data in (_encoded(run, iteration, contents), msgspec.json.encode(inputs) if inputs else b"")
-        ]
+        inputs = self._told(registered_if_any(self._lake.home, iteration_key(run, iteration)))
+        record = _encoded(run, iteration, contents)
+        digests = [xxhash.xxh3_128_hexdigest(data) if data else "" for data in (record, inputs)]
         return Entry(*digests) if contents else None
 
     def _contents(self, run: str, iteration: int) -> Contents:

@@ -14,11 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import xxhash
 
 from traceviz_dag.errors import StoreError, UsageError
+from traceviz_dag.system.paths import real_path
 
 SCHEME = "s3://"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
@@ -212,6 +214,17 @@ class ObjectStream(io.RawIOBase):
 def is_object_url(text: str) -> bool:
     """Whether a text is ``s3://…``, also as ``Path`` spells it, with one slash."""
     return text.startswith(SCHEME[:-1])
+
+
+def local_home(path: Path) -> Path:
+    """The absolute path of a home on this machine.
+
+    Raises:
+        UsageError: it is at ``s3://``, which commands alone can fetch and publish.
+    """
+    if is_object_url(str(path)):
+        raise UsageError("a home at s3:// is read by commands with --state FOLDER; name that folder here")
+    return real_path(path)
 
 
 @lru_cache(maxsize=8)
