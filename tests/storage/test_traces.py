@@ -69,6 +69,17 @@ def test_no_secret_is_kept_and_whatever_takes_a_folder_of_traces_takes_one_there
     assert call("simulate", "s3://bucket/new").code == 2
 
 
+def test_a_home_that_was_moved_knows_its_runs(tmp_path, store):
+    assert call("analyze", "s3://bucket/job", "--home", tmp_path / "a").code == 0
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "a/lake").rglob("part.parquet")}
+    (tmp_path / "a").rename(tmp_path / "b")
+    assert call("analyze", "s3://bucket/job", "--home", tmp_path / "b").code == 0
+    after = {path: path.stat().st_mtime_ns for path in (tmp_path / "b/lake").rglob("part.parquet")}
+    assert {path.relative_to(tmp_path / "a"): at for path, at in before.items()} == {
+        path.relative_to(tmp_path / "b"): at for path, at in after.items()
+    }
+
+
 def test_what_is_gone_from_the_store_is_gone_from_its_view(tmp_path, store):
     view = local_view("s3://bucket/job", tmp_path)
     names = sorted(path.name for path in view.rglob("*.json"))
