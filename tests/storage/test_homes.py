@@ -12,6 +12,7 @@ import pytest
 from tests.damage import call
 from tests.object_server import ObjectServer, variables
 from tests.seaweed import Seaweed
+from traceviz_dag.api.job import home_of
 from traceviz_dag.errors import StoreError, UsageError
 from traceviz_dag.lake import published
 from traceviz_dag.lake.lake import Lake
@@ -211,7 +212,10 @@ def test_parts_that_are_gone_or_damaged_are_named(tmp_path, store, run):
 
 
 def test_a_folder_is_of_one_address_and_no_home_of_its_own(tmp_path, store, run):
-    assert call("findings", "--home", HOME).code == 2
+    assert "needs --state FOLDER" in call("findings", "--home", HOME).err
+    assert "is not packed" in call("lake", "pack", "--home", HOME, "--state", tmp_path / "p").err
+    with pytest.raises(UsageError, match="name that folder here"):
+        home_of(HOME)
     Published(HOME, tmp_path / "a").fetch()
     with pytest.raises(UsageError, match="is of s3://bucket/team/home"):
         Published("s3://bucket/other", tmp_path / "a")

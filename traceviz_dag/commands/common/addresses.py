@@ -25,6 +25,9 @@ _WRITTEN = frozenset({"output", "out", "target", "traceviz", "install", "log"})
 _COMPUTE = frozenset({"analyze", "batch"})
 """Commands that are for writing tables: they show first that the home can be written."""
 
+_OF_MANY = frozenset({"iterations", "gate", "statement", "report"})
+"""Commands that hold an iteration against others, so that all of them are needed."""
+
 _TEXTS = frozenset({"a", "b"})
 """Parameters that are texts and may name traces, each with ``@ITERATION``."""
 
@@ -45,6 +48,8 @@ def at_hand(command: str, given: Mapping[str, Any], state: Path | None) -> Itera
     if home is None or not str(home).startswith(_SCHEME):
         yield {name: _local(name, value, given) for name, value in given.items()}
         return
+    if command == "pack":
+        raise UsageError("a home at s3:// is not packed: its files are known by their digests, and fetched once")
     if state is None:
         raise UsageError("a home at s3:// needs --state FOLDER: a folder of this machine for what is read or computed")
     from traceviz_dag.lake.published import Published
@@ -52,7 +57,8 @@ def at_hand(command: str, given: Mapping[str, Any], state: Path | None) -> Itera
     published = Published(str(home), real_path(state))
     if command in _COMPUTE:
         published.prove()
-    published.fetch(partial(_is_wanted, given))
+    chosen = {} if command in _OF_MANY else given
+    published.fetch(partial(_is_wanted, chosen))
     ready = {**given, "home": real_path(state)}
     try:
         yield {name: _local(name, value, ready) for name, value in ready.items()}
