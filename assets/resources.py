@@ -15,7 +15,7 @@ from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.pipeline.cluster.opening import CLUSTER_VARIABLE, open_cluster
 from traceviz_dag.pipeline.home_settings import REMEDY, HomeSettings, home_rules, load_settings, settings_file
 from traceviz_dag.pipeline.workers import Engine
-from traceviz_dag.system.paths import real_path
+from traceviz_dag.system.objects import local_home
 from traceviz_dag.vocabulary import DEFAULT_HOME
 
 
@@ -38,7 +38,7 @@ class TracevizHome(dg.ConfigurableResource):
     @property
     def folder(self) -> Path:
         """The home folder, absolute."""
-        return real_path(Path(self.home or os.environ.get("TRACEVIZ_HOME") or DEFAULT_HOME))
+        return local_home(Path(self.home or os.environ.get("TRACEVIZ_HOME") or DEFAULT_HOME))
 
     def lake(self) -> Lake:
         """The lake of this home."""

@@ -12,10 +12,13 @@ from typing import Any, Protocol
 
 import xxhash
 
+from traceviz_dag.errors import StoreError
 from traceviz_dag.printable import without_surrogates
 from traceviz_dag.read.formats import all_suffixes, folder_marks, suffix_inside
 from traceviz_dag.read.memory.files import is_snapshot_name
+from traceviz_dag.read.object_views import MOST_OBJECTS
 from traceviz_dag.read.topology_file import is_topology_name
+from traceviz_dag.system.objects import Bucket, is_object_url
 
 _SKIPPED_FOLDERS = frozenset({"truth", "chakra", "__pycache__"})
 _TEMPORARY_ENDS = (
@@ -150,6 +153,50 @@ class RemoteFolders:
         return bool(self.store.isfile(f"{folder}/{name}"))
 
 
+class ObjectFolders:
+    """Folders at ``s3://``: prefixes of keys, as one listing of all that is below the first one asked for shows them.
+
+    A walk costs a request per 1,000 objects, and is refused beyond ``MOST_OBJECTS``.
+    """
+
+    def __init__(self) -> None:
+        """Ask nothing yet."""
+        self._base = ""
+        self._in: dict[str, dict[str, Entry]] = {}
+
+    def entries(self, folder: str) -> Sequence[Entry]:
+        """The names in a folder, as they were when it, or one above it, was first asked for."""
+        place = folder.rstrip("/")
+        if not self._base or not f"{place}/".startswith(f"{self._base}/"):
+            self._list(place)
+        return tuple(self._in.get(place, {}).values())
+
+    def changed_ns(self, folder: str) -> int:
+        """Always 0: prefixes have no time of change."""
+        return 0
+
+    def has_file(self, folder: str, name: str) -> bool:
+        """Whether a file of that name is in a folder."""
+        return any(entry[0] == name and not entry[1] for entry in self.entries(folder))
+
+    def _list(self, place: str) -> None:
+        try:
+            bucket = Bucket(place)
+            found = bucket.below(bucket.key, MOST_OBJECTS)
+        except StoreError as error:
+            raise OSError(str(error)) from None
+        self._base, self._in = place, {}
+        for one in found:
+            folder, _, name = bucket.url(one.key).rpartition("/")
+            self._in.setdefault(folder, {})[name] = (name, False, one.size, one.changed_ns)
+            while folder != place:
+                folder, _, name = folder.rpartition("/")
+                known = self._in.setdefault(folder, {})
+                if name in known:
+                    break
+                known[name] = (name, True, 0, 0)
+
+
 def _leads_back(link: str) -> bool:
     """Whether a link leads to a folder on the way to it, as the path is spelt: following it never ends."""
     target = os.path.realpath(link)
@@ -163,6 +210,8 @@ def is_url(root: str) -> bool:
 
 def open_folders(root: str) -> Folders:
     """The place that a root lies in."""
+    if is_object_url(root):
+        return ObjectFolders()
     return RemoteFolders(root) if is_url(root) else LocalFolders()
 
 

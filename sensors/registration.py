@@ -40,7 +40,9 @@ from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.formats.registry import stated_ranks
 from traceviz_dag.read.formats import format_of, format_with_suffix, is_whole
 from traceviz_dag.read.memory.files import is_snapshot_name, is_whole_snapshot
+from traceviz_dag.read.object_views import local_view
 from traceviz_dag.read.topology_file import find_topology_file, is_topology_name, read_topology_file
+from traceviz_dag.system.objects import is_object_url
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import temporary_of
 
@@ -99,7 +101,10 @@ def register_folder(home: Path, task: FolderTask) -> Registration:
         return Registration((), None, {})
     if task.digest and look.digest != task.digest:
         return Registration((), None, {})
-    local = _fetch(folders, home, task) if is_url(task.root) else real_path(Path(task.folder))
+    if is_object_url(task.root):
+        local = local_view(task.folder, home)
+    else:
+        local = _fetch(folders, home, task) if is_url(task.root) else real_path(Path(task.folder))
     growing = [] if task.overdue else _growing(local)
     if growing:
         # What is not recognised before its end would be left out, and the rest of the folder taken for all of it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from traceviz_dag.printable import printable
+from traceviz_dag.printable import named, printable
 
 _LONGEST_FAULT = 2000
 
@@ -38,7 +38,7 @@ class BadInputError(TracevizError):
         self.path = Path(path)
         self.fault = fault
         self.remedy = remedy
-        super().__init__(f"{path}: {_shortened(fault)}; {remedy}")
+        super().__init__(f"{named(path)}: {_shortened(fault)}; {remedy}")
 
     def __reduce__(self) -> tuple[type[BadInputError], tuple[str, str, str]]:
         # Raised in worker processes: it must survive the trip back with its parts.
@@ -64,6 +64,23 @@ class OutputError(TracevizError, OSError):
 
     def __reduce__(self) -> tuple[type[OutputError], tuple[str, str, str, int | None]]:
         return (type(self), (str(self.path), self.fault, self.remedy, self.errno))
+
+
+class StoreError(TracevizError):
+    """Objects of a store cannot be used: a matter of the network or of access, and not of a trace.
+
+    Args:
+        url: ``s3://BUCKET/KEY``, without anything secret.
+        fault: what is wrong, in words a user understands.
+        remedy: what to do about it.
+    """
+
+    def __init__(self, url: str, fault: str, remedy: str) -> None:
+        self.parts = (url, fault, remedy)
+        super().__init__(f"{url}: {_shortened(fault)}; {remedy}")
+
+    def __reduce__(self) -> tuple[type[StoreError], tuple[str, str, str]]:
+        return (type(self), self.parts)
 
 
 class ClusterError(TracevizError):

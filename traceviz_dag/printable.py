@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+
+OBJECTS_FOLDER = "s3.objects"
+"""Folder of a home for what stands in for objects of a store, at BUCKET/KEY below it."""
 
 _NOT_SHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _NOT_SHOWN_BUT_LINES = re.compile(
@@ -27,6 +31,12 @@ def printable(text: str, *, lines: bool = False) -> str:
     """
     pattern = _NOT_SHOWN_BUT_LINES if lines else _NOT_SHOWN
     return pattern.sub(_escape, text)
+
+
+def named(path: Path | str) -> str:
+    """A path as people know it: what stands in for an object of a store, by the object's address."""
+    before, mark, key = str(path).partition(f"/{OBJECTS_FOLDER}/")
+    return f"s3://{key}" if mark else before
 
 
 def _escape(match: re.Match[str]) -> str:

@@ -40,6 +40,9 @@ LEFT_OUT = {
     "traceviz memory diff before@100": "needs two runs with snapshots of GPU memory",
     # tests/end_to_end/test_slurm.py and tests/pipeline/cluster/test_scheduler.py run them.
     "traceviz analyze /traces/job-7 --home /shared/home --cluster": "needs Slurm, or a scheduler of Dask",
+    # tests/storage runs them.
+    "traceviz analyze s3://": "needs a store of objects",
+    "traceviz findings --home s3://": "needs a store of objects",
     # tests/end_to_end/test_serve.py runs it.
     "traceviz serve": "serves until Ctrl-C",
     # tests/commands/mcp/test_mcp.py asks it.

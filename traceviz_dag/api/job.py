@@ -18,6 +18,7 @@ from traceviz_dag.lake.catalogue import LAKE_FOLDER
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.read_only import Bounds
 from traceviz_dag.printable import printable
+from traceviz_dag.system.objects import is_object_url, local_home
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import scratch_folder
 from traceviz_dag.vocabulary import DEFAULT_HOME
@@ -170,8 +171,9 @@ def open(path: PathLike | None = None) -> Job:
     """
     if path is not None and not os.fspath(path):
         raise UsageError("name a home, or a run, iteration or trace; . is the current folder")
-    folder = home_of(path)
-    if (folder / LAKE_FOLDER).is_dir() or path is None:
+    stored = path is not None and is_object_url(os.fspath(path))
+    folder = Path(path) if path is not None and stored else home_of(path)
+    if (not stored and (folder / LAKE_FOLDER).is_dir()) or path is None:
         return Job(folder)
     opened = ExitStack()
     try:
@@ -219,7 +221,7 @@ def analyze(
 
 def home_of(path: PathLike | None) -> Path:
     """The folder that is named, else the home that the environment names."""
-    return real_path(Path(os.environ.get(HOME_VARIABLE, DEFAULT_HOME) if path is None else path))
+    return local_home(Path(os.environ.get(HOME_VARIABLE, DEFAULT_HOME) if path is None else path))
 
 
 def _analysed(
@@ -227,8 +229,9 @@ def _analysed(
 ) -> Job:
     from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
     from traceviz_dag.pipeline.discovery import inputs_below
+    from traceviz_dag.read.object_views import local_paths
 
-    inputs = inputs_below(paths, rank=rank, home=home, with_known=True)
+    inputs = inputs_below(local_paths(paths, home), rank=rank, home=home, with_known=True)
     results = analyse(AnalysisSettings(home, **options), inputs)
     failures = _failures(results)
     lake = Lake(home)

@@ -77,7 +77,9 @@ _POLL_SECONDS = 0.2
 
 
 def analyze(
-    paths: Annotated[list[Path], typer.Argument(help="Run folders, iteration folders or trace files, in any mix.")],
+    paths: Annotated[
+        list[Path], typer.Argument(help="Run folders, iteration folders or trace files, in any mix; also at s3://.")
+    ],
     pattern: PatternOption = None,
     rank: Annotated[int | None, typer.Option(help="Rank of a single file that does not name its rank.")] = None,
     workers: WorkersOption = 0,

@@ -9,12 +9,20 @@ from pathlib import Path
 
 import xxhash
 
+from traceviz_dag.system.stand_ins import stand_in
+
 _BLOCK_BYTES = 1 << 20
 
 
 def digest_of(path: Path) -> str:
-    """XXH3-128 of a file's bytes, hexadecimal; of a folder's Parquet files, with their names, in the names' order."""
+    """XXH3-128 of a file's bytes, hexadecimal; of a folder's Parquet files, with their names, in the names' order.
+
+    Of an object of a store, that of its size and tag: they say whether it is the same, and nothing is fetched.
+    """
     digest = xxhash.xxh3_128()
+    if (one := stand_in(path)) is not None:
+        digest.update(f"object {one.size} {one.tag}".encode())
+        return digest.hexdigest()
     for file in _files(path):
         if file is not path:
             digest.update(file.name.encode())
@@ -25,12 +33,14 @@ def digest_of(path: Path) -> str:
 
 
 def stamp_of(path: Path) -> tuple[int, int]:
-    """(bytes, time of change in ns) of a file; of a folder, those of its Parquet files together.
+    """(bytes, time of change in ns) of a file or object; of a folder, those of its Parquet files together.
 
     Raises:
         FileNotFoundError: it is gone.
     """
     found = [file.stat() for file in _files(path)]
+    if (one := stand_in(path)) is not None:
+        return one.size, found[0].st_mtime_ns
     return sum(one.st_size for one in found), max((one.st_mtime_ns for one in found), default=0)
 
 

@@ -14,7 +14,7 @@ from traceviz_dag.analyze.memory.examination import Examined, examined
 from traceviz_dag.analyze.memory.matching import Seen, matched, seen_by_snapshot, seen_by_trace
 from traceviz_dag.analyze.memory.tables import memory_tables, tables_of_trace
 from traceviz_dag.analyze.wording import counted
-from traceviz_dag.errors import BadInputError, file_system_line
+from traceviz_dag.errors import BadInputError, StoreError, file_system_line
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, SnapshotInput
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.marking import mark_stale, unmark
@@ -182,7 +182,7 @@ def _store(lake: Lake, run: str, iteration: int, source: MemorySource) -> Snapsh
             written = _written(lake, run, iteration, source, tables_of_trace(rows, source.format))
             return SnapshotOutcome(source.rank, written)
         return _store_snapshot(lake, run, iteration, source)
-    except (BadInputError, OSError) as error:
+    except (BadInputError, StoreError, OSError) as error:
         line = file_system_line(error) if isinstance(error, OSError) else str(error)
         rank = source.rank
         if all(lake.is_readable(name, run=run, iteration=iteration, rank=rank) for name in MEMORY_TABLES):

@@ -17,7 +17,7 @@ from traceviz_dag.analyze.invariants import microbatch_violations, overlap_viola
 from traceviz_dag.analyze.peaks import BUILT_IN, Peaks
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.types import Topology
-from traceviz_dag.errors import BadInputError, file_system_line
+from traceviz_dag.errors import BadInputError, StoreError, file_system_line
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key
 from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES, RankTrace
@@ -177,7 +177,7 @@ def _analyse_into_lake(
     try:
         steps = [trace, *(replace(one, home=trace.home) for _, one in others)]
         tables, *further = analyse_steps(steps, task.topology, task.rules, task.peaks)
-    except BadInputError as error:
+    except (BadInputError, StoreError) as error:
         return _record_failure(task, trace, str(error))
     except MemoryError:
         return _record_failure(task, trace, f"{trace.name}: {_MEMORY}")

@@ -14,7 +14,7 @@ from pathlib import Path
 import xxhash
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.printable import without_surrogates
+from traceviz_dag.printable import named, without_surrogates
 from traceviz_dag.read.formats import FALLBACK, all_suffixes, format_of, refusal
 from traceviz_dag.read.path_names import ITERATION_FOLDER, iteration_of, rank_of
 from traceviz_dag.read.regular_file import kind_of, seems_file
@@ -123,12 +123,17 @@ def discover(
 def _run_id(folder: Path, registered: Callable[[str], Path | None], *, shared: bool) -> str:
     """The folder's name, with a digest of its path where another folder has that name, now or in what is registered."""
     name = _name_of(folder)
-    longer = f"{name}-{xxhash.xxh3_64_hexdigest(os.fsencode(folder))[:_DIGEST_DIGITS]}"
-    if registered(longer) == folder:
+    place = named(folder)  # Of objects, wherever the home that stands in for them is now.
+    longer = f"{name}-{xxhash.xxh3_64_hexdigest(os.fsencode(place))[:_DIGEST_DIGITS]}"
+    if _place_of(registered(longer)) == place:
         return longer
-    known = registered(name)
-    alone = known == folder if known is not None else not shared
+    known = _place_of(registered(name))
+    alone = known == place if known is not None else not shared
     return name if alone else longer
+
+
+def _place_of(folder: Path | None) -> str | None:
+    return named(folder) if folder is not None else None
 
 
 def _trace_files(path: Path, pattern: str | None, problems: list[BadInputError]) -> Iterator[tuple[Path, str]]:

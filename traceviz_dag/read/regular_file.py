@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from io import FileIO
+from io import FileIO, RawIOBase
 from pathlib import Path
 
 from traceviz_dag.errors import BadInputError
+from traceviz_dag.system.stand_ins import open_object, stand_in
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
@@ -16,6 +17,16 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a folder",
 }
+
+
+def open_stream(path: Path) -> RawIOBase:
+    """As :func:`open_regular`; of a path that stands in for an object of a store, the object, which has no descriptor.
+
+    Raises:
+        StoreError: reading it does, where the store cannot be asked.
+    """
+    one = stand_in(path)
+    return open_object(path, one) if one is not None else open_regular(path)
 
 
 def open_regular(path: Path) -> FileIO:

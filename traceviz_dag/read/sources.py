@@ -10,7 +10,7 @@ from isal import isal_zlib
 
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.limits import LARGEST_INFLATION, SMALLEST_BOMB
-from traceviz_dag.read.regular_file import open_regular
+from traceviz_dag.read.regular_file import open_stream
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW = 31
@@ -35,8 +35,8 @@ class ByteSource:
     def __init__(self, path: Path) -> None:
         self.fault: str | None = None
         try:
-            self._file = open_regular(path)
-            magic = self._file.read(2)
+            self._file = open_stream(path)
+            magic = self._file.read(2) or b""
         except FileNotFoundError:
             raise BadInputError(path, "no such file", "check the path") from None
         except OSError as error:
@@ -95,7 +95,7 @@ class ByteSource:
         return count
 
     def _next_block(self) -> bytes:
-        block = self._file.read(_COMPRESSED_BLOCK)
+        block = self._file.read(_COMPRESSED_BLOCK) or b""
         self._bytes_read += len(block)
         return block
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import tomllib
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.read.regular_file import open_regular
+from traceviz_dag.read.regular_file import open_stream
 
 LARGEST_BYTES = 1 << 20
 """A file that a person writes is far smaller."""
@@ -37,8 +38,8 @@ def read_text(path: Path) -> str:
         BadInputError: the file is missing, no regular file, unreadable, too large, or not UTF-8.
     """
     try:
-        with open_regular(path) as file:
-            data = file.read(LARGEST_BYTES + 1)
+        with open_stream(path) as file, io.BufferedReader(file) as whole:
+            data = whole.read(LARGEST_BYTES + 1)
     except OSError as error:
         raise BadInputError(path, f"cannot be read ({error.strerror})", "give the path of a text file") from None
     if len(data) > LARGEST_BYTES:

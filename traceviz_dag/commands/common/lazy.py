@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from copy import copy
 from functools import wraps
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import cleandoc, signature
+from inspect import Parameter, cleandoc, signature
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -17,6 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
+from traceviz_dag.commands.common.addresses import at_hand
 from traceviz_dag.commands.common.output import MOST_ROWS, at_most, plain_streams
 
 
@@ -107,21 +108,47 @@ def _made(name: str, place: str) -> Any:
 def _plain(callback: Callable[..., Any]) -> Callable[..., Any]:
     """A command that prints plain text only, whatever names it comes across, and of its tables the rows asked for."""
 
-    known, added = signature(callback, eval_str=True), signature(_of_tables, eval_str=True)
-    if set(added.parameters) <= set(known.parameters):
+    if hasattr(callback, _WRAPPED):
         return callback  # The commands of a group stay wrapped when the group is made anew.
+    known = signature(callback, eval_str=True)
+    added = {"json": _of_tables, "home": _of_homes}
 
     @wraps(callback)
-    def call(*given: Any, most_rows: int = MOST_ROWS, all_rows: bool = False, **named: Any) -> Any:
-        with plain_streams(), at_most(0 if all_rows else most_rows):
-            return callback(*given, **named)
+    def call(
+        *given: Any, most_rows: int = MOST_ROWS, all_rows: bool = False, state: Path | None = None, **named: Any
+    ) -> Any:
+        with plain_streams(), at_most(0 if all_rows else most_rows), at_hand(callback.__name__, named, state) as ready:
+            return callback(*given, **ready)
 
     call.__doc__ = _flowing(callback.__doc__ or "")
-    if "json" in known.parameters:
-        call.__signature__ = known.replace(  # type: ignore[attr-defined] # what Typer makes options of
-            parameters=[*known.parameters.values(), *added.parameters.values()]
-        )
+    further = [each for name, one in added.items() if name in known.parameters for each in _parameters(one)]
+    call.__signature__ = known.replace(  # type: ignore[attr-defined] # what Typer makes options of
+        parameters=[*known.parameters.values(), *further]
+    )
+    setattr(call, _WRAPPED, True)
     return call
+
+
+_WRAPPED = "is_of_traceviz"
+
+
+def _parameters(function: Any) -> Iterable[Parameter]:
+    return signature(function, eval_str=True).parameters.values()
+
+
+def _of_homes(
+    *,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            "--state",
+            envvar="TRACEVIZ_STATE",
+            file_okay=False,
+            help="Folder of this machine for a --home at s3://: what is read or computed of it, and locks.",
+        ),
+    ] = None,
+) -> None:
+    """Options of every command that has a home."""
 
 
 def _of_tables(

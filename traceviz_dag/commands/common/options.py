@@ -19,7 +19,8 @@ HomeOption = Annotated[
         "--home",
         envvar="TRACEVIZ_HOME",
         file_okay=False,
-        help="Folder for everything written: tables, catalogue, figures, exports, downloads and Dagster's records.",
+        help="Folder for everything written: tables, catalogue, figures, exports, downloads, Dagster's records; or "
+        "s3://BUCKET/PREFIX for tables, with --state.",
     ),
 ]
 

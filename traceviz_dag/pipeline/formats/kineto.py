@@ -15,7 +15,7 @@ from traceviz_dag.read.kineto.peek import peek, peek_header
 from traceviz_dag.read.kineto.reader import read_kineto, told
 from traceviz_dag.read.layouts import TraceFile
 from traceviz_dag.read.placement import Identity, identity_of_kineto
-from traceviz_dag.read.regular_file import open_regular
+from traceviz_dag.read.regular_file import open_stream
 from traceviz_dag.read.sample import sample_events
 
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -74,5 +74,5 @@ class KinetoFormat(KinetoFiles, OneRankAFile):
 
     def word(self, path: Path) -> str:
         """Whether the file is gzip, by its first bytes."""
-        with open_regular(path) as file:
+        with open_stream(path) as file:
             return "kineto_json_gz" if file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC else "kineto_json"

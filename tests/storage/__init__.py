@@ -1,0 +1,1 @@
+"""Traces and tables in object storage."""

@@ -1,0 +1,234 @@
+"""A home at s3://: equal to a local one, whole at any kill, and of several writers nothing is lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+
+from tests.damage import call
+from tests.object_server import ObjectServer, variables
+from tests.seaweed import Seaweed
+from traceviz_dag.api.job import home_of
+from traceviz_dag.errors import StoreError, UsageError
+from traceviz_dag.lake import published
+from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.published import Published
+from traceviz_dag.system.objects import Bucket
+
+HOME = "s3://bucket/team/home"
+
+
+@pytest.fixture(params=["fake", pytest.param("seaweed", marks=pytest.mark.long)])
+def there(request, monkeypatch, tmp_path) -> Iterator[ObjectServer | Seaweed]:
+    """A store: ours in the fast set, a real one in the long set."""
+    if request.param == "fake":
+        yield request.getfixturevalue("store")
+        return
+    server = Seaweed(tmp_path / "seaweed")
+    try:
+        server.start()
+        for name, value in variables(server.port).items():
+            monkeypatch.setenv(name, value)
+        yield server
+    finally:
+        server.kill()
+
+
+def tables_of(home):
+    return {path.relative_to(home): path.read_bytes() for path in (home / "lake").rglob("part.parquet")}
+
+
+def faults(state) -> list[str]:
+    return [one.fault for one in Published(HOME, state).faults()]
+
+
+def analyze(run, state):
+    return call("analyze", run, "--home", HOME, "--state", state)
+
+
+def test_tables_equal_those_of_a_local_home_and_another_machine_reads_them(tmp_path, there, run):
+    assert analyze(run, tmp_path / "a").code == 0
+    local = tables_of(run.parent / "home")
+    assert tables_of(tmp_path / "a") == local
+    read = call("waits", "--home", HOME, "--state", tmp_path / "b")
+    assert read.out == call("waits", "--home", run.parent / "home").out
+    assert tables_of(tmp_path / "b") == local
+    verified = call("lake", "verify", "--home", HOME, "--state", tmp_path / "b")
+    assert (verified.code, faults(tmp_path / "b")) == (0, [])
+    # What is current there is not computed again here.
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "b/lake").rglob("part.parquet")}
+    assert analyze(run, tmp_path / "b").code == 0
+    assert times == {path: path.stat().st_mtime_ns for path in times}
+
+
+def test_reading_lists_nothing_and_fetches_nothing_twice(tmp_path, store, run):
+    assert analyze(run, tmp_path / "a").code == 0
+    store.requests.clear()
+    assert call("findings", "--home", HOME, "--state", tmp_path / "b", "--iteration", "8").code == 2
+    assert store.of("GET") == ["team/home/manifest.json"]
+    assert call("iterations", "--home", HOME, "--state", tmp_path / "b").code == 0
+    asked = store.of("GET")
+    assert "" not in asked
+    parts = [key for key in asked if "/parts/" in key]
+    assert len(parts) == len(set(parts))
+    store.requests.clear()
+    assert call("iterations", "--home", HOME, "--state", tmp_path / "b").code == 0
+    assert {(method, key) for method, key, _ in store.requests} == {("GET", "team/home/manifest.json")}
+
+
+def test_a_kill_between_parts_and_manifest_leaves_the_home_as_it_was(tmp_path, there, run, monkeypatch):
+    """The iterations of before are whole; what was uploaded is named, and published by the next run."""
+    assert analyze(run, tmp_path / "a").code == 0
+    before = tables_of(tmp_path / "a")
+    shutil.copytree(run / "iteration_7", tmp_path / "job/iteration_7")
+    other = next((tmp_path / "job/iteration_7").iterdir())
+    other.write_bytes(other.read_bytes() + b" ")
+    put = Bucket.put
+
+    def killed(self, key, data, **options):
+        if key.endswith("manifest.json"):
+            if isinstance(there, Seaweed):
+                there.kill()
+            else:
+                there.refuse = lambda _method, _key: (503, "ServiceUnavailable")
+        return put(self, key, data, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bucket, "put", killed)
+        ended = analyze(tmp_path / "job", tmp_path / "c")
+    assert ended.code == 2
+    assert HOME in ended.err
+    if isinstance(there, Seaweed):
+        there.start()
+    else:
+        there.refuse = lambda _method, _key: None
+    Published(HOME, tmp_path / "b").fetch()
+    assert tables_of(tmp_path / "b") == before
+    strays = faults(tmp_path / "b")
+    assert strays
+    assert set(strays) == {"no manifest names it"}
+    verified = call("lake", "verify", "--home", HOME, "--state", tmp_path / "b")
+    assert verified.code == 2
+    assert "s3://bucket/team/home/parts/" in verified.out
+    assert analyze(tmp_path / "job", tmp_path / "c").code == 0
+    Published(HOME, tmp_path / "b").fetch()
+    assert tables_of(tmp_path / "b") == tables_of(tmp_path / "c")
+    assert tables_of(tmp_path / "b") != before
+
+
+def test_traces_at_s3_are_one_run_for_every_machine(tmp_path, store):
+    assert analyze("s3://bucket/job", tmp_path / "a").code == 0
+    times = len(store.of("GET"))
+    assert analyze("s3://bucket/job", tmp_path / "b").code == 0
+    assert tables_of(tmp_path / "b") == tables_of(tmp_path / "a")
+    assert {one.run for one in Lake(tmp_path / "b").partitions("kernels")} == {"job"}
+    assert len(store.of("GET")) > times
+    store.requests.clear()
+    assert analyze("s3://bucket/job", tmp_path / "a").code == 0
+    assert not store.of("PUT")
+
+
+def test_of_sixteen_writers_of_one_rank_one_wins_and_no_other_row_is_lost(tmp_path, there, run, monkeypatch):
+    monkeypatch.setattr(published, "_LONGEST_PAUSE_SECONDS", 0.05)
+    kernels = Lake(run.parent / "home").table("kernels", "job", 7, 0).arrow().drop(["run", "iteration", "rank"])
+    kernels = pa.concat_tables([kernels, kernels])
+    mine = {}
+    for number in range(1, 17):
+        folder = tmp_path / str(number)
+        mine[number] = Published(HOME, folder)
+        mine[number].fetch()
+        for rank in (0, number):
+            Lake(folder).write("kernels", kernels.slice(0, number), run="job", iteration=7, rank=rank)
+    with ThreadPoolExecutor(16) as pool:
+        both = list(pool.map(lambda one: one.publish(), mine.values()))
+    assert sorted(map(len, both)) == [0, *[1] * 15]
+    read = Published(HOME, tmp_path / "read")
+    read.fetch()
+    lake = Lake(tmp_path / "read")
+    rows = {one.rank: lake.table("kernels", "job", 7, one.rank).arrow().num_rows for one in lake.partitions("kernels")}
+    assert rows.pop(0) in rows.values()
+    assert rows == {number: number for number in range(1, 17)}
+    # What lost is there, and named; nothing else is.
+    assert set(faults(tmp_path / "read")) == {"no manifest names it"}
+    for one in mine.values():
+        one.fetch()
+        assert one.publish() == []
+    assert all(tables_of(tmp_path / str(number)) == tables_of(tmp_path / "read") for number in mine)
+
+
+def test_two_writers_of_different_ranks_both_stay_and_the_next_run_makes_what_is_across_them(tmp_path, there, run):
+    """Each analysed its own ranks; nothing across ranks is wrong for good."""
+    files = sorted((run / "iteration_7").iterdir())
+    first, second = Published(HOME, tmp_path / "1"), Published(HOME, tmp_path / "2")
+    first.fetch()
+    second.fetch()
+    assert call("analyze", *files[:2], "--home", tmp_path / "1").code == 0
+    assert call("analyze", *files[2:], "--home", tmp_path / "2").code == 0
+    assert first.publish() == []
+    assert second.publish() == ["job@7"]
+    third = tmp_path / "3"
+    told = call("analyze", run, "--home", HOME, "--state", third)
+    assert told.code == 0
+    lake = Lake(third)
+    assert [one.rank for one in lake.partitions("kernels", "job", 7)] == [0, 1, 2, 3]
+    assert tables_of(third) == tables_of(run.parent / "home")
+
+
+@pytest.mark.parametrize("ignored", ["all", "none"])
+def test_a_bucket_that_ignores_conditions_is_refused_before_anything_is_computed(tmp_path, store, run, ignored):
+    store.honours_conditions = ignored == "none"
+    called = analyze(run, tmp_path / "a")
+    if ignored == "none":
+        assert called.code == 0
+        return
+    assert called.code == 2
+    assert f"{HOME}: the bucket ignores If-None-Match" in called.err
+    assert not (tmp_path / "a/lake").exists()
+    assert analyze(run, tmp_path / "a").code == 2
+
+
+def test_parts_that_are_gone_or_damaged_are_named(tmp_path, store, run):
+    assert analyze(run, tmp_path / "a").code == 0
+    gone, damaged, *_ = sorted(key for key in store.objects if "/parts/" in key)
+    del store.objects[gone]
+    store.objects[damaged] += b"\0"
+    store.objects["team/home/parts/stray"] = b""
+    assert sorted(faults(tmp_path / "a")) == [
+        *("is damaged, and job@7 needs it", "is gone, and job@7 needs it", "no manifest names it")
+    ]
+    told = call("waits", "--home", HOME, "--state", tmp_path / "b")
+    assert told.code == 2
+    assert "job@7 needs it" in told.err
+    store.objects["team/home/manifest.json"] = b"{"
+    with pytest.raises(StoreError, match="manifest is damaged"):
+        Published(HOME, tmp_path / "c").fetch()
+    store.objects["team/home/manifest.json"] = b'{"format": 2}'
+    with pytest.raises(StoreError, match="a newer version"):
+        Published(HOME, tmp_path / "c").fetch()
+
+
+def test_a_folder_is_of_one_address_and_no_home_of_its_own(tmp_path, store, run):
+    assert "needs --state FOLDER" in call("findings", "--home", HOME).err
+    assert "is not packed" in call("lake", "pack", "--home", HOME, "--state", tmp_path / "p").err
+    with pytest.raises(UsageError, match="name that folder here"):
+        home_of(HOME)
+    Published(HOME, tmp_path / "a").fetch()
+    with pytest.raises(UsageError, match="is of s3://bucket/team/home"):
+        Published("s3://bucket/other", tmp_path / "a")
+    with pytest.raises(UsageError, match="is a home of its own"):
+        Published(HOME, run.parent / "home")
+
+
+def test_expired_credentials_are_a_line_and_what_was_computed_is_published_by_the_next_run(tmp_path, store, run):
+    store.refuse = lambda method, key: (400, "ExpiredToken") if method == "PUT" and "/parts/" in key else None
+    called = analyze(run, tmp_path / "a")
+    assert called.code == 2
+    assert "the credentials have expired; renew" in called.err
+    store.refuse = lambda _method, _key: None
+    assert analyze(run, tmp_path / "a").code == 0
+    Published(HOME, tmp_path / "b").fetch()
+    assert tables_of(tmp_path / "b") == tables_of(run.parent / "home")
