@@ -15,12 +15,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.analyze.across_ranks import communications, no_microbatches, part, simulated, topology
+from tests.pipeline.cluster.servers import tables
 from tests.simulate.conftest import small
+from tests.small_run import write_run
 from traceviz_dag.analyze.matching.communication_groups import group_labels
 from traceviz_dag.analyze.matching.communications import COMMUNICATION_COLUMNS
 from traceviz_dag.analyze.waits.shards import plan, survey
 from traceviz_dag.classify.topology.types import Group, Topology
+from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
+from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.shards import MatchedRanks, Sharding, match_ranks
+from traceviz_dag.read.stated_bounds import RANKS_IN_ONE_PIECE
 from traceviz_dag.tables import KERNELS
 from traceviz_dag.vocabulary import Dimension, TopologySource
 
@@ -171,9 +176,15 @@ def test_simulated_jobs_are_the_same_in_shards(settings):
     same(whole, match_ranks(iteration, Sharding(1, 100, 1, here)))
 
 
-def test_workers_of_their_own_give_the_same():
-    iteration, _ = simulated(small(pp=2, dp=2))
-    same(match_ranks(iteration), match_ranks(iteration, Sharding(2, 200, 3)))
+def test_a_home_has_the_same_bytes_and_nothing_is_left_there(tmp_path, monkeypatch):
+    run = write_run(tmp_path / "job")
+    for name, ranks in (("whole", ""), ("shards", "1")):
+        monkeypatch.setenv(RANKS_IN_ONE_PIECE.variable, ranks)
+        analyse(AnalysisSettings(tmp_path / name, workers=2), inputs_below([run]))
+    assert len(tables(tmp_path / "whole")) > 20 and tables(tmp_path / "whole") == tables(tmp_path / "shards")
+    assert {each.name for each in (tmp_path / "shards").iterdir()} == {
+        each.name for each in (tmp_path / "whole").iterdir()
+    }
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def analyse_across_ranks(iteration: Iteration, sharding: Sharding | None = None)
     """Compute all tables across ranks of an iteration.
 
     Args:
-        sharding: how communications are matched in shards; by default that depends on the number of ranks.
+        sharding: how communications are matched in shards; by default they are matched in this process.
 
     Returns:
         Table name → rows, for each of ``ACROSS_RANKS_TABLES`` but ``findings``.

@@ -36,12 +36,11 @@ from traceviz_dag.analyze.waits.shards import (
 from traceviz_dag.analyze.waits.waits import BESIDE_COLUMNS, answer, ask, charge, charge_waits
 from traceviz_dag.arrays import Int64
 from traceviz_dag.classify.topology.types import Topology
+from traceviz_dag.pipeline.workers import Engine, default_workers
+from traceviz_dag.read.stated_bounds import RANKS_IN_ONE_PIECE
 from traceviz_dag.system.arrow_files import Range, read_arrow, write_arrow
 from traceviz_dag.system.processes import WorkerDiedError, spread
 from traceviz_dag.system.whole_files import scratch_folder
-
-SHARDED_FROM = 1_024
-"""More ranks are matched in shards: as many take 2 GB in one process."""
 
 ROWS_OF_A_SHARD = 500_000
 RANKS_OF_A_CHUNK = 64
@@ -92,14 +91,33 @@ class Sharding:
     """How communications are matched in shards.
 
     Attributes:
-        workers: processes side by side. most_rows: of a shard, unless a group has more.
-        chunk: ranks that are read one after the other. spread: where the work is done.
+        workers: processes side by side; None: as many as there are, where ``spread`` knows it.
+        most_rows: of a shard, unless a group has more. chunk: ranks that are read one after the other.
+        spread: where the work is done. scratch: where scratch files go, which workers see; None: with temporary files.
     """
 
-    workers: int
+    workers: int | None
     most_rows: int = ROWS_OF_A_SHARD
     chunk: int = RANKS_OF_A_CHUNK
     spread: Spread = spread
+    scratch: Path | None = None
+
+
+def sharding_of(ranks: int, home: Path, workers: int | None = None, engine: Engine | None = None) -> Sharding | None:
+    """How so many ranks are matched: None for few, in this process.
+
+    Args:
+        home: a scratch folder is made there: kilobytes per communication, and all workers see it.
+        workers: None: as many as fit. engine: where; None takes processes of this machine.
+
+    Raises:
+        UsageError: what the environment states is no number of ranks.
+    """
+    if ranks <= RANKS_IN_ONE_PIECE.stated():
+        return None
+    if engine is not None:
+        return Sharding(workers, spread=engine.spread, scratch=home)
+    return Sharding(workers or default_workers(), scratch=home)
 
 
 class MatchedRanks(NamedTuple):
@@ -121,7 +139,7 @@ def match_ranks(iteration: Source, sharding: Sharding | None = None) -> MatchedR
         WorkerDiedError: a process died, twice.
     """
     if sharding is not None:
-        with scratch_folder() as folder:
+        with scratch_folder(sharding.scratch) as folder:
             return _match_in_shards(iteration, sharding, folder)
     source = iteration.stored_kernels
     rows = gather_communications(

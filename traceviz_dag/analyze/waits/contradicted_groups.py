@@ -61,8 +61,9 @@ def doubtful(matches: Matches, topology: Topology) -> Doubtful:
     return Doubtful([*_pairs(matches, topology)], [*_neighbours(matches)])
 
 
-def chosen_to_judge(parts: Iterable[Doubtful]) -> Doubtful:
+def chosen_to_judge(parts: Iterable[Doubtful], topology: Topology) -> Doubtful:
     """Of what all matches of an iteration leave in doubt the part that is judged, evenly chosen."""
+    stated = {rank for pipeline in stated_by_traces(topology).pipelines for rank in pipeline}
     kinds: dict[str, list[Pair]] = defaultdict(list)
     neighbours: list[Neighbours] = []
     for part in parts:
@@ -70,7 +71,7 @@ def chosen_to_judge(parts: Iterable[Doubtful]) -> Doubtful:
         for pair in part.pairs:
             kinds[pair[0]].append(pair)
     some = [pair for pairs in kinds.values() for pair in sorted(pairs)[:: -(-len(pairs) // MOST_PAIRS)]]
-    return Doubtful(some, sorted(neighbours)[:MOST_PAIRS])
+    return Doubtful(some, [one for one in sorted(neighbours)[:MOST_PAIRS] if one[0] not in stated])
 
 
 def judge(
@@ -87,13 +88,12 @@ def judge(
     """
     pairs, mine = _pairs(matches, topology), _neighbours(matches)
     met = [(pair[0], _never_met(matches, *pairs[pair])) for pair in chosen.pairs if pair in pairs]
-    stated = {rank for pipeline in stated_by_traces(topology).pipelines for rank in pipeline}
     # What a clock may drift within the step; where a pipeline is wrong, messages are off by a micro-batch.
     reach = round(FASTEST_DRIFT * span_ns)
     sent = [
         _arrive_before_sent(matches, messages, reach)
         for one in chosen.neighbours
-        if one[0] not in stated and (messages := mine.get(one)) is not None
+        if (messages := mine.get(one)) is not None
     ]
     return met, [verdict for verdict in sent if verdict is not None]
 

@@ -211,7 +211,7 @@ def match_shards(
     """
     everyone = np.unique(np.concatenate((optional_integers(shards.labels, "rank"), np.array(ranks, np.int64))))
     said = _match(shards, topology, everyone)
-    doubts = chosen_to_judge([one.doubtful for one in said])
+    doubts = chosen_to_judge([one.doubtful for one in said], topology)
     if (doubts.pairs or doubts.neighbours) and contradicted(shards.each(_judge, doubts, _span(shards.labels))):
         # Another job's groups: how this one divides its ranks is not known, so ends have nothing to choose from.
         matched = np.concatenate(shards.each(_matched))
