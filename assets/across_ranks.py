@@ -79,14 +79,17 @@ def across_ranks_assets(
     """
     run, iteration = one_iteration(context)
     lake, inputs = traceviz.lake(), registered(traceviz.folder, context.partition_key)
-    found = make_across_ranks(
-        lake,
-        inputs,
-        pairs=pairs_file(config.pairs),
-        allow_partial=config.allow_partial,
-        with_partial=config.with_partial,
-        only_stale=only_stale(context),
-    )
+    with traceviz.engine(context.log.info) as engine:
+        found = make_across_ranks(
+            lake,
+            inputs,
+            pairs=pairs_file(config.pairs),
+            allow_partial=config.allow_partial,
+            with_partial=config.with_partial,
+            only_stale=only_stale(context),
+            workers=traceviz.workers or None,
+            engine=engine,
+        )
     for line in found.warnings:
         context.log.warning("%s", line)
     for name, made in found.tables.items():

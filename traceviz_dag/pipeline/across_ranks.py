@@ -12,13 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.causes.causes_tables import messages_table
 from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
-from traceviz_dag.analyze.matching.communications import (
-    COMMUNICATION_COLUMNS,
-    gather_communications,
-    select_communications,
-)
 from traceviz_dag.analyze.matching.operations import Operation
 from traceviz_dag.analyze.pipelines.period_summary import period_summary
 from traceviz_dag.analyze.pipelines.periods import BUSY_COLUMNS, periods_table
@@ -30,13 +24,11 @@ from traceviz_dag.analyze.slow_ranks import speeds as rank_speeds
 from traceviz_dag.analyze.slow_stages import stage_speeds
 from traceviz_dag.analyze.slow_times import KERNEL_COLUMNS
 from traceviz_dag.analyze.waits.blame import blame_matrix, late_ranks
-from traceviz_dag.analyze.waits.by_ends import match_and_solve
-from traceviz_dag.analyze.waits.collectives import collectives_table, device_of_ranks
 from traceviz_dag.analyze.waits.experts import expert_load
 from traceviz_dag.analyze.waits.links import link_groups, link_speeds
-from traceviz_dag.analyze.waits.waits import BESIDE_COLUMNS, charge_waits
 from traceviz_dag.lake.summaries import computation_by_kernel, stage_work
 from traceviz_dag.pipeline.causes import StoredSource, causes_tables
+from traceviz_dag.pipeline.shards import RankKernels, Sharding, match_ranks
 from traceviz_dag.pipeline.utilization import Measured, utilization_table
 from traceviz_dag.tables import (
     BLAME,
@@ -53,6 +45,10 @@ _EDIT_OF_SET = {TENSOR_GROUP: "fix_group", NODE: "fix_node", STAGE: "fix_ranks"}
 
 class Iteration(StoredSource, Measured, Protocol):
     """What is read of an iteration."""
+
+    @property
+    def stored_kernels(self) -> RankKernels:
+        """The kernels, to be sent to other processes."""
 
     @property
     def step_ns(self) -> int | None:
@@ -79,8 +75,11 @@ class Iteration(StoredSource, Measured, Protocol):
         """Ranks whose host alone does something else while its GPU is idle, the longest first."""
 
 
-def analyse_across_ranks(iteration: Iteration) -> Mapping[str, pa.Table]:
+def analyse_across_ranks(iteration: Iteration, sharding: Sharding | None = None) -> Mapping[str, pa.Table]:
     """Compute all tables across ranks of an iteration.
+
+    Args:
+        sharding: how communications are matched in shards; by default they are matched in this process.
 
     Returns:
         Table name → rows, for each of ``ACROSS_RANKS_TABLES`` but ``findings``.
@@ -89,16 +88,8 @@ def analyse_across_ranks(iteration: Iteration) -> Mapping[str, pa.Table]:
         BadInputError: the iteration's ranks or topology are not in the lake.
     """
     microbatches, topology = iteration.microbatches(), iteration.topology
-    rows = gather_communications(
-        select_communications(iteration.kernels(rank, COMMUNICATION_COLUMNS)) for rank in iteration.ranks
-    )
-    matches, clocks = match_and_solve(rows, topology, microbatches, iteration.ranks, iteration.hosts)
-    nodes = iteration.nodes(device_of_ranks(matches))
-    collectives = charge_waits(
-        collectives_table(matches, clocks, nodes), matches, clocks, lambda rank: iteration.kernels(rank, BESIDE_COLUMNS)
-    )
+    collectives, clocks, messages, nodes = match_ranks(iteration, sharding)
     periods = periods_table(microbatches, topology, lambda rank: iteration.kernels(rank, BUSY_COLUMNS), iteration.ranks)
-    messages = messages_table(matches, clocks)
     links = link_speeds(collectives)
     models = {row["rank"]: row["device_name"] for row in iteration.files.rows}
     work = computation_by_kernel(iteration.lake, iteration.run, iteration.iteration, iteration.ranks)

@@ -317,7 +317,14 @@ class _Analysis:
             chosen = {"allow_partial": self.settings.allow_partial, "with_partial": self.settings.with_partial}
             with self.step("aggregates", faults):
                 make_iteration_tables(self.lake, self.inputs, **chosen)
-                make_across_ranks(self.lake, self.inputs, pairs=pairs_file(), **chosen)
+                make_across_ranks(
+                    self.lake,
+                    self.inputs,
+                    pairs=pairs_file(),
+                    workers=self.settings.workers or None,
+                    engine=self.settings.engine,
+                    **chosen,
+                )
             current = not faults and iteration_is_current(self.lake, self.inputs)
             if not faults and not current:
                 faults = [f"{self.inputs.key}: its ranks changed while they were aggregated; run it again"]

@@ -42,6 +42,7 @@ from traceviz_dag.pipeline.iteration import (
 )
 from traceviz_dag.pipeline.memory import mark_mismatched, set_aside_unreadable
 from traceviz_dag.pipeline.named_periods import named_periods
+from traceviz_dag.pipeline.shards import sharding_of
 from traceviz_dag.pipeline.staleness import (
     PAIRS_VARIABLE,
     RankState,
@@ -279,6 +280,8 @@ def make_across_ranks(
     allow_partial: bool = False,
     with_partial: bool = False,
     only_stale: bool = False,
+    workers: int | None = None,
+    engine: Engine | None = None,
 ) -> AcrossRanks:
     """Match, align, charge, replay and pair the ranks of an iteration that were read whole, and judge what they say.
 
@@ -287,6 +290,7 @@ def make_across_ranks(
 
     Args:
         pairs: the file that names pairs. allow_partial: go on without ranks whose tables are stale.
+        workers: processes that match many ranks in shards; None: as many as fit. engine: as ``analyse_ranks``.
 
     Raises:
         BadInputError: no rank has tables; or those of one are stale, and without it these would show less than before.
@@ -313,7 +317,8 @@ def make_across_ranks(
         raise BadInputError(inputs.folder, f"no rank of {inputs.key} has tables", "fix its traces")
     with lake.session(run=run, iteration=iteration) as session:
         stored = StoredIteration(session.within(), run, iteration, inputs, with_partial)
-        tables = dict(analyse_across_ranks(stored))
+        sharding = sharding_of(len(stored.ranks), lake.home, workers, engine)
+        tables = dict(analyse_across_ranks(stored, sharding))
         named, verdicts, fault = _named_pairs(pairs, stored, tables["periods"])
         tables["periods"] = pa.concat_tables([tables["periods"], named])
         tables["period_percentiles"] = PERIOD_PERCENTILES.from_rows(period_summary(tables["periods"]))

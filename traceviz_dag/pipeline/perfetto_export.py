@@ -12,7 +12,7 @@ from traceviz_dag.analyze.matching.communications import (
     gather_communications,
     select_communications,
 )
-from traceviz_dag.analyze.waits.by_ends import match_and_solve
+from traceviz_dag.analyze.waits.shards import match_and_solve
 from traceviz_dag.lake.inputs import registered_if_any
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import escape

@@ -50,6 +50,26 @@ _STEP_COLUMNS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class StoredKernels:
+    """The kernels of an iteration in a lake.
+
+    Attributes:
+        unmarked: ranks without a mark; number: of the step that is theirs.
+    """
+
+    lake: Lake
+    run: str
+    iteration: int
+    unmarked: frozenset[int]
+    number: int
+
+    def kernels(self, rank: int, columns: Sequence[str]) -> pa.Table:
+        """Some columns of one rank's kernels."""
+        table = self.lake.table("kernels", self.run, self.iteration, rank).arrow(columns)
+        return _with_step(table, self.number) if rank in self.unmarked and "step" in columns else table
+
+
 @dataclass(frozen=True)
 class StoredIteration:
     """One iteration in a lake, read piece by piece.
@@ -98,9 +118,12 @@ class StoredIteration:
 
     def kernels(self, rank: int, columns: Sequence[str]) -> pa.Table:
         """Some columns of one rank's kernels; of a rank without a mark, the step is that of the others."""
-        table = self.lake.table("kernels", self.run, self.iteration, rank).arrow(columns)
-        unmarked, number = self._unmarked
-        return _with_step(table, number) if rank in unmarked and "step" in columns else table
+        return self.stored_kernels.kernels(rank, columns)
+
+    @cached_property
+    def stored_kernels(self) -> StoredKernels:
+        """The same, to be sent to other processes."""
+        return StoredKernels(Lake(self.lake.home), self.run, self.iteration, *self._unmarked)
 
     @cached_property
     def hosts(self) -> dict[int, int]:

@@ -107,16 +107,16 @@ Beside = Sequence[tuple[IterationTask, Mapping[int, RankTrace]]]
 
 
 class Engine(Protocol):
-    """Where ranks are analysed side by side, instead of in processes of this machine."""
+    """Where ranks, or shards of all, are analysed side by side, instead of in processes of this machine."""
 
     def spread(
         self,
-        work: Callable[..., RankOutcome],
-        items: Sequence[RankTrace],
+        work: Callable[..., Any],
+        items: Sequence[Any],
         workers: int | None,
         arguments: tuple[Any, ...],
-    ) -> Iterator[tuple[int, RankOutcome | WorkerDiedError]]:
-        """As ``processes.spread``; ``workers`` bounds how many ranks are analysed at once."""
+    ) -> Iterator[tuple[int, Any]]:
+        """As ``processes.spread``; ``workers`` bounds how many items are worked on at once."""
 
 
 def analyse_ranks(

@@ -1,4 +1,4 @@
-"""The two bounds that a large job may meet, and that its user may state."""
+"""The bounds that a large job may meet, and that its user may state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from traceviz_dag.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class StatedBound:
-    """A bound that an option of ``traceviz`` states, through the environment.
+    """A bound that the environment states, or an option of ``traceviz`` through it.
 
     Worker processes and Dagster's own read the same environment, so that they have the same bound.
 
@@ -47,3 +47,6 @@ TEXT_MIB = StatedBound("TRACEVIZ_LONGEST_TEXT_MIB", default=32, most=1 << 16)
 
 ROWS = StatedBound("TRACEVIZ_MOST_ROWS", default=20_000_000, most=10**10)
 """Events of one trace, and rows of one table of an export."""
+
+RANKS_IN_ONE_PIECE = StatedBound("TRACEVIZ_RANKS_IN_ONE_PIECE", default=1_024, most=1 << 20)
+"""Ranks whose communications are matched in one process; of more, in shards."""

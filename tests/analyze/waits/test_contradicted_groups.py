@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.analyze.across_ranks import communications, matched, no_microbatches, part, simulated, topology
 from tests.simulate.conftest import small
 from traceviz_dag.analyze.matching.matches import match_communications
-from traceviz_dag.analyze.waits.by_ends import match_and_solve
 from traceviz_dag.analyze.waits.collectives import collectives_table
-from traceviz_dag.analyze.waits.contradicted_groups import contradicts
+from traceviz_dag.analyze.waits.contradicted_groups import chosen_to_judge, contradicted, doubtful, judge
+from traceviz_dag.analyze.waits.shards import match_and_solve
 from traceviz_dag.analyze.waits.unknown_waits import unknown_waits
 from traceviz_dag.vocabulary import Dimension, TopologySource
 
@@ -67,4 +68,5 @@ def test_pipelines_of_another_job_in_which_messages_arrive_before_they_are_sent_
     groups = tuple(replace(one, source=TopologySource.TEXT_FILE) for one in iteration.topology.groups)
     known = replace(iteration.topology, groups=groups, pipelines=pipelines)
     matches = match_communications(matched(iteration).rows, known, iteration.microbatches())
-    assert contradicts(matches, known) == expected
+    doubts = chosen_to_judge([doubtful(matches, known)], known)
+    assert contradicted([judge(matches, known, doubts, int(np.ptp(matches.rows.end_ns)))]) == expected

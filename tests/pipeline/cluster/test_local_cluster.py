@@ -21,7 +21,7 @@ from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
 from traceviz_dag.pipeline.cluster.opening import open_cluster
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.workers import Engine
-from traceviz_dag.read.stated_bounds import ROWS
+from traceviz_dag.read.stated_bounds import RANKS_IN_ONE_PIECE, ROWS
 from traceviz_dag.system.processes import WorkerDiedError
 
 
@@ -36,10 +36,13 @@ def engine(home: Path) -> Iterator[Engine]:
         yield opened
 
 
-def test_tables_equal_those_of_processes_byte_for_byte(home: Path, engine: Engine, tmp_path: Path):
+def test_tables_equal_those_of_processes_byte_for_byte(
+    home: Path, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     run = write_run(tmp_path / "job")
     (run / "iteration_7/rank_0003_iter_7.pt.trace.json").write_text("{")
     here = analyse(AnalysisSettings(tmp_path / "home", workers=1), inputs_below([run]))
+    monkeypatch.setenv(RANKS_IN_ONE_PIECE.variable, "1")
     there = analyse(AnalysisSettings(home, engine=engine), inputs_below([run]))
     assert len(tables(home)) > 20 and tables(home) == tables(tmp_path / "home")
     assert [result.failed for result in there] == [result.failed for result in here] == [[3]]

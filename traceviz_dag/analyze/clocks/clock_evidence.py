@@ -13,8 +13,8 @@ a lost kernel looks like a clock that is one turn ahead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -35,18 +35,39 @@ _FEW = 5
 
 
 @dataclass(frozen=True, slots=True)
+class MatchedEnds:
+    """What matches of some groups say about clocks: all that solving them needs, and far less than the matches.
+
+    Attributes:
+        end_ns, node, unit, kind, group: as ``ClockEvidence`` has them.
+        sender, sent_ns: of each message, the node of its sender, and when it starts; receiver, received_ns: the node
+            of its receiver, and when that ends.
+    """
+
+    end_ns: Int64
+    node: Int64
+    unit: Int64
+    kind: Int64
+    group: Int64
+    sender: Int64
+    sent_ns: Int64
+    receiver: Int64
+    received_ns: Int64
+
+
+@dataclass(frozen=True, slots=True)
 class ClockEvidence:
     """Ends that should agree. A unit is one communication; its entries are its members' ends.
 
     Attributes:
-        row, node: per entry, the row of the matches and the number of its rank.
+        end_ns, node: per entry, an end on its rank's own clock, and the number of the rank.
         unit: per entry, number of its unit; kind: per unit, how sure it is; group: per unit, its group of ranks.
         ranks: the rank of each node.
         component: per node, the number of its component, from 0.
         host: per node, the number of its host; nodes of which it is not known have one of their own.
     """
 
-    row: Int64
+    end_ns: Int64
     node: Int64
     unit: Int64
     kind: Int64
@@ -67,7 +88,7 @@ class ClockEvidence:
 
     def select(self, entries: npt.NDArray[np.bool_]) -> ClockEvidence:
         """The evidence with those entries alone; units keep their numbers."""
-        return replace(self, row=self.row[entries], node=self.node[entries], unit=self.unit[entries])
+        return replace(self, end_ns=self.end_ns[entries], node=self.node[entries], unit=self.unit[entries])
 
     def sure_entries(self) -> npt.NDArray[np.bool_]:
         """Mark entries of units whose members must end together."""
@@ -99,11 +120,11 @@ class GroupViews:
     count: Int64
 
 
-def clock_evidence(matches: Matches, ranks: Int64, hosts: Mapping[int, int]) -> ClockEvidence:
-    """Collect the communications whose members end together, and the components that they and hosts connect.
+def matched_ends(matches: Matches, ranks: Int64) -> MatchedEnds:
+    """Collect the communications whose members end together.
 
     Args:
-        ranks: all ranks of the iteration, ascending. hosts: rank → number of its host; empty where they are not known.
+        ranks: all ranks of the iteration, ascending.
     """
     together = [OPERATIONS.index(operation) for operation in ENDS_TOGETHER]
     rows = matches.collective_rows
@@ -116,20 +137,50 @@ def clock_evidence(matches: Matches, ranks: Int64, hosts: Mapping[int, int]) -> 
     row = np.concatenate((rows, pairs.ravel()))
     unit = np.concatenate((unit, count + np.repeat(np.arange(len(pairs)), 2))).astype(np.int64)
     kind = np.concatenate((np.full(count, _SURE), np.where(exclusive, _EXCHANGE, _MIXED)))
-    node = np.searchsorted(ranks, matches.rows.rank[row])
-    first = np.full(len(kind), -1, dtype=np.int64)
-    first[unit[::-1]] = np.arange(len(unit))[::-1]
-    of_pair = np.sort(np.searchsorted(ranks, matches.rows.rank[pairs]), axis=1)
-    group = np.concatenate((matches.grouped.group[row[first[:count]]], of_pair[:, 0] * len(ranks) + of_pair[:, 1]))
-    group = number_groups(kind, group)[1].astype(np.int64) if len(kind) else group
+    node = np.searchsorted(ranks, matches.rows.rank)
+    of_pair = np.sort(node[pairs], axis=1)
+    first = row[_first_entries(unit[: len(rows)], count)]
+    of_unit = matches.grouped.group[first], of_pair[:, 0] * len(ranks) + of_pair[:, 1]
+    sender, receiver = matches.messages.sender, matches.messages.receiver
+    return MatchedEnds(
+        *(matches.rows.end_ns[row], node[row], unit, kind, np.concatenate(of_unit)),
+        *(node[sender], matches.rows.start_ns[sender], node[receiver], matches.rows.end_ns[receiver]),
+    )
+
+
+def clock_evidence(ends: MatchedEnds, ranks: Int64, hosts: Mapping[int, int]) -> ClockEvidence:
+    """Find the components that communications whose members end together, and hosts, connect.
+
+    Args:
+        ends: of all matches of the iteration. ranks: all ranks of it, ascending.
+        hosts: rank → number of its host; empty where they are not known.
+    """
+    node, unit, kind = ends.node, ends.unit, ends.kind
+    group = number_groups(kind, ends.group)[1].astype(np.int64) if len(kind) else ends.group
     host = number_groups(np.array([hosts.get(rank, -1 - rank) for rank in ranks.tolist()], np.int64))[1]
-    evidence = ClockEvidence(row, node, unit, kind, group, ranks, np.arange(len(ranks)), host.astype(np.int64))
+    component = np.arange(len(ranks))
+    evidence = ClockEvidence(ends.end_ns, node, unit, kind, group, ranks, component, host.astype(np.int64))
     component = _components(evidence)
     evidence = replace(evidence, component=component)
+    first = _first_entries(unit, len(kind))
     # A communication between components that too few matches join says nothing.
     spread = np.zeros(len(kind), dtype=bool)
     spread[unit[component[node] != component[node[first[unit]]]]] = True
     return evidence.select(~spread[unit])
+
+
+def join_ends(parts: Sequence[MatchedEnds]) -> MatchedEnds:
+    """The ends of all parts of an iteration, of which each has whole groups."""
+    before = np.cumsum([0, *(len(part.kind) for part in parts)])
+    parts = [replace(part, unit=part.unit + shift) for part, shift in zip(parts, before, strict=False)]
+    return MatchedEnds(*(np.concatenate([getattr(part, one.name) for part in parts]) for one in fields(MatchedEnds)))
+
+
+def _first_entries(unit: Int64, units: int) -> Int64:
+    """The first entry of each unit."""
+    first = np.full(units, -1, dtype=np.int64)
+    first[unit[::-1]] = np.arange(len(unit))[::-1]
+    return first
 
 
 def group_views(evidence: ClockEvidence, ends: Float64) -> GroupViews:

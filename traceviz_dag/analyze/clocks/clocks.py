@@ -15,7 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.analyze.clocks.clock_evidence import FEWEST_MATCHES, ClockEvidence, clock_evidence, group_views
+from traceviz_dag.analyze.clocks.clock_evidence import (
+    FEWEST_MATCHES,
+    ClockEvidence,
+    MatchedEnds,
+    clock_evidence,
+    group_views,
+    matched_ends,
+)
 from traceviz_dag.analyze.clocks.robust import grouped_quantile, solve_differences, theil_sen
 from traceviz_dag.analyze.matching.communications import nullable, optional_integers
 from traceviz_dag.analyze.matching.matches import Matches, connected
@@ -82,10 +89,19 @@ def solve_clocks(
         The table ``rank_clocks``: one row per rank, with the reason where a clock is refused.
     """
     everyone = np.array(sorted({*matches.rows.ranks, *(ranks or ())}), dtype=np.int64)
-    evidence = clock_evidence(matches, everyone, hosts or {})
-    if not len(evidence.row) and not evidence.shares_host.any():
+    return clocks_of_ends(matched_ends(matches, everyone), everyone, hosts or {})
+
+
+def clocks_of_ends(matched: MatchedEnds, everyone: Int64, hosts: Mapping[int, int]) -> pa.Table:
+    """As ``solve_clocks``, from the ends of all matches of an iteration.
+
+    Args:
+        everyone: all ranks, ascending.
+    """
+    evidence = clock_evidence(matched, everyone, hosts)
+    instants = evidence.end_ns
+    if not len(instants) and not evidence.shares_host.any():
         return _table(everyone, evidence, {}, np.zeros(len(everyone), np.int64))
-    instants = matches.rows.end_ns[evidence.row]
     base = int(instants.min()) if len(instants) else 0
     ends = (instants - base).astype(np.float64)
     references = _references(evidence)
@@ -101,7 +117,7 @@ def solve_clocks(
         "drift_ppm": np.where(known, drift / PPM, np.nan),
         "reference_rank": everyone[references[evidence.component]],
     }
-    measures["early_receives"] = _early_receives(matches, everyone, measures, evidence)
+    measures["early_receives"] = _early_receives(matched, everyone, measures, evidence)
     return _table(everyone, evidence, measures, np.bincount(evidence.node, minlength=len(everyone)))
 
 
@@ -157,7 +173,7 @@ def _drifts(evidence: ClockEvidence, ends: Float64, references: Int64) -> tuple[
     none = np.zeros(len(evidence.ranks)), np.zeros(len(evidence.ranks), dtype=bool)
     sure = evidence.select(evidence.sure_entries())
     ends = ends[evidence.sure_entries()]
-    if not len(sure.row):
+    if not len(sure.end_ns):
         return none
     middle = grouped_quantile(ends, sure.unit, sure.units, 0.5)[sure.unit]
     views = group_views(sure, ends)
@@ -207,15 +223,14 @@ def _residuals(evidence: ClockEvidence, aligned: Float64) -> dict[str, np.ndarra
     return {"residual_p05_ns": low, "residual_p95_ns": high, "span_ns": np.where(last > first, last - first, 0)}
 
 
-def _early_receives(matches: Matches, ranks: Int64, measures: dict[str, np.ndarray], evidence: ClockEvidence) -> Int64:
+def _early_receives(
+    matched: MatchedEnds, ranks: Int64, measures: dict[str, np.ndarray], evidence: ClockEvidence
+) -> Int64:
     """How many of each rank's receives end before their send starts: clocks or matches must then be wrong."""
     drift = np.nan_to_num(measures["drift_ppm"])
     clocks = SolvedClocks(ranks, evidence.component, measures["offset_ns"], drift, measures["reference_ns"])
-    rows, messages = matches.rows, matches.messages
-    starts = clocks.align(rows.rank[messages.sender], rows.start_ns[messages.sender])
-    ends = clocks.align(rows.rank[messages.receiver], rows.end_ns[messages.receiver])
-    node = np.searchsorted(ranks, rows.rank[messages.receiver])
-    other = np.searchsorted(ranks, rows.rank[messages.sender])
+    node, other = matched.receiver, matched.sender
+    starts, ends = clocks.align(ranks[other], matched.sent_ns), clocks.align(ranks[node], matched.received_ns)
     comparable = evidence.component[node] == evidence.component[other]
     return np.bincount(node[comparable & (ends < starts)], minlength=len(ranks)).astype(np.int64)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -108,6 +109,8 @@ class CollectiveMatches:
         communication: number of its collective, from 0; ``UNMATCHED`` where it has none.
         matched_by, fault: codes of ``MATCHED_BY`` and ``FAULTS``.
         members: ranks that take part by the group's definition, ``MISSING`` where unknown; found: ranks found.
+        group_of: the group of each number, also of those that no row has in the end.
+        trust: what sequence numbers showed.
     """
 
     communication: Int64
@@ -115,15 +118,27 @@ class CollectiveMatches:
     fault: Int64
     members: Int64
     found: Int64
+    group_of: Int64
+    trust: SequenceTrust
 
 
-def match_collectives(rows: Communications, chosen: npt.NDArray[np.intp], grouped: GroupedRows) -> CollectiveMatches:
+class SequenceTrust(NamedTuple):
+    """Whether sequence numbers of some group are distrusted, and whether some are trusted unless others are not."""
+
+    distrusts: bool = False
+    unchecked: bool = False
+
+
+def match_collectives(
+    rows: Communications, chosen: npt.NDArray[np.intp], grouped: GroupedRows, *, distrust: bool = False
+) -> CollectiveMatches:
     """Match the chosen rows (collectives, not messages) across ranks.
 
     Args:
         rows: all communications.
         chosen: numbers of the rows to match.
         grouped: the group of every row of ``rows``.
+        distrust: distrust the sequence numbers that cannot be checked.
     """
     count = len(chosen)
     group = grouped.group[chosen]
@@ -131,7 +146,7 @@ def match_collectives(rows: Communications, chosen: npt.NDArray[np.intp], groupe
     rule = np.full(count, MATCHED_BY.index(MatchedBy.NONE))
     fault[group < 0] = FAULTS.index(Fault.NO_GROUP)
     named = np.array([each.evidence == BY_NAME for each in grouped.groups] + [False])
-    _place_by_sequence(rows, chosen, np.where(named[group], group, -1), place, rule)
+    trust = _place_by_sequence(rows, chosen, np.where(named[group], group, -1), place, rule, distrust)
     strict = np.array([each.evidence in (BY_SIZE, BY_WORLD) for each in grouped.groups] + [False])
     _place_by_order(rows, chosen, group, strict[group], place, rule)
     if grouped.groups:
@@ -139,12 +154,12 @@ def match_collectives(rows: Communications, chosen: npt.NDArray[np.intp], groupe
         rule = np.where(rule == MATCHED_BY.index(MatchedBy.ORDER), by_evidence[group], rule)
     lost = (group >= 0) & (place == MISSING)
     fault[lost], rule[lost] = FAULTS.index(Fault.ORDER_DIFFERS), MATCHED_BY.index(MatchedBy.NONE)
-    return _number(rows, chosen, grouped, place, rule, fault)
+    return _number(rows, chosen, grouped, place, rule, fault, trust)
 
 
 def _place_by_sequence(
-    rows: Communications, chosen: npt.NDArray[np.intp], group: Int64, place: Int64, rule: Int64
-) -> None:
+    rows: Communications, chosen: npt.NDArray[np.intp], group: Int64, place: Int64, rule: Int64, distrust: bool
+) -> SequenceTrust:
     """Where each row of a group has a sequence number that runs over this group alone, that is its place; equal ones of
     a rank count on."""
     sequence, rank = rows.integers("sequence")[chosen], rows.rank[chosen]
@@ -152,16 +167,20 @@ def _place_by_sequence(
     lacking = np.bincount(group[group >= 0], weights=sequence[group >= 0] == MISSING, minlength=groups) > 0
     # A row without a group, -1, picks the last entry.
     usable = np.flatnonzero(~np.append(lacking, True)[group])
-    if len(usable):
-        usable = usable[~np.isin(group[usable], groups_to_distrust(rows, chosen[usable], group[usable]))]
+    distrusted, unchecked = groups_to_distrust(rows, chosen[usable], group[usable]) if len(usable) else (set(), set())
+    trust = SequenceTrust(bool(distrusted), bool(unchecked))
+    if distrusted or distrust:
+        distrusted |= unchecked
+    usable = usable[~np.isin(group[usable], list(distrusted))]
     if not len(usable):
-        return
+        return trust
     _, queue = number_groups(group[usable], rank[usable], sequence[usable])
     order = rows.order(chosen[usable], queue.astype(np.int64))
     occurrence = np.empty(len(usable), dtype=np.int64)
     occurrence[order] = _count_on(queue[order])
     place[usable] = sequence[usable] * (int(occurrence.max()) + 1) + occurrence
     rule[usable] = MATCHED_BY.index(MatchedBy.SEQUENCE)
+    return trust
 
 
 def _place_by_order(
@@ -231,15 +250,17 @@ def _number(
     place: Int64,
     rule: Int64,
     fault: Int64,
+    trust: SequenceTrust,
 ) -> CollectiveMatches:
     """Number the collectives and count their members."""
     group = grouped.group[chosen]
     sizes = np.array([each.size or MISSING for each in grouped.groups] or [MISSING], dtype=np.int64)
     members = np.where(group >= 0, sizes[group], MISSING)
     communication, found = np.full(len(chosen), UNMATCHED), np.ones(len(chosen), dtype=np.int64)
-    placed = np.flatnonzero(place != MISSING)
+    placed, group_of = np.flatnonzero(place != MISSING), np.empty(0, np.int64)
     if len(placed):
         first, number = number_groups(group[placed], place[placed])
+        group_of = group[placed[first]]
         communication[placed] = number
         found[placed] = np.bincount(number)[number]
         operation = rows.operation[chosen[placed]]
@@ -251,14 +272,14 @@ def _number(
     fault[matched & np.where(members != MISSING, found < members, found < 2)] = FAULTS.index(Fault.MEMBERS_MISSING)
     fault[matched & (members == MISSING) & (found > 1)] = FAULTS.index(Fault.MEMBERS_UNKNOWN)
     fault[matched & (members != MISSING) & (found > members)] = FAULTS.index(Fault.MEMBERS_UNKNOWN)
-    return CollectiveMatches(communication, rule, fault, members, found)
+    return CollectiveMatches(communication, rule, fault, members, found, group_of, trust)
 
 
 def _reference_queues(unit: npt.NDArray[np.intp], lengths: Int64, prints: npt.NDArray[np.uint64]) -> Int64:
-    """Per list, the list that most members of its group have; of equally common ones the longest."""
+    """Per list, the list that most members of its group have; of equally common ones the longest, then the first."""
     first, kind = number_groups(unit.astype(np.int64), lengths, prints.view(np.int64))
     common = np.bincount(kind)
-    order = np.lexsort((lengths[first], common, unit[first]))
+    order = np.lexsort((-first, lengths[first], common, unit[first]))
     best = np.zeros(int(unit.max()) + 1, dtype=np.int64)
     best[unit[first][order]] = first[order]
     return best[unit]

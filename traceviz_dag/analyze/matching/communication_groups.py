@@ -15,8 +15,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
-from traceviz_dag.analyze.matching.communications import Communications, labels
+from traceviz_dag.analyze.matching.communications import Communications, labels, optional_integers
 from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.classify.topology.types import Group, Topology
 from traceviz_dag.read.events import MISSING
@@ -88,21 +89,44 @@ class GroupedRows:
 
 def group_communications(rows: Communications, topology: Topology) -> GroupedRows:
     """Find the group of every communication; the work is per distinct label, not per row."""
-    table = rows.table
-    names = {column: labels(table, column) for column in _LABELS}
+    found, which = label_communications(rows)
+    known = group_labels(found, topology)
+    return GroupedRows(known.group[which], known.groups)
+
+
+def label_communications(rows: Communications, *more: Int64) -> tuple[pa.Table, Int64]:
+    """The distinct labels of communications, which show their groups: far fewer than rows.
+
+    Args:
+        more: of each row what else divides labels.
+
+    Returns:
+        A row per rank × label, with the columns that ``group_labels`` takes; and of each row of ``rows`` its label.
+    """
     size = rows.integers("group_size")
-    known = _KnownGroups(topology, rows.ranks, divided=bool(_DIVIDING.intersection(names["dimension"][1])))
     ordinal = _by_first_use(rows, size)
-    keys = [rows.rank, *(code for code, _ in names.values()), size, ordinal]
+    keys = [rows.rank, *(labels(rows.table, column)[0] for column in _LABELS), size, ordinal, *more]
     first, which = number_groups(*keys) if len(rows) else (np.empty(0, np.intp), np.empty(0, np.intp))
+    texts = rows.table.select(list(_LABELS)).take(pa.array(first, pa.int64()))
+    numbers = {"rank": rows.rank, "group_size": size, "ordinal": ordinal}
+    columns = {name: pa.array(values[first]) for name, values in numbers.items()}
+    return pa.table({**columns, **{name: texts[name] for name in _LABELS}}), which.astype(np.int64)
+
+
+def group_labels(found: pa.Table, topology: Topology) -> GroupedRows:
+    """Find the group of every label of all ranks, as ``label_communications`` gives them."""
+    names = {column: labels(found, column) for column in _LABELS}
+    rank, size, ordinal = (optional_integers(found, name) for name in ("rank", "group_size", "ordinal"))
+    known = _KnownGroups(topology, divided=bool(_DIVIDING.intersection(names["dimension"][1])))
+    group = np.full(found.num_rows, NO_GROUP, dtype=np.int64)
     numbers: dict[CommunicationGroup, int] = {}
-    of_label = np.full(len(first), NO_GROUP, dtype=np.int64)
-    for place, row in enumerate(first.tolist()):
-        texts = {column: values[code[row]] for column, (code, values) in names.items()}
-        group = known.find(int(rows.rank[row]), texts, int(size[row]), int(ordinal[row]))
-        if group is not None:
-            of_label[place] = numbers.setdefault(group, len(numbers))
-    return GroupedRows(of_label[which], tuple(numbers))
+    keys = [rank, *(code for code, _ in names.values()), size, ordinal]
+    for place in np.lexsort(keys[::-1]).tolist():
+        texts = {column: values[code[place]] for column, (code, values) in names.items()}
+        one = known.find(int(rank[place]), texts, int(size[place]), int(ordinal[place]))
+        if one is not None:
+            group[place] = numbers.setdefault(one, len(numbers))
+    return GroupedRows(group, tuple(numbers))
 
 
 def _by_first_use(rows: Communications, size: Int64) -> Int64:
@@ -139,7 +163,7 @@ class _KnownGroups:
         divided: whether some communication is of a dimension whose groups are parts of the world.
     """
 
-    def __init__(self, topology: Topology, traced: tuple[int, ...], divided: bool) -> None:
+    def __init__(self, topology: Topology, divided: bool) -> None:
         self._by_name: dict[tuple[str, int], list[Group]] = defaultdict(list)
         self._by_rank: dict[int, list[Group]] = defaultdict(list)
         for group in topology.groups:

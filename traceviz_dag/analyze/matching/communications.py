@@ -110,11 +110,12 @@ def select_communications(kernels: pa.Table, rank: int | None = None) -> pa.Tabl
     return chosen.select(list(COMMUNICATION_COLUMNS))
 
 
-def gather_communications(parts: Iterable[pa.Table]) -> Communications:
+def gather_communications(parts: Iterable[pa.Table], known: pa.Table | None = None) -> Communications:
     """Join the communication kernels of several ranks; of a memory bounded by these, whatever else the ranks ran.
 
     Args:
         parts: tables as ``select_communications`` gives them.
+        known: rank and step of all communications of the iteration; by default these are all.
     """
     tables = [part for part in parts if part.num_rows]
     table = pa.concat_tables(tables).unify_dictionaries().combine_chunks() if tables else _nothing()
@@ -126,16 +127,17 @@ def gather_communications(parts: Iterable[pa.Table]) -> Communications:
         end_ns=start + optional_integers(table, "duration_ns"),
         launch_ns=optional_integers(table, "launch_start_ns"),
         operation=_operations(table),
-        step=_steps(rank, optional_integers(table, "step")),
+        step=_steps(rank, optional_integers(table, "step"), table if known is None else known),
     )
 
 
-def _steps(rank: Int64, step: Int64) -> Int64:
+def _steps(rank: Int64, step: Int64, known: pa.Table) -> Int64:
     """Where the iteration is one step, a rank without any mark of it runs that step: its profiler stopped within."""
-    numbers = np.unique(step[step != MISSING])
+    of_rank, of_step = optional_integers(known, "rank"), optional_integers(known, "step")
+    numbers = np.unique(of_step[of_step != MISSING])
     if len(numbers) != 1:
         return step
-    unmarked = ~np.isin(rank, rank[step != MISSING])
+    unmarked = ~np.isin(rank, of_rank[of_step != MISSING])
     return np.where(unmarked, numbers[0], step)
 
 

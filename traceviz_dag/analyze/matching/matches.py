@@ -15,6 +15,7 @@ from traceviz_dag.analyze.matching.collective_matching import (
     UNMATCHED,
     Fault,
     MatchedBy,
+    SequenceTrust,
     match_collectives,
 )
 from traceviz_dag.analyze.matching.communication_groups import BY_SIZE, GroupedRows, group_communications
@@ -44,6 +45,7 @@ class Matches:
         may_meet: number of the ranks that it may have met at most, where ``waits.by_ends`` can say; else ``UNMATCHED``.
         messages: the matched messages.
         end, other: each message from either end, as rows; sorted by ``end``.
+        group_of, trust: of the collectives, as ``CollectiveMatches`` has them.
     """
 
     rows: Communications
@@ -58,6 +60,8 @@ class Matches:
     messages: MessageMatches
     end: Int64
     other: Int64
+    group_of: Int64
+    trust: SequenceTrust
 
     @property
     def collective_rows(self) -> Int64:
@@ -71,17 +75,25 @@ class Matches:
         return by_size | np.isin(self.matched_by, [MATCHED_BY.index(rule) for rule in BY_ORDER_ALONE])
 
 
-def match_communications(rows: Communications, topology: Topology, microbatches: pa.Table) -> Matches:
+def match_communications(
+    rows: Communications,
+    topology: Topology,
+    microbatches: pa.Table,
+    grouped: GroupedRows | None = None,
+    *,
+    distrust: bool = False,
+) -> Matches:
     """Match the communications of all ranks of an iteration.
 
     Args:
         topology: the job's groups and pipelines.
         microbatches: the table ``microbatches`` of all ranks, with a column ``rank``.
+        grouped: the groups of the rows, where other rows show some of them. distrust: as ``match_collectives``.
     """
-    grouped = group_communications(rows, topology)
+    grouped = group_communications(rows, topology) if grouped is None else grouped
     messaging = is_message(rows)
     collectives, exchanges = np.flatnonzero(~messaging), np.flatnonzero(messaging)
-    gathered = match_collectives(rows, collectives, grouped)
+    gathered = match_collectives(rows, collectives, grouped, distrust=distrust)
     exchanged = match_messages(rows, exchanges, grouped, microbatches, topology)
     end, other = kernel_neighbours(exchanged)
     count = len(rows)
@@ -106,7 +118,22 @@ def match_communications(rows: Communications, topology: Topology, microbatches:
     fine = result["fault"][exchanges] == FAULTS.index(Fault.NONE)
     result["members"][exchanges[fine]] = 1 + peers[exchanges[fine]]
     rows = _with_one_dimension(rows, communication)
-    return Matches(rows, grouped, messaging, communication, **result, messages=exchanged, end=end, other=other)
+    return Matches(
+        rows=rows,
+        grouped=grouped,
+        is_message=messaging,
+        communication=communication,
+        matched_by=result["matched_by"],
+        fault=result["fault"],
+        members=result["members"],
+        found=result["found"],
+        may_meet=result["may_meet"],
+        messages=exchanged,
+        end=end,
+        other=other,
+        group_of=gathered.group_of,
+        trust=gathered.trust,
+    )
 
 
 def _with_one_dimension(rows: Communications, communication: Int64) -> Communications:

@@ -43,7 +43,7 @@ class MessageMatches:
     """Matched messages, and what became of each row that may carry some.
 
     Attributes:
-        sender, receiver: rows of ``Communications`` at both ends of each message.
+        sender, receiver: rows of ``Communications`` at both ends of each message, which are in this order.
         backward: whether the message is a gradient (1), an activation (0), or nothing says (MISSING).
         virtual, microbatch: virtual stage that receives it, and its micro-batch; MISSING outside pipelines.
         matched_by, fault, expected: per chosen row; expected counts the messages that it should carry.
@@ -243,9 +243,10 @@ def _pair(rows: Communications, chosen: Rows, halves: Int64, rule: Int64, fault:
     fault[place_of[np.concatenate((sender[contradicted], receiver[contradicted]))]] = FAULTS.index(Fault.PEER_DIFFERS)
     rule[paired == 0] = MATCHED_BY.index(MatchedBy.NONE)
     of_message = [column[first[kept]] for column in keys] if len(first) else [np.empty(0, np.int64)] * 5
-    return MessageMatches(
-        sender[kept], receiver[kept], of_message[2], of_message[3], of_message[4], rule, fault, expected
-    )
+    order = np.lexsort((receiver[kept], sender[kept]))
+    backward, virtual, microbatch = (column[order] for column in of_message[2:])
+    ends = sender[kept][order], receiver[kept][order]
+    return MessageMatches(*ends, backward, virtual, microbatch, rule, fault, expected)
 
 
 def _contradicts(rows: Communications, sender: Int64, receiver: Int64) -> npt.NDArray[np.bool_]:

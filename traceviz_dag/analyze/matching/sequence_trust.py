@@ -18,11 +18,14 @@ from traceviz_dag.arrays import Int64, number_groups
 Rows = npt.NDArray[np.intp]
 
 
-def groups_to_distrust(rows: Communications, chosen: Rows, group: Int64) -> Int64:
+def groups_to_distrust(rows: Communications, chosen: Rows, group: Int64) -> tuple[set[int], set[int]]:
     """The groups whose sequence numbers are no places in the group.
 
     Args:
         chosen: rows that have a sequence number; group: of each of them.
+
+    Returns:
+        Those that are to be distrusted; and those that are, if any group of the job is.
     """
     sequence = rows.integers("sequence")[chosen]
     _, queue = number_groups(group, rows.rank[chosen])
@@ -47,7 +50,7 @@ def groups_to_distrust(rows: Communications, chosen: Rows, group: Int64) -> Int6
                 sequence[reference], ends[reference], sequence[other], ends[other]
             ):
                 distrusted.add(number)
-    return np.array(sorted(distrusted | unchecked if distrusted else distrusted), dtype=np.int64)
+    return distrusted, unchecked
 
 
 def _scatter_by_number(numbers: Int64, ends: Int64, other_numbers: Int64, other_ends: Int64) -> float:

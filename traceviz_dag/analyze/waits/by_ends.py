@@ -17,14 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from traceviz_dag.analyze.clocks.clock_evidence import clock_evidence
-from traceviz_dag.analyze.clocks.clocks import SolvedClocks, solve_clocks, solved_clocks
+from traceviz_dag.analyze.clocks.clock_evidence import MatchedEnds, clock_evidence, matched_ends
+from traceviz_dag.analyze.clocks.clocks import SolvedClocks, solved_clocks
 from traceviz_dag.analyze.clocks.robust import grouped_quantile
 from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY, Fault, MatchedBy, signatures
-from traceviz_dag.analyze.matching.communications import Communications, labels
-from traceviz_dag.analyze.matching.matches import Matches, match_communications
+from traceviz_dag.analyze.matching.communications import labels
+from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.waits.arrivals import WIDEST_RING_NS, ends_limit
-from traceviz_dag.analyze.waits.contradicted_groups import contradicts, mark_contradicted, stated_by_traces
 from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.read.events import MISSING
@@ -50,54 +49,30 @@ class _Tried:
     agrees: bool
 
 
-def match_and_solve(
-    rows: Communications,
-    topology: Topology,
-    microbatches: pa.Table,
-    ranks: tuple[int, ...],
-    hosts: Mapping[int, int] | None = None,
-) -> tuple[Matches, pa.Table]:
-    """Match the communications of all ranks: by names and order, which give the clocks, and then by ends.
-
-    Groups of a topology file that the traces contradict match nothing.
-
-    Args:
-        topology: the job's groups and pipelines. microbatches: the table of that name of all ranks, with ``rank``.
-        ranks: all that were read. hosts: rank → number of its host; none where they are not known.
-
-    Returns:
-        The matches, and the table ``rank_clocks``.
-    """
-    matches = match_communications(rows, topology, microbatches)
-    if contradicts(matches, topology):
-        # Another job's groups: how this one divides its ranks is not known, so ends have nothing to choose from.
-        known = match_communications(rows, stated_by_traces(topology), microbatches)
-        return mark_contradicted(matches, known), solve_clocks(known, ranks, hosts)
-    clocks = solve_clocks(matches, ranks, hosts)
-    return with_matches_by_ends(matches, clocks, topology, ranks), clocks
+def open_rows(matches: Matches) -> npt.NDArray[np.intp]:
+    """Collectives of groups that nothing names."""
+    return np.flatnonzero((matches.fault == FAULTS.index(Fault.NO_GROUP)) & ~matches.is_message)
 
 
 def with_matches_by_ends(
-    matches: Matches, rank_clocks: pa.Table, topology: Topology, ranks: tuple[int, ...]
+    matches: Matches, rank_clocks: pa.Table, topology: Topology, ranks: tuple[int, ...], apart: int | None = None
 ) -> Matches:
     """The matches, with those collectives of groups without a name that their ends show.
 
     Args:
         rank_clocks: the table of that name. ranks: all that were read.
+        apart: how far ends of one collective may be, as ``most_apart`` gives it; by default of these matches.
     """
-    rows, clocks = matches.rows, solved_clocks(rank_clocks)
-    # Where ends of what is matched differ so far, those of others may differ as far.
-    apart = max(WIDEST_RING_NS, CLEARER * _widest(matches, clocks))
-    if topology.world_size != len(ranks):
+    rows, clocks, chosen = matches.rows, solved_clocks(rank_clocks), open_rows(matches)
+    if topology.world_size != len(ranks) or not len(chosen):
         # Where a rank was not read, divisions of which it is a part cannot be tried.
         return matches
-    open_ = (matches.fault == FAULTS.index(Fault.NO_GROUP)) & ~matches.is_message
-    chosen = np.flatnonzero(open_)
+    if apart is None:
+        there = np.array(sorted(rows.ranks), dtype=np.int64)
+        apart = most_apart(matched_ends(matches, there), there, rank_clocks)
     start, end = (clocks.align(rows.rank[chosen], at[chosen]) for at in (rows.start_ns, rows.end_ns))
     aligned = np.isin(rows.rank[chosen], _solved_together(clocks))
-    if not aligned.all() or not len(chosen):
-        return matches
-    possible = _divisions(topology, ranks)
+    possible = _divisions(topology, ranks) if aligned.all() else set()
     if not possible:
         return matches
     kinds = number_groups(
@@ -124,18 +99,25 @@ def with_matches_by_ends(
     return replace(matches, **found)
 
 
-def _widest(matches: Matches, clocks: SolvedClocks) -> int:
-    """How far ends lie apart in the group whose ends agree worst: ranks of one host do, whatever the hosts' clocks."""
-    evidence = clock_evidence(matches, np.array(sorted(matches.rows.ranks), dtype=np.int64), {})
+def most_apart(matched: MatchedEnds, ranks: Int64, rank_clocks: pa.Table) -> int:
+    """How far ends of one collective may be apart: where those of what is matched are, those of others may be as far.
+
+    Args:
+        matched: of all matches of an iteration. ranks: that have communications, ascending.
+        rank_clocks: the table of that name.
+    """
+    # Ranks of one host agree whatever the hosts' clocks: only matches count.
+    evidence = clock_evidence(matched, ranks, {})
     evidence = evidence.select(evidence.sure_entries())
-    ends = clocks.align(matches.rows.rank[evidence.row], matches.rows.end_ns[evidence.row])
+    ends = solved_clocks(rank_clocks).align(ranks[evidence.node], evidence.end_ns)
     known = ends != MISSING
     low, high = np.full(evidence.units, np.iinfo(np.int64).max), np.full(evidence.units, MISSING)
     np.minimum.at(low, evidence.unit[known], ends[known])
     np.maximum.at(high, evidence.unit[known], ends[known])
     told = high != MISSING
     spread, group = (high - low)[told].astype(np.float64), evidence.group[told]
-    return int(np.nanmax(grouped_quantile(spread, group, int(group.max(initial=0)) + 1, 0.9), initial=0))
+    widest = np.nanmax(grouped_quantile(spread, group, int(group.max(initial=0)) + 1, 0.9), initial=0)
+    return max(WIDEST_RING_NS, CLEARER * int(widest))
 
 
 def _divisions(topology: Topology, ranks: tuple[int, ...]) -> set[tuple[frozenset[int], ...]]:

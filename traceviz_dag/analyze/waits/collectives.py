@@ -8,7 +8,13 @@ import numpy as np
 import pyarrow as pa
 
 from traceviz_dag.analyze.matching.collective_matching import FAULTS, MATCHED_BY, Fault
-from traceviz_dag.analyze.matching.communications import communication_bytes, labels, nullable, word_column
+from traceviz_dag.analyze.matching.communications import (
+    communication_bytes,
+    labels,
+    nullable,
+    optional_integers,
+    word_column,
+)
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.matching.operations import OPERATIONS, bandwidth, bus_factor
 from traceviz_dag.analyze.waits.arrivals import REFUSALS, Refusal, judge_arrivals
@@ -69,7 +75,7 @@ def collectives_table(matches: Matches, rank_clocks: pa.Table, nodes: Mapping[in
             "members_found": matches.found,
             "matched_by": word_column(matches.matched_by, [each.value for each in MATCHED_BY]),
             "fault": word_column(matches.fault, [None if each is Fault.NONE else each.value for each in FAULTS]),
-            "scope": _scopes(matches, nodes_of_devices(device_of_ranks(matches)) if nodes is None else nodes),
+            "scope": _scopes(matches, nodes_of_devices(device_of_ranks(rows.table)) if nodes is None else nodes),
             "arrival_ns": rows.start_ns,
             "duration_ns": rows.end_ns - rows.start_ns,
             "wait_ns": nullable(recorded.wait_ns),
@@ -92,10 +98,15 @@ def collectives_table(matches: Matches, rank_clocks: pa.Table, nodes: Mapping[in
     )
 
 
-def device_of_ranks(matches: Matches) -> dict[int, str | None]:
-    """Rank → its device; None for a rank with communications on several."""
-    code, names = labels(matches.rows.table, "device")
-    pairs = np.unique(np.stack((matches.rows.rank, code)), axis=1) if len(code) else np.empty((2, 0), np.int64)
+def device_of_ranks(rows: pa.Table) -> dict[int, str | None]:
+    """Rank → its device; None for a rank with communications on several.
+
+    Args:
+        rows: with the columns rank and device.
+    """
+    code, names = labels(rows, "device")
+    rank = optional_integers(rows, "rank")
+    pairs = np.unique(np.stack((rank, code)), axis=1) if len(code) else np.empty((2, 0), np.int64)
     devices: dict[int, str | None] = {}
     for rank, name in pairs.T.tolist():
         devices[rank] = None if rank in devices else names[name]

@@ -8,9 +8,11 @@ neighbours in a pipeline if none lets most messages, sent in both directions, ar
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from traceviz_dag.analyze.clocks.robust import theil_sen
 from traceviz_dag.analyze.matching.collective_matching import FAULTS, FEWEST_ENDS, MATCHED_BY, Fault, MatchedBy
@@ -38,36 +40,95 @@ def stated_by_traces(topology: Topology) -> Topology:
     return replace(topology, groups=groups, pipelines=tuple(each for each in topology.pipelines if each in stated))
 
 
-def contradicts(matches: Matches, topology: Topology) -> bool:
-    """Whether half the pairs of a kind of group, or of neighbours in pipelines, which no trace states, never met."""
+Pair = tuple[str, int, int]
+"""A kind of group, a group, and a member, which is compared with the group's first one."""
+
+Neighbours = tuple[int, int]
+"""Two ranks that are neighbours in a pipeline, the lower one first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubtful:
+    """What no trace states, and may be wrong: pairs of ranks of a group, and neighbours in pipelines."""
+
+    pairs: Sequence[Pair]
+    neighbours: Sequence[Neighbours]
+
+
+def doubtful(matches: Matches, topology: Topology) -> Doubtful:
+    """What of some matches only other sources than the traces state."""
+    return Doubtful([*_pairs(matches, topology)], [*_neighbours(matches)])
+
+
+def chosen_to_judge(parts: Iterable[Doubtful], topology: Topology) -> Doubtful:
+    """Of what all matches of an iteration leave in doubt the part that is judged, evenly chosen."""
+    stated = {rank for pipeline in stated_by_traces(topology).pipelines for rank in pipeline}
+    kinds: dict[str, list[Pair]] = defaultdict(list)
+    neighbours: list[Neighbours] = []
+    for part in parts:
+        neighbours += part.neighbours
+        for pair in part.pairs:
+            kinds[pair[0]].append(pair)
+    some = [pair for pairs in kinds.values() for pair in sorted(pairs)[:: -(-len(pairs) // MOST_PAIRS)]]
+    return Doubtful(some, [one for one in sorted(neighbours)[:MOST_PAIRS] if one[0] not in stated])
+
+
+def judge(
+    matches: Matches, topology: Topology, chosen: Doubtful, span_ns: int
+) -> tuple[list[tuple[str, bool]], list[bool]]:
+    """Judge those of some matches that are chosen.
+
+    Args:
+        span_ns: from the first end of all communications of the iteration to the last.
+
+    Returns:
+        Of pairs their kind, and whether they never met; of neighbours whether their messages arrive before they are
+        sent.
+    """
+    pairs, mine = _pairs(matches, topology), _neighbours(matches)
+    met = [(pair[0], _never_met(matches, *pairs[pair])) for pair in chosen.pairs if pair in pairs]
+    # What a clock may drift within the step; where a pipeline is wrong, messages are off by a micro-batch.
+    reach = round(FASTEST_DRIFT * span_ns)
+    sent = [
+        _arrive_before_sent(matches, messages, reach)
+        for one in chosen.neighbours
+        if (messages := mine.get(one)) is not None
+    ]
+    return met, [verdict for verdict in sent if verdict is not None]
+
+
+def contradicted(judged: Sequence[tuple[list[tuple[str, bool]], list[bool]]]) -> bool:
+    """Whether half the pairs of a kind of group, or of two neighbours or more in pipelines, never met."""
+    neighbours = [verdict for _, verdicts in judged for verdict in verdicts]
+    kinds: dict[str, list[bool]] = defaultdict(list)
+    for kind, never_met in (one for pairs, _ in judged for one in pairs):
+        kinds[kind].append(never_met)
+    wrong = [verdicts for verdicts in kinds.values() if 2 * sum(verdicts) >= len(verdicts)]
+    return bool(wrong) or (len(neighbours) > 1 and 2 * sum(neighbours) >= len(neighbours))
+
+
+def _pairs(matches: Matches, topology: Topology) -> dict[Pair, tuple[Int64, Int64]]:
+    """Rows in pairs of the first member of each group that no trace states and each other one."""
     stated = {group.ranks for group in stated_by_traces(topology).groups}
     chosen = np.flatnonzero(
         ends_together(matches) & (matches.matched_by == MATCHED_BY.index(MatchedBy.DIMENSION_ORDER))
     )
     chosen = chosen[matches.found[chosen] == matches.members[chosen]]
-    if _pipelines_contradicted(matches, topology):
-        return True
-    if not len(chosen):
-        return False
     order = np.lexsort((matches.rows.rank[chosen], matches.communication[chosen], matches.grouped.group[chosen]))
     numbers, first = np.unique(matches.grouped.group[chosen[order]], return_index=True)
-    pairs: dict[str | None, list[tuple[Int64, Int64]]] = defaultdict(list)
-    for number, rows in zip(numbers.tolist(), np.split(chosen[order], first[1:]), strict=True):
+    pairs: dict[Pair, tuple[Int64, Int64]] = {}
+    for number, rows in zip(numbers.tolist(), np.split(chosen[order], first[1:]), strict=False):
         group = matches.grouped.groups[number]
         turns = rows.reshape(-1, group.size)
         if group.members not in stated and len(turns) >= FEWEST_ENDS:
             kind = group.description or str(matches.rows.table["dimension"][int(rows[0])])
-            pairs[kind] += [(turns[:, 0], other) for other in turns.T[1:]]
-    for of_kind in pairs.values():
-        some = of_kind[:: -(-len(of_kind) // MOST_PAIRS)]
-        if 2 * sum(_never_met(matches, *pair) for pair in some) >= len(some):
-            return True
-    return False
+            pairs |= {(kind, number, at): (turns[:, 0], other) for at, other in enumerate(turns.T[1:])}
+    return pairs
 
 
-def mark_contradicted(before: Matches, after: Matches) -> Matches:
+def mark_contradicted(after: Matches, matched_before: npt.NDArray[np.bool_]) -> Matches:
     """Say why communications that a contradicted topology matched are not matched any more."""
-    lost = (before.communication >= 0) & (after.communication < 0)
+    lost = matched_before & (after.communication < 0)
     return replace(after, fault=np.where(lost, FAULTS.index(Fault.GROUPS_CONTRADICTED), after.fault))
 
 
@@ -87,22 +148,25 @@ def _none_fits(least: Float64 | Int64, most: Float64 | Int64) -> bool:
     return bool(fit.max() < (1 - MOST_APART) * len(least))
 
 
-def _pipelines_contradicted(matches: Matches, topology: Topology) -> bool:
-    """Whether most messages between half the neighbours, of two pairs or more, would arrive before they were sent."""
-    stated = {rank for pipeline in stated_by_traces(topology).pipelines for rank in pipeline}
+def _neighbours(matches: Matches) -> dict[Neighbours, Int64]:
+    """Of each two ranks the messages that their pipelines' schedule matched."""
     rows, messages = matches.rows, matches.messages
     mine = np.flatnonzero(matches.matched_by[messages.sender] == MATCHED_BY.index(MatchedBy.SCHEDULE))
-    sender, receiver = messages.sender[mine], messages.receiver[mine]
+    if not len(mine):
+        return {}
+    ranks = np.sort(np.stack((rows.rank[messages.sender[mine]], rows.rank[messages.receiver[mine]])), axis=0)
+    first, pair = number_groups(*ranks)
+    of_pair = np.split(mine[np.argsort(pair, kind="stable")], np.cumsum(np.bincount(pair))[:-1])
+    return dict(zip(zip(*ranks[:, first].tolist(), strict=True), of_pair, strict=True))
+
+
+def _arrive_before_sent(matches: Matches, which: Int64, reach: int) -> bool | None:
+    """Whether no offset of two clocks lets most messages arrive after they were sent; None where they go one way."""
+    rows, sender, receiver = matches.rows, matches.messages.sender[which], matches.messages.receiver[which]
     forth = rows.rank[sender] < rows.rank[receiver]
+    if forth.all() or not forth.any():
+        return None
     low, high = (np.where(forth, *each) for each in ((sender, receiver), (receiver, sender)))
-    # What a clock may drift within the step; where a pipeline is wrong, messages are off by a micro-batch.
-    reach = round(FASTEST_DRIFT * int(np.ptp(rows.end_ns))) if len(rows) else 0
     least = np.where(forth, np.iinfo(np.int64).min, rows.start_ns[high] - rows.end_ns[low] - reach)
     most = np.where(forth, rows.end_ns[high] - rows.start_ns[low] + reach, np.iinfo(np.int64).max)
-    first, pair = number_groups(rows.rank[low], rows.rank[high]) if len(mine) else (mine, mine)
-    judged = [
-        _none_fits(np.sort(least[pair == number]), np.sort(most[pair == number]))
-        for number, row in enumerate(first.tolist()[:MOST_PAIRS])
-        if rows.rank[low[row]] not in stated and forth[pair == number].any() and not forth[pair == number].all()
-    ]
-    return len(judged) > 1 and 2 * sum(judged) >= len(judged)
+    return _none_fits(np.sort(least), np.sort(most))

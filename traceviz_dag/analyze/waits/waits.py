@@ -11,6 +11,7 @@ Both are read on the late rank's own clock, so they need no other; only the leng
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ import pyarrow.compute as pc
 
 from traceviz_dag.analyze.intervals import Intervals, measure_within, merge, subtract, union
 from traceviz_dag.analyze.kernel_intervals import codes, kernel_intervals
-from traceviz_dag.analyze.matching.communications import labels, nullable, optional_integers
+from traceviz_dag.analyze.matching.communications import labels, nullable, optional_integers, word_column
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.waits.arrivals import Arrivals, judge_arrivals
 from traceviz_dag.arrays import NONE, Int64, number_groups
@@ -69,33 +70,119 @@ def charge_waits(
         end of its kernel; the late parts add up to the wait, and since they met a part may be negative. They are of
         what the late rank did from ``late_since_ns`` to its arrival.
     """
-    rows = matches.rows
+    asked = ask(matches, rank_clocks)
+    return charge(collectives, matches, asked, *answer(asked.own(matches), asked.charged(matches), kernels_of))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What must be known of the ranks' kernels to charge the waits of some matches.
+
+    Attributes:
+        best: the arrivals to go by.
+        own_rows: rows with a known wait; charged_rows: those that waited. Each in the order of the rank that is asked.
+        before, first: per row, as ``_previous_meetings`` gives them.
+    """
+
+    best: Arrivals
+    own_rows: Int64
+    charged_rows: Int64
+    before: Int64
+    first: npt.NDArray[np.bool_]
+
+    def own(self, matches: Matches) -> pa.Table:
+        """A row for each row with a known wait: its kernel's time, and since when it counts what its rank did."""
+        rows, mine = matches.rows, self.own_rows
+        before = self.before[mine]
+        columns = {
+            "rank": rows.rank[mine],
+            "start_ns": rows.start_ns[mine],
+            "end_ns": rows.end_ns[mine],
+            "launch_ns": rows.launch_ns[mine],
+            "step": rows.integers("step")[mine],
+            "wait_ns": self.best.wait_ns[mine],
+            "met_ns": np.where(before == MISSING, MISSING, rows.start_ns[np.where(before == MISSING, 0, before)]),
+            "first": self.first[mine],
+        }
+        return pa.table(columns)
+
+    def charged(self, matches: Matches) -> pa.Table:
+        """A row for each wait: the rank that came late, and its arrival."""
+        rows, last = matches.rows, self.best.last_row[self.charged_rows]
+        columns = {
+            "rank": rows.rank[last],
+            "start_ns": rows.start_ns[last],
+            "launch_ns": rows.launch_ns[last],
+            "wait_ns": self.best.wait_ns[self.charged_rows],
+        }
+        return pa.table(columns)
+
+
+def ask(matches: Matches, rank_clocks: pa.Table) -> Asked:
+    """Find what must be known of the ranks' kernels."""
     best = judge_arrivals(matches, rank_clocks).best()
-    known = best.wait_ns != MISSING
-    waiting = np.flatnonzero(known & (best.wait_ns > 0))
-    late = best.last_row[waiting]
-    before, first = _previous_meetings(matches)
-    step = rows.integers("step")
-    filled = {name: np.where(known, 0, MISSING) for name in (*_HIDDEN, *_LATE)}
-    begun, late_since = np.zeros(len(rows), dtype=np.int64), np.full(len(rows), MISSING)
-    since, then = ({name: np.zeros(len(rows), dtype=np.int64) for name in _LATE} for _ in range(2))
-    words = _Words(len(rows))
-    own_rows, charged_rows = _by_rank(rows.rank[known], np.flatnonzero(known)), _by_rank(rows.rank[late], waiting)
-    for rank in rows.ranks:
+    rank = matches.rows.rank
+    own = np.flatnonzero(best.wait_ns != MISSING)
+    charged = own[best.wait_ns[own] > 0]
+    charged = charged[np.argsort(rank[best.last_row[charged]], kind="stable")]
+    return Asked(best, own[np.argsort(rank[own], kind="stable")], charged, *_previous_meetings(matches))
+
+
+def answer(own: pa.Table, charged: pa.Table, kernels_of: Callable[[int], pa.Table]) -> tuple[pa.Table, pa.Table]:
+    """What the ranks did in the windows that are asked: rank by rank, one in memory.
+
+    Args:
+        own, charged: as ``Asked`` gives them, in any order. kernels_of: gives all kernels of a rank.
+
+    Returns:
+        A row for each of both: how much of wait and transfer was hidden, and what the rank did since it last met the
+        others, from ``begun_ns``; what the late rank did while the other waited.
+    """
+    asked = {name: optional_integers(own, name) for name in own.column_names}
+    late = {name: optional_integers(charged, name) for name in charged.column_names}
+    of_own = {name: np.zeros(own.num_rows, np.int64) for name in ("hidden_wait_ns", "hidden_transfer_ns", "begun_ns")}
+    since, then = ({name: np.zeros(len(one["rank"]), np.int64) for name in _LATE} for one in (asked, late))
+    words = _Words(charged.num_rows)
+    own_rows, late_rows = _by_rank(asked["rank"]), _by_rank(late["rank"])
+    nothing = np.empty(0, np.int64)
+    for rank in sorted({*own_rows, *late_rows}):
         activity = _Activity(kernels_of(rank))
-        mine = own_rows.get(rank, waiting[:0])
-        _fill_own(filled, mine, activity, matches, best)
-        met = mine[(before[mine] != MISSING) | first[mine]]
+        mine = own_rows.get(rank, nothing)
+        start, end = asked["start_ns"][mine], asked["end_ns"][mine]
+        end_of_wait = start + np.minimum(asked["wait_ns"][mine], end - start)
+        of_own["hidden_wait_ns"][mine] = measure_within(activity.hiding, start, end_of_wait)
+        of_own["hidden_transfer_ns"][mine] = measure_within(activity.hiding, end_of_wait, end)
+        met = mine[(asked["met_ns"][mine] != MISSING) | (asked["first"][mine] == 1)]
         # From arrival to arrival: while one waits in an asynchronous communication, its computation goes on.
-        arrived = rows.start_ns[np.where(first[met], 0, before[met])]
-        begin = np.minimum(np.where(first[met], activity.beginnings(step[met]), arrived), rows.start_ns[met])
-        begun[met] = begin
-        activity.fill(since, met, begin, rows.start_ns[met], rows.launch_ns[met])
-        charged = charged_rows.get(rank, waiting[:0])
-        last = best.last_row[charged]
-        arrival = rows.start_ns[last]
-        activity.fill(then, charged, arrival - best.wait_ns[charged], arrival, rows.launch_ns[last])
-        words.set(charged, *activity.longest(then, charged, arrival - best.wait_ns[charged], arrival))
+        begin = np.where(asked["first"][met] == 1, activity.beginnings(asked["step"][met]), asked["met_ns"][met])
+        of_own["begun_ns"][met] = begin = np.minimum(begin, asked["start_ns"][met])
+        activity.fill(since, met, begin, asked["start_ns"][met], asked["launch_ns"][met])
+        those = late_rows.get(rank, nothing)
+        arrival = late["start_ns"][those]
+        activity.fill(then, those, arrival - late["wait_ns"][those], arrival, late["launch_ns"][those])
+        words.set(those, *activity.longest(then, those, arrival - late["wait_ns"][those], arrival))
+    return pa.table({**of_own, **since}), pa.table({**then, "late_category": words.column()})
+
+
+def charge(collectives: pa.Table, matches: Matches, asked: Asked, of_own: pa.Table, of_late: pa.Table) -> pa.Table:
+    """The table ``collectives`` with what ``answer`` gave; see ``charge_waits``."""
+    rows, best, before, first = matches.rows, asked.best, asked.before, asked.first
+    known, waiting = best.wait_ns != MISSING, asked.charged_rows
+    late = best.last_row[waiting]
+
+    def of_rows(name: str) -> Int64:
+        values = np.zeros(len(rows), dtype=np.int64)
+        values[asked.own_rows] = of_own[name].to_numpy()
+        return values
+
+    duration = rows.end_ns - rows.start_ns
+    waited = np.minimum(best.wait_ns, duration)
+    filled = {name: of_rows(name) for name in ("hidden_wait_ns", "hidden_transfer_ns")}
+    filled["exposed_wait_ns"] = waited - filled["hidden_wait_ns"]
+    filled["exposed_transfer_ns"] = duration - waited - filled["hidden_transfer_ns"]
+    filled = {name: np.where(known, filled.get(name, 0), MISSING) for name in (*_HIDDEN, *_LATE)}
+    begun, late_since = of_rows("begun_ns"), np.full(len(rows), MISSING)
+    since = {name: of_rows(name) for name in _LATE}
     excess = {name: since[name][late] - since[name][waiting] for name in _LATE}
     apart = np.abs(best.wait_ns[waiting] - sum(excess.values()))
     began_together = first[waiting] & first[late] & (apart <= BEGAN_TOGETHER * best.wait_ns[waiting])
@@ -109,7 +196,7 @@ def charge_waits(
     excess["late_host_ns"] = np.where(timed, np.minimum(host, longer), host)
     together = met_before | began_together
     for name in _LATE:
-        filled[name][waiting] = np.where(together, excess[name], then[name][waiting])
+        filled[name][waiting] = np.where(together, excess[name], of_late[name].to_numpy())
     late_since[waiting] = np.where(together, begun[late], rows.start_ns[late] - best.wait_ns[waiting])
     # What it was late before; the other's wait for it there counts as communication instead.
     rest = best.wait_ns[waiting] - sum(filled[name][waiting] for name in _LATE)
@@ -117,17 +204,18 @@ def charge_waits(
     columns = {name: collectives[name] for name in COLLECTIVES.schema.names}
     columns |= {name: nullable(values) for name, values in filled.items()}
     columns["late_since_ns"] = nullable(late_since)
-    columns["late_category"] = words.column()
+    code, words = labels(of_late, "late_category")
+    category = np.full(len(rows), -1)
+    category[waiting] = code
+    columns["late_category"] = word_column(category, words)
     return COLLECTIVES.from_columns(columns)
 
 
-def _by_rank(rank: Int64, rows: Int64) -> dict[int, Int64]:
+def _by_rank(rank: Int64) -> dict[int, Int64]:
     """Part rows by the rank that each of them is for."""
-    if not len(rows):
-        return {}
     order = np.argsort(rank, kind="stable")
     ranks, starts = np.unique(rank[order], return_index=True)
-    return dict(zip(ranks.tolist(), np.split(rows[order], starts[1:]), strict=True))
+    return dict(zip(ranks.tolist(), np.split(order, starts[1:]), strict=False))
 
 
 class _Words:
@@ -199,16 +287,6 @@ class _Activity:
         return table.argmax(axis=0), [*self.categories, HOST, IDLE]
 
 
-def _fill_own(filled: dict[str, Int64], mine: Int64, activity: _Activity, matches: Matches, best: Arrivals) -> None:
-    start, end = matches.rows.start_ns[mine], matches.rows.end_ns[mine]
-    end_of_wait = start + np.minimum(best.wait_ns[mine], end - start)
-    hidden_wait = measure_within(activity.hiding, start, end_of_wait)
-    hidden_transfer = measure_within(activity.hiding, end_of_wait, end)
-    filled["hidden_wait_ns"][mine], filled["exposed_wait_ns"][mine] = hidden_wait, end_of_wait - start - hidden_wait
-    filled["hidden_transfer_ns"][mine] = hidden_transfer
-    filled["exposed_transfer_ns"][mine] = end - end_of_wait - hidden_transfer
-
-
 def _previous_meetings(matches: Matches) -> tuple[Int64, npt.NDArray[np.bool_]]:
     """Where the members of a collective within one stage last met.
 
@@ -227,7 +305,8 @@ def _previous_meetings(matches: Matches) -> tuple[Int64, npt.NDArray[np.bool_]]:
     _, queue = number_groups(matches.grouped.group[rows], matches.rows.rank[rows])
     order = matches.rows.order(rows, queue.astype(np.int64))
     group, found = matches.grouped.group[rows], matches.found[rows]
-    most = np.zeros(int(group.max()) + 1, np.int64)
+    # The last place is for rows that ends alone matched, whose group, -1, is not known.
+    most = np.zeros(int(group.max()) + 2, np.int64)
     np.maximum.at(most, group, found)
     met = (found == most[group])[order]
     last = np.append(NONE, np.maximum.accumulate(np.where(met, np.arange(len(order)), NONE))[:-1])

@@ -22,7 +22,6 @@ from distributed.scheduler import KilledWorker
 from traceviz_dag.errors import ClusterError
 from traceviz_dag.pipeline.cluster.fitness import Requirements, requirements
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
-from traceviz_dag.pipeline.workers import RankOutcome
 from traceviz_dag.system.processes import WorkerDiedError
 
 _LOOK_SECONDS = 1.0
@@ -34,8 +33,8 @@ _PREPARED_SECONDS = 60.0
 _GONE = (distributed.CancelledError, distributed.comm.CommClosedError, distributed.client.ClosedClientError)
 _log = logging.getLogger(__name__)
 
-Work = Callable[..., RankOutcome]
-Ended = tuple[int, RankOutcome | WorkerDiedError]
+Work = Callable[..., Any]
+Ended = tuple[int, Any]
 
 
 class Prepared(distributed.WorkerPlugin):  # type: ignore[misc]
@@ -82,9 +81,9 @@ class DaskEngine:
         return self._open_client()
 
     def spread(
-        self, work: Work, items: Sequence[RankTrace], workers: int | None, arguments: tuple[Any, ...]
+        self, work: Work, items: Sequence[Any], workers: int | None, arguments: tuple[Any, ...]
     ) -> Iterator[Ended]:
-        """As ``Engine.spread``; a rank whose worker died as often as Dask allows is tried once more, alone.
+        """As ``Engine.spread``; an item whose worker died as often as Dask allows is tried once more, alone.
 
         Raises:
             ClusterError: no scheduler answers, there is no worker, or one may not work; from then on at once.
@@ -93,7 +92,7 @@ class DaskEngine:
             return
         if self._failure is not None:
             raise self._failure
-        files = {trace.path.parent: trace.path for trace in items}
+        files = {item.path.parent: item.path for item in items if isinstance(item, RankTrace)}
         name = f"traceviz-{uuid4().hex}"
         try:
             with requirements(self._home, list(files.values())) as needed:
@@ -139,7 +138,7 @@ class DaskEngine:
     def _no_workers(self) -> ClusterError:
         return ClusterError(self._name, "has no workers", "start some and run it again")
 
-    def _rounds(self, name: str, work: Work, items: dict[int, RankTrace], most: int | None) -> Iterator[Ended]:
+    def _rounds(self, name: str, work: Work, items: dict[int, Any], most: int | None) -> Iterator[Ended]:
         """Outcomes as ranks end. After an error what is under way is waited for, and then the error is raised."""
         waiting, running, fault = deque(items), dict[distributed.Future, int](), None
         seen = time.monotonic()
@@ -202,7 +201,7 @@ def _left_anyway() -> AbstractContextManager[None]:
     return suppress(*_GONE, OSError, ValueError, TimeoutError)
 
 
-def _work(name: str, work: Work, item: RankTrace) -> RankOutcome:
+def _work(name: str, work: Work, item: Any) -> Any:
     """One rank in a worker, with what it was prepared with; that may come a moment after the first rank."""
     worker = distributed.get_worker()
     until = time.monotonic() + _PREPARED_SECONDS
