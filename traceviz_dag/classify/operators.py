@@ -33,6 +33,10 @@ WHOLE = frozenset(
 """Operators that are one operation with all that they call. Their names are those of every vendor: what they call, such
 as ``aten::miopen_convolution``, differs from GPU to GPU."""
 
+GATHERING = frozenset({"_Linear", "_LayerNormLinear", "_LayerNormMLP", "_LayerNormMLPBackward"})
+"""Functions of Transformer Engine that state one rank's shard of an activation, and gather the others before they
+multiply, where the sequence is sharded over tensor-parallel ranks."""
+
 _WHOLE_PREFIX = "c10d::"
 _BACKWARD = "Backward"
 
@@ -47,6 +51,7 @@ class LaunchingOperators:
         inputs: code of its inputs in ``TraceEvents.operator_inputs``, 0 where none are recorded.
         forward_inputs: the same of the forward pass of the autograd function whose backward pass it is; else 0.
         annotation: whether it is an annotation, of what lies in no operator.
+        gathering: number of the call of an operator of GATHERING around the launch; NONE where there is none.
     """
 
     call: Int64
@@ -54,6 +59,7 @@ class LaunchingOperators:
     inputs: Int64
     forward_inputs: Int64
     annotation: Bool
+    gathering: Int64
 
 
 def launching_operators(trace: TraceEvents, tree: HostTree, launched_at: Int64) -> LaunchingOperators:
@@ -66,6 +72,7 @@ def launching_operators(trace: TraceEvents, tree: HostTree, launched_at: Int64) 
     operator = host.category[rows] == CPU_OP
     stating = operator & (host.inputs[rows] > 0)
     whole = np.array([name in WHOLE or name.startswith(_WHOLE_PREFIX) for name in trace.strings], dtype=bool)
+    gathering = np.array([name in GATHERING for name in trace.strings], dtype=bool)
     found = np.full(len(launched_at), NONE, dtype=np.int64)
     marks = (stating & whole[host.name[rows]], stating, operator, host.category[rows] != PYTHON_FUNCTION)
     for marked in marks:
@@ -80,6 +87,7 @@ def launching_operators(trace: TraceEvents, tree: HostTree, launched_at: Int64) 
         inputs=inputs,
         forward_inputs=_forward_inputs(trace, own),
         annotation=lookup((host.category == USER_ANNOTATION).astype(np.int64), own, 0) == 1,
+        gathering=lookup(tree.nearest(operator & gathering[host.name[rows]]), launched_at),
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceviz_dag.analyze.operations.formulas import FORMULAS, NO_FORMULA, work_of
+from traceviz_dag.analyze.operations.formulas import FORMULAS, NO_FORMULA, NOT_GATHERED, work_of
 from traceviz_dag.analyze.operations.tensors import Inputs
 from traceviz_dag.read.events import OperatorInputs
 from traceviz_dag.read.kineto.stated_inputs import VALUED
@@ -139,6 +139,33 @@ def test_names_of_one_product_agree(batch, rows, inner, columns, biased):
     assert linear == added == engine
     assert added.flops == plain.flops + biased * batch * rows * columns
     assert _work("aten::bmm", [[1, *pair[0]], [1, *pair[1]]], [BF16] * 2) == plain
+
+
+_LAYERS = {
+    "_Linear": lambda given: [[6, 4], given],
+    "_LayerNormLinear": lambda given: [given, [4], [6, 4]],
+    "LinearWithGradAccumulationAndAsyncCommunication": lambda given: [given, [6, 4]],
+}
+
+
+def _stated(sizes):
+    return OperatorInputs(json.dumps(sizes), json.dumps([BF16] * len(sizes)))
+
+
+@pytest.mark.parametrize("name", _LAYERS)
+def test_a_layer_multiplies_all_shards_of_its_activation_that_it_gathers(name):
+    whole, shard = (_stated(_LAYERS[name]([tokens, 1, 4])) for tokens in (8, 2))
+    assert work_of(name, shard, shards=4) == work_of(name, whole)
+    assert work_of(name, whole).flops == 2 * 8 * 6 * 4
+    assert work_of(name, shard, shards=None).reason == NOT_GATHERED
+    # The gradient has the rows of all shards; a row-parallel layer states a shard of that instead.
+    of_all, of_shard = _stated([[8, 1, 6]]), _stated([[2, 1, 6]])
+    expected = work_of(f"{name}Backward", of_all, whole)
+    # Of Megatron's layer the product for the gradient of the activation is an operator of its own.
+    assert expected.flops == (1 if name.startswith("Linear") else 2) * 2 * 8 * 6 * 4
+    assert work_of(f"{name}Backward", of_all, shard) == work_of(f"{name}Backward", of_shard, whole) == expected
+    assert work_of(f"{name}Backward", _stated([[9, 1, 6]]), whole).flops is None
+    assert work_of(f"{name}Backward", OperatorInputs("[[]]"), whole).flops is None
 
 
 @settings(max_examples=200, deadline=None)

@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 from traceviz_dag.analyze.model_flops import model_flops
+from traceviz_dag.analyze.operations.formulas import NOT_GATHERED
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.unite import unite
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
@@ -40,6 +41,9 @@ def test_flops_of_all_operations_are_those_of_the_model(tmp_path, layout):
     total = Counter()
     for row in rows:
         total[row["operation_class"]] += row["count"] * row["flops"]
+    # Column-parallel layers state their shard of the sequence, and gather the others.
+    tokens = 512 // layout.get("tp", 1)
+    assert {json.loads(row["shapes"])[0][0] for row in rows if row["operation"] == "_LayerNormLinear"} == {tokens}
     settings = {
         **{"global_batch_size": 2, "seq_length": 512, "num_layers": 2, "hidden_size": 1024, "num_attention_heads": 8},
         **{"kv_channels": 128, "group_query_attention": False, "ffn_hidden_size": 2048, "swiglu": False},
@@ -50,6 +54,14 @@ def test_flops_of_all_operations_are_those_of_the_model(tmp_path, layout):
     attention, rest = divmod(6 * total[OperationClass.ATTENTION], 7)
     assert rest == 0
     assert total[OperationClass.GEMM] + attention == expected
+
+
+def test_what_userbuffers_gather_is_known_backward_by_the_gradient_and_unknown_forward(tmp_path):
+    rows = [row for row in _operations(tmp_path, tp=2, overlap_tensor=True) if "LayerNormLinear" in row["operation"]]
+    reasons = {row["operation"]: row["reason"] for row in rows}
+    assert reasons == {"_LayerNormLinear": NOT_GATHERED, "_LayerNormLinearBackward": None}
+    products = {json.loads(row["shapes"])[0][2]: row["flops"] for row in rows if row["flops"] is not None}
+    assert products == {columns: 2 * 2 * 512 * 1024 * columns for columns in (1536, 1024)}
 
 
 def test_experts_compute_twice_as_much_backward(tmp_path):

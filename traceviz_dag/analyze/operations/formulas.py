@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from traceviz_dag.analyze.operations import attention, convolutions, memory_bound, products
 from traceviz_dag.analyze.operations.memory_bound import Formula, elementwise, for_each, reduced
@@ -14,6 +15,7 @@ from traceviz_dag.vocabulary import OperationClass
 
 NO_FORMULA = "there is no formula for this operation"
 NOT_COUNTED = "a communication moves bytes between GPUs: see table collectives"
+NOT_GATHERED = "not recorded: from how many ranks it gathers its activation"
 TOO_LARGE = "its sizes are larger than any tensor is"
 
 NO_INPUTS = OperatorInputs()
@@ -45,11 +47,11 @@ _GROUPED: Mapping[str, Formula] = {
 }
 
 _PRODUCTS_BACKWARD: Mapping[str, Formula] = {
-    "_LinearBackward": products.twice(products.engine_linear),
-    "_LayerNormLinearBackward": products.twice(products.norm_and_linear),
+    "_LinearBackward": products.linear_backward(products.engine_linear),
+    "_LayerNormLinearBackward": products.linear_backward(products.norm_and_linear),
     "_LayerNormMLPBackward": products.twice(products.norm_and_linear),
     # It calls the product for the gradient of its input, and launches that for the gradient of its weight itself.
-    "LinearWithGradAccumulationAndAsyncCommunicationBackward": products.without_bias(products.megatron_linear),
+    "LinearWithGradAccumulationAndAsyncCommunicationBackward": products.linear_backward(products.megatron_linear, 1),
 }
 
 _GROUPED_BACKWARD: Mapping[str, Formula] = {
@@ -235,11 +237,12 @@ FORMULAS: Mapping[str, tuple[OperationClass, Formula]] = {
 """Name of an operator → what kind of work it does, and how much, from its inputs."""
 
 
-def work_of(name: str, inputs: OperatorInputs, forward: OperatorInputs = NO_INPUTS) -> Work:
+def work_of(name: str, inputs: OperatorInputs, forward: OperatorInputs = NO_INPUTS, shards: int | None = 1) -> Work:
     """The work of one call of an operator.
 
     Args:
         forward: inputs of the forward pass of the autograd function whose backward pass it is.
+        shards: how many ranks' shards of its activation it gathers, itself included; None where that is not recorded.
 
     Returns:
         FLOPs and bytes are None, with the reason, where the inputs do not show them.
@@ -248,8 +251,13 @@ def work_of(name: str, inputs: OperatorInputs, forward: OperatorInputs = NO_INPU
         return Work(reason=NOT_COUNTED)
     if name not in FORMULAS:
         return Work(reason=NO_FORMULA)
+    if shards is None:
+        return Work(reason=NOT_GATHERED)
     try:
-        found = FORMULAS[name][1](parse_inputs(forward if name in _BACKWARD else inputs))
+        given = parse_inputs(inputs)
+        if name in _BACKWARD:
+            given = replace(parse_inputs(forward), gradient=given.optional(0))
+        found = FORMULAS[name][1](replace(given, shards=shards))
     except UnknownWorkError as error:
         return Work(reason=str(error))
     if max(found.flops or 0, found.bytes or 0) > _LARGEST:

@@ -108,10 +108,9 @@ def stated_inputs(template: Template, width: int, table: int) -> dict[int, str]:
         if row.kernel >= 0 and row.owner >= 0:
             kernel = template.kernels[row.kernel]
             kernels.setdefault(row.owner, []).append(kernel)
-            around = template.rows[row.owner].owner
+            around = row.owner
             while around >= 0:
-                if template.rows[around].name in _CALLING:
-                    called.setdefault(around, []).append(kernel)
+                called.setdefault(around, []).append(kernel)
                 around = template.rows[around].owner
     found = {}
     for index, row in enumerate(template.rows):
@@ -123,6 +122,8 @@ def stated_inputs(template: Template, width: int, table: int) -> dict[int, str]:
         sizes = formed(work) if formed is not None and work else None
         moved = _MOVED.get(row.name)
         if sizes is not None:
+            shards = _shards(called[index])
+            sizes = [[size[0] // shards, *size[1:]] if len(size) == _ACTIVATION else size for size in sizes]
             found[index] = _text(sizes, [_BF16] * len(sizes), _CAUSAL if row.name in _CAUSAL_NAMES else ())
         elif moved is not None and len(mine) == 1 and mine[0].sizes:
             ((elements,),) = mine[0].sizes
@@ -138,6 +139,20 @@ def stated_inputs(template: Template, width: int, table: int) -> dict[int, str]:
     return found
 
 
+def _shards(called: Sequence[Kernel]) -> int:
+    """How many ranks' shards a linear layer gathers before it multiplies; it states its own.
+
+    Where it scatters, too, it gathers its activation for the gradient of the weight: it states the whole gradient.
+    """
+    messages = {each.collective.operation: each.collective for each in called if each.collective is not None}
+    if "_allgather_base" not in messages or "_reduce_scatter_base" in messages:
+        return 1
+    gathered = messages["_allgather_base"]
+    return gathered.out_elements // gathered.in_elements
+
+
+_ACTIVATION = 3
+"""Dimensions of the activation of a linear layer: tokens, batch, channels."""
 _CALLING = frozenset({"LinearWithGradAccumulationAndAsyncCommunication"})
 _CAUSAL_NAMES = frozenset({"FlashAttnFunc"})
 _CAUSAL = ("0.", "0.088388347648318447", "True")
