@@ -15,7 +15,7 @@ from traceviz_dag.classify.topology.unite import unite
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.ranks import analyse_rank
 from traceviz_dag.simulate import JobSettings, simulate
-from traceviz_dag.simulate.settings import Precision
+from traceviz_dag.simulate.settings import Precision, Transformer
 from traceviz_dag.tables import OPERATIONS
 from traceviz_dag.vocabulary import OperationClass
 
@@ -62,6 +62,20 @@ def test_what_userbuffers_gather_is_known_backward_by_the_gradient_and_unknown_f
     assert reasons == {"_LayerNormLinear": NOT_GATHERED, "_LayerNormLinearBackward": None}
     products = {json.loads(row["shapes"])[0][2]: row["flops"] for row in rows if row["flops"] is not None}
     assert products == {columns: 2 * 2 * 512 * 1024 * columns for columns in (1536, 1024)}
+
+
+def test_products_of_megatrons_own_layers_are_known(tmp_path):
+    rows = _operations(tmp_path, transformer=Transformer.LOCAL)
+    scores = [json.loads(row["shapes"]) for row in rows if row["operation"] == "aten::baddbmm"]
+    # Kineto writes five arguments: what is added, two matrices, and two numbers.
+    assert scores and all(sizes == [[8, 512, 512], [8, 512, 128], [8, 128, 512], [], []] for sizes in scores)
+    assert all(row["reason"] is None and row["flops"] for row in rows)
+
+
+def test_attention_over_context_parallel_ranks_is_attention_whose_flops_are_not_recorded(tmp_path):
+    rows = [row for row in _operations(tmp_path, cp=2) if row["operation_class"] == OperationClass.ATTENTION]
+    assert {row["operation"] for row in rows} == {"AttnFuncWithCPAndKVP2P", "AttnFuncWithCPAndKVP2PBackward"}
+    assert all(row["flops"] is None and "context parallelism" in row["reason"] for row in rows)
 
 
 def test_experts_compute_twice_as_much_backward(tmp_path):

@@ -77,6 +77,22 @@ def unmasked(inputs: Inputs) -> Work:
     return Work(None, known.bytes, known.number_format, f"not recorded: {_CAUSAL}")
 
 
+def unmasked_backward(inputs: Inputs) -> Work:
+    """The backward pass of the same, by the inputs of the forward pass: all of them, and their gradients."""
+    found = unmasked(inputs)
+    return found._replace(bytes=None if found.bytes is None else 2 * found.bytes)
+
+
+def over_ranks(inputs: Inputs) -> Work:
+    """Context parallelism of Transformer Engine: an activation of this rank's part of the sequence; its mask and the
+    keys and values of other ranks are not recorded.
+
+    Raises:
+        UnknownWorkError: always.
+    """
+    raise UnknownWorkError("not recorded: its mask, and the keys of other ranks (context parallelism)")
+
+
 def _is_packed(inputs: Inputs, place: int | None) -> bool:
     return place is not None and inputs.optional(place) is not None
 

@@ -59,6 +59,7 @@ _GROUPED_BACKWARD: Mapping[str, Formula] = {
     "GroupedLinearBackward": products.twice(products.grouped_linear),
 }
 
+_OVER_RANKS = ("AttnFuncWithCPAndKVP2P", "AttnFuncWithCPAndKVAllGather", "AttnFuncWithCPAndQKVOA2A")
 _ATTENTION: Mapping[str, Formula] = {
     "aten::_scaled_dot_product_flash_attention": attention.forward(causal=4, heads_first=True),
     "aten::_scaled_dot_product_efficient_attention": attention.forward(causal=6, heads_first=True),
@@ -76,10 +77,14 @@ _ATTENTION: Mapping[str, Formula] = {
     "FlashAttnFunc": attention.forward(causal=5, heads_first=False, window=6),
     "FlashAttnVarlenFunc": attention.unmasked,
     "FusedAttnFunc": attention.unmasked,
+    **dict.fromkeys(_OVER_RANKS, attention.over_ranks),
 }
 
 _ATTENTION_BACKWARD: Mapping[str, Formula] = {
     "FlashAttnFuncBackward": attention.forward(causal=5, heads_first=False, window=6, backward=True),
+    "FlashAttnVarlenFuncBackward": attention.unmasked_backward,
+    "FusedAttnFuncBackward": attention.unmasked_backward,
+    **{f"{name}Backward": attention.over_ranks for name in _OVER_RANKS},
 }
 
 _BACKWARD = frozenset({*_PRODUCTS_BACKWARD, *_GROUPED_BACKWARD, *_ATTENTION_BACKWARD})

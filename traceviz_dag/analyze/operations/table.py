@@ -32,7 +32,8 @@ _FP4_KERNEL = re.compile(r"nvjet_(sm\d+_)?oo|e2m1|fp4|f4f4", re.IGNORECASE)
 _FP8_KERNEL = re.compile(r"nvjet_(sm\d+_)?[qr][qr]|(?<!u)e4m3|e5m2|fp8|f8f8", re.IGNORECASE)
 _TF32_KERNEL = re.compile(r"tf32|s1688", re.IGNORECASE)
 """Inputs do not show that matrix units round fp32 to TF32, or that Transformer Engine casts to FP8 or FP4; kernel names
-do. cuBLAS has a letter for each matrix: q and r are FP8, o is FP4. UE4M3 and UE8M0 are the types of scales."""
+do. cuBLAS has a letter for each matrix: q and r are FP8, o is FP4 (nvjet_sm100_ootst_…_Avec16UE4M3 of
+NVFP4). UE4M3 and UE8M0 are the types of scales."""
 
 _REDUCES = re.compile(r"reduce|_rs|broadcast", re.IGNORECASE)
 
