@@ -15,7 +15,7 @@ from traceviz_dag.classify.topology.unite import unite
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.ranks import analyse_rank
 from traceviz_dag.simulate import JobSettings, simulate
-from traceviz_dag.simulate.settings import Precision, Transformer
+from traceviz_dag.simulate.settings import Precision, Recompute, Transformer
 from traceviz_dag.tables import OPERATIONS
 from traceviz_dag.vocabulary import OperationClass
 
@@ -56,12 +56,17 @@ def test_flops_of_all_operations_are_those_of_the_model(tmp_path, layout):
     assert total[OperationClass.GEMM] + attention == expected
 
 
-def test_what_userbuffers_gather_is_known_backward_by_the_gradient_and_unknown_forward(tmp_path):
-    rows = [row for row in _operations(tmp_path, tp=2, overlap_tensor=True) if "LayerNormLinear" in row["operation"]]
-    reasons = {row["operation"]: row["reason"] for row in rows}
-    assert reasons == {"_LayerNormLinear": NOT_GATHERED, "_LayerNormLinearBackward": None}
-    products = {json.loads(row["shapes"])[0][2]: row["flops"] for row in rows if row["flops"] is not None}
-    assert products == {columns: 2 * 2 * 512 * 1024 * columns for columns in (1536, 1024)}
+def test_what_userbuffers_gather_is_known_by_the_gradient_and_unknown_without_one(tmp_path):
+    settings = {"tp": 2, "overlap_tensor": True, "recompute": Recompute.FULL}
+    rows = [row for row in _operations(tmp_path, **settings) if "LayerNormLinear" in row["operation"]]
+    reasons = {row["phase"]: row["reason"] for row in rows}
+    # The forward pass of a layer that is computed again makes no node of the graph.
+    assert reasons == {"forward": NOT_GATHERED, "recompute": None, "backward": None}
+    known = Counter()
+    for row in rows:
+        known[row["phase"]] += row["count"] * (row["flops"] or 0)
+    # Two layers of two micro-batches on two ranks.
+    assert known["backward"] == 2 * known["recompute"] == 2 * 8 * (2 * 512 * 1024 * (1536 + 1024))
 
 
 def test_products_of_megatrons_own_layers_are_known(tmp_path):

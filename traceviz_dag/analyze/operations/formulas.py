@@ -87,6 +87,9 @@ _ATTENTION_BACKWARD: Mapping[str, Formula] = {
     **{f"{name}Backward": attention.over_ranks for name in _OVER_RANKS},
 }
 
+_GATHERING = ("_Linear", "_LayerNormLinear")
+"""Layers that gather their activation, and whose gradient shows how much of it."""
+
 _BACKWARD = frozenset({*_PRODUCTS_BACKWARD, *_GROUPED_BACKWARD, *_ATTENTION_BACKWARD})
 """Backward passes of autograd functions, whose own inputs are gradients alone: by the inputs of the forward pass."""
 
@@ -242,12 +245,19 @@ FORMULAS: Mapping[str, tuple[OperationClass, Formula]] = {
 """Name of an operator → what kind of work it does, and how much, from its inputs."""
 
 
-def work_of(name: str, inputs: OperatorInputs, forward: OperatorInputs = NO_INPUTS, shards: int | None = 1) -> Work:
+def work_of(
+    name: str,
+    inputs: OperatorInputs,
+    forward: OperatorInputs = NO_INPUTS,
+    shards: int | None = 1,
+    backward: OperatorInputs = NO_INPUTS,
+) -> Work:
     """The work of one call of an operator.
 
     Args:
         forward: inputs of the forward pass of the autograd function whose backward pass it is.
         shards: how many ranks' shards of its activation it gathers, itself included; None where that is not recorded.
+        backward: inputs of its backward pass, which show what is gathered, too.
 
     Returns:
         FLOPs and bytes are None, with the reason, where the inputs do not show them.
@@ -256,10 +266,12 @@ def work_of(name: str, inputs: OperatorInputs, forward: OperatorInputs = NO_INPU
         return Work(reason=NOT_COUNTED)
     if name not in FORMULAS:
         return Work(reason=NO_FORMULA)
-    if shards is None:
-        return Work(reason=NOT_GATHERED)
     try:
         given = parse_inputs(inputs)
+        if shards is None and (not backward.sizes or name not in _GATHERING):
+            return Work(reason=NOT_GATHERED)
+        if shards is None:
+            shards = products.shards_behind(FORMULAS[name][1], given, parse_inputs(backward).optional(0))
         if name in _BACKWARD:
             given = replace(parse_inputs(forward), gradient=given.optional(0))
         found = FORMULAS[name][1](replace(given, shards=shards))

@@ -178,19 +178,27 @@ def linear_backward(forward: Formula, products: int = 2) -> Formula:
     """
 
     def work(inputs: Inputs) -> Work:
-        matrices = _matrices(inputs)
-        found = forward(matrices)
-        if inputs.gradient is None or not inputs.gradient.sizes:
-            raise UnknownWorkError("the sizes of the gradient of its result are not recorded")
-        # 2·M·N·K of M rows; the gradient has N columns.
-        gathered, of_shard = 2 * inputs.gradient.elements * matrices.tensors[0].sizes[-1], found.flops or 0
-        if gathered > of_shard > 0:
-            if gathered % of_shard:
-                raise UnknownWorkError("the sizes of its inputs do not go together")
-            found = forward(replace(matrices, shards=gathered // of_shard))
-        return _times(products, found)
+        shards = shards_behind(forward, inputs, inputs.gradient)
+        return _times(products, forward(replace(_matrices(inputs), shards=shards)))
 
     return work
+
+
+def shards_behind(forward: Formula, inputs: Inputs, gradient: Tensor | None) -> int:
+    """How many ranks' shards of its activation a linear layer multiplies, by the gradient of its result.
+
+    Raises:
+        UnknownWorkError: the gradient is not recorded, or its sizes are not those of the layer's result.
+    """
+    matrices = replace(_matrices(inputs), shards=1)
+    of_shard = forward(matrices).flops or 0
+    if gradient is None or not gradient.sizes:
+        raise UnknownWorkError("the sizes of the gradient of its result are not recorded")
+    # 2·M·N·K of M rows; the gradient has N columns.
+    gathered = 2 * gradient.elements * matrices.tensors[0].sizes[-1]
+    if gathered > of_shard > 0 and gathered % of_shard:
+        raise UnknownWorkError("the sizes of its inputs do not go together")
+    return max(gathered // of_shard, 1) if of_shard else 1
 
 
 def _times(count: int, work: Work) -> Work:

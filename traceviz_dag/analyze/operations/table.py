@@ -72,7 +72,9 @@ def operations_table(
     shards = _shards(columns, mine, communicates == 1)
     # What no call launched is told apart by the kernel itself.
     unnamed = np.where(label == NONE, name, NONE)
-    parts = (label, mine.inputs, mine.forward_inputs, shards, phase, module, unnamed, communicates)
+    # Where communication shows what is gathered, the gradient need not.
+    gradient = np.where(shards == 0, mine.backward_inputs, 0)
+    parts = (label, mine.inputs, mine.forward_inputs, shards, gradient, phase, module, unnamed, communicates)
     keys = [np.asarray(part, dtype=np.int64) for part in parts]
     groups = grouped(keys, mine.call, name.astype(np.int64), columns["duration_ns"].to_numpy())
     first = groups.first
@@ -83,9 +85,10 @@ def operations_table(
     described = []
     for number, row in enumerate(first.tolist()):
         operation = labels[label[row]] if label[row] != NONE else None
-        given, forward = (trace.operator_inputs[code[row]] for code in (mine.inputs, mine.forward_inputs))
+        recorded = (mine.inputs, mine.forward_inputs, gradient)
+        given, forward, backward = (trace.operator_inputs[code[row]] for code in recorded)
         kernel = names[groups.main_name[number]]
-        operation_class, work = _work(operation, given, forward, kernel, int(shards[row]))
+        operation_class, work = _work(operation, given, forward, backward, kernel, int(shards[row]))
         if communicates[row]:
             operation_class, work = OperationClass.COMMUNICATION, Work(reason=NOT_COUNTED)
         elif of_graph[number]:
@@ -131,11 +134,16 @@ def operations_table(
 
 
 def _work(
-    operation: str | None, given: OperatorInputs, forward: OperatorInputs, kernel: str, shards: int
+    operation: str | None,
+    given: OperatorInputs,
+    forward: OperatorInputs,
+    backward: OperatorInputs,
+    kernel: str,
+    shards: int,
 ) -> tuple[OperationClass, Work]:
     if operation is None:
         return OperationClass.OTHER, Work(reason=NO_OPERATOR)
-    operation_class, work = class_of(operation), work_of(operation, given, forward, shards or None)
+    operation_class, work = class_of(operation), work_of(operation, given, forward, shards or None, backward)
     if operation_class in MATRIX:
         if work.number_format == "fp32" and _TF32_KERNEL.search(kernel):
             work = work._replace(number_format="tf32")
