@@ -51,6 +51,15 @@ def _work(name, sizes, types, values=(), strides=""):
             *("aten::_scaled_dot_product_flash_attention", [[16, 16, 559, 64]] * 3 + [[]] * 4),
             *([BF16] * 3 + ["Scalar"] * 4, ["", "", "", "0.", "True", "False", "0.125"], 10_239_377_408, 73_269_248),
         ),
+        # A bias is read once and added to each of 2·4·16·16 scores.
+        (
+            *("aten::_scaled_dot_product_efficient_attention", [[2, 4, 16, 8]] * 3 + [[2, 4, 16, 16]]),
+            *([BF16] * 4, [*[""] * 6, "False"], 2 * 4 * 256 * (4 * 8 + 1), (4 * 1_024 + 2_048) * 2),
+        ),
+        (
+            *("aten::_scaled_dot_product_efficient_attention_backward", [[2, 4, 16, 8]] * 4 + [[2, 4, 16, 16]]),
+            *([BF16] * 5, [*[""] * 11, "False"], 2 * 4 * 256 * (10 * 8 + 1), (8 * 1_024 + 2_048) * 2),
+        ),
         # 2.5 times as much backward, with a quarter of the heads for keys and values.
         (
             *("aten::_scaled_dot_product_flash_attention_backward", [[1, 8, 16, 4]] * 2 + [[1, 2, 16, 4]] * 2),

@@ -62,15 +62,17 @@ _GROUPED_BACKWARD: Mapping[str, Formula] = {
 _OVER_RANKS = ("AttnFuncWithCPAndKVP2P", "AttnFuncWithCPAndKVAllGather", "AttnFuncWithCPAndQKVOA2A")
 _ATTENTION: Mapping[str, Formula] = {
     "aten::_scaled_dot_product_flash_attention": attention.forward(causal=4, heads_first=True),
-    "aten::_scaled_dot_product_efficient_attention": attention.forward(causal=6, heads_first=True),
-    "aten::_scaled_dot_product_cudnn_attention": attention.forward(causal=6, heads_first=True),
-    "aten::_scaled_dot_product_fused_attention_overrideable": attention.forward(causal=5, heads_first=True),
+    "aten::_scaled_dot_product_efficient_attention": attention.forward(causal=6, heads_first=True, bias=3),
+    "aten::_scaled_dot_product_cudnn_attention": attention.forward(causal=6, heads_first=True, bias=3),
+    "aten::_scaled_dot_product_fused_attention_overrideable": attention.forward(causal=5, heads_first=True, bias=3),
     "aten::_flash_attention_forward": attention.forward(causal=8, heads_first=False, window=11, packed_by=3),
     "flash_attn::_flash_attn_forward": attention.forward(causal=5, heads_first=False, window=6),
     "flash_attn::_flash_attn_varlen_forward": attention.forward(causal=9, heads_first=False, packed_by=3),
     "aten::_scaled_dot_product_flash_attention_backward": attention.backward(causal=11, heads_first=True, packed_by=6),
-    "aten::_scaled_dot_product_efficient_attention_backward": attention.backward(causal=11, heads_first=True),
-    "aten::_scaled_dot_product_cudnn_attention_backward": attention.backward(causal=14, heads_first=True, packed_by=9),
+    "aten::_scaled_dot_product_efficient_attention_backward": attention.backward(causal=11, heads_first=True, bias=4),
+    "aten::_scaled_dot_product_cudnn_attention_backward": attention.backward(
+        causal=14, heads_first=True, packed_by=9, bias=8
+    ),
     "aten::_flash_attention_backward": attention.backward(causal=11, heads_first=False, window=15, packed_by=6),
     "flash_attn::_flash_attn_backward": attention.backward(causal=11, heads_first=False, window=12),
     "flash_attn::_flash_attn_varlen_backward": attention.backward(causal=13, heads_first=False, packed_by=9),
