@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceviz_dag.analyze.operations.formulas import FORMULAS, NO_FORMULA, NOT_GATHERED, work_of
+from traceviz_dag.analyze.operations.formulas import FORMULAS, NO_FORMULA, NOT_GATHERED, shards_of, work_of
 from traceviz_dag.analyze.operations.tensors import Inputs
 from traceviz_dag.read.events import OperatorInputs
 from traceviz_dag.read.kineto.stated_inputs import VALUED
@@ -173,6 +173,8 @@ def test_a_layer_multiplies_all_shards_of_its_activation_that_it_gathers(name):
     # Of Megatron's layer the product for the gradient of the activation is an operator of its own.
     assert expected.flops == (1 if name.startswith("Linear") else 2) * 2 * 8 * 6 * 4
     assert work_of(f"{name}Backward", of_all, shard) == work_of(f"{name}Backward", of_shard, whole) == expected
+    shown = [shards_of(name, *each) for each in ((shard, of_all), (whole, of_shard), (shard, OperatorInputs("[[]]")))]
+    assert shown == ([None] * 3 if name.startswith("Linear") else [4, 1, None])
     assert work_of(f"{name}Backward", _stated([[9, 1, 6]]), whole).flops is None
     assert work_of(f"{name}Backward", OperatorInputs("[[]]"), whole).flops is None
 

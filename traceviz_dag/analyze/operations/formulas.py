@@ -247,19 +247,23 @@ FORMULAS: Mapping[str, tuple[OperationClass, Formula]] = {
 """Name of an operator → what kind of work it does, and how much, from its inputs."""
 
 
-def work_of(
-    name: str,
-    inputs: OperatorInputs,
-    forward: OperatorInputs = NO_INPUTS,
-    shards: int | None = 1,
-    backward: OperatorInputs = NO_INPUTS,
-) -> Work:
+def shards_of(name: str, inputs: OperatorInputs, backward: OperatorInputs) -> int | None:
+    """How many ranks' shards of its activation a layer gathers, by the inputs of its backward pass; None where these
+    do not show it."""
+    if name not in _GATHERING:
+        return None
+    try:
+        return products.shards_behind(FORMULAS[name][1], parse_inputs(inputs), parse_inputs(backward).optional(0))
+    except UnknownWorkError:
+        return None
+
+
+def work_of(name: str, inputs: OperatorInputs, forward: OperatorInputs = NO_INPUTS, shards: int | None = 1) -> Work:
     """The work of one call of an operator.
 
     Args:
         forward: inputs of the forward pass of the autograd function whose backward pass it is.
         shards: how many ranks' shards of its activation it gathers, itself included; None where that is not recorded.
-        backward: inputs of its backward pass, which show what is gathered, too.
 
     Returns:
         FLOPs and bytes are None, with the reason, where the inputs do not show them.
@@ -268,12 +272,10 @@ def work_of(
         return Work(reason=NOT_COUNTED)
     if name not in FORMULAS:
         return Work(reason=NO_FORMULA)
+    if shards is None:
+        return Work(reason=NOT_GATHERED)
     try:
         given = parse_inputs(inputs)
-        if shards is None and (not backward.sizes or name not in _GATHERING):
-            return Work(reason=NOT_GATHERED)
-        if shards is None:
-            shards = products.shards_behind(FORMULAS[name][1], given, parse_inputs(backward).optional(0))
         if name in _BACKWARD:
             given = replace(parse_inputs(forward), gradient=given.optional(0))
         found = FORMULAS[name][1](replace(given, shards=shards))

@@ -9,8 +9,9 @@ from dataclasses import fields
 import numpy as np
 import pyarrow as pa
 
+from traceviz_dag.analyze.intervals import number_groups
 from traceviz_dag.analyze.kernel_intervals import codes
-from traceviz_dag.analyze.operations.formulas import NOT_COUNTED, class_of, work_of
+from traceviz_dag.analyze.operations.formulas import NOT_COUNTED, class_of, shards_of, work_of
 from traceviz_dag.analyze.operations.grouping import grouped
 from traceviz_dag.analyze.operations.roofline import Roofline, roofline
 from traceviz_dag.analyze.operations.work import Work
@@ -69,12 +70,10 @@ def operations_table(
     module, modules = _without_numbers(*codes(columns, "module"))
     name, names = codes(columns, "name")
     communicates = _is(columns, "kind", Kind.COMMUNICATION.value)
-    shards = _shards(columns, mine, communicates == 1)
+    shards = _shards(trace, columns, mine, communicates == 1)
     # What no call launched is told apart by the kernel itself.
     unnamed = np.where(label == NONE, name, NONE)
-    # Where communication shows what is gathered, the gradient need not.
-    gradient = np.where(shards == 0, mine.backward_inputs, 0)
-    parts = (label, mine.inputs, mine.forward_inputs, shards, gradient, phase, module, unnamed, communicates)
+    parts = (label, mine.inputs, mine.forward_inputs, shards, phase, module, unnamed, communicates)
     keys = [np.asarray(part, dtype=np.int64) for part in parts]
     groups = grouped(keys, mine.call, name.astype(np.int64), columns["duration_ns"].to_numpy())
     first = groups.first
@@ -85,10 +84,9 @@ def operations_table(
     described = []
     for number, row in enumerate(first.tolist()):
         operation = labels[label[row]] if label[row] != NONE else None
-        recorded = (mine.inputs, mine.forward_inputs, gradient)
-        given, forward, backward = (trace.operator_inputs[code[row]] for code in recorded)
+        given, forward = (trace.operator_inputs[code[row]] for code in (mine.inputs, mine.forward_inputs))
         kernel = names[groups.main_name[number]]
-        operation_class, work = _work(operation, given, forward, backward, kernel, int(shards[row]))
+        operation_class, work = _work(operation, given, forward, kernel, int(shards[row]))
         if communicates[row]:
             operation_class, work = OperationClass.COMMUNICATION, Work(reason=NOT_COUNTED)
         elif of_graph[number]:
@@ -134,16 +132,11 @@ def operations_table(
 
 
 def _work(
-    operation: str | None,
-    given: OperatorInputs,
-    forward: OperatorInputs,
-    backward: OperatorInputs,
-    kernel: str,
-    shards: int,
+    operation: str | None, given: OperatorInputs, forward: OperatorInputs, kernel: str, shards: int
 ) -> tuple[OperationClass, Work]:
     if operation is None:
         return OperationClass.OTHER, Work(reason=NO_OPERATOR)
-    operation_class, work = class_of(operation), work_of(operation, given, forward, shards or None, backward)
+    operation_class, work = class_of(operation), work_of(operation, given, forward, shards or None)
     if operation_class in MATRIX:
         if work.number_format == "fp32" and _TF32_KERNEL.search(kernel):
             work = work._replace(number_format="tf32")
@@ -154,10 +147,11 @@ def _work(
     return operation_class, work
 
 
-def _shards(columns: pa.Table, operators: LaunchingOperators, communicates: Bool) -> Int64:
+def _shards(trace: TraceEvents, columns: pa.Table, operators: LaunchingOperators, communicates: Bool) -> Int64:
     """How many ranks' shards of its activation the call of each kernel gathers; 0 where that is not recorded.
 
-    What communicates in such a call but reduces nothing gathers: on its own (userbuffers), or as a call inside it.
+    The gradient of its result shows it. Without one, what communicates in such a call but reduces nothing gathers: on
+    its own (userbuffers), or as a call inside it.
     """
     code, names = codes(columns, "name")
     reduces = np.array([_REDUCES.search(name) is not None for name in names], dtype=bool)
@@ -169,6 +163,15 @@ def _shards(columns: pa.Table, operators: LaunchingOperators, communicates: Bool
     np.maximum.at(largest, which, members)
     own = np.flatnonzero((operators.call == operators.gathering) & np.isin(operators.call, calls) & ~communicates)
     found[own] = largest[np.searchsorted(calls, operators.call[own])]
+    with_gradient = np.flatnonzero((operators.backward_inputs > 0) & ~communicates)
+    layers = (operators.name, operators.inputs, operators.backward_inputs)
+    first, which = number_groups(*(each[with_gradient] for each in layers))
+    shown = [
+        shards_of(trace.strings[name], *(trace.operator_inputs[code] for code in codes_of))
+        for name, *codes_of in zip(*(each[with_gradient[first]].tolist() for each in layers), strict=True)
+    ]
+    by_gradient = np.array([each or NONE for each in shown], dtype=np.int64)[which]
+    found[with_gradient] = np.where(by_gradient == NONE, found[with_gradient], by_gradient)
     return found
 
 
