@@ -8,15 +8,20 @@ import pytest
 
 from tests.analyze.across_ranks import simulated, truth_kernels
 from traceviz_dag.analyze.contention import LEAST_JUDGED, NEVER_ALONE, NEVER_BESIDE, NO_SIZES, contention_tables
+from traceviz_dag.arrays import NONE
 from traceviz_dag.simulate import JobSettings
 from traceviz_dag.simulate.covering import uncovered
+from traceviz_dag.simulate.settings import Precision
 
 MODEL = {"layers": 8, "hidden": 4096, "heads": 32, "sequence": 4096, "vocabulary": 8192}
 
 
 @pytest.mark.parametrize(
     ("factor", "layout"),
-    [(1.0, {"dp": 2}), (1.15, {"dp": 2}), (1.3, {"dp": 2, "pp": 2}), (1.6, {"tp": 2, "dp": 2})],
+    [
+        *((1.0, {"dp": 2}), (1.15, {"dp": 2}), (1.3, {"dp": 2, "pp": 2}), (1.6, {"tp": 2, "dp": 2})),
+        (1.2, {"dp": 2, "tp": 2, "precision": Precision.FP8}),
+    ],
 )
 def test_the_factor_of_a_job_is_found_and_so_is_what_it_costs(factor, layout):
     job = JobSettings(**MODEL, **layout, microbatches=4, shapes=True, contention=factor)
@@ -28,6 +33,7 @@ def test_the_factor_of_a_job_is_found_and_so_is_what_it_costs(factor, layout):
     weights = np.array([row["beside"] * row["alone_ns"] for row in known], dtype=float)
     slowdowns = np.array([row["slowdown"] for row in known])
     assert np.average(slowdowns, weights=weights) == pytest.approx(factor, rel=0.02)
+    assert slowdowns == pytest.approx(factor, rel=0.07)
     savings = iteration.lake.table("overlap_savings", iteration.run, iteration.iteration).arrow().to_pylist()
     whole = [row for row in savings if row["dimension"] == "all" and row["window_name"] == "kernels"]
     assert [row["rank"] for row in whole] == [*range(job.world)]
@@ -55,7 +61,7 @@ def _true_extra(truth, factor):
     return found
 
 
-def _tables(computation, communication, sizes="[[8,8]]", hidden=0):
+def _tables(computation, communication, sizes="[[8,8]]", hidden=0, calls=None):
     """One operation's kernels and communications, each (start, duration), and what of these is hidden."""
     rows = [
         {
@@ -88,7 +94,8 @@ def _tables(computation, communication, sizes="[[8,8]]", hidden=0):
             + [(name, pa.int64()) for name in ("step", "hidden_ns")]
         ),
     )
-    contention, savings = contention_tables(kernels, operations, overlap)
+    launched_by = np.full(len(rows), NONE) if calls is None else np.array([*calls, *[NONE] * len(communication)])
+    contention, savings = contention_tables(kernels, operations, overlap, launched_by)
     return contention.to_pylist(), savings.to_pylist()
 
 
@@ -123,6 +130,22 @@ def test_what_does_not_show_a_slow_down_is_said(computation, sizes, reason):
         assert {saving["net_ns"] for saving in savings} == {None} and all(
             reason in saving["reason"] for saving in savings
         )
+
+
+def test_a_kernel_that_a_call_launches_twice_with_other_work_is_told_apart():
+    """Five calls cast an activation (100 ns) alone; three, beside communication, cast their weight (300 ns), too."""
+    both = [(10_000 + number * 500 + at, ns) for number in range(3) for at, ns in ((0, 120), (150, 360))]
+    calls = [*range(5), 5, 5, 6, 6, 7, 7]
+    rows, savings = _tables([*ALONE, *both], [(10_000, 1_500)], hidden=1_000, calls=calls)
+    assert [(row["beside"], row["beside_ns"], row["reason"]) for row in rows] == [
+        (3, 120, NEVER_ALONE),
+        (3, 360, NEVER_ALONE),
+    ]
+    assert {saving["net_ns"] for saving in savings} == {None}
+    # Where each call casts both, each is compared with its own kind.
+    alone = [(number * 1_000 + at, ns) for number in range(3) for at, ns in ((0, 100), (150, 300))]
+    rows, _ = _tables([*alone, *both], [(10_000, 1_500)], hidden=1_000, calls=np.repeat(np.arange(6), 2))
+    assert [(row["alone_ns"], row["slowdown"]) for row in rows] == [(100, 1.2), (300, 1.2)]
 
 
 def test_without_communication_or_hidden_time_nothing_is_said():

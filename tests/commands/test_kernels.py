@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 from tests.commands.test_ncu import launches, run
+from tests.kineto_file import KinetoFile
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.operation_summaries import operations
 
@@ -25,3 +27,12 @@ def test_backward_passes_that_only_their_forward_pass_tells_apart_are_rows_of_th
     backward = [row for row in rows if row["name"] == "_LinearBackward"]
     assert len(backward) == 2 and len({row["tera_flops_per_s"] for row in backward}) == 2
     assert all(re.match(r"of \[\[", row["shapes"]) for row in backward)
+
+
+def test_kernels_that_take_no_time_have_no_share_of_it(tmp_path):
+    file = KinetoFile()
+    for number in range(3):
+        file.kernel("gemm", 1_000 + number, 1_000 + number, launched=100 + number)
+    (found,) = json.loads(run(file.write(tmp_path / "rank_0.json"), "--by", "length", "--json"))
+    (row,) = found["lengths"]
+    assert (row["kernels"], row["kernel_ns"], row["kernel_share"], row["time_share"]) == (3, 0, 1.0, None)

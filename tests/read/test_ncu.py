@@ -146,9 +146,12 @@ def test_an_export_that_ends_within_a_launch_is_refused(tmp_path, page):
         (raw({"gpu__time_duration.sum": ("fortnight", "1")}), "is in fortnight"),
         (raw(METRICS | {"gpu__time_duration.sum": ("us", "-5.0")}), "is -5.0, which cannot be"),
         (
-            raw(METRICS | {"sm__throughput.avg.pct_of_peak_sustained_elapsed": ("%", "71,200")}),
-            "is 71,200, which cannot",
+            raw(METRICS | {"sm__throughput.avg.pct_of_peak_sustained_elapsed": ("%", "712.00")}),
+            "is 712.00, which cannot",
         ),
+        # Of a locale with decimal commas, without a percentage: what is scaled has decimals, single things have none.
+        (raw({"gpu__time_duration.sum": ("usecond", "80,123")}), "'80,123', not a number"),
+        (raw({"dram__bytes_read.sum": ("Mbyte", "1"), "dram__bytes_write.sum": ("byte", "1.536")}), "'1.536', not"),
         ("".join(raw().splitlines(keepends=True)[::2]), "no row of units"),
     ],
 )

@@ -2,13 +2,14 @@
 
 Communication takes processors and memory bandwidth, so the same operation takes longer beside it. The same operation is
 one row of table ``operations`` whose input sizes are recorded, by one kernel: its kernels are compared with each other,
-those that communication covers against those that it does not touch. What a dimension's overlap saves is its hidden
-communication less the extra time of the computation beside it.
+those that communication covers against those that it does not touch. A call that launches a kernel more than once may
+give each other work, such as casts of an activation and of a weight: they are distinguished by their order. What a
+dimension's overlap saves is its hidden communication less the extra time of the computation beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -20,7 +21,7 @@ from traceviz_dag.analyze.kernel_intervals import codes, integers
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.medians import medians
 from traceviz_dag.analyze.wording import percent
-from traceviz_dag.arrays import Bool, Float64, Int64, number_groups
+from traceviz_dag.arrays import NONE, Bool, Float64, Int64, number_groups
 from traceviz_dag.tables import CONTENTION, OVERLAP_SAVINGS
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, CPU_DEVICE, Kind, Savings
 
@@ -58,11 +59,14 @@ class _Beside(NamedTuple):
     by_dimension: list[Int64]
 
 
-def contention_tables(kernels: pa.Table, operations: pa.Table, overlap: pa.Table) -> tuple[pa.Table, pa.Table]:
+def contention_tables(
+    kernels: pa.Table, operations: pa.Table, overlap: pa.Table, calls: Int64
+) -> tuple[pa.Table, pa.Table]:
     """The tables ``contention`` and ``overlap_savings`` of a rank.
 
     Args:
         kernels, operations, overlap: the rank's tables.
+        calls: of each kernel the call that launched it, NONE where that is not known.
     """
     columns = kernels.select(_READ)
     kind, device = (_is_code(columns, name) for name in ("kind", "device"))
@@ -76,7 +80,7 @@ def contention_tables(kernels: pa.Table, operations: pa.Table, overlap: pa.Table
         if not len(messages):
             continue
         beside = _beside(np.flatnonzero(here & computes), messages, (start, duration), dimension, dimensions)
-        groups = _groups(columns, operations, beside, duration)
+        groups = _groups(columns, operations, beside, (start, duration), calls)
         contention += [{**row, "device": name} for row in groups.rows()]
         mine = overlap.filter(pc.equal(overlap["device"].cast(pa.string()), name))
         savings += list(_savings(mine, columns, beside, groups))
@@ -143,12 +147,16 @@ class _Groups(NamedTuple):
             }
 
 
-def _groups(columns: pa.Table, operations: pa.Table, beside: _Beside, duration: Int64) -> _Groups:
+def _groups(
+    columns: pa.Table, operations: pa.Table, beside: _Beside, time: tuple[Int64, Int64], calls: Int64
+) -> _Groups:
+    start, duration = time
     rows = beside.rows
     operation = optional_integers(columns, "operation_id")[rows]
     code, names = codes(columns, "name")
     grids = [optional_integers(columns, f"grid_{axis}")[rows] for axis in "xyz"]
-    first, group = number_groups(operation, code[rows].astype(np.int64), *grids)
+    same = (operation, code[rows].astype(np.int64), *grids)
+    first, group = number_groups(*same, *_order_in_call(same, calls[rows], start[rows]))
     count = len(first)
     took = duration[rows]
     alone = beside.covered == 0
@@ -183,6 +191,17 @@ def _groups(columns: pa.Table, operations: pa.Table, beside: _Beside, duration: 
         *(counts[1], middle_ns[1], deviations[1]),
         *(group, judged, extra),
     )
+
+
+def _order_in_call(same: Sequence[Int64], calls: Int64, start: Int64) -> tuple[Int64, Int64]:
+    """Of each kernel which one it is of the same kernels of its call, by start, and how many there are."""
+    own = np.where(calls == NONE, NONE - 1 - np.arange(len(calls)), calls)
+    first, which = number_groups(*same, own)
+    order = np.lexsort((start, which))
+    counts = np.bincount(which, minlength=len(first))
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order)) - (np.cumsum(counts) - counts)[which[order]]
+    return place, counts[which].astype(np.int64)
 
 
 def _savings(overlap: pa.Table, columns: pa.Table, beside: _Beside, groups: _Groups) -> Iterator[dict[str, object]]:

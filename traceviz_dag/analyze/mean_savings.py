@@ -38,6 +38,11 @@ class MeanSaving(NamedTuple):
     verdict: Savings
     nets: Sequence[int]
 
+    @property
+    def windows(self) -> int:
+        """How many windows it is the mean of."""
+        return len(self.nets)
+
 
 class UnknownSaving(NamedTuple):
     """Why the saving of a dimension is not known of some of its windows: the reason of the one that is known least."""

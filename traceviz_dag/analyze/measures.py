@@ -95,7 +95,8 @@ _OF_NAMES: Mapping[Unit, str] = {
         launched launched_kernels launches live_blocks lost matches members members_found memory_operations
         microbatches most_events nights of_ranks operations out_elements partitions peers ranges ranks_without
         registers_per_thread rows rows_dropped rows_read samples segments size soon stages steps tokens transfers
-        units unknown waits world world_size before_blocks after_blocks names gap_count streams processes alike""",
+        units unknown waits world world_size before_blocks after_blocks names gap_count streams processes alike
+        windows""",
     SHARE: """
         share coverage efficiency hfu mfu hidden_over_min compute_utilization value queue_empty utilization busy_of
         parallel_efficiency load_balance serialisation transfer host replay_error""",

@@ -33,6 +33,10 @@ WHOLE = frozenset(
 """Operators that are one operation with all that they call. Their names are those of every vendor: what they call, such
 as ``aten::miopen_convolution``, differs from GPU to GPU."""
 
+GATHERING = frozenset({"_Linear", "_LayerNormLinear", "_LayerNormMLP", "_LayerNormMLPBackward"})
+"""Functions of Transformer Engine that state one rank's shard of an activation, and gather the others before they
+multiply, where the sequence is sharded over tensor-parallel ranks."""
+
 _WHOLE_PREFIX = "c10d::"
 _BACKWARD = "Backward"
 
@@ -46,14 +50,18 @@ class LaunchingOperators:
         name: code of its name in ``TraceEvents.strings``, 0 where there is none.
         inputs: code of its inputs in ``TraceEvents.operator_inputs``, 0 where none are recorded.
         forward_inputs: the same of the forward pass of the autograd function whose backward pass it is; else 0.
+        backward_inputs: the same of the backward pass of an operator of GATHERING; else 0.
         annotation: whether it is an annotation, of what lies in no operator.
+        gathering: number of the call of an operator of GATHERING around the launch; NONE where there is none.
     """
 
     call: Int64
     name: Int64
     inputs: Int64
     forward_inputs: Int64
+    backward_inputs: Int64
     annotation: Bool
+    gathering: Int64
 
 
 def launching_operators(trace: TraceEvents, tree: HostTree, launched_at: Int64) -> LaunchingOperators:
@@ -66,6 +74,7 @@ def launching_operators(trace: TraceEvents, tree: HostTree, launched_at: Int64) 
     operator = host.category[rows] == CPU_OP
     stating = operator & (host.inputs[rows] > 0)
     whole = np.array([name in WHOLE or name.startswith(_WHOLE_PREFIX) for name in trace.strings], dtype=bool)
+    gathering = np.array([name in GATHERING for name in trace.strings], dtype=bool)
     found = np.full(len(launched_at), NONE, dtype=np.int64)
     marks = (stating & whole[host.name[rows]], stating, operator, host.category[rows] != PYTHON_FUNCTION)
     for marked in marks:
@@ -79,7 +88,9 @@ def launching_operators(trace: TraceEvents, tree: HostTree, launched_at: Int64) 
         name=lookup(host.name.astype(np.int64), own, 0),
         inputs=inputs,
         forward_inputs=_forward_inputs(trace, own),
+        backward_inputs=_backward_inputs(trace, own),
         annotation=lookup((host.category == USER_ANNOTATION).astype(np.int64), own, 0) == 1,
+        gathering=lookup(tree.nearest(operator & gathering[host.name[rows]]), launched_at),
     )
 
 
@@ -110,6 +121,24 @@ def _forward_inputs(trace: TraceEvents, own: Int64) -> Int64:
         row = last.get((int(wanted_name[at]), int(number[at])))
         if row is not None:
             found[at] = host.inputs[row]
+    return found
+
+
+def _backward_inputs(trace: TraceEvents, own: Int64) -> Int64:
+    """Inputs of the backward pass of each host row that is an operator of GATHERING, else 0: the graph's node again."""
+    host, known = trace.host, {name: code for code, name in enumerate(trace.strings)}
+    found = np.zeros(len(own), dtype=np.int64)
+    name, number = (lookup(column.astype(np.int64), own) for column in (host.name, host.sequence_number))
+    for forward in sorted(GATHERING & known.keys()):
+        backward = known.get(f"{forward}{_BACKWARD}", NONE)
+        made = np.flatnonzero((host.name == backward) & (host.inputs > 0) & (host.sequence_number >= 0))
+        if not len(made):
+            continue
+        made = made[np.argsort(host.sequence_number[made], kind="stable")]
+        numbers = host.sequence_number[made]
+        wanted = np.flatnonzero((name == known[forward]) & (number >= 0))
+        at = np.minimum(np.searchsorted(numbers, number[wanted]), len(numbers) - 1)
+        found[wanted] = np.where(numbers[at] == number[wanted], host.inputs[made[at]], 0)
     return found
 
 

@@ -24,7 +24,8 @@ WITH starved AS (
 )
 SELECT
     CAST(from_ns AS BIGINT) AS from_ns, count(*) AS kernels, CAST(sum(duration_ns) AS BIGINT) AS kernel_ns,
-    count(*) / sum(count(*)) OVER () AS kernel_share, sum(duration_ns) / sum(sum(duration_ns)) OVER () AS time_share,
+    count(*) / sum(count(*)) OVER () AS kernel_share,
+    sum(duration_ns) / nullif(sum(sum(duration_ns)) OVER (), 0) AS time_share,
     count(starved_ns) AS launch_bound,
     CAST(coalesce(sum(duration_ns) FILTER (starved_ns IS NOT NULL), 0) AS BIGINT) AS launch_bound_ns,
     CAST(coalesce(sum(starved_ns), 0) AS BIGINT) AS starved_ns
@@ -87,7 +88,8 @@ ORDER BY kernel_ns DESC
 def kernel_lengths(lake: Lake, run: str, iteration: int, rank: int | None = None) -> pa.Table:
     """Computation kernels by class of length.
 
-    Columns: from_ns (where the class begins), kernels, kernel_ns, kernel_share, time_share; launch_bound (kernels that
+    Columns: from_ns (where the class begins), kernels, kernel_ns, kernel_share, time_share (NULL where no
+    kernel takes time); launch_bound (kernels that
     a GPU without other computation waited for until its host had launched them), launch_bound_ns (their time),
     starved_ns (the wait before them).
     """

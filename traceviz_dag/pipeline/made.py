@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import xxhash
 
-CODE_VERSION = "37"
+CODE_VERSION = "38"
 """Raise it when the same trace and rules give different tables: everything is then computed again."""
 
 

@@ -81,7 +81,8 @@ def _tables(trace: RankTrace, events: TraceEvents, classified: Classification, p
     kernels = kernels.set_column(kernels.schema.get_field_index("operation_id"), "operation_id", operation_of)
     windows, _ = gpu_step_windows(classified, trace.step)
     overlap = measured_overlap(classified, trace.step)
-    contention, savings = contention_tables(kernels, operations, overlap)
+    calls = classified.operators.call[kernels["kernel_id"].to_numpy()]
+    contention, savings = contention_tables(kernels, operations, overlap, calls)
     return {
         **format_of_trace(trace).tables(trace, step_windows(classified, trace.step)),
         "traces": _traces_row(trace, events, classified, kernels),

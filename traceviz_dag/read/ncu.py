@@ -96,14 +96,18 @@ class _Launch:
                 if text in ("", "n/a", "N/A", "nan"):
                     continue
                 if unit in units:
-                    return self._number(name, text, _MOST_PERCENT if unit == "%" else math.inf) * units[unit]
+                    most = _MOST_PERCENT if unit == "%" else math.inf
+                    return self._number(name, text, most, whole=units[unit] == 1.0) * units[unit]
                 if "__" in name:
                     fault = f"{name} of {self.name} is in {unit or 'no unit'}"
                     raise BadInputError(self.path, fault, "export it with --print-units base")
         return None
 
-    def _number(self, name: str, text: str, most: float) -> float:
-        if not _NUMBER.fullmatch(text):
+    def _number(self, name: str, text: str, most: float, *, whole: bool) -> float:
+        """A number; ``whole``: of single things, which a sum has no fractions of. Scaled numbers have decimals."""
+        fraction = text.rpartition(".")[2].strip("0") if "." in text else ""
+        swapped = bool(fraction) if whole and name.endswith(".sum") else not whole and "," in text and "." not in text
+        if swapped or not _NUMBER.fullmatch(text):
             raise BadInputError(self.path, f"{name} of {self.name} is {text!r}, not a number", _EXPORT)
         number = float(text.replace(",", ""))
         if not 0 <= number <= most:

@@ -441,7 +441,8 @@ OVERLAP = Table(
 
 CONTENTION = Table(
     "contention",
-    "An operation with recorded input sizes, by one of its kernels: how long it takes beside communication, and alone.",
+    "An operation with recorded input sizes, by one of its kernels, grid and place among the same kernels of a call: "
+    "how long it takes beside communication, and alone.",
     BY_RANK,
     (
         Column("device", DICTIONARY, "gpu:N."),

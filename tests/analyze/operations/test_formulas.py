@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from traceviz_dag.analyze.operations.formulas import FORMULAS, NO_FORMULA, work_of
+from traceviz_dag.analyze.operations.formulas import FORMULAS, NO_FORMULA, NOT_GATHERED, shards_of, work_of
 from traceviz_dag.analyze.operations.tensors import Inputs
 from traceviz_dag.read.events import OperatorInputs
 from traceviz_dag.read.kineto.stated_inputs import VALUED
@@ -50,6 +50,15 @@ def _work(name, sizes, types, values=(), strides=""):
         (
             *("aten::_scaled_dot_product_flash_attention", [[16, 16, 559, 64]] * 3 + [[]] * 4),
             *([BF16] * 3 + ["Scalar"] * 4, ["", "", "", "0.", "True", "False", "0.125"], 10_239_377_408, 73_269_248),
+        ),
+        # A bias is read once and added to each of 2·4·16·16 scores.
+        (
+            *("aten::_scaled_dot_product_efficient_attention", [[2, 4, 16, 8]] * 3 + [[2, 4, 16, 16]]),
+            *([BF16] * 4, [*[""] * 6, "False"], 2 * 4 * 256 * (4 * 8 + 1), (4 * 1_024 + 2_048) * 2),
+        ),
+        (
+            *("aten::_scaled_dot_product_efficient_attention_backward", [[2, 4, 16, 8]] * 4 + [[2, 4, 16, 16]]),
+            *([BF16] * 5, [*[""] * 11, "False"], 2 * 4 * 256 * (10 * 8 + 1), (8 * 1_024 + 2_048) * 2),
         ),
         # 2.5 times as much backward, with a quarter of the heads for keys and values.
         (
@@ -139,6 +148,35 @@ def test_names_of_one_product_agree(batch, rows, inner, columns, biased):
     assert linear == added == engine
     assert added.flops == plain.flops + biased * batch * rows * columns
     assert _work("aten::bmm", [[1, *pair[0]], [1, *pair[1]]], [BF16] * 2) == plain
+
+
+_LAYERS = {
+    "_Linear": lambda given: [[6, 4], given],
+    "_LayerNormLinear": lambda given: [given, [4], [6, 4]],
+    "LinearWithGradAccumulationAndAsyncCommunication": lambda given: [given, [6, 4]],
+}
+
+
+def _stated(sizes):
+    return OperatorInputs(json.dumps(sizes), json.dumps([BF16] * len(sizes)))
+
+
+@pytest.mark.parametrize("name", _LAYERS)
+def test_a_layer_multiplies_all_shards_of_its_activation_that_it_gathers(name):
+    whole, shard = (_stated(_LAYERS[name]([tokens, 1, 4])) for tokens in (8, 2))
+    assert work_of(name, shard, shards=4) == work_of(name, whole)
+    assert work_of(name, whole).flops == 2 * 8 * 6 * 4
+    assert work_of(name, shard, shards=None).reason == NOT_GATHERED
+    # The gradient has the rows of all shards; a row-parallel layer states a shard of that instead.
+    of_all, of_shard = _stated([[8, 1, 6]]), _stated([[2, 1, 6]])
+    expected = work_of(f"{name}Backward", of_all, whole)
+    # Of Megatron's layer the product for the gradient of the activation is an operator of its own.
+    assert expected.flops == (1 if name.startswith("Linear") else 2) * 2 * 8 * 6 * 4
+    assert work_of(f"{name}Backward", of_all, shard) == work_of(f"{name}Backward", of_shard, whole) == expected
+    shown = [shards_of(name, *each) for each in ((shard, of_all), (whole, of_shard), (shard, OperatorInputs("[[]]")))]
+    assert shown == ([None] * 3 if name.startswith("Linear") else [4, 1, None])
+    assert work_of(f"{name}Backward", _stated([[9, 1, 6]]), whole).flops is None
+    assert work_of(f"{name}Backward", OperatorInputs("[[]]"), whole).flops is None
 
 
 @settings(max_examples=200, deadline=None)

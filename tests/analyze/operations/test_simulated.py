@@ -9,12 +9,13 @@ from collections import Counter
 import pytest
 
 from traceviz_dag.analyze.model_flops import model_flops
+from traceviz_dag.analyze.operations.formulas import NOT_GATHERED
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.unite import unite
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.ranks import analyse_rank
 from traceviz_dag.simulate import JobSettings, simulate
-from traceviz_dag.simulate.settings import Precision
+from traceviz_dag.simulate.settings import Precision, Recompute, Transformer
 from traceviz_dag.tables import OPERATIONS
 from traceviz_dag.vocabulary import OperationClass
 
@@ -40,6 +41,9 @@ def test_flops_of_all_operations_are_those_of_the_model(tmp_path, layout):
     total = Counter()
     for row in rows:
         total[row["operation_class"]] += row["count"] * row["flops"]
+    # Column-parallel layers state their shard of the sequence, and gather the others.
+    tokens = 512 // layout.get("tp", 1)
+    assert {json.loads(row["shapes"])[0][0] for row in rows if row["operation"] == "_LayerNormLinear"} == {tokens}
     settings = {
         **{"global_batch_size": 2, "seq_length": 512, "num_layers": 2, "hidden_size": 1024, "num_attention_heads": 8},
         **{"kv_channels": 128, "group_query_attention": False, "ffn_hidden_size": 2048, "swiglu": False},
@@ -50,6 +54,33 @@ def test_flops_of_all_operations_are_those_of_the_model(tmp_path, layout):
     attention, rest = divmod(6 * total[OperationClass.ATTENTION], 7)
     assert rest == 0
     assert total[OperationClass.GEMM] + attention == expected
+
+
+def test_what_userbuffers_gather_is_known_by_the_gradient_and_unknown_without_one(tmp_path):
+    settings = {"tp": 2, "overlap_tensor": True, "recompute": Recompute.FULL}
+    rows = [row for row in _operations(tmp_path, **settings) if "LayerNormLinear" in row["operation"]]
+    reasons = {row["phase"]: row["reason"] for row in rows}
+    # The forward pass of a layer that is computed again makes no node of the graph.
+    assert reasons == {"forward": NOT_GATHERED, "recompute": None, "backward": None}
+    known = Counter()
+    for row in rows:
+        known[row["phase"]] += row["count"] * (row["flops"] or 0)
+    # Two layers of two micro-batches on two ranks.
+    assert known["backward"] == 2 * known["recompute"] == 2 * 8 * (2 * 512 * 1024 * (1536 + 1024))
+
+
+def test_products_of_megatrons_own_layers_are_known(tmp_path):
+    rows = _operations(tmp_path, transformer=Transformer.LOCAL)
+    scores = [json.loads(row["shapes"]) for row in rows if row["operation"] == "aten::baddbmm"]
+    # Kineto writes five arguments: what is added, two matrices, and two numbers.
+    assert scores and all(sizes == [[8, 512, 512], [8, 512, 128], [8, 128, 512], [], []] for sizes in scores)
+    assert all(row["reason"] is None and row["flops"] for row in rows)
+
+
+def test_attention_over_context_parallel_ranks_is_attention_whose_flops_are_not_recorded(tmp_path):
+    rows = [row for row in _operations(tmp_path, cp=2) if row["operation_class"] == OperationClass.ATTENTION]
+    assert {row["operation"] for row in rows} == {"AttnFuncWithCPAndKVP2P", "AttnFuncWithCPAndKVP2PBackward"}
+    assert all(row["flops"] is None and "context parallelism" in row["reason"] for row in rows)
 
 
 def test_experts_compute_twice_as_much_backward(tmp_path):

@@ -80,6 +80,25 @@ def test_a_backward_pass_is_counted_by_the_inputs_of_its_forward_pass(tmp_path):
     assert (backward["shapes"], backward["forward_shapes"]) == ("[[4,8,16]]", "[[16,32],[4,8,32],[16]]")
 
 
+@pytest.mark.parametrize("seen", ["gradient", "gather", "both", "nothing"])
+def test_a_layer_that_states_a_shard_counts_what_it_gathers_by_its_gradient_or_its_gather(tmp_path, seen):
+    file = KinetoFile()
+    file.header["deviceProperties"] = [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}]
+    file.operator("_Linear", 5_000, 6_000, **_LINEAR)
+    file.kernel("nvjet_hsh_128x128", 13_000, 13_250, launched=5_100)
+    if seen in ("gather", "both"):
+        file.operator("c10d::_allgather_base_", 5_010, 5_060, **{"Input Dims": [[16, 8, 32], [4, 8, 32]]})
+        message = {"Collective name": "_allgather_base", "Group size": 4, "Process Group Name": "1"}
+        file.kernel("ncclDevKernel_AllGather_RING_LL", 12_000, 12_500, launched=5_050, **message)
+    if seen in ("gradient", "both"):
+        file.operator("_LinearBackward", 7_000, 8_000, **_BACKWARD | {"Input Dims": [[16, 8, 16]]})
+        file.kernel("nvjet_hsh_128x128", 14_000, 14_600, launched=7_100)
+    rows, _ = _analysed(tmp_path, file)
+    tokens = 4 * 8 if seen == "nothing" else 16 * 8
+    assert rows["_Linear"]["flops"] == 2 * tokens * 16 * 32 + tokens * 16
+    assert "gradient" not in seen or rows["_LinearBackward"]["flops"] == 2 * 2 * tokens * 16 * 32
+
+
 @pytest.mark.parametrize(
     ("kernel", "number_format"),
     [

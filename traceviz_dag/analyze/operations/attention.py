@@ -24,7 +24,13 @@ _PACKED = "its sequences are packed, and their lengths are not recorded"
 
 
 def forward(
-    *, causal: int, heads_first: bool, packed_by: int | None = None, window: int | None = None, backward: bool = False
+    *,
+    causal: int,
+    heads_first: bool,
+    packed_by: int | None = None,
+    window: int | None = None,
+    bias: int | None = None,
+    backward: bool = False,
 ) -> Callable[[Inputs], Work]:
     """The work of an operator whose first three inputs are queries, keys and values.
 
@@ -33,6 +39,7 @@ def forward(
         heads_first: sizes are [batch, heads, length, channels], not [batch, length, heads, channels].
         packed_by: position of the lengths of packed sequences.
         window: position of how many keys before a query it sees, which is followed by how many behind it; or of both.
+        bias: position of what is added to the scores, an operation per score.
         backward: the work of the backward pass, by the inputs of the forward pass.
     """
 
@@ -40,18 +47,25 @@ def forward(
         queries, keys, values = (inputs.tensor(place) for place in range(3))
         of_keys, of_values, lengths = _scores(queries, keys, values, heads_first, packed=_is_packed(inputs, packed_by))
         result = queries.shaped(*queries.sizes[:-1], values.sizes[-1])
+        added, adds = _added(inputs, bias, of_keys, keys)
         moved: Sequence[Tensor] = (queries, keys, values, result)
         if backward:
             moved = (*moved, *moved)
         weights = _BACKWARD if backward else _FORWARD
-        flops = weights[0] * of_keys + weights[1] * of_values
+        flops = weights[0] * of_keys + weights[1] * of_values + adds
+        moved = (*moved, *added)
         return _masked(inputs, (causal, window), flops, lengths, moved)
 
     return work
 
 
 def backward(
-    *, causal: int, heads_first: bool, packed_by: int | None = None, window: int | None = None
+    *,
+    causal: int,
+    heads_first: bool,
+    packed_by: int | None = None,
+    window: int | None = None,
+    bias: int | None = None,
 ) -> Callable[[Inputs], Work]:
     """The same of an operator whose inputs are the gradient of its result, queries, keys, values and the result."""
 
@@ -59,8 +73,9 @@ def backward(
         given, queries, keys, values = (inputs.tensor(place) for place in range(4))
         of_keys, of_values, lengths = _scores(queries, keys, values, heads_first, packed=_is_packed(inputs, packed_by))
         # Read: what the forward pass had, its result and the gradient; written: three gradients.
-        moved = (given, given, queries, keys, values, queries, keys, values)
-        flops = _BACKWARD[0] * of_keys + _BACKWARD[1] * of_values
+        added, adds = _added(inputs, bias, of_keys, keys)
+        moved = (given, given, queries, keys, values, queries, keys, values, *added)
+        flops = _BACKWARD[0] * of_keys + _BACKWARD[1] * of_values + adds
         return _masked(inputs, (causal, window), flops, lengths, moved)
 
     return work
@@ -75,6 +90,30 @@ def unmasked(inputs: Inputs) -> Work:
     result = queries.shaped(*queries.sizes[:-1], values.sizes[-1])
     known = counted(0, (queries, keys, values, result), queries)
     return Work(None, known.bytes, known.number_format, f"not recorded: {_CAUSAL}")
+
+
+def unmasked_backward(inputs: Inputs) -> Work:
+    """The backward pass of the same, by the inputs of the forward pass: all of them, and their gradients."""
+    found = unmasked(inputs)
+    return found._replace(bytes=None if found.bytes is None else 2 * found.bytes)
+
+
+def over_ranks(inputs: Inputs) -> Work:
+    """Context parallelism of Transformer Engine: an activation of this rank's part of the sequence; its mask and the
+    keys and values of other ranks are not recorded.
+
+    Raises:
+        UnknownWorkError: always.
+    """
+    raise UnknownWorkError("not recorded: its mask, and the keys of other ranks (context parallelism)")
+
+
+def _added(inputs: Inputs, place: int | None, of_keys: int, keys: Tensor) -> tuple[tuple[Tensor, ...], int]:
+    """The bias of the scores, which is read once, and how many additions it makes."""
+    bias = None if place is None else inputs.optional(place)
+    if bias is None or not bias.sizes:
+        return (), 0
+    return (bias,), of_keys // max(keys.sizes[-1], 1)
 
 
 def _is_packed(inputs: Inputs, place: int | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from traceviz_dag.analyze.operations import attention, convolutions, memory_bound, products
 from traceviz_dag.analyze.operations.memory_bound import Formula, elementwise, for_each, reduced
@@ -14,6 +15,7 @@ from traceviz_dag.vocabulary import OperationClass
 
 NO_FORMULA = "there is no formula for this operation"
 NOT_COUNTED = "a communication moves bytes between GPUs: see table collectives"
+NOT_GATHERED = "not recorded: from how many ranks it gathers its activation"
 TOO_LARGE = "its sizes are larger than any tensor is"
 
 NO_INPUTS = OperatorInputs()
@@ -45,11 +47,11 @@ _GROUPED: Mapping[str, Formula] = {
 }
 
 _PRODUCTS_BACKWARD: Mapping[str, Formula] = {
-    "_LinearBackward": products.twice(products.engine_linear),
-    "_LayerNormLinearBackward": products.twice(products.norm_and_linear),
+    "_LinearBackward": products.linear_backward(products.engine_linear),
+    "_LayerNormLinearBackward": products.linear_backward(products.norm_and_linear),
     "_LayerNormMLPBackward": products.twice(products.norm_and_linear),
     # It calls the product for the gradient of its input, and launches that for the gradient of its weight itself.
-    "LinearWithGradAccumulationAndAsyncCommunicationBackward": products.without_bias(products.megatron_linear),
+    "LinearWithGradAccumulationAndAsyncCommunicationBackward": products.linear_backward(products.megatron_linear, 1),
 }
 
 _GROUPED_BACKWARD: Mapping[str, Formula] = {
@@ -57,28 +59,38 @@ _GROUPED_BACKWARD: Mapping[str, Formula] = {
     "GroupedLinearBackward": products.twice(products.grouped_linear),
 }
 
+_OVER_RANKS = ("AttnFuncWithCPAndKVP2P", "AttnFuncWithCPAndKVAllGather", "AttnFuncWithCPAndQKVOA2A")
 _ATTENTION: Mapping[str, Formula] = {
     "aten::_scaled_dot_product_flash_attention": attention.forward(causal=4, heads_first=True),
-    "aten::_scaled_dot_product_efficient_attention": attention.forward(causal=6, heads_first=True),
-    "aten::_scaled_dot_product_cudnn_attention": attention.forward(causal=6, heads_first=True),
-    "aten::_scaled_dot_product_fused_attention_overrideable": attention.forward(causal=5, heads_first=True),
+    "aten::_scaled_dot_product_efficient_attention": attention.forward(causal=6, heads_first=True, bias=3),
+    "aten::_scaled_dot_product_cudnn_attention": attention.forward(causal=6, heads_first=True, bias=3),
+    "aten::_scaled_dot_product_fused_attention_overrideable": attention.forward(causal=5, heads_first=True, bias=3),
     "aten::_flash_attention_forward": attention.forward(causal=8, heads_first=False, window=11, packed_by=3),
     "flash_attn::_flash_attn_forward": attention.forward(causal=5, heads_first=False, window=6),
     "flash_attn::_flash_attn_varlen_forward": attention.forward(causal=9, heads_first=False, packed_by=3),
     "aten::_scaled_dot_product_flash_attention_backward": attention.backward(causal=11, heads_first=True, packed_by=6),
-    "aten::_scaled_dot_product_efficient_attention_backward": attention.backward(causal=11, heads_first=True),
-    "aten::_scaled_dot_product_cudnn_attention_backward": attention.backward(causal=14, heads_first=True, packed_by=9),
+    "aten::_scaled_dot_product_efficient_attention_backward": attention.backward(causal=11, heads_first=True, bias=4),
+    "aten::_scaled_dot_product_cudnn_attention_backward": attention.backward(
+        causal=14, heads_first=True, packed_by=9, bias=8
+    ),
     "aten::_flash_attention_backward": attention.backward(causal=11, heads_first=False, window=15, packed_by=6),
     "flash_attn::_flash_attn_backward": attention.backward(causal=11, heads_first=False, window=12),
     "flash_attn::_flash_attn_varlen_backward": attention.backward(causal=13, heads_first=False, packed_by=9),
     "FlashAttnFunc": attention.forward(causal=5, heads_first=False, window=6),
     "FlashAttnVarlenFunc": attention.unmasked,
     "FusedAttnFunc": attention.unmasked,
+    **dict.fromkeys(_OVER_RANKS, attention.over_ranks),
 }
 
 _ATTENTION_BACKWARD: Mapping[str, Formula] = {
     "FlashAttnFuncBackward": attention.forward(causal=5, heads_first=False, window=6, backward=True),
+    "FlashAttnVarlenFuncBackward": attention.unmasked_backward,
+    "FusedAttnFuncBackward": attention.unmasked_backward,
+    **{f"{name}Backward": attention.over_ranks for name in _OVER_RANKS},
 }
+
+_GATHERING = ("_Linear", "_LayerNormLinear")
+"""Layers that gather their activation, and whose gradient shows how much of it."""
 
 _BACKWARD = frozenset({*_PRODUCTS_BACKWARD, *_GROUPED_BACKWARD, *_ATTENTION_BACKWARD})
 """Backward passes of autograd functions, whose own inputs are gradients alone: by the inputs of the forward pass."""
@@ -235,11 +247,23 @@ FORMULAS: Mapping[str, tuple[OperationClass, Formula]] = {
 """Name of an operator → what kind of work it does, and how much, from its inputs."""
 
 
-def work_of(name: str, inputs: OperatorInputs, forward: OperatorInputs = NO_INPUTS) -> Work:
+def shards_of(name: str, inputs: OperatorInputs, backward: OperatorInputs) -> int | None:
+    """How many ranks' shards of its activation a layer gathers, by the inputs of its backward pass; None where these
+    do not show it."""
+    if name not in _GATHERING:
+        return None
+    try:
+        return products.shards_behind(FORMULAS[name][1], parse_inputs(inputs), parse_inputs(backward).optional(0))
+    except UnknownWorkError:
+        return None
+
+
+def work_of(name: str, inputs: OperatorInputs, forward: OperatorInputs = NO_INPUTS, shards: int | None = 1) -> Work:
     """The work of one call of an operator.
 
     Args:
         forward: inputs of the forward pass of the autograd function whose backward pass it is.
+        shards: how many ranks' shards of its activation it gathers, itself included; None where that is not recorded.
 
     Returns:
         FLOPs and bytes are None, with the reason, where the inputs do not show them.
@@ -248,8 +272,13 @@ def work_of(name: str, inputs: OperatorInputs, forward: OperatorInputs = NO_INPU
         return Work(reason=NOT_COUNTED)
     if name not in FORMULAS:
         return Work(reason=NO_FORMULA)
+    if shards is None:
+        return Work(reason=NOT_GATHERED)
     try:
-        found = FORMULAS[name][1](parse_inputs(forward if name in _BACKWARD else inputs))
+        given = parse_inputs(inputs)
+        if name in _BACKWARD:
+            given = replace(parse_inputs(forward), gradient=given.optional(0))
+        found = FORMULAS[name][1](replace(given, shards=shards))
     except UnknownWorkError as error:
         return Work(reason=str(error))
     if max(found.flops or 0, found.bytes or 0) > _LARGEST:

@@ -6,6 +6,7 @@ Sources: the definition of the product; kernels of Transformer Engine by its own
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 
 from traceviz_dag.analyze.operations.tensors import Inputs, Tensor, UnknownWorkError, broadcast
@@ -64,7 +65,7 @@ def linear(inputs: Inputs) -> Work:
     given, weight = inputs.tensor(0), inputs.matrix(1)
     if not given.sizes or given.sizes[-1] != weight.sizes[1]:
         raise UnknownWorkError("the sizes of its inputs do not go together")
-    return _linear(given, weight, inputs.optional(2))
+    return _linear(inputs.gathered(given), weight, inputs.optional(2))
 
 
 def matmul(inputs: Inputs) -> Work:
@@ -123,12 +124,12 @@ def engine_linear(inputs: Inputs) -> Work:
     if given is None:
         raise UnknownWorkError("the sizes of its inputs do not go together")
     bias = next((each for each in tensors[2:] if each.sizes == weight.sizes[:1]), None)
-    return _linear(given, weight, bias)
+    return _linear(inputs.gathered(given), weight, bias)
 
 
 def megatron_linear(inputs: Inputs) -> Work:
     """Megatron's ``LinearWithGradAccumulationAndAsyncCommunication``: activation, weight, bias."""
-    return linear(Inputs(tuple(inputs.tensors)))
+    return linear(Inputs(tuple(inputs.tensors), shards=inputs.shards))
 
 
 def norm_and_linear(inputs: Inputs) -> Work:
@@ -141,10 +142,11 @@ def norm_and_linear(inputs: Inputs) -> Work:
     weights = [each for each in tensors[1:] if len(each.sizes) == 2]
     if not weights or not given.sizes or not given.sizes[-1] or given.sizes[-1] != weights[0].sizes[1]:
         raise UnknownWorkError("the sizes of its inputs do not go together")
+    given = inputs.gathered(given)
     rows = given.elements // given.sizes[-1]
     result = given.shaped(rows, weights[-1].sizes[0])
     flops = 2 * rows * sum(weight.elements for weight in weights)
-    return counted(flops, (*tensors, result), given)
+    return counted(flops, (given, *tensors[1:], result), given)
 
 
 def grouped_linear(inputs: Inputs) -> Work:
@@ -163,24 +165,50 @@ def grouped_linear(inputs: Inputs) -> Work:
 
 def twice(forward: Formula) -> Formula:
     """The backward pass of products, by the inputs of the forward pass: one for the gradient of the activation and one
-    for that of the weight, each of which moves activation, weight and result, or their gradients."""
+    for that of the weight, each of which moves activation, weight and result, or their gradients. Vectors (biases,
+    norms) are neither added nor moved."""
+    return lambda inputs: _times(2, forward(_matrices(inputs)))
+
+
+def linear_backward(forward: Formula, products: int = 2) -> Formula:
+    """The same of one linear layer; ``products``: how many of the two it launches itself.
+
+    Where the sequence is sharded over tensor-parallel ranks, a column-parallel layer states its shard of the
+    activation, and the gradient of its result has the rows of all. A row-parallel layer states its activation whole.
+    """
 
     def work(inputs: Inputs) -> Work:
-        found = without_bias(forward)(inputs)
-        flops, moved = (None if number is None else 2 * number for number in found[:2])
-        return found._replace(flops=flops, bytes=moved)
+        shards = shards_behind(forward, inputs, inputs.gradient)
+        return _times(products, forward(replace(_matrices(inputs), shards=shards)))
 
     return work
 
 
-def without_bias(forward: Formula) -> Formula:
-    """The products of the forward pass alone; vectors (biases, norms) are neither added nor moved."""
+def shards_behind(forward: Formula, inputs: Inputs, gradient: Tensor | None) -> int:
+    """How many ranks' shards of its activation a linear layer multiplies, by the gradient of its result.
 
-    def work(inputs: Inputs) -> Work:
-        kept = tuple(each for each in inputs.arguments if isinstance(each, Tensor) and len(each.sizes) > 1)
-        return forward(Inputs(kept))
+    Raises:
+        UnknownWorkError: the gradient is not recorded, or its sizes are not those of the layer's result.
+    """
+    matrices = replace(_matrices(inputs), shards=1)
+    of_shard = forward(matrices).flops or 0
+    if gradient is None or not gradient.sizes:
+        raise UnknownWorkError("the sizes of the gradient of its result are not recorded")
+    # 2·M·N·K of M rows; the gradient has N columns.
+    gathered = 2 * gradient.elements * matrices.tensors[0].sizes[-1]
+    if gathered > of_shard > 0 and gathered % of_shard:
+        raise UnknownWorkError("the sizes of its inputs do not go together")
+    return max(gathered // of_shard, 1) if of_shard else 1
 
-    return work
+
+def _times(count: int, work: Work) -> Work:
+    flops, moved = (None if number is None else count * number for number in work[:2])
+    return work._replace(flops=flops, bytes=moved)
+
+
+def _matrices(inputs: Inputs) -> Inputs:
+    kept = tuple(each for each in inputs.arguments if isinstance(each, Tensor) and len(each.sizes) > 1)
+    return Inputs(kept, shards=inputs.shards)
 
 
 def _linear(given: Tensor, weight: Tensor, bias: Tensor | None) -> Work:

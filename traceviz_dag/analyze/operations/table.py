@@ -10,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from traceviz_dag.analyze.kernel_intervals import codes
-from traceviz_dag.analyze.operations.formulas import NOT_COUNTED, class_of, work_of
+from traceviz_dag.analyze.operations.formulas import NOT_COUNTED, class_of, shards_of, work_of
 from traceviz_dag.analyze.operations.grouping import grouped
 from traceviz_dag.analyze.operations.roofline import Roofline, roofline
 from traceviz_dag.analyze.operations.work import Work
 from traceviz_dag.analyze.peaks import BUILT_IN, GpuPeaks, Peaks
-from traceviz_dag.arrays import NONE, Int64, lookup, number_groups
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup, number_groups
 from traceviz_dag.classify.operators import LaunchingOperators
 from traceviz_dag.read.events import OperatorInputs, TraceEvents, bounded
 from traceviz_dag.tables import OPERATIONS
@@ -32,10 +32,16 @@ _FP4_KERNEL = re.compile(r"nvjet_(sm\d+_)?oo|e2m1|fp4|f4f4", re.IGNORECASE)
 _FP8_KERNEL = re.compile(r"nvjet_(sm\d+_)?[qr][qr]|(?<!u)e4m3|e5m2|fp8|f8f8", re.IGNORECASE)
 _TF32_KERNEL = re.compile(r"tf32|s1688", re.IGNORECASE)
 """Inputs do not show that matrix units round fp32 to TF32, or that Transformer Engine casts to FP8 or FP4; kernel names
-do. cuBLAS has a letter for each matrix: q and r are FP8, o is FP4. UE4M3 and UE8M0 are the types of scales."""
+do. cuBLAS has a letter for each matrix: q and r are FP8, o is FP4 (nvjet_sm100_ootst_…_Avec16UE4M3 of
+NVFP4). UE4M3 and UE8M0 are the types of scales."""
+
+_REDUCES = re.compile(r"reduce|_rs|broadcast", re.IGNORECASE)
 
 _LONGEST_TEXT = 2_000
-_READ = ("kernel_id", "name", "kind", "phase", "module", "duration_ns", "device", "stage", "graph_node_id")
+_READ = (
+    *("kernel_id", "name", "kind", "phase", "module", "duration_ns", "device", "stage", "graph_node_id"),
+    "group_size",
+)
 _PER_ROW = (
     *("operation", "operation_class", "shapes", "types", "strides", "input_values", "forward_shapes", "kernel"),
     *("flops", "bytes", "number_format", "intensity", "gpu", "peak_flops_per_s", "memory_bytes_per_s", "roofline_ns"),
@@ -63,8 +69,10 @@ def operations_table(
     module, modules = _without_numbers(*codes(columns, "module"))
     name, names = codes(columns, "name")
     communicates = _is(columns, "kind", Kind.COMMUNICATION.value)
+    shards = _shards(trace, columns, mine, communicates == 1)
     # What no call launched is told apart by the kernel itself.
-    parts = (label, mine.inputs, mine.forward_inputs, phase, module, np.where(label == NONE, name, NONE), communicates)
+    unnamed = np.where(label == NONE, name, NONE)
+    parts = (label, mine.inputs, mine.forward_inputs, shards, phase, module, unnamed, communicates)
     keys = [np.asarray(part, dtype=np.int64) for part in parts]
     groups = grouped(keys, mine.call, name.astype(np.int64), columns["duration_ns"].to_numpy())
     first = groups.first
@@ -77,7 +85,7 @@ def operations_table(
         operation = labels[label[row]] if label[row] != NONE else None
         given, forward = (trace.operator_inputs[code[row]] for code in (mine.inputs, mine.forward_inputs))
         kernel = names[groups.main_name[number]]
-        operation_class, work = _work(operation, given, forward, kernel)
+        operation_class, work = _work(operation, given, forward, kernel, int(shards[row]))
         if communicates[row]:
             operation_class, work = OperationClass.COMMUNICATION, Work(reason=NOT_COUNTED)
         elif of_graph[number]:
@@ -123,11 +131,11 @@ def operations_table(
 
 
 def _work(
-    operation: str | None, given: OperatorInputs, forward: OperatorInputs, kernel: str
+    operation: str | None, given: OperatorInputs, forward: OperatorInputs, kernel: str, shards: int
 ) -> tuple[OperationClass, Work]:
     if operation is None:
         return OperationClass.OTHER, Work(reason=NO_OPERATOR)
-    operation_class, work = class_of(operation), work_of(operation, given, forward)
+    operation_class, work = class_of(operation), work_of(operation, given, forward, shards or None)
     if operation_class in MATRIX:
         if work.number_format == "fp32" and _TF32_KERNEL.search(kernel):
             work = work._replace(number_format="tf32")
@@ -136,6 +144,34 @@ def _work(
         elif work.number_format in ("bf16", "fp16") and _FP8_KERNEL.search(kernel):
             work = work._replace(number_format="fp8")
     return operation_class, work
+
+
+def _shards(trace: TraceEvents, columns: pa.Table, operators: LaunchingOperators, communicates: Bool) -> Int64:
+    """How many ranks' shards of its activation the call of each kernel gathers; 0 where that is not recorded.
+
+    The gradient of its result shows it. Without one, what communicates in such a call but reduces nothing gathers: on
+    its own (userbuffers), or as a call inside it.
+    """
+    code, names = codes(columns, "name")
+    reduces = np.array([_REDUCES.search(name) is not None for name in names], dtype=bool)
+    gathers = np.flatnonzero(communicates & (operators.gathering != NONE) & ~reduces[code])
+    members = columns["group_size"].fill_null(0).to_numpy()[gathers]
+    found = np.ones(len(code), dtype=np.int64)
+    calls, which = np.unique(operators.gathering[gathers], return_inverse=True)
+    largest = np.zeros(len(calls), dtype=np.int64)
+    np.maximum.at(largest, which, members)
+    own = np.flatnonzero((operators.call == operators.gathering) & np.isin(operators.call, calls) & ~communicates)
+    found[own] = largest[np.searchsorted(calls, operators.call[own])]
+    with_gradient = np.flatnonzero((operators.backward_inputs > 0) & ~communicates)
+    layers = (operators.name, operators.inputs, operators.backward_inputs)
+    first, which = number_groups(*(each[with_gradient] for each in layers))
+    shown = [
+        shards_of(trace.strings[name], *(trace.operator_inputs[code] for code in codes_of))
+        for name, *codes_of in zip(*(each[with_gradient[first]].tolist() for each in layers), strict=True)
+    ]
+    by_gradient = np.array([each or NONE for each in shown], dtype=np.int64)[which]
+    found[with_gradient] = np.where(by_gradient == NONE, found[with_gradient], by_gradient)
+    return found
 
 
 def _measures(work: Work, limit: Roofline, kernel_ns: int, gpu: GpuPeaks | None) -> Mapping[str, object]:

@@ -113,10 +113,18 @@ class Inputs:
     Attributes:
         arguments: of each argument its tensor, the tensors of a list, or None for what is no tensor.
         values: of each argument the number or list that it is, as text; empty for tensors, and where not recorded.
+        shards: how many ranks' shards of the activation the call gathers before it multiplies; its sizes are of one.
+        gradient: that of the first result, of which a backward pass starts; None where it is not recorded.
     """
 
     arguments: tuple[Tensor | tuple[Tensor, ...] | None, ...]
     values: tuple[str, ...] = ()
+    shards: int = 1
+    gradient: Tensor | None = None
+
+    def gathered(self, activation: Tensor) -> Tensor:
+        """The activation of all shards."""
+        return activation.shaped(activation.sizes[0] * self.shards, *activation.sizes[1:])
 
     @property
     def tensors(self) -> list[Tensor]:

@@ -41,8 +41,8 @@ def print_lengths(iteration: StoredIteration, rank: int | None) -> bool:
     lengths = found["lengths"]
     total, bound = (sum(row[name] for row in lengths) for name in ("kernel_ns", "launch_bound_ns"))
     short = [row for row in lengths if row["from_ns"] < _SHORT_NS]
-    part, time = (sum(row[name] for row in short) for name in ("kernel_share", "time_share"))
-    words = [wording.percent(each) for each in (part, time, bound / max(total, 1))]
+    part, took = (sum(row[name] for row in short) for name in ("kernel_share", "kernel_ns"))
+    words = [wording.percent(part), *(wording.percent(each / total if total else None) for each in (took, bound))]
     what = f"{milliseconds(total)} ms of computation: {words[0]} of the kernels are shorter than {_edge(_SHORT_NS)}"
     what += f", {words[1]} of the time; {words[2]} of the time is launch-bound"
     print_wrapped(heading(iteration, what), 2, "\n")

@@ -49,6 +49,8 @@ _MOVED: Mapping[str, _Moved] = {
     "aten::native_dropout_backward": _Moved((_BF16, "bool"), 5, 1),
     "aten::pow": _Moved((_FLOAT,), 8, 1),
     "aten::reciprocal": _Moved((_FLOAT,), 8),
+    "aten::_softmax": _Moved((_FLOAT,), 8, 2),
+    "aten::_softmax_backward_data": _Moved((_FLOAT, _FLOAT), 12, 2),
     "aten::zero_": _Moved((_FLOAT,), 4),
     "ScaledUpperTriangMaskedSoftmax": _Moved((_BF16,), 4, 1),
 }
@@ -108,10 +110,9 @@ def stated_inputs(template: Template, width: int, table: int) -> dict[int, str]:
         if row.kernel >= 0 and row.owner >= 0:
             kernel = template.kernels[row.kernel]
             kernels.setdefault(row.owner, []).append(kernel)
-            around = template.rows[row.owner].owner
+            around = row.owner
             while around >= 0:
-                if template.rows[around].name in _CALLING:
-                    called.setdefault(around, []).append(kernel)
+                called.setdefault(around, []).append(kernel)
                 around = template.rows[around].owner
     found = {}
     for index, row in enumerate(template.rows):
@@ -123,7 +124,9 @@ def stated_inputs(template: Template, width: int, table: int) -> dict[int, str]:
         sizes = formed(work) if formed is not None and work else None
         moved = _MOVED.get(row.name)
         if sizes is not None:
-            found[index] = _text(sizes, [_BF16] * len(sizes), _CAUSAL if row.name in _CAUSAL_NAMES else ())
+            shards = _shards(called[index])
+            sizes = [[size[0] // shards, *size[1:]] if len(size) == _ACTIVATION else size for size in sizes]
+            found[index] = _text(sizes, [_BF16] * len(sizes), _VALUES.get(row.name, ()))
         elif moved is not None and len(mine) == 1 and mine[0].sizes:
             ((elements,),) = mine[0].sizes
             size = max(elements * _ELEMENT // moved.nbytes, 1)
@@ -138,10 +141,24 @@ def stated_inputs(template: Template, width: int, table: int) -> dict[int, str]:
     return found
 
 
+def _shards(called: Sequence[Kernel]) -> int:
+    """How many ranks' shards a linear layer gathers before it multiplies; it states its own.
+
+    Where it scatters, too, it gathers its activation for the gradient of the weight: it states the whole gradient.
+    """
+    messages = {each.collective.operation: each.collective for each in called if each.collective is not None}
+    if "_allgather_base" not in messages or "_reduce_scatter_base" in messages:
+        return 1
+    gathered = messages["_allgather_base"]
+    return gathered.out_elements // gathered.in_elements
+
+
+_ACTIVATION = 3
+"""Dimensions of the activation of a linear layer: tokens, batch, channels."""
 _CALLING = frozenset({"LinearWithGradAccumulationAndAsyncCommunication"})
-_CAUSAL_NAMES = frozenset({"FlashAttnFunc"})
-_CAUSAL = ("0.", "0.088388347648318447", "True")
-"""Dropout, scale, and whether the mask is causal."""
+_SCALE = "0.088388347648318447"
+_VALUES: Mapping[str, tuple[str, ...]] = {"FlashAttnFunc": ("0.", _SCALE, "True"), "aten::baddbmm": ("0.", _SCALE)}
+"""Of attention dropout, scale, and whether the mask is causal; of its product beta and alpha."""
 
 
 def _text(sizes: _Sizes, types: Sequence[str], values: Sequence[str]) -> str:
@@ -160,6 +177,12 @@ def _stated(given: Sequence[_Given]) -> str:
 
 def _matrices(work: Sequence[Kernel]) -> _Sizes | None:
     return [list(size) for size in work[0].sizes] if len(work) == 1 else None
+
+
+def _added_product(work: Sequence[Kernel]) -> _Sizes | None:
+    """Of each batch what is added (with beta 0 a buffer), and the two matrices."""
+    found = _matrices(work)
+    return found and [[*found[0][:2], found[1][2]], *found]
 
 
 def _linear(work: Sequence[Kernel]) -> _Sizes | None:
@@ -232,6 +255,7 @@ def _gradient_of_attention(work: Sequence[Kernel]) -> _Sizes | None:
 _FORMS: Mapping[str, Callable[[Sequence[Kernel]], _Sizes | None]] = {
     "aten::mm": _matrices,
     "aten::bmm": _matrices,
+    "aten::baddbmm": _added_product,
     "_Linear": _linear,
     "_LayerNormLinear": _norm_and_linear,
     "_GroupedLinear": _grouped_linear,
