@@ -166,6 +166,14 @@ def test_exchanges_that_do_not_overlap_are_batched_in_bridge_as_in_megatron_lm()
     assert apart == ["comm_overlap.overlap_p2p_comm=False", "comm_overlap.batch_p2p_comm=True"]
 
 
+def test_a_job_that_overlaps_its_exchanges_is_not_told_to_wait_for_them():
+    found = advisor(replace(known(Order(4, 2, 8, overlapped=True)), overlapped=True))
+    orders = [one.change.order(found.items.now) for one in found.advice]
+    assert orders and all(order.overlapped or order.chunks == 1 for order in orders)
+    assert any("without overlap" in line for line in not_predictable(found, ()))
+    assert not any("without overlap" in line for line in not_predictable(advisor(known(Order(4, 2, 8))), ()))
+
+
 def test_what_one_capture_cannot_tell_is_named():
     items = known(Order(4, 1, 8))
     lines = not_predictable(advisor(items), ("ep", "pp"))

@@ -198,7 +198,8 @@ class Advisor:
             if "schedule" in self.keep and (chunks > 1) != (now.chunks > 1):
                 continue
             both = ("interleaved", "interleaved-overlapped")
-            kept = both[now.overlapped : now.overlapped + 1] if "schedule" in self.keep else both
+            # How long hosts would wait for exchanges that overlap now, nothing shows.
+            kept = both[1:] if now.overlapped else both[:1] if "schedule" in self.keep else both
             yield from ((chunks, each) for each in (("1f1b",) if chunks == 1 else kept))
 
     def _shares(self, chunks: int) -> list[tuple[int, ...] | None]:
@@ -313,6 +314,8 @@ def not_predictable(advisor: Advisor, dimensions: Sequence[str]) -> list[str]:
             "combined 1F1B (--overlap-moe-expert-parallel-comm): nothing shows how much of the experts' communication "
             "it would hide"
         )
+    if items.now.overlapped and not items.now.combined:
+        lines.append("interleaving without overlap: nothing shows how long hosts would wait for exchanges")
     if items.now.combined:
         lines.append("other schedules: forward and backward steps run into each other, so none was measured alone")
     elif items.unknown is not None and items.now.stages > 1:
