@@ -53,13 +53,15 @@ def test_tables_equal_those_of_a_local_run_and_unchanged_ranks_are_current(tmp_p
     assert ranks == {"rank=0"}
 
 
-def test_no_secret_is_kept_and_whatever_takes_a_folder_of_traces_takes_one_there(tmp_path, store, run):
+def test_no_secret_is_kept_and_whatever_takes_a_folder_of_traces_takes_one_there(tmp_path, store, run, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # Commands without a home take the one in the current folder.
     called = call("doctor", "s3://bucket/job/iteration_7", "--home", tmp_path)
     assert called.code == 0
     assert call("waits", "s3://bucket/job", "--home", tmp_path).out == call("waits", run, "--home", tmp_path / "l").out
     (path, *_) = sorted((tmp_path / OBJECTS_FOLDER / "bucket/job").rglob("*.json"))
     key = path.relative_to(tmp_path / OBJECTS_FOLDER / "bucket").as_posix()
     assert call("classify", f"s3://bucket/{key}", "--home", tmp_path).code == 0
+    assert "Perfetto reads files of this machine" in call("perfetto", "query", f"s3://bucket/{key}", "SELECT 1").err
     same = call("diff", "s3://bucket/job@7", f"{run}@7", "--home", tmp_path)
     assert same.code == 0
     with tv.open("s3://bucket/job") as job:

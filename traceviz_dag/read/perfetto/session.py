@@ -16,6 +16,7 @@ from traceviz_dag.read.perfetto.exact_bytes import ExactBytes
 from traceviz_dag.read.perfetto.results import decode_result, messages, query_arguments
 from traceviz_dag.read.perfetto.server import TraceProcessorError, TraceProcessorServer
 from traceviz_dag.read.sources import ByteSource
+from traceviz_dag.system.stand_ins import stand_in
 
 STATS_SQL = """
 SELECT name, severity, source, sum(value) AS count, max(description) AS description
@@ -134,6 +135,8 @@ def open_trace(path: Path, engine: Engine | None = None) -> Iterator[TraceSessio
         UsageError: there is no trace processor.
         TraceProcessorError: it does not start, or ends early.
     """
+    if stand_in(path) is not None:
+        raise BadInputError(path, "Perfetto reads files of this machine alone", "copy it, and name the copy")
     # A file that is not there is said before an engine is started for it.
     ByteSource(path).__exit__(None, None, None)
     with TraceProcessorServer(engine or find_engine()) as server:
