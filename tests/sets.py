@@ -36,7 +36,7 @@ DEAR = {
     "tests/end_to_end/test_download_from_ui.py": 55,
     "tests/end_to_end/test_kill_at_each_boundary.py": 30,
     "tests/end_to_end/test_main_job.py": 110,
-    "tests/end_to_end/test_packaging.py": 30,
+    "tests/end_to_end/test_packaging.py": 40,
     "tests/end_to_end/test_perfetto_ui.py": 35,
     "tests/end_to_end/test_pictures_by_themselves.py": 75,
     "tests/end_to_end/test_real_traces.py": 40,
