@@ -163,6 +163,7 @@ def job(seed: int, dirt: set[str]) -> Made:
 @example(seed=1, dirt={"unknown", "hosts"}, most=1, chunk=3)
 @example(seed=2, dirt={"wrong"}, most=1, chunk=2)
 @example(seed=3, dirt={"sequences"}, most=1, chunk=2)
+@example(seed=49, dirt={"sequences", "duplicate", "unnamed", "uneven"}, most=1, chunk=1)
 def test_shards_give_what_one_piece_gives(seed, dirt, most, chunk):
     made = job(seed, dirt)
     same(match_ranks(made), match_ranks(made, Sharding(1, most, chunk, here)))

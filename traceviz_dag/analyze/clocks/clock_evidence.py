@@ -160,13 +160,15 @@ def clock_evidence(ends: MatchedEnds, ranks: Int64, hosts: Mapping[int, int]) ->
     host = number_groups(np.array([hosts.get(rank, -1 - rank) for rank in ranks.tolist()], np.int64))[1]
     component = np.arange(len(ranks))
     evidence = ClockEvidence(ends.end_ns, node, unit, kind, group, ranks, component, host.astype(np.int64))
-    component = _components(evidence)
-    evidence = replace(evidence, component=component)
-    first = _first_entries(unit, len(kind))
-    # A communication between components that too few matches join says nothing.
-    spread = np.zeros(len(kind), dtype=bool)
-    spread[unit[component[node] != component[node[first[unit]]]]] = True
-    return evidence.select(~spread[unit])
+    while True:
+        component = _components(evidence)
+        first = _first_entries(evidence.unit, len(kind))
+        # A communication between components that too few matches join says nothing, and joins nothing else either.
+        spread = np.zeros(len(kind), dtype=bool)
+        spread[evidence.unit[component[evidence.node] != component[evidence.node[first[evidence.unit]]]]] = True
+        if not spread.any():
+            return replace(evidence, component=component)
+        evidence = evidence.select(~spread[evidence.unit])
 
 
 def join_ends(parts: Sequence[MatchedEnds]) -> MatchedEnds:
