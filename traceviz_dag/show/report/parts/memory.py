@@ -7,11 +7,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from traceviz_dag.analyze.wording import share
-from traceviz_dag.printable import printable
+from traceviz_dag.analyze.wording import binary, share
 from traceviz_dag.show.memory.colours import COLOUR, FREE, label
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
-from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, measured, paragraph, section, top
 from traceviz_dag.vocabulary import MemoryCategory
 
 PEAKS_SQL = """
@@ -22,7 +21,7 @@ GROUP BY rank, device, category ORDER BY rank, device, requested_bytes DESC, cat
 """
 
 OUT_SQL = """
-SELECT rank, device, count(*) AS times, max(bytes) AS asked_bytes, min(device_free_bytes) AS device_free_bytes
+SELECT rank, device, count(*) AS events, max(bytes) AS asked_bytes, min(device_free_bytes) AS device_free_bytes
 FROM memory_events WHERE run = $run AND iteration = $iteration AND action = 'oom'
 GROUP BY rank, device ORDER BY rank, device
 """
@@ -67,18 +66,20 @@ def _peaks(page: Page) -> Markup:
         held = {row["category"]: row["requested_bytes"] for row in devices[at]}
         pieces = [Piece(label(name), held.get(name, 0), COLOUR[name]) for name in MemoryCategory]
         beside = max(reserved[at] - peaks[at], 0)
-        bars.append(Bar(_place(at, several), [*pieces, Piece(_FREE, beside, FREE)], size(reserved[at])))
+        bars.append(Bar(_place(at, several), [*pieces, Piece(_FREE, beside, FREE)], binary(reserved[at])))
     rows = [
-        [
-            _place(at, several),
-            asked.fact(size(peaks[at])),
-            asked.fact(size(reserved[at])),
-            asked.fact(f"{size(reserved[at] - peaks[at])} ({share(reserved[at] - peaks[at], reserved[at])})"),
-            Markup(", ").join(
-                Markup("{} {}").format(label(row["category"]), asked.fact(size(row["requested_bytes"])))
+        {
+            "of": _place(at, several),
+            "requested_bytes": peaks[at],
+            "reserved_bytes": reserved[at],
+            "headroom": asked.fact(
+                f"{binary(reserved[at] - peaks[at])} ({share(reserved[at] - peaks[at], reserved[at])})"
+            ),
+            "most": Markup(", ").join(
+                Markup("{} {}").format(label(row["category"]), asked.fact(binary(row["requested_bytes"])))
                 for row in devices[at][:3]
             ),
-        ]
+        }
         for at in shown
     ]
     unknown = sum(row["requested_bytes"] for row in asked.rows if row["category"] == MemoryCategory.UNKNOWN)
@@ -86,11 +87,15 @@ def _peaks(page: Page) -> Markup:
     present = [name for name in MemoryCategory if any(row["category"] == name for row in asked.rows)]
     return section(
         "Peak of each rank, the highest first",
-        stacked_bars("What holds the memory when most is requested", bars, words=size),
+        stacked_bars("What holds the memory when most is requested", bars, words=lambda held: binary(round(held))),
         legend({**{label(name): COLOUR[name] for name in present}, _FREE: FREE}),
-        table(
-            ["of", "requested at the peak", "reserved then", "headroom within it", "most of it"],
+        measured(
+            asked,
             rows,
+            [
+                *("of", ("requested_bytes", "requested at the peak"), ("reserved_bytes", "reserved then")),
+                *(("headroom", "headroom within it"), ("most", "most of it")),
+            ],
             "Bytes that programs asked for and hold when that is most; reserved: what the allocator took from the "
             "driver by then.",
         ),
@@ -106,23 +111,17 @@ def _headroom(page: Page) -> Markup:
     if not asked.rows:
         return Markup("")
     shown, left = top(asked.rows, "ranks")
-    rows = [
-        [
-            f"rank {row['rank']}",
-            printable(row["source"] or "not known"),
-            asked.fact(f"{row['events']:,}"),
-            *(
-                "not known" if row[name] is None else asked.fact(size(row[name]))
-                for name in ("held_bytes", "reserved_bytes", "device_memory_bytes", "unused_bytes")
-            ),
-        ]
-        for row in shown
-    ]
+    rows = [{**row, "of": f"rank {row['rank']}", "source": row["source"] or "not known"} for row in shown]
     return section(
         "Headroom, the least first",
-        table(
-            ["of", "known from", "events", "most held", "most reserved", "memory of the GPU", "never reserved"],
+        measured(
+            asked,
             rows,
+            [
+                *("of", ("source", "known from"), "events", ("held_bytes", "most held")),
+                *(("reserved_bytes", "most reserved"), ("device_memory_bytes", "memory of the GPU")),
+                ("unused_bytes", "never reserved"),
+            ],
             "While allocations were recorded. Held: bytes requested, of traces bytes of live blocks. What CUDA and "
             "NCCL take beside PyTorch is in none of these.",
         ),
@@ -134,28 +133,13 @@ def _out(page: Page, several: bool) -> Markup:
     asked = page.book.ask("Where memory ran out", OUT_SQL)
     if not asked.rows:
         return Markup("")
-    rows = [
-        [
-            _place((row["rank"], row["device"]), several),
-            asked.fact(f"{row['times']:,}"),
-            asked.fact(size(row["asked_bytes"])),
-            asked.fact(size(row["device_free_bytes"])) if row["device_free_bytes"] is not None else "not known",
-        ]
-        for row in asked.rows
-    ]
-    return table(["of", "times", "asked for", "free on the GPU"], rows, "Out of memory")
+    rows = [{**row, "of": _place((row["rank"], row["device"]), several)} for row in asked.rows]
+    columns = ["of", ("events", "times"), ("asked_bytes", "asked for"), ("device_free_bytes", "free on the GPU")]
+    return measured(asked, rows, columns, "Out of memory")
 
 
 def _place(at: tuple[int, int], several: bool) -> str:
     return f"rank {at[0]}" + (f", GPU {at[1]}" if several else "")
-
-
-def size(count: float) -> str:
-    """Bytes for people."""
-    for power, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if abs(count) >= 1 << power:
-            return f"{count / (1 << power):,.2f} {unit}"
-    return f"{count:,.0f} B"
 
 
 PART = Part("memory", "Memory", ("memory_peaks", "memory_events"), memory, expected=False)

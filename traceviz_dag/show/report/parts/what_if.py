@@ -11,12 +11,11 @@ from markupsafe import Markup
 from traceviz_dag.analyze.causes.gains import named_edit
 from traceviz_dag.analyze.causes.replay_data import DIFFERENCES, replay_data
 from traceviz_dag.analyze.findings.verdict import Lead
-from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.errors import BadInputError, NoEvidenceError
 from traceviz_dag.printable import printable
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.limits import MOST_REPLAYED
-from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, table
+from traceviz_dag.show.report.parts.part import Page, Part, measured, paragraph, section
 
 USUAL_SQL = """
 SELECT edit, rank, ranks, dimension, factor, count(*) AS steps, sum(step_ns)::BIGINT AS step_ns,
@@ -84,15 +83,16 @@ def _single_edits(asked: Asked, lead: Lead, *, live: bool) -> Markup:
     rows = []
     for row in lead.fixes_first(asked.rows):
         words = printable(named_edit(row))
-        times = [asked.fact(duration(row[f"gain{end}_ns"])) for end in ("", "_low", "_high")]
-        then = asked.fact(duration(row["predicted_step_ns"]))
         button = Markup(
             '<button type="button" data-edit="{}" aria-pressed="false" aria-label="choose {}" disabled>choose</button>'
         ).format(printable(_written(row)), words)
-        gained = share(row["gain_ns"], row["step_ns"])
-        rows.append([words, times[0], gained, *times[1:], then, *([button if offers(row) else ""] if live else [])])
-    columns = ["edit", "gain", "of the step", "at least", "at most", "step then", *(["choose"] if live else [])]
-    return section("Single edits, those of the findings first, then the largest gain", table(columns, rows))
+        gained = row["gain_ns"] / row["step_ns"] if row["step_ns"] else None
+        rows.append({**row, "edit": words, "gain_share": gained, "choose": button if offers(row) else ""})
+    columns = [
+        *("edit", "gain_ns", ("gain_share", "of the step"), ("gain_low_ns", "at least"), ("gain_high_ns", "at most")),
+        *(("predicted_step_ns", "step then"), *(["choose"] if live else [])),
+    ]
+    return section("Single edits, those of the findings first, then the largest gain", measured(asked, rows, columns))
 
 
 def offers(row: Mapping[str, Any]) -> bool:
