@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from traceviz_dag.analyze.causes.gains import LEAST_GAIN, named_edit
+from traceviz_dag.analyze.causes.gains import LEAST_GAIN, TOGETHER, named_edit
 from traceviz_dag.analyze.findings.findings import WIDE, are_apart
 from traceviz_dag.analyze.findings.losses import leading
 from traceviz_dag.analyze.findings.rule import Row
@@ -72,10 +72,18 @@ class Lead:
         return self.ranks.index(rank) if rank in self.ranks else len(self.ranks)
 
     def fixes_first(self, rows: Sequence[_Edit]) -> list[_Edit]:
-        """Rows of edits, those of the findings before all others: a fault is the reason for much that others gain."""
+        """Rows of edits, those of the findings before all others: a fault is the reason for much that others gain.
+
+        Another fix of a finding's rank is in its place; what all of them gain together is last, as a sum is.
+        """
         order = {edit: place for place, edit in enumerate(self.edits)}
-        keyed = ((row["edit"], row["rank"], row["ranks"], row["dimension"]) for row in rows)
-        return [row for _, row in sorted(zip(keyed, rows, strict=True), key=lambda one: order.get(one[0], len(order)))]
+        of_rank = {edit[1]: place for edit, place in reversed(order.items()) if edit[1] is not None}
+
+        def place(row: _Edit) -> tuple[bool, int]:
+            key = (row["edit"], row["rank"], row["ranks"], row["dimension"])
+            return row["edit"] == TOGETHER, order.get(key, of_rank.get(row["rank"], len(order)))
+
+        return sorted(rows, key=place)
 
 
 def lead_of(rows: Sequence[Row]) -> Lead:
