@@ -128,6 +128,7 @@ def test_an_iteration_keeps_the_tables_of_its_traces(short):
     assert not list(short.iterdir())
 
 
+@pytest.mark.long
 def test_a_comparison_of_traces_names_these_in_its_command(short, tmp_path_factory):
     several = tmp_path_factory.mktemp("several")
     for name in ("two_iterations", "slow_rank"):

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.analyze.across_ranks import communications, no_microbatches, part, simulated, topology
@@ -157,9 +157,13 @@ def job(seed: int, dirt: set[str]) -> Made:
     return Made(rows, known, read, {rank: rank // 4 for rank in read} if "hosts" in dirt else {})
 
 
-@given(
+_drawn = given(
     seed=st.integers(0, 10**6), dirt=st.sets(st.sampled_from(DIRT)), most=st.integers(1, 60), chunk=st.integers(1, 9)
 )
+
+
+@settings(max_examples=20)
+@_drawn
 @example(seed=1, dirt={"unknown", "hosts"}, most=1, chunk=3)
 @example(seed=2, dirt={"wrong"}, most=1, chunk=2)
 @example(seed=3, dirt={"sequences"}, most=1, chunk=2)
@@ -169,9 +173,17 @@ def test_shards_give_what_one_piece_gives(seed, dirt, most, chunk):
     same(match_ranks(made), match_ranks(made, Sharding(1, most, chunk, here)))
 
 
-@pytest.mark.parametrize("settings", [small(pp=2, dp=2), small(tp=2, pp=2, vpp=2), small(tp=2, cp=2, dp=2)])
-def test_simulated_jobs_are_the_same_in_shards(settings):
-    iteration, _ = simulated(settings)
+@pytest.mark.long
+@settings(max_examples=200)
+@_drawn
+def test_shards_give_what_one_piece_gives_in_many_jobs(seed, dirt, most, chunk):
+    made = job(seed, dirt)
+    same(match_ranks(made), match_ranks(made, Sharding(1, most, chunk, here)))
+
+
+@pytest.mark.parametrize("job_settings", [small(pp=2, dp=2), small(tp=2, pp=2, vpp=2), small(tp=2, cp=2, dp=2)])
+def test_simulated_jobs_are_the_same_in_shards(job_settings):
+    iteration, _ = simulated(job_settings)
     whole = match_ranks(iteration)
     assert whole.collectives["communication"].null_count < whole.collectives.num_rows
     same(whole, match_ranks(iteration, Sharding(1, 100, 1, here)))
