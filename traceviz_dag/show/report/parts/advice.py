@@ -8,14 +8,14 @@ from typing import Any
 from markupsafe import Markup
 
 from traceviz_dag.analyze.causes.gains import named_change
-from traceviz_dag.analyze.wording import duration, share
+from traceviz_dag.analyze.wording import share
 from traceviz_dag.printable import printable
-from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, measured, paragraph, section, top
 
 ADVICE_SQL = """
 SELECT microbatches, schedule, chunks, layers, no_recompute, rank_order, count(*) AS steps,
-    avg(step_ns)::BIGINT AS step_ns, avg(predicted_step_ns)::BIGINT AS predicted_step_ns, avg(low_ns)::BIGINT AS low_ns,
-    avg(high_ns)::BIGINT AS high_ns, avg(tokens_per_second) AS tokens_per_second, bool_and(wins) AS wins,
+    avg(step_ns)::BIGINT AS step_ns, avg(predicted_step_ns)::BIGINT AS predicted_step_ns,
+    avg(low_ns)::BIGINT AS step_low_ns, avg(high_ns)::BIGINT AS step_high_ns, avg(tokens_per_second) AS tokens_per_second, bool_and(wins) AS wins,
     any_value(in_flight) AS in_flight, any_value(megatron_lm) AS megatron_lm,
     any_value(megatron_bridge) AS megatron_bridge
 FROM advice WHERE run = $run AND iteration = $iteration AND refusal IS NULL AND same_batch
@@ -33,24 +33,19 @@ def advice(page: Page) -> Markup | None:
     asked = page.book.ask("Steps with other settings", ADVICE_SQL)
     shown, left = top(asked.rows, "changes", _MOST_ROWS)
     rows = [
-        [
-            printable(named_change(row)),
-            *(asked.fact(duration(row[name])) for name in ("predicted_step_ns", "low_ns", "high_ns")),
-            asked.fact(f"{row['tokens_per_second']:.3f}"),
-            row["in_flight"],
-            printable(row["megatron_lm"]),
-            printable(row["megatron_bridge"]),
-        ]
+        {**row, "change": named_change(row), "in_flight": (row["in_flight"] or "not known").replace(",", ", ")}
         for row in shown
     ]
-    columns = ["change", "step then", "at least", "at most", "tokens/s of now", "in flight, by stage"]
+    columns = [
+        *("change", ("predicted_step_ns", "step then"), ("step_low_ns", "at least"), ("step_high_ns", "at most")),
+        *(("tokens_per_second", "tokens/s of now"), ("in_flight", "in flight, by stage")),
+        *(("megatron_lm", "Megatron-LM"), ("megatron_bridge", "Megatron Bridge")),
+    ]
     best = next((row for row in asked.rows if row["wins"]), None)
     return section(
         "Other settings",
         paragraph(asked.statement("Nothing is predicted to win over 1 %." if best is None else _best(best))),
-        table([*columns, "Megatron-LM", "Megatron Bridge"], rows, "With the same global batch; the fastest first.")
-        if rows
-        else "",
+        measured(asked, rows, columns, "With the same global batch; the fastest first.") if rows else "",
         left,
         paragraph("traceviz advise also shows what fits in memory, and what the capture cannot tell.", quiet=True),
     )
