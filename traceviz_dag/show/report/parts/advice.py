@@ -15,7 +15,8 @@ from traceviz_dag.show.report.parts.part import Page, Part, measured, paragraph,
 ADVICE_SQL = """
 SELECT microbatches, schedule, chunks, layers, no_recompute, rank_order, count(*) AS steps,
     avg(step_ns)::BIGINT AS step_ns, avg(predicted_step_ns)::BIGINT AS predicted_step_ns,
-    avg(low_ns)::BIGINT AS step_low_ns, avg(high_ns)::BIGINT AS step_high_ns, avg(tokens_per_second) AS tokens_per_second, bool_and(wins) AS wins,
+    avg(low_ns)::BIGINT AS step_low_ns, avg(high_ns)::BIGINT AS step_high_ns,
+    avg(tokens_per_second) AS tokens_per_second, bool_and(wins) AS wins,
     any_value(in_flight) AS in_flight, any_value(megatron_lm) AS megatron_lm,
     any_value(megatron_bridge) AS megatron_bridge
 FROM advice WHERE run = $run AND iteration = $iteration AND refusal IS NULL AND same_batch
