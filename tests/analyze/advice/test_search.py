@@ -8,6 +8,7 @@ from itertools import product
 import pytest
 
 from tests.analyze.causes.test_remade_items import known
+from tests.analyze.causes.test_reordered import BACKWARD
 from traceviz_dag.analyze.advice.flags import flags
 from traceviz_dag.analyze.advice.memory import NO_SNAPSHOTS, StageUse, fits, in_flight
 from traceviz_dag.analyze.advice.search import Advisor, not_predictable
@@ -122,6 +123,27 @@ def test_whether_it_fits_is_unknown_without_snapshots_gpu_or_what_recomputation_
     more = (4, 4), (5, 3)
     assert fits(Change(layers=(5, 3)), now, now, more, {0: use, 1: use})[0] is None
     assert fits(Change(layers=(5, 3)), now, now, more, {0: StageUse(70, 40, 79), 1: use})[0] is False
+
+
+def test_zero_bubble_is_tried_where_backward_steps_are_told_apart_and_named_where_not():
+    whole = known(Order(4, 1, 8))
+    apart = replace(
+        whole,
+        ranks=tuple(
+            replace(rank, items=tuple(replace(one, weights=0.5 * (one.own_ns == BACKWARD)) for one in rank.items))
+            for rank in whole.ranks
+        ),
+        whole=None,
+    )
+    found = advisor(apart, "vpp", "layers", "microbatches")
+    (one,) = found.advice
+    assert one.change == Change(schedule="zero-bubble") and one.wins
+    assert one.in_flight == (4, 4, 4, 4), "of the last stage, too: the products that come last need them"
+    assert one.flags["megatron_lm"][0].startswith("no flag: ") and "ZB-H1" in one.assumptions[0]
+    assert not any("zero-bubble" in line for line in not_predictable(found, ()))
+    assert not advisor(apart, "schedule", "layers", "microbatches").advice
+    assert any("zero-bubble" in line and "measured whole" in line for line in not_predictable(advisor(whole), ()))
+    assert all(one.change.schedule != "zero-bubble" for one in advisor(whole).advice)
 
 
 EVEN, ENDS, MIXED = (4, 4, 4, 4), (3, 5, 5, 3), (4, 6, 4, 2)

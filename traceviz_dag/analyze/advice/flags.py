@@ -17,6 +17,10 @@ _ENDS = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-lay
 _LAYOUT = "--pipeline-model-parallel-layout"
 _BRIDGE_ENDS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 _BRIDGE_LAYOUT = "pipeline_model_parallel_layout"
+_ZERO_BUBBLE = (
+    "no flag: package zbpp_light (patch_megatron(), for Megatron-LM's own linear layers) or Primus "
+    "(patch_zero_bubble: true)"
+)
 
 
 def flags(
@@ -43,6 +47,9 @@ def flags(
         if order.overlapped:
             megatron.append("--overlap-p2p-communication-warmup-flush")
             bridge.append("overlap_p2p_comm_warmup_flush=True")
+    if order.split and not present.split:
+        megatron.append(_ZERO_BUBBLE)
+        bridge.append("no setting: it has no zero-bubble schedule")
     if change.no_recompute is not None:
         megatron.append("without --recompute-granularity and --recompute-activations")
         bridge.append("recompute_granularity=None")

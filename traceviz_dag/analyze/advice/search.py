@@ -200,7 +200,8 @@ class Advisor:
             both = ("interleaved", "interleaved-overlapped")
             # How long hosts would wait for exchanges that overlap now, nothing shows.
             kept = both[1:] if now.overlapped else both[:1] if "schedule" in self.keep else both
-            yield from ((chunks, each) for each in (("1f1b",) if chunks == 1 else kept))
+            plain = ("1f1b",) if "schedule" in self.keep else ("1f1b", "zero-bubble")
+            yield from ((chunks, each) for each in (plain if chunks == 1 else kept))
 
     def _shares(self, chunks: int) -> list[tuple[int, ...] | None]:
         """Ways to share the layers out; None: as they are."""
@@ -277,6 +278,8 @@ def _assumptions(change: Change, now: Order, order: Order, size: Fraction, rank_
         yield "what takes t1 and t2 at the two sizes takes what lies between at a size between; sequences stay as long"
     if order.chunks != now.chunks and order.chunks > 1:
         yield "layers of a stage take the same time, and messages as long as now"
+    if order.split:
+        yield "gradients of weights take the same time later: the order is ZB-H1's, and all linear layers leave them"
     if order.overlapped and not now.overlapped:
         yield "exchanges beside computation do not slow it down"
     if now.overlapped and not order.overlapped and order.chunks > 1:
@@ -307,8 +310,9 @@ def not_predictable(advisor: Advisor, dimensions: Sequence[str]) -> list[str]:
         "tensor, context and expert parallel sizes: kernels and messages of other sizes were not measured",
         _SIZE[advisor.beside is not None],
         *([f"order of ranks on nodes: {advisor.placed}"] if isinstance(advisor.placed, str) else []),
-        "zero-bubble schedules: backward steps were measured whole, not as gradients of inputs and of weights",
     ]
+    if items.now.stages > 1 and not items.now.combined and items.whole is not None:
+        lines.append(f"zero-bubble schedules: {items.whole}")
     if "ep" in dimensions and not items.now.combined:
         lines.append(
             "combined 1F1B (--overlap-moe-expert-parallel-comm): nothing shows how much of the experts' communication "
