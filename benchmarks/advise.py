@@ -168,7 +168,7 @@ def changed(settings: JobSettings, change: Change, size: int = 1) -> JobSettings
         vpp=chunks,
         overlap_p2p=overlapped and chunks > 1,
         zero_bubble=change.schedule == _ZERO_BUBBLE,
-        recompute=settings.recompute if change.no_recompute is None else Recompute.NONE,
+        no_recompute=change.no_recompute or settings.no_recompute,
         stage_layers=",".join(map(str, change.layers)) if change.layers else settings.stage_layers,
     )
 

@@ -268,6 +268,7 @@ class JobSettings:
         balanced_router: the router sends each expert-parallel rank as many tokens; else their numbers vary a little.
         zero_bubble: gradients of weights are computed where a stage would wait (ZB-H1); for ``Model`` alone, since no
             files of such jobs are written.
+        no_recompute: pipeline stages that recompute nothing.
         contention: computation of which communication covers a share takes that share of ``contention - 1`` longer.
         fsdp: parameters, gradients and optimizer are sharded (strategy optim_grads_params): units are the layers.
         offload: with ``MODULES`` the last layer of a chunk keeps what it saves, with ``LAYERS`` the second half do.
@@ -314,6 +315,7 @@ class JobSettings:
     top_k: int = 2
     balanced_router: bool = False
     zero_bubble: bool = False
+    no_recompute: tuple[int, ...] = ()
     sequence_parallel: bool = True
     distributed_optimizer: bool = option(True, OVERLAP, "Shard the optimizer over data parallelism.")
     fsdp: bool = option(False, OVERLAP, "Shard parameters and gradients with Megatron-FSDP.")

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from traceviz_dag.analyze.advice.placement import PP_FIRST
 from traceviz_dag.analyze.causes.reordered import Change
+from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.schedules import Order
 
 ONE = Fraction(1)
@@ -51,8 +52,13 @@ def flags(
         megatron.append(_ZERO_BUBBLE)
         bridge.append("no setting: it has no zero-bubble schedule")
     if change.no_recompute is not None:
-        megatron.append("without --recompute-granularity and --recompute-activations")
-        bridge.append("recompute_granularity=None")
+        if len(change.no_recompute) == present.stages:
+            megatron.append("without --recompute-granularity and --recompute-activations")
+            bridge.append("recompute_granularity=None")
+        else:
+            where = f"on ranks of {numbered('stage', change.no_recompute)}"
+            megatron.append(f"no flag: TransformerConfig(recompute_granularity=None) {where}")
+            bridge.append(f"recompute_granularity=None {where}")
     if rank_order is not None:
         first = rank_order == PP_FIRST
         megatron.append(f"{'' if first else 'without '}--use-tp-pp-dp-mapping")

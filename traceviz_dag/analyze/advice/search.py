@@ -147,22 +147,30 @@ class Advisor:
 
     def changes(self) -> Iterator[Change]:
         """The allowed changes, each another job."""
-        now, seen = self.items.now, {(self.items.now, self.items.layers, False)}
-        again = any(item.again for rank in self.items.ranks for item in rank.items)
-        every = tuple(range(now.stages)) if again and "recompute" not in self.keep else None
+        now = self.items.now
+        seen: set[tuple[object, ...]] = {(now, self.items.layers, None)}
         counts = [None] if "microbatches" in self.keep else [None, now.microbatches * 2]
-        for (chunks, schedule), off, count in product(self._orders(), dict.fromkeys([None, every]), counts):
+        for (chunks, schedule), off, count in product(self._orders(), self._recompute_off(), counts):
+            of_some = off is not None and len(off) < now.stages
             for layers in self._shares(chunks):
-                # Another batch is asked of the orders, not of each way to share the layers out.
-                if count and layers:
+                # Another batch is asked of the orders, not of each way to share the layers out; and of the order and
+                # layers as they are, whether some stages recompute.
+                if (count and layers) or (of_some and (count or layers or schedule)):
                     continue
                 change = self._allowed(Change(count, schedule, chunks if chunks != now.chunks else None, layers, off))
                 if change is None:
                     continue
-                key = (change.order(now), layers or self.items.layers, off is not None)
+                key = (change.order(now), layers or self.items.layers, off)
                 if key not in seen:
                     seen.add(key)
                     yield change
+
+    def _recompute_off(self) -> list[tuple[int, ...] | None]:
+        """Stages to recompute nothing: None; all; the last half and the last, which keep the fewest micro-batches."""
+        if "recompute" in self.keep or not any(item.again for rank in self.items.ranks for item in rank.items):
+            return [None]
+        stages = self.items.now.stages
+        return [None, *(tuple(range(first, stages)) for first in sorted({0, stages // 2, stages - 1}))]
 
     def _sized(self) -> Iterator[tuple[Change, Fraction]]:
         """Allowed orders with micro-batches of another size and the same batch."""
