@@ -33,6 +33,18 @@ def test_a_perfect_pipeline_takes_what_theory_says_with_any_number_of_chunks(pre
     assert step_ns(known(Order(4, present, 8)), Change(chunks=chunks)) == ideal
 
 
+def test_each_chunk_gathers_its_parameters_in_its_first_item_and_the_embedding_its_own_in_the_first_chunk():
+    one = replace(perfect(Order(4, 1, 8), first_more=50), layers=(4,) * 4, unknown=None)
+    two = perfect(Order(4, 2, 8), first_more=50)
+    assert one.timed(Change(chunks=2)) == two.timed(Change())
+    first, *others = one.ranks
+    longer = tuple(replace(each, own_ns=each.own_ns + 30 * (each.parts == {(0, 0, 0)})) for each in first.items)
+    found = replace(one, ranks=(replace(first, items=longer), *others)).timed(Change(chunks=2))
+    taken = {(each.stage, *each.parts): each.end_ns - each.start_ns for each in found}
+    assert taken[0, (0, 0, 0)] == FORWARD // 2 + 80 and taken[0, (0, 1, 0)] == FORWARD // 2 + 50
+    assert taken[1, (0, 0, 0)] == FORWARD // 2 + 50
+
+
 def _items(items: Items, stage: int, **more: float) -> Items:
     """The pipeline with other items on a stage."""
     mine = items.ranks[stage]

@@ -273,10 +273,18 @@ class Advisor:
             why,
             tuple(held * float(size) for held in in_flight(order)),
             flags(change, now, order, self.items.layers, size, rank_order),
-            tuple(_assumptions(change, now, order, size, rank_order)),
+            (*_assumptions(change, now, order, size, rank_order), *self._of_reductions(order)),
             size,
             rank_order,
         )
+
+    def _of_reductions(self, order: Order) -> Iterator[str]:
+        """What is assumed of gradients that are reduced in the middle of the step, where chunks are made."""
+        reduces = any(
+            item.beside and kind for rank in self.items.ranks for item in rank.items for kind, *_ in item.parts
+        )
+        if reduces and order.chunks > max(self.items.now.chunks, 1) and not order.overlapped:
+            yield "no exchange waits for gradients of a chunk that are still reduced: the step may be 2 % longer"
 
 
 def _assumptions(change: Change, now: Order, order: Order, size: Fraction, rank_order: str | None) -> Iterator[str]:

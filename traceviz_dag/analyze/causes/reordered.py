@@ -231,9 +231,10 @@ class Items:
         more = tuple(map(remake.more_layers, range(order.stages)))
         slack = self.slack(more) if any(more) and self.slack is not None else [rank.slack_ns for rank in self.ranks]
         for number, pipeline in enumerate(self.pipelines):
+            gather = _gather([taken.taken[place] for place in pipeline])
             for stage, place in enumerate(pipeline):
                 mine = self.ranks[place]
-                durations = remake.durations(taken.taken[place], stage)
+                durations = remake.durations(taken.taken[place], stage, gather)
                 values[chains.of_stage(stage), number] = [
                     mine.begin_ns, mine.exchange_lag_ns, mine.transfer_ns, *durations
                 ]  # fmt: skip
@@ -519,11 +520,11 @@ class _Remake:
         """How many layers more a stage has."""
         return self._then[stage] - self._now[stage] if self._then else 0
 
-    def durations(self, measured: Mapping[Kind, _Taken], stage: int) -> list[int]:
+    def durations(self, measured: Mapping[Kind, _Taken], stage: int, gather: int) -> list[int]:
         """What each item of a rank takes, in order.
 
         Args:
-            measured: what its items take now, by kind.
+            measured: what its items take now, by kind. gather: see ``_gather``.
         """
         if stage in self._no_recompute:
             measured = {kind: one.less(one.again) for kind, one in measured.items()}
@@ -534,7 +535,7 @@ class _Remake:
             measured = _as_one_chunk(measured, self._present.chunks)
         if self._order.chunks > 1 and self._order.chunks != self._present.chunks:
             ends = stage == 0, stage == self._order.stages - 1
-            measured = _in_chunks(measured, self._present.chunks, self._order.chunks, *ends)
+            measured = _in_chunks(measured, self._present.chunks, self._order.chunks, *ends, gather)
         wanted = self._wanted[stage]
         if wanted.keys() - measured.keys():
             raise NoEvidenceError("the order pairs forward and backward steps that no rank ran together")
@@ -627,15 +628,24 @@ def _as_one_chunk(measured: Mapping[Kind, _Taken], chunks: int) -> dict[Kind, _T
     return result
 
 
+def _gather(pipeline: Sequence[Mapping[Kind, _Taken]]) -> int:
+    """What the first forward step of each chunk takes longer on all stages: parameters that it waits for, ns.
+
+    What a stage's first one takes beyond that is its own, as the embedding's parameters.
+    """
+    firsts = (one.first for rank in pipeline for kind, one in rank.items() if _is_part(kind, 0) and len(kind) == 1)
+    return max(min(firsts, default=0), 0)
+
+
 def _in_chunks(
-    measured: Mapping[Kind, _Taken], present: int, chunks: int, first: bool, last: bool
+    measured: Mapping[Kind, _Taken], present: int, chunks: int, first: bool, last: bool, gather: int
 ) -> dict[Kind, _Taken]:
     """Items of a stage whose layers are split into equal chunks, from those of ``_as_one_chunk``.
 
     What layers do not run stays where it is in the model: the embedding in the first chunk of the first stage, the
     output layer and the loss in the last one of the last stage; elsewhere each chunk has its share. What passes before
-    the first kernel passes in each. Parameters are gathered in the first item, which is of the first chunk, and
-    gradients reduced in the last, which is too.
+    the first kernel passes in each. Parameters of each chunk are gathered in its first item, which waits for
+    ``gather``; gradients are reduced in the last item, which is of the first chunk.
     """
     result: dict[Kind, _Taken] = {}
     for backward in (0, 1):
@@ -644,7 +654,7 @@ def _in_chunks(
         for chunk in range(chunks):
             is_end = chunk == 0 if first else chunk == chunks - 1
             rest = each[2] if not (first or last) else one.rest if is_end else 0
-            head, tail = (one.first, one.last) if chunk == 0 else (0, 0)
+            head, tail = (one.first, one.last) if chunk == 0 else (0 if backward else gather, 0)
             lead = one.lead // present
             result[frozenset({(backward, chunk)})] = _Taken(each[0] + rest + lead, head, tail, (), rest, each[1], lead)
     return result
