@@ -97,6 +97,7 @@ def _twos(pairs: Sequence[Pair]) -> Iterator[tuple[Pair, Pair]]:
 
 _PIPELINE = JobSettings(seed=11, pp=4, layers=16, microbatches=8, hidden=2048, heads=16, feed_forward=8192)
 _OVERLAP = "interleaved-overlapped"
+_ZERO_BUBBLE = "zero-bubble"
 
 
 def _all(*changes: Change) -> tuple[Change, ...]:
@@ -128,6 +129,11 @@ def jobs() -> Iterator[Job]:
     yield Job("pp2 recompute m6", again, _all(two, Change(layers=(5, 3)), Change(12, chunks=4)))
     experts = replace(_PIPELINE, pp=2, ep=2, dp=2, layers=8, seed=18)
     yield Job("ep2 dp2 pp2 m8", experts, _all(two, Change(layers=(5, 3)), four, more))
+    late = replace(_PIPELINE, overlap_grad_reduce=False)
+    apart, both = Change(schedule=_ZERO_BUBBLE), Change(schedule=_ZERO_BUBBLE, layers=(3, 5, 5, 3))
+    yield Job("pp4 m8, zero-bubble", replace(late, seed=21), _all(apart, both, Change(16, schedule=_ZERO_BUBBLE)))
+    yield Job("dp2 pp4 vpp2 m8, zero-bubble", replace(late, dp=2, vpp=2, seed=22), _all(apart, both))
+    yield Job("ep2 dp2 pp2 m8, zero-bubble", replace(late, pp=2, ep=2, dp=2, layers=8, seed=23), _all(apart))
     deep = replace(_PIPELINE, pp=8, layers=32, microbatches=16, hidden=1024, heads=8, feed_forward=4096, seed=19)
     halved = Change(microbatches=8)
     for name, job in (
@@ -153,7 +159,7 @@ def jobs() -> Iterator[Job]:
 
 def changed(settings: JobSettings, change: Change, size: int = 1) -> JobSettings:
     """The settings of a job with a change, and micro-batches ``size`` times as large."""
-    chunks = change.chunks or (1 if change.schedule == "1f1b" else settings.vpp)
+    chunks = change.chunks or (1 if change.schedule in ("1f1b", _ZERO_BUBBLE) else settings.vpp)
     overlapped = settings.overlap_p2p if change.schedule is None else change.schedule == _OVERLAP
     return replace(
         settings,
@@ -161,7 +167,8 @@ def changed(settings: JobSettings, change: Change, size: int = 1) -> JobSettings
         batch=settings.batch * size,
         vpp=chunks,
         overlap_p2p=overlapped and chunks > 1,
-        recompute=settings.recompute if change.no_recompute is None else Recompute.NONE,
+        zero_bubble=change.schedule == _ZERO_BUBBLE,
+        no_recompute=change.no_recompute or settings.no_recompute,
         stage_layers=",".join(map(str, change.layers)) if change.layers else settings.stage_layers,
     )
 

@@ -1,7 +1,8 @@
 """Pipeline schedules: in which order a stage runs its forward and backward steps, and what it exchanges in between.
 
 The orders are those of Megatron-core's ``schedules.py`` and ``combined_1f1b.py``; tests hold them against authentic
-traces. The simulator runs these orders, and predictions make them anew for another number of micro-batches.
+traces. Zero-bubble's (ZB-H1) is that of sail-sg/zero-bubble-pipeline-parallelism, branch zb-h1-quick-start. The
+simulator runs these orders, and predictions make them anew for another number of micro-batches.
 """
 
 from __future__ import annotations
@@ -21,6 +22,22 @@ class Forward:
 @dataclass(frozen=True, slots=True)
 class Backward:
     """The backward step of one micro-batch in one model chunk."""
+
+    chunk: int
+    microbatch: int
+
+
+@dataclass(frozen=True, slots=True)
+class InputGradient:
+    """A backward step without the products that give gradients of weights."""
+
+    chunk: int
+    microbatch: int
+
+
+@dataclass(frozen=True, slots=True)
+class WeightGradient:
+    """The products that a backward step of ``InputGradient`` left out."""
 
     chunk: int
     microbatch: int
@@ -67,7 +84,8 @@ class Await:
     gradient: bool
 
 
-Action = Forward | Backward | Combined | Exchange | Await
+Step = Forward | Backward | InputGradient | WeightGradient
+Action = Step | Combined | Exchange | Await
 
 SEND_FORWARD, RECEIVE_FORWARD = Transfer(True, False), Transfer(False, False)
 SEND_BACKWARD, RECEIVE_BACKWARD = Transfer(True, True), Transfer(False, True)
@@ -81,6 +99,7 @@ class Order:
         stages, chunks: pipeline stages, and model chunks of each. microbatches: of a training step.
         combined: a forward and a backward step run into each other layer by layer.
         overlapped: exchanges run beside computation (``--overlap-p2p-communication``).
+        split: gradients of weights are computed later than those of inputs, where a stage would wait (ZB-H1).
     """
 
     stages: int
@@ -88,13 +107,15 @@ class Order:
     microbatches: int
     combined: bool = False
     overlapped: bool = False
+    split: bool = False
 
     def actions(self, stage: int) -> tuple[Action, ...]:
         """The actions of one pipeline stage in one training step, in host order."""
         if self.stages == 1:
             return tuple(_no_pipelining(self.microbatches, self.combined))
         if self.chunks == 1:
-            return tuple(_plain(self.stages, stage, self.microbatches))
+            plain = _plain(self.stages, stage, self.microbatches)
+            return tuple(_split(plain, stage, self.microbatches) if self.split and stage else plain)
         plan = Interleaving(self.stages, stage, self.chunks, self.microbatches, self.combined)
         return tuple(_interleaved_overlapped(plan) if self.overlapped else _interleaved(plan))
 
@@ -135,6 +156,34 @@ def _plain(stages: int, stage: int, microbatches: int) -> Iterator[Action]:
         yield _exchange("recv_backward", (RECEIVE_BACKWARD, down))
         yield Backward(0, index)
         yield _exchange("send_backward", (SEND_BACKWARD, up))
+
+
+def _split(actions: Iterator[Action], stage: int, microbatches: int) -> Iterator[Action]:
+    """1F1B of a stage that is not the first one, in ZB-H1.
+
+    The first ``stage`` backward steps and those of the cool-down leave gradients of weights for later: from the last
+    steady one on, each is followed by the oldest that is left if it is not one of the first, and the rest comes last.
+    """
+    left: list[int] = []
+    behind = False
+    every = list(actions)
+    last_steady = max((at for at, each in enumerate(every) if isinstance(each, Forward)), default=0)
+    for at, action in enumerate(every):
+        if isinstance(action, Backward):
+            ends_steady = at > last_steady
+            if ends_steady or action.microbatch < stage:
+                left.append(action.microbatch)
+                yield InputGradient(0, action.microbatch)
+            else:
+                yield action
+            behind = ends_steady and action.microbatch >= stage
+            continue
+        yield action
+        if behind and left and isinstance(action, Exchange) and SEND_BACKWARD in action.transfers:
+            yield WeightGradient(0, left.pop(0))
+            behind = False
+    for microbatch in left:
+        yield WeightGradient(0, microbatch)
 
 
 def _exchange(call: str, *transfers: tuple[Transfer, bool]) -> Exchange:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from isal import igzip
 
-from traceviz_dag.schedules import Backward, Combined, Exchange, Forward
+from traceviz_dag.schedules import Backward, Combined, Exchange, Forward, InputGradient, Order, WeightGradient
 from traceviz_dag.simulate.schedules import schedule_of
 from traceviz_dag.simulate.settings import JobSettings
 
@@ -88,6 +88,29 @@ def test_order_and_messages_equal_the_authentic_traces(shared_data: Path, run: s
 def test_second_of_four_stages_starts_as_megatron_does():
     steps = [a for a in schedule_of(JobSettings(pp=4, microbatches=4), 1) if isinstance(a, Forward | Backward)]
     assert "".join("F" if isinstance(step, Forward) else "B" for step in steps) == "FFFBFBBB"
+
+
+def test_zero_bubble_runs_each_gradient_of_weights_once_after_that_of_its_inputs_and_the_first_stage_as_1f1b():
+    for stages, count in ((2, 2), (4, 3), (4, 8), (3, 16)):
+        assert Order(stages, 1, count, split=True).actions(0) == Order(stages, 1, count).actions(0)
+        for stage in range(1, stages):
+            actions = Order(stages, 1, count, split=True).actions(stage)
+            plain = Order(stages, 1, count).actions(stage)
+            left = [each.microbatch for each in actions if isinstance(each, InputGradient)]
+            done = [each.microbatch for each in actions if isinstance(each, WeightGradient)]
+            assert done == left, "the oldest first"
+            for one in left:
+                assert actions.index(InputGradient(0, one)) < actions.index(WeightGradient(0, one))
+            rest = [each for each in actions if not isinstance(each, WeightGradient)]
+            assert [Backward(0, each.microbatch) if isinstance(each, InputGradient) else each for each in rest] == [
+                *plain
+            ]
+
+
+def test_last_of_four_stages_leaves_three_gradients_of_weights_and_the_last():
+    letters = {Forward: "F", Backward: "B", InputGradient: "I", WeightGradient: "W"}
+    steps = [letters[type(each)] for each in Order(4, 1, 5, split=True).actions(3) if type(each) in letters]
+    assert "".join(steps) == "FIFIFIFBFIWWWW"
 
 
 def _jobs():

@@ -41,6 +41,7 @@ _FITS = {True: "yes", False: "no", None: "unknown"}
 _SIZE = {"microbatch_size", "microbatches"}
 """What a change of the size alone changes; it is printed also where it is slower, as somebody asked."""
 
+_ORDER = ("schedule", "chunks", "microbatches", "microbatch_size", "rank_order", "no_recompute")
 _FLAGGED = 3
 """Changes whose flags are printed."""
 
@@ -162,7 +163,7 @@ def _print(heading: Callable[[str], None], answer: Mapping[str, Any]) -> None:
     _table("Steps in ms, with other settings", same)
     _table("The same with micro-batches of another size alone", [row for row in rows if {*row["change"]} == _SIZE])
     _table("The same with another global batch", other)
-    for row in [row for row in shown(same) if row["wins"]][:_FLAGGED]:
+    for row in _first_of_orders([row for row in shown(same) if row["wins"]])[:_FLAGGED]:
         typer.echo(f"\n  {_named(row)}:")
         for name, title in (("megatron_lm", "Megatron-LM"), ("megatron_bridge", "Megatron Bridge")):
             print_wrapped(f"{title}: {', '.join(row['flags'][name])}", 6, "    ")
@@ -171,6 +172,14 @@ def _print(heading: Callable[[str], None], answer: Mapping[str, Any]) -> None:
     typer.echo("\n  Not predictable from this capture:")
     for text in answer["not_predictable"]:
         print_wrapped(f"- {text}", 6, "    ")
+
+
+def _first_of_orders(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The first of all rows that change the order of the work alike, whatever layers they move."""
+    found = dict[tuple[Any, ...], Mapping[str, Any]]()
+    for row in rows:
+        found.setdefault(tuple(row["change"].get(name) for name in _ORDER), row)
+    return [*found.values()]
 
 
 def _verdict(rows: Sequence[Mapping[str, Any]]) -> str:

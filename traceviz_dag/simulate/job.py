@@ -18,7 +18,7 @@ from types import TracebackType
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from traceviz_dag.errors import BadInputError
+from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.simulate.bubbles import Spans
 from traceviz_dag.simulate.files.driver_memory import write_driver_truth
 from traceviz_dag.simulate.files.edges import EDGE_SCHEMA
@@ -85,6 +85,8 @@ def simulate(settings: JobSettings, out: Path, *, workers: int = 2, progress: Pr
         WorkerDiedError: a process that writes was killed.
     """
     settings.validate()
+    if settings.zero_bubble:
+        raise UsageError("no files are written of zero-bubble schedules")
     refuse_idle_faults(settings)
     _clear(out)
     (out / "truth").mkdir(parents=True, exist_ok=True)

@@ -8,5 +8,5 @@ from traceviz_dag.simulate.settings import JobSettings
 
 def schedule_of(settings: JobSettings, stage: int) -> tuple[Action, ...]:
     """The actions of one pipeline stage in one training step, in host order."""
-    combined, overlapped = settings.overlap_expert, settings.overlap_p2p
-    return Order(settings.pp, settings.vpp, settings.microbatches, combined, overlapped).actions(stage)
+    how = settings.overlap_expert, settings.overlap_p2p, settings.zero_bubble
+    return Order(settings.pp, settings.vpp, settings.microbatches, *how).actions(stage)

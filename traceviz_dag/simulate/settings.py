@@ -266,6 +266,9 @@ class JobSettings:
         mtp_layers: depths of multi-token prediction, each with a layer of its own behind those of the last stage.
         experts, top_k: mixture of experts; experts 0 is a dense model (it defaults to 2 ep when ep > 1).
         balanced_router: the router sends each expert-parallel rank as many tokens; else their numbers vary a little.
+        zero_bubble: gradients of weights are computed where a stage would wait (ZB-H1); for ``Model`` alone, since no
+            files of such jobs are written.
+        no_recompute: pipeline stages that recompute nothing.
         contention: computation of which communication covers a share takes that share of ``contention - 1`` longer.
         fsdp: parameters, gradients and optimizer are sharded (strategy optim_grads_params): units are the layers.
         offload: with ``MODULES`` the last layer of a chunk keeps what it saves, with ``LAYERS`` the second half do.
@@ -311,6 +314,8 @@ class JobSettings:
     experts: int = option(0, MODEL, "Experts per layer; 0 = none, or twice --ep if that is above 1.")
     top_k: int = 2
     balanced_router: bool = False
+    zero_bubble: bool = False
+    no_recompute: tuple[int, ...] = ()
     sequence_parallel: bool = True
     distributed_optimizer: bool = option(True, OVERLAP, "Shard the optimizer over data parallelism.")
     fsdp: bool = option(False, OVERLAP, "Shard parameters and gradients with Megatron-FSDP.")
@@ -580,6 +585,13 @@ def _feature_faults(s: JobSettings) -> list[str]:
             s.precision not in (Precision.BF16, Precision.FP8) and s.era is Era.TORCH_2_3,
             f"--precision {s.precision} needs PyTorch 2.4",
         ),
+        (
+            s.zero_bubble
+            and (s.pp < 2 or s.vpp > 1 or s.overlap_expert or graphs or s.fsdp or offload or low or s.tp > 1 or whole),
+            "a zero-bubble schedule needs several stages of one chunk, without overlap of experts, graphs, FSDP, "
+            "offload, low precision, tensor parallelism and full recompute",
+        ),
+        (s.zero_bubble and s.dp > 1 and s.overlap_grad_reduce, "a zero-bubble schedule reduces gradients at its end"),
         (s.overlap_expert and s.ep < 2, "--overlap-expert needs --ep of at least 2"),
         (s.overlap_expert and s.pp > 1 and s.vpp < 2, "--overlap-expert with pipelining needs --vpp of at least 2"),
         (s.overlap_expert and recomputes_layers, "--overlap-expert runs with selective recompute or none"),

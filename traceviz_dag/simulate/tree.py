@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
@@ -149,6 +149,22 @@ class Pause:
 
 
 Node = Row | Kernel | Wait | Synchronise | Pause
+
+
+def kernels_of(nodes: Iterable[Node]) -> Iterator[Kernel]:
+    """All kernels of some nodes and of what they hold, in order."""
+    for node in nodes:
+        if isinstance(node, Kernel):
+            yield node
+        elif isinstance(node, Row):
+            yield from kernels_of(node.children)
+
+
+def without_kernels(row: Row, left_out: Callable[[Kernel], bool]) -> Row:
+    """A row without some of the kernels that it holds."""
+    children = (without_kernels(node, left_out) if isinstance(node, Row) else node for node in row.children)
+    return replace(row, children=tuple(node for node in children if not (isinstance(node, Kernel) and left_out(node))))
+
 
 COMPUTE_STREAMS = ("compute", "communication")
 """Streams on which a program computes; on every other one an event marks the end of each kernel."""

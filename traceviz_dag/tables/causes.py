@@ -202,7 +202,9 @@ ADVICE = Table(
         _STEP,
         Column("place", BIGINT, "Its place among the changes, from 1: the fastest of the same batch first."),
         Column("microbatches", BIGINT, "Micro-batches of a step, where they change; NULL elsewhere."),
-        Column("schedule", TEXT, "1f1b, interleaved or interleaved-overlapped, where named; NULL elsewhere."),
+        Column(
+            "schedule", TEXT, "1f1b, zero-bubble, interleaved or interleaved-overlapped, where named; NULL elsewhere."
+        ),
         Column("chunks", BIGINT, "Model chunks of each stage, where they change; NULL elsewhere."),
         Column("layers", TEXT, "Layers of each stage, such as 7,8,8,7, where they change; NULL elsewhere."),
         Column("no_recompute", TEXT, "Stages that recompute nothing, such as 0,1; NULL where recomputation stays."),

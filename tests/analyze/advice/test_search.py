@@ -7,7 +7,8 @@ from itertools import product
 
 import pytest
 
-from tests.analyze.causes.test_remade_items import known
+from tests.analyze.causes.test_remade_items import _items, known
+from tests.analyze.causes.test_reordered import BACKWARD
 from traceviz_dag.analyze.advice.flags import flags
 from traceviz_dag.analyze.advice.memory import NO_SNAPSHOTS, StageUse, fits, in_flight
 from traceviz_dag.analyze.advice.search import Advisor, not_predictable
@@ -122,6 +123,42 @@ def test_whether_it_fits_is_unknown_without_snapshots_gpu_or_what_recomputation_
     more = (4, 4), (5, 3)
     assert fits(Change(layers=(5, 3)), now, now, more, {0: use, 1: use})[0] is None
     assert fits(Change(layers=(5, 3)), now, now, more, {0: StageUse(70, 40, 79), 1: use})[0] is False
+
+
+def test_zero_bubble_is_tried_where_backward_steps_are_told_apart_and_named_where_not():
+    whole = known(Order(4, 1, 8))
+    apart = replace(
+        whole,
+        ranks=tuple(
+            replace(rank, items=tuple(replace(one, weights=0.5 * (one.own_ns == BACKWARD)) for one in rank.items))
+            for rank in whole.ranks
+        ),
+        whole=None,
+    )
+    found = advisor(apart, "vpp", "layers", "microbatches")
+    (one,) = found.advice
+    assert one.change == Change(schedule="zero-bubble") and one.wins
+    assert one.in_flight == (4, 4, 4, 4), "of the last stage, too: the products that come last need them"
+    assert one.flags["megatron_lm"][0].startswith("no flag: ") and "ZB-H1" in one.assumptions[0]
+    assert not any("zero-bubble" in line for line in not_predictable(found, ()))
+    assert not advisor(apart, "schedule", "layers", "microbatches").advice
+    assert any("zero-bubble" in line and "measured whole" in line for line in not_predictable(advisor(whole), ()))
+    assert all(one.change.schedule != "zero-bubble" for one in advisor(whole).advice)
+
+
+def test_recomputation_is_left_out_in_all_stages_the_last_one_or_the_last_half():
+    items = known(Order(4, 1, 8))
+    for stage in range(4):
+        items = _items(items, stage, again=0.25)
+    found = advisor(items, "vpp", "layers", "microbatches", "schedule").advice
+    # Each gains where it is; all stages run at the pace of the slowest one.
+    assert [one.change.no_recompute for one in found] == [(0, 1, 2, 3), (2, 3), (3,)]
+    assert all(one.fits is None for one in found)
+    assert found[0].flags["megatron_lm"] == ["without --recompute-granularity and --recompute-activations"]
+    assert found[2].flags["megatron_bridge"] == ["recompute_granularity=None on ranks of stage 3"]
+    assert not advisor(items, "vpp", "layers", "microbatches", "schedule", "recompute").advice
+    both = [one.change for one in advisor(items).advice if one.change.no_recompute not in (None, (0, 1, 2, 3))]
+    assert both and all(change == Change(no_recompute=change.no_recompute) for change in both)
 
 
 EVEN, ENDS, MIXED = (4, 4, 4, 4), (3, 5, 5, 3), (4, 6, 4, 2)

@@ -15,7 +15,7 @@ from traceviz_dag.analyze.causes.reordered import Change, Items
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.schedules import Order
 from traceviz_dag.simulate import JobSettings
-from traceviz_dag.simulate.settings import Recompute
+from traceviz_dag.simulate.settings import Graphs, Recompute
 
 
 def known(order: Order, layers: int = 4) -> Items:
@@ -31,6 +31,18 @@ def step_ns(items: Items, change: Change) -> int:
 def test_a_perfect_pipeline_takes_what_theory_says_with_any_number_of_chunks(present, chunks):
     ideal = (FORWARD + BACKWARD) * 8 + 3 * (FORWARD + BACKWARD) // chunks + TAIL
     assert step_ns(known(Order(4, present, 8)), Change(chunks=chunks)) == ideal
+
+
+def test_each_chunk_gathers_its_parameters_in_its_first_item_and_the_embedding_its_own_in_the_first_chunk():
+    one = replace(perfect(Order(4, 1, 8), first_more=50), layers=(4,) * 4, unknown=None)
+    two = perfect(Order(4, 2, 8), first_more=50)
+    assert one.timed(Change(chunks=2)) == two.timed(Change())
+    first, *others = one.ranks
+    longer = tuple(replace(each, own_ns=each.own_ns + 30 * (each.parts == {(0, 0, 0)})) for each in first.items)
+    found = replace(one, ranks=(replace(first, items=longer), *others)).timed(Change(chunks=2))
+    taken = {(each.stage, *each.parts): each.end_ns - each.start_ns for each in found}
+    assert taken[0, (0, 0, 0)] == FORWARD // 2 + 80 and taken[0, (0, 1, 0)] == FORWARD // 2 + 50
+    assert taken[1, (0, 0, 0)] == FORWARD // 2 + 50
 
 
 def _items(items: Items, stage: int, **more: float) -> Items:
@@ -120,9 +132,41 @@ def test_the_optimizer_of_other_layers_is_that_of_the_stage_that_ends_last(job, 
 @pytest.mark.parametrize("recompute", fast([Recompute.FULL, Recompute.SELECTIVE], Recompute.FULL))
 def test_the_step_of_a_simulated_job_without_recomputation_is_predicted(recompute, tmp_path):
     job = JobSettings(seed=21, pp=2, layers=4, microbatches=4, hidden=2048, heads=16, feed_forward=8192)
-    found = outcome(Job("pp2", replace(job, recompute=recompute), (Change(no_recompute=(0, 1)),)), tmp_path)
-    assert abs(found.pairs[0].off) < 0.01 and found.pairs[0].held
-    assert found.pairs[0].true_ns < 0.98 * found.step_ns
+    changes = Change(no_recompute=(1,)), Change(no_recompute=(0, 1))
+    found = outcome(Job("pp2", replace(job, recompute=recompute), changes), tmp_path)
+    assert all(abs(pair.off) < 0.01 and pair.held for pair in found.pairs)
+    assert {pair.change.no_recompute: pair.true_ns < 0.98 * found.step_ns for pair in found.pairs}[0, 1]
+
+
+APART = {
+    "chunks": {"vpp": 2, "layers": 12},
+    "replicas": {"dp": 2},
+    "experts": {"pp": 2, "ep": 2, "dp": 2},
+}
+
+
+@pytest.mark.parametrize("name", fast([*APART], "replicas"))
+def test_the_step_of_a_simulated_job_with_zero_bubble_is_predicted(name, tmp_path):
+    plain = JobSettings(seed=22, pp=3, layers=6, microbatches=6, hidden=2048, heads=16, feed_forward=8192)
+    job = replace(plain, overlap_grad_reduce=False, **APART[name])
+    (pair,) = outcome(Job("apart", job, (Change(schedule="zero-bubble"),)), tmp_path).pairs
+    assert abs(pair.off) < 0.01 and pair.held and pair.true_ns < 0.98 * what_if_of(job, tmp_path / "now").step_ns
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"tp": 2}, "communication runs beside gradients of weights"),
+        ({"dp": 2}, "communication runs beside gradients of weights"),
+        ({"persistent": True}, "names of matrix products do not tell"),
+        ({"cuda_graphs": Graphs.LAYER}, "CUDA graphs run backward steps whole"),
+    ],
+)
+def test_where_gradients_of_weights_are_not_told_or_hide_something_zero_bubble_is_refused(more, why, tmp_path):
+    job = JobSettings(seed=22, pp=2, layers=2, microbatches=2, hidden=1024, heads=8, feed_forward=4096)
+    found = what_if_of(replace(job, **more), tmp_path / "job")
+    with pytest.raises(NoEvidenceError, match=why):
+        found.predict(found.reorder(Change(schedule="zero-bubble")))
 
 
 HOST_BOUND = JobSettings(seed=7, pp=3, layers=12, microbatches=3, hidden=512, heads=8, feed_forward=2048, sequence=1024)

@@ -61,6 +61,22 @@ def test_an_interleaved_job_loses_what_its_chunks_won_and_overlap_changes_no_per
     assert both[0] == _length(Order(4, 1, 16)) - _length(present) and both[2] == (8, 16)
 
 
+@pytest.mark.parametrize("share", [0.25, 0.5])
+def test_zero_bubble_fills_as_much_of_fill_and_drain_as_gradients_of_weights_take(share):
+    """ZB-H1 leaves (stages - 1) (forward + gradient of inputs - gradient of weights)."""
+    present = Order(4, 1, 8)
+    plain = perfect(present)
+    told = [
+        replace(rank, items=tuple(replace(i, weights=share * (i.own_ns == BACKWARD)) for i in rank.items))
+        for rank in plain.ranks
+    ]
+    items = replace(plain, ranks=tuple(told), whole=None)
+    weights = int(BACKWARD * share)
+    assert items.changed(Change(schedule="zero-bubble"))[0] == -3 * 2 * weights
+    with pytest.raises(NoEvidenceError, match="measured whole"):
+        plain.changed(Change(schedule="zero-bubble"))
+
+
 def test_what_another_chunks_exchange_held_up_stays_with_the_chunks():
     """Gradients of the last chunk are reduced while others run backward: not so if there is one chunk."""
     present = Order(2, 2, 8)

@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from traceviz_dag.analyze.advice.placement import PP_FIRST
 from traceviz_dag.analyze.causes.reordered import Change
+from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.schedules import Order
 
 ONE = Fraction(1)
@@ -17,6 +18,10 @@ _ENDS = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-lay
 _LAYOUT = "--pipeline-model-parallel-layout"
 _BRIDGE_ENDS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 _BRIDGE_LAYOUT = "pipeline_model_parallel_layout"
+_ZERO_BUBBLE = (
+    "no flag: package zbpp_light (patch_megatron(), for Megatron-LM's own linear layers) or Primus "
+    "(patch_zero_bubble: true)"
+)
 
 
 def flags(
@@ -43,9 +48,17 @@ def flags(
         if order.overlapped:
             megatron.append("--overlap-p2p-communication-warmup-flush")
             bridge.append("overlap_p2p_comm_warmup_flush=True")
+    if order.split and not present.split:
+        megatron.append(_ZERO_BUBBLE)
+        bridge.append("no setting: it has no zero-bubble schedule")
     if change.no_recompute is not None:
-        megatron.append("without --recompute-granularity and --recompute-activations")
-        bridge.append("recompute_granularity=None")
+        if len(change.no_recompute) == present.stages:
+            megatron.append("without --recompute-granularity and --recompute-activations")
+            bridge.append("recompute_granularity=None")
+        else:
+            where = f"on ranks of {numbered('stage', change.no_recompute)}"
+            megatron.append(f"no flag: TransformerConfig(recompute_granularity=None) {where}")
+            bridge.append(f"recompute_granularity=None {where}")
     if rank_order is not None:
         first = rank_order == PP_FIRST
         megatron.append(f"{'' if first else 'without '}--use-tp-pp-dp-mapping")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from traceviz_dag.analyze.causes.reordered import Change
-from traceviz_dag.schedules import Backward, Combined, Forward, Order
+from traceviz_dag.schedules import Backward, Combined, Forward, Order, WeightGradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,10 @@ NO_SNAPSHOTS = "no memory snapshot beside the traces"
 
 
 def in_flight(order: Order) -> tuple[float, ...]:
-    """Per stage, the most micro-batches whose activations it keeps at once, each of all its layers."""
+    """Per stage, the most micro-batches whose activations it keeps at once, each of all its layers.
+
+    Of one whose gradients of weights are left for later they count whole until then.
+    """
     found = []
     for stage in range(order.stages):
         now = most = 0
@@ -35,7 +38,7 @@ def in_flight(order: Order) -> tuple[float, ...]:
             steps = (action.forward, action.backward) if isinstance(action, Combined) else (action,)
             now += sum(isinstance(each, Forward) for each in steps)
             most = max(most, now)
-            now -= sum(isinstance(each, Backward) for each in steps)
+            now -= sum(isinstance(each, Backward | WeightGradient) for each in steps)
         found.append(most / order.chunks)
     return tuple(found)
 

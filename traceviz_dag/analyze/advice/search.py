@@ -147,22 +147,30 @@ class Advisor:
 
     def changes(self) -> Iterator[Change]:
         """The allowed changes, each another job."""
-        now, seen = self.items.now, {(self.items.now, self.items.layers, False)}
-        again = any(item.again for rank in self.items.ranks for item in rank.items)
-        every = tuple(range(now.stages)) if again and "recompute" not in self.keep else None
+        now = self.items.now
+        seen: set[tuple[object, ...]] = {(now, self.items.layers, None)}
         counts = [None] if "microbatches" in self.keep else [None, now.microbatches * 2]
-        for (chunks, schedule), off, count in product(self._orders(), dict.fromkeys([None, every]), counts):
+        for (chunks, schedule), off, count in product(self._orders(), self._recompute_off(), counts):
+            of_some = off is not None and len(off) < now.stages
             for layers in self._shares(chunks):
-                # Another batch is asked of the orders, not of each way to share the layers out.
-                if count and layers:
+                # Another batch is asked of the orders, not of each way to share the layers out; and of the order and
+                # layers as they are, whether some stages recompute.
+                if (count and layers) or (of_some and (count or layers or schedule)):
                     continue
                 change = self._allowed(Change(count, schedule, chunks if chunks != now.chunks else None, layers, off))
                 if change is None:
                     continue
-                key = (change.order(now), layers or self.items.layers, off is not None)
+                key = (change.order(now), layers or self.items.layers, off)
                 if key not in seen:
                     seen.add(key)
                     yield change
+
+    def _recompute_off(self) -> list[tuple[int, ...] | None]:
+        """Stages to recompute nothing: None; all; the last half and the last, which keep the fewest micro-batches."""
+        if "recompute" in self.keep or not any(item.again for rank in self.items.ranks for item in rank.items):
+            return [None]
+        stages = self.items.now.stages
+        return [None, *(tuple(range(first, stages)) for first in sorted({0, stages // 2, stages - 1}))]
 
     def _sized(self) -> Iterator[tuple[Change, Fraction]]:
         """Allowed orders with micro-batches of another size and the same batch."""
@@ -200,7 +208,8 @@ class Advisor:
             both = ("interleaved", "interleaved-overlapped")
             # How long hosts would wait for exchanges that overlap now, nothing shows.
             kept = both[1:] if now.overlapped else both[:1] if "schedule" in self.keep else both
-            yield from ((chunks, each) for each in (("1f1b",) if chunks == 1 else kept))
+            plain = ("1f1b",) if "schedule" in self.keep else ("1f1b", "zero-bubble")
+            yield from ((chunks, each) for each in (plain if chunks == 1 else kept))
 
     def _shares(self, chunks: int) -> list[tuple[int, ...] | None]:
         """Ways to share the layers out; None: as they are."""
@@ -264,10 +273,18 @@ class Advisor:
             why,
             tuple(held * float(size) for held in in_flight(order)),
             flags(change, now, order, self.items.layers, size, rank_order),
-            tuple(_assumptions(change, now, order, size, rank_order)),
+            (*_assumptions(change, now, order, size, rank_order), *self._of_reductions(order)),
             size,
             rank_order,
         )
+
+    def _of_reductions(self, order: Order) -> Iterator[str]:
+        """What is assumed of gradients that are reduced in the middle of the step, where chunks are made."""
+        reduces = any(
+            item.beside and kind for rank in self.items.ranks for item in rank.items for kind, *_ in item.parts
+        )
+        if reduces and order.chunks > max(self.items.now.chunks, 1) and not order.overlapped:
+            yield "no exchange waits for gradients of a chunk that are still reduced: the step may be 2 % longer"
 
 
 def _assumptions(change: Change, now: Order, order: Order, size: Fraction, rank_order: str | None) -> Iterator[str]:
@@ -277,6 +294,8 @@ def _assumptions(change: Change, now: Order, order: Order, size: Fraction, rank_
         yield "what takes t1 and t2 at the two sizes takes what lies between at a size between; sequences stay as long"
     if order.chunks != now.chunks and order.chunks > 1:
         yield "layers of a stage take the same time, and messages as long as now"
+    if order.split:
+        yield "gradients of weights take the same time later: the order is ZB-H1's, and all linear layers leave them"
     if order.overlapped and not now.overlapped:
         yield "exchanges beside computation do not slow it down"
     if now.overlapped and not order.overlapped and order.chunks > 1:
@@ -307,8 +326,9 @@ def not_predictable(advisor: Advisor, dimensions: Sequence[str]) -> list[str]:
         "tensor, context and expert parallel sizes: kernels and messages of other sizes were not measured",
         _SIZE[advisor.beside is not None],
         *([f"order of ranks on nodes: {advisor.placed}"] if isinstance(advisor.placed, str) else []),
-        "zero-bubble schedules: backward steps were measured whole, not as gradients of inputs and of weights",
     ]
+    if items.now.stages > 1 and not items.now.combined and items.whole is not None:
+        lines.append(f"zero-bubble schedules: {items.whole}")
     if "ep" in dimensions and not items.now.combined:
         lines.append(
             "combined 1F1B (--overlap-moe-expert-parallel-comm): nothing shows how much of the experts' communication "

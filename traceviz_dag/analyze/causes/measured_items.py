@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -16,13 +17,15 @@ from traceviz_dag.analyze.causes.graph import NEVER_LATE
 from traceviz_dag.analyze.causes.rank_kernels import PHASES
 from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
+from traceviz_dag.analyze.causes.weight_gradients import weight_gradients
 from traceviz_dag.analyze.medians import lower_medians
 from traceviz_dag.arrays import Bool, Float64, Int64, number_groups
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension
 
-Key = frozenset[tuple[bool, int, int]]
-"""The steps that are an item: (backward, chunk, micro-batch) of each."""
+Key = frozenset[tuple[int, int, int]]
+"""The steps that are an item: (kind, chunk, micro-batch) of each; the kind is 0 for forward and 1 for backward; of an
+order with gradients of weights apart 2 for backward without these, and 3 for these."""
 
 _REPLICAS = (Dimension.DP, Dimension.EDP)
 _ORDER = EVIDENCES.index("order")
@@ -38,6 +41,7 @@ class Item:
         start_ns, end_ns: in the replay. own_ns: what it takes once nothing holds it up.
         beside: whether gradients or parameters were exchanged beside it or right before, which holds it up.
         rest: share of it that layers do not run: embedding, output layer, loss. again: share that is recomputed.
+        weights: share that gives gradients of weights; rest_weights: that of it which layers do not run.
         lead_ns: of it, what passes before its first kernel starts.
     """
 
@@ -48,6 +52,8 @@ class Item:
     beside: bool = False
     rest: float = 0.0
     again: float = 0.0
+    weights: float = 0.0
+    rest_weights: float = 0.0
     lead_ns: int = 0
 
 
@@ -144,14 +150,14 @@ def _rank(step: StepWork, place: int, times: Times, ends: Int64, slack: Int64, b
     found = measured_rank(parts, start, end, beside, exchanges, begin, of_last)
     shares = _shares(work, parts, by_layers)
     items = (
-        replace(one, rest=rest, again=again, lead_ns=max(one.own_ns - running, 0))
-        for one, (rest, again, running) in zip(found.items, shares, strict=True)
+        replace(one, **share, lead_ns=max(one.own_ns - running, 0))
+        for one, (share, running) in zip(found.items, shares, strict=True)
     )
     return replace(found, items=tuple(items), last=tuple((low + segments).tolist()))
 
 
-def _shares(work: RankWork, parts: Sequence[Key], by_layers: Float64) -> list[tuple[float, float, int]]:
-    """Of each item the share that layers do not run, the share that is recomputed, and how long its kernels run, ns.
+def _shares(work: RankWork, parts: Sequence[Key], by_layers: Float64) -> list[tuple[dict[str, Any], int]]:
+    """Of each item the shares that ``Item`` has, and how long its kernels run, ns.
 
     A kernel takes what passes on the main stream from the end of the kernel before it in its step to its own end, so
     that communication which it waits for counts as its own.
@@ -164,18 +170,21 @@ def _shares(work: RankWork, parts: Sequence[Key], by_layers: Float64) -> list[tu
     begins = np.diff(number, prepend=-1) != 0
     passed = np.where(begins, kernels.duration_ns[mine], np.maximum(passed, 0))
     recomputed = kernels.phase[mine] == PHASES.index("recompute")
-    whole, rest, again = (
+    rest, weights = 1 - by_layers[mine], weight_gradients(kernels)[mine]
+    shares = {"rest": rest, "again": recomputed, "weights": weights, "rest_weights": rest * weights}
+    whole, *sums = (
         np.bincount(number, weights=passed * share, minlength=len(first))
-        for share in (np.ones(len(mine)), 1 - by_layers[mine], recomputed)
+        for share in (np.ones(len(mine)), *shares.values())
     )
     of_keys = (steps, kernels.chunk, kernels.microbatch)
     keys = zip(*(each[mine[first]].tolist() for each in of_keys), strict=True)
-    place = {(bool(step), max(chunk, 0), batch): at for at, (step, chunk, batch) in enumerate(keys)}
+    place = {(step, max(chunk, 0), batch): at for at, (step, chunk, batch) in enumerate(keys)}
     result = []
     for each in parts:
         at = [place[step] for step in each]
         total = max(float(whole[at].sum()), 1.0)
-        result.append((float(rest[at].sum()) / total, float(again[at].sum()) / total, round(total)))
+        of_item = {name: float(each[at].sum()) / total for name, each in zip(shares, sums, strict=True)}
+        result.append((of_item, round(total)))
     return result
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import numpy as np
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.kernel_intervals import codes, integers
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.matching.operations import OPERATIONS, operation_of
+from traceviz_dag.analyze.products import products
 from traceviz_dag.analyze.work_evidence import work_by_grid
 from traceviz_dag.arrays import NONE, Bool, Int64, number_groups
 from traceviz_dag.read.events import MISSING
@@ -63,6 +64,7 @@ class RankKernels:
         to_host, from_host: whether it copies between the GPU and the host, by the way.
         latency_ns: what passes at least from a launch to the start of its kernel.
         queues: device and stream behind each number of ``stream``.
+        product: codes of ``products``; none where unknown.
         beside_layers: what the rank runs that kernels alone do not distinguish from more layers; None: nothing known.
     """
 
@@ -97,6 +99,7 @@ class RankKernels:
     dimensions: tuple[str, ...]
     categories: tuple[str, ...]
     queues: tuple[str, ...] = ()
+    product: Int64 = field(default_factory=lambda: np.zeros(1, np.int64))
     beside_layers: str | None = None
 
     def __len__(self) -> int:
@@ -178,6 +181,7 @@ def rank_kernels(table: pa.Table) -> RankKernels:
         dimensions=tuple(dimensions),
         categories=tuple(categories),
         queues=tuple(f"{[*devices, None][one]} {number}" for one, number in queues),
+        product=products(table),
         beside_layers=_beside_layers(table),
     )
 

@@ -10,6 +10,7 @@ optimizer) comes by as much later as that item does. Messages are joins, as in t
 
 How far items(present order) is from the step says how good the model is. Of other chunks and layers an item takes what
 layers run of it in proportion to its layers, and the rest where the model has it: embedding, output layer and loss.
+Where gradients of weights come later, a backward step takes what is left without their products.
 """
 
 from __future__ import annotations
@@ -34,20 +35,35 @@ from traceviz_dag.analyze.causes.measured_items import (
     messages_beside_work,
 )
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
+from traceviz_dag.analyze.causes.weight_gradients import WHOLE, why_whole
 from traceviz_dag.analyze.matching.matches import connected
 from traceviz_dag.arrays import Int64
 from traceviz_dag.errors import NoEvidenceError
-from traceviz_dag.schedules import Action, Await, Backward, Combined, Exchange, Forward, Order, Transfer
+from traceviz_dag.schedules import (
+    Action,
+    Await,
+    Backward,
+    Combined,
+    Exchange,
+    Forward,
+    InputGradient,
+    Order,
+    Step,
+    Transfer,
+    WeightGradient,
+)
 
-SCHEDULES = ("1f1b", "interleaved", "interleaved-overlapped")
+SCHEDULES = ("1f1b", "interleaved", "interleaved-overlapped", "zero-bubble")
 """Schedules for which an order can be made."""
 
 _MOST_ITEMS, _MOST_PIPELINES = 200_000, 10
 """Forward steps of a pipeline that are replayed at most: a minute of one processor; and of how many such pipelines:
 1 GB each."""
 
-Kind = frozenset[tuple[bool, int]]
-"""Items that differ only in their micro-batch: (backward, chunk) of each step."""
+Kind = frozenset[tuple[int, int]]
+"""Items that differ only in their micro-batch: (kind, chunk) of each step, the kind as in ``Key``."""
+
+_ONE_CHUNK = ("1f1b", "zero-bubble")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +108,22 @@ class Change:
             NoEvidenceError: there is none, with the reason.
         """
         result = replace(present, microbatches=self.microbatches or present.microbatches)
-        chunks = self.chunks or (1 if self.schedule == "1f1b" else present.chunks)
+        chunks = self.chunks or (1 if self.schedule in _ONE_CHUNK else present.chunks)
         if self.schedule is not None or chunks != present.chunks:
             if present.stages == 1:
                 raise NoEvidenceError("a single pipeline stage has no other schedule")
-            if present.combined and (self.schedule == "1f1b" or chunks != present.chunks):
+            if present.combined and (self.schedule in _ONE_CHUNK or chunks != present.chunks):
                 raise NoEvidenceError(
                     "forward and backward steps run into each other, so nothing shows what each takes alone"
                 )
-            if self.schedule == "1f1b" and chunks > 1:
-                raise NoEvidenceError("1f1b runs one model chunk in a stage")
-            if self.schedule not in (None, "1f1b") and chunks == 1:
+            if self.schedule in _ONE_CHUNK and chunks > 1:
+                raise NoEvidenceError(f"{self.schedule} runs one model chunk in a stage")
+            if self.schedule not in (None, *_ONE_CHUNK) and chunks == 1:
                 raise NoEvidenceError("interleaving needs several model chunks in a stage, and the job has one")
             kept = present.overlapped and chunks > 1 and self.schedule is None
-            result = replace(result, chunks=chunks, overlapped=kept or self.schedule == "interleaved-overlapped")
+            overlapped = kept or self.schedule == "interleaved-overlapped"
+            split = self.schedule == "zero-bubble"
+            result = replace(result, chunks=chunks, overlapped=overlapped, split=split)
         if result.chunks > 1 and result.microbatches % result.stages:
             raise NoEvidenceError(
                 f"interleaving needs a multiple of {result.stages} micro-batches, the number of pipeline stages"
@@ -133,6 +151,7 @@ class Items:
         layers: of each stage; none where nothing counts them.
         unknown: why it is not known what layers are of the items; None where it is.
         overlapped: whether messages ran beside computation; None where nothing shows it.
+        whole: why gradients of weights are not told from those of inputs; None where they are.
         slack: of each rank, as ``MeasuredRank.slack_ns``, where stages have so many layers more; None where unknown.
     """
 
@@ -142,6 +161,7 @@ class Items:
     layers: tuple[int, ...] = ()
     unknown: str | None = "nothing shows the layers"
     overlapped: bool | None = None
+    whole: str | None = WHOLE
     slack: Callable[[tuple[int, ...]], Sequence[int]] | None = None
 
     def present(self) -> Order:
@@ -211,9 +231,10 @@ class Items:
         more = tuple(map(remake.more_layers, range(order.stages)))
         slack = self.slack(more) if any(more) and self.slack is not None else [rank.slack_ns for rank in self.ranks]
         for number, pipeline in enumerate(self.pipelines):
+            gather = _gather([taken.taken[place] for place in pipeline])
             for stage, place in enumerate(pipeline):
                 mine = self.ranks[place]
-                durations = remake.durations(taken.taken[place], stage)
+                durations = remake.durations(taken.taken[place], stage, gather)
                 values[chains.of_stage(stage), number] = [
                     mine.begin_ns, mine.exchange_lag_ns, mine.transfer_ns, *durations
                 ]  # fmt: skip
@@ -278,6 +299,8 @@ class Items:
         again = (any(item.again for item in rank.items) for rank in asked)
         if not all(again):
             raise NoEvidenceError("not every such stage recomputes anything, or nothing shows what is recomputed")
+        if order.split and self.whole is not None:
+            raise NoEvidenceError(self.whole)
         if layers is None and order.chunks in (1, present.chunks):
             return
         if present.combined:
@@ -321,7 +344,8 @@ def items_of(
     pipelines = _pipelines(step, stages)
     overlapped = any(messages_beside_work(step.works[place]) for place in pipelines[0])
     ends = step.replay(times)
-    found = Items(tuple(ranks), pipelines, step.step_ns(ends), overlapped=overlapped)
+    whole = why_whole([work.kernels for work in step.works])
+    found = Items(tuple(ranks), pipelines, step.step_ns(ends), overlapped=overlapped, whole=whole)
     if not isinstance(layers, Layers) or layers.unknown is not None:
         return replace(found, unknown=layers.unknown if isinstance(layers, Layers) else layers)
 
@@ -450,18 +474,33 @@ _chains_of = lru_cache(maxsize=8)(_Chains)
 """Orders are few, and their changes many."""
 
 
-def _key(action: Forward | Backward | Combined) -> Key:
+_KINDS = (Forward, Backward, InputGradient, WeightGradient)
+"""The step of each kind."""
+
+_INPUTS, _WEIGHTS = 2, 3
+
+
+def _key(action: Step | Combined) -> Key:
     parts = (action.forward, action.backward) if isinstance(action, Combined) else (action,)
-    return frozenset((isinstance(part, Backward), part.chunk, part.microbatch) for part in parts if part is not None)
+    return frozenset((_KINDS.index(type(part)), part.chunk, part.microbatch) for part in parts if part is not None)
 
 
 def _keys(actions: Sequence[Action]) -> list[Key]:
-    return [_key(action) for action in actions if isinstance(action, Forward | Backward | Combined)]
+    return [_key(action) for action in actions if isinstance(action, Step | Combined)]
 
 
 def kind_of(key: Key) -> Kind:
     """What steps an item is of, whatever their micro-batches."""
-    return frozenset((backward, chunk) for backward, chunk, _ in key)
+    return frozenset((kind, chunk) for kind, chunk, _ in key)
+
+
+def _of_whole(kind: Kind) -> Kind:
+    """The kind of the measured steps that those of another kind are part of."""
+    return frozenset((min(each, 1), chunk) for each, chunk in kind)
+
+
+def _is_part(kind: Kind, part: int) -> bool:
+    return any(each == part for each, _ in kind)
 
 
 class _Remake:
@@ -473,17 +512,19 @@ class _Remake:
         self._no_recompute = change.no_recompute or ()
         # Of a stage, once for all its ranks.
         self._kinds = [[*map(kind_of, _keys(order.actions(stage)))] for stage in range(order.stages)]
-        self._wanted = [Counter(kinds) for kinds in self._kinds]
+        self._wanted = [
+            Counter(_of_whole(kind) for kind in kinds if not _is_part(kind, _WEIGHTS)) for kinds in self._kinds
+        ]
 
     def more_layers(self, stage: int) -> int:
         """How many layers more a stage has."""
         return self._then[stage] - self._now[stage] if self._then else 0
 
-    def durations(self, measured: Mapping[Kind, _Taken], stage: int) -> list[int]:
+    def durations(self, measured: Mapping[Kind, _Taken], stage: int, gather: int) -> list[int]:
         """What each item of a rank takes, in order.
 
         Args:
-            measured: what its items take now, by kind.
+            measured: what its items take now, by kind. gather: see ``_gather``.
         """
         if stage in self._no_recompute:
             measured = {kind: one.less(one.again) for kind, one in measured.items()}
@@ -494,12 +535,18 @@ class _Remake:
             measured = _as_one_chunk(measured, self._present.chunks)
         if self._order.chunks > 1 and self._order.chunks != self._present.chunks:
             ends = stage == 0, stage == self._order.stages - 1
-            measured = _in_chunks(measured, self._present.chunks, self._order.chunks, *ends)
+            measured = _in_chunks(measured, self._present.chunks, self._order.chunks, *ends, gather)
         wanted = self._wanted[stage]
         if wanted.keys() - measured.keys():
             raise NoEvidenceError("the order pairs forward and backward steps that no rank ran together")
         each = {kind: iter(measured[kind].spread(count)) for kind, count in wanted.items()}
-        return [next(each[kind]) for kind in self._kinds[stage]]
+        result = []
+        for kind in self._kinds[stage]:
+            whole = _of_whole(kind)
+            weights = measured[whole].weights
+            own = weights if _is_part(kind, _WEIGHTS) else next(each[whole])
+            result.append(own - weights if _is_part(kind, _INPUTS) else own)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -510,6 +557,7 @@ class _Taken:
         held: place of an item, from the end if below 0, and how much longer it took.
         rest: of ``usual``, what layers do not run. again: of ``usual``, what is recomputed.
         lead: of ``usual``, what passes before the first kernel.
+        weights, rest_weights: of ``usual``, as those of ``Item``.
     """
 
     usual: int
@@ -519,6 +567,8 @@ class _Taken:
     rest: int = 0
     again: int = 0
     lead: int = 0
+    weights: int = 0
+    rest_weights: int = 0
 
     def spread(self, count: int) -> list[int]:
         """So many of them: the first, the last and those held up as they were, the others as usual."""
@@ -537,10 +587,12 @@ class _Taken:
     def of_layers(self, share: float) -> _Taken:
         """The same with a share of the layers."""
         layers = round((self.usual - self.rest - self.lead) * share)
-        return replace(self, usual=self.lead + self.rest + layers, again=round(self.again * share))
+        weights = self.rest_weights + round((self.weights - self.rest_weights) * share)
+        return replace(self, usual=self.lead + self.rest + layers, again=round(self.again * share), weights=weights)
 
 
-_SUMMED = ("usual", "rest", "again", "lead")
+SHARES = ("rest", "again", "weights", "rest_weights")
+"""What both ``Item`` and ``_Taken`` have, there as shares."""
 
 
 def _taken(items: Sequence[Item]) -> _Taken:
@@ -555,9 +607,9 @@ def _taken(items: Sequence[Item]) -> _Taken:
         for place, item in enumerate(between, 1)
         if item.beside and free
     )
-    rest, again = (usual * sum(getattr(item, name) for item in items) / len(items) for name in ("rest", "again"))
+    parts = {name: round(usual * sum(getattr(item, name) for item in items) / len(items)) for name in SHARES}
     lead = min((item.lead_ns for item in items), default=0)
-    return _Taken(usual, first - usual, last - usual, held, round(rest), round(again), min(lead, usual - round(rest)))
+    return _Taken(usual, first - usual, last - usual, held, **parts, lead=min(lead, usual - parts["rest"]))
 
 
 def _as_one_chunk(measured: Mapping[Kind, _Taken], chunks: int) -> dict[Kind, _Taken]:
@@ -567,33 +619,42 @@ def _as_one_chunk(measured: Mapping[Kind, _Taken], chunks: int) -> dict[Kind, _T
     first and the last item take as much longer as that of the one chunk where it is the most, and none between is held
     up by another chunk's.
     """
-    result = {}
-    for backward in (False, True):
+    result: dict[Kind, _Taken] = {}
+    for backward in (0, 1):
         each = [measured[frozenset({(backward, chunk)})] for chunk in range(chunks)]
-        usual, rest, again, lead = (sum(getattr(one, name) for one in each) for name in _SUMMED)
-        first, last = (max(getattr(one, name) for one in each) for name in ("first", "last"))
-        result[frozenset({(backward, 0)})] = _Taken(usual, first, last, (), rest, again, lead)
+        sums = {name: sum(getattr(one, name) for one in each) for name in ("usual", "lead", *SHARES)}
+        ends = {name: max(getattr(one, name) for one in each) for name in ("first", "last")}
+        result[frozenset({(backward, 0)})] = _Taken(**sums, **ends)
     return result
 
 
+def _gather(pipeline: Sequence[Mapping[Kind, _Taken]]) -> int:
+    """What the first forward step of each chunk takes longer on all stages: parameters that it waits for, ns.
+
+    What a stage's first one takes beyond that is its own, as the embedding's parameters.
+    """
+    firsts = (one.first for rank in pipeline for kind, one in rank.items() if _is_part(kind, 0) and len(kind) == 1)
+    return max(min(firsts, default=0), 0)
+
+
 def _in_chunks(
-    measured: Mapping[Kind, _Taken], present: int, chunks: int, first: bool, last: bool
+    measured: Mapping[Kind, _Taken], present: int, chunks: int, first: bool, last: bool, gather: int
 ) -> dict[Kind, _Taken]:
     """Items of a stage whose layers are split into equal chunks, from those of ``_as_one_chunk``.
 
     What layers do not run stays where it is in the model: the embedding in the first chunk of the first stage, the
     output layer and the loss in the last one of the last stage; elsewhere each chunk has its share. What passes before
-    the first kernel passes in each. Parameters are gathered in the first item, which is of the first chunk, and
-    gradients reduced in the last, which is too.
+    the first kernel passes in each. Parameters of each chunk are gathered in its first item, which waits for
+    ``gather``; gradients are reduced in the last item, which is of the first chunk.
     """
-    result = {}
-    for backward in (False, True):
+    result: dict[Kind, _Taken] = {}
+    for backward in (0, 1):
         one = measured[frozenset({(backward, 0)})]
         each = [(total // chunks) for total in (one.usual - one.rest - one.lead, one.again, one.rest)]
         for chunk in range(chunks):
             is_end = chunk == 0 if first else chunk == chunks - 1
             rest = each[2] if not (first or last) else one.rest if is_end else 0
-            head, tail = (one.first, one.last) if chunk == 0 else (0, 0)
+            head, tail = (one.first, one.last) if chunk == 0 else (0 if backward else gather, 0)
             lead = one.lead // present
             result[frozenset({(backward, chunk)})] = _Taken(each[0] + rest + lead, head, tail, (), rest, each[1], lead)
     return result

@@ -19,7 +19,7 @@ from typing import Any
 
 from traceviz_dag.analyze.causes.gains import error_bar, gain_row
 from traceviz_dag.analyze.causes.measured_items import Item, MeasuredRank
-from traceviz_dag.analyze.causes.reordered import Change, Items, kind_of
+from traceviz_dag.analyze.causes.reordered import SHARES, Change, Items, kind_of
 from traceviz_dag.analyze.causes.what_if import Edit, WhatIf
 from traceviz_dag.errors import NoEvidenceError
 
@@ -154,9 +154,9 @@ def _resized(mine: MeasuredRank, its: MeasuredRank, kinds: list[Any], between: B
         if place in (0, counts[kind] - 1):
             end = "first" if place == 0 else "last"
             extra += round(between.line(0, getattr(is_, end) - getattr(was, end)))
-        rest, again = (between.line(getattr(was, name), getattr(is_, name)) / usual for name in ("rest", "again"))
+        shares: dict[str, Any] = {name: between.line(getattr(was, name), getattr(is_, name)) / usual for name in SHARES}
         lead = round(between.line(was.lead, is_.lead))
-        result.append(replace(item, own_ns=round(usual) + extra, rest=rest, again=again, lead_ns=lead))
+        result.append(replace(item, own_ns=round(usual) + extra, **shares, lead_ns=lead))
     lag, transfer = (
         round(between.line(getattr(mine, name), getattr(its, name))) for name in ("exchange_lag_ns", "transfer_ns")
     )

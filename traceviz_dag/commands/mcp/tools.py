@@ -215,7 +215,9 @@ class Tools:
             Field(description="Edits of the whole job."),
         ] = [],  # noqa: B006
         microbatches: Annotated[int | None, Field(description="Run so many micro-batches per step.")] = None,
-        schedule: Annotated[str | None, Field(description="1f1b, interleaved or interleaved-overlapped.")] = None,
+        schedule: Annotated[
+            str | None, Field(description="1f1b, interleaved, interleaved-overlapped or zero-bubble.")
+        ] = None,
         run: Run = None,
         iteration: Number = None,
         cursor: Cursor = 0,

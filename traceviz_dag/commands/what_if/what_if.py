@@ -86,7 +86,8 @@ def what_if(
         int | None, typer.Option(help="Run this many micro-batches per step, in a new order.")
     ] = None,
     schedule: Annotated[
-        str | None, typer.Option(help="Run another schedule: 1f1b, interleaved or interleaved-overlapped.")
+        str | None,
+        typer.Option(help="Run another schedule: 1f1b, interleaved, interleaved-overlapped or zero-bubble (ZB-H1)."),
     ] = None,
     chunks: Annotated[int | None, typer.Option(help="Run this many model chunks per stage (interleaving).")] = None,
     layers: Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from traceviz_dag.schedules import Action, Await, Backward, Combined, Exchange, Forward
+from traceviz_dag.schedules import Action, Await, Backward, Combined, Exchange, Forward, InputGradient, WeightGradient
 from traceviz_dag.simulate.items import Close, Context, Item, Open, Segment
 from traceviz_dag.simulate.program import combined, graphs
 from traceviz_dag.simulate.program.segments import Rows, StepSegments
@@ -136,8 +136,10 @@ class StepProgram(StepSegments):
         else:
             if not isinstance(previous, Forward):
                 yield Open(wrapper)
+            self.part = type(action)
             yield from self._backward(action)
             yield Close(len(wrapper))
+            self.part = Backward
 
     def _forward(self, action: Forward) -> Iterator[Item]:
         program, settings, job = self.program, self.settings, self.job
@@ -233,13 +235,13 @@ class StepProgram(StepSegments):
         key = f"forward:{variant}" if checkpointed is self.program.full else f"forward without recompute:{variant}"
         yield self.making(key, lambda: make(self.job.in_context(variant.context), variant), context, owner)
 
-    def _backward(self, action: Backward) -> Iterator[Item]:
+    def _backward(self, action: Backward | InputGradient | WeightGradient) -> Iterator[Item]:
         program, settings, job = self.program, self.settings, self.job
         chunk, microbatch = action.chunk, action.microbatch
         context = Context(Phase.BACKWARD, microbatch, chunk)
         frames, engine = stacks.backward_frames(settings), stacks.engine_frames(settings)
         yield Open(frames, chunk)
-        if program.has_head(chunk):
+        if program.has_head(chunk) and self.part is not WeightGradient:
             yield self.plain("first gradient", lambda: (ends.first_gradient(job),), context)
         yield Open(engine, chunk)
         if program.has_head(chunk):

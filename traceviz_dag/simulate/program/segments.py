@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
+from traceviz_dag.schedules import Backward, InputGradient, Step, WeightGradient
 from traceviz_dag.simulate.items import NOWHERE, Context, Item, Segment
 from traceviz_dag.simulate.program.stage import StageProgram
 from traceviz_dag.simulate.settings import Offload, Precision
-from traceviz_dag.simulate.tree import Nodes, Row
+from traceviz_dag.simulate.tree import Nodes, Row, builtin, kernels_of, py, without_kernels
 from traceviz_dag.simulate.work import ends, faults, packing
+from traceviz_dag.simulate.work.kernels import gives_weights
 from traceviz_dag.simulate.work.layers import LayerVariant
 
 Rows = tuple[Row, ...]
@@ -27,6 +29,7 @@ class StepSegments:
         self.rank, self.number = rank, number
         self.sequence = 1000 + number * 100_000
         self.made: dict[Owner, int] = {}
+        self.part: type[Step] = Backward
 
     def plain(
         self, key: str, rows: Callable[[], Rows], context: Context = NOWHERE, ghost: bool = False, like: str = ""
@@ -53,8 +56,16 @@ class StepSegments:
     def engine(
         self, key: str, rows: Callable[[], Rows], context: Context, owner: Owner, ghost: bool = False
     ) -> Segment:
-        """A backward segment on the autograd thread."""
-        template = self.program.library.get(key, lambda: (rows(), Nodes()), autograd=True, ghost=ghost)
+        """A backward segment on the autograd thread; or the part of it that is computed now."""
+        if self.part is WeightGradient:
+            return self.plain(f"weights of {key}", lambda: (_weights(rows()),), context)
+        left_out = self.part is InputGradient
+
+        def build() -> tuple[Rows, Nodes]:
+            return tuple(without_kernels(row, gives_weights) for row in rows()) if left_out else rows(), Nodes()
+
+        key = f"inputs of {key}" if left_out else key
+        template = self.program.library.get(key, build, autograd=True, ghost=ghost)
         return Segment(template, replace(context, refers=self.made[owner]))
 
     def batch(self, context: Context) -> Iterator[Item]:
@@ -179,6 +190,14 @@ class StepSegments:
         return self.engine(
             f"embedding backward:{reduces}", lambda: ends.embedding_backward(self.job, nodes, reduces), context, owner
         )
+
+
+def _weights(rows: Rows) -> Row:
+    """The products that backward rows leave for later."""
+    left = filter(gives_weights, kernels_of(rows))
+    return py(
+        "zbpp_light/weight_grad_store.py", "pop", *(builtin("method mm of type object at 0x", each) for each in left)
+    )
 
 
 def _alone(row: Row) -> Rows:

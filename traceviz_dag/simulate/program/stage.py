@@ -17,6 +17,10 @@ class StageProgram:
     """The program of the ranks of one pipeline stage."""
 
     def __init__(self, settings: JobSettings, stage: int, library: Library) -> None:
+        if stage in settings.no_recompute:
+            # Its templates have the keys of those of stages that recompute.
+            settings = replace(settings, recompute=Recompute.NONE)
+            library = Library(settings)
         self.settings = settings
         self.job = Job.of(settings)
         self.stage = stage

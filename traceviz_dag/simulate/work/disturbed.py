@@ -20,6 +20,7 @@ from traceviz_dag.simulate.rank_grids import dense_grid
 from traceviz_dag.simulate.settings import JobSettings
 from traceviz_dag.simulate.templates import FlatRow, Library, Template
 from traceviz_dag.simulate.tree import Bound, Collective, Kernel
+from traceviz_dag.simulate.work.kernels import gives_weights
 from traceviz_dag.vocabulary import Dimension, Kind
 
 _LENGTHS = 8
@@ -105,7 +106,7 @@ def _other_algorithm(template: Template, factor: float) -> Template:
     """The gradients of weights by another algorithm: another kernel on another grid."""
 
     def other(kernel: Kernel) -> Kernel:
-        if kernel.bound is not Bound.PRODUCT or not ("_NTN" in kernel.name or "_nt_n_" in kernel.name):
+        if not gives_weights(kernel):
             return kernel
         duration = int(kernel.base_ns * factor)
         return replace(kernel, name=f"nvjet_hsh_{_OTHER_TILE}_NTN", base_ns=duration, grid=264, registers=128)

@@ -141,6 +141,11 @@ def matmul(m: float, n: float, k: float, layout: str = "TNN") -> Kernel:
     )
 
 
+def gives_weights(kernel: Kernel) -> bool:
+    """Whether a product of a backward step gives gradients of weights."""
+    return kernel.bound is Bound.PRODUCT and ("_NTN" in kernel.name or "_nt_n_" in kernel.name)
+
+
 def batched_matmul(batch: float, m: float, n: float, k: float) -> Kernel:
     """A batched bfloat16 product, as unfused attention uses."""
     tile = "cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16_16x16_128x2_tn_align8"
