@@ -58,7 +58,7 @@ def at_hand(command: str, given: Mapping[str, Any], state: Path | None) -> Itera
     if command in _COMPUTE:
         published.prove()
     chosen = {} if command in _OF_MANY else given
-    published.fetch(partial(_is_wanted, chosen))
+    published.fetch(partial(_is_wanted, chosen), to_compute=command in _COMPUTE)
     ready = {**given, "home": real_path(state)}
     try:
         yield {name: _local(name, value, ready) for name, value in ready.items()}
