@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from traceviz_dag.vocabulary import DEFAULT_HOME
 
 _SCHEME = "s3:/"
 """As ``Path`` spells it."""
+
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 _WRITTEN = frozenset({"output", "out", "target", "traceviz", "install", "log"})
 """Parameters that name what a command writes."""
@@ -80,6 +83,10 @@ def _local(name: str, value: Any, given: Mapping[str, Any]) -> Any:
         return [_local(name, one, given) for one in value]
     text = str(value) if isinstance(value, Path) or (isinstance(value, str) and name in _TEXTS) else ""
     if not text.startswith(_SCHEME):
+        if _ADDRESS.match(text) and not Path(text).exists():
+            # It is not shown: a signed address is a secret.
+            fault = f"{name.removesuffix('_')} is an address that is not read"
+            raise UsageError(f"{fault}: name a folder or file of this machine, or s3://BUCKET/PREFIX")
         return value
     if name in _WRITTEN:
         raise UsageError(f"{name} is a file or folder of this machine, not {text}; copy it from there")
