@@ -214,6 +214,7 @@ def test_parts_that_are_gone_or_damaged_are_named(tmp_path, store, run):
 
 def test_a_folder_is_of_one_address_and_no_home_of_its_own(tmp_path, store, run):
     assert "needs --state FOLDER" in call("findings", "--home", HOME).err
+    assert "is a folder of this machine" in call("findings", "--home", HOME, "--state", "s3://bucket/state").err
     assert "is not packed" in call("lake", "pack", "--home", HOME, "--state", tmp_path / "p").err
     with pytest.raises(UsageError, match="name that folder here"):
         home_of(HOME)
@@ -268,7 +269,9 @@ def test_a_first_fetch_that_stops_leaves_a_folder_of_that_home(tmp_path, store, 
 
 def test_a_misspelt_address_does_not_take_the_folder(tmp_path, store, run):
     assert analyze(run, tmp_path / "a").code == 0
-    Published("s3://bucket/team/hoem", tmp_path / "b").fetch()
+    told = call("findings", "--home", "s3://bucket/team/hoem", "--state", tmp_path / "b")
+    assert told.code == 2
+    assert told.err.startswith("traceviz: s3://bucket/team/hoem: nothing is published there\n")
     Published(HOME, tmp_path / "b").fetch()
     assert tables_of(tmp_path / "b") == tables_of(tmp_path / "a")
     with pytest.raises(UsageError, match="is of s3://bucket/team/home"):

@@ -108,12 +108,15 @@ class Published:
 
     def fetch(
         self, wanted: Callable[[str, int], bool] = lambda _run, _iteration: True, *, to_compute: bool = False
-    ) -> None:
+    ) -> int:
         """Bring the iterations of the home that are wanted here; what was computed here and not published stays.
 
         Args:
             to_compute: an iteration that lost parts, or that the home has no longer, is published whole if it is here
                 in the end.
+
+        Returns:
+            How many iterations the home has.
 
         Raises:
             LostError: a part is gone or damaged, and nothing is to be computed.
@@ -134,6 +137,7 @@ class Published:
                     self._lost.add(key)
                     self._known.pop(key, None)
         self._keep_state()
+        return len(manifest.iterations)
 
     def publish(self) -> list[str]:
         """Publish what was computed here; both sides' ranks stay where somebody else published meanwhile.
