@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -22,6 +23,7 @@ from traceviz_dag.analyze.matching.communication_groups import group_labels
 from traceviz_dag.analyze.matching.communications import COMMUNICATION_COLUMNS
 from traceviz_dag.analyze.waits.shards import plan, survey
 from traceviz_dag.classify.topology.types import Group, Topology
+from traceviz_dag.errors import OutputError
 from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.shards import MatchedRanks, Sharding, match_ranks
@@ -198,6 +200,20 @@ def test_a_home_has_the_same_bytes_and_nothing_is_left_there(tmp_path, monkeypat
     assert {each.name for each in (tmp_path / "shards").iterdir()} == {
         each.name for each in (tmp_path / "whole").iterdir()
     }
+
+
+@pytest.mark.parametrize(
+    "name", ["microbatches.arrow", "rows_0.arrow", "shard_0", "own_0.arrow", "collectives_0.arrow"]
+)
+def test_a_full_disk_is_a_line_that_names_the_file(tmp_path, monkeypatch, name):
+    @contextmanager
+    def scratch(_base):
+        (tmp_path / name).symlink_to("/dev/full")
+        yield tmp_path
+
+    monkeypatch.setattr("traceviz_dag.pipeline.shards.scratch_folder", scratch)
+    with pytest.raises(OutputError, match=f"{name}: cannot be written .*No space left.*; free space there"):
+        match_ranks(job(1, set()), Sharding(1, 100, 3, here))
 
 
 @pytest.mark.parametrize(

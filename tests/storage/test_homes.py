@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
+import xxhash
 
 from tests.damage import call
 from tests.object_server import ObjectServer, variables
@@ -213,14 +214,95 @@ def test_parts_that_are_gone_or_damaged_are_named(tmp_path, store, run):
 
 def test_a_folder_is_of_one_address_and_no_home_of_its_own(tmp_path, store, run):
     assert "needs --state FOLDER" in call("findings", "--home", HOME).err
+    assert "is a folder of this machine" in call("findings", "--home", HOME, "--state", "s3://bucket/state").err
     assert "is not packed" in call("lake", "pack", "--home", HOME, "--state", tmp_path / "p").err
     with pytest.raises(UsageError, match="name that folder here"):
         home_of(HOME)
-    Published(HOME, tmp_path / "a").fetch()
+    assert analyze(run, tmp_path / "a").code == 0
     with pytest.raises(UsageError, match="is of s3://bucket/team/home"):
         Published("s3://bucket/other", tmp_path / "a")
     with pytest.raises(UsageError, match="is a home of its own"):
         Published(HOME, run.parent / "home")
+
+
+@pytest.mark.parametrize("lost", ["table", "record", "inputs"])
+def test_what_the_bucket_lost_is_there_again_once_its_traces_are_analysed_into_another_state(
+    tmp_path, store, run, lost
+):
+    assert analyze(run, tmp_path / "a").code == 0
+    (entry,) = Published(HOME, tmp_path / "a")._manifest()[0].iterations.values()
+    table = max(tables_of(tmp_path / "a").values(), key=len)
+    digest = {"table": xxhash.xxh3_128_hexdigest(table), "record": entry.record}
+    key = f"team/home/parts/{digest.get(lost, entry.inputs)}"
+    before = dict(store.objects)
+    del store.objects[key]
+    reader = Published(HOME, tmp_path / "r")
+    with pytest.raises(StoreError, match="analyse its traces again into another --state"):
+        reader.fetch()
+    told = call("lake", "verify", "--home", HOME, "--state", tmp_path / "s")
+    assert told.code == 2
+    assert analyze(run, tmp_path / "b").code == 0
+    assert store.objects == before
+    # The folder whose first fetch stopped is of this home still.
+    reader.fetch()
+    assert tables_of(tmp_path / "r") == tables_of(tmp_path / "a")
+    assert faults(tmp_path / "r") == []
+
+
+def test_parts_of_a_lost_record_are_not_said_to_be_strays(tmp_path, store, run):
+    assert analyze(run, tmp_path / "a").code == 0
+    (entry,) = Published(HOME, tmp_path / "a")._manifest()[0].iterations.values()
+    del store.objects[f"team/home/parts/{entry.record}"]
+    assert faults(tmp_path / "b") == ["is gone, and job@7 needs it"]
+
+
+def test_a_first_fetch_that_stops_leaves_a_folder_of_that_home(tmp_path, store, run):
+    assert analyze(run, tmp_path / "a").code == 0
+    parts = sorted(key for key in store.objects if "/parts/" in key)
+    store.refuse = lambda _method, key: (403, "AccessDenied") if key in parts[len(parts) // 2 :] else None
+    with pytest.raises(StoreError, match="access is refused"):
+        Published(HOME, tmp_path / "b").fetch()
+    store.refuse = lambda _method, _key: None
+    Published(HOME, tmp_path / "b").fetch()
+    assert tables_of(tmp_path / "b") == tables_of(tmp_path / "a")
+
+
+def test_a_misspelt_address_does_not_take_the_folder(tmp_path, store, run):
+    assert analyze(run, tmp_path / "a").code == 0
+    told = call("findings", "--home", "s3://bucket/team/hoem", "--state", tmp_path / "b")
+    assert told.code == 2
+    assert told.err.startswith("traceviz: s3://bucket/team/hoem: nothing is published there\n")
+    Published(HOME, tmp_path / "b").fetch()
+    assert tables_of(tmp_path / "b") == tables_of(tmp_path / "a")
+    with pytest.raises(UsageError, match="is of s3://bucket/team/home"):
+        Published("s3://bucket/team/hoem", tmp_path / "b")
+
+
+def test_strays_may_be_deleted_whatever_other_folders_know(tmp_path, store, run):
+    """The record that the first folder knows is one of them, once the second one published."""
+    shutil.copytree(run, tmp_path / "job")
+    assert analyze(tmp_path / "job", tmp_path / "a").code == 0
+    traces = sorted((tmp_path / "job/iteration_7").iterdir())
+    traces[2].write_bytes(traces[2].read_bytes() + b" ")
+    assert analyze(tmp_path / "job", tmp_path / "b").code == 0
+    strays = [one.path.name for one in Published(HOME, tmp_path / "b").faults()]
+    assert len(strays) > 1
+    for name in strays:
+        del store.objects[f"team/home/parts/{name}"]
+    Published(HOME, tmp_path / "a").fetch()
+    assert tables_of(tmp_path / "a") == tables_of(tmp_path / "b")
+    assert analyze(tmp_path / "job", tmp_path / "a").code == 0
+
+
+def test_a_bucket_that_was_emptied_gets_what_a_folder_has(tmp_path, store, run):
+    assert analyze(run, tmp_path / "a").code == 0
+    before = dict(store.objects)
+    for key in [key for key in store.objects if key.startswith("team/")]:
+        del store.objects[key]
+    assert call("iterations", "--home", HOME, "--state", tmp_path / "a").code == 0
+    assert "team/home/manifest.json" not in store.objects
+    assert analyze(run, tmp_path / "a").code == 0
+    assert store.objects == before
 
 
 def test_expired_credentials_are_a_line_and_what_was_computed_is_published_by_the_next_run(tmp_path, store, run):

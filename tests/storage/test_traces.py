@@ -165,6 +165,65 @@ def test_a_stream_seeks_without_fetching_all(tmp_path, store):
         assert stream.readall() == data
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(
+            ("AWS_ENDPOINT_URL", value)
+            for value in ("", "127.0.0.1:9", "http://", "ftp://h", "http://h:x", "http://h\n")
+        ),
+        *(("AWS_ENDPOINT", "http://h h"), ("AWS_ACCESS_KEY_ID", f"{SECRET}\n"), ("AWS_REGION", "us\n")),
+    ],
+)
+def test_a_variable_that_is_none_is_a_line_that_names_it(tmp_path, store, monkeypatch, name, value):
+    """The library below ends the process with a traceback at these."""
+    monkeypatch.setenv(name, value)
+    line = one_line(call("analyze", "s3://bucket/job", "--home", tmp_path))
+    assert line.startswith(f"traceviz: s3://bucket: {name} ")
+
+
+@pytest.mark.parametrize(
+    "key", ["job//rank_0009.json", "job/../rank_0009.json", "job/./rank_0009.json", "job/a\x1b.json"]
+)
+def test_a_key_that_no_file_can_have_is_named(tmp_path, store, key):
+    store.objects[key] = b"{}"
+    line = one_line(call("analyze", "s3://bucket/job", "--home", tmp_path))
+    assert line.startswith("traceviz: s3://bucket/job: no file can have the name of ")
+    assert key.replace("\x1b", "\\u001b") in line
+
+
+def test_a_bucket_in_another_region_is_a_line(tmp_path, store):
+    store.refuse = lambda _method, _key: (301, "PermanentRedirect")
+    assert "in another region; set AWS_REGION" in one_line(call("analyze", "s3://bucket/job", "--home", tmp_path))
+
+
+def test_keys_with_characters_of_addresses_are_read(tmp_path, store):
+    traces = sorted(key for key in store.objects if key.endswith(".json"))
+    for key, mark in zip(traces, ("?a=b ", "#c%20+&", "é@7 ", ";"), strict=True):
+        store.objects[key.replace("rank_", f"{mark}rank_")] = store.objects.pop(key)
+    assert call("analyze", "s3://bucket/job", "--home", tmp_path).code == 0
+
+
+def test_an_object_and_a_folder_of_one_name_are_a_line_and_may_follow_each_other(tmp_path, store):
+    store.objects["job/x.json/y.json"] = b"{}"
+    local_view("s3://bucket/job", tmp_path)
+    store.objects["job/x.json"] = b"{}"
+    line = one_line(call("analyze", "s3://bucket/job", "--home", tmp_path))
+    assert line.startswith("traceviz: s3://bucket/job/x.json")
+    assert "an object and a folder have one name" in line
+    del store.objects["job/x.json/y.json"]
+    assert (local_view("s3://bucket/job", tmp_path) / "x.json").is_file()
+    store.objects["job/x.json/y.json"] = store.objects.pop("job/x.json")
+    assert (local_view("s3://bucket/job", tmp_path) / "x.json/y.json").is_file()
+
+
+def test_other_addresses_are_refused_and_not_shown(tmp_path, store):
+    for address in (f"https://bucket.host/job?X-Amz-Signature={SECRET}", "S3://bucket/job", f"gs://{SECRET}/job"):
+        line = one_line(call("analyze", address, "--home", tmp_path))
+        assert line.endswith("name a folder or file of this machine, or s3://BUCKET/PREFIX")
+    assert "s3://BUCKET/PREFIX" in one_line(call("diff", f"https://h/{SECRET}", "s3://bucket/job", "--home", tmp_path))
+
+
 def test_the_sensor_lists_once_registers_and_says_what_is_too_much(tmp_path, store, monkeypatch):
     store.requests.clear()
     looks = [one for one in walk(open_folders("s3://bucket/"), "s3://bucket") if isinstance(one, FolderLook)]

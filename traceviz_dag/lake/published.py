@@ -12,9 +12,11 @@ import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import xxhash
@@ -40,9 +42,13 @@ _MOST_PARTS = 10_000_000
 _TRIES = 100
 _AT_ONCE = 8
 _LONGEST_PAUSE_SECONDS = 0.5
-_DAMAGED = "publish it again from where it was computed, or analyse its traces again"
+_DAMAGED = "analyse its traces again into another --state"
+_RECORDS = "published"
+"""In the folder of this machine: the records that it knows, which show what changed here since. In the bucket they may
+be deleted once others replaced them."""
 
 Contents = Mapping[Part, Content]
+T = TypeVar("T")
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -66,6 +72,10 @@ class _State(msgspec.Struct, frozen=True):
     iterations: dict[str, Entry] = {}
 
 
+class LostError(StoreError):
+    """A part that the manifest names is gone or damaged."""
+
+
 class Published:
     """A home in a bucket, and the folder that holds what of it is read or computed here.
 
@@ -81,10 +91,12 @@ class Published:
         self._bucket = Bucket(url)
         self._prefix = f"{self._bucket.key}/" if self._bucket.key else ""
         self._lake = Lake(folder)
-        self._state_file = folder / STATE
+        self._state_file, self._records = folder / STATE, folder / _RECORDS
         self._objects = msgspec.json.encode(f"{folder}/{OBJECTS_FOLDER}/")[:-1]
         state = _state_in(folder)
         self.url = self._bucket.url(self._bucket.key)
+        if state is not None and state.url != self.url and not (folder / "lake").exists():
+            state = None  # Nothing came from there: the address may have been misspelt.
         if state is not None and state.url != self.url:
             raise UsageError(f"--state {folder} is of {state.url}: name another folder for {self.url}")
         if state is None and (folder / "lake").exists():
@@ -92,16 +104,40 @@ class Published:
         self._known = dict(state.iterations) if state is not None else {}
         self._is_proven = False
         self._sent: set[str] = set()
+        self._lost: set[str] = set()
 
-    def fetch(self, wanted: Callable[[str, int], bool] = lambda _run, _iteration: True) -> None:
-        """Bring the iterations of the home that are wanted here; what was computed here and not published stays."""
+    def fetch(
+        self, wanted: Callable[[str, int], bool] = lambda _run, _iteration: True, *, to_compute: bool = False
+    ) -> int:
+        """Bring the iterations of the home that are wanted here; what was computed here and not published stays.
+
+        Args:
+            to_compute: an iteration that lost parts, or that the home has no longer, is published whole if it is here
+                in the end.
+
+        Returns:
+            How many iterations the home has.
+
+        Raises:
+            LostError: a part is gone or damaged, and nothing is to be computed.
+        """
         manifest, _ = self._manifest()
+        if to_compute:
+            self._known = {key: entry for key, entry in self._known.items() if key in manifest.iterations}
+        self._keep_state()  # Ended here, the folder still says whose it is.
         for key, entry in sorted(manifest.iterations.items()):
             place = parse_iteration_key(key)
             here = self._here(*place)
             if wanted(*place) and (self._known.get(key) != entry or not here):
-                self._take(key, entry, here)
+                try:
+                    self._take(key, entry, here)
+                except LostError:
+                    if not to_compute:
+                        raise
+                    self._lost.add(key)
+                    self._known.pop(key, None)
         self._keep_state()
+        return len(manifest.iterations)
 
     def publish(self) -> list[str]:
         """Publish what was computed here; both sides' ranks stay where somebody else published meanwhile.
@@ -127,10 +163,12 @@ class Published:
         else:
             raise StoreError(self.url, f"others were faster {_TRIES} times", "run it again")
         for key, entry in after.items():
-            if key in both or (here := self._here(*parse_iteration_key(key))) is None:
-                continue
-            if here.record == entry.record:
-                self._known[key] = entry
+            run, iteration = parse_iteration_key(key)
+            if key not in both and self._known.get(key) != entry:
+                record = _encoded(run, iteration, self._contents(run, iteration))
+                if xxhash.xxh3_128_hexdigest(record) == entry.record:
+                    write_atomically(self._records / entry.record, record)
+                    self._known[key] = entry
         for key in both:
             self._take(key, after[key], self._here(*parse_iteration_key(key)))
         self._keep_state()
@@ -140,15 +178,20 @@ class Published:
         """What in the bucket is not as the manifest says, and what it does not name; every part is read."""
         manifest, _ = self._manifest()
         wanted: dict[str, str] = {}
+        all_known = True
         for key, entry in manifest.iterations.items():
             wanted |= {digest: key for digest in (entry.record, entry.inputs) if digest}
-            wanted |= {one.digest: key for one in self._record(key, entry.record).values()}
+            try:
+                wanted |= {one.digest: key for one in self._record(key, entry.record).values()}
+            except LostError:
+                all_known = False
         below = f"{self._prefix}parts/"
         there = {one.key.removeprefix(below) for one in self._bucket.below(below.rstrip("/"), _MOST_PARTS)}
         for digest in sorted(there | wanted.keys()):
             path = self._lake.home / OBJECTS_FOLDER / self._bucket.name / f"{below}{digest}"
             if digest not in wanted:
-                yield Fault(path, "no manifest names it", "delete it, unless somebody publishes right now")
+                if all_known:  # Which parts a lost record names, nobody knows.
+                    yield Fault(path, "no manifest names it", "delete it, unless somebody publishes right now")
             elif digest not in there:
                 yield Fault(path, f"is gone, and {wanted[digest]} needs it", _DAMAGED)
             elif xxhash.xxh3_128_hexdigest((self._bucket.get(f"{below}{digest}") or (b"", ""))[0]) != digest:
@@ -201,15 +244,16 @@ class Published:
         for run, iteration in recorded_iterations(self._lake.tables_folder):
             key = iteration_key(run, iteration)
             here, known, theirs = self._here(run, iteration), self._known.get(key), after.get(key)
-            if here in (None, known, theirs):
+            if here in (None, known) or (here == theirs and key not in self._lost):
                 continue
             ours, before, there = self._contents(run, iteration), self._of(key, known), self._of(key, theirs)
             contents = merged(before, ours, there)
             inputs = self._merged_inputs(key, known, theirs)
-            self._upload(run, iteration, {part: one for part, one in contents.items() if one != there.get(part)}, ours)
+            new = {part: one for part, one in contents.items() if one != there.get(part) or key in self._lost}
+            self._upload(run, iteration, new, ours)
             record = _encoded(run, iteration, contents)
             after[key] = Entry(self._put(record), self._put(inputs) if inputs else "")
-            if theirs != known:
+            if theirs != known and key not in self._lost:
                 both.append(key)
         return after, both
 
@@ -235,9 +279,7 @@ class Published:
         found = self._bucket.get(f"{self._prefix}parts/{digest}")
         if found is None or xxhash.xxh3_128_hexdigest(found[0]) != digest:
             fault = "is gone" if found is None else "is damaged"
-            raise StoreError(
-                self._bucket.url(f"{self._prefix}parts/{digest}"), f"{fault}, and {key} needs it", _DAMAGED
-            )
+            raise LostError(self._bucket.url(f"{self._prefix}parts/{digest}"), f"{fault}, and {key} needs it", _DAMAGED)
         return found[0]
 
     def _take(self, key: str, entry: Entry, here: Entry | None) -> None:
@@ -272,7 +314,7 @@ class Published:
         """The list of an iteration's inputs: of ranks that both sides list, as it is here."""
         ours = registered_if_any(self._lake.home, key)
         here = self._told(ours)
-        there = self._get(key, theirs.inputs) if theirs is not None and theirs.inputs else b""
+        there = self._unless_lost(key, self._get, theirs.inputs, b"") if theirs is not None and theirs.inputs else b""
         before = known.inputs if known is not None else ""
         if ours is None or xxhash.xxh3_128_hexdigest(here) == before:
             return there or here
@@ -315,11 +357,29 @@ class Published:
         return {part: one for part, one in found.items() if one is not None and one != NO_FILE}
 
     def _of(self, key: str, entry: Entry | None) -> Contents:
-        return self._record(key, entry.record) if entry is not None else {}
+        return self._unless_lost(key, self._record, entry.record, {}) if entry is not None else {}
+
+    def _unless_lost(self, key: str, read: Callable[[str, str], T], digest: str, otherwise: T) -> T:
+        try:
+            return read(key, digest)
+        except LostError:
+            if key not in self._lost:
+                raise
+            return otherwise
+
+    def _record_bytes(self, key: str, digest: str) -> bytes:
+        kept = self._records / digest
+        with suppress(FileNotFoundError):
+            data = kept.read_bytes()
+            if xxhash.xxh3_128_hexdigest(data) == digest:
+                return data
+        data = self._get(key, digest)
+        write_atomically(kept, data)
+        return data
 
     def _record(self, key: str, digest: str) -> Contents:
         place = Partition(*parse_iteration_key(key)).below
-        record = parsed(place, self._get(key, digest))
+        record = parsed(place, self._record_bytes(key, digest))
         if record.damaged_lines or record.is_newer:
             raise StoreError(self.url, f"the record of {key} is of a newer version", "update traceviz_dag")
         return {part: contents[-1] for part, contents in record.contents.items()}
@@ -329,6 +389,10 @@ class Published:
 
     def _keep_state(self) -> None:
         write_atomically(self._state_file, msgspec.json.encode(_State(self.url, self._known)))
+        records = {entry.record for entry in self._known.values()}
+        for path in self._records.glob("[!.]*"):
+            if path.name not in records:
+                path.unlink(missing_ok=True)
 
 
 def merged(before: Contents, first: Contents, second: Contents) -> dict[Part, Content]:

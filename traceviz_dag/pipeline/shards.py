@@ -40,7 +40,7 @@ from traceviz_dag.pipeline.workers import Engine, default_workers
 from traceviz_dag.read.stated_bounds import RANKS_IN_ONE_PIECE
 from traceviz_dag.system.arrow_files import Range, read_arrow, write_arrow
 from traceviz_dag.system.processes import WorkerDiedError, spread
-from traceviz_dag.system.whole_files import scratch_folder
+from traceviz_dag.system.whole_files import scratch_folder, unwritable
 
 ROWS_OF_A_SHARD = 500_000
 RANKS_OF_A_CHUNK = 64
@@ -136,7 +136,7 @@ def match_ranks(iteration: Source, sharding: Sharding | None = None) -> MatchedR
         sharding: None: in this process.
 
     Raises:
-        WorkerDiedError: a process died, twice.
+        WorkerDiedError: a process died, twice. OutputError: a scratch file cannot be written.
     """
     if sharding is not None:
         with scratch_folder(sharding.scratch) as folder:
@@ -296,8 +296,12 @@ def _work_on(place: int, folder: Path, work: Callable[..., tuple[Shard, Any]], g
 
 
 def _store(folder: Path, place: int, shard: Shard | _Planned) -> None:
-    with (folder / f"shard_{place}").open("wb") as file:
-        pickle.dump(shard, file, pickle.HIGHEST_PROTOCOL)
+    path = folder / f"shard_{place}"
+    try:
+        with path.open("wb") as file:
+            pickle.dump(shard, file, pickle.HIGHEST_PROTOCOL)
+    except OSError as error:
+        raise unwritable(path, error) from error
 
 
 Ranges = list[Range]

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.printable import OBJECTS_FOLDER, named
+from traceviz_dag.printable import OBJECTS_FOLDER
 from traceviz_dag.read.formats import FALLBACK, all_suffixes, folder_marks, format_with_suffix
 from traceviz_dag.read.memory.files import is_snapshot_name
 from traceviz_dag.read.topology_file import is_topology_name
@@ -54,8 +54,12 @@ def local_view(url: str, home: Path) -> Path:
         raise BadInputError(view, "no objects below it", "check the address")
     keys = {one.key for one in found}
     wanted = [one for one in found if not _is_hidden(one.key, bucket.key) and is_taken(one.key, keys)]
+    folders = {str(each) for one in wanted for each in PurePosixPath(one.key).parents}
     for one in wanted:
         _check_name(bucket, one.key)
+        if one.key in folders:
+            fault = "an object and a folder have one name"
+            raise BadInputError(bucket.url(one.key), fault, "rename one, or name a narrower prefix")
     _remove_others(view, {base / one.key for one in wanted})
     with ThreadPoolExecutor(_READERS) as pool:
         list(pool.map(lambda one: _lay(base, bucket, one), wanted))
@@ -92,20 +96,19 @@ def _lay(base: Path, bucket: Bucket, one: Found) -> None:
         status = path.stat()
         if status.st_mtime_ns == one.changed_ns and (stream or status.st_size == one.size):
             return
-    try:
-        if stream:
-            write_stand_in(path, one)
-        else:
-            fetch_whole(path, bucket, one)
-    except (FileExistsError, NotADirectoryError, IsADirectoryError):
-        fault = "an object and a folder have one name"
-        raise BadInputError(named(path), fault, "rename one, or name a narrower prefix") from None
+    if stream:
+        write_stand_in(path, one)
+    else:
+        fetch_whole(path, bucket, one)
 
 
 def _remove_others(view: Path, wanted: Collection[Path]) -> None:
-    """Remove the files of a view that stand in for nothing any more, but temporaries, which are hidden."""
-    for place, _, names in os.walk(view):
+    """Remove the files of a view that stand in for nothing any more, but temporaries, which are hidden; and folders
+    that have nothing left, whose names may be those of files now."""
+    for place, _, names in os.walk(view, topdown=False):
         for name in names:
             path = Path(place, name)
             if path not in wanted and not name.startswith("."):
                 path.unlink(missing_ok=True)
+        with suppress(OSError):
+            Path(place).rmdir()

@@ -8,15 +8,24 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from traceviz_dag.system.whole_files import unwritable
+
 Range = tuple[int, int]
 """The first row of some, and the one after the last."""
 
 
 def write_arrow(path: Path, table: pa.Table) -> None:
-    """Write a table in one piece; nobody may look for the file until this returns."""
+    """Write a table in one piece; nobody may look for the file until this returns.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
     whole = table.unify_dictionaries().combine_chunks()
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
-        writer.write_table(whole)
+    try:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, whole.schema) as writer:
+            writer.write_table(whole)
+    except OSError as error:  # Arrow's has no file name.
+        raise unwritable(path, error) from error
 
 
 def read_arrow(path: Path, ranges: Iterable[Range] | None = None) -> pa.Table:

@@ -16,6 +16,7 @@ from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import xxhash
 
@@ -24,6 +25,8 @@ from traceviz_dag.system.paths import real_path
 
 SCHEME = "s3://"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
+_VALUE, _ENDPOINT = re.compile(r"[^\x00-\x1f\x7f]*"), re.compile(r"https?://[!-~]+", re.IGNORECASE)
+_KEY = re.compile(r'Path "([^"]{1,1024})"')
 _CODE = re.compile(r"<Code>(\w{1,64})</Code>")
 _STATUS = re.compile(r"status code: (\d{3})")
 _SECOND_NS = 1_000_000_000
@@ -35,12 +38,13 @@ _AGAIN = "run it again once the store answers"
 _REFUSED = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they are allowed to do"
 _EXPIRED = ("the credentials have expired", "renew those in the environment, and run it again")
 _BAD_KEYS = frozenset({"InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch", "AccessDenied"})
+_ELSEWHERE = ("the bucket is in another region", "set AWS_REGION")
 _OF_CODES = {
     "NoSuchBucket": ("no such bucket", "check its name, and AWS_ENDPOINT_URL"),
     "ExpiredToken": _EXPIRED,
     "ExpiredTokenException": _EXPIRED,
     "RequestTimeTooSkewed": ("the clock of this machine is off", "set it"),
-    "PermanentRedirect": ("the bucket is in another region", "set AWS_REGION"),
+    "PermanentRedirect": _ELSEWHERE,
 }
 _METADATA = "169.254.169.254"
 """Where credentials are looked for, in a cloud, once the environment has none."""
@@ -51,6 +55,7 @@ _NONE = (
 )
 _OF_WORDS = {
     "builder error": ("the store has no TLS", "set AWS_ENDPOINT_URL to https://…, or AWS_ALLOW_HTTP=true"),
+    "redirect without LOCATION": _ELSEWHERE,
     "HTTP error": ("the store is out of reach", "check the network and AWS_ENDPOINT_URL, and run it again"),
 }
 
@@ -228,13 +233,29 @@ def local_home(path: Path) -> Path:
 
 
 @lru_cache(maxsize=8)
-def _store_of(bucket: str, _variables: tuple[tuple[str, str], ...]) -> Any:
+def _store_of(bucket: str, variables: tuple[tuple[str, str], ...]) -> Any:
+    for name, value in variables:
+        _check(f"{SCHEME}{bucket}", name, value)
     try:
         from obstore.store import S3Store
     except ImportError:
         raise UsageError("s3:// needs the extra storage: pip install 'traceviz-dag[storage]'") from None
     with _told(f"{SCHEME}{bucket}"):
         return S3Store(bucket, retry_config=_RETRIES)  # type: ignore[arg-type] # a typed dict
+
+
+def _check(url: str, name: str, value: str) -> None:
+    """Refuse what obstore panics at: no ``except`` for errors would catch that."""
+    if not _VALUE.fullmatch(value):
+        raise StoreError(url, f"{name} has a line break or another control character", "set it anew")
+    if name.startswith("AWS_ENDPOINT"):
+        try:
+            parts = urlsplit(value)
+            is_address = bool(_ENDPOINT.fullmatch(value) and parts.hostname) and parts.port != 0
+        except ValueError:
+            is_address = False
+        if not is_address:
+            raise StoreError(url, f"{name} is no address", "set it to https://HOST or https://HOST:PORT, or unset it")
 
 
 def _found(one: Any) -> Found:
@@ -260,6 +281,9 @@ def _fault(error: Exception) -> tuple[str, str]:
     from obstore import exceptions
 
     text = str(error)
+    key = _KEY.search(text)
+    if isinstance(error, exceptions.InvalidPathError | ValueError) and key is not None:
+        return f"no file can have the name of {key[1]}", "rename that object, or name a narrower prefix"
     code, status = _CODE.search(text), _STATUS.search(text)
     shown = code[1] if code is not None else status[1] if status is not None else ""
     known = _NONE if _METADATA in text else _OF_CODES.get(shown)

@@ -15,7 +15,7 @@ import msgspec
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.printable import OBJECTS_FOLDER, named
 from traceviz_dag.system.json_bytes import decoded
-from traceviz_dag.system.objects import Bucket, Found, ObjectStream
+from traceviz_dag.system.objects import SCHEME, Bucket, Found, ObjectStream
 from traceviz_dag.system.whole_files import whole_file, write_atomically
 
 _MARK = b"stands in for an object\n"
@@ -52,8 +52,9 @@ def stand_in(path: Path) -> StandIn | None:
 
 def open_object(path: Path, one: StandIn) -> ObjectStream:
     """The object that a path stands in for, as a stream."""
-    bucket = Bucket(named(path))
-    return ObjectStream(one.size, lambda start, end: bucket.part(bucket.key, start, end, one.tag))
+    name, _, key = named(path).removeprefix(SCHEME).partition("/")
+    bucket = Bucket(f"{SCHEME}{name}")  # A key may hold what an address that somebody gives may not.
+    return ObjectStream(one.size, lambda start, end: bucket.part(key, start, end, one.tag))
 
 
 def write_stand_in(path: Path, found: Found) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from traceviz_dag.vocabulary import DEFAULT_HOME
 
 _SCHEME = "s3:/"
 """As ``Path`` spells it."""
+
+_ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
 _WRITTEN = frozenset({"output", "out", "target", "traceviz", "install", "log"})
 """Parameters that name what a command writes."""
@@ -52,13 +55,17 @@ def at_hand(command: str, given: Mapping[str, Any], state: Path | None) -> Itera
         raise UsageError("a home at s3:// is not packed: its files are known by their digests, and fetched once")
     if state is None:
         raise UsageError("a home at s3:// needs --state FOLDER: a folder of this machine for what is read or computed")
+    if str(state).startswith(_SCHEME):
+        raise UsageError("--state is a folder of this machine")
     from traceviz_dag.lake.published import Published
 
     published = Published(str(home), real_path(state))
     if command in _COMPUTE:
         published.prove()
     chosen = {} if command in _OF_MANY else given
-    published.fetch(partial(_is_wanted, chosen))
+    there = published.fetch(partial(_is_wanted, chosen), to_compute=command in _COMPUTE)
+    if not there and command not in _COMPUTE:
+        typer.echo(f"traceviz: {published.url}: nothing is published there", err=True)
     ready = {**given, "home": real_path(state)}
     try:
         yield {name: _local(name, value, ready) for name, value in ready.items()}
@@ -80,9 +87,13 @@ def _local(name: str, value: Any, given: Mapping[str, Any]) -> Any:
         return [_local(name, one, given) for one in value]
     text = str(value) if isinstance(value, Path) or (isinstance(value, str) and name in _TEXTS) else ""
     if not text.startswith(_SCHEME):
+        if _ADDRESS.match(text) and not Path(text).exists():
+            # It is not shown: a signed address is a secret.
+            fault = f"{name.removesuffix('_')} is an address that is not read"
+            raise UsageError(f"{fault}: name a folder or file of this machine, or s3://BUCKET/PREFIX")
         return value
     if name in _WRITTEN:
-        raise UsageError(f"{name} is a file or folder of this machine, not {text}; copy it from there")
+        raise UsageError(f"{name} is a file or folder of this machine, not at s3://; copy it from there")
     from traceviz_dag.read.object_views import local_view
 
     home = Path(given.get("home") or os.environ.get("TRACEVIZ_HOME") or DEFAULT_HOME)
