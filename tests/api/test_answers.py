@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import traceviz_dag as tv
+from benchmarks.accuracy import SMALL
 from tests.commands.jobs import home_of, traces_of
 from tests.damage import call, truncate
 from tests.in_process import ranks_in_this_process
@@ -24,6 +25,8 @@ from tests.small_run import write_run
 from traceviz_dag.analyze.causes.gains import named_edit
 from traceviz_dag.analyze.wording import duration
 from traceviz_dag.api.evidence import REPLAYED
+from traceviz_dag.simulate import simulate
+from traceviz_dag.simulate.settings import Edges, Faults
 
 JOBS = ("slow_rank", "two_iterations", "missing_stage", "scattered", "one_rank")
 
@@ -194,6 +197,21 @@ def test_what_cannot_be_said_is_said():
     answer = scattered.waits()
     assert (answer.certain, bool(answer.reason)) == (False, True)
     assert last("one_rank").waits().statement.startswith("nobody can be blamed")
+
+
+@pytest.mark.parametrize(
+    ("layout", "ranks", "code"), [({"tp": 1, "pp": 4}, "1,3", 2), ({"tp": 2, "pp": 2}, "1,3", 0)], ids=("apart", "one")
+)
+def test_that_nobody_can_be_blamed_among_the_ranks_that_a_capture_chose_is_not_certain(layout, ranks, code, tmp_path):
+    """Stages that send each other nothing show no wait at all; one rank of each stage has no peer to wait for."""
+    settings = replace(SMALL, **layout, edges=Edges(captured_ranks=ranks), faults=Faults(slow_gpu=3))
+    job = tv.analyze(simulate(settings, tmp_path / "job", workers=1), home=tmp_path / "home", workers=1)
+    answer = job.iteration().waits()
+    assert "nobody can be blamed: no wait among peers of one stage is known" in answer.statements
+    assert (answer.certain, answer.values["certain"], answer.partial) == (False, code == 0, False)
+    number, kernels = answer.values["uncertain"], answer.values["communication_kernels"]
+    assert answer.reason.startswith(f"{number} of {kernels} communication kernels have no certain wait")
+    assert call("waits", "--home", tmp_path / "home").code == call("findings", "--home", tmp_path / "home").code == code
 
 
 def test_a_place_of_a_finding_is_a_place_of_a_kernel_of_its_rank():

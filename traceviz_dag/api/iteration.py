@@ -203,8 +203,19 @@ class Iteration:
         cut = len(cut_statements(found["cut_steps"]))
         if part == "nodes":
             behind = by_node(self._stored.nodes())
+        # Of ranks that a capture chose the command's answer is whole; yet who was late, it may not show.
+        judged = any(row["communications"] for row in found["ranks"])
+        unseen = f"{found['uncertain']} of {found['communication_kernels']} communication kernels have no certain wait"
         return self._answer(
-            "waits", [*lines[cut:], *lines[:cut]], found[part], found, behind.ids, self._asked(behind.sql)
+            "waits",
+            [*lines[cut:], *lines[:cut]],
+            found[part],
+            found,
+            behind.ids,
+            self._asked(behind.sql),
+            reasons=[f"{unseen}, and none among peers of one stage is"]
+            if found["certain"] and found["uncertain"] and not judged
+            else [],
         )
 
     @checked
