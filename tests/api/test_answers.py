@@ -189,6 +189,26 @@ def test_a_statement_on_overlap_is_the_mean_that_its_rows_give():
     assert shown == pytest.approx(exposed / 1e6, rel=0.006)
 
 
+def test_a_window_outside_of_what_was_recorded_is_refused_and_of_one_rank_not_certain():
+    """Without a kernel before or after it, nothing shows that a GPU idled."""
+    step = last("slow_rank")
+    spans = step.table("kernels").aggregate("rank, min(start_ns), max(start_ns + duration_ns)", "rank").fetchall()
+    ends = sorted((end, rank) for rank, _, end in spans)
+    after = ends[-1][0] + 1
+    for window in ({"start_ns": 0, "end_ns": 1_000}, {"start_ns": after, "end_ns": after + 1_000}):
+        with pytest.raises(tv.UsageError, match="is outside of all kernels; those of rank 0 are from"):
+            step.overlap(**window)
+        with pytest.raises(tv.UsageError, match="is outside of all kernels"):
+            step.measure("idle_ns", rank=ends[0][1], **window)
+        answer = call("overlap", traces_of("slow_rank"), "--start-ns", window["start_ns"], "--end-ns", window["end_ns"])
+        assert (answer.code, "is outside of all kernels" in answer.err) == (2, True)
+    (early, rank), (late, _) = ends[:2]
+    window = {"start_ns": early + 1, "end_ns": late}
+    for answer in (step.overlap(**window), step.measure("idle_ns", **window)):
+        assert not answer.certain and answer.reason == f"the window is outside of all kernels of rank {rank}"
+    assert step.overlap(start_ns=early, end_ns=late).certain
+
+
 def test_what_cannot_be_said_is_said():
     missing, scattered = last("missing_stage"), last("scattered")
     assert missing.partial
