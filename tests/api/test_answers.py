@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import traceviz_dag as tv
+from benchmarks.accuracy import SMALL
 from tests.commands.jobs import home_of, traces_of
 from tests.damage import call, truncate
 from tests.in_process import ranks_in_this_process
@@ -24,6 +25,8 @@ from tests.small_run import write_run
 from traceviz_dag.analyze.causes.gains import named_edit
 from traceviz_dag.analyze.wording import duration
 from traceviz_dag.api.evidence import REPLAYED
+from traceviz_dag.simulate import simulate
+from traceviz_dag.simulate.settings import Edges, Faults
 
 JOBS = ("slow_rank", "two_iterations", "missing_stage", "scattered", "one_rank")
 
@@ -186,6 +189,26 @@ def test_a_statement_on_overlap_is_the_mean_that_its_rows_give():
     assert shown == pytest.approx(exposed / 1e6, rel=0.006)
 
 
+def test_a_window_outside_of_what_was_recorded_is_refused_and_of_one_rank_not_certain():
+    """Without a kernel before or after it, nothing shows that a GPU idled."""
+    step = last("slow_rank")
+    spans = step.table("kernels").aggregate("rank, min(start_ns), max(start_ns + duration_ns)", "rank").fetchall()
+    ends = sorted((end, rank) for rank, _, end in spans)
+    after = ends[-1][0] + 1
+    for window in ({"start_ns": 0, "end_ns": 1_000}, {"start_ns": after, "end_ns": after + 1_000}):
+        with pytest.raises(tv.UsageError, match="is outside of all kernels; those of rank 0 are from"):
+            step.overlap(**window)
+        with pytest.raises(tv.UsageError, match="is outside of all kernels"):
+            step.measure("idle_ns", rank=ends[0][1], **window)
+        answer = call("overlap", traces_of("slow_rank"), "--start-ns", window["start_ns"], "--end-ns", window["end_ns"])
+        assert (answer.code, "is outside of all kernels" in answer.err) == (2, True)
+    (early, rank), (late, _) = ends[:2]
+    window = {"start_ns": early + 1, "end_ns": late}
+    for answer in (step.overlap(**window), step.measure("idle_ns", **window)):
+        assert not answer.certain and answer.reason == f"the window is outside of all kernels of rank {rank}"
+    assert step.overlap(start_ns=early, end_ns=late).certain
+
+
 def test_what_cannot_be_said_is_said():
     missing, scattered = last("missing_stage"), last("scattered")
     assert missing.partial
@@ -194,6 +217,21 @@ def test_what_cannot_be_said_is_said():
     answer = scattered.waits()
     assert (answer.certain, bool(answer.reason)) == (False, True)
     assert last("one_rank").waits().statement.startswith("nobody can be blamed")
+
+
+@pytest.mark.parametrize(
+    ("layout", "ranks", "code"), [({"tp": 1, "pp": 4}, "1,3", 2), ({"tp": 2, "pp": 2}, "1,3", 0)], ids=("apart", "one")
+)
+def test_that_nobody_can_be_blamed_among_the_ranks_that_a_capture_chose_is_not_certain(layout, ranks, code, tmp_path):
+    """Stages that send each other nothing show no wait at all; one rank of each stage has no peer to wait for."""
+    settings = replace(SMALL, **layout, edges=Edges(captured_ranks=ranks), faults=Faults(slow_gpu=3))
+    job = tv.analyze(simulate(settings, tmp_path / "job", workers=1), home=tmp_path / "home", workers=1)
+    answer = job.iteration().waits()
+    assert "nobody can be blamed: no wait among peers of one stage is known" in answer.statements
+    assert (answer.certain, answer.values["certain"], answer.partial) == (False, code == 0, False)
+    number, kernels = answer.values["uncertain"], answer.values["communication_kernels"]
+    assert answer.reason.startswith(f"{number} of {kernels} communication kernels have no certain wait")
+    assert call("waits", "--home", tmp_path / "home").code == call("findings", "--home", tmp_path / "home").code == code
 
 
 def test_a_place_of_a_finding_is_a_place_of_a_kernel_of_its_rank():

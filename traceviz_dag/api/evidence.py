@@ -106,6 +106,12 @@ def overlap_parts(sql: str) -> Mapping[str, Part]:
 
 _UNIONS = ("compute", "communication", "memory", "busy", "either")
 
+OUTSIDE_SQL = f"""
+SELECT rank FROM kernels WHERE {_HERE} AND ($rank IS NULL OR rank = $rank) GROUP BY rank
+HAVING max(start_ns + duration_ns) < $start_ns OR min(start_ns) > $end_ns ORDER BY rank
+"""
+"""Ranks before whose first kernel, or after whose last, a window lies."""
+
 WINDOW_SQL = f"""
 WITH cut AS (
     SELECT rank, device, kind, coalesce(dimension, 'unknown') AS dimension, window_start_ns, window_end_ns,

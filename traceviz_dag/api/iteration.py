@@ -9,7 +9,7 @@ from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from traceviz_dag.analyze.wording import capitalised, counted, duration, share
+from traceviz_dag.analyze.wording import capitalised, counted, duration, numbered, share
 from traceviz_dag.api.again import again, sql_again
 from traceviz_dag.api.answers import Answer, Figure, Finding, Gain, Source
 from traceviz_dag.api.arguments import checked
@@ -203,8 +203,19 @@ class Iteration:
         cut = len(cut_statements(found["cut_steps"]))
         if part == "nodes":
             behind = by_node(self._stored.nodes())
+        # Of ranks that a capture chose the command's answer is whole; yet who was late, it may not show.
+        judged = any(row["communications"] for row in found["ranks"])
+        unseen = f"{found['uncertain']} of {found['communication_kernels']} communication kernels have no certain wait"
         return self._answer(
-            "waits", [*lines[cut:], *lines[:cut]], found[part], found, behind.ids, self._asked(behind.sql)
+            "waits",
+            [*lines[cut:], *lines[:cut]],
+            found[part],
+            found,
+            behind.ids,
+            self._asked(behind.sql),
+            reasons=[f"{unseen}, and none among peers of one stage is"]
+            if found["certain"] and found["uncertain"] and not judged
+            else [],
         )
 
     @checked
@@ -228,7 +239,7 @@ class Iteration:
         Raises:
             UsageError: no such dimension, rank, window or part.
         """
-        from traceviz_dag.api.evidence import WINDOW_SQL, overlap_parts
+        from traceviz_dag.api.evidence import OUTSIDE_SQL, WINDOW_SQL, overlap_parts
         from traceviz_dag.pipeline.answers.overlap import (
             OVERLAP_SQL,
             Chosen,
@@ -249,6 +260,8 @@ class Iteration:
         if dimension is not None:
             sql = f"SELECT * FROM (\n{sql}\n) WHERE dimension = {quoted_text(dimension.lower())}"
         behind = _chosen_part(overlap_parts(sql), part)
+        outside = [row["rank"] for row in self._query(self._asked(OUTSIDE_SQL, **chosen))] if own else []
+        unseen = f"the window is outside of all kernels of {numbered('rank', outside)}"
         asked = {"--dimension": dimension, "--rank": rank, "--start-ns": start_ns, "--end-ns": end_ns}
         return self._answer(
             "overlap",
@@ -259,6 +272,7 @@ class Iteration:
             behind.sql,
             options=_options({**asked, **({} if own or window == "step" else {"--window": window})}),
             window=_OWN if own else _WINDOWS[window],
+            reasons=[unseen] if outside else [],
         )
 
     @checked
@@ -403,6 +417,7 @@ class Iteration:
             keys = (*found.row_ids, "window_start_ns", "window_end_ns", "partial", name)
             rows = [{key: row[key] for key in keys if key in row} for row in found.rows]
             sql, line, of, ids = found.evidence_sql, found.command, found.sources[0].window, found.row_ids
+            doubts = [found.reason] if found.reason else []
         else:
             asked: dict[str, object] = {"rank": rank, "start_ns": start_ns, "end_ns": end_ns}
             asked |= {"dimension": None if dimension == ALL_DIMENSIONS else dimension}
@@ -414,11 +429,11 @@ class Iteration:
             columns = ", ".join([*ids, name, *([REFUSALS[name]] if name in REFUSALS else [])])
             part = " AND part = 'job'" if table == UTILIZATION.name else ""
             sql = f"SELECT {columns} FROM {table} WHERE {self._chosen}{part}"
-            rows, line, of = self._query(sql), sql_again(sql, self.home, self.traces), STEP
+            rows, line, of, doubts = self._query(sql), sql_again(sql, self.home, self.traces), STEP, []
         values = [row[name] for row in rows]
         whys = [row[REFUSALS[name]] for row in rows if name in REFUSALS and row.get(REFUSALS[name])]
-        missing = [] if any(value is not None for value in values) else [*whys, f"{name} is not known"]
-        answer = self._answer("overlap", [f"{name}: {description}"], rows, {}, ids, sql, window=of, reasons=missing)
+        doubts += [] if any(value is not None for value in values) else [*whys, f"{name} is not known"]
+        answer = self._answer("overlap", [f"{name}: {description}"], rows, {}, ids, sql, window=of, reasons=doubts)
         return replace(answer, command=line)
 
     def doctor(self) -> Answer:

@@ -23,11 +23,14 @@ from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.answers.overlap import (
     Chosen,
+    Span,
     check_window,
     dimension_means,
     of_dimension,
     overlap_of,
     refuse_none,
+    refuse_outside,
+    spans_of,
 )
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
@@ -206,6 +209,7 @@ def _from_path(
     whole = window == "file" or explicit
     rules = load_rules(rules_file)
     rows: list[dict[str, Any]] = []
+    spans: list[Span] = []
     # A rank's trace, which may hold several iterations, is classified once.
     of_trace: dict[tuple[Path, str], list[tuple[IterationInputs, RankTrace]]] = {}
     every = inputs_below([path], home=home)
@@ -232,6 +236,7 @@ def _from_path(
                 faults[inputs.key].append(RankFault(trace.rank, trace.name, fault, failed=False))
             table: pa.Table
             if whole:
+                spans += spans_of(trace.rank, classified.kernels)
                 table = window_overlap(classified.kernels, "clip" if explicit else "file", start_ns, end_ns)
             else:
                 table = measured_overlap(classified, trace.step)
@@ -241,6 +246,8 @@ def _from_path(
                 for row in table.to_pylist()
                 if whole or row["window_name"] == window
             ]
+    if explicit:
+        refuse_outside(spans, start_ns, end_ns)
     found = []
     for inputs in below:
         expected = None if ranks_chosen_by_name(inputs, [path]) else topologies[inputs.key].world_size

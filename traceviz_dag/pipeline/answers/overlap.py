@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+import pyarrow.compute as pc
+
 from traceviz_dag.analyze.wording import capitals, duration, percent
 from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.lake.lake import open_lake
@@ -14,6 +16,8 @@ from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from traceviz_dag.lake.lake import Lake
     from traceviz_dag.pipeline.completeness import Completeness
 
@@ -22,6 +26,10 @@ WINDOWS = ("file", "step", "kernels")
 """What is measured: each file, each training step, or each rank from its first kernel to its last."""
 
 _OF_DIMENSION = ("communication", "hidden", "exposed")
+
+
+Span = tuple[int | None, int, int]
+"""A rank, with the first start and the last end of its kernels."""
 
 
 class Chosen(NamedTuple):
@@ -100,14 +108,41 @@ def _overlap_in_window(
     places = sorted({(part.run, part.iteration) for part in parts})
     found = [StoredIteration(lake, *place).completeness for place in places]
     partial = {(one.run, one.iteration): {fault.rank for fault in one.faults} for one in found}
-    rows = []
+    rows: list[dict[str, Any]] = []
+    spans: list[Span] = []
     for part in parts:
         kernels = lake.table("kernels", part.run, part.iteration, part.rank).arrow(WINDOW_COLUMNS)
+        spans += spans_of(part.rank, kernels)
         place = {"run": part.run, "iteration": part.iteration, "rank": part.rank}
         mark = part.rank in partial[part.run, part.iteration]
         measured = window_overlap(kernels, "clip", start_ns, end_ns).to_pylist()
         rows += [{**place, **row, "partial": mark} for row in measured]
+    refuse_outside(spans, start_ns, end_ns)
     return rows, found
+
+
+def spans_of(rank: int | None, kernels: pa.Table) -> list[Span]:
+    """The span of a rank's kernels; none without a kernel."""
+    starts = kernels["start_ns"]
+    return [(rank, pc.min(starts).as_py(), pc.max(pc.add(starts, kernels["duration_ns"])).as_py())] if starts else []
+
+
+def refuse_outside(spans: Sequence[Span], start_ns: int | None, end_ns: int | None) -> None:
+    """Refuse a window before the first kernel of every rank, or after its last: nothing shows that they idled then.
+
+    Args:
+        spans: what :func:`spans_of` gives of each rank.
+
+    Raises:
+        UsageError: names where the kernels of one are.
+    """
+    start, end = -LAST_INSTANT_NS if start_ns is None else start_ns, LAST_INSTANT_NS if end_ns is None else end_ns
+    if spans and all(end < first or start > last for _, first, last in spans):
+        rank, first, last = spans[0]
+        raise UsageError(
+            f"--start-ns {start} to --end-ns {end} is outside of all kernels; those of rank {rank} are from {first} to "
+            f"{last}, on its own clock"
+        )
 
 
 def of_dimension(rows: Sequence[dict[str, Any]], dimension: str | None) -> Sequence[dict[str, Any]]:

@@ -76,7 +76,7 @@ def waits_statements(answer: dict[str, Any], first: int | None) -> list[str]:
 def _certainty(iteration: StoredIteration, collectives: pa.Table) -> dict[str, Any]:
     """How many communication kernels have no certain wait, and in a sentence what follows from that.
 
-    Members that the capture was not to record leave an answer certain: it is of the ranks that were.
+    Ranks that the capture was not to record leave an answer certain: it is of those that were.
     """
     from traceviz_dag.analyze.matching.collective_matching import Fault
     from traceviz_dag.analyze.waits.blame import uncertain_waits
@@ -88,13 +88,14 @@ def _certainty(iteration: StoredIteration, collectives: pa.Table) -> dict[str, A
         if uncertain
         else None
     )
-    if (unknown := unknown_waits(collectives)) is not None:
+    unknown = unknown_waits(collectives)
+    if unknown is not None:
         reason = unknown.reason
     left_out = 0
     if iteration.completeness.chosen and not iteration.completeness.missing:
         beyond = pa.array([Fault.MEMBERS_MISSING.value, Fault.PEER_MISSING.value])
         left_out = pc.sum(pc.is_in(collectives["fault"].cast(pa.string()), beyond)).as_py() or 0
-    certain = uncertain == left_out
+    certain = uncertain == left_out and (unknown is None or unknown.unread)
     return {
         "communication_kernels": kernels,
         "uncertain": uncertain,
