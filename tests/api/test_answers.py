@@ -149,9 +149,14 @@ def test_a_part_that_there_is_not_is_refused():
 
 
 def test_a_statement_on_a_gain_has_the_numbers_of_its_row():
-    for gain in last("slow_rank").what_if().rows:
-        for number in (gain.gain_ns, gain.step_ns, gain.gain_low_ns, gain.gain_high_ns):
+    step = last("slow_rank")
+    saved, added = step.what_if().rows, step.what_if(microbatches=8).rows
+    assert added[0].gain_high_ns < 0 < saved[0].gain_low_ns
+    for gain in (*saved, *added):
+        sign = -1 if gain.gain_ns < 0 else 1
+        for number in (gain.gain_ns * sign, gain.step_ns, gain.gain_low_ns * sign, gain.gain_high_ns * sign):
             assert duration(number) in gain.statement
+        assert (" would add " in gain.statement, " would save " in gain.statement) == (sign < 0, sign > 0)
         assert named_edit(asdict(gain))[1:] in gain.statement
 
 

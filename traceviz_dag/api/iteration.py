@@ -543,9 +543,13 @@ def _gain(row: Mapping[str, Any]) -> Gain:
     from traceviz_dag.analyze.causes.gains import named_edit
 
     gain, step, low, high = (row[name] for name in ("gain_ns", "step_ns", "gain_low_ns", "gain_high_ns"))
+    if gain < 0:
+        does, change, of, least, most = "add", -gain, "to", -high, -low
+    else:
+        does, change, of, least, most = "save", gain, "of", low, high
     statement = (
-        f"{capitalised(named_edit(row))}: would save {duration(gain)} of the {duration(step)} step "
-        f"({share(gain, step)}), {duration(low)} to {duration(high)} (replay)"
+        f"{capitalised(named_edit(row))}: would {does} {duration(change)} {of} the {duration(step)} step "
+        f"({share(change, step)}), {duration(least)} to {duration(most)} (replay)"
     )
     return Gain(statement=statement, **{name: row[name] for name in Gain.__slots__ if name != "statement"})
 
