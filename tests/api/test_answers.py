@@ -141,6 +141,13 @@ def test_gains_that_no_table_has_name_the_replay_and_what_it_starts_from():
     assert REPLAYED not in step.what_if(fix_rank=5).conditions
 
 
+def test_dimensions_are_taken_as_sentences_write_them():
+    step = last("slow_rank")
+    (hidden,), (faster,) = step.what_if(hide=["TP", "tp"]).rows, step.what_if(faster={"TP": 2.0}).rows
+    assert (hidden, faster) == (step.what_if(hide="tp").rows[0], step.what_if(faster={"tp": 2.0}).rows[0])
+    assert "hide TP communication" in call("what-if", "--hide", "TP", "--home", home_of("slow_rank")).out
+
+
 def test_a_part_that_there_is_not_is_refused():
     step = last("slow_rank")
     for ask in (step.waits, step.critical_path, lambda part: step.overlap(part=part)):
