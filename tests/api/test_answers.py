@@ -402,6 +402,16 @@ def test_doctor_says_of_shapes_what_the_command_says(name, shapes):
     assert (int(with_shapes) > 0) is (shapes == "all ranks")
 
 
+def test_a_comparison_says_of_which_side_the_path_may_run_elsewhere():
+    step = last("missing_stage")
+    reason = step.critical_path().reason
+    assert "the path may run on other ranks" in reason
+    line = f"{step.run}@{step.number}: {reason}"
+    assert tv.diff(step, step).conditions.count(line) == 1
+    assert line in tv.diff(last("healthy"), step, anyway=True).conditions
+    assert not any("may run on other ranks" in one for one in tv.diff(last("healthy"), last("healthy")).conditions)
+
+
 def test_the_conditions_of_a_comparison_are_those_of_its_sides():
     step = last("missing_stage")
     answer = tv.diff(step, last("healthy"))
