@@ -141,6 +141,13 @@ def test_gains_that_no_table_has_name_the_replay_and_what_it_starts_from():
     assert REPLAYED not in step.what_if(fix_rank=5).conditions
 
 
+def test_dimensions_are_taken_as_sentences_write_them():
+    step = last("slow_rank")
+    (hidden,), (faster,) = step.what_if(hide=["TP", "tp"]).rows, step.what_if(faster={"TP": 2.0}).rows
+    assert (hidden, faster) == (step.what_if(hide="tp").rows[0], step.what_if(faster={"tp": 2.0}).rows[0])
+    assert "hide TP communication" in call("what-if", "--hide", "TP", "--home", home_of("slow_rank")).out
+
+
 def test_a_part_that_there_is_not_is_refused():
     step = last("slow_rank")
     for ask in (step.waits, step.critical_path, lambda part: step.overlap(part=part)):
@@ -149,9 +156,14 @@ def test_a_part_that_there_is_not_is_refused():
 
 
 def test_a_statement_on_a_gain_has_the_numbers_of_its_row():
-    for gain in last("slow_rank").what_if().rows:
-        for number in (gain.gain_ns, gain.step_ns, gain.gain_low_ns, gain.gain_high_ns):
+    step = last("slow_rank")
+    saved, added = step.what_if().rows, step.what_if(microbatches=8).rows
+    assert added[0].gain_high_ns < 0 < saved[0].gain_low_ns
+    for gain in (*saved, *added):
+        sign = -1 if gain.gain_ns < 0 else 1
+        for number in (gain.gain_ns * sign, gain.step_ns, gain.gain_low_ns * sign, gain.gain_high_ns * sign):
             assert duration(number) in gain.statement
+        assert (" would add " in gain.statement, " would save " in gain.statement) == (sign < 0, sign > 0)
         assert named_edit(asdict(gain))[1:] in gain.statement
 
 
@@ -388,6 +400,16 @@ def test_doctor_says_of_shapes_what_the_command_says(name, shapes):
     with_shapes = re.search(r"shapes (\d+)", call("doctor", traces_of(name)).out)[1]
     assert f"shapes: {shapes};" in last(name).doctor().statement
     assert (int(with_shapes) > 0) is (shapes == "all ranks")
+
+
+def test_a_comparison_says_of_which_side_the_path_may_run_elsewhere():
+    step = last("missing_stage")
+    reason = step.critical_path().reason
+    assert "the path may run on other ranks" in reason
+    line = f"{step.run}@{step.number}: {reason}"
+    assert tv.diff(step, step).conditions.count(line) == 1
+    assert line in tv.diff(last("healthy"), step, anyway=True).conditions
+    assert not any("may run on other ranks" in one for one in tv.diff(last("healthy"), last("healthy")).conditions)
 
 
 def test_the_conditions_of_a_comparison_are_those_of_its_sides():

@@ -65,6 +65,12 @@ def test_an_odd_argument_is_answered_or_refused_in_one_line(name, parameter):
         (lambda step: step.overlap(rank=True), "rank takes a whole number, not True"),
         (lambda step: step.overlap(3), "dimension takes a text, not 3"),
         (lambda step: step.what_if(faster="tp=2"), "faster takes a mapping of names to numbers, not 'tp=2'"),
+        (
+            lambda step: step.what_if(fix_ranks=[0, 1]),
+            "fix_ranks takes a text for ranks that are fixed together, such as",
+        ),
+        (lambda step: step.what_if(hide=3), "hide takes dimensions, such as 'tp', not 3"),
+        (lambda step: step.what_if(fix_links=3), "fix_links takes a text for ranks that are fixed together, such as"),
         (lambda step: step.what_if(fix_ranks="0-99999999999"), "--fix-ranks 0-99999999999: name ranks, as in 0-3,6"),
         (lambda step: step.overlap(end_ns=0), "--end-ns 0 is before the first kernel"),
         (lambda step: step.what_if(no_pauses="no"), "no_pauses takes True or False, not 'no'"),

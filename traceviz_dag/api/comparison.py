@@ -20,6 +20,7 @@ from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.catalogue import quoted_text
 from traceviz_dag.lake.inputs import folder_of_run
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.pipeline.answers.critical_path import path_doubts
 from traceviz_dag.pipeline.answers.diff import diff_answer, diff_verdict
 from traceviz_dag.pipeline.diff.comparison import compare
 from traceviz_dag.pipeline.diff.sides import Side, side_at
@@ -45,6 +46,10 @@ def compared(a: object, b: object, home: Path, *, anyway: bool, least: float) ->
         found = compare(*sides, anyway=anyway)
         judged = diff_verdict(found, least)
         values = diff_answer(given, sides, found, judged)
+        # The rows are of paths; of sides that are not compared there is none.
+        doubts = [
+            f"{each.run}@{each.iteration}: {doubt}" for side in sides for each in side for doubt in path_doubts(each)
+        ]
         every = [Iteration(Held(each.lake), each.run, each.iteration) for side in sides for each in side]
         completeness = [each.completeness for side in sides for each in side]
         refused = "; ".join(one.sentence for one in found.differences if one.refused)
@@ -65,6 +70,7 @@ def compared(a: object, b: object, home: Path, *, anyway: bool, least: float) ->
             partial=_partial([one.partial for one in completeness]),
             conditions=(
                 *_conditions(every),
+                *([] if found.refused else dict.fromkeys(doubts)),
                 *(one.sentence for one in found.differences),
                 *(f"not compared, as one of the two does not record it: {one}" for one in found.unstated),
             ),

@@ -334,14 +334,17 @@ class Iteration:
             **{
                 "fix_rank": _several(fix_rank),
                 "fix_link": _several(fix_link),
-                "fix_ranks": [*map(str, _several(fix_ranks))],
+                "fix_ranks": _texts("fix_ranks", fix_ranks, _SET),
             },
             **{
-                "fix_links": [*map(str, _several(fix_links))],
+                "fix_links": _texts("fix_links", fix_links, _SET),
                 "fix_group": _several(fix_group),
                 "fix_node": _several(fix_node),
             },
-            **{"hide": _several(hide), "faster": [f"{name}={factor}" for name, factor in (faster or {}).items()]},
+            **{
+                "hide": _texts("hide", hide, "dimensions, such as 'tp'"),
+                "faster": [f"{name}={factor}" for name, factor in (faster or {}).items()],
+            },
             **{"even_layers": even_layers, "equal_stages": equal_stages, "equal_ranks": equal_ranks},
             **{
                 "no_jitter": no_jitter,
@@ -543,9 +546,13 @@ def _gain(row: Mapping[str, Any]) -> Gain:
     from traceviz_dag.analyze.causes.gains import named_edit
 
     gain, step, low, high = (row[name] for name in ("gain_ns", "step_ns", "gain_low_ns", "gain_high_ns"))
+    if gain < 0:
+        does, change, of, least, most = "add", -gain, "to", -high, -low
+    else:
+        does, change, of, least, most = "save", gain, "of", low, high
     statement = (
-        f"{capitalised(named_edit(row))}: would save {duration(gain)} of the {duration(step)} step "
-        f"({share(gain, step)}), {duration(low)} to {duration(high)} (replay)"
+        f"{capitalised(named_edit(row))}: would {does} {duration(change)} {of} the {duration(step)} step "
+        f"({share(change, step)}), {duration(least)} to {duration(most)} (replay)"
     )
     return Gain(statement=statement, **{name: row[name] for name in Gain.__slots__ if name != "statement"})
 
@@ -568,6 +575,21 @@ def _several(given: Any) -> list[Any]:
         return _each([given] if getattr(given, "shape", None) == () or isinstance(given, int) else list(given))
     except TypeError as error:
         raise UsageError(f"{given!r} names no rank, ranks or dimension") from error
+
+
+_SET = "a text for ranks that are fixed together, such as '0-3,6'"
+
+
+def _texts(name: str, given: Any, what: str) -> list[str]:
+    """Texts that an argument takes, once or several times.
+
+    Raises:
+        UsageError: a number; of ranks, a list of them might mean one set, or several.
+    """
+    texts = _several(given)
+    if not all(isinstance(text, str) for text in texts):
+        raise UsageError(f"{name} takes {what}, not {given!r}")
+    return texts
 
 
 def _each(given: list[Any]) -> list[Any]:

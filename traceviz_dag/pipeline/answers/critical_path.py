@@ -69,7 +69,7 @@ def steady_path_answer(iterations: Sequence[StoredIteration]) -> dict[str, Any]:
         told: dict[str, Any] = {"certain": False, "reason": str(error), "steps": None, "period_ns": None, "legs": []}
         return {**where, **told, **{name: [] for name in PROFILED_BY}}
     segments = steps.path_segments()
-    reason = next((each for one in iterations for each in _open(one, _matched(one))), None)
+    reason = next((each for one in iterations for each in path_doubts(one)), None)
     return {
         **where,
         **{
@@ -101,6 +101,11 @@ def _runs_on(answer: dict[str, Any], whose: str) -> str:
         f"{whose} critical path runs on rank {first['rank']} for {milliseconds(first['path_ns'])} ms "
         f"({wording.percent(first['share'])}){others}"
     )
+
+
+def path_doubts(iteration: StoredIteration) -> list[str]:
+    """Why the critical path of an iteration may run on other ranks than it is said to."""
+    return _open(iteration, _matched(iteration))
 
 
 def _open(iteration: StoredIteration, matched: dict[str, Any]) -> list[str]:

@@ -141,7 +141,7 @@ def wanted_edits(
     return Wanted(
         _once(fix_rank),
         _once(fix_link),
-        _once(hide),
+        _once(dimension.lower() for dimension in hide),
         _once(_speed(text) for text in faster),
         tuple(name for name, chosen in general.items() if chosen),
         (
@@ -208,4 +208,4 @@ def _speed(text: str) -> tuple[str, float]:
         value = 0.0
     if not dimension or not 1 < value < float("inf"):
         raise UsageError(f"--faster {text}: name a dimension and how many times faster, as in dp=2")
-    return dimension, value
+    return dimension.lower(), value
