@@ -395,6 +395,14 @@ def test_integers_of_128_bits_are_exact():
     assert [str(value) for value in found.fetchall()[0]] == [str(large), "5", "['7']", f"-{2**127 - 1}", "1"]
 
 
+def test_to_explain_what_no_rule_could_judge_is_not_certain():
+    step = last("slow_rank")
+    blind = [(row["rule"], row["reason"]) for row in step.doctor().rows]
+    answers = [(row, step.explain(row.finding)) for row in step.findings().rows]
+    assert sorted((row.rule, one.reason) for row, one in answers if not one.certain) == sorted(blind)
+    assert 0 < len(blind) < len(answers)
+
+
 @pytest.mark.parametrize(("name", "shapes"), [("slow_rank", "no rank"), ("with_sizes", "all ranks")])
 def test_doctor_says_of_shapes_what_the_command_says(name, shapes):
     with_shapes = re.search(r"shapes (\d+)", call("doctor", traces_of(name)).out)[1]

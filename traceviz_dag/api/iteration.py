@@ -19,7 +19,7 @@ from traceviz_dag.lake.catalogue import quoted_text
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.read_only import Bounds
 from traceviz_dag.tables import UTILIZATION
-from traceviz_dag.vocabulary import ALL_DIMENSIONS
+from traceviz_dag.vocabulary import ALL_DIMENSIONS, Severity
 
 if TYPE_CHECKING:
     import duckdb
@@ -180,6 +180,7 @@ class Iteration:
             (),
             row["evidence_sql"],
             options=["--sql"],
+            reasons=statements[:1] if row["severity"] == Severity.NOT_LOOKED_AT else [],
         )
 
     @checked

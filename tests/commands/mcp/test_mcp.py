@@ -63,6 +63,7 @@ def step() -> tv.Iteration:
 
 def test_every_tool_says_that_it_only_reads(ask: Asking):
     assert ask.client.protocol_version == "2026-07-28"
+    assert call("--version").out.strip() == f"traceviz-dag {ask.client.server_info.version}"
     tools = ask.do("list_tools").tools
     assert {tool.name for tool in tools} == TOOLS == {one.__name__ for one in Tools(None).all}
     for tool in tools:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import anyio
@@ -73,7 +74,7 @@ def server(job: Callable[[], Job]) -> Server:
     Args:
         job: gives the job, as it is now.
     """
-    made = Server("traceviz", instructions=INSTRUCTIONS, log_level="ERROR")
+    made = Server("traceviz", instructions=INSTRUCTIONS, version=_version(), log_level="ERROR")
     read_only = ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
     )
@@ -87,6 +88,13 @@ def server(job: Callable[[], Job]) -> Server:
     made.resource("traceviz://handbook/{page}/{name}", description="A section.", mime_type="text/markdown")(_section)
     made.resource("traceviz://tables/{name}", description="Columns of a table.", mime_type="text/plain")(_table)
     return made
+
+
+def _version() -> str:
+    try:
+        return version("traceviz-dag")
+    except PackageNotFoundError:
+        return "run from its sources"
 
 
 def _beside(tool: Callable[..., str]) -> Callable[..., Any]:
