@@ -15,8 +15,9 @@ def test_fixes_of_the_findings_come_first_also_another_fix_of_a_findings_rank_an
             ("hide", None, "tp"),
             ("fix_rank", 3, None),
             ("fix_gpu", 5, None),
+            ("fix_gpu", 3, None),
         )
     ]
     told = [(row["edit"], row["rank"], row["dimension"]) for row in lead.fixes_first(rows)]
-    assert told[:2] == [("fix_rank", 3, None), ("hide", None, "tp")]
-    assert told[2:] == [("hide", None, "dp"), ("fix_gpu", 5, None), ("together", None, None)]
+    assert told[:3] == [("fix_gpu", 3, None), ("fix_rank", 3, None), ("hide", None, "tp")]
+    assert told[3:] == [("hide", None, "dp"), ("fix_gpu", 5, None), ("together", None, None)]

@@ -74,14 +74,14 @@ class Lead:
     def fixes_first(self, rows: Sequence[_Edit]) -> list[_Edit]:
         """Rows of edits, those of the findings before all others: a fault is the reason for much that others gain.
 
-        Another fix of a finding's rank is in its place; what all of them gain together is last, as a sum is.
+        Another fix of a finding's rank is behind its own; what all of them gain together is last, as a sum is.
         """
         order = {edit: place for place, edit in enumerate(self.edits)}
         of_rank = {edit[1]: place for edit, place in reversed(order.items()) if edit[1] is not None}
 
-        def place(row: _Edit) -> tuple[bool, int]:
+        def place(row: _Edit) -> tuple[bool, int, bool]:
             key = (row["edit"], row["rank"], row["ranks"], row["dimension"])
-            return row["edit"] == TOGETHER, order.get(key, of_rank.get(row["rank"], len(order)))
+            return row["edit"] == TOGETHER, order.get(key, of_rank.get(row["rank"], len(order))), key not in order
 
         return sorted(rows, key=place)
 
