@@ -161,6 +161,7 @@ def test_of_sixteen_writers_of_one_rank_one_wins_and_no_other_row_is_lost(tmp_pa
     assert all(tables_of(tmp_path / str(number)) == tables_of(tmp_path / "read") for number in mine)
 
 
+@pytest.mark.long
 def test_two_writers_of_different_ranks_both_stay_and_the_next_run_makes_what_is_across_them(tmp_path, there, run):
     """Each analysed its own ranks; nothing across ranks is wrong for good."""
     files = sorted((run / "iteration_7").iterdir())
