@@ -12,35 +12,35 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Forward:
-    """The forward step of one micro-batch in one model chunk."""
+class _OfMicrobatch:
+    """Work on one micro-batch in one model chunk; work of another kind is never equal."""
 
     chunk: int
     microbatch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Backward:
-    """The backward step of one micro-batch in one model chunk."""
+class Forward(_OfMicrobatch):
+    """The forward step."""
 
-    chunk: int
-    microbatch: int
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class InputGradient:
+class Backward(_OfMicrobatch):
+    """The backward step."""
+
+    __slots__ = ()
+
+
+class InputGradient(_OfMicrobatch):
     """A backward step without the products that give gradients of weights."""
 
-    chunk: int
-    microbatch: int
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class WeightGradient:
+class WeightGradient(_OfMicrobatch):
     """The products that a backward step of ``InputGradient`` left out."""
 
-    chunk: int
-    microbatch: int
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
