@@ -106,12 +106,10 @@ app = typer.Typer(
 def _show_version(wanted: bool) -> None:
     if wanted:
         # Imported here because no other command needs it.
-        from importlib.metadata import PackageNotFoundError, version
+        from traceviz_dag.system.own_version import own_version
 
-        try:
-            typer.echo(f"traceviz-dag {version('traceviz-dag')}")
-        except PackageNotFoundError:
-            typer.echo("traceviz-dag, run from its sources without being installed")
+        number = own_version()
+        typer.echo("traceviz-dag" + (f" {number}" if number else ", run from its sources without being installed"))
         raise typer.Exit
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import anyio
@@ -22,6 +21,7 @@ from traceviz_dag.commands.mcp.told import CLOSE, OPEN, marked
 from traceviz_dag.commands.mcp.tools import Tools
 from traceviz_dag.commands.mcp.wire import Answered
 from traceviz_dag.errors import TracevizError, file_system_line
+from traceviz_dag.system.own_version import own_version
 
 ANSWER_SECONDS = 300.0
 """How long a tool may take before its caller is told so."""
@@ -74,7 +74,9 @@ def server(job: Callable[[], Job]) -> Server:
     Args:
         job: gives the job, as it is now.
     """
-    made = Server("traceviz", instructions=INSTRUCTIONS, version=_version(), log_level="ERROR")
+    made = Server(
+        "traceviz", instructions=INSTRUCTIONS, version=own_version() or "run from its sources", log_level="ERROR"
+    )
     read_only = ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
     )
@@ -88,13 +90,6 @@ def server(job: Callable[[], Job]) -> Server:
     made.resource("traceviz://handbook/{page}/{name}", description="A section.", mime_type="text/markdown")(_section)
     made.resource("traceviz://tables/{name}", description="Columns of a table.", mime_type="text/plain")(_table)
     return made
-
-
-def _version() -> str:
-    try:
-        return version("traceviz-dag")
-    except PackageNotFoundError:
-        return "run from its sources"
 
 
 def _beside(tool: Callable[..., str]) -> Callable[..., Any]:

@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ import pyarrow as pa
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.pipeline.made import CODE_VERSION
 from traceviz_dag.read.stated_bounds import ROWS, TEXT_MIB
+from traceviz_dag.system.own_version import own_version
 
 FOLDER = "cluster"
 """Folder of a home for what a cluster needs while it is used."""
@@ -23,11 +23,7 @@ FOLDER = "cluster"
 
 def program() -> str:
     """What of this program decides on the bytes of tables, in words."""
-    try:
-        number = version("traceviz-dag")
-    except PackageNotFoundError:
-        number = "that is not installed"
-    return f"traceviz {number} (code {CODE_VERSION}, pyarrow {pa.__version__})"
+    return f"traceviz {own_version() or 'that is not installed'} (code {CODE_VERSION}, pyarrow {pa.__version__})"
 
 
 @dataclass(frozen=True, slots=True)
