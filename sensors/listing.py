@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import xxhash
 
 from traceviz_dag.errors import StoreError
-from traceviz_dag.printable import without_surrogates
+from traceviz_dag.printable import is_object_url, without_surrogates
 from traceviz_dag.read.formats import all_suffixes, folder_marks, suffix_inside
 from traceviz_dag.read.memory.files import is_snapshot_name
 from traceviz_dag.read.object_views import MOST_OBJECTS
 from traceviz_dag.read.topology_file import is_topology_name
-from traceviz_dag.system.objects import Bucket, is_object_url
+from traceviz_dag.system.objects import Bucket
 
 _SKIPPED_FOLDERS = frozenset({"truth", "chakra", "__pycache__"})
 _TEMPORARY_ENDS = (

@@ -38,11 +38,11 @@ from traceviz_dag.lake.known_ranks import set_aside_unlisted_ranks, twin_of, wit
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.formats.registry import stated_ranks
+from traceviz_dag.printable import is_object_url
 from traceviz_dag.read.formats import format_of, format_with_suffix, is_whole
 from traceviz_dag.read.memory.files import is_snapshot_name, is_whole_snapshot
 from traceviz_dag.read.object_views import local_view
 from traceviz_dag.read.topology_file import find_topology_file, is_topology_name, read_topology_file
-from traceviz_dag.system.objects import is_object_url
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import temporary_of
 

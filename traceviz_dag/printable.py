@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+SCHEME = "s3://"
 OBJECTS_FOLDER = "s3.objects"
 """Folder of a home for what stands in for objects of a store, at BUCKET/KEY below it."""
 
@@ -36,7 +37,12 @@ def printable(text: str, *, lines: bool = False) -> str:
 def named(path: Path | str) -> str:
     """A path as people know it: what stands in for an object of a store, by the object's address."""
     before, mark, key = str(path).partition(f"/{OBJECTS_FOLDER}/")
-    return f"s3://{key}" if mark else before
+    return f"{SCHEME}{key}" if mark else before
+
+
+def is_object_url(text: str) -> bool:
+    """Whether a text is ``s3://…``, also as ``Path`` spells it, with one slash."""
+    return text.startswith(SCHEME[:-1])
 
 
 def _escape(match: re.Match[str]) -> str:

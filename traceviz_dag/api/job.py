@@ -17,8 +17,8 @@ from traceviz_dag.errors import BadInputError, IncompleteError, UsageError
 from traceviz_dag.lake.catalogue import LAKE_FOLDER
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.read_only import Bounds
-from traceviz_dag.printable import printable
-from traceviz_dag.system.objects import is_object_url, local_home
+from traceviz_dag.printable import is_object_url, printable
+from traceviz_dag.system.objects import local_home
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import scratch_folder
 from traceviz_dag.vocabulary import DEFAULT_HOME

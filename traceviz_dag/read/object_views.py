@@ -9,11 +9,12 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.printable import OBJECTS_FOLDER
+from traceviz_dag.printable import OBJECTS_FOLDER, is_object_url
 from traceviz_dag.read.formats import FALLBACK, all_suffixes, folder_marks, format_with_suffix
 from traceviz_dag.read.memory.files import is_snapshot_name
+from traceviz_dag.read.nsys.open import EXPORT_SUFFIXES
 from traceviz_dag.read.topology_file import is_topology_name
-from traceviz_dag.system.objects import Bucket, Found, is_object_url
+from traceviz_dag.system.objects import Bucket, Found
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.stand_ins import fetch_whole, write_stand_in
 
@@ -22,7 +23,7 @@ MOST_OBJECTS = 100_000
 
 _READERS = 8
 _LONGEST_NAME = 255
-_REPORT, _EXPORTS = ".nsys-rep", (".sqlite", ".sqlite3", ".db")
+_REPORT = ".nsys-rep"
 
 
 def local_paths(paths: Sequence[Path], home: Path) -> list[Path]:
@@ -72,7 +73,7 @@ def is_taken(key: str, keys: Collection[str]) -> bool:
     name, folder = key.rpartition("/")[2], key.rpartition("/")[0]
     if name.endswith(".parquet"):
         return any(f"{folder}/{mark}" in keys for mark in folder_marks())
-    if name.endswith(_REPORT) and any(key.removesuffix(_REPORT) + suffix in keys for suffix in _EXPORTS):
+    if name.endswith(_REPORT) and any(key.removesuffix(_REPORT) + suffix in keys for suffix in EXPORT_SUFFIXES):
         return False  # The export beside it holds the same.
     return name.lower().endswith(all_suffixes()) or is_topology_name(name) or is_snapshot_name(name)
 

@@ -21,9 +21,9 @@ from urllib.parse import urlsplit
 import xxhash
 
 from traceviz_dag.errors import StoreError, UsageError
+from traceviz_dag.printable import SCHEME, is_object_url
 from traceviz_dag.system.paths import real_path
 
-SCHEME = "s3://"
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 _VALUE, _ENDPOINT = re.compile(r"[^\x00-\x1f\x7f]*"), re.compile(r"https?://[!-~]+", re.IGNORECASE)
 _KEY = re.compile(r'Path "([^"]{1,1024})"')
@@ -214,11 +214,6 @@ class ObjectStream(io.RawIOBase):
         memoryview(target)[:count] = memoryview(self._held)[within : within + count]
         self._at += count
         return count
-
-
-def is_object_url(text: str) -> bool:
-    """Whether a text is ``s3://…``, also as ``Path`` spells it, with one slash."""
-    return text.startswith(SCHEME[:-1])
 
 
 def local_home(path: Path) -> Path:

@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.printable import OBJECTS_FOLDER, named
+from traceviz_dag.printable import OBJECTS_FOLDER, SCHEME, named
 from traceviz_dag.system.json_bytes import decoded
-from traceviz_dag.system.objects import SCHEME, Bucket, Found, ObjectStream
+from traceviz_dag.system.objects import Bucket, Found, ObjectStream
 from traceviz_dag.system.whole_files import whole_file, write_atomically
 
 _MARK = b"stands in for an object\n"

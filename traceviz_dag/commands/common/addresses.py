@@ -14,11 +14,9 @@ from typing import Any
 import typer
 
 from traceviz_dag.errors import UsageError
+from traceviz_dag.printable import is_object_url
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import DEFAULT_HOME
-
-_SCHEME = "s3:/"
-"""As ``Path`` spells it."""
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -48,14 +46,14 @@ def at_hand(command: str, given: Mapping[str, Any], state: Path | None) -> Itera
             named.
     """
     home = given.get("home")
-    if home is None or not str(home).startswith(_SCHEME):
+    if home is None or not is_object_url(str(home)):
         yield {name: _local(name, value, given) for name, value in given.items()}
         return
     if command == "pack":
         raise UsageError("a home at s3:// is not packed: its files are known by their digests, and fetched once")
     if state is None:
         raise UsageError("a home at s3:// needs --state FOLDER: a folder of this machine for what is read or computed")
-    if str(state).startswith(_SCHEME):
+    if is_object_url(str(state)):
         raise UsageError("--state is a folder of this machine")
     from traceviz_dag.lake.published import Published
 
@@ -86,7 +84,7 @@ def _local(name: str, value: Any, given: Mapping[str, Any]) -> Any:
     if isinstance(value, list):
         return [_local(name, one, given) for one in value]
     text = str(value) if isinstance(value, Path) or (isinstance(value, str) and name in _TEXTS) else ""
-    if not text.startswith(_SCHEME):
+    if not is_object_url(text):
         if _ADDRESS.match(text) and not Path(text).exists():
             # It is not shown: a signed address is a secret.
             fault = f"{name.removesuffix('_')} is an address that is not read"
