@@ -164,6 +164,11 @@ _drawn = given(
 )
 
 
+def _same_in_shards(seed, dirt, most, chunk):
+    made = job(seed, dirt)
+    same(match_ranks(made), match_ranks(made, Sharding(1, most, chunk, here)))
+
+
 @settings(max_examples=20)
 @_drawn
 @example(seed=1, dirt={"unknown", "hosts"}, most=1, chunk=3)
@@ -171,16 +176,14 @@ _drawn = given(
 @example(seed=3, dirt={"sequences"}, most=1, chunk=2)
 @example(seed=49, dirt={"sequences", "duplicate", "unnamed", "uneven"}, most=1, chunk=1)
 def test_shards_give_what_one_piece_gives(seed, dirt, most, chunk):
-    made = job(seed, dirt)
-    same(match_ranks(made), match_ranks(made, Sharding(1, most, chunk, here)))
+    _same_in_shards(seed, dirt, most, chunk)
 
 
 @pytest.mark.long
 @settings(max_examples=200)
 @_drawn
 def test_shards_give_what_one_piece_gives_in_many_jobs(seed, dirt, most, chunk):
-    made = job(seed, dirt)
-    same(match_ranks(made), match_ranks(made, Sharding(1, most, chunk, here)))
+    _same_in_shards(seed, dirt, most, chunk)
 
 
 @pytest.mark.parametrize("job_settings", [small(pp=2, dp=2), small(tp=2, pp=2, vpp=2), small(tp=2, cp=2, dp=2)])
