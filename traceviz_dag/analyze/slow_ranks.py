@@ -179,7 +179,8 @@ def speeds(work: pa.Table) -> tuple[pa.Table, pa.Table]:
     everyone, place = np.unique(rank, return_inverse=True)
     stage_of = np.zeros(len(everyone), dtype=np.int64)
     stage_of[place] = stage
-    of_stage = np.bincount(number_groups(stage_of)[1])[number_groups(stage_of)[1]] if len(everyone) else stage_of
+    _, group = number_groups(stage_of)
+    of_stage = np.bincount(group)[group]
     every, without_sizes = (_Sums.none(len(everyone)) for _ in range(2))
     by_class = {each: _Sums.none(len(everyone)) for each in (PRODUCTS, ATTENTION, MEMORY_BOUND)}
     by_name: defaultdict[int, _Sums] = defaultdict(lambda: _Sums.none(len(everyone)))

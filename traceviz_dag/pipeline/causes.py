@@ -415,7 +415,7 @@ def _members(
     place, spot, meeting = place[there], spot[there], meeting[there]
     lacks, of_one, ahead, role = lacks[there], of_one[there], ahead[there], role[there]
     # A meeting of one is none: its peers are of another step, or were not read. A group of one has no peers.
-    number = number_groups(meeting)[1] if len(meeting) else meeting
+    number = number_groups(meeting)[1]
     whole = (np.bincount(number, minlength=1)[number] > 1) | of_one
     place, spot, meeting, lacks, ahead, role = (each[whole] for each in (place, spot, meeting, lacks, ahead, role))
     if not len(meeting):

@@ -151,7 +151,7 @@ def _transfers(step: StepWork, placement: Placement) -> _Transfers:
         operation[there] = work.kernels.operation[its]
         elements[there] = np.maximum(work.kernels.in_elements[its], work.kernels.out_elements[its])
         duration[there] = mine.duration_ns[its]
-    kind = number_groups(dimension, operation, size[first], members.roles[first])[1].astype(np.int64)
+    kind = number_groups(dimension, operation, size[first], members.roles[first])[1]
     now, then = crosses
     return _Transfers(rank, kernel, kind, dimension, words, now, then, elements, duration)
 

@@ -220,7 +220,7 @@ class StepEdits:
             codes = np.array([*map(words.index, work.kernels.dimensions), NONE], np.int64)
             dimension[own] = codes[work.kernels.dimension[members.kernel[own]]]
             transfer[own] = mine.duration_ns[members.kernel[own]]
-        signature = number_groups(signature, members.roles)[1].astype(np.int64)
+        signature = number_groups(signature, members.roles)[1]
         known, group = np.unique(signature[~with_it], return_inverse=True)
         usual = np.append(lower_medians(group.astype(np.int64), transfer[~with_it], len(known)), 0).astype(np.int64)
         where = np.searchsorted(known, signature)

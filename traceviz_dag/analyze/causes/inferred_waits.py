@@ -94,7 +94,7 @@ def neighbours(kernels: RankKernels, apart: Bool, members: Int64, of_item: bool)
     item = np.zeros(len(order), np.int64)
     if of_item:
         keys = (kernels.phase[order], kernels.chunk[order], kernels.microbatch[order])
-        item = number_groups(*keys)[1].astype(np.int64)
+        item = number_groups(*keys)[1]
     by_item = np.argsort(item, kind="stable")
     order, item = order[by_item], item[by_item]
     place = np.full(len(apart), NONE, np.int64)

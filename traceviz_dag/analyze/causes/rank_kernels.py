@@ -166,7 +166,7 @@ def rank_kernels(table: pa.Table) -> RankKernels:
         chunk=optional_integers(table, "chunk"),
         microbatch=optional_integers(table, "microbatch"),
         layer=optional_integers(table, "layer"),
-        what=number_groups(code["collective"], dimension, code["group_name"], phase)[1].astype(np.int64),
+        what=number_groups(code["collective"], dimension, code["group_name"], phase)[1],
         group=code["group_name"].astype(np.int64),
         operation=_operations(table),
         in_graph=optional_integers(table, "graph_node_id") != MISSING,

@@ -32,7 +32,7 @@ def rank_offsets(
     """
     order = np.lexsort((rank, meeting))
     rank, meeting, end_ns, kernel = rank[order], meeting[order], end_ns[order], kernel[order]
-    first, number = number_groups(meeting) if len(meeting) else (np.empty(0, np.intp), np.empty(0, np.intp))
+    first, number = number_groups(meeting)
     meetings_of = np.bincount(np.unique(kernel, return_inverse=True)[1]) if len(kernel) else kernel
     busiest = np.zeros(len(first), np.int64)
     if len(kernel):
@@ -45,7 +45,7 @@ def rank_offsets(
     other = np.flatnonzero(rank != lowest)
     difference = end_ns[other] - end_ns[first][number[other]] if len(first) else end_ns
     keys = (doubt[number[other]], lowest[other], rank[other])
-    pair_first, pair = number_groups(*keys) if len(other) else (first[:0], first[:0])
+    pair_first, pair = number_groups(*keys)
     middle = lower_medians(pair.astype(np.int64), difference, len(pair_first))
     count = np.bincount(pair, minlength=len(pair_first))
     pairs = (keys[1][pair_first], keys[2][pair_first]) if len(other) else (rank[:0], rank[:0])

@@ -96,7 +96,7 @@ def _barriers(work: RecordsWork, ends: Int64) -> Iterator[tuple[Int64, Int64, In
     last[work.waiting[direct]] = work.waited_for[direct]
     alone = np.flatnonzero((work.join < 0) & (work.microbatch < 0) & (last >= 0))
     alone = alone[work.join[last[alone]] < 0]
-    step = number_groups(work.step)[1].astype(np.int64)
+    step = number_groups(work.step)[1]
     for kind in np.unique(work.operation[alone]).tolist():
         mine = alone[work.operation[alone] == kind]
         of_stage = {stage: mine[work.stage[mine] == stage] for stage in np.unique(work.stage[mine]).tolist()}

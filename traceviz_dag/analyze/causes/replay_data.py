@@ -88,7 +88,7 @@ def replay_data(what_if: WhatIf) -> ReplayData:
         "duration_ns": np.concatenate([mine.duration_ns for mine in times]),
         "lag_ns": np.concatenate([mine.lag_ns for mine in times]),
         "launch_ns": np.concatenate([np.where(mine.launch_ns == MISSING, -1, mine.launch_ns) for mine in times]),
-        "kind": number_groups(kinds)[1].astype(np.int64),
+        "kind": number_groups(kinds)[1],
         "same": np.concatenate([_carried(numbers) for numbers in edits.instances.same]),
         "place": np.concatenate([_carried(numbers) for numbers in edits.instances.place]),
         "item": items,

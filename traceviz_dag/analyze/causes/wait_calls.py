@@ -363,7 +363,7 @@ def _in_steps(
     waiter = calls.waiter[mine]
     threads = np.concatenate([calls.thread[mine], kernels.thread[closing]])
     keys = steps(kernels, np.concatenate([waiter, following]))
-    step, phase = (number_groups(threads, *some)[1].astype(np.int64) for some in (keys, keys[:1]))
+    step, phase = (number_groups(threads, *some)[1] for some in (keys, keys[:1]))
     step_of_call, step_of_launch = step[: len(mine)], step[len(mine) :]
     kind = number_groups(phase[: len(mine)], kernels.signature[waiter] if by_kind else phase[: len(mine)])[1]
     found = []
@@ -404,7 +404,7 @@ def _apart(call_step: Int64, waiter: Int64, launch_step: Int64, stream: Int64) -
 
     The first call before a kernel is for this stream, the second for the one with the most after it, and so on.
     """
-    nth = _ordinals(number_groups(call_step, waiter)[1].astype(np.int64))
+    nth = _ordinals(number_groups(call_step, waiter)[1])
     first, number = number_groups(launch_step, stream)
     launches = np.bincount(number, minlength=len(first))
     order = np.lexsort((stream[first], -launches, launch_step[first]))
@@ -443,7 +443,7 @@ def awaited_later(
         return NO_WAITS, usable[:0]
     waiter = calls.waiter[usable]
     nth = _ordinals(waiter)
-    kind = number_groups(kernels.signature[waiter], calls.thread[usable], nth)[1].astype(np.int64)
+    kind = number_groups(kernels.signature[waiter], calls.thread[usable], nth)[1]
     seen = _seen(kernels, waiter, calls.start_ns[usable], communications, _ready(kernels, known))
     by_sight = _classes_of_kinds(kind, klass, seen, 0.0)
     taken = _in_turn(kernels, calls, usable, kind, by_sight, seen, communications, klass)

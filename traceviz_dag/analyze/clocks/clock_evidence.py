@@ -129,7 +129,7 @@ def matched_ends(matches: Matches, ranks: Int64) -> MatchedEnds:
     together = [OPERATIONS.index(operation) for operation in ENDS_TOGETHER]
     rows = matches.collective_rows
     rows = rows[np.isin(matches.rows.operation[rows], together) & (matches.found[rows] > 1)]
-    _, unit = number_groups(matches.communication[rows]) if len(rows) else (rows, rows)
+    _, unit = number_groups(matches.communication[rows])
     pairs, exclusive = message_pairs(matches)
     scheduled = (matches.matched_by[pairs] == MATCHED_BY.index(MatchedBy.SCHEDULE)).all(axis=1)
     pairs, exclusive = pairs[scheduled], exclusive[scheduled]
@@ -156,7 +156,7 @@ def clock_evidence(ends: MatchedEnds, ranks: Int64, hosts: Mapping[int, int]) ->
         hosts: rank → number of its host; empty where they are not known.
     """
     node, unit, kind = ends.node, ends.unit, ends.kind
-    group = number_groups(kind, ends.group)[1].astype(np.int64) if len(kind) else ends.group
+    group = number_groups(kind, ends.group)[1]
     host = number_groups(np.array([hosts.get(rank, -1 - rank) for rank in ranks.tolist()], np.int64))[1]
     component = np.arange(len(ranks))
     evidence = ClockEvidence(ends.end_ns, node, unit, kind, group, ranks, component, host.astype(np.int64))

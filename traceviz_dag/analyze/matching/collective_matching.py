@@ -403,7 +403,7 @@ def signatures(rows: Communications, chosen: npt.NDArray[np.intp], strict: npt.N
     elements = np.where(np.isin(operation, uneven), MISSING, rows.integers("in_elements")[chosen])
     dtype = labels(rows.table, "dtype")[0][chosen]
     name = np.where(strict, labels(rows.table, "name")[0][chosen], MISSING)
-    return number_groups(operation, dtype, elements, name)[1].astype(np.int64)
+    return number_groups(operation, dtype, elements, name)[1]
 
 
 def _count_on(sorted_queue: npt.NDArray[np.integer]) -> Int64:

@@ -106,7 +106,7 @@ def label_communications(rows: Communications, *more: Int64) -> tuple[pa.Table, 
     size = rows.integers("group_size")
     ordinal = _by_first_use(rows, size)
     keys = [rows.rank, *(labels(rows.table, column)[0] for column in _LABELS), size, ordinal, *more]
-    first, which = number_groups(*keys) if len(rows) else (np.empty(0, np.intp), np.empty(0, np.intp))
+    first, which = number_groups(*keys)
     texts = rows.table.select(list(_LABELS)).take(pa.array(first, pa.int64()))
     numbers = {"rank": rows.rank, "group_size": size, "ordinal": ordinal}
     columns = {name: pa.array(values[first]) for name, values in numbers.items()}

@@ -142,7 +142,7 @@ def _with_one_dimension(rows: Communications, communication: Int64) -> Communica
     code, words = labels(rows.table, "dimension")
     vague = np.array([word in _VAGUE for word in words])
     matched = np.flatnonzero(communication >= 0)
-    first, which = number_groups(communication[matched], code[matched]) if len(matched) else (matched, matched)
+    first, which = number_groups(communication[matched], code[matched])
     first, votes = matched[first], np.bincount(which)
     order = np.lexsort((-code[first], votes, ~vague[code[first]], communication[first]))
     best = np.full(int(communication.max(initial=-1)) + 1, -1)

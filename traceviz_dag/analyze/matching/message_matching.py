@@ -226,7 +226,7 @@ def _pair(rows: Communications, chosen: Rows, halves: Int64, rule: Int64, fault:
     expected = np.bincount(place_of[halves[:, 0]], minlength=len(chosen))
     sends, receives = halves[halves[:, 1] == 1], halves[halves[:, 1] == 0]
     keys = [np.concatenate((sends[:, column], receives[:, column])) for column in range(2, 7)]
-    first, key = number_groups(*keys) if len(halves) else (np.empty(0, np.intp), np.empty(0, np.intp))
+    first, key = number_groups(*keys)
     of_send, of_receive = key[: len(sends)], key[len(sends) :]
     whole = (np.bincount(of_send, minlength=len(first)) == 1) & (np.bincount(of_receive, minlength=len(first)) == 1)
     sender, receiver = np.empty(len(first), np.int64), np.empty(len(first), np.int64)

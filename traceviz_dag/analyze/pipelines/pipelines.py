@@ -194,7 +194,7 @@ def _classes(pipeline: _Pipeline) -> tuple[Int64, Int64]:
     chunks = [
         np.concatenate([getattr(items, name) for items in stages]) for name in ("forward_chunk", "backward_chunk")
     ]
-    return number_groups(kind)[1].astype(np.int64), number_groups(stage, kind, *chunks)[1].astype(np.int64)
+    return number_groups(kind)[1], number_groups(stage, kind, *chunks)[1]
 
 
 def _means(durations: AnyTimes, group: Int64, scale: int) -> AnyTimes:

@@ -85,7 +85,7 @@ def work_items(microbatches: pa.Table) -> WorkItems:
     np.maximum.at(end, unit, columns["span_end_ns"])
     rank, step, chunk, microbatch = (columns[name][first] for name in ("rank", "step", "chunk", "microbatch"))
     kind = backward[first]
-    queue = number_groups(rank, step)[1].astype(np.int64)
+    queue = number_groups(rank, step)[1]
     reached = _reached_before(queue, end)
     cut = np.maximum(start, reached)
     # Half or more of the shorter of two neighbours of different direction lies beside the other: they ran together.

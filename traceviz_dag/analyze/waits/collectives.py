@@ -120,7 +120,7 @@ def _scopes(matches: Matches, nodes: Mapping[int, int]) -> pa.DictionaryArray:
     if len(node) and (node != MISSING).all():
         of_row = node[np.searchsorted(np.array(matches.rows.ranks), matches.rows.rank)]
         matched = np.flatnonzero(matches.communication >= 0)
-        _, number = number_groups(matches.communication[matched]) if len(matched) else (matched, matched)
+        _, number = number_groups(matches.communication[matched])
         low, high = np.full(len(matched), np.iinfo(np.int64).max), np.full(len(matched), -1)
         np.minimum.at(low, number, of_row[matched])
         np.maximum.at(high, number, of_row[matched])

@@ -253,4 +253,4 @@ def _group_numbers(rows: pa.Table) -> npt.NDArray[np.int64]:
     communication, rank = optional_integers(rows, "communication"), optional_integers(rows, "rank")
     lowest = np.full(int(communication.max()) + 1, np.iinfo(np.int64).max)
     np.minimum.at(lowest, communication, rank)
-    return number_groups(name, lowest[communication])[1].astype(np.int64)
+    return number_groups(name, lowest[communication])[1]
