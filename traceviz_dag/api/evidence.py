@@ -151,16 +151,6 @@ FROM unions ORDER BY rank, device, dimension
 """
 """What ``overlap`` measures in a window of the user's own: lengths of unions of kernels, cut at the window's ends."""
 
-GAIN_IDS = ("edit", "rank", "ranks", "dimension", "factor")
-
-GAINS_SQL = f"""
-SELECT {", ".join(GAIN_IDS)}, sum(step_ns)::BIGINT AS step_ns, sum(predicted_step_ns)::BIGINT AS predicted_step_ns,
-    sum(gain_ns)::BIGINT AS gain_ns, least(sum(gain_low_ns), min(gain_ns) * count(*))::BIGINT AS gain_low_ns,
-    greatest(sum(gain_high_ns), max(gain_ns) * count(*))::BIGINT AS gain_high_ns, any_value(refusal) AS refusal
-FROM what_if WHERE {_HERE} GROUP BY {", ".join(GAIN_IDS)} ORDER BY gain_ns DESC
-"""
-"""The edits of table ``what_if``, over the steps of the iteration."""
-
 REPLAYED_SQL = f"""
 SELECT step, sum(duration_ns)::BIGINT AS step_ns FROM path_segments WHERE {_HERE} GROUP BY step ORDER BY step
 """

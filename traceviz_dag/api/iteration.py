@@ -327,9 +327,10 @@ class Iteration:
             UsageError: no such rank, dimension or schedule.
         """
         from traceviz_dag.analyze.causes.gains import named_edit, over_steps, refused_sentence
-        from traceviz_dag.api.evidence import GAIN_IDS, GAINS_SQL, REPLAYED, REPLAYED_SQL
+        from traceviz_dag.api.evidence import REPLAYED, REPLAYED_SQL
         from traceviz_dag.pipeline.answers.wanted import wanted_edits
         from traceviz_dag.pipeline.answers.what_if import what_if_answer
+        from traceviz_dag.tables.questions import GAIN_IDS, GAINS_SQL
 
         asked: dict[str, Any] = {
             **{

@@ -65,3 +65,19 @@ GROUP BY ALL ORDER BY path_ns DESC, operation, place
 
 HOSTS_OF_PATH_SQL = hosts_of_path_sql(f"({PATH_HOSTS_SQL})")
 """Without the view: of tables that need not be in a lake."""
+
+GAIN_IDS = ("edit", "rank", "ranks", "dimension", "factor")
+"""What distinguishes the edits of table ``what_if``."""
+
+GAINS_ORDER = "ORDER BY gain_ns DESC NULLS LAST, edit, rank NULLS FIRST, ranks NULLS FIRST, dimension NULLS FIRST"
+
+GAINS_SQL = f"""
+SELECT {", ".join(GAIN_IDS)}, count(*) FILTER (refusal IS NULL) AS steps,
+    sum(step_ns) FILTER (refusal IS NULL)::BIGINT AS step_ns, sum(predicted_step_ns)::BIGINT AS predicted_step_ns,
+    sum(gain_ns)::BIGINT AS gain_ns, least(sum(gain_low_ns), min(gain_ns) * steps)::BIGINT AS gain_low_ns,
+    greatest(sum(gain_high_ns), max(gain_ns) * steps)::BIGINT AS gain_high_ns, any_value(refusal) AS refusal
+FROM what_if WHERE run = $run AND iteration = $iteration AND edit IS NOT NULL
+GROUP BY {", ".join(GAIN_IDS)}
+{GAINS_ORDER}
+"""
+"""Each edit over the steps in which it is not refused, as ``analyze.causes.gains.over_steps`` sums them."""

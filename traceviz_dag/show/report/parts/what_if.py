@@ -16,19 +16,10 @@ from traceviz_dag.printable import printable
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.limits import MOST_REPLAYED
 from traceviz_dag.show.report.parts.part import Page, Part, measured, paragraph, section
+from traceviz_dag.tables.questions import GAIN_IDS, GAINS_ORDER, GAINS_SQL
 
-USUAL_SQL = """
-SELECT edit, rank, ranks, dimension, factor, count(*) AS steps, sum(step_ns)::BIGINT AS step_ns,
-    sum(predicted_step_ns)::BIGINT AS predicted_step_ns, sum(gain_ns)::BIGINT AS gain_ns,
-    least(sum(gain_low_ns), min(gain_ns) * count(*))::BIGINT AS gain_low_ns,
-    greatest(sum(gain_high_ns), max(gain_ns) * count(*))::BIGINT AS gain_high_ns
-FROM what_if WHERE run = $run AND iteration = $iteration AND refusal IS NULL
-GROUP BY edit, rank, ranks, dimension, factor
-ORDER BY gain_ns DESC, edit, rank NULLS FIRST, ranks NULLS FIRST, dimension NULLS FIRST
-"""
-"""Over the steps, as ``analyze.causes.gains.over_steps`` sums them."""
-
-_EDIT = ("edit", "rank", "ranks", "dimension", "factor")
+USUAL_SQL = f"SELECT * EXCLUDE (refusal) FROM ({GAINS_SQL}) WHERE steps > 0 {GAINS_ORDER}"
+"""The edits that are not refused."""
 
 
 def what_if(page: Page) -> Markup:
@@ -44,7 +35,7 @@ def what_if(page: Page) -> Markup:
         return Markup("").join([why, _single_edits(asked, page.lead, live=False)])
     page.timeline.document["what_if"] = {
         "steps": steps,
-        "usual": [{name: row[name] for name in _EDIT} for row in asked.rows],
+        "usual": [{name: row[name] for name in GAIN_IDS} for row in asked.rows],
         "command": command,
     }
     several = f" All {len(steps)} training steps of the iteration are counted." if len(steps) > 1 else ""
