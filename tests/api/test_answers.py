@@ -437,6 +437,17 @@ def test_a_query_without_end_is_stopped():
         tv.open(home_of("slow_rank")).sql(endless, seconds=0.5)
 
 
+@pytest.mark.parametrize("bound", [{"rows": -1}, {"offset": -1}, {"seconds": 0}, {"seconds": float("nan")}])
+def test_a_bound_that_cannot_be_is_refused(bound):
+    with pytest.raises(tv.UsageError, match="rows and offset of a query are 0 or more, its seconds more than 0"):
+        tv.open(home_of("slow_rank")).sql("SELECT 1", **bound)
+
+
+def test_a_table_that_no_trace_gave_is_named():
+    with pytest.raises(tv.BadInputError, match=r"table memory_peaks for run .*nothing that was analysed here gives it"):
+        last("slow_rank").table("memory_peaks")
+
+
 def test_traces_are_opened_without_a_home_and_nothing_is_left(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)

@@ -461,7 +461,7 @@ class Lake:
         wanted = {"run": run, "iteration": iteration, "rank": rank}
         words = ", ".join(f"{name} {value}" for name, value in wanted.items() if value is not None)
         runs = sorted({parts.run for parts in recorded.find_parts(self.tables_folder, table)})
-        remedy = f"runs with this table: {', '.join(runs)}" if runs else "analyse a trace into this home first"
+        remedy = f"runs with this table: {', '.join(runs)}" if runs else "nothing that was analysed here gives it"
         fault = f"no partition of table {table.name}" + (f" for {words}" if words else "")
         return BadInputError(self.home, fault, remedy)
 
