@@ -17,10 +17,7 @@ from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Faults
 
 CASES = {name: (kind, settings) for name, kind, settings in cases()}
-SHOWN = (
-    *("core_clock dp4 seed 1", "memory dp4 ep2 seed 2", "throttling tp2 pp2 dp2 seed 1", "gpu dp4 seed 1"),
-    *("healthy tp2 pp2 dp2 seed 1", "link tp2 pp2 dp2 seed 1"),
-)
+SHOWN = ("memory dp4 ep2 seed 2", "healthy tp2 pp2 dp2 seed 1", "link tp2 pp2 dp2 seed 1")
 
 
 @pytest.mark.parametrize("name", fast(CASES, *SHOWN))

@@ -231,6 +231,7 @@ def test_what_cannot_be_said_is_said():
     assert last("one_rank").waits().statement.startswith("nobody can be blamed")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("layout", "ranks", "code"), [({"tp": 1, "pp": 4}, "1,3", 2), ({"tp": 2, "pp": 2}, "1,3", 0)], ids=("apart", "one")
 )
@@ -395,6 +396,7 @@ def test_integers_of_128_bits_are_exact():
     assert [str(value) for value in found.fetchall()[0]] == [str(large), "5", "['7']", f"-{2**127 - 1}", "1"]
 
 
+@pytest.mark.long
 def test_to_explain_what_no_rule_could_judge_is_not_certain():
     step = last("slow_rank")
     blind = [(row["rule"], row["reason"]) for row in step.doctor().rows]
@@ -410,6 +412,7 @@ def test_doctor_says_of_shapes_what_the_command_says(name, shapes):
     assert (int(with_shapes) > 0) is (shapes == "all ranks")
 
 
+@pytest.mark.long
 def test_a_comparison_says_of_which_side_the_path_may_run_elsewhere():
     step = last("missing_stage")
     reason = step.critical_path().reason
@@ -461,6 +464,7 @@ def test_traces_are_opened_without_a_home_and_nothing_is_left(tmp_path, monkeypa
     assert not job.home.exists()
 
 
+@pytest.mark.long
 def test_a_home_that_was_moved_is_read_and_not_written(tmp_path):
     moved = tmp_path / "moved"
     shutil.copytree(home_of("slow_rank"), moved)
@@ -490,6 +494,7 @@ print(sorted({"dagster", "matplotlib", "typer"} & set(sys.modules)))
 """
 
 
+@pytest.mark.long
 def test_a_script_without_a_guard_analyses_once_and_loads_no_dagster(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
@@ -513,6 +518,7 @@ def test_analyze_is_the_function_whatever_was_imported_before():
     assert job.analyze.__doc__
 
 
+@pytest.mark.long
 def test_questions_can_be_asked_from_several_threads():
     job = tv.open(home_of("slow_rank"))
 

@@ -22,6 +22,7 @@ NOTEBOOKS = sorted((REPOSITORY / "docs" / "notebooks").glob("*.ipynb"))
 MOST_BYTES = 300_000
 
 
+@pytest.mark.long
 def test_the_examples_of_the_page_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("TRACEVIZ_HOME", str(tmp_path / "home"))
     text = (REPOSITORY / "docs" / "python.md").read_text()
@@ -34,6 +35,7 @@ def test_the_examples_of_the_page_run(tmp_path, monkeypatch, capsys):
     assert "no such run or iteration; there are slow_rank 10" in capsys.readouterr().out
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("path", fast(NOTEBOOKS, NOTEBOOKS[-1]), ids=lambda path: path.stem)
 def test_a_notebook_shows_again_what_it_shows(path: Path):
     notebook = json.loads(path.read_text())

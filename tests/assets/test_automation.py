@@ -100,6 +100,7 @@ def test_what_the_command_line_computed_meanwhile_is_not_computed_again(computed
     assert computed.news() == of_iterations("job@7"), "the ranks' versions say what they were made from"
 
 
+@pytest.mark.long
 def test_a_file_of_several_iterations_is_read_once_for_all(tmp_path, monkeypatch: pytest.MonkeyPatch):
     job = JobSettings(pp=2, layers=2, microbatches=2, iterations=2, layout=Layout.TORCH_PROFILE)
     simulate(job, tmp_path / "runs/job", workers=1)

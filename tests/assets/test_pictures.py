@@ -51,6 +51,7 @@ def test_pictures_that_automation_drew_count_as_made_from_the_tables_that_are_th
     assert not _stale(drawn.instance)
 
 
+@pytest.mark.long
 def test_a_new_iteration_has_its_pictures_and_its_perfetto_trace(drawn):
     ranks = (0, 1)
     assert drawn.news() == of_topology("job@7") | of_ranks("job@7", *ranks) | of_iterations("job@7") | of_figures(
@@ -123,6 +124,7 @@ def _stale(instance):
     ]
 
 
+@pytest.mark.long
 def test_so_do_those_that_the_command_line_drew_until_a_table_changes(tmp_path):
     home, run = tmp_path / "home", write_run(tmp_path / "runs/job", world=2)
     draw = ["figures", str(run), "--home", str(home), "--formats", "png", "-p", "1"]

@@ -98,8 +98,7 @@ def classified(settings: JobSettings, folder: Path) -> list[tuple[Classification
     "name",
     fast(
         CASES,
-        *("shifted marks", "without stacks: starts, stages", "without stacks: stops"),
-        *("without stacks: marks begin before the optimizer", "without stacks: stops before a backward step"),
+        *("shifted marks", "without stacks: stops before a backward step"),
     ),
 )
 def test_a_cut_window_gets_no_wrong_micro_batch_and_says_why(tmp_path, name):

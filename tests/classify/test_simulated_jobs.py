@@ -80,10 +80,7 @@ def score_of(name: str) -> Score:
 
 @pytest.mark.parametrize(
     "name",
-    fast(
-        JOBS,
-        *("combined_without_stacks", "neither_stacks_nor_groups"),
-    ),
+    fast(JOBS, "combined_without_stacks"),
 )
 def test_a_simulated_job_reaches_the_targets_of_its_part_of_the_matrix(name):
     score = score_of(name)

@@ -53,6 +53,7 @@ def test_whether_a_change_fits_is_known_from_snapshots_and_the_memory_of_a_gpu(h
     }
 
 
+@pytest.mark.long
 def test_snapshots_beside_traces_that_are_named_count_as_those_of_a_home(home, tmp_path):
     named = rows("advise", home.parent / "job", "--home", tmp_path, "--gpu-gib", 1.5)
     assert {row["fits"] for row in named} >= {True, False}
@@ -127,6 +128,7 @@ def sizes():
     return made_once("advised_sizes", make) / "home"
 
 
+@pytest.mark.long
 def test_a_second_capture_tells_of_sizes_of_micro_batches_up_to_its_own(sizes):
     found = rows("advise", "--home", sizes, "--run", "one", "--beside", "four")
     alone = [row for row in found if set(row["change"]) == {"microbatch_size", "microbatches"}]

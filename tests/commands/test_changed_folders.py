@@ -127,6 +127,7 @@ def test_a_live_page_says_which_rank_is_not_on_it(home):
     assert "PARTIAL" in first and "rank 1" in first
 
 
+@pytest.mark.long
 def test_an_iteration_that_is_not_whole_is_marked_and_one_without_figures_named(tmp_path):
     run, home = write_run(tmp_path / "job", {7: 2, 8: 2, 9: 2}, world=2), tmp_path / "home"
     _file(run, 1, 8).unlink()

@@ -62,7 +62,9 @@ def reader(home: Path, a: str, b: str) -> Reader:
     return Reader(compared(home, a, b), DIFF, DIFF_TABLES)
 
 
-@pytest.mark.parametrize("pair", [("plain", "slow_gpu"), ("more_layers", "plain")])
+@pytest.mark.parametrize(
+    "pair", [pytest.param(("plain", "slow_gpu"), marks=pytest.mark.long), ("more_layers", "plain")]
+)
 def test_every_number_is_that_of_the_tables(pair, home):
     result = whole(home, *pair)
     assert code(result) == (1 if pair[1] == "slow_gpu" else 0)
@@ -131,6 +133,7 @@ def test_a_side_without_all_its_ranks_ends_with_2():
     assert isinstance(result.exception, IncompleteError) and "PARTIAL" in result.stdout
 
 
+@pytest.mark.long
 def test_traces_that_nobody_analysed_are_compared_and_a_trace_is_no_place_for_the_figure(tmp_path):
     folder = traces_of("without_clocks")
     with ranks_in_this_process():

@@ -100,6 +100,7 @@ def test_solved_clocks_are_offered_under_a_name_of_their_own(home):
     assert (home / "figures/job/8/pipeline_group_0_solved.svg").is_file() and "Pipeline 1: " in out
 
 
+@pytest.mark.long
 def test_traces_are_analysed_first_and_nothing_is_written_beside_them(tmp_path):
     traces = write_run(tmp_path / "traces" / "job", world=2)
     before = sorted(traces.rglob("*"))

@@ -167,6 +167,7 @@ def test_whole_input_is_not_called_partial(whole, home):
     assert "all ranks are there" in call("doctor", whole).out
 
 
+@pytest.mark.long
 def test_allow_partial_counts_what_was_read_and_says_so(runs, home):
     run = runs["odd"]
     left_out = call("analyze", run, "--home", home, "--json").json[0]["measures"]
@@ -251,6 +252,7 @@ def test_a_file_that_is_no_trace_is_refused_by_what_it_is(name, tmp_path, home):
             assert shlex.quote(str(path if "perfetto" in said else path.parent)) in answer.err
 
 
+@pytest.mark.long
 def test_ranks_that_the_capture_did_not_choose_are_no_loss_and_every_line_counts_them(tmp_path):
     """One pipeline of four: all that was to be recorded is there; then one of its ranks is not."""
     settings = replace(SMALL, tp=1, pp=2, dp=4, edges=Edges(captured_ranks="0,4"))

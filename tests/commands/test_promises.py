@@ -216,6 +216,7 @@ def missing(kept: list[str], present: list[str], version: tuple[int, int]) -> li
     return gone
 
 
+@pytest.mark.long
 def test_the_program_has_what_the_last_release_promised(lines):
     kept = KEPT.read_text().splitlines()
     version = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["version"]

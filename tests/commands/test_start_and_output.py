@@ -103,6 +103,7 @@ def test_paragraphs_of_help_break_at_the_width_of_the_terminal_alone():
         assert any(text in line for line in wide.splitlines())
 
 
+@pytest.mark.long
 def test_a_profile_that_was_read_before_is_shown_without_drivers_and_without_pandas(tmp_path):
     heavy = ("pandas", "duckdb", "adbc_driver_manager", "dagster", "starlette", "uvicorn")
     heavy = (*heavy, "pyarrow.compute", "traceviz_dag.tables", "importlib.metadata")

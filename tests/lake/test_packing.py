@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import duckdb
@@ -16,6 +17,7 @@ import pytest
 from tests.damage import call, truncate
 from tests.lake.conftest import SampleTable
 from tests.lake.test_upgrade import MORE, another_version
+from tests.sets import fast
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake import packed_rows, packing, record_lines, recorded
 from traceviz_dag.lake.lake import Lake, open_lake
@@ -180,8 +182,10 @@ BOUNDARIES = {
 }
 
 
-@pytest.mark.parametrize("at", BOUNDARIES)
-@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize(
+    ("at", "again"),
+    fast(product(BOUNDARIES, [False, True]), ("the packed files are written", False), ("the record is renamed", True)),
+)
 def test_killed_at_each_boundary_packing_leaves_whole_iterations_and_is_done_the_next_time(job, sample, at, again):
     if again:
         pack(job)

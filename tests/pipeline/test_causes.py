@@ -91,7 +91,7 @@ def kernels_given_back(step: StepWork, times: AllTimes) -> np.ndarray:
     return ends
 
 
-@pytest.mark.parametrize("name", fast(JOBS, "interleaved", "combined experts", "one rank"))
+@pytest.mark.parametrize("name", fast(JOBS, "combined experts", "one rank"))
 def test_the_replay_gives_every_kernel_back_and_the_path_is_the_step(job, name):
     iteration = job(name)
     assert iteration.ranks == tuple(range(JOBS[name].world)), "in this order everywhere"
@@ -298,6 +298,7 @@ def test_hiding_communication_never_hides_waiting_for_a_slow_rank(tmp_path):
     assert what_if.predict().gain_ns == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost", fast(["communication", "members_found"], "communication"))
 def test_a_gain_that_depends_on_unmatched_communication_is_not_predicted_and_its_bar_holds_the_truth(lost, tmp_path):
     with analysed(small(tp=4, faults=replace(small().faults, slow_gpu=2, slow_gpu_factor=3.0)), tmp_path) as iteration:
@@ -420,6 +421,7 @@ def test_a_link_whose_transfers_nobody_else_makes_says_how_much_of_them_stays(tm
     assert "or up to" in found["statement"] and found["gain_high_ns"] > 2 * found["gain_ns"]
 
 
+@pytest.mark.long
 def test_work_that_no_peer_runs_is_known_where_peers_differ_among_each_other(tmp_path):
     """With dynamic context parallelism ranks run more or fewer of a kernel."""
     healthy = JobSettings(cp=2, dp=4, layers=2, microbatches=2, dynamic_context=True, iterations=1, seed=72023)
@@ -428,6 +430,7 @@ def test_work_that_no_peer_runs_is_known_where_peers_differ_among_each_other(tmp
     assert busy.predict(busy.fix_rank(3)).gain_ns == pytest.approx(true_ns, rel=0.1)
 
 
+@pytest.mark.long
 def test_fixing_a_host_that_pauses_takes_no_jitter_off_its_gpu(tmp_path):
     """Which the median of its peers would, though no GPU is as even as that."""
     healthy = small(cp=2, dp=2)

@@ -44,6 +44,7 @@ def run(tmp_path_factory) -> Path:
     return simulate(JOB, tmp_path_factory.mktemp("traces") / "job", workers=1)
 
 
+@pytest.mark.long
 def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_truth(run, tmp_path):
     home, job = tmp_path / "home", run
     lake = open_lake(home)

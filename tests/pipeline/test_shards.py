@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from tests.analyze.across_ranks import communications, no_microbatches, part, simulated, topology
 from tests.pipeline.cluster.servers import tables
+from tests.sets import fast
 from tests.simulate.conftest import small
 from tests.small_run import write_run
 from traceviz_dag.analyze.matching.communication_groups import group_labels
@@ -169,7 +170,7 @@ def _same_in_shards(seed, dirt, most, chunk):
     same(match_ranks(made), match_ranks(made, Sharding(1, most, chunk, here)))
 
 
-@settings(max_examples=20)
+@settings(max_examples=8)
 @_drawn
 @example(seed=1, dirt={"unknown", "hosts"}, most=1, chunk=3)
 @example(seed=2, dirt={"wrong"}, most=1, chunk=2)
@@ -186,7 +187,9 @@ def test_shards_give_what_one_piece_gives_in_many_jobs(seed, dirt, most, chunk):
     _same_in_shards(seed, dirt, most, chunk)
 
 
-@pytest.mark.parametrize("job_settings", [small(pp=2, dp=2), small(tp=2, pp=2, vpp=2), small(tp=2, cp=2, dp=2)])
+@pytest.mark.parametrize(
+    "job_settings", fast([small(pp=2, dp=2), small(tp=2, pp=2, vpp=2), small(tp=2, cp=2, dp=2)], small(pp=2, dp=2))
+)
 def test_simulated_jobs_are_the_same_in_shards(job_settings):
     iteration, _ = simulated(job_settings)
     whole = match_ranks(iteration)
@@ -194,6 +197,7 @@ def test_simulated_jobs_are_the_same_in_shards(job_settings):
     same(whole, match_ranks(iteration, Sharding(1, 100, 1, here)))
 
 
+@pytest.mark.long
 def test_a_home_has_the_same_bytes_and_nothing_is_left_there(tmp_path, monkeypatch):
     run = write_run(tmp_path / "job")
     for name, ranks in (("whole", ""), ("shards", "1")):

@@ -65,6 +65,7 @@ def test_it_is_read_once_and_its_tables_are_those_of_each_step_alone(run, tmp_pa
     assert [each.computed for each in analysed(tmp_path / "together", run, force=True)] == [[0, 1]] * 3
 
 
+@pytest.mark.long
 def test_what_is_wrong_with_one_step_costs_no_other(run, tmp_path, reads, monkeypatch: pytest.MonkeyPatch):
     tables = ranks._tables
 
@@ -86,6 +87,7 @@ def test_what_is_wrong_with_one_step_costs_no_other(run, tmp_path, reads, monkey
     assert digests(tmp_path / "home") == digests(tmp_path / "whole")
 
 
+@pytest.mark.long
 def test_a_rank_that_comes_late_is_read_once_as_well(run, tmp_path, reads):
     late = tmp_path / "job"
     shutil.copytree(run, late)

@@ -79,6 +79,7 @@ def trace(run: Path, rank: int) -> Path:
     return run / f"iteration_7/rank_{rank:04d}_iter_7.pt.trace.json"
 
 
+@pytest.mark.long
 def test_a_new_iteration_is_computed_by_the_run_that_registers_it_and_a_change_of_it_by_automation(tmp_path, instance):
     loop = watched(tmp_path, instance, pictures=True)
     run = write_run(tmp_path / "runs/job", world=2)
@@ -204,6 +205,7 @@ def test_a_change_while_automation_is_off_is_computed_once_it_is_on_again(tmp_pa
     assert loop.news() == of_topology("job@7") | of_ranks("job@7", 1) | of_iterations("job@7")
 
 
+@pytest.mark.long
 def test_a_change_of_what_was_computed_waits_for_the_next_look_of_automation(tmp_path, instance):
     """Else a look would see the tables and the change at once, and take these for those."""
     run = write_run(tmp_path / "runs/job", world=2)

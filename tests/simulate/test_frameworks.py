@@ -82,6 +82,7 @@ def test_phases_dimensions_and_matches_are_those_of_the_truth(tmp_path, framewor
     assert (matched.groupby(["iteration", "communication"])["rank"].nunique() == ranks).all()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "framework",
     fast([Framework.DDP, Framework.FSDP, Framework.FSDP2, Framework.ZERO], Framework.DDP),

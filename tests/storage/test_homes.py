@@ -81,6 +81,7 @@ def test_reading_lists_nothing_and_fetches_nothing_twice(tmp_path, store, run):
     assert {(method, key) for method, key, _ in store.requests} == {("GET", "team/home/manifest.json")}
 
 
+@pytest.mark.long
 def test_a_kill_between_parts_and_manifest_leaves_the_home_as_it_was(tmp_path, there, run, monkeypatch):
     """The iterations of before are whole; what was uploaded is named, and published by the next run."""
     assert analyze(run, tmp_path / "a").code == 0
@@ -121,6 +122,7 @@ def test_a_kill_between_parts_and_manifest_leaves_the_home_as_it_was(tmp_path, t
     assert tables_of(tmp_path / "b") != before
 
 
+@pytest.mark.long
 def test_traces_at_s3_are_one_run_for_every_machine(tmp_path, store):
     assert analyze("s3://bucket/job", tmp_path / "a").code == 0
     times = len(store.of("GET"))
@@ -226,6 +228,7 @@ def test_a_folder_is_of_one_address_and_no_home_of_its_own(tmp_path, store, run)
         Published(HOME, run.parent / "home")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("lost", ["table", "record", "inputs"])
 def test_what_the_bucket_lost_is_there_again_once_its_traces_are_analysed_into_another_state(
     tmp_path, store, run, lost
@@ -250,6 +253,7 @@ def test_what_the_bucket_lost_is_there_again_once_its_traces_are_analysed_into_a
     assert faults(tmp_path / "r") == []
 
 
+@pytest.mark.long
 def test_parts_of_a_lost_record_are_not_said_to_be_strays(tmp_path, store, run):
     assert analyze(run, tmp_path / "a").code == 0
     (entry,) = Published(HOME, tmp_path / "a")._manifest()[0].iterations.values()
@@ -257,6 +261,7 @@ def test_parts_of_a_lost_record_are_not_said_to_be_strays(tmp_path, store, run):
     assert faults(tmp_path / "b") == ["is gone, and job@7 needs it"]
 
 
+@pytest.mark.long
 def test_a_first_fetch_that_stops_leaves_a_folder_of_that_home(tmp_path, store, run):
     assert analyze(run, tmp_path / "a").code == 0
     parts = sorted(key for key in store.objects if "/parts/" in key)
@@ -268,6 +273,7 @@ def test_a_first_fetch_that_stops_leaves_a_folder_of_that_home(tmp_path, store, 
     assert tables_of(tmp_path / "b") == tables_of(tmp_path / "a")
 
 
+@pytest.mark.long
 def test_a_misspelt_address_does_not_take_the_folder(tmp_path, store, run):
     assert analyze(run, tmp_path / "a").code == 0
     told = call("findings", "--home", "s3://bucket/team/hoem", "--state", tmp_path / "b")
@@ -279,6 +285,7 @@ def test_a_misspelt_address_does_not_take_the_folder(tmp_path, store, run):
         Published("s3://bucket/team/hoem", tmp_path / "b")
 
 
+@pytest.mark.long
 def test_strays_may_be_deleted_whatever_other_folders_know(tmp_path, store, run):
     """The record that the first folder knows is one of them, once the second one published."""
     shutil.copytree(run, tmp_path / "job")
@@ -295,6 +302,7 @@ def test_strays_may_be_deleted_whatever_other_folders_know(tmp_path, store, run)
     assert analyze(tmp_path / "job", tmp_path / "a").code == 0
 
 
+@pytest.mark.long
 def test_a_bucket_that_was_emptied_gets_what_a_folder_has(tmp_path, store, run):
     assert analyze(run, tmp_path / "a").code == 0
     before = dict(store.objects)

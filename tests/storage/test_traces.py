@@ -13,6 +13,7 @@ from sensors.listing import MOST_OBJECTS, FolderLook, Unreadable, open_folders, 
 from sensors.registration import FolderTask, register_folder
 from tests.damage import call
 from tests.object_server import SECRET
+from tests.sets import fast
 from traceviz_dag.errors import StoreError, UsageError
 from traceviz_dag.printable import OBJECTS_FOLDER
 from traceviz_dag.read.object_views import local_view
@@ -53,6 +54,7 @@ def test_tables_equal_those_of_a_local_run_and_unchanged_ranks_are_current(tmp_p
     assert ranks == {"rank=0"}
 
 
+@pytest.mark.long
 def test_no_secret_is_kept_and_whatever_takes_a_folder_of_traces_takes_one_there(tmp_path, store, run, monkeypatch):
     monkeypatch.chdir(tmp_path)  # Commands without a home take the one in the current folder.
     called = call("doctor", "s3://bucket/job/iteration_7", "--home", tmp_path)
@@ -71,6 +73,7 @@ def test_no_secret_is_kept_and_whatever_takes_a_folder_of_traces_takes_one_there
     assert call("simulate", "s3://bucket/new").code == 2
 
 
+@pytest.mark.long
 def test_a_home_that_was_moved_knows_its_runs(tmp_path, store):
     assert call("analyze", "s3://bucket/job", "--home", tmp_path / "a").code == 0
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "a/lake").rglob("part.parquet")}
@@ -123,7 +126,7 @@ def test_a_store_out_of_reach_no_objects_and_no_address_are_lines(tmp_path, stor
     assert "s3://bucket/job: the store is out of reach" in one_line(call("analyze", "s3://bucket/job", *home))
 
 
-@pytest.mark.parametrize("how", ["gone", "replaced", "expired", "cut"])
+@pytest.mark.parametrize("how", fast(["gone", "replaced", "expired", "cut"], "cut"))
 def test_a_rank_that_the_store_stops_giving_fails_and_is_read_by_the_next_run(tmp_path, store, how):
     """It fails as a whole: its beginning is no rank that was read in part."""
     names = sorted(key for key in store.objects if key.endswith(".json"))
@@ -197,6 +200,7 @@ def test_a_bucket_in_another_region_is_a_line(tmp_path, store):
     assert "in another region; set AWS_REGION" in one_line(call("analyze", "s3://bucket/job", "--home", tmp_path))
 
 
+@pytest.mark.long
 def test_keys_with_characters_of_addresses_are_read(tmp_path, store):
     traces = sorted(key for key in store.objects if key.endswith(".json"))
     for key, mark in zip(traces, ("?a=b ", "#c%20+&", "é@7 ", ";"), strict=True):

@@ -107,6 +107,7 @@ def test_the_step_in_the_other_order_is_within_the_bar(tmp_path, settings):
     assert not any(one.rank_order for one in kept.advice)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("settings", "why"),
     [

@@ -54,6 +54,7 @@ def test_nothing_is_evened_out_where_there_is_nothing_to_compare():
         passes(np.full((2, 1, 3), 5)).alike_ranks()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("stages", fast([1, 2], 1))
 def test_a_slow_gpu_is_neither_jitter_nor_a_slow_stage(tmp_path, stages):
     job = JobSettings(pp=stages, dp=4, layers=4, microbatches=4, iterations=1)

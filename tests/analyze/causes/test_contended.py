@@ -20,6 +20,7 @@ JOBS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", fast(JOBS, "slow GPU"))
 def test_the_bar_of_a_slow_rank_holds_what_its_peers_gain_beside_their_waits(tmp_path, name):
     job = JOBS[name]

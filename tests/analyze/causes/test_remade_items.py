@@ -145,6 +145,7 @@ APART = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", fast([*APART], "replicas"))
 def test_the_step_of_a_simulated_job_with_zero_bubble_is_predicted(name, tmp_path):
     plain = JobSettings(seed=22, pp=3, layers=6, microbatches=6, hidden=2048, heads=16, feed_forward=8192)
@@ -156,10 +157,10 @@ def test_the_step_of_a_simulated_job_with_zero_bubble_is_predicted(name, tmp_pat
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"tp": 2}, "communication runs beside gradients of weights"),
+        pytest.param({"tp": 2}, "communication runs beside gradients of weights", marks=pytest.mark.long),
         ({"dp": 2}, "communication runs beside gradients of weights"),
         ({"persistent": True}, "names of matrix products do not tell"),
-        ({"cuda_graphs": Graphs.LAYER}, "CUDA graphs run backward steps whole"),
+        pytest.param({"cuda_graphs": Graphs.LAYER}, "CUDA graphs run backward steps whole", marks=pytest.mark.long),
     ],
 )
 def test_where_gradients_of_weights_are_not_told_or_hide_something_zero_bubble_is_refused(more, why, tmp_path):

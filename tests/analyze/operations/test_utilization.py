@@ -39,7 +39,10 @@ def _expected(job: JobSettings) -> tuple[int, int]:
     "job",
     [
         JobSettings(**MODEL, tp=2, pp=2, microbatches=4, shapes=True),
-        JobSettings(**MODEL, pp=2, dp=2, microbatches=2, shapes=True, recompute=Recompute.FULL),
+        pytest.param(
+            JobSettings(**MODEL, pp=2, dp=2, microbatches=2, shapes=True, recompute=Recompute.FULL),
+            marks=pytest.mark.long,
+        ),
         JobSettings(**MODEL, tp=2, dp=2, microbatches=2, shapes=True, recompute=Recompute.FULL),
     ],
     ids=["tp2 pp2", "pp2 dp2 recompute", "tp2 dp2 recompute"],

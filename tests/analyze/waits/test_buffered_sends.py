@@ -46,6 +46,7 @@ def test_buffered_sends_of_a_pipeline_over_nodes_wait_for_nobody_and_their_clock
         assert (known.loc[[(rank, one) for one in table.loc[ranks_kernels, "correlation"]]] == 0).all()
 
 
+@pytest.mark.long
 def test_where_both_ends_wait_nothing_is_taken_for_buffered():
     iteration, _ = simulated(TOGETHER)
     assert not any(row["buffered"] for row in iteration.table("messages").to_pylist())
@@ -58,6 +59,7 @@ def _slow_links(iteration: StoredIteration) -> set[int | None]:
     return of_ranks | {row["rank"] for row in iteration.table("link_groups").to_pylist()}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", fast((0, 2), 2))
 def test_a_slow_link_is_that_of_its_rank_alone_though_sends_end_before_they_have_passed(rank):
     job = JobSettings(pp=3, dp=2, node_size=2, layers=3, microbatches=4, iterations=1, seed=302, buffered_sends=True)

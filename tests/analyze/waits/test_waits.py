@@ -144,6 +144,7 @@ def test_a_synchronisation_in_each_forward_step_is_named_by_the_host_time_that_i
     assert row["own_share"] < 0.03, "small as it is"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("culprit", fast([None, 5], 5))
 def test_delays_that_a_slow_rank_hands_on_are_not_charged_to_those_it_reaches(culprit):
     # Interleaved over four stages, gradients overlapped: the pipeline of the slow rank comes late to all its meetings.
@@ -186,6 +187,7 @@ def test_a_slow_card_that_one_dimension_uses_is_its_groups_unless_others_are_fas
     assert slow_link_groups(job(Faults(slow_link=3))) == []
 
 
+@pytest.mark.long
 def test_a_slow_card_that_a_single_transfer_uses_is_its_groups():
     """Between nodes of four, pipelines of four stages: the embedding's one all-reduce is all of rank 0 that crosses."""
     crossed = {"tp": 1, "pp": 4, "dp": 2, "node_size": 4, "layers": 4}

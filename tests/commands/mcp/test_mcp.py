@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -175,6 +176,7 @@ def test_pages_and_columns_can_be_read(ask: Asking):
         text("traceviz://tables/nothing")
 
 
+@pytest.mark.long
 def test_what_the_traces_do_not_show_is_said_as_data():
     with asking(home_of("scattered")) as client:
         waits = client("waits")
@@ -227,6 +229,7 @@ def test_texts_of_traces_that_pose_as_instructions_arrive_marked(hostile):
         assert seen.count(INJECTION) > 15
 
 
+@pytest.mark.long
 def test_texts_are_taken_with_their_marks_and_a_query_as_it_is(ask: Asking):
     assert ask("overlap", dimension=f"{OPEN}tp{CLOSE}")["rows"] == ask("overlap", dimension="tp")["rows"]
     assert ask("what_if", fix_ranks=f"{OPEN}4-5{CLOSE}")["rows"] == ask("what_if", fix_ranks="4-5")["rows"]
@@ -244,6 +247,7 @@ def test_a_command_line_is_whole_or_left_out(ask: Asking):
         assert again == "left out: too long" if length > 8_000 else "c" * length in shlex.split(unmarked(again))[2]
 
 
+@pytest.mark.long
 def test_a_run_of_any_name_is_asked_by_what_list_runs_tells(tmp_path):
     run = write_run(tmp_path / f"Z {OPEN}run{CLOSE} \u202e instructions")
     assert call("analyze", run, "--home", tmp_path / "home").code in (0, 2)
@@ -269,6 +273,7 @@ def short() -> Iterator[Path]:
         yield Path(folder)
 
 
+@pytest.mark.long
 def test_nothing_is_written_into_the_home_or_the_folder_and_no_port_is_opened(short):
     for given in (home_of("slow_rank"), traces_of("slow_rank")):
         before = _state(given)
@@ -360,8 +365,13 @@ def _with(mark: str) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("how", fast(["INT", "TERM", "HUP", "end of file"], "INT", "end of file"))
-@pytest.mark.parametrize("doing", ["idle", "asked", "analysing"])
+@pytest.mark.parametrize(
+    ("doing", "how"),
+    fast(
+        product(["idle", "asked", "analysing"], ["INT", "TERM", "HUP", "end of file"]),
+        *(("asked", "end of file"), ("analysing", "INT")),
+    ),
+)
 def test_one_signal_ends_it_and_nothing_is_left(short, doing, how):
     mark = f"SIGNALLED={short.name}"
     server = subprocess.Popen(
@@ -391,16 +401,22 @@ def test_one_signal_ends_it_and_nothing_is_left(short, doing, how):
     assert not list(short.iterdir())
 
 
+NO_MESSAGES = [
+    (b'{"jsonrpc": "2.0", "id": 5, "method": "tools/list"', None, -32700),
+    (b"nonsense", None, -32700),
+    (b'{"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "\\ud800"}}', 5, -32700),
+    (b'{"jsonrpc": "2.0", "id": "six"}', "six", -32600),
+    (b"[]", None, -32600),
+    (b'{"jsonrpc": "2.0", "id": "\\ud800", "method": "tools/list"}', None, -32700),
+]
+
+
 @pytest.mark.parametrize(
     ("line", "number", "code"),
-    [
-        (b'{"jsonrpc": "2.0", "id": 5, "method": "tools/list"', None, -32700),
-        (b"nonsense", None, -32700),
-        (b'{"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "\\ud800"}}', 5, -32700),
-        (b'{"jsonrpc": "2.0", "id": "six"}', "six", -32600),
-        (b"[]", None, -32600),
-        (b'{"jsonrpc": "2.0", "id": "\\ud800", "method": "tools/list"}', None, -32700),
-    ],
+    fast(
+        NO_MESSAGES,
+        *(NO_MESSAGES[0], NO_MESSAGES[3]),
+    ),
 )
 def test_a_line_that_is_no_message_is_answered_and_the_next_one_too(line, number, code):
     server = subprocess.Popen(
@@ -443,6 +459,7 @@ def test_a_home_without_tables_is_refused_in_one_line(tmp_path):
     assert answer.err.count("\n") == 1
 
 
+@pytest.mark.long
 def test_without_standard_input_one_line_says_so():
     line = shlex.join([sys.executable, *parameters(home_of("slow_rank")).args])
     ended = subprocess.run(["sh", "-c", f"exec {line} <&-"], capture_output=True, text=True, check=False)
@@ -458,6 +475,7 @@ def test_without_the_extra_the_line_says_how_to_install_it(tmp_path):
     assert "traceviz mcp needs the extra mcp: pip install 'traceviz-dag[mcp]'" in ended.stderr
 
 
+@pytest.mark.long
 def test_several_questions_at_once_have_the_answers_of_each_alone(ask: Asking):
     asked = [("waits", {}), ("overlap", {}), ("findings", {}), ("sql", {"query": "SELECT count(*) AS n FROM kernels"})]
     alone = [ask.text(tool, **given) for tool, given in asked]

@@ -61,7 +61,7 @@ def check_statements(home: NightsHome) -> list[str]:
     return reading.read
 
 
-@pytest.mark.parametrize("name", fast(HOMES, "series", "ranks"))
+@pytest.mark.parametrize("name", fast(HOMES, "ranks"))
 def test_what_iterations_prints_of_nights_is_what_the_tables_say(name):
     home = kept(name).folder
     reading = nights_reader(kept(name))

@@ -240,7 +240,9 @@ def test_what_a_command_prints_is_what_the_tables_say(job, command):
         assert error is None if whole else isinstance(error, IncompleteError)
 
 
-@pytest.mark.parametrize("job", ["slow_rank", "without_stacks", "uneven_experts", "two_iterations"])
+@pytest.mark.parametrize(
+    "job", fast(["slow_rank", "without_stacks", "uneven_experts", "two_iterations"], "slow_rank", "without_stacks")
+)
 def test_what_kernels_prints_by_module_is_what_the_tables_say(job):
     output, error = run(kernels, "--home", home_of(job), "--by", "module")
     if isinstance(error, NoEvidenceError):

@@ -51,6 +51,7 @@ def test_tables_equal_those_of_processes_byte_for_byte(
     assert not (home / "cluster").exists()
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_costs_at_most_the_rank_that_kills_it(engine: Engine, tmp_path: Path):
     outcomes = dict(engine.spread(works.die_or_double, works.traces(tmp_path / "t", 6), None, (tmp_path,)))
     assert isinstance(outcomes.pop(3), WorkerDiedError)
@@ -71,6 +72,7 @@ def test_a_rank_whose_worker_is_killed_goes_elsewhere(engine: Engine, tmp_path: 
     assert {number: outcome.facts["double"] for number, outcome in outcomes.items()} == {0: 0, 1: 2, 2: 4}
 
 
+@pytest.mark.long
 def test_an_error_of_the_work_is_raised_and_what_waits_is_not_begun(engine: Engine, tmp_path: Path):
     numbers = []
     with pytest.raises(OSError, match="No space left on device"):

@@ -13,6 +13,7 @@ import pytest
 from tests.commands.jobs import analysed_at, traces_of
 from tests.in_process import ranks_in_this_process
 from tests.pipeline.diff.jobs import changed, traces
+from tests.sets import fast
 from traceviz_dag.analyze.diff.replayed import AMOUNT
 from traceviz_dag.analyze.diff.words import state_of
 from traceviz_dag.errors import UsageError
@@ -46,6 +47,7 @@ def test_a_slow_gpu_is_the_computation_of_its_stage_in_both_tables():
     assert found.findings is not None and any(row["change"] == "came" for row in found.findings)
 
 
+@pytest.mark.long
 def test_a_slow_link_is_the_transfers_of_its_dimension():
     found = compare(changed("plain"), changed("slow_link"))
     check_sums(found)
@@ -55,6 +57,7 @@ def test_a_slow_link_is_the_transfers_of_its_dimension():
     assert sum(row.change_ns for row in found.replay if row.work.is_transfer) > 0.99 * found.step.change_ns
 
 
+@pytest.mark.long
 def test_more_layers_are_more_calls_and_not_slower_code():
     found = compare(changed("plain"), changed("more_layers"))
     check_sums(found)
@@ -65,7 +68,7 @@ def test_more_layers_are_more_calls_and_not_slower_code():
     assert sum(row.count_ns for row in doubled) > 0.9 * sum(abs(row.change_ns) for row in doubled)
 
 
-@pytest.mark.parametrize("name", ["plain", "three_steps"])
+@pytest.mark.parametrize("name", fast(["plain", "three_steps"], "plain"))
 def test_a_run_against_itself_has_no_change_anywhere(name):
     found = compare(changed(name), changed(name))
     check_sums(found)

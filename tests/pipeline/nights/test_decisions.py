@@ -65,6 +65,7 @@ LEVELS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", fast(LEVELS, "a better night"))
 def test_nights_that_are_judged_one_by_one_have_the_verdicts_of_those_judged_together(lake, tmp_path, name):
     shares = series(*LEVELS[name])
@@ -77,6 +78,7 @@ def test_nights_that_are_judged_one_by_one_have_the_verdicts_of_those_judged_tog
     assert without_a_digest(lake) == without_a_digest(other)
 
 
+@pytest.mark.long
 def test_a_level_that_was_raised_stays_worse_and_known_with_few_nights_before_it_and_where_it_recovers_in_part(lake):
     add_nights(lake, series((6, 1), (8, 1.2), (8, 1.1), (7, 1), (1, 1.1)))
     judge(lake)
@@ -117,6 +119,7 @@ def test_a_baseline_that_is_set_holds_against_changes_that_were_known_and_gives_
     assert (row["iteration"], row["by"], row["gate"]) == (27, "gate", True)
 
 
+@pytest.mark.long
 def test_nights_are_accepted_one_after_the_other_and_none_is_forgotten_until_they_are_removed(lake):
     add_nights(lake, series((10, 1), (3, 1.2), (3, 1.5)))
     judge(lake)
@@ -156,6 +159,7 @@ def add_both(lake: Lake, steps_: Iterable[float], exposed_: Iterable[float]) -> 
     lake.refresh_catalogue()
 
 
+@pytest.mark.long
 def test_a_shorter_step_moves_no_baseline_to_nights_that_are_worse_in_another_measure(lake):
     add_both(lake, series((10, 1), (8, 0.85)), exposed((1, 1), (9, 20), (8, 26)))
     judge(lake)
@@ -164,6 +168,7 @@ def test_a_shorter_step_moves_no_baseline_to_nights_that_are_worse_in_another_me
     assert call("iterations", "--gate", "--home", lake.home).code == 1
 
 
+@pytest.mark.long
 def test_what_a_night_raised_before_somebody_accepted_its_level_is_not_held_against_later_ones(lake):
     add_nights(lake, series((10, 1), (9, 1.2)))
     judge(lake)
@@ -172,6 +177,7 @@ def test_what_a_night_raised_before_somebody_accepted_its_level_is_not_held_agai
     assert [verdicts(lake)[night] for night in (21, 22, 24, 25, 28)] == [("pass", False)] * 5
 
 
+@pytest.mark.long
 def test_a_night_that_comes_late_at_a_level_that_was_raised_is_known(lake):
     shares = series((10, 1), (9, 1.2))
     for number, share in enumerate(shares[1:], FIRST + 1):
@@ -183,6 +189,7 @@ def test_a_night_that_comes_late_at_a_level_that_was_raised_is_known(lake):
     assert verdicts(lake)[22] == ("worse", True)
 
 
+@pytest.mark.long
 def test_what_raised_a_level_is_kept_and_so_is_the_last_night_before_it(lake):
     add_nights(lake, series((10, 1), (9, 1.2)))
     judge(lake)
@@ -196,6 +203,7 @@ def verdicts_of_changes(lake: Lake) -> list[tuple[int]]:
     return [tuple(row.values()) for row in lake.query("SELECT iteration FROM night_changes").to_pylist()]
 
 
+@pytest.mark.long
 def test_a_baseline_holds_although_nights_are_gone_that_were_there_when_it_was_set(lake):
     add_nights(lake, series((9, 1), (8, 0.9)))
     judge(lake)

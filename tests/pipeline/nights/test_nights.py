@@ -71,6 +71,7 @@ def test_a_confirmed_shorter_step_moves_the_baseline_and_no_shorter_night_alone_
     assert f"job@{FIRST + 14}" in references(lake, load_settings(lake.home).nightly), "it is kept"
 
 
+@pytest.mark.long
 def test_the_steps_of_a_run_are_one_night_where_runs_are_joined(lake):
     for day, run in enumerate(("night-a", "night-b"), 20):
         for iteration, share in ((10, 1.0), (11, 1.5), (12, 1.01), (13, 1.005)):
@@ -99,6 +100,7 @@ def test_the_sample_that_a_night_keeps_is_what_its_tables_say(lake):
     ]
 
 
+@pytest.mark.long
 def test_iterations_shows_verdicts_and_changes_without_dagster_and_writes_nothing(lake, tmp_path):
     add_nights(lake, steps(20, since=15, share=1.12))
     figure = tmp_path / "series.svg"

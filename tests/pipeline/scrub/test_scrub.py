@@ -98,6 +98,7 @@ def _read(path):
     return gzip.decompress(data) if path.suffix == ".gz" else data
 
 
+@pytest.mark.long
 def test_a_scrubbed_export_has_the_same_numbers_and_none_of_its_sites_names(tmp_path):
     settings = JobSettings(**SMALL, tp=2, pp=2, microbatches=2, node_size=2, format=Format.NSYS)
     simulate(settings, tmp_path / "acme_job", workers=1)

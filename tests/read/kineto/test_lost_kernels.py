@@ -47,6 +47,7 @@ def test_a_whole_trace_a_single_kernel_or_a_captured_graph_is_no_loss(trace, tmp
     assert without(trace, tmp_path, every=20, captured=True) is None
 
 
+@pytest.mark.long
 def test_no_recorded_trace_has_lost_any(shared_data):
     paths = [*shared_data.glob("megatron_gpu/*/*/*.json.gz"), *shared_data.glob("kineto/dlrm8/*.json.gz")]
     assert paths and [path for path in paths if read_kineto(path).report.fault is not None] == []

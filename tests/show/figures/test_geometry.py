@@ -207,6 +207,7 @@ def test_sparse_work_stays_visible():
     assert (drawn.bottoms - drawn.tops >= LEAST_FILL * 0.44 - 1e-9).all()
 
 
+@pytest.mark.long
 def test_a_replica_of_fewer_than_64_ranks_has_a_row_for_each():
     figure = draw_model_replica(job(ranks=56, stages=8), 0)
     ranks = {name.split("/")[0] for name in collections(figure) if name.startswith("rank-")}

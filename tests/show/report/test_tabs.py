@@ -277,6 +277,7 @@ def test_the_page_shows_the_remedy_of_each_finding_as_the_command_does() -> None
         assert str(escape(rule_named(row["rule"]).what_to_do(row))) in page, row
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("job", fast(["slow_rank", "dp_only", "without_clocks"], "slow_rank"))
 def test_findings_are_marked_where_they_are(job: str) -> None:
     lake = open_lake(home_of(job))
