@@ -1,57 +1,79 @@
 """What workers of Dask cost beside the ranks that they analyse: processor seconds per rank, against a single process.
 
-    python -m benchmarks.cluster FOLDER --workers 1 2 4 [--cluster slurm.toml]
+    python -m benchmarks.cluster FOLDER --workers 1 2 4 [--ranks 64] [--slurm | --cluster slurm.toml]
 
-Each row analyses the folder's first iteration twice, and counts the second time, so that no start is in it. A cluster
-elsewhere (``--cluster``) has the number of workers that its file says; only its wall time is seen from here.
+Each row analyses the folder's first iteration, after a few ranks that are not counted, so that no start is in it;
+``--ranks`` repeats its traces under further numbers. ``--slurm`` starts a Slurm of this machine alone (needs root and
+Debian's packages), and a job in it for each number of workers. A cluster elsewhere (``--cluster``) has the number of
+workers that its file says; only its wall time is seen from here.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 
+from tests.slurm import slurm
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.pipeline.cluster.opening import LOCAL, open_cluster
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology
 from traceviz_dag.pipeline.workers import Engine, IterationTask, analyse_into_lake, analyse_ranks
 
-
-def processor_seconds() -> float:
-    """Of this process and all that are its children now."""
-    me = psutil.Process()
-    return sum(sum(each.cpu_times()[:2]) for each in (me, *me.children(recursive=True)))
+_SLURM = "SLURM_CONF"
 
 
-def rows(folder: Path, home: Path, workers: list[int], cluster: str) -> Iterator[tuple[str, float, float, int]]:
-    """What, wall seconds, processor seconds, ranks."""
+def processor_seconds() -> tuple[float, float]:
+    """Of this process, its children and what runs under a Slurm that it started; and of the workers among them."""
+    mine = {each.pid for each in psutil.Process().children(recursive=True)} | {os.getpid()}
+    every = workers = 0.0
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.pid in mine or (_SLURM in os.environ and process.environ().get(_SLURM) == os.environ[_SLURM]):
+                spent = sum(process.cpu_times()[:2])
+                every += spent
+                # Dask's nannies start them so.
+                workers += spent if any("spawn_main" in word for word in process.cmdline()) else 0.0
+    return every, workers
+
+
+def rows(
+    folder: Path, home: Path, clusters: list[tuple[str, str, int]], ranks: int
+) -> Iterator[tuple[str, float, float, float, int]]:
+    """What, wall seconds, processor seconds, those of the workers alone, ranks.
+
+    Args:
+        clusters: what, where and workers of each. ranks: 0: those of the folder.
+    """
     inputs = inputs_below([folder])[0]
     traces = rank_traces(inputs, {entry.rank for entry in inputs.ranks})
+    traces = [replace(traces[rank % len(traces)], rank=rank) for rank in range(ranks or len(traces))]
     task = IterationTask(home, inputs.run, inputs.iteration, read_topology(inputs), load_rules())
 
-    def measured(what: str, engine: Engine | None) -> tuple[str, float, float, int]:
-        for _ in range(2):
-            wall, processor = time.monotonic(), processor_seconds()
+    def measured(what: str, engine: Engine | None, workers: int) -> tuple[str, float, float, float, int]:
+        for some in (traces[: 4 * workers], traces):
+            wall, (every, of_workers) = time.monotonic(), processor_seconds()
             if engine is None:
-                outcomes = [analyse_into_lake(task, trace) for trace in traces]
+                outcomes = [analyse_into_lake(task, trace) for trace in some]
             else:
-                outcomes = list(analyse_ranks(task, traces, engine=engine))
-            assert not any(outcome.failed for outcome in outcomes)
-        return what, time.monotonic() - wall, processor_seconds() - processor, len(traces)
+                outcomes = list(analyse_ranks(task, some, engine=engine))
+            failed = [outcome for outcome in outcomes if outcome.failed]
+            assert not failed, failed[0]
+        after, of_workers_after = processor_seconds()
+        return what, time.monotonic() - wall, after - every, of_workers_after - of_workers, len(traces)
 
-    yield measured("one process", None)
-    for count in () if cluster != LOCAL else workers:
-        with open_cluster(LOCAL, home, count) as engine:
-            yield measured(f"{count} workers", engine)
-    if cluster != LOCAL:
-        with open_cluster(cluster, home) as engine:
-            yield measured(cluster, engine)
+    yield measured("one process", None, 1)
+    for what, where, workers in clusters:
+        with open_cluster(where, home, workers) as engine:
+            yield measured(what, engine, workers)
 
 
 def main() -> None:
@@ -59,10 +81,26 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--cluster", default=LOCAL)
+    parser.add_argument("--ranks", type=int, default=0)
+    parser.add_argument("--slurm", action="store_true")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as home:
-        for what, wall, processor, ranks in rows(given.folder, Path(home).resolve(), given.workers, given.cluster):
-            print(f"{what:20} {ranks} ranks  {wall:6.1f} s  {processor / ranks:6.2f} processor s a rank", flush=True)
+    with ExitStack() as started:
+        scratch = Path(started.enter_context(tempfile.TemporaryDirectory())).resolve()
+        clusters = [(f"{count} workers", LOCAL, count) for count in given.workers]
+        if given.cluster != LOCAL:
+            clusters = [(given.cluster, given.cluster, 1)]
+        if given.slurm:
+            os.environ.update(started.enter_context(slurm(scratch / "slurm")))
+            clusters = [(f"Slurm, {count} workers", str(_settings(scratch, count)), count) for count in given.workers]
+        print(f"{'':20} {'ranks':>6} {'wall s':>8} {'processor s a rank':>20} {'of workers':>12}", flush=True)
+        for what, wall, processor, workers, ranks in rows(given.folder, scratch / "home", clusters, given.ranks):
+            print(f"{what:20} {ranks:6} {wall:8.1f} {processor / ranks:20.3f} {workers / ranks:12.3f}", flush=True)
+
+
+def _settings(folder: Path, workers: int) -> Path:
+    path = folder / f"{workers}.toml"
+    path.write_text(f'[slurm]\nworkers = {workers}\nmemory = "1G"\ninterface = "lo"\n')
+    return path
 
 
 if __name__ == "__main__":

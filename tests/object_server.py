@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 SECRET = "topsecretvalue"
+_LAID = datetime(2020, 1, 1, tzinfo=UTC).timestamp()
 
 
 class ObjectServer:
@@ -23,6 +27,7 @@ class ObjectServer:
         requests: (method, key, range) of all that was asked.
         refuse: given a method and a key, the status and code of an answer that is an error; None goes on.
         honours_conditions: If-Match and If-None-Match count.
+        written: key → when it was put, seconds since 1970; what was laid there otherwise is of 2020.
         longest_body: GETs are cut off after so many bytes of a body.
     """
 
@@ -30,6 +35,7 @@ class ObjectServer:
         self.objects: dict[str, bytes] = {}
         self.requests: list[tuple[str, str, str]] = []
         self.refuse: Callable[[str, str], tuple[int, str] | None] = lambda _method, _key: None
+        self.written: dict[str, float] = {}
         self.honours_conditions = True
         self.longest_body = 1 << 40
         self.lock = threading.Lock()
@@ -114,8 +120,22 @@ class _Handler(BaseHTTPRequestHandler):
             if failed and store.honours_conditions:
                 self._error(412, "PreconditionFailed")
                 return
-            store.objects[key] = data
+            store.objects[key], store.written[key] = data, time.time()
         self._answer(200, b"", {"ETag": tag_of(data)})
+
+    def do_POST(self) -> None:
+        """Remove the objects that a list names; obstore asks so even for one."""
+        self._asked()
+        keys = re.findall("<Key>(.*?)</Key>", self.rfile.read(int(self.headers["Content-Length"])).decode())
+        if not self._refused(keys[0]):
+            with self.served.lock:
+                for key in keys:
+                    self.served.objects.pop(key, None)
+            deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
+            self._answer(200, f"<DeleteResult>{deleted}</DeleteResult>".encode())
+
+    def _written(self, key: str) -> datetime:
+        return datetime.fromtimestamp(self.served.written.get(key, _LAID), UTC)
 
     def _asked(self) -> tuple[str, str]:
         bucket, _, key = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
@@ -138,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.headers["If-Match"] not in (None, tag_of(data)):
             self._error(412, "PreconditionFailed")
             return
-        fields = {"ETag": tag_of(data), "Last-Modified": "Sat, 28 Nov 2026 08:00:00 GMT"}
+        fields = {"ETag": tag_of(data), "Last-Modified": format_datetime(self._written(key), usegmt=True)}
         span = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers["Range"] or "")
         if span is None:
             self._answer(200, data, fields)
@@ -155,7 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
         keys = [key for key in sorted(self.served.objects) if key.startswith(asked.get("prefix", "")) and key > after]
         page, more = keys[:1000], len(keys) > 1000
         rows = "".join(
-            f"<Contents><Key>{escape(key)}</Key><LastModified>2026-11-28T08:00:00.000Z</LastModified>"
+            f"<Contents><Key>{escape(key)}</Key><LastModified>{self._written(key):%Y-%m-%dT%H:%M:%S.000Z}</LastModified>"
             f"<ETag>{escape(tag_of(self.served.objects[key]))}</ETag><Size>{len(self.served.objects[key])}</Size></Contents>"
             for key in page
         )

@@ -46,7 +46,7 @@ ANSWERS = {
         (
             *("findings", "critical-path", "advise", "efficiencies", "waits", "pipelines", "overlap", "kernels"),
             *("utilization", "clocks", "topology", "iterations", "statement", "lake status", "lake verify"),
-            *("periods", "capture explain", "baseline list"),
+            *("lake clean", "periods", "capture explain", "baseline list"),
         ),
         "",
     ),

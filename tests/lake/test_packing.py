@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,7 +24,7 @@ from traceviz_dag.lake import packed_rows, packing, record_lines, recorded
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.under_way import under_way
-from traceviz_dag.lake.verify import verify
+from traceviz_dag.lake.verify import clean, verify
 
 RUN = "a job"
 ALL = "SELECT * FROM kernels ORDER BY ALL"
@@ -198,6 +199,9 @@ def test_killed_at_each_boundary_packing_leaves_whole_iterations_and_is_done_the
     named = [fault for fault in verify(job).faults if "left by a packing" in fault.fault]
     assert bool(named) == (at != "the record is renamed" or again)
     assert len(named) == len(verify(job).faults)
+    cleaned, kept = clean(job, time.time_ns() + 1)
+    assert ({one.path for one in cleaned}, kept) == ({fault.path for fault in named}, 0)
+    assert verify(job).faults == () and answers(job) == before
     pack(job, 1)
     assert verify(job).faults == () and answers(job) == before
     assert not list(job.home.rglob("*.writing"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import shutil
@@ -249,7 +250,7 @@ def test_verify_finds_damaged_missing_stray_and_unrecorded_files(two_ranks, samp
         second: (1, "is missing"),
         foreign: (9, "no writer of this lake put it there, and no trace of it is registered"),
         notes: (None, "is no file of the lake"),
-        dead: (None, "is no file of the lake"),
+        dead: (None, "was left by a writer that did not come to its end"),
     }
     assert (found.code, found.json["parts"], found.json["without_digest"]) == (2, 1, 0)
     told = call("lake", "verify", "--home", lake.home)
@@ -258,6 +259,19 @@ def test_verify_finds_damaged_missing_stray_and_unrecorded_files(two_ranks, samp
         f"{second}: table kernels, run job, iteration 3, rank 1: is missing; run traceviz analyze on its traces again"
     )
     assert line in told.out
+    # Only what a writer of this program left is removed, and only once it is old enough.
+    assert call("lake", "clean", "--home", lake.home, "--json").json == {
+        "home": str(lake.home),
+        "removed": [],
+        "kept": 1,
+    }
+    os.utime(dead, (0, 0))
+    with dead.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        assert call("lake", "clean", "--home", lake.home, "--json").json["removed"] == []
+    cleaned = call("lake", "clean", "--home", lake.home, "--json").json
+    assert [(one["path"], one["bytes"]) for one in cleaned["removed"]] == [(str(dead), 0)] and cleaned["kept"] == 0
+    assert notes.exists() and foreign.exists() and not dead.exists()
 
 
 def test_sql_names_a_part_that_is_gone_and_a_file_that_nobody_wrote(lake, sample):

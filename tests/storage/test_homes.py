@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -116,6 +117,16 @@ def test_a_kill_between_parts_and_manifest_leaves_the_home_as_it_was(tmp_path, t
     verified = call("lake", "verify", "--home", HOME, "--state", tmp_path / "b")
     assert verified.code == 2
     assert "s3://bucket/team/home/parts/" in verified.out
+    cleaning = ("lake", "clean", "--home", HOME, "--state", tmp_path / "d", "--json")
+    young = call(*cleaning)
+    assert not young.err, young.err
+    assert (young.code, young.json["removed"], young.json["kept"]) == (0, [], len(strays))
+    assert sorted(faults(tmp_path / "b")) == sorted(strays)
+    cleaned = call(*cleaning, "--older-than", "0").json
+    assert len(cleaned["removed"]) == len(strays)
+    assert all(one["path"].startswith("s3://bucket/team/home/parts/") for one in cleaned["removed"])
+    assert not (tmp_path / "d/lake").exists(), "nothing was fetched for it"
+    assert faults(tmp_path / "b") == []
     assert analyze(tmp_path / "job", tmp_path / "c").code == 0
     Published(HOME, tmp_path / "b").fetch()
     assert tables_of(tmp_path / "b") == tables_of(tmp_path / "c")
@@ -283,6 +294,31 @@ def test_a_misspelt_address_does_not_take_the_folder(tmp_path, store, run):
     assert tables_of(tmp_path / "b") == tables_of(tmp_path / "a")
     with pytest.raises(UsageError, match="is of s3://bucket/team/home"):
         Published("s3://bucket/team/hoem", tmp_path / "b")
+
+
+def test_cleaning_leaves_what_was_written_again_and_what_a_lost_record_may_name(tmp_path, store, run, monkeypatch):
+    assert analyze(run, tmp_path / "a").code == 0
+    stray, again = "team/home/parts/stray", "team/home/parts/again"
+    store.objects |= {stray: b"1", again: b"2"}
+    find = Bucket.find
+
+    def written_meanwhile(self, key):
+        store.written[again] = time.time()
+        return find(self, key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bucket, "find", written_meanwhile)
+        told = call("lake", "clean", "--home", HOME, "--state", tmp_path / "b")
+    assert told.code == 0
+    assert "s3://bucket/team/home/parts/stray" in told.out
+    assert "1 more were written within 24 hours" in told.out
+    assert stray not in store.objects and again in store.objects
+    (entry,) = Published(HOME, tmp_path / "a")._manifest()[0].iterations.values()
+    del store.objects[f"team/home/parts/{entry.record}"]
+    store.written.clear()
+    before = dict(store.objects)
+    assert call("lake", "clean", "--home", HOME, "--state", tmp_path / "c").code == 0
+    assert store.objects == before
 
 
 @pytest.mark.long

@@ -3,7 +3,7 @@
 Below the prefix lie ``parts/DIGEST`` (files of the lake, records and lists of inputs, each under the digest of its
 bytes) and ``manifest.json``, which names the record of each iteration. A manifest is written on the condition that
 it is the one that was read: that write is the commit, for all iterations at once. What a kill leaves are parts that no
-manifest names. Nothing is listed but by :meth:`Published.faults`.
+manifest names. Nothing is listed but by :meth:`Published.faults` and :meth:`Published.clean`.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
 from traceviz_dag.lake.partitions import FILE_NAME, Partition
 from traceviz_dag.lake.record_lines import NO_FILE, SETTLED, Content, Part, begun, in_order, line_of, parsed
 from traceviz_dag.lake.recorded import change_of, content_of, recorded, recorded_iterations
-from traceviz_dag.lake.verify import Fault
+from traceviz_dag.lake.verify import Fault, LeftOver
 from traceviz_dag.printable import OBJECTS_FOLDER
 from traceviz_dag.system.json_bytes import decoded
-from traceviz_dag.system.objects import Bucket, ReplacedError
+from traceviz_dag.system.objects import Bucket, Found, ReplacedError
 from traceviz_dag.system.whole_files import write_atomically
 
 STATE = "published.json"
@@ -43,6 +43,7 @@ _TRIES = 100
 _AT_ONCE = 8
 _LONGEST_PAUSE_SECONDS = 0.5
 _DAMAGED = "analyse its traces again into another --state"
+_LEFT_OVER = "traceviz lake clean removes it once nobody can be about to name it"
 _RECORDS = "published"
 """In the folder of this machine: the records that it knows, which show what changed here since. In the bucket they may
 be deleted once others replaced them."""
@@ -148,6 +149,8 @@ class Published:
         if not any(self._is_new(*place) for place in recorded_iterations(self._lake.tables_folder)):
             return []
         self.prove()
+        # Each part that this commit names is written by it: one that lay there may be removed meanwhile as left over.
+        self._sent.clear()
         for _ in range(_TRIES):
             manifest, tag = self._manifest()
             after, both = self._merged(manifest)
@@ -176,26 +179,32 @@ class Published:
 
     def faults(self) -> Iterator[Fault]:
         """What in the bucket is not as the manifest says, and what it does not name; every part is read."""
-        manifest, _ = self._manifest()
-        wanted: dict[str, str] = {}
-        all_known = True
-        for key, entry in manifest.iterations.items():
-            wanted |= {digest: key for digest in (entry.record, entry.inputs) if digest}
-            try:
-                wanted |= {one.digest: key for one in self._record(key, entry.record).values()}
-            except LostError:
-                all_known = False
-        below = f"{self._prefix}parts/"
-        there = {one.key.removeprefix(below) for one in self._bucket.below(below.rstrip("/"), _MOST_PARTS)}
-        for digest in sorted(there | wanted.keys()):
-            path = self._lake.home / OBJECTS_FOLDER / self._bucket.name / f"{below}{digest}"
-            if digest not in wanted:
-                if all_known:  # Which parts a lost record names, nobody knows.
-                    yield Fault(path, "no manifest names it", "delete it, unless somebody publishes right now")
-            elif digest not in there:
-                yield Fault(path, f"is gone, and {wanted[digest]} needs it", _DAMAGED)
-            elif xxhash.xxh3_128_hexdigest((self._bucket.get(f"{below}{digest}") or (b"", ""))[0]) != digest:
-                yield Fault(path, f"is damaged, and {wanted[digest]} needs it", _DAMAGED)
+        wanted, there, all_known = self._parts()
+        for key in sorted(there.keys() | wanted.keys()):
+            if key not in wanted:
+                if all_known:
+                    yield Fault(self._path(key), "no manifest names it", _LEFT_OVER, is_left_over=True)
+            elif key not in there:
+                yield Fault(self._path(key), f"is gone, and {wanted[key]} needs it", _DAMAGED)
+            elif xxhash.xxh3_128_hexdigest((self._bucket.get(key) or (b"", ""))[0]) != key.rpartition("/")[2]:
+                yield Fault(self._path(key), f"is damaged, and {wanted[key]} needs it", _DAMAGED)
+
+    def clean(self, before_ns: int) -> tuple[list[LeftOver], int]:
+        """Remove the parts that no manifest names and that were written before a time, ns since 1970.
+
+        Returns:
+            What was removed, and how many parts are younger. Where a record is lost, none: nobody knows which it names.
+        """
+        wanted, there, all_known = self._parts()
+        strays = [one for key, one in there.items() if all_known and key not in wanted]
+        removed = []
+        for one in strays:
+            # Asked anew: a writer that goes on after a kill writes the same part again.
+            now = self._bucket.find(one.key) if one.changed_ns < before_ns else None
+            if now is not None and now.changed_ns < before_ns:
+                self._bucket.delete(one.key)
+                removed.append(LeftOver(self._path(one.key), one.size, one.changed_ns))
+        return removed, len(strays) - len(removed)
 
     def prove(self) -> None:
         """Show, once for a home, that the bucket honours conditions: without them, writers lose each other's rows.
@@ -222,6 +231,26 @@ class Published:
         # Another one that proves the same at the same time wrote the same.
         self._bucket.put(key, proven, always=True)
         self._is_proven = True
+
+    def _parts(self) -> tuple[dict[str, str], dict[str, Found], bool]:
+        """Keys of the parts that the manifest names, each with an iteration that needs it; those that are there; and
+        whether every record could be read: which parts a lost one names, nobody knows."""
+        manifest, _ = self._manifest()
+        below, all_known = f"{self._prefix}parts/", True
+        wanted: dict[str, str] = {}
+        for key, entry in manifest.iterations.items():
+            digests = [digest for digest in (entry.record, entry.inputs) if digest]
+            try:
+                digests += [one.digest for one in self._record(key, entry.record).values()]
+            except LostError:
+                all_known = False
+            wanted |= {f"{below}{digest}": key for digest in digests}
+        there = {one.key: one for one in self._bucket.below(below.rstrip("/"), _MOST_PARTS)}
+        return wanted, there, all_known
+
+    def _path(self, key: str) -> Path:
+        """What messages show as the object's address."""
+        return self._lake.home / OBJECTS_FOLDER / self._bucket.name / key
 
     def _is_new(self, run: str, iteration: int) -> bool:
         return self._here(run, iteration) not in (None, self._known.get(iteration_key(run, iteration)))

@@ -1,4 +1,4 @@
-"""Reading every file of the lake against its record, whatever was read before: damaged, missing and stray files."""
+"""Every file of the lake against its record: damaged, missing and stray files are named, left-over ones removed."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from traceviz_dag.lake.partitions import (
     values_in,
 )
 from traceviz_dag.lake.record_lines import AS_PACKED, GONE, PACKED_FOLDER, packed_folder
-from traceviz_dag.system.whole_files import is_being_written
+from traceviz_dag.system.whole_files import is_being_written, is_temporary, remove_if_stale
 from traceviz_dag.tables import all_tables
 
 _REMOVE = "move it away; no query needs it"
-_LEFT_BY_PACKING = "run traceviz lake pack, which removes it; no query needs it"
+_CLEAN = "traceviz lake clean removes it; no query needs it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class Fault:
     Attributes:
         table, run, iteration, rank: the part; None as far as the file belongs to none.
         is_foreign: whether no writer put a part there, and no trace of it is registered.
+        is_left_over: whether a writer or a packing that did not come to its end left it.
     """
 
     path: Path
@@ -48,6 +49,7 @@ class Fault:
     iteration: int | None = None
     rank: int | None = None
     is_foreign: bool = False
+    is_left_over: bool = False
 
     @property
     def fault_with_place(self) -> str:
@@ -55,6 +57,19 @@ class Fault:
         words = {"table": self.table, "run": self.run, "iteration": self.iteration, "rank": self.rank}
         place = ", ".join(f"{name} {value}" for name, value in words.items() if value is not None)
         return f"{place}: {self.fault}" if place else self.fault
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOver:
+    """A file or an object that no record and no manifest names, from its writer's end before its time.
+
+    Attributes:
+        changed_ns: its last change, ns since 1970.
+    """
+
+    path: Path
+    bytes: int
+    changed_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +94,7 @@ def verify(lake: Lake) -> Verified:
         OSError: a folder cannot be listed.
     """
     folder = lake.tables_folder
-    unreadable = {place: fault for place in _places(folder) for fault in _unreadable(folder, *place)}
+    unreadable = _unreadable_places(folder)
     parts = dict(_parts(folder))
     faults, sound = list(unreadable.values()), list[Path]()
     older = 0
@@ -109,6 +124,31 @@ def verify(lake: Lake) -> Verified:
     faults += _stray(folder, parts, unreadable)
     size = sum(path.stat().st_size for path in sound if path.exists())
     return Verified(len(sound), size, older, tuple(sorted(faults, key=lambda fault: fault.path)))
+
+
+def clean(lake: Lake, before_ns: int) -> tuple[list[LeftOver], int]:
+    """Remove the files that killed writers and packings left, as :func:`verify` names them; no part is read for it.
+
+    Args:
+        before_ns: their last change, ns since 1970.
+
+    Returns:
+        What was removed, and how many are younger, or could not be removed.
+    """
+    folder, found = lake.tables_folder, list[LeftOver]()
+    for fault in _stray(folder, dict(_parts(folder)), _unreadable_places(folder)):
+        with suppress(FileNotFoundError):
+            if fault.is_left_over:
+                status = fault.path.lstat()
+                found.append(LeftOver(fault.path, status.st_size, status.st_mtime_ns))
+    old = [one for one in found if one.changed_ns < before_ns]
+    for one in old:
+        remove_if_stale(one.path)
+    for place in recorded.iterations_below(folder / PACKED_FOLDER):
+        if any(one.path.is_relative_to(packed_folder(folder, *place)) for one in old):
+            recorded.remove_unnamed(folder, *place, recorded.recorded(folder, *place))
+    removed = [one for one in old if not os.path.lexists(one.path)]
+    return removed, len(found) - len(removed)
 
 
 def set_aside(lake: Lake, faults: Iterable[Fault]) -> int:
@@ -165,6 +205,10 @@ def _why(lake: Lake, table: str, place: Partition, path: Path) -> Fault:
 
 def _fault(table: str, place: Partition, path: Path, why: str, remedy: str = ANALYSE_AGAIN) -> Fault:
     return Fault(path, why, remedy, table, place.run, place.iteration, place.rank)
+
+
+def _unreadable_places(folder: Path) -> dict[tuple[str, int], Fault]:
+    return {place: fault for place in _places(folder) for fault in _unreadable(folder, *place)}
 
 
 def _unreadable(folder: Path, run: str, iteration: int) -> Iterator[Fault]:
@@ -262,7 +306,8 @@ def _stray(
             path = Path(place, name)
             # What appeared since is reported by the next call.
             is_known = path in parts or path in records or is_being_written(path)
-            if not is_known and packed:
-                yield Fault(path, "was left by a packing that did not come to its end", _LEFT_BY_PACKING)
+            if not is_known and (packed or is_temporary(path)):
+                fault = f"was left by a {'packing' if packed else 'writer'} that did not come to its end"
+                yield Fault(path, fault, _CLEAN, is_left_over=True)
             elif not is_known and not (name == FILE_NAME and path in dict(_parts(folder))):
                 yield Fault(path, "is no file of the lake", _REMOVE)

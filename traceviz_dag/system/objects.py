@@ -10,7 +10,7 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -143,6 +143,13 @@ class Bucket:
                 return bytes(got.bytes()), str(got.meta["e_tag"] or "")
             except FileNotFoundError:
                 return None
+
+    def delete(self, key: str) -> None:
+        """Remove an object; one that is gone already is no error."""
+        import obstore
+
+        with _told(self.url(key)), suppress(FileNotFoundError):
+            obstore.delete(self._store, key)
 
     def part(self, key: str, start: int, end: int, tag: str) -> bytes:
         """Bytes of an object, as long as it is the one with this tag.

@@ -113,9 +113,19 @@ def remove_all_stale_temporaries(folder: Path) -> int:
     return sum(_remove_stale(Path(place), lambda _: True) for place, _, _ in os.walk(folder))
 
 
+def remove_if_stale(path: Path) -> bool:
+    """Remove a temporary whose writer is gone; whether it was one."""
+    return _remove_stale(path.parent, lambda name: name == path.name) > 0
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a file has the name of a temporary, whatever has become of its writer."""
+    return _TEMPORARY.fullmatch(path.name) is not None
+
+
 def is_being_written(path: Path) -> bool:
     """Whether this is the temporary of a writer that is alive, or has gone since it was listed."""
-    if not _TEMPORARY.fullmatch(path.name):
+    if not is_temporary(path):
         return not (path.exists() or path.is_symlink())
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)

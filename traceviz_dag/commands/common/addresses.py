@@ -29,6 +29,9 @@ _COMPUTE = frozenset({"analyze", "batch"})
 _OF_MANY = frozenset({"iterations", "gate", "statement", "report"})
 """Commands that hold an iteration against others, so that all of them are needed."""
 
+_OF_NONE = frozenset({"clean"})
+"""Commands that read no iteration."""
+
 _TEXTS = frozenset({"a", "b"})
 """Parameters that are texts and may name traces, each with ``@ITERATION``."""
 
@@ -61,7 +64,8 @@ def at_hand(command: str, given: Mapping[str, Any], state: Path | None) -> Itera
     if command in _COMPUTE:
         published.prove()
     chosen = {} if command in _OF_MANY else given
-    there = published.fetch(partial(_is_wanted, chosen), to_compute=command in _COMPUTE)
+    wanted = _none if command in _OF_NONE else partial(_is_wanted, chosen)
+    there = published.fetch(wanted, to_compute=command in _COMPUTE)
     if not there and command not in _COMPUTE:
         typer.echo(f"traceviz: {published.url}: nothing is published there", err=True)
     ready = {**given, "home": real_path(state)}
@@ -72,6 +76,10 @@ def at_hand(command: str, given: Mapping[str, Any], state: Path | None) -> Itera
             for key in published.publish():
                 line = f"{key}: somebody else published ranks of it meanwhile; run it again for tables across all ranks"
                 typer.echo(f"traceviz: {line}", err=True)
+
+
+def _none(_run: str, _iteration: int) -> bool:
+    return False
 
 
 def _is_wanted(given: Mapping[str, Any], run: str, iteration: int) -> bool:

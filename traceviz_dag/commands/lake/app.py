@@ -8,7 +8,7 @@ import typer
 
 from traceviz_dag.commands.common.lazy import LazyGroup
 
-_COMMANDS = ("status", "pack", "verify")
+_COMMANDS = ("status", "pack", "verify", "clean")
 
 
 class _LakeGroup(LazyGroup):
@@ -18,7 +18,7 @@ class _LakeGroup(LazyGroup):
 lake_app = typer.Typer(
     name="lake",
     cls=_LakeGroup,
-    help="Examine, pack and verify the files that hold the tables of a home.",
+    help="Examine, pack, verify and clean the files that hold the tables of a home.",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
