@@ -169,7 +169,7 @@ def check_gpus(profile: NsysProfile, gpus: Sequence[int]) -> None:
     there = profile.keys("operations")
     unknown = [gpu for gpu in gpus if gpu not in there]
     if unknown:
-        listed = _listed(there) if there else "none"
+        listed = ", ".join(map(str, there)) if there else "none"
         raise UsageError(f"{profile.path}: no activity on GPU {unknown[0]}; there is some on {listed}")
 
 
@@ -216,7 +216,3 @@ def kinds_of(names: tuple[str, ...], rules: Rules) -> npt.NDArray[np.int8]:
     return np.array(
         [KINDS.index(rules.kernels[index].kind if index >= 0 else Kind.COMPUTATION) for index in rule], dtype=np.int8
     )
-
-
-def _listed(values: Sequence[int]) -> str:
-    return ", ".join(map(str, values))
