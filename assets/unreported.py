@@ -71,7 +71,7 @@ def _of_iteration(
     would lose."""
     changed: dict[str, tuple[str, list[Partition]]] = {}
     for name in names:
-        parts = _parts(lake, inputs, name)
+        parts = lake.partitions(name, inputs.run, inputs.iteration, with_stale=True)
         version = _version(lake, name, parts)
         known = latest_tags(instance, name, [inputs.key]).get(inputs.key, {}).get(DATA_VERSION_TAG)
         if version is not None and version != known:
@@ -103,11 +103,6 @@ def _of_ranks(
         yield _evaluation(check)
     for rank in ranks:
         yield from rank_events(lake, inputs, rank, made_of)
-
-
-def _parts(lake: Lake, inputs: IterationInputs, name: str) -> list[Partition]:
-    """The partitions of a table in an iteration; of one by rank that Dagster has as one, all of its ranks'."""
-    return lake.partitions(name, inputs.run, inputs.iteration, with_stale=True)
 
 
 def _version(lake: Lake, name: str, parts: Sequence[Partition]) -> str | None:

@@ -115,7 +115,7 @@ class Order:
             return tuple(_no_pipelining(self.microbatches, self.combined))
         if self.chunks == 1:
             plain = _plain(self.stages, stage, self.microbatches)
-            return tuple(_split(plain, stage, self.microbatches) if self.split and stage else plain)
+            return tuple(_split(plain, stage) if self.split and stage else plain)
         plan = Interleaving(self.stages, stage, self.chunks, self.microbatches, self.combined)
         return tuple(_interleaved_overlapped(plan) if self.overlapped else _interleaved(plan))
 
@@ -158,7 +158,7 @@ def _plain(stages: int, stage: int, microbatches: int) -> Iterator[Action]:
         yield _exchange("send_backward", (SEND_BACKWARD, up))
 
 
-def _split(actions: Iterator[Action], stage: int, microbatches: int) -> Iterator[Action]:
+def _split(actions: Iterator[Action], stage: int) -> Iterator[Action]:
     """1F1B of a stage that is not the first one, in ZB-H1.
 
     The first ``stage`` backward steps and those of the cool-down leave gradients of weights for later: from the last

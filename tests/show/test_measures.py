@@ -79,3 +79,14 @@ def test_terminal_report_and_notebook_say_a_column_alike() -> None:
             assert f"<td>{cell}</td>" in notebook
             said = found.unit.said(row[name]).replace("-", "−")
             assert name == "microbatches" or f">{said}</a></td>" in report, (name, said)
+
+
+def test_periods_have_the_headers_and_digits_of_their_measures_in_the_report() -> None:
+    lake, report = open_lake(home_of("slow_rank")), text_of("slow_rank")
+    rows = [row for row in lake.query("SELECT * FROM period_percentiles").to_pylist() if row["refusal"] is None]
+    assert rows
+    for name in ("period_p50_ns", "score_p10"):
+        found = measure(name)
+        assert f'<th scope="col">{found.header}</th>' in report
+        for row in rows:
+            assert f">{found.unit.said(row[name]).replace('-', '−')}</a></td>" in report

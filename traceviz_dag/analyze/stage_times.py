@@ -80,7 +80,7 @@ def stage_times(microbatches: pa.Table) -> StageTimes:
             ranks=len(each),
             rank=each[0][1] if len(each) == 1 else None,
             compute_ns=medians[number],
-            excess=_excess(medians[number], mean_stage),
+            excess=medians[number] / mean_stage - 1 if mean_stage else 0.0,
         )
         for number, each in times.items()
     ]
@@ -143,10 +143,6 @@ def _most_of(stage: Int64, steps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64
     most = np.zeros(int(group.max()) + 1, np.int64)
     np.maximum.at(most, group, steps)
     return most[group]
-
-
-def _excess(value: int, usual: float) -> float:
-    return value / usual - 1 if usual else 0.0
 
 
 def _milliseconds(nanoseconds: float) -> str:

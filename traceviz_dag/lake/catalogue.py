@@ -387,7 +387,7 @@ def _files_of_iteration(folder: Path, table: Table, run: str, iteration: int) ->
     """Each file by its name."""
     found = find_parts(folder.parent, table, run, iteration)
     paths = tuple(path for parts in found for path in parts.files(folder.parent, table.name))
-    return _files_of(folder, table, found, paths)
+    return _files_of(folder, found, paths)
 
 
 def _files_of_table(folder: Path, table: Table, packed: Sequence[Parts]) -> _Files:
@@ -402,14 +402,12 @@ def _files_of_table(folder: Path, table: Table, packed: Sequence[Parts]) -> _Fil
             for place in rest
             if next(find_files(folder, table, *place), None) is not None
         ]
-        return _files_of(folder, table, packed, (), own)
+        return _files_of(folder, packed, (), own)
     is_there = next(find_files(folder, table), None) is not None
     return _Files((glob_pattern(folder, table),) if is_there else ())
 
 
-def _files_of(
-    folder: Path, table: Table, found: Sequence[Parts], paths: tuple[Path, ...], patterns: Sequence[str] = ()
-) -> _Files:
+def _files_of(folder: Path, found: Sequence[Parts], paths: tuple[Path, ...], patterns: Sequence[str] = ()) -> _Files:
     own = (glob_literal(one.folder(folder) / PART_NAME) for parts in found for one in parts.own)
     packs = (
         (glob_literal(parts.pack.path(folder.parent, parts.run, parts.iteration)), parts.others)

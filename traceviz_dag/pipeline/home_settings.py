@@ -216,7 +216,7 @@ def home_peaks(home: Path, environment: Mapping[str, str] = os.environ) -> Peaks
     return Peaks(load_settings(home, environment).peaks)
 
 
-def set_home_rules(home: Path, rules: Path | None, environment: Mapping[str, str] = os.environ) -> None:
+def set_home_rules(home: Path, rules: Path | None) -> None:
     """Write into the settings in force which file of rules the home has; all else in that file stays as it is.
 
     Args:
@@ -226,9 +226,9 @@ def set_home_rules(home: Path, rules: Path | None, environment: Mapping[str, str
         BadInputError: the file says something unknown, or cannot be changed in one line.
     """
     wanted = str(rules) if rules is not None else ""
-    if home_rules(home, environment) == rules:
+    if home_rules(home) == rules:
         return
-    path = settings_file(home, environment)
+    path = settings_file(home)
     text = read_text(path) if path.exists() else ""
     lines = text.splitlines(keepends=True)
     first_table = next((number for number, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines))

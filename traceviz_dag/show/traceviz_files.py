@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.intervals import Axis, Intervals, intersect, lay_end_to_end, measure_within, union
+from traceviz_dag.analyze.intervals import Intervals, intersect, lay_end_to_end, measure_within, union
 from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.vocabulary import Category, Dimension, Kind
 
@@ -166,7 +166,9 @@ def _phase_overlap(phase: str, communication: pa.Table, computation: pa.Table) -
     starts, ends = _span(everything, numbers, len(first))
     axis = lay_end_to_end(starts, ends)
     split = len(steps[0])
-    sides = [_placed(axis, time, part) for time, part in zip(times, (numbers[:split], numbers[split:]), strict=True)]
+    sides = [
+        union(*axis.place(time, part)) for time, part in zip(times, (numbers[:split], numbers[split:]), strict=True)
+    ]
     order = np.argsort(starts, kind="stable")
 
     def measured(intervals: Intervals) -> Int64:
@@ -185,10 +187,6 @@ def _phase_overlap(phase: str, communication: pa.Table, computation: pa.Table) -
         "comm_comp_overlap_time": measured(intersect(*sides)),
     }
     return pa.table(columns | _durations(values))
-
-
-def _placed(axis: Axis, time: Intervals, groups: npt.NDArray[np.intp]) -> Intervals:
-    return union(*axis.place(time, groups))
 
 
 def _as_traceviz(kernels: pa.Table, step_column: str, steps: Int64) -> pa.Table:

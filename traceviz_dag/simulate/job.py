@@ -93,7 +93,7 @@ def simulate(settings: JobSettings, out: Path, *, workers: int = 2, progress: Pr
     grids = RankGrids.of(settings)
     # First of all, since it marks the folder as one that a simulation may replace.
     _write_culprits(settings, grids, out / "truth")
-    text_file(settings, grids, out)
+    text_file(settings, out)
     if settings.format is Format.KINETO:
         _write_traces(settings, out, out / "truth", workers, progress)
         if settings.memory:
@@ -123,7 +123,7 @@ def _write_traces(
         _Truth(settings, truth_folder, ranks) as truth,
         _writers(settings, workers) as submit,
     ):
-        total = len(ranks) * _file_count(settings)
+        total = len(ranks) * (settings.iterations if settings.layout is Layout.ITERATION else 1)
         outstanding: deque[tuple[int, Future[Written]]] = deque()
         done = itertools.count(1)
 
@@ -169,10 +169,6 @@ def _clear(out: Path) -> None:
             with suppress(OSError):
                 folder.rmdir()
     (truth / _MARK).unlink()
-
-
-def _file_count(settings: JobSettings) -> int:
-    return settings.iterations if settings.layout is Layout.ITERATION else 1
 
 
 def _file_steps(settings: JobSettings, kept: Path, progress: Progress | None) -> Iterator[list[int]]:

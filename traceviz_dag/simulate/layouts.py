@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from zlib import crc32
 
-from traceviz_dag.simulate.rank_grids import RankGrids, dense_grid, expert_grid
+from traceviz_dag.simulate.rank_grids import dense_grid, expert_grid
 from traceviz_dag.simulate.settings import JobSettings, Layout
 from traceviz_dag.system.whole_files import write_atomically
 
@@ -22,7 +22,7 @@ def trace_path(settings: JobSettings, rank: int, iteration: int) -> Path:
     return Path(f"iteration_{iteration}") / f"rank_{rank:04d}_iter_{iteration}.pt.trace{suffix}"
 
 
-def text_file(settings: JobSettings, grids: RankGrids, out: Path) -> Path:
+def text_file(settings: JobSettings, out: Path) -> Path:
     """Write ``unique_parallel_groups_TIMESTAMP.txt`` as TraceViz's patch does, gaps and all."""
     dense, expert = dense_grid(settings), expert_grid(settings)
     sections = [

@@ -38,7 +38,7 @@ def test_overlap_prints_the_keys_that_others_read(export):
     (row,) = _json("overlap", export)
     assert set(row) == KEYS
     assert (row["kernels"], row["span_ns"], row["compute_ns"], row["hidden_ns"], row["exposed_ns"]) == (
-        3,
+        4,
         600,
         300,
         100,

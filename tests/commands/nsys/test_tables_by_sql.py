@@ -240,12 +240,11 @@ def test_stalls(export, answer):
 
 def test_launches(export, answer):
     _, path = export
-    operations = sql(path, 'SELECT device, stream, start, "end", call_end, kernel FROM operations', OPERATIONS)
+    operations = sql(path, 'SELECT device, stream, start, "end", call_end FROM operations', OPERATIONS)
     spans: dict[int, tuple[int, int]] = {}
-    for device, _, start, end, _, kernel in operations:
-        if kernel:
-            low, high = spans.get(device, (start, end))
-            spans[device] = (min(low, start), max(high, end))
+    for device, _, start, end, _ in operations:
+        low, high = spans.get(device, (start, end))
+        spans[device] = (min(low, start), max(high, end))
     rows = answer("launches", path)
     streams = {one[:2] for one in operations if spans[one[0]][0] <= one[2] < spans[one[0]][1]}
     assert {(row["device"], row["stream"]) for row in rows} == streams | {(device, None) for device in spans}

@@ -58,8 +58,8 @@ class WithExports:
 # Unions by the instants at which something begins or ends: between two of them everything stays as it is.
 _WITHIN = """
     WITH windows AS (
-        SELECT side, device, min(start_ns) AS a, max(end_ns) AS b, count(*) AS kernels FROM operations
-        WHERE kind <> 'memory' GROUP BY side, device
+        SELECT side, device, min(start_ns) AS a, max(end_ns) AS b, count(*) AS operations FROM operations
+        GROUP BY side, device
     ),
     cut AS (
         SELECT o.side, o.device, kind, greatest(start_ns, a) AS a, least(end_ns, b) AS b
@@ -78,8 +78,9 @@ _WITHIN = """
             ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
     ),
     gpus AS (
-        SELECT side, device, any_value(kernels) AS kernels, any_value(a) / 1e9 AS from_s, any_value(b) / 1e9 AS to_s,
-            any_value(b) - any_value(a) AS span, coalesce(sum(ns) FILTER (computes), 0) AS compute,
+        SELECT side, device, any_value(operations) AS operations, any_value(a) / 1e9 AS from_s,
+            any_value(b) / 1e9 AS to_s, any_value(b) - any_value(a) AS span,
+            coalesce(sum(ns) FILTER (computes), 0) AS compute,
             coalesce(sum(ns) FILTER (communicates), 0) AS communication,
             coalesce(sum(ns) FILTER (computes AND communicates), 0) AS hidden, communication - hidden AS exposed,
             coalesce(sum(ns) FILTER (copies), 0) AS memory,
@@ -154,7 +155,7 @@ SENTENCES = (
 TABLES = (
     PrintedTable(
         rf"GPU (?P<k_device>\d+): busy (?P<v_busy>[\d.,]+) of (?P<v_span>{MS}) \((?P<v_share>{PERCENT})\), "
-        r"(?P<v_kernels>\d+) kernels, ms",
+        r"(?P<v_operations>\d+) operations, ms",
         f"""{_WITHIN}
         SELECT {_SHORT} AS name, kind, count(*) FILTER (start_ns >= a AND start_ns < b) AS count,
             sum({_CUT}) / 1e6 AS total, sum({_CUT}) / (SELECT sum(b - a) FROM cut WHERE device = $device) AS share,
@@ -168,7 +169,7 @@ TABLES = (
             **{"mean": "mean", "least": "least", "most": "most"},
         },
         ["operation"],
-        said=f"{_WITHIN} SELECT busy / 1e6 AS busy, span, gpus.busy / span AS share, kernels FROM gpus "
+        said=f"{_WITHIN} SELECT busy / 1e6 AS busy, span, gpus.busy / span AS share, operations FROM gpus "
         "WHERE device = $device",
     ),
     PrintedTable(
@@ -177,7 +178,7 @@ TABLES = (
         WITH begun AS (
             SELECT stream, start_ns, end_ns, end_ns - greatest(start_ns, least(end_ns, coalesce(max(end_ns) OVER (
                 PARTITION BY stream ORDER BY start_ns, end_ns ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0)))
-                AS more, min(start_ns) FILTER (kind <> 'memory') OVER () AS a
+                AS more, min(start_ns) OVER () AS a
             FROM operations WHERE device = $device
         )
         SELECT stream, count(*) AS operations, sum(more) / 1e6 AS busy FROM begun WHERE start_ns >= a
@@ -188,14 +189,15 @@ TABLES = (
     PrintedTable(
         "Overlap; idle time counts memory operations as busy, ms",
         f"""{_WITHIN}
-        SELECT device, from_s, to_s, kernels, hidden / communication AS share,
+        SELECT device, from_s, to_s, operations, hidden / communication AS share,
             hidden / least(communication, compute) AS over_min,
             span / 1e6 AS span, compute / 1e6 AS compute, communication / 1e6 AS communication, hidden / 1e6 AS hidden,
             exposed / 1e6 AS exposed, memory / 1e6 AS memory, busy / 1e6 AS busy, idle / 1e6 AS idle
         FROM gpus""",
         {
-            **{"GPU": "device", "from s": "from_s", "to s": "to_s", "kernels": "kernels", "hidden share": "share"},
-            **{"hidden / min": "over_min", "span": "span", "computation": "compute", "memory": "memory"},
+            **{"GPU": "device", "from s": "from_s", "to s": "to_s", "operations": "operations"},
+            **{"hidden share": "share", "hidden / min": "over_min"},
+            **{"span": "span", "computation": "compute", "memory": "memory"},
             **{"communication": "communication", "hidden": "hidden", "exposed": "exposed", "busy": "busy"},
             "idle": "idle",
         },
@@ -286,7 +288,7 @@ def test_what_a_command_prints_of_an_export_is_what_its_tables_say(command, home
     ("command", "true", "false"),
     [
         ("summary", r"busy (\d)", r"busy 1\1"),
-        ("summary", r"(\d+) kernels", r"1\1 kernels"),
+        ("summary", r"(\d+) operations", r"1\1 operations"),
         ("summary", r"(\n +32 +)(\d)", r"\g<1>1\2"),
         ("overlap", r"(\n +0 .*) (\d\.\d+%)", r"\1 8\2"),
         ("gaps", r"in (\d+) gaps", r"in 1\1 gaps"),

@@ -107,7 +107,7 @@ def test_kept_totals_are_those_of_the_operations(profile, short):
         assert found.streams == by_stream(gpu)
 
 
-def test_a_window_of_all_kernels_gives_what_is_kept(profile):
+def test_a_window_of_all_operations_gives_what_is_kept(profile):
     rules = load_rules(None)
     for one in summaries(profile, rules):
         assert summaries(profile, rules, [one.device], one.window) == [one]
@@ -118,8 +118,7 @@ def test_totals_are_those_that_each_operation_adds(profile):
     rows = profile.table("operations").to_pylist()
     for found in summaries(profile, load_rules(None)):
         mine = [row for row in rows if row["device"] == found.device]
-        kernels = [row for row in mine if row["category"] == 0] or mine
-        low, high = min(map(start_of, kernels)), max(map(end_of, kernels))
+        low, high = min(map(start_of, mine)), max(map(end_of, mine))
         assert found.window == Clip(low, high)
         names, streams = defaultdict(list), defaultdict(list)
         for row in mine:

@@ -147,7 +147,7 @@ def counterparts(a: SideKernels, b: SideKernels) -> Counterparts:
     mine = group[~of_a]
     per_call, amount = b.duration_ns.copy(), b.duration_ns.copy()
     instances = ~uneven[mine]
-    per_call[instances] = amount[instances] = _instances(a, b, kind, of_a, step)[instances]
+    per_call[instances] = amount[instances] = _instances(a, kind, of_a, step)[instances]
     known = (calls[0] > 0) & (calls[1] > 0) & (total[1] > 0)
     ratio = np.ones((2, groups))
     ratio[0, known] = (total[0][known] / calls[0][known]) / (total[1][known] / calls[1][known])
@@ -163,7 +163,7 @@ def counterparts(a: SideKernels, b: SideKernels) -> Counterparts:
     return Counterparts(per_call, amount, int(b.duration_ns[~new].sum()))
 
 
-def _instances(a: SideKernels, b: SideKernels, kind: Int64, of_a: Bool, step: Int64) -> Int64:
+def _instances(a: SideKernels, kind: Int64, of_a: Bool, step: Int64) -> Int64:
     """The mean time in A of the n-th kernel of each kind; only where all steps have as many of the kind."""
     place = np.arange(len(kind))
     order = np.lexsort((place, step, ~of_a, kind))

@@ -78,7 +78,7 @@ def match_messages(
     """
     rule = np.full(len(chosen), MATCHED_BY.index(MatchedBy.NONE))
     fault = np.full(len(chosen), FAULTS.index(Fault.NONE))
-    halves = _scheduled_halves(rows, chosen, microbatches, topology, rule, fault)
+    halves = _scheduled_halves(rows, chosen, microbatches, topology, rule)
     by_schedule = rule == MATCHED_BY.index(MatchedBy.SCHEDULE)
     rest = np.flatnonzero(~by_schedule & (fault == FAULTS.index(Fault.NONE)))
     halves = np.concatenate((halves, ring_messages(rows, chosen, rest, grouped, rule, fault)))
@@ -126,7 +126,7 @@ class _Steps:
 
 
 def _scheduled_halves(
-    rows: Communications, chosen: Rows, microbatches: pa.Table, topology: Topology, rule: Int64, fault: Int64
+    rows: Communications, chosen: Rows, microbatches: pa.Table, topology: Topology, rule: Int64
 ) -> Int64:
     """The ends of the pipelines' messages: rows of (row, sends, pipeline, step, backward, virtual, micro-batch)."""
     steps = _Steps(microbatches)

@@ -19,7 +19,7 @@ from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.read.nsys.profile import NO_NAME, NsysProfile
 from traceviz_dag.read.nsys.rows import array_of
 from traceviz_dag.read.nsys.store import codes_of, words_of
-from traceviz_dag.read.nsys.totals import span_of, started_within
+from traceviz_dag.read.nsys.totals import started_within
 from traceviz_dag.vocabulary import Dimension, Kind
 
 _LAST_SECOND = LAST_INSTANT_NS // 1_000_000_000
@@ -105,10 +105,10 @@ class Activity:
         return self.intervals.time.ends
 
     def window(self, clip: Clip | None) -> Clip:
-        """The clip, else from the first kernel's start to the last one's end; without kernels, of all operations."""
+        """The clip, else from the first operation's start to the last one's end, as in window ``kernels`` of a home."""
         if clip is not None:
             return clip
-        return Clip(*span_of(self.starts, self.ends, self.kernel))
+        return Clip(int(self.starts.min()), int(self.ends.max()))
 
     def started_within(self, window: Clip) -> Bool:
         """Operations that start in a window; in one that ends with the last of them, nothing is left out."""
@@ -169,7 +169,7 @@ def check_gpus(profile: NsysProfile, gpus: Sequence[int]) -> None:
     there = profile.keys("operations")
     unknown = [gpu for gpu in gpus if gpu not in there]
     if unknown:
-        listed = _listed(there) if there else "none"
+        listed = ", ".join(map(str, there)) if there else "none"
         raise UsageError(f"{profile.path}: no activity on GPU {unknown[0]}; there is some on {listed}")
 
 
@@ -216,7 +216,3 @@ def kinds_of(names: tuple[str, ...], rules: Rules) -> npt.NDArray[np.int8]:
     return np.array(
         [KINDS.index(rules.kernels[index].kind if index >= 0 else Kind.COMPUTATION) for index in rule], dtype=np.int8
     )
-
-
-def _listed(values: Sequence[int]) -> str:
-    return ", ".join(map(str, values))

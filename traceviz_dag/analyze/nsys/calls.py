@@ -67,7 +67,9 @@ def calls_by_name(
     """
     rows = profile.rows(table, "name", "start_ns", "duration_ns", "thread", of=processes)
     start, name = rows.integers("start_ns"), rows.integers("name")
-    kept = np.arange(len(rows)) if window is None else np.flatnonzero(_within(start, window))
+    kept = (
+        np.arange(len(rows)) if window is None else np.flatnonzero((start >= window.start_ns) & (start < window.end_ns))
+    )
     duration, thread, code = rows.integers("duration_ns")[kept], rows.integers("thread")[kept], name[kept]
     everything = max(int(duration.sum()), 1)
     names = profile.names(table, "name")
@@ -187,7 +189,3 @@ def _collections(nested: NestedRanges) -> Int64:
         if parent != NONE and within[parent]:
             within[path], path_wanted[path] = True, False
     return np.flatnonzero(path_wanted[nested.path])
-
-
-def _within(start_ns: Int64, window: Clip) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return (start_ns >= window.start_ns) & (start_ns < window.end_ns)

@@ -23,7 +23,7 @@ class GpuOverlap:
     """The measures of one GPU in one window, ns; unions, never sums of durations.
 
     Attributes:
-        kernels: kernels that start in the window.
+        kernels: kernels and memory operations that start in the window, as in table ``overlap``.
         hidden_ns: communication beside computation. exposed_ns: the rest of it.
         memory_ns: union of memory copies and sets.
         busy_ns: union of everything, memory operations included. idle_ns: window minus that.
@@ -56,7 +56,7 @@ def gpu_overlap(activity: Activity, window: Clip | None = None) -> GpuOverlap:
     ``[a, m)`` and ``[m, b)``; kernels are counted where they start. Memory operations make the GPU busy.
 
     Args:
-        window: None takes the span from the first kernel's start to the last kernel's end.
+        window: None takes the span from the first operation's start to the last one's end.
     """
     chosen = activity.window(window)
     edges = np.array([chosen.start_ns]), np.array([chosen.end_ns])
@@ -65,7 +65,7 @@ def gpu_overlap(activity: Activity, window: Clip | None = None) -> GpuOverlap:
         device=activity.device,
         window_start_ns=chosen.start_ns,
         window_end_ns=chosen.end_ns,
-        kernels=int((activity.kernel & activity.started_within(chosen)).sum()),
+        kernels=int(activity.started_within(chosen).sum()),
         span_ns=chosen.end_ns - chosen.start_ns,
         **{name: int(values[0]) for name, values in measures.items()},
     )

@@ -142,8 +142,8 @@ class GpuSummary:
     """What takes the time of one GPU in one window.
 
     Attributes:
-        window: of the kernels, where none was chosen.
-        kernels: that start in it.
+        window: of all operations, where none was chosen.
+        kernels: they and memory operations that start in it.
         busy_ns: how much of it at least one operation covers.
     """
 
@@ -180,7 +180,7 @@ def _measured(profile: NsysProfile, activity: Activity, window: Clip, *, short: 
     return GpuSummary(
         activity.device,
         window,
-        int((activity.kernel & started).sum()),
+        int(started.sum()),
         busy_ns(activity.starts, activity.ends, (window.start_ns, window.end_ns)),
         by_name(with_short_names(profile, activity) if short else activity, window),
         by_stream(activity, window),

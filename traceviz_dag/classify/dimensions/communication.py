@@ -173,7 +173,9 @@ def decide_dimensions(
     mixes = _mixes_sequences(trace)
     experts = _has_experts(trace, groups, mixes)
     # Attention splits sequences, and no group is for that alone: each micro-batch has a context of its own size.
-    packs = packs_sequences(trace) or (Dimension.CP not in groups.split and _splits_attention(trace))
+    packs = packs_sequences(trace) or (
+        Dimension.CP not in groups.split and any(name.startswith("AttnFuncWithC") for name in trace.strings)
+    )
     frames = [_of_either(rule) if mixes and rule.name in _EXPERT_FRAMES else rule for rule in rules.frames]
     decisions = []
     of_groups = []
@@ -293,10 +295,6 @@ def _from_sizes(
         decisions.append(decided)
         which[large & (which == index)] = len(decisions) - 1
     return decisions, which
-
-
-def _splits_attention(trace: TraceEvents) -> bool:
-    return any(name.startswith("AttnFuncWithC") for name in trace.strings)
 
 
 def _mixes_sequences(trace: TraceEvents) -> bool:

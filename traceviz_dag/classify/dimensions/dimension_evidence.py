@@ -235,14 +235,14 @@ class DimensionEvidence:
         overridden = "*" in frame.overrides or (group.certain and group.dimension in frame.overrides)
         fits = not group.certain and (not candidates or told in candidates)
         # A frame says dp for both dense and expert gradients; with both possible only the category is known.
-        if not overridden and fits and told is Dimension.DP and self._may_be_experts(group, candidates):
+        if not overridden and fits and told is Dimension.DP and self._may_be_experts(candidates):
             both = (Dimension.DP, Dimension.EDP)
             return DimensionDecision(Dimension.UNKNOWN, Evidence.CALL_STACK, frame.name, both, role)
         if overridden or fits:
             return DimensionDecision(told, Evidence.CALL_STACK, frame.name, role=role)
         return None
 
-    def _may_be_experts(self, group: GroupFacts, candidates: tuple[Dimension, ...]) -> bool:
+    def _may_be_experts(self, candidates: tuple[Dimension, ...]) -> bool:
         """Whether a data-parallel group could be that of experts: its ranks say so, or nothing known has its ranks."""
         if candidates:
             return Dimension.EDP in candidates

@@ -176,7 +176,7 @@ def infer_steps(
         stopped=stopped_in_a_call(trace, tree, main, marks),
         expected=expected,
     )
-    steps, member = _assemble(tree, marks, training, edges, backward, (first, last), forward)
+    steps, member = _assemble(marks, training, edges, backward, (first, last), forward)
     return InferredSteps(steps, member, place, _between(tree, main, place, member, surroundings, launched))
 
 
@@ -308,7 +308,6 @@ def _orphans(trace: TraceEvents, tree: HostTree, main: int, backward: BackwardSt
 
 
 def _assemble(
-    tree: HostTree,
     marks: ProfilerSteps,
     training: TrainingWindows,
     edges: Edges,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -16,9 +16,6 @@ from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
 from traceviz_dag.pipeline.memory_schedule import RankMemory, memory_by_stage
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import FIGURE_FORMATS
-
-if TYPE_CHECKING:
-    from traceviz_dag.pipeline.lake_source import LakeSource
 
 _GIB = 1 << 30
 
@@ -67,7 +64,9 @@ def schedule(
             refused += [f"rank {rank.rank}: {rank.alignment.refusal}" for rank in ranks if rank.alignment.refusal]
             if output is not None:
                 _draw(
-                    f"{one.run} · iteration {one.iteration}", ranks, output if len(shown) == 1 else _named(output, one)
+                    f"{one.run} · iteration {one.iteration}",
+                    ranks,
+                    output if len(shown) == 1 else output.with_stem(f"{output.stem}_{one.run}_{one.iteration}"),
                 )
             if not json:
                 _print(f"{one.run} · iteration {one.iteration}", ranks)
@@ -77,11 +76,6 @@ def schedule(
             print_json(answers)
         if refused:
             raise IncompleteError(f"not joined with the schedule: {'; '.join(refused[:5])}")
-
-
-def _named(output: Path, one: LakeSource) -> Path:
-    """The file of one of several iterations."""
-    return output.with_stem(f"{output.stem}_{one.run}_{one.iteration}")
 
 
 def _draw(title: str, ranks: list[RankMemory], output: Path) -> None:

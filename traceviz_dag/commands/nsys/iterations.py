@@ -57,7 +57,10 @@ def iterations(
     print_columns(
         f"Iterations, from {sources}" if rows else "No iterations",
         rows,
-        ["device", ("number", "iteration"), "window_start_ns", "kernels", *(f"{name}_ns" for name in MEASURES)],
+        [
+            *("device", ("number", "iteration"), "window_start_ns", ("kernels", "operations")),
+            *(f"{name}_ns" for name in MEASURES),
+        ],
     )
     for row in rows:
         if "operations" in row:

@@ -27,8 +27,8 @@ def overlap(
 ) -> None:
     """Show computation, communication, and how much of it is hidden, per GPU.
 
-    Without --trim, the window runs from the first kernel's start to the last kernel's end. Times are unions. Memory
-    copies keep a GPU busy: idle time is the window minus everything that ran.
+    Without --trim, the window runs from the first start to the last end of kernels and memory operations. Times are
+    unions. Memory copies keep a GPU busy: idle time is the window minus everything that ran.
     """
     given = opened(path, home, trim, rules)
     if matrix:
@@ -54,8 +54,8 @@ def overlap(
             for one in measures
         ],
         [
-            *("device", "window_start_ns", "window_end_ns", "kernels", *(f"{name}_ns" for name in MEASURES)),
-            *("hidden_share", "hidden_over_min"),
+            *("device", "window_start_ns", "window_end_ns", ("kernels", "operations")),
+            *(*(f"{name}_ns" for name in MEASURES), "hidden_share", "hidden_over_min"),
         ],
     )
 

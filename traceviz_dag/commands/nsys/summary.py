@@ -46,7 +46,7 @@ def summary(
         span_ns = one.window.end_ns - one.window.start_ns
         print_columns(
             f"GPU {one.device}: busy {milliseconds(one.busy_ns)} of {milliseconds(span_ns)} ms "
-            f"({wording.percent(one.busy_ns / span_ns if span_ns else None)}), {one.kernels} kernels",
+            f"({wording.percent(one.busy_ns / span_ns if span_ns else None)}), {one.kernels} operations",
             one.operations,
             [
                 *(("name", "operation"), "kind", "count", "total_ns", ("share", "share of totals")),

@@ -42,13 +42,6 @@ class Totals:
     most_ns: Int64
 
 
-def span_of(starts: Int64, ends: Int64, kernel: Bool) -> tuple[int, int]:
-    """From the first kernel's start to the last one's end; without kernels, of all operations."""
-    if kernel.any() and not kernel.all():
-        starts, ends = starts[kernel], ends[kernel]
-    return int(starts.min()), int(ends.max())
-
-
 def started_within(starts: Int64, ends: Int64, window: tuple[int, int]) -> Bool:
     """Operations that start in a window; in one that ends with the last of them, nothing is left out."""
     first, last = window
@@ -119,7 +112,7 @@ def _of_gpu(gpu: int, operations: pa.Table) -> pa.Table:
     ends = starts + integers_of(operations["duration_ns"])
     kernel = integers_of(operations["category"]) == KERNEL
     name, short = codes_of(operations["name"]), codes_of(operations["short_name"])
-    window = span_of(starts, ends, kernel)
+    window = int(starts.min()), int(ends.max())
     started = started_within(starts, ends, window)
     names = totals_by(name, starts, ends, window, started)
     short_of = np.zeros(int(name.max()) + 1, dtype=short.dtype)
@@ -137,7 +130,7 @@ def _of_gpu(gpu: int, operations: pa.Table) -> pa.Table:
         for of, found in ((OF_NAMES, names), (OF_SHORT_NAMES, shorts))
     ]
     parts.append(_rows(OF_STREAMS, number=stream, count=of_stream, busy_ns=busy))
-    parts.append(_rows(OF_GPU, number=[0], count=[(kernel & started).sum()], busy_ns=[busy_ns(starts, ends, window)]))
+    parts.append(_rows(OF_GPU, number=[0], count=[started.sum()], busy_ns=[busy_ns(starts, ends, window)]))
     table = pa.concat_tables(parts)
     for column, value in (("device", gpu), ("window_start_ns", window[0]), ("window_end_ns", window[1])):
         values = pa.array(np.full(table.num_rows, value, dtype=np.int64))

@@ -111,7 +111,7 @@ def draw_stage_shares(source: TableSource, group: Group, words: Words, alignment
         axes = page.lanes(scale, clocks.axis)
         for place, stage in enumerate(stages):
             band = Band(place * (_ROW + _GAP), place * (_ROW + _GAP) + _ROW)
-            _draw_stage(page, axes, stage, band, edges / scale.per_unit)
+            _draw_stage(axes, stage, band, edges / scale.per_unit)
             _label_stage(page, stage, band, ahead, lead)
     return page.figure
 
@@ -139,7 +139,7 @@ def _rows(part: Group, single: Sequence[StageShares], outliers: Collection[int])
     yield from (replace(row, apart=True) for rank, row in mine.items() if rank in outliers)
 
 
-def _draw_stage(page: Page, axes: Axes, stage: StageShares, band: Band, edges: Float64) -> None:
+def _draw_stage(axes: Axes, stage: StageShares, band: Band, edges: Float64) -> None:
     name = "no-known-stage" if stage.stage is None else f"stage-{stage.stage}"
     name = f"rank-{stage.ranks[0].member.rank}" if stage.apart else name
     axes.axhline(band.bottom, color=palette.RULE, linewidth=0.5, zorder=1)

@@ -74,7 +74,7 @@ def _overlap(gpus: Sequence[Activity], window: Clip | None, command: str) -> Mar
         )
         for one in measured
     ]
-    heads = ["GPU", "kernels", "window", "computation", "communication", "hidden", "exposed", "memory", "idle"]
+    heads = ["GPU", "operations", "window", "computation", "communication", "hidden", "exposed", "memory", "idle"]
     rows = [
         [
             str(one.device),

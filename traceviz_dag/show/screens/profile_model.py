@@ -53,7 +53,9 @@ _TABLE = {
     LaneKind.CALLS: CALL_NAMES,
     LaneKind.SYSTEM_CALLS: SYSTEM_CALL_NAMES,
 }
-_MEASURES = ("kernels", "compute", "communication", "hidden", "exposed", "memory", "busy", "idle")
+_MEASURES = (
+    *("kernels", "compute_ns", "communication_ns", "hidden_ns", "exposed_ns", "memory_ns", "busy_ns", "idle_ns"),
+)
 
 
 class ProfileModel(LanesModel):
@@ -183,7 +185,7 @@ class ProfileModel(LanesModel):
                         dimension=ALL_DIMENSIONS,
                         window_start_ns=clip.start_ns,
                         window_end_ns=clip.end_ns,
-                        **{name if name == "kernels" else f"{name}_ns": _measure(found, name) for name in _MEASURES},
+                        **{name: found[name] for name in _MEASURES},
                     )
                 )
                 top += [
@@ -310,10 +312,6 @@ class ProfileModel(LanesModel):
         words = ["traceviz", "nsys", "overlap", str(self._profile.path), "--gpu", group.partition(":")[2]]
         trim = ["--trim", _seconds(window.start_ns), _seconds(window.end_ns)]
         return printable(shlex.join([*words, *trim, *self._options]))
-
-
-def _measure(found: dict[str, int], name: str) -> int:
-    return found[name if name == "kernels" else f"{name}_ns"]
 
 
 def _seconds(time_ns: int) -> str:

@@ -224,7 +224,7 @@ def _title(name: str, place: Path) -> str:
     if kind is None:
         return name
     of_what = []
-    if _is_of_rank(place):
+    if place.name.startswith(_RANK_FOLDER):
         of_what.append(f"rank {place.name.removeprefix(_RANK_FOLDER).lstrip('0') or '0'}")
     else:
         for word in filter(None, name.removeprefix(kind.name).split("_")):
@@ -249,10 +249,6 @@ def _place_in_order(name: str) -> tuple[bool, int, str]:
     if kind is None:
         return True, len(OWN_KINDS), name
     return kind.scope is not Scope.ACROSS_RANKS, OWN_KINDS.index(kind), name
-
-
-def _is_of_rank(place: Path) -> bool:
-    return place.name.startswith(_RANK_FOLDER)
 
 
 def _changed_ns(home: Path, iteration: Partition) -> int:

@@ -155,7 +155,7 @@ def items(step: StepSegments, action: Combined) -> Iterator[Item]:
 
 def _loss_backward(step: StepSegments, context: Context) -> Iterator[Item]:
     job, owner = step.job, (context.chunk, context.microbatch, -2)
-    yield step.plain("first gradient", lambda: (ends.first_gradient(job),), context)
+    yield step.plain("first gradient", lambda: (ends.first_gradient(),), context)
     frames = stacks.engine_frames(step.settings)
     yield Open(frames)
     yield step.engine("loss backward", lambda: (ends.loss_backward(job),), context, owner)

@@ -242,7 +242,7 @@ class StepProgram(StepSegments):
         frames, engine = stacks.backward_frames(settings), stacks.engine_frames(settings)
         yield Open(frames, chunk)
         if program.has_head(chunk) and self.part is not WeightGradient:
-            yield self.plain("first gradient", lambda: (ends.first_gradient(job),), context)
+            yield self.plain("first gradient", lambda: (ends.first_gradient(),), context)
         yield Open(engine, chunk)
         if program.has_head(chunk):
             owner = (chunk, microbatch, -2)

@@ -170,7 +170,7 @@ def loss(job: Job, entry: Entry) -> Row:
     return py(SCHEDULES, "forward_step_calc_loss", py(entry.loss_file, entry.loss_function, *rows))
 
 
-def first_gradient(job: Job) -> Row:
+def first_gradient() -> Row:
     """The gradient of the loss that a backward step starts from."""
     filled = op("aten::ones_like", op("aten::fill_", kernels.elementwise("fill", 4)))
     return py("torch/autograd/__init__.py", "_make_grads", builtin("method ones_like of type object at 0x", filled))

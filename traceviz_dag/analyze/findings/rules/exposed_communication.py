@@ -133,10 +133,6 @@ _LATE = "This will not remove waits for late ranks; fix those first."
 _REMEDY = f"Overlap it with computation, or communicate less often. {_LATE}"
 
 
-def _remedy(row: Row) -> str:
-    return f"{_REMEDIES[row['dimension']]} {_LATE}"
-
-
 def _elsewhere(row: Row, framework: TrainingFramework) -> str | None:
     sharded = ("dp", "edp") if framework is TrainingFramework.MEGATRON_FSDP else ("dp",)
     return f"{_ELSEWHERE[framework]} {_LATE}" if row["dimension"] in sharded and framework in _ELSEWHERE else None
@@ -155,7 +151,7 @@ RULE = Rule(
     question="Which dimension's communication is not hidden behind computation?",
     remedy=_REMEDY,
     serving="Run fewer and larger communications, or split the model over fewer GPUs; overlap them where that can be.",
-    remedy_of=lambda row: _remedy(row) if row["dimension"] in _REMEDIES else _REMEDY,
+    remedy_of=lambda row: f"{_REMEDIES[row['dimension']]} {_LATE}" if row["dimension"] in _REMEDIES else _REMEDY,
     forward=_forward,
     elsewhere=_elsewhere,
     sql=_SQL,

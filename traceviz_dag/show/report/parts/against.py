@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from traceviz_dag.analyze.diff.findings import by_culprit, gain_changed
-from traceviz_dag.analyze.nights.verdicts import OTHER_RANKS, Delta, Measures, Tolerances, judge_nights
+from traceviz_dag.analyze.nights.verdicts import OTHER_RANKS, Measures, Tolerances, judge_nights
 from traceviz_dag.analyze.step_parts import IDLE
-from traceviz_dag.analyze.wording import duration, share
+from traceviz_dag.analyze.wording import duration, share, signed
 from traceviz_dag.lake.summaries import DIMENSIONS_SQL
 from traceviz_dag.printable import printable
 from traceviz_dag.show.lanes.words import word_of
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.gain_rows import signed
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars, trend
 from traceviz_dag.show.report.evidence import Asked, Book
 from traceviz_dag.show.report.parts.overview import STEP_PARTS, STEP_SQL, TREND_SQL
-from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, sentence, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, measured, paragraph, section, sentence, top
 from traceviz_dag.tables.findings import CULPRIT_COLUMNS
 from traceviz_dag.vocabulary import Category, Kind
 
@@ -107,6 +104,7 @@ _MODE = {
     "has_shapes": "shapes",
     "has_groups": "process groups",
 }
+_NONE = Markup("–")
 _AXES = ("tp", "cp", "dp", "pp", "ep", "etp", "edp")
 
 
@@ -216,25 +214,25 @@ def _parts(here: Book, there: Book, names: tuple[str, str]) -> Markup:
     if change:
         longer += "longer than" if change > 0 else "shorter than"
     moved = (
-        f"; {_word(deltas[0].part)} moved most in this direction, {_difference(deltas[0].delta_ns)}"
+        f"; {_word(deltas[0].part)} moved most in this direction, {_change(deltas[0].delta_ns)}"
         if change and deltas
         else ""
     )
     lines = [
-        [
-            _word(delta.part),
-            _of(taken[0], delta.part, delta.duration_ns),
-            _of(taken[1], delta.part, delta.reference_ns),
-            _difference(delta.delta_ns),
-        ]
-        for delta in _in_order(deltas)
+        {
+            "part": escape(_word(delta.part)),
+            "duration_ns": _of(taken[0], delta.part, delta.duration_ns),
+            "reference_ns": _of(taken[1], delta.part, delta.reference_ns),
+            "change_ns": delta.delta_ns,
+        }
+        for delta in sorted(deltas, key=lambda delta: (-abs(delta.delta_ns), delta.part))
     ]
-    total: list[Markup | str] = [
-        Markup("<b>the longest step</b>"),
-        asked[0].fact(duration(now)),
-        asked[1].fact(duration(before)),
-        Markup("<b>{}</b> ({:+,} ns)").format(_difference(change), change),
-    ]
+    total = {
+        "part": Markup("<b>the longest step</b>"),
+        "duration_ns": asked[0].fact(duration(now)),
+        "reference_ns": asked[1].fact(duration(before)),
+        "change_ns": Markup("<b>{}</b> ({:+,} ns)").format(_change(change), change),
+    }
     where = (
         f"rank {rank}, which computes longest here"
         if covered
@@ -243,58 +241,55 @@ def _parts(here: Book, there: Book, names: tuple[str, str]) -> Markup:
     return Markup("").join(
         [
             paragraph(f"The longest step is {longer} that of {names[1]}{moved}."),
-            table(
-                ["part", *names, "difference"],
+            measured(
+                taken[0],
                 [*lines, total],
+                ["part", ("duration_ns", names[0]), ("reference_ns", names[1]), "change_ns"],
                 f"The step taken apart on {where}. Each instant is of one part: computation first, then "
                 "communication (so its exposed time), then memory operations. The parts add up to the step, and so "
-                "do the differences.",
+                "do the changes.",
+                {"reference_ns": taken[1], "change_ns": None},
             ),
         ]
     )
 
 
-def _in_order(deltas: Sequence[Delta]) -> list[Delta]:
-    return sorted(deltas, key=lambda delta: (-abs(delta.delta_ns), delta.part))
-
-
-def _of(asked: Asked, part: str, length: int) -> Markup | str:
+def _of(asked: Asked, part: str, length: int) -> Markup | int:
     """The length of a part; it need not be in both."""
-    return asked.fact(signed(length)) if any(row["part"] == part for row in asked.rows) else "–"
+    return length if any(row["part"] == part for row in asked.rows) else _NONE
 
 
 def _word(part: str) -> str:
     return _WORDS.get(part) or word_of(part).label
 
 
-def _difference(nanoseconds: int) -> str:
-    return f"+{duration(nanoseconds)}" if nanoseconds > 0 else signed(nanoseconds)
+def _change(nanoseconds: int) -> str:
+    return signed(nanoseconds).replace("-", "−")
 
 
 def _findings(here: Book, there: Book) -> Markup:
     asked = [book.ask("Findings", FINDINGS_SQL) for book in (here, there)]
     now, before = (by_culprit(each.rows) for each in asked)
-    rows: list[list[Markup | str]] = []
+    rows = []
     for key in [*now, *(key for key in before if key not in now)]:
         new, old = now.get(key), before.get(key)
         kept = now[key] if new else before[key]
         what = gain_changed(new["gain_ns"], old["gain_ns"]) if new and old else "new" if new else "gone"
         rows.append(
-            [
-                what,
-                key[0].replace("_", " "),
-                *(
-                    each.fact(duration(row["gain_ns"])) if row and row["gain_ns"] is not None else "–"
-                    for each, row in zip(asked, (new, old), strict=True)
-                ),
-                sentence(kept["statement"]),
-            ]
+            {
+                "change": escape(what),
+                "rule": escape(key[0].replace("_", " ")),
+                "gain_ns": new["gain_ns"] if new else _NONE,
+                "gain_before_ns": old["gain_ns"] if old else _NONE,
+                "statement": sentence(kept["statement"]),
+            }
         )
     if not rows:
         return section("Findings", paragraph("Neither has a finding.", quiet=True))
     shown, left = top(rows, "findings")
     caption = "Findings of the same rule and culprit are one row; its sentence is this one's where it has it."
-    return section("Findings", table(["change", "rule", "gain", "gain before", "in words"], shown, caption), left)
+    columns = ["change", "rule", "gain_ns", "gain_before_ns", ("statement", "in words")]
+    return section("Findings", measured(asked[0], shown, columns, caption, {"gain_before_ns": asked[1]}), left)
 
 
 def _overlap(here: Book, there: Book, names: tuple[str, str]) -> Markup:
@@ -305,10 +300,9 @@ def _overlap(here: Book, there: Book, names: tuple[str, str]) -> Markup:
         return Markup("")
     bars, rows = [], []
     for name in dimensions:
-        cells: list[Markup | str] = [printable(name)]
-        for label, each, found in zip(names, asked, (now.get(name), before.get(name)), strict=True):
+        sides = [now.get(name), before.get(name)]
+        for label, found in zip(names, sides, strict=True):
             if found is None:
-                cells += ["–", "–"]
                 continue
             pieces = [
                 Piece("hidden", found["hidden_ns"], palette.HIDDEN),
@@ -321,18 +315,22 @@ def _overlap(here: Book, there: Book, names: tuple[str, str]) -> Markup:
                     f"{share(found['hidden_ns'], found['communication_ns'])} hidden",
                 )
             )
-            cells += [
-                each.fact(duration(found["exposed_ns"])),
-                each.fact(share(found["hidden_ns"], found["communication_ns"])),
-            ]
-        exposed = [found["exposed_ns"] if found else 0 for found in (now.get(name), before.get(name))]
-        rows.append([*cells, _difference(exposed[0] - exposed[1])])
-    columns = ["dimension", "exposed", "hidden", "exposed before", "hidden before", "exposed, difference"]
+        exposed = [found["exposed_ns"] if found else 0 for found in sides]
+        row = {"dimension": name, "change_ns": exposed[0] - exposed[1]}
+        for when, found in zip(("", "_before"), sides, strict=True):
+            row[f"exposed{when}_ns"] = found["exposed_ns"] if found else _NONE
+            row[f"hidden{when}_share"] = found["hidden_share"] if found else _NONE
+        rows.append(row)
+    columns = [
+        *("dimension", "exposed_ns", "hidden_share", "exposed_before_ns"),
+        *(("hidden_before_share", "hidden share before"), ("change_ns", "change of exposed")),
+    ]
+    apart = {"exposed_before_ns": asked[1], "hidden_before_share": asked[1], "change_ns": None}
     return section(
         "Communication by dimension",
         stacked_bars("Hidden and exposed communication of both, mean of the ranks", bars),
         legend({"hidden": palette.HIDDEN, "exposed": palette.EXPOSED}),
-        table(columns, rows, "Mean of the ranks; hidden: share of the communication. Before: in the other."),
+        measured(asked[0], rows, columns, "Mean of the ranks. Before: in the other.", apart),
     )
 
 

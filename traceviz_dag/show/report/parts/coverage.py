@@ -8,7 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from traceviz_dag.analyze.wording import duration, share
+from traceviz_dag.analyze.wording import share
 from traceviz_dag.lake.summaries import COVERED
 from traceviz_dag.printable import printable
 from traceviz_dag.show.page import palette
@@ -206,7 +206,7 @@ def _classified(page: Page) -> Markup:
         for words, part, whole in known
     ]
     rows = [
-        [words, asked.fact(duration(part)), asked.fact(duration(whole)), asked.fact(share(part, whole))]
+        {"of": Markup(words), "known_ns": part, "of_all_ns": whole, "share": part / whole}
         for words, part, whole in known
     ]
     return section(
@@ -221,7 +221,7 @@ def _classified(page: Page) -> Markup:
         ),
         stacked_bars("Share of the kernel time of all ranks that is known", bars, words=lambda value: f"{value:.0f} %"),
         legend({"known": palette.HIDDEN, _NOT_KNOWN: palette.IDLE}),
-        table(["of", "known", "of all", "share"], rows, _CLASSIFIED),
+        measured(asked, rows, ["of", "known_ns", "of_all_ns", "share"], _CLASSIFIED),
     )
 
 
@@ -251,17 +251,19 @@ def _unknown(page: Page) -> Markup:
     if candidates.rows:
         shown, left = top(candidates.rows, "kinds", 12)
         rows = [
-            [
-                printable(row["dimension_candidates"] or "nothing shows"),
-                shortened(row["collective"]),
-                shortened(row["group_description"] or "not described"),
-                candidates.fact(f"{row['kernels']:,}"),
-                candidates.fact(duration(row["time_ns"])),
-            ]
+            {
+                "may be of": row["dimension_candidates"] or "nothing shows",
+                "operation": shortened(row["collective"]),
+                "group": shortened(row["group_description"] or "not described"),
+                "kernels": row["kernels"],
+                "time_ns": row["time_ns"],
+            }
             for row in shown
         ]
-        columns = ["may be of", "operation", "group", "kernels", "time"]
-        parts += [table(columns, rows, "Communication of no known dimension, and which it may be of"), left]
+        parts += [
+            measured(candidates, rows, [*rows[0]], "Communication of no known dimension, and which it may be of"),
+            left,
+        ]
     if unclassified.rows:
         shown, names = unclassified.rows[:12], unclassified.rows[0]["names"]
         left = (

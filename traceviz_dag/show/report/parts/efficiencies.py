@@ -53,7 +53,7 @@ def efficiencies(page: Page) -> Markup | None:
     mine = of_replica.pop(None, None)
     if mine is None:
         return section("Parallel efficiency", notes) if notes else None
-    return Markup("").join([_tree(asked, mine, notes), _replicas(asked, mine, of_replica)])
+    return Markup("").join([_tree(asked, mine, notes), _replicas(asked, of_replica)])
 
 
 def _notes(asked: Asked, lines: Sequence[str]) -> Markup:
@@ -90,9 +90,7 @@ def _tree(asked: Asked, mine: Sequence[Mapping[str, Any]], notes: Markup) -> Mar
     )
 
 
-def _replicas(
-    asked: Asked, mine: Sequence[Mapping[str, Any]], of_replica: Mapping[int | None, Sequence[Mapping[str, Any]]]
-) -> Markup:
+def _replicas(asked: Asked, of_replica: Mapping[int | None, Sequence[Mapping[str, Any]]]) -> Markup:
     if not of_replica:
         return Markup("")
     ordered = sorted(of_replica.values(), key=lambda rows: (rows[0]["value"], rows[0]["replica"]))

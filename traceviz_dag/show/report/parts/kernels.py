@@ -115,7 +115,7 @@ def _speeds(page: Page) -> Markup:
         why = "there is one rank" if len(asked.rows) == 1 else "no kernel ran equally often on all ranks of a stage"
         return section("Slow ranks", paragraph(f"No rank can be compared with peers of its stage: {why}.", quiet=True))
     told_slow, more = top(slow, "slow ranks", 5)
-    lines = [paragraph(asked.statement(_sentence(slow_statement(row)))) for row in told_slow]  # type: ignore[arg-type]
+    lines = [paragraph(asked.statement(f"{capitalised(slow_statement(row))}.")) for row in told_slow]  # type: ignore[arg-type]
     lines = lines or [paragraph(asked.fact(f"None of {len(compared)} ranks with peers computes slowly."))]
     shown, left = top(compared, "ranks", 16)
     rows = [
@@ -139,10 +139,6 @@ def _speeds(page: Page) -> Markup:
 
 def _longest(asked: Asked, row: Mapping[str, Any]) -> Markup:
     return Markup("{} (rank {})").format(asked.fact(duration(row["longest_ns"])), row["longest_rank"])
-
-
-def _sentence(text: str) -> str:
-    return f"{capitalised(text)}."
 
 
 PART = Part("kernels", "Kernels", ("kernels",), kernels)

@@ -77,23 +77,34 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Markup | str]], captio
     return grid(columns, (map(_shown, row) for row in rows), told)
 
 
-def measured(asked: Asked, rows: Iterable[Mapping[str, Any]], columns: Sequence[Any], caption: str = "") -> Markup:
+def measured(
+    asked: Asked,
+    rows: Iterable[Mapping[str, Any]],
+    columns: Sequence[Any],
+    caption: str = "",
+    apart: Mapping[str, Asked | None] = {},
+) -> Markup:
     """A table of columns as their measures say; numbers lead to the rows that they are from.
 
     Args:
         columns: names; or a name and the header where the table calls it otherwise.
+        apart: columns of other rows; None of numbers that no single query answers.
     """
     named = [(each, measure(each).header) if isinstance(each, str) else each for each in columns]
     units = [measure(name).unit for name, _ in named]
 
-    def cell(value: Any, unit: Unit) -> Markup | str:
+    def cell(value: Any, unit: Unit, source: Asked | None) -> Markup | str:
         if value is None:
             return "not known" if unit.number else "–"
         if isinstance(value, Markup):
             return value
-        return asked.fact(unit.said(value).replace("-", "−")) if unit.number else unit.said(value)
+        said = unit.said(value).replace("-", "−") if unit.number else unit.said(value)
+        return source.fact(said) if source and unit.number else said
 
-    cells = [[cell(row[name], unit) for (name, _), unit in zip(named, units, strict=True)] for row in rows]
+    cells = [
+        [cell(row[name], unit, apart.get(name, asked)) for (name, _), unit in zip(named, units, strict=True)]
+        for row in rows
+    ]
     return table([header for _, header in named], cells, caption)
 
 

@@ -32,7 +32,7 @@ from traceviz_dag.show.page.gain_rows import (
 )
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
-from traceviz_dag.show.report.parts.part import Page, Part, measured, paragraph, section, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, measured, paragraph, section, top
 from traceviz_dag.show.report.parts.what_if import USUAL_SQL
 from traceviz_dag.show.report.ranges import Range, gains
 from traceviz_dag.tables.causes import PATH_WHAT_SQL
@@ -285,8 +285,8 @@ def _gains(page: Page, by_step: Asked) -> Markup:
 def _refused(asked: Asked, refused: Sequence[Mapping[str, Any]]) -> Markup:
     if not refused:
         return Markup("")
-    rows = [[named_edit(row), asked.fact(printable(row["refusal"]))] for row in refused]
-    return table(["edit", "why it is not predicted"], rows, "Edits that are refused")
+    rows = [{**row, "edit": named_edit(row)} for row in refused]
+    return measured(asked, rows, ["edit", "refusal"], "Edits that are refused")
 
 
 def _known(page: Page) -> Markup:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTimes, slowest_statement, stage_times
-from traceviz_dag.analyze.wording import capitalised, duration, share
+from traceviz_dag.analyze.wording import capitalised, share
 from traceviz_dag.printable import printable
 from traceviz_dag.show.lanes.words import rank_label
 from traceviz_dag.show.page import palette
@@ -16,7 +16,7 @@ from traceviz_dag.show.page.bubbles import PARTS, bubble_finding, chosen_pipelin
 from traceviz_dag.show.page.facts import step_name
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
-from traceviz_dag.show.report.parts.part import Page, Part, measured, paragraph, percent, section, sentence, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, measured, paragraph, percent, section, sentence, top
 from traceviz_dag.show.report.ranges import Fall, waterfall
 from traceviz_dag.tables.rows import is_parted
 
@@ -220,17 +220,7 @@ def _periods(page: Page) -> Markup:
     rest = [row for row in asked.rows if row["refusal"] is not None]
     steps = len({row["step"] for row in asked.rows}) > 1
     shown, left = top(known, "pairs with measures")
-    rows = [
-        [
-            _pair(row, steps),
-            asked.fact(f"{row['units']:,}"),
-            asked.fact(" · ".join(duration(row[f"period_p{part}_ns"]) for part in (50, 90, 99))),
-            asked.fact(" · ".join(duration(row[f"stage{part}_p50_ns"]) for part in (0, 1))),
-            asked.fact(" · ".join(_score(row[f"score_p{part}"]) for part in (10, 50, 90))),
-            sentence(row["statement"] or ""),
-        ]
-        for row in shown
-    ]
+    rows = [{**row, "pair": _pair(row, steps), "statement": sentence(row["statement"] or "")} for row in shown]
     notes = [f"{_pair(row, steps)}: {printable(row['modes'])}." for row in known if row["modes"]]
     notes += [
         f"{_pair(row, steps)}: measures of fewer than all ranks; {row['ranks_without']} have none "
@@ -241,12 +231,17 @@ def _periods(page: Page) -> Markup:
     told_notes, more = top(notes, "notes", 8)
     return section(
         "Periods",
-        table(
-            ["pair", "units", "period p50 · p90 · p99", "busy p50, both", "OverlapScore p10 · p50 · p90", "in words"],
+        measured(
+            asked,
             rows,
-            "Time from one unit of a repeating pair to the next, over the steady units. OverlapScore 1: the shorter "
-            "of the pair is wholly hidden; 0: the period is as long as both one after the other; below 0 it is "
-            "longer still.",
+            [
+                *("pair", "units", "period_p50_ns", ("period_p90_ns", "p90"), ("period_p99_ns", "p99")),
+                *(("stage0_p50_ns", "first"), ("stage1_p50_ns", "second")),
+                *("score_p10", ("score_p50", "p50"), ("score_p90", "p90"), ("statement", "in words")),
+            ],
+            "Time from one unit of a repeating pair to the next, over the steady units; first and second: the median "
+            "busy time of either in a unit. Score 1: the shorter of the pair is wholly hidden; 0: the period is as "
+            "long as both one after the other; below 0 it is longer still.",
         )
         if rows
         else paragraph("No pair has measures."),
@@ -259,27 +254,23 @@ def _periods(page: Page) -> Markup:
 
 def _without(asked: Asked, rest: Sequence[Mapping[str, Any]], steps: bool) -> Markup:
     """Pairs without measures, by reason."""
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[str, list[Markup]] = {}
     for row in rest:
         reasons.setdefault(printable(row["refusal"]), []).append(_pair(row, steps))
     lines = [
-        [asked.fact(reason), found[0] + (f" and {len(found) - 1} more" if len(found) > 1 else "")]
+        {"refusal": reason, "pairs": found[0] + (f" and {len(found) - 1} more" if len(found) > 1 else "")}
         for reason, found in reasons.items()
     ]
     shown, left = top(lines, "reasons", 12)
     if not shown:
         return Markup("")
-    return table(["why", "pairs"], shown, "Pairs without measures") + left
+    return measured(asked, shown, ["refusal", "pairs"], "Pairs without measures") + left
 
 
-def _pair(row: Mapping[str, Any], steps: bool) -> str:
+def _pair(row: Mapping[str, Any], steps: bool) -> Markup:
     stage = "" if row["stage"] is None or row["kind"] == "stages" else f", stage {row['stage']}"
     step = "" if row["step"] is None or not steps else f", step {row['step']}"
-    return printable(f"{row['pair']}{stage}{step}")
-
-
-def _score(score: float | None) -> str:
-    return "–" if score is None else f"{score:.2f}".replace("-0.00", "0.00").replace("-", "−")
+    return escape(printable(f"{row['pair']}{stage}{step}"))
 
 
 PART = Part("pipelines", "Pipelines", ("pipelines", "period_percentiles"), pipelines, relation="A bubble is no saving.")

@@ -16,7 +16,7 @@ from traceviz_dag.analyze.measures import measure
 from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.blame import JUDGED_COLUMNS, judged_waits, nobody_blamed, uncertain_waits, wait_basis
 from traceviz_dag.analyze.waits.experts import UNEVEN
-from traceviz_dag.analyze.wording import activity, capitalised, numbered, share
+from traceviz_dag.analyze.wording import activity, capitalised, numbered
 from traceviz_dag.printable import printable
 from traceviz_dag.show.figures.wait_rows import MOST_ROWS, MapRow, map_rows
 from traceviz_dag.show.page import palette
@@ -25,7 +25,7 @@ from traceviz_dag.show.page.gain_rows import signed
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.evidence import Asked
 from traceviz_dag.show.report.heat_map import heat_map
-from traceviz_dag.show.report.parts.part import Page, Part, data_rows, measured, paragraph, section, table, top
+from traceviz_dag.show.report.parts.part import Page, Part, data_rows, measured, paragraph, section, top
 from traceviz_dag.tables.questions import DELAY_COSTS_SQL, UNMATCHED_SQL, WAIT_PARTS_SQL
 from traceviz_dag.tables.rows import RankClockRow, columns_of
 
@@ -387,16 +387,9 @@ def _matching(page: Page) -> Markup:
     if not faults:
         matched = asked.fact(f"All {total:,} communication kernels")
         return section("Matching", paragraph(matched, " are matched with all their members.", quiet=True))
-    rows = [
-        [
-            printable(row["fault"]).replace("_", " "),
-            asked.fact(f"{row['kernels']:,}"),
-            asked.fact(share(row["kernels"], total)),
-        ]
-        for row in faults
-    ]
+    rows = [{**row, "fault": row["fault"].replace("_", " "), "share": row["kernels"] / total} for row in faults]
     caption = f"Of {total:,} communication kernels, those that are not matched with all their members"
-    return section("Not matched, or not wholly", table(["why", "kernels", "share"], rows, caption))
+    return section("Not matched, or not wholly", measured(asked, rows, [("fault", "why"), "kernels", "share"], caption))
 
 
 PART = Part("waits", "Waits", ("collectives",), waits, relation=RELATIONS["waits"])
