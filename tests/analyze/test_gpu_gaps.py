@@ -36,7 +36,7 @@ def gaps_of(file: KinetoFile, folder) -> tuple[pa.Table, pa.Table]:
     steps = classified.profiler_steps
     windows = list(zip(steps.number.tolist(), steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True))
     kernels = classified.kernels
-    gaps = gpu_gaps_table(trace, classified.calls, kernels, windows, classified.synchronizations)
+    gaps = gpu_gaps_table(trace, classified.stacked, kernels, windows, classified.synchronizations)
     return gaps, overlap_table(kernels, windows, kernels)
 
 

@@ -36,7 +36,6 @@ from traceviz_dag.classify.phases.steps import MicrobatchSteps
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.synchronizations.table import synchronizations_table
 from traceviz_dag.read.events import KERNEL, MISSING, TraceEvents
-from traceviz_dag.read.host_tree import HostTree
 from traceviz_dag.tables import SYNCHRONIZATIONS
 from traceviz_dag.vocabulary import Dimension, Phase
 
@@ -50,7 +49,7 @@ class Classification:
         steps: forward and backward steps of micro-batches on the host.
         profiler_steps: the ProfilerStep annotations.
         synchronizations: table ``synchronizations``, all training steps of the file, by start.
-        calls: the host rows, nested; of a trace without a GPU, too.
+        stacked: rows of ``HostRows`` that call stacks are made of, ascending; of a trace without a GPU, too.
         operators: of each row of ``kernels``, the operation that launched it.
     """
 
@@ -58,7 +57,7 @@ class Classification:
     steps: MicrobatchSteps
     profiler_steps: ProfilerSteps
     synchronizations: pa.Table
-    calls: HostTree
+    stacked: Int64
     operators: LaunchingOperators
 
 
@@ -113,7 +112,7 @@ def classify(
     if on_gpu:
         synchronizations = synchronizations_table(trace, launches, profiler, np.argsort(order))
     operators = launching_operators(trace, tree, launches.position[order])
-    return Classification(kernels, places.steps, profiler, synchronizations, tree, operators)
+    return Classification(kernels, places.steps, profiler, synchronizations, np.sort(tree.rows), operators)
 
 
 def _communications(

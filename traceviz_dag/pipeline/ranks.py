@@ -90,7 +90,7 @@ def _tables(trace: RankTrace, events: TraceEvents, classified: Classification, p
         "microbatches": microbatches_table(kernels, _host_steps(classified, trace.step)),
         "synchronizations": rows_of_step(classified.synchronizations, trace.step),
         "gpu_gaps": gpu_gaps_table(
-            events, classified.calls, classified.kernels if windows else kernels, windows, classified.synchronizations
+            events, classified.stacked, classified.kernels if windows else kernels, windows, classified.synchronizations
         ),
         "operations": operations,
         "contention": contention,
@@ -259,8 +259,7 @@ def _host_steps(classified: Classification, step: int | None) -> HostSteps:
 def _traces_row(trace: RankTrace, events: TraceEvents, classified: Classification, kernels: pa.Table) -> pa.Table:
     header, report, host = events.header, events.report, events.host
     fault = trace_fault(events, classified, trace.step)
-    starts = np.concatenate([host.start_ns, events.launches.start_ns, events.device.start_ns])
-    ends = starts + np.concatenate([host.duration_ns, events.launches.duration_ns, events.device.duration_ns])
+    timed = [rows for rows in (host, events.launches, events.device) if len(rows)]
     duration = kernels["duration_ns"]
     numbers = sorted(classified.profiler_steps.number.tolist())
 
@@ -280,8 +279,8 @@ def _traces_row(trace: RankTrace, events: TraceEvents, classified: Classificatio
         "rows_read": report.rows_read,
         "rows_dropped": sum(report.dropped.values()),
         "drop_reasons": json.dumps(dict(sorted(report.dropped.items()))),
-        "first_ns": int(starts.min()) if len(starts) else None,
-        "last_ns": int(ends.max()) if len(ends) else None,
+        "first_ns": min((int(rows.start_ns.min()) for rows in timed), default=None),
+        "last_ns": max((int((rows.start_ns + rows.duration_ns).max()) for rows in timed), default=None),
         "steps": numbers,
         "cut_steps": cut_steps(classified, trace.step),
         "forward_microbatches": [microbatch_counts(classified.steps, each)[0] for each in numbers],

@@ -25,7 +25,7 @@ from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.classify.columns import coded, integers, labelled
 from traceviz_dag.classify.launches import main_thread
 from traceviz_dag.read.events import MISSING, TraceEvents
-from traceviz_dag.read.host_tree import HostTree, innermost
+from traceviz_dag.read.host_tree import innermost
 from traceviz_dag.tables import GPU_GAPS
 from traceviz_dag.vocabulary import CPU_DEVICE, HostWork, Kind, SynchronizationKind
 
@@ -112,7 +112,7 @@ class _Clues:
 
 def gpu_gaps_table(
     trace: TraceEvents,
-    calls: HostTree,
+    stacked: Int64,
     kernels: pa.Table,
     windows: Sequence[tuple[int, int, int]],
     synchronizations: pa.Table,
@@ -120,7 +120,7 @@ def gpu_gaps_table(
     """Find and split the gaps of one rank.
 
     Args:
-        trace, calls: its events and their ``call_tree``.
+        trace: its events. stacked: rows of the host that call stacks are made of, as ``Classification`` has them.
         kernels: table ``kernels`` of the whole file, as what runs in a window may be of another step; or of the
             iteration where there are no windows.
         windows: (number, start_ns, end_ns) of each ProfilerStep; without one, the kernels' own span is taken.
@@ -133,7 +133,7 @@ def gpu_gaps_table(
     devices = [name for name in pc.unique(columns["device"].cast(pa.string())).to_pylist() if name != CPU_DEVICE]
     if not devices:
         return GPU_GAPS.schema.empty_table()
-    host = host_of(trace, calls)
+    host = host_of(trace, stacked)
     parts = [GPU_GAPS.schema.empty_table()]
     for device in sorted(devices):
         mine = _operations(columns.filter(pc.equal(columns["device"].cast(pa.string()), device)))

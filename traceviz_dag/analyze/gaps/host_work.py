@@ -68,16 +68,16 @@ class Host:
     framework: Bool
 
 
-def host_of(trace: TraceEvents, calls: HostTree) -> Host:
+def host_of(trace: TraceEvents, stacked: Int64) -> Host:
     """Nest the calls of the CUDA runtime in the host rows, and find what work each row is part of.
 
     Args:
-        calls: ``call_tree`` of the trace; says which rows take part.
+        stacked: rows of the host that take part, ascending.
     """
     host, launches = trace.host, trace.launches
     count = len(host)
     tree = build_tree(
-        np.concatenate([np.sort(calls.rows), count + np.arange(len(launches))]),
+        np.concatenate([stacked, count + np.arange(len(launches))]),
         np.concatenate([host.thread, launches.thread]),
         np.concatenate([host.start_ns, launches.start_ns]),
         np.concatenate([host.duration_ns, launches.duration_ns]),

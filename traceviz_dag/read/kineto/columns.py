@@ -87,8 +87,9 @@ class ColumnBuilder:
         self._strings[""] = 0
         self._inputs = InputsOnce()
         self._communication_code = self._strings[_COMMUNICATION_OPERATOR]
-        self._host, self._launches, self._device = GrowingTable(), GrowingTable(), GrowingTable()
-        self._synchronizations = GrowingTable()
+        self._host, self._launches = GrowingTable(HostRows, without=("input_sizes",)), GrowingTable(LaunchRows)
+        self._device = GrowingTable(DeviceRows, without=("process", "collective"))
+        self._synchronizations = GrowingTable(SynchronizationRows)
         self._device_facts, self._operator_facts = FactRows(), FactRows()
 
     @property
@@ -123,11 +124,11 @@ class ColumnBuilder:
             base_time_ns: what the file's times are relative to.
         """
         device_rows = self._device.rows
-        host = self._host.whole(HostRows, without=("input_sizes",))
+        host = self._host.whole()
         host["input_sizes"] = self._inputs.sizes_of(host["inputs"], self._strings)
-        launches = self._launches.whole(LaunchRows)
-        device = self._device.whole(DeviceRows, without=("process", "collective"))
-        synchronizations = self._synchronizations.whole(SynchronizationRows)
+        launches, device, synchronizations = (
+            table.whole() for table in (self._launches, self._device, self._synchronizations)
+        )
         for columns in (host, launches, device, synchronizations):
             columns["start_ns"] += base_time_ns
         device["process"] = self._device_processes(device["correlation"], launches)

@@ -61,27 +61,27 @@ def triples(values: list[Any]) -> Int64:
 
 
 class GrowingTable:
-    """A table that grows by pieces of columns.
+    """The columns of a table that grows by pieces, each of which is copied and let go at once.
 
     Attributes:
         rows: how many it has.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, table: type[Any], *, without: tuple[str, ...] = ()) -> None:
+        names = (part.name for part in fields(table) if part.name not in without)
         self.rows = 0
-        self._pieces: list[Columns] = []
+        self._columns: Columns = {name: np.empty(0, _DTYPES.get(name, np.int64)) for name in names}
 
     def append(self, columns: Columns) -> None:
-        """Add rows; each piece has the same columns."""
-        self.rows += len(next(iter(columns.values())))
-        self._pieces.append(columns)
+        """Add rows, of columns that the table does not have nothing."""
+        before, self.rows = self.rows, self.rows + len(next(iter(columns.values())))
+        for name, kept in self._columns.items():
+            if self.rows > len(kept):
+                # Memory that nothing was written to is none: room for twice as many costs nothing yet.
+                self._columns[name] = np.empty(2 * self.rows, kept.dtype)
+                self._columns[name][:before] = kept[:before]
+            np.copyto(self._columns[name][before : self.rows], columns[name], casting="same_kind")
 
-    def whole(self, table: type[Any], *, without: tuple[str, ...] = ()) -> Columns:
-        """The columns of ``table`` as one array each; pieces are let go column by column, to save memory."""
-        columns: Columns = {}
-        for name in (part.name for part in fields(table) if part.name not in without):
-            dtype = _DTYPES.get(name, np.int64)
-            pieces = [piece.pop(name) for piece in self._pieces]
-            columns[name] = np.concatenate(pieces, dtype=dtype, casting="same_kind") if pieces else np.empty(0, dtype)
-        self._pieces.clear()
-        return columns
+    def whole(self) -> Columns:
+        """The columns; the table is spent."""
+        return {name: kept[: self.rows] for name, kept in self._columns.items()}
