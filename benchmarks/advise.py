@@ -27,7 +27,7 @@ from benchmarks.matrix import run_matrix
 from benchmarks.what_if import what_if_of
 from traceviz_dag.analyze.advice.placement import Placed, placed
 from traceviz_dag.analyze.causes.gains import named_change
-from traceviz_dag.analyze.causes.reordered import Change
+from traceviz_dag.analyze.causes.reordered import COMBINED, Change
 from traceviz_dag.analyze.causes.resized import TwoSizes
 from traceviz_dag.pipeline.causes import ranked_steps
 from traceviz_dag.pipeline.stored_iteration import iterations_at
@@ -134,6 +134,14 @@ def jobs() -> Iterator[Job]:
     yield Job("pp4 m8, zero-bubble", replace(late, seed=21), _all(apart, both, Change(16, schedule=_ZERO_BUBBLE)))
     yield Job("dp2 pp4 vpp2 m8, zero-bubble", replace(late, dp=2, vpp=2, seed=22), _all(apart, both))
     yield Job("ep2 dp2 pp2 m8, zero-bubble", replace(late, pp=2, ep=2, dp=2, layers=8, seed=23), _all(apart))
+    joined = Change(schedule=COMBINED)
+    yield Job("ep2 dp2 m8", replace(experts, pp=1, layers=4, seed=24), _all(joined))
+    yield Job("ep2 dp2 pp2 m8, combined", replace(experts, seed=25), _all(replace(joined, chunks=2)))
+    beside = replace(_PIPELINE, ep=2, dp=2, vpp=2, overlap_p2p=True, faults=Faults(slow_gpu=1), seed=26)
+    changes = _all(joined, replace(joined, layers=(4, 6, 4, 2)))
+    yield Job("ep2 dp2 pp4 vpp2 overlapped m8 slow gpu 1", beside, changes)
+    across = replace(experts, pp=1, ep=4, dp=4, layers=4, node_size=2, seed=27)
+    yield Job("ep4 dp4 on nodes of 2 m8", across, _all(joined))
     deep = replace(_PIPELINE, pp=8, layers=32, microbatches=16, hidden=1024, heads=8, feed_forward=4096, seed=19)
     halved = Change(microbatches=8)
     for name, job in (
@@ -160,7 +168,7 @@ def jobs() -> Iterator[Job]:
 def changed(settings: JobSettings, change: Change, size: int = 1) -> JobSettings:
     """The settings of a job with a change, and micro-batches ``size`` times as large."""
     chunks = change.chunks or (1 if change.schedule in ("1f1b", _ZERO_BUBBLE) else settings.vpp)
-    overlapped = settings.overlap_p2p if change.schedule is None else change.schedule == _OVERLAP
+    overlapped = settings.overlap_p2p if change.schedule is None else change.schedule in (_OVERLAP, COMBINED)
     return replace(
         settings,
         microbatches=change.microbatches or settings.microbatches,
@@ -168,6 +176,7 @@ def changed(settings: JobSettings, change: Change, size: int = 1) -> JobSettings
         vpp=chunks,
         overlap_p2p=overlapped and chunks > 1,
         zero_bubble=change.schedule == _ZERO_BUBBLE,
+        overlap_expert=settings.overlap_expert or change.schedule == COMBINED,
         no_recompute=change.no_recompute or settings.no_recompute,
         stage_layers=",".join(map(str, change.layers)) if change.layers else settings.stage_layers,
     )

@@ -203,7 +203,9 @@ ADVICE = Table(
         Column("place", BIGINT, "Its place among the changes, from 1: the fastest of the same batch first."),
         Column("microbatches", BIGINT, "Micro-batches of a step, where they change; NULL elsewhere."),
         Column(
-            "schedule", TEXT, "1f1b, zero-bubble, interleaved or interleaved-overlapped, where named; NULL elsewhere."
+            "schedule",
+            TEXT,
+            "1f1b, zero-bubble, interleaved, interleaved-overlapped or combined-1f1b, where named; NULL elsewhere.",
         ),
         Column("chunks", BIGINT, "Model chunks of each stage, where they change; NULL elsewhere."),
         Column("layers", TEXT, "Layers of each stage, such as 7,8,8,7, where they change; NULL elsewhere."),

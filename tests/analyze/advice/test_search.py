@@ -8,11 +8,11 @@ from itertools import product
 import pytest
 
 from tests.analyze.causes.test_remade_items import _items, known
-from tests.analyze.causes.test_reordered import BACKWARD
+from tests.analyze.causes.test_reordered import BACKWARD, with_experts
 from traceviz_dag.analyze.advice.flags import flags
 from traceviz_dag.analyze.advice.memory import NO_SNAPSHOTS, StageUse, fits, in_flight
 from traceviz_dag.analyze.advice.search import Advisor, not_predictable
-from traceviz_dag.analyze.causes.reordered import Change, Items
+from traceviz_dag.analyze.causes.reordered import COMBINED, Change, Items
 from traceviz_dag.analyze.memory.schedule import expected_in_flight
 from traceviz_dag.schedules import Order
 
@@ -24,7 +24,7 @@ class Replayed:
         self.items = items
 
     def gains(self, change: Change) -> tuple[int, int, int, int]:
-        gain = -self.items.changed(change)[0]
+        gain = -self.items.changed(change).later_ns
         return self.items.step_ns, gain, gain - 5, gain + 5
 
 
@@ -144,6 +144,22 @@ def test_zero_bubble_is_tried_where_backward_steps_are_told_apart_and_named_wher
     assert not advisor(apart, "schedule", "layers", "microbatches").advice
     assert any("zero-bubble" in line and "measured whole" in line for line in not_predictable(advisor(whole), ()))
     assert all(one.change.schedule != "zero-bubble" for one in advisor(whole).advice)
+
+
+def test_combined_steps_are_tried_where_experts_communicate_and_named_where_not():
+    told = with_experts(known(Order(1, 1, 8)), 0.2, 0.2)
+    (one,) = advisor(told, "microbatches").advice
+    assert one.change == Change(schedule=COMBINED) and one.wins and one.in_flight == (2,)
+    assert one.flags["megatron_lm"][:2] == ["--overlap-moe-expert-parallel-comm", "without --moe-shared-expert-overlap"]
+    assert "comm_overlap.overlap_moe_expert_parallel_comm=True" in one.flags["megatron_bridge"]
+    assert not any("combined" in line for line in not_predictable(advisor(told), ["ep"]))
+    assert not advisor(told, "microbatches", "schedule").advice
+    # A pipeline needs several chunks, and exchanges beside computation.
+    found = advisor(with_experts(known(Order(4, 1, 8)), 0.2, 0.2), "layers", "microbatches").advice
+    combined = [one for one in found if one.change.schedule == COMBINED]
+    assert {one.change.chunks for one in combined} == {2, 4}
+    assert all("--num-virtual-stages-per-pipeline-rank" in one.flags["megatron_lm"][0] for one in combined)
+    assert any("nothing shows" in line for line in not_predictable(advisor(known(Order(1, 1, 8))), ["ep"]))
 
 
 def test_recomputation_is_left_out_in_all_stages_the_last_one_or_the_last_half():

@@ -76,7 +76,7 @@ def test_the_order_of_records_is_made_anew_and_their_items_give_the_step_back(pu
     items = next(what_if._items(work.own_ns, work.lag_ns))
     present = items.present()
     assert (present.stages, present.chunks, present.microbatches) == (2, 1, 8)
-    longer, error, counts = items.changed(Change(microbatches=16))
+    found = items.changed(Change(microbatches=16))
     # Micro-batches of very different lengths: their mean hides a twentieth of the step, and the error bar says so.
-    assert counts == (8, 16) and 0.03 < abs(error) < 0.06
-    assert 0.75 * items.step_ns < longer < items.step_ns
+    assert found.microbatches == (8, 16) and 0.03 < abs(found.error) < 0.06
+    assert 0.75 * items.step_ns < found.later_ns < items.step_ns

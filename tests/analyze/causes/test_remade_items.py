@@ -11,7 +11,7 @@ from benchmarks.what_if import what_if_of
 from tests.analyze.causes.test_reordered import BACKWARD, FORWARD, TAIL, perfect
 from tests.sets import fast
 from traceviz_dag.analyze.causes.measured_items import Item
-from traceviz_dag.analyze.causes.reordered import Change, Items
+from traceviz_dag.analyze.causes.reordered import COMBINED, Change, Items
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.schedules import Order
 from traceviz_dag.simulate import JobSettings
@@ -24,7 +24,7 @@ def known(order: Order, layers: int = 4) -> Items:
 
 
 def step_ns(items: Items, change: Change) -> int:
-    return items.step_ns + items.changed(change)[0]
+    return items.step_ns + items.changed(change).later_ns
 
 
 @pytest.mark.parametrize(("present", "chunks"), [(1, 2), (1, 4), (2, 4), (4, 2), (4, 1)])
@@ -129,6 +129,39 @@ def test_the_optimizer_of_other_layers_is_that_of_the_stage_that_ends_last(job, 
     assert abs(pair.off) < 0.007 and pair.held
 
 
+EXPERTS = JobSettings(seed=24, ep=2, dp=2, layers=2, microbatches=4, hidden=2048, heads=16, feed_forward=8192)
+
+
+@pytest.mark.parametrize(
+    ("job", "change"),
+    fast(
+        [
+            (EXPERTS, Change(schedule=COMBINED)),
+            (replace(EXPERTS, pp=2, layers=4), Change(schedule=COMBINED, chunks=2)),
+            (replace(EXPERTS, pp=2, layers=4, vpp=2, overlap_p2p=True), Change(schedule=COMBINED)),
+        ],
+        (EXPERTS, Change(schedule=COMBINED)),
+    ),
+)
+def test_the_step_of_a_simulated_job_with_combined_steps_is_predicted(job, change, tmp_path):
+    (pair,) = (found := outcome(Job("experts", job, (change,)), tmp_path)).pairs
+    assert abs(pair.off) < 0.015 and pair.held and pair.true_ns < 0.97 * found.step_ns
+
+
+@pytest.mark.parametrize(
+    ("job", "why"),
+    [
+        (replace(EXPERTS, hidden=512, heads=4, feed_forward=2048), "GPUs wait for their hosts"),
+        (replace(EXPERTS, recompute=Recompute.FULL), "experts' communication is recomputed"),
+        (replace(EXPERTS, ep=1), "nothing shows communication of experts"),
+    ],
+)
+def test_combined_steps_are_refused_where_nothing_shows_what_they_take(job, why, tmp_path):
+    what_if = what_if_of(job, tmp_path / "job")
+    with pytest.raises(NoEvidenceError, match=why):
+        what_if.predict(what_if.reorder(Change(schedule=COMBINED)))
+
+
 @pytest.mark.parametrize("recompute", fast([Recompute.FULL, Recompute.SELECTIVE], Recompute.FULL))
 def test_the_step_of_a_simulated_job_without_recomputation_is_predicted(recompute, tmp_path):
     job = JobSettings(seed=21, pp=2, layers=4, microbatches=4, hidden=2048, heads=16, feed_forward=8192)
@@ -187,7 +220,7 @@ def test_the_pipeline_drawn_of_a_change_is_the_one_that_predicts_its_step():
     )
     ahead = replace(items, ranks=halved)
     for change, own in ((Change(schedule="interleaved-overlapped"), ahead), (Change(schedule="interleaved"), items)):
-        later = items.changed(change, lambda: ahead)[0]
+        later = items.changed(change, lambda: ahead).later_ns
         drawn = items.timed(change, lambda: ahead)
         assert drawn == own.timed(change)
         assert max(one.end_ns for one in drawn) == items.step_ns + later - TAIL

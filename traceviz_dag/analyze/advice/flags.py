@@ -18,6 +18,12 @@ _ENDS = ("--decoder-first-pipeline-num-layers", "--decoder-last-pipeline-num-lay
 _LAYOUT = "--pipeline-model-parallel-layout"
 _BRIDGE_ENDS = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
 _BRIDGE_LAYOUT = "pipeline_model_parallel_layout"
+_COMBINED = (
+    "--overlap-moe-expert-parallel-comm",
+    "without --moe-shared-expert-overlap",
+    "CUDA_DEVICE_MAX_CONNECTIONS above 1",
+)
+_BRIDGE_COMBINED = ("comm_overlap.overlap_moe_expert_parallel_comm=True", "moe_shared_expert_overlap=False")
 _ZERO_BUBBLE = (
     "no flag: package zbpp_light (patch_megatron(), for Megatron-LM's own linear layers) or Primus "
     "(patch_zero_bubble: true)"
@@ -48,6 +54,9 @@ def flags(
         if order.overlapped:
             megatron.append("--overlap-p2p-communication-warmup-flush")
             bridge.append("overlap_p2p_comm_warmup_flush=True")
+    if order.combined and not present.combined:
+        megatron += _COMBINED
+        bridge += _BRIDGE_COMBINED
     if order.split and not present.split:
         megatron.append(_ZERO_BUBBLE)
         bridge.append("no setting: it has no zero-bubble schedule")

@@ -18,7 +18,7 @@ from traceviz_dag.analyze.advice.flags import ONE, flags
 from traceviz_dag.analyze.advice.memory import StageUse, fits, in_flight
 from traceviz_dag.analyze.advice.placement import Placed
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN
-from traceviz_dag.analyze.causes.reordered import Change, Items
+from traceviz_dag.analyze.causes.reordered import COMBINED, Change, Items
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.schedules import Order
 
@@ -177,6 +177,8 @@ class Advisor:
         now, seen = self.items.now, set[tuple[Order, Fraction]]()
         sizes = () if self.beside is None or "microbatches" in self.keep else self.beside.sizes
         for size, (chunks, schedule) in product(sizes, self._orders()):
+            if schedule == COMBINED:
+                continue
             count = now.microbatches / size
             change = Change(int(count), schedule, chunks if chunks != now.chunks else None)
             allowed = self._allowed(change) if count.denominator == 1 else None
@@ -199,7 +201,11 @@ class Advisor:
         """Chunks and schedule of each allowed order."""
         now = self.items.now
         yield now.chunks, None
-        if now.stages == 1 or now.combined:
+        if now.combined:
+            return
+        joins = self.items.joined is None and "schedule" not in self.keep
+        if now.stages == 1:
+            yield from [(1, COMBINED)] if joins else []
             return
         fewest = min(self.items.layers) if self.items.layers else 2 * now.chunks
         for chunks in [now.chunks] if "vpp" in self.keep else range(1, min(fewest, _MOST_CHUNKS) + 1):
@@ -208,8 +214,9 @@ class Advisor:
             both = ("interleaved", "interleaved-overlapped")
             # How long hosts would wait for exchanges that overlap now, nothing shows.
             kept = both[1:] if now.overlapped else both[:1] if "schedule" in self.keep else both
+            several = (*kept, COMBINED) if joins else kept
             plain = ("1f1b",) if "schedule" in self.keep else ("1f1b", "zero-bubble")
-            yield from ((chunks, each) for each in (plain if chunks == 1 else kept))
+            yield from ((chunks, each) for each in (plain if chunks == 1 else several))
 
     def _shares(self, chunks: int) -> list[tuple[int, ...] | None]:
         """Ways to share the layers out; None: as they are."""
@@ -296,6 +303,11 @@ def _assumptions(change: Change, now: Order, order: Order, size: Fraction, rank_
         yield "layers of a stage take the same time, and messages as long as now"
     if order.split:
         yield "gradients of weights take the same time later: the order is ZB-H1's, and all linear layers leave them"
+    if order.combined and not now.combined:
+        yield (
+            "communication of experts in a forward step runs beside computation of a backward step and the other way "
+            "round, and neither slows the other; the error bar reaches to none of it beside computation"
+        )
     if order.overlapped and not now.overlapped:
         yield "exchanges beside computation do not slow it down"
     if now.overlapped and not order.overlapped and order.chunks > 1:
@@ -329,11 +341,8 @@ def not_predictable(advisor: Advisor, dimensions: Sequence[str]) -> list[str]:
     ]
     if items.now.stages > 1 and not items.now.combined and items.whole is not None:
         lines.append(f"zero-bubble schedules: {items.whole}")
-    if "ep" in dimensions and not items.now.combined:
-        lines.append(
-            "combined 1F1B (--overlap-moe-expert-parallel-comm): nothing shows how much of the experts' communication "
-            "it would hide"
-        )
+    if "ep" in dimensions and not items.now.combined and items.joined is not None:
+        lines.append(f"combined 1F1B (--overlap-moe-expert-parallel-comm): {items.joined}")
     if items.now.overlapped and not items.now.combined:
         lines.append("interleaving without overlap: nothing shows how long hosts would wait for exchanges")
     if items.now.combined:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from traceviz_dag.analyze.causes.expert_exchanges import exchanged_in
 from traceviz_dag.analyze.causes.graph import NEVER_LATE
 from traceviz_dag.analyze.causes.rank_kernels import PHASES
 from traceviz_dag.analyze.causes.rank_work import EVIDENCES, EdgeKind, RankWork
@@ -42,6 +43,8 @@ class Item:
         beside: whether gradients or parameters were exchanged beside it or right before, which holds it up.
         rest: share of it that layers do not run: embedding, output layer, loss. again: share that is recomputed.
         weights: share that gives gradients of weights; rest_weights: that of it which layers do not run.
+        experts: share in which its computation waits for communication of experts. alone: share of its computation
+            outside layers with experts: after the last such wait of forward steps, before the first of backward ones.
         lead_ns: of it, what passes before its first kernel starts.
     """
 
@@ -54,6 +57,8 @@ class Item:
     again: float = 0.0
     weights: float = 0.0
     rest_weights: float = 0.0
+    experts: float = 0.0
+    alone: float = 0.0
     lead_ns: int = 0
 
 
@@ -169,9 +174,12 @@ def _shares(work: RankWork, parts: Sequence[Key], by_layers: Float64) -> list[tu
     passed = np.diff(kernels.end_ns[mine], prepend=0)
     begins = np.diff(number, prepend=-1) != 0
     passed = np.where(begins, kernels.duration_ns[mine], np.maximum(passed, 0))
+    before = kernels.start_ns[mine] - np.maximum(passed - kernels.duration_ns[mine], 0)
+    experts = exchanged_in(kernels, before, kernels.start_ns[mine]) / np.maximum(passed, 1)
     recomputed = kernels.phase[mine] == PHASES.index("recompute")
     rest, weights = 1 - by_layers[mine], weight_gradients(kernels)[mine]
-    shares = {"rest": rest, "again": recomputed, "weights": weights, "rest_weights": rest * weights}
+    shares = {"rest": rest, "again": recomputed, "weights": weights, "rest_weights": rest * weights, "experts": experts}
+    shares["alone"] = (1 - experts) * _outside(experts > 0, number, steps[mine])
     whole, *sums = (
         np.bincount(number, weights=passed * share, minlength=len(first))
         for share in (np.ones(len(mine)), *shares.values())
@@ -186,6 +194,19 @@ def _shares(work: RankWork, parts: Sequence[Key], by_layers: Float64) -> list[tu
         of_item = {name: float(each[at].sum()) / total for name, each in zip(shares, sums, strict=True)}
         result.append((of_item, round(total)))
     return result
+
+
+def _outside(waits: Bool, number: Int64, steps: Int64) -> Bool:
+    """Mark kernels of forward steps from the last one that waits on, and those of backward steps before the first.
+
+    Args:
+        number: of each kernel's step. steps: as ``direction``.
+    """
+    place = np.arange(len(number))
+    last, first = np.full(number.max(initial=0) + 1, -1), np.full(number.max(initial=0) + 1, len(number))
+    np.maximum.at(last, number[waits], place[waits])
+    np.minimum.at(first, number[waits], place[waits])
+    return np.asarray(np.where(steps == 0, place >= last[number], place < first[number]))
 
 
 @dataclass(frozen=True, slots=True)

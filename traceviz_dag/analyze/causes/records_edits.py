@@ -241,7 +241,9 @@ class RecordsWhatIf:
         if change != Change():
             for mode, lags in enumerate((self.work.lag_ns, np.zeros_like(self.work.lag_ns))):
                 for place, items in enumerate(self._items(own, lags)):
-                    later[mode, place], order_error[mode, place], counts[place] = items.changed(change)
+                    order = items.changed(change)
+                    later[mode, place], order_error[mode, place] = order.later_ns, order.error
+                    counts[place] = order.microbatches
         gain = kept[:, 0] - kept[:, 1] - np.rint(later[0]).astype(np.int64)
         other = free[:, 0] - free[:, 1] - np.rint(later[1]).astype(np.int64)
         error = np.maximum(np.abs(free[:, 0] / kept[:, 0] - 1), np.abs(order_error[0]))

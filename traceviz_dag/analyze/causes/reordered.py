@@ -10,7 +10,13 @@ optimizer) comes by as much later as that item does. Messages are joins, as in t
 
 How far items(present order) is from the step says how good the model is. Of other chunks and layers an item takes what
 layers run of it in proportion to its layers, and the rest where the model has it: embedding, output layer and loss.
-Where gradients of weights come later, a backward step takes what is left without their products.
+Where gradients of weights come later, a backward step takes what is left without their products. Where a forward and a
+backward step are combined, the communication of experts in each runs beside the computation of the other's layers:
+
+    pair = rest + max(F' - f, b) + max(B' - b, f)
+
+F' and B' are the two steps without the rest (output layer and loss), f and b what of them waits for experts. The pair
+takes as long as the computation of both, or the communication of both, at least, and F + B at most.
 """
 
 from __future__ import annotations
@@ -23,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from traceviz_dag.analyze.causes.expert_exchanges import NONE_SHOWN, why_not_apart
 from traceviz_dag.analyze.causes.graph import graph_of
 from traceviz_dag.analyze.causes.layers import Layers
 from traceviz_dag.analyze.causes.measured_items import (
@@ -53,7 +60,10 @@ from traceviz_dag.schedules import (
     WeightGradient,
 )
 
-SCHEDULES = ("1f1b", "interleaved", "interleaved-overlapped", "zero-bubble")
+COMBINED = "combined-1f1b"
+"""A forward and a backward step run into each other, and exchanges between stages beside them."""
+
+SCHEDULES = ("1f1b", "interleaved", "interleaved-overlapped", "zero-bubble", COMBINED)
 """Schedules for which an order can be made."""
 
 _MOST_ITEMS, _MOST_PIPELINES = 200_000, 10
@@ -110,7 +120,7 @@ class Change:
         result = replace(present, microbatches=self.microbatches or present.microbatches)
         chunks = self.chunks or (1 if self.schedule in _ONE_CHUNK else present.chunks)
         if self.schedule is not None or chunks != present.chunks:
-            if present.stages == 1:
+            if present.stages == 1 and (self.schedule != COMBINED or chunks > 1):
                 raise NoEvidenceError("a single pipeline stage has no other schedule")
             if present.combined and (self.schedule in _ONE_CHUNK or chunks != present.chunks):
                 raise NoEvidenceError(
@@ -118,12 +128,13 @@ class Change:
                 )
             if self.schedule in _ONE_CHUNK and chunks > 1:
                 raise NoEvidenceError(f"{self.schedule} runs one model chunk in a stage")
-            if self.schedule not in (None, *_ONE_CHUNK) and chunks == 1:
+            if self.schedule not in (None, *_ONE_CHUNK) and chunks == 1 < present.stages:
                 raise NoEvidenceError("interleaving needs several model chunks in a stage, and the job has one")
             kept = present.overlapped and chunks > 1 and self.schedule is None
-            overlapped = kept or self.schedule == "interleaved-overlapped"
+            combined = present.combined or self.schedule == COMBINED
+            overlapped = kept or (self.schedule in ("interleaved-overlapped", COMBINED) and chunks > 1)
             split = self.schedule == "zero-bubble"
-            result = replace(result, chunks=chunks, overlapped=overlapped, split=split)
+            result = replace(result, chunks=chunks, combined=combined, overlapped=overlapped, split=split)
         if result.chunks > 1 and result.microbatches % result.stages:
             raise NoEvidenceError(
                 f"interleaving needs a multiple of {result.stages} micro-batches, the number of pipeline stages"
@@ -141,6 +152,24 @@ class TimedItem:
     end_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class Reordered:
+    """What a change of the order does.
+
+    Attributes:
+        later_ns: how much longer the step is; least_ns, most_ns: what it is at least and at most, where items are made
+            of which the measured ones leave that open.
+        error: how far the replay with mean items is off, as a share of the step.
+        microbatches: before and after.
+    """
+
+    later_ns: int
+    least_ns: int
+    most_ns: int
+    error: float
+    microbatches: tuple[int, int]
+
+
 @dataclass(frozen=True)
 class Items:
     """All items of a step.
@@ -152,6 +181,7 @@ class Items:
         unknown: why it is not known what layers are of the items; None where it is.
         overlapped: whether messages ran beside computation; None where nothing shows it.
         whole: why gradients of weights are not told from those of inputs; None where they are.
+        joined: why it is not known what experts' communication takes of the items; None where it is.
         slack: of each rank, as ``MeasuredRank.slack_ns``, where stages have so many layers more; None where unknown.
     """
 
@@ -162,6 +192,7 @@ class Items:
     unknown: str | None = "nothing shows the layers"
     overlapped: bool | None = None
     whole: str | None = WHOLE
+    joined: str | None = NONE_SHOWN
     slack: Callable[[tuple[int, ...]], Sequence[int]] | None = None
 
     def present(self) -> Order:
@@ -186,17 +217,19 @@ class Items:
             return fitting[0]
         return min(fitting, key=lambda order: abs(self.replayed(order, order) - self.step_ns))
 
-    def replayed(self, order: Order, present: Order, own: Items | None = None, change: Change | None = None) -> int:
+    def replayed(
+        self, order: Order, present: Order, own: Items | None = None, change: Change | None = None, pairs: int = 0
+    ) -> int:
         """The step with mean items in an order, ns.
 
         Args:
             own: whose items' durations are taken; by default these.
-            change: whose layers and recomputation the items get.
+            change: whose layers and recomputation the items get. pairs: as ``_paired``.
 
         Raises:
             NoEvidenceError: the order has items that a rank did not run.
         """
-        chains, values, late = self._laid_out(order, present, own or self, change or Change())
+        chains, values, late = self._laid_out(order, present, own or self, change or Change(), pairs)
         return self.step_ns + int((chains.last_ends(values) - late).max())
 
     def timed(self, change: Change, ahead: Callable[[], Items] | None = None) -> list[TimedItem]:
@@ -214,7 +247,9 @@ class Items:
         longest = int((chains.last_ends(values) - late).max(axis=0).argmax())
         return chains.timed(values[:, longest])
 
-    def _laid_out(self, order: Order, present: Order, taken: Items, change: Change) -> tuple[_Chains, Int64, Int64]:
+    def _laid_out(
+        self, order: Order, present: Order, taken: Items, change: Change, pairs: int = 0
+    ) -> tuple[_Chains, Int64, Int64]:
         """An order's chains, their values, and when the last items of stages may end without a longer step.
 
         Returns:
@@ -225,7 +260,7 @@ class Items:
             count *= len(self.pipelines)
             raise NoEvidenceError(f"{count:,} forward steps are too many to replay; ask for fewer micro-batches")
         chains = _chains_of(order)
-        remake = _Remake(order, present, self.layers, change)
+        remake = _Remake(order, present, self.layers, change, pairs)
         values = np.zeros((chains.values, len(self.pipelines)), np.int64)
         late = np.zeros((order.stages, len(self.pipelines)), np.int64)
         more = tuple(map(remake.more_layers, range(order.stages)))
@@ -252,15 +287,11 @@ class Items:
             result.append({kind: _taken(some) for kind, some in of_kind.items()})
         return tuple(result)
 
-    def changed(self, change: Change, ahead: Callable[[], Items] | None = None) -> tuple[int, float, tuple[int, int]]:
+    def changed(self, change: Change, ahead: Callable[[], Items] | None = None) -> Reordered:
         """What a change of the order does.
 
         Args:
             ahead: the items of a host that waits for no exchange; these by default.
-
-        Returns:
-            How much longer the step is, ns; how far its replay with mean items is off, as a share of it; the numbers of
-            micro-batches before and after.
 
         Raises:
             NoEvidenceError: the order is not known, or cannot be made.
@@ -268,8 +299,11 @@ class Items:
         present = self.now
         order = change.order(present)
         self.check(change, order)
-        later = self.replayed(order, present, self._run_in(order, ahead), change) - self.before_ns
-        return later, self.before_ns / self.step_ns - 1, (present.microbatches, order.microbatches)
+        own = self._run_in(order, ahead)
+        ends = (0, -1, 1) if order.combined and not present.combined else (0,)
+        later = [self.replayed(order, present, own, change, pairs) - self.before_ns for pairs in ends]
+        counts = present.microbatches, order.microbatches
+        return Reordered(later[0], min(later), max(later), self.before_ns / self.step_ns - 1, counts)
 
     def _run_in(self, order: Order, ahead: Callable[[], Items] | None) -> Items:
         """The items as an order's host lets them run: beside exchanges that overlap it launches ahead."""
@@ -301,6 +335,8 @@ class Items:
             raise NoEvidenceError("not every such stage recomputes anything, or nothing shows what is recomputed")
         if order.split and self.whole is not None:
             raise NoEvidenceError(self.whole)
+        if order.combined and not present.combined and self.joined is not None:
+            raise NoEvidenceError(self.joined)
         if layers is None and order.chunks in (1, present.chunks):
             return
         if present.combined:
@@ -344,8 +380,9 @@ def items_of(
     pipelines = _pipelines(step, stages)
     overlapped = any(messages_beside_work(step.works[place]) for place in pipelines[0])
     ends = step.replay(times)
-    whole = why_whole([work.kernels for work in step.works])
-    found = Items(tuple(ranks), pipelines, step.step_ns(ends), overlapped=overlapped, whole=whole)
+    kernels = [work.kernels for work in step.works]
+    found = Items(tuple(ranks), pipelines, step.step_ns(ends), overlapped=overlapped)
+    found = replace(found, whole=why_whole(kernels), joined=why_not_apart(kernels))
     if not isinstance(layers, Layers) or layers.unknown is not None:
         return replace(found, unknown=layers.unknown if isinstance(layers, Layers) else layers)
 
@@ -506,15 +543,22 @@ def _is_part(kind: Kind, part: int) -> bool:
 class _Remake:
     """What the items of another order take, with other layers or recomputation."""
 
-    def __init__(self, order: Order, present: Order, layers: tuple[int, ...], change: Change) -> None:
-        self._order, self._present = order, present
+    def __init__(self, order: Order, present: Order, layers: tuple[int, ...], change: Change, pairs: int = 0) -> None:
+        """See the class; ``pairs``: as ``_paired``."""
+        self._order, self._present, self._pairs = order, present, pairs
+        self._apart = order.combined and not present.combined
         self._now, self._then = layers, change.layers or layers
         self._no_recompute = change.no_recompute or ()
         # Of a stage, once for all its ranks.
         self._kinds = [[*map(kind_of, _keys(order.actions(stage)))] for stage in range(order.stages)]
         self._wanted = [
-            Counter(_of_whole(kind) for kind in kinds if not _is_part(kind, _WEIGHTS)) for kinds in self._kinds
+            Counter(each for kind in kinds if not _is_part(kind, _WEIGHTS) for each in self._measured(kind))
+            for kinds in self._kinds
         ]
+
+    def _measured(self, kind: Kind) -> list[Kind]:
+        """The kinds of the measured items that one is made of."""
+        return [frozenset({step}) for step in sorted(kind)] if self._apart else [_of_whole(kind)]
 
     def more_layers(self, stage: int) -> int:
         """How many layers more a stage has."""
@@ -542,11 +586,30 @@ class _Remake:
         each = {kind: iter(measured[kind].spread(count)) for kind, count in wanted.items()}
         result = []
         for kind in self._kinds[stage]:
-            whole = _of_whole(kind)
-            weights = measured[whole].weights
-            own = weights if _is_part(kind, _WEIGHTS) else next(each[whole])
-            result.append(own - weights if _is_part(kind, _INPUTS) else own)
+            one, *other = self._measured(kind)
+            weights = measured[one].weights
+            own = weights if _is_part(kind, _WEIGHTS) else next(each[one])
+            own -= weights if _is_part(kind, _INPUTS) else 0
+            if other:
+                both = measured[one], measured[other[0]]
+                own = _paired((own, next(each[other[0]])), both, self._pairs)
+            result.append(own)
         return result
+
+
+def _paired(steps: tuple[int, int], both: tuple[_Taken, _Taken], end: int) -> int:
+    """What a forward and a backward step take together, ns.
+
+    Args:
+        steps: what each takes alone; both: what is usual of it.
+        end: 0 where the communication of each runs beside the computation of the other's layers; -1 for the least that
+            both may take, 1 for the most.
+    """
+    experts = sum(one.experts for one in both)
+    if end:
+        return sum(steps) if end > 0 else max(sum(steps) - experts, experts)
+    one, other = (whole - each.alone - each.experts for whole, each in zip(steps, both, strict=True))
+    return both[0].alone + both[1].alone + max(one, both[1].experts) + max(other, both[0].experts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -555,7 +618,8 @@ class _Taken:
 
     Attributes:
         held: place of an item, from the end if below 0, and how much longer it took.
-        rest: of ``usual``, what layers do not run. again: of ``usual``, what is recomputed.
+        rest: of ``usual``, what layers do not run. again: of ``usual``, what is recomputed. experts: of ``usual``, what
+            waits for communication of experts; alone: what is outside layers with experts, as ``Item.alone``.
         lead: of ``usual``, what passes before the first kernel.
         weights, rest_weights: of ``usual``, as those of ``Item``.
     """
@@ -569,6 +633,8 @@ class _Taken:
     lead: int = 0
     weights: int = 0
     rest_weights: int = 0
+    experts: int = 0
+    alone: int = 0
 
     def spread(self, count: int) -> list[int]:
         """So many of them: the first, the last and those held up as they were, the others as usual."""
@@ -588,10 +654,12 @@ class _Taken:
         """The same with a share of the layers."""
         layers = round((self.usual - self.rest - self.lead) * share)
         weights = self.rest_weights + round((self.weights - self.rest_weights) * share)
-        return replace(self, usual=self.lead + self.rest + layers, again=round(self.again * share), weights=weights)
+        again, experts = round(self.again * share), round(self.experts * share)
+        usual = self.lead + self.rest + layers
+        return replace(self, usual=usual, again=again, weights=weights, experts=experts)
 
 
-SHARES = ("rest", "again", "weights", "rest_weights")
+SHARES = ("rest", "again", "weights", "rest_weights", "experts", "alone")
 """What both ``Item`` and ``_Taken`` have, there as shares."""
 
 
@@ -650,11 +718,17 @@ def _in_chunks(
     result: dict[Kind, _Taken] = {}
     for backward in (0, 1):
         one = measured[frozenset({(backward, 0)})]
-        each = [(total // chunks) for total in (one.usual - one.rest - one.lead, one.again, one.rest)]
+        whole = one.usual - one.rest - one.lead
+        each = [total // chunks for total in (whole, one.again, one.rest, one.experts, one.alone)]
         for chunk in range(chunks):
             is_end = chunk == 0 if first else chunk == chunks - 1
             rest = each[2] if not (first or last) else one.rest if is_end else 0
             head, tail = (one.first, one.last) if chunk == 0 else (0 if backward else gather, 0)
+            # What follows the layers with experts, the output layer, is where the model ends.
+            alone = each[4] if not last else one.alone if is_end else 0
             lead = one.lead // present
-            result[frozenset({(backward, chunk)})] = _Taken(each[0] + rest + lead, head, tail, (), rest, each[1], lead)
+            usual = each[0] + rest + lead
+            result[frozenset({(backward, chunk)})] = _Taken(
+                usual, head, tail, (), rest, each[1], lead, experts=each[3], alone=alone
+            )
     return result

@@ -25,7 +25,7 @@ import numpy as np
 from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits, untied_words
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN, MOST_RANKS, error_bar, gain_row
 from traceviz_dag.analyze.causes.layers import Layers
-from traceviz_dag.analyze.causes.reordered import Change, Items, items_of
+from traceviz_dag.analyze.causes.reordered import Change, Items, Reordered, items_of
 from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
 from traceviz_dag.analyze.causes.usual_times import Usual
 from traceviz_dag.analyze.wording import counted
@@ -310,19 +310,21 @@ class WhatIf:
             gain = self.step_ns - self._length(times, self._before if hold else None)
             free = self._free_step_ns - self._length(free_times, self._free_before if hold else None)
             free += self._of_host(times, gain)
-        error, microbatches = self._free_step_ns / self.step_ns - 1 if self.step_ns else 0.0, None
+        error, order = self._free_step_ns / self.step_ns - 1 if self.step_ns else 0.0, None
         if change != Change():
-            later, order_error, microbatches = self._reordered(times, change)
-            gain -= later
-            free -= self._reordered(free_times, change)[0]
-            error = max(error, order_error, key=abs)
+            order = self._reordered(times, change)
+            gain -= order.later_ns
+            free -= self._reordered(free_times, change).later_ns
+            error = max(error, order.error, key=abs)
         low, high = error_bar(gain, free, error, self.step_ns if change.remakes else 0)
+        if order is not None:
+            low, high = low - (order.most_ns - order.later_ns), high + order.later_ns - order.least_ns
         # No step becomes shorter than the work that is left on a stream, nor by more than edits take away, nor longer
         # where they add nothing.
         most = min(self._taken(times), self.step_ns - self._busiest(times)) if change == Change() else self.step_ns
         least = low if change != Change() or self._adds(times) else 0
         bar = min(gain, max(low, least)), max(gain, min(high, most))
-        return Prediction(edits, self.step_ns, gain, *bar, error, microbatches)
+        return Prediction(edits, self.step_ns, gain, *bar, error, order.microbatches if order else None)
 
     def _of_host(self, times: AllTimes, gain: int) -> int:
         """What of a gain is there because the host does something else: a free host would not show it."""
@@ -342,8 +344,8 @@ class WhatIf:
         """Another order of work, other layers or less recomputation."""
         return Edit(change.name, change=change)
 
-    def _reordered(self, times: AllTimes, change: Change) -> tuple[int, float, tuple[int, int]]:
-        """How much longer another order takes, how far mean items are off, and both numbers of micro-batches."""
+    def _reordered(self, times: AllTimes, change: Change) -> Reordered:
+        """What another order does."""
         known = times is self.times or times is self._free_before[0]
         ahead = self._free_before[0] if known else without_lags(times)
         return self._items(times).changed(change, lambda: self._items(ahead))

@@ -216,7 +216,7 @@ class Tools:
         ] = [],  # noqa: B006
         microbatches: Annotated[int | None, Field(description="Run so many micro-batches per step.")] = None,
         schedule: Annotated[
-            str | None, Field(description="1f1b, interleaved, interleaved-overlapped or zero-bubble.")
+            str | None, Field(description="1f1b, interleaved, interleaved-overlapped, zero-bubble or combined-1f1b.")
         ] = None,
         run: Run = None,
         iteration: Number = None,

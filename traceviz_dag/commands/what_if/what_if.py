@@ -87,7 +87,10 @@ def what_if(
     ] = None,
     schedule: Annotated[
         str | None,
-        typer.Option(help="Run another schedule: 1f1b, interleaved, interleaved-overlapped or zero-bubble (ZB-H1)."),
+        typer.Option(
+            help="Run another schedule: 1f1b, interleaved, interleaved-overlapped, zero-bubble (ZB-H1) or "
+            "combined-1f1b."
+        ),
     ] = None,
     chunks: Annotated[int | None, typer.Option(help="Run this many model chunks per stage (interleaving).")] = None,
     layers: Annotated[
