@@ -260,7 +260,7 @@ def test_ranks_that_the_capture_did_not_choose_are_no_loss_and_every_line_counts
     assert call("doctor", run).code == 0
     said = call("analyze", run, "--home", home)
     assert said.code == 0 and "2 of 8 ranks · step" in said.out and "PARTIAL" not in said.out
-    assert "Not surer:" in said.out and "2 of 8 ranks: stages 0–1 of pipeline 0" in " ".join(said.out.split())
+    assert "Unsure:" in said.out and "2 of 8 ranks: stages 0–1 of pipeline 0" in " ".join(said.out.split())
     assert "2 of 8 ranks: ranks 0, 4 ·" in call("overlap", run).out
     assert "2 of 8 ranks: stages 0–1 of pipeline 0" in call("statement", "--home", home).out
     for command in ("overlap", "statement"):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -81,6 +84,26 @@ def test_help_lists_each_command_under_a_heading_with_the_first_paragraph_of_its
         for name, command in group.commands.items():
             assert f"{name} {command.help.partition(chr(10))[0]}" in lines, (words, name)
         assert not words or words[0] != "nsys" or "─ GPUs ─" in shown
+
+
+def _commands(command: Any, words: list[str]) -> Iterator[list[str]]:
+    yield words
+    for name in getattr(command, "commands", {}):
+        yield from _commands(command.commands[name], [*words, name])
+
+
+def test_help_on_80_columns_cuts_no_option_and_names_a_switch_by_what_changes_it():
+    printed = {
+        " ".join(words): CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "80"}).stdout
+        for words in _commands(get_command(app), [])
+    }
+    assert len(printed) > 60
+    cut = [line for text in printed.values() for line in text.splitlines() if re.match(r"│ *-[\w,-]*…", line)]
+    assert cut == []
+    assert "--dynamic-context " in printed["simulate"]
+    assert "--no-dynamic-context" not in printed["simulate"]
+    assert "--no-report " in printed["analyze"]
+    assert not re.search(r"--report\b", printed["analyze"])
 
 
 def test_what_only_reads_a_home_imports_neither_dagster_nor_what_draws_nor_pandas():

@@ -19,6 +19,7 @@ from traceviz_dag.commands.common.across import (
     RulesOption,
     RunOption,
     chosen_iterations,
+    each_printed,
     end_untold,
     print_lead,
     print_reason,
@@ -89,16 +90,15 @@ def advise(
     if steps is not None:
         raise UsageError("--steps is for --records")
     gpu_bytes = None if gpu_gib is None else int(gpu_gib * _GIB)
-    answers = []
     with chosen_iterations(path, home, run, iteration, rules) as iterations, ExitStack() as opened:
         other = None if beside is None else opened.enter_context(side_at(beside, home).opened())[-1]
-        for each in iterations:
-            answers.append({**place(each), **_answer(partial(_advisor, each, kept, gpu_bytes, other))})
-            if not json:
-                _print(partial(print_lead, each), answers[-1])
-                print_reason(answers[-1])
+        answers = [{**place(each), **_answer(partial(_advisor, each, kept, gpu_bytes, other))} for each in iterations]
         if json:
             print_json(_flat(answers))
+        else:
+            for each, answer in each_printed(iterations, answers):
+                _print(partial(print_lead, each), answer)
+                print_reason(answer)
     end_untold(answers)
 
 

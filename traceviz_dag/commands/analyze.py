@@ -64,7 +64,7 @@ ReportOption = Annotated[
 ClusterOption = Annotated[
     str | None,
     typer.Option(
-        metavar="local|ADDRESS|FILE.toml",
+        metavar="local|ADDRESS|FILE",
         envvar="TRACEVIZ_CLUSTER",
         help="Analyse ranks on workers of Dask: local ones, those of a scheduler, or those that a file describes, also "
         "in a Slurm job. They must see home and traces at the same paths.",

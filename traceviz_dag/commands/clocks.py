@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts, clock_statement
-from traceviz_dag.commands.common.across import IterationOption, PathArgument, RulesOption, RunOption, chosen_iterations
+from traceviz_dag.commands.common.across import (
+    IterationOption,
+    PathArgument,
+    RulesOption,
+    RunOption,
+    chosen_iterations,
+    each_printed,
+)
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.errors import IncompleteError
@@ -32,23 +39,27 @@ def clocks(
             table = each.table("rank_clocks")
             rows, facts = rows_of(table, RankClockRow), clock_facts(table)
             answers.append({**place(each), "clocks": facts, "ranks": rows})
-            if json:
-                continue
-            print_columns(
-                heading(each, clock_statement(facts)),
-                sorted(rows, key=_certainty),
-                [
-                    *("rank", "component", "offset_ns", "drift_ppm", "matches", "residual_p05_ns", "residual_p95_ns"),
-                    *("early_receives", "refusal"),
-                ],
-            )
         if json:
             print_json(answers)
+        else:
+            for each, answer in each_printed(iterations, answers):
+                _print(heading(each, clock_statement(answer["clocks"])), answer["ranks"])
     # The clock of one rank has no other to agree with.
     unsolved = [answer for answer in answers if answer["clocks"]["solved"] < answer["clocks"]["ranks"] > 1]
     if unsolved:
         named = ", ".join(f"{each['run']} {each['iteration']}" for each in unsolved)
-        raise IncompleteError(f"not every clock is solved in {named}: see why above")
+        raise IncompleteError(f"not every clock is solved in {named}: column why says why")
+
+
+def _print(title: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    print_columns(
+        title,
+        sorted(rows, key=_certainty),
+        [
+            *("rank", "component", "offset_ns", "drift_ppm", "matches", "residual_p05_ns", "residual_p95_ns"),
+            *("early_receives", "refusal"),
+        ],
+    )
 
 
 def _certainty(row: Mapping[str, Any]) -> tuple[bool, int, int]:

@@ -20,6 +20,7 @@ from traceviz_dag.commands.common.across import (
     RulesOption,
     RunOption,
     chosen_iterations,
+    each_printed,
     end_untold,
     print_lead,
     refuse_both,
@@ -60,7 +61,7 @@ def efficiencies(
         if json:
             print_json([row for answer in answers for row in _flat(answer)])
         else:
-            for each, answer in zip(iterations, answers, strict=True):
+            for each, answer in each_printed(iterations, answers):
                 _print(partial(print_lead, each, relation=RELATIONS["efficiencies"]), answer["rows"])
                 if answer["reason"] is not None and answer["partial"]:
                     # The line at the end speaks of what was not read.

@@ -16,6 +16,7 @@ from traceviz_dag.commands.common.across import (
     RulesOption,
     RunOption,
     chosen_iterations,
+    each_printed,
     end_untold,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
@@ -91,7 +92,7 @@ def findings(
             print_json([row for answer in answers for row in findings_rows(answer)])
         else:
             told: set[str] = set()
-            for each, answer in zip(iterations, answers, strict=True):
+            for each, answer in each_printed(iterations, answers):
                 _print(each, answer, told, sql=sql)
         untold = []
         if fail_on:
@@ -109,7 +110,8 @@ def findings(
     if unread:
         raise IncompleteError("partial result (see the snapshots above)")
     if failing:
-        typer.echo(f"traceviz: {failing[0]['rule']}: {failing[0]['statement']}", err=True)
+        of = f"{failing[0]['run']} {failing[0]['iteration']}: " if len(answers) > 1 else ""
+        typer.echo(f"traceviz: {of}{failing[0]['rule']}: {failing[0]['statement']}", err=True)
         raise typer.Exit(1)
     if untold:
         raise NoEvidenceError(f"--fail-on cannot be answered: {untold[0]}")

@@ -133,11 +133,14 @@ def _options(
         typer.Option(
             "--longest-text-mib",
             envvar=TEXT_MIB.variable,
+            show_envvar=False,
             min=1,
             max=TEXT_MIB.most,
             show_default=f"{TEXT_MIB.default:,}",
             callback=_handed_to(TEXT_MIB.variable),
-            help="Refuse a trace with a longer header or event; reading one takes up to 20 times its length in memory.",
+            # The name of the variable alone fits its column on 80 columns.
+            help="Refuse a trace with a longer header or event; reading one takes up to 20 times its length in memory. "
+            f"Also by {TEXT_MIB.variable}",
         ),
     ] = None,
     most_rows: Annotated[

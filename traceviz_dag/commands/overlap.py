@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -13,7 +13,7 @@ import typer
 
 from traceviz_dag.analyze.findings.verdict import RELATIONS
 from traceviz_dag.analyze.wording import counted
-from traceviz_dag.commands.common.across import IterationOption, RunOption, print_limit
+from traceviz_dag.commands.common.across import IterationOption, RunOption, each_printed, print_limit
 from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_columns, print_json
@@ -101,12 +101,12 @@ def overlap(
         print_json(rows)
     elif rows:
         name = "overlap in the window" if explicit else _TITLES[window]
-        marks = {(one.run, one.iteration): f"{one.mark} · {name}" if one.mark else name for one in found}
         lake = None if path is not None or explicit else open_lake(home)
         _print(
             rows,
             dimension,
-            marks,
+            found,
+            name,
             partial(_lead, None if path is not None else open_lake(home)),
             partial(_savings, lake),
         )
@@ -118,26 +118,29 @@ def overlap(
 def _print(
     rows: Sequence[dict[str, Any]],
     dimension: str | None,
-    titles: Mapping[tuple[str, int], str],
+    found: Sequence[Completeness],
+    name: str,
     lead: Callable[[str, int], Lead | None],
     savings: Callable[[str, int], Sequence[dict[str, Any]]],
 ) -> None:
     """Print each iteration: what limits it, the mean by dimension, and the ranks, the most exposed first.
 
     Args:
-        titles: of each run and iteration, what is measured of it. lead: what limits it, where that is known.
+        found: the iterations. name: what is measured of them. lead: what limits one, where that is known.
         savings: what overlap saves in it.
     """
-    for (run, iteration), group in groupby(rows, lambda row: (row["run"], row["iteration"])):
-        every = list(group)
-        title = f"{run} · iteration {iteration} · {titles[run, iteration]}"
+    groups = {place: list(group) for place, group in groupby(rows, lambda row: (row["run"], row["iteration"]))}
+    places = [one for one in found if (one.run, one.iteration) in groups]
+    for one, every in each_printed(places, [groups[each.run, each.iteration] for each in places]):
+        run, iteration = one.run, one.iteration
         first = lead(run, iteration)
+        title = f"{run} · iteration {iteration} · {f'{one.mark} · ' if one.mark else ''}{name}"
         print_limit(title, first, RELATIONS["overlap"])
         if dimension is None:
             _print_dimensions(every)
             print_savings(savings(run, iteration))
-            every = [row for row in every if row["dimension"] == ALL_DIMENSIONS] or every
-        _print_ranks(every, first.ranks if first is not None else ())
+        together = [row for row in every if dimension is None and row["dimension"] == ALL_DIMENSIONS]
+        _print_ranks(together or every, first.ranks if first is not None else ())
 
 
 def _print_dimensions(rows: Sequence[dict[str, Any]]) -> None:

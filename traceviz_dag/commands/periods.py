@@ -13,10 +13,11 @@ from traceviz_dag.commands.common.across import (
     RulesOption,
     RunOption,
     chosen_iterations,
+    each_printed,
     end_untold,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_columns, print_json
+from traceviz_dag.commands.common.output import print_columns, print_json, print_wrapped
 from traceviz_dag.pipeline.answers.iterations import heading, place
 
 if TYPE_CHECKING:
@@ -67,12 +68,13 @@ def periods(
             reason, certain = _reason(each, summary)
             answer = {**place(each), "pairs": summary, "reason": reason, "certain": certain}
             answers.append(answer | ({"units": table.to_pylist()} if units else {}))
-            if not json:
-                _print(heading(each, "periods in one training step"), summary)
-                if certain and reason:
-                    typer.echo(f"  {reason}")
         if json:
             print_json(answers)
+        else:
+            for each, answer in each_printed(iterations, answers):
+                _print(heading(each, "periods in one training step"), answer["pairs"])
+                if answer["certain"] and answer["reason"]:
+                    print_wrapped(answer["reason"], 4, "  ")
     end_untold(answers)
 
 
@@ -116,14 +118,14 @@ def _print(title: str, summary: list[dict[str, Any]]) -> None:
         typer.echo(f"\n{title}: none")
     for row in told:
         if row["modes"]:
-            typer.echo(f"  {_named(row, steps)}: {row['modes']}")
+            print_wrapped(f"{_named(row, steps)}: {row['modes']}", 4, "  ")
     for row in told:
         if row["without"]:
             mark = "PARTIAL, " if row["over_fewer_ranks"] else ""
             count = f"{row['ranks_without']} of {row['ranks'] + row['ranks_without']} ranks"
-            typer.echo(f"  {_named(row, steps)}: {mark}{count} have no measures ({row['without']})")
+            print_wrapped(f"{_named(row, steps)}: {mark}{count} have no measures ({row['without']})", 4, "  ")
     for row, in_steps in _refused(summary):
-        typer.echo(f"  {_named(row, False)}{in_steps if steps else ''}: none ({row['refusal']})")
+        print_wrapped(f"{_named(row, False)}{in_steps if steps else ''}: none ({row['refusal']})", 4, "  ")
 
 
 def _named(row: dict[str, Any], step: bool) -> str:

@@ -14,6 +14,7 @@ from traceviz_dag.commands.common.across import (
     RulesOption,
     RunOption,
     chosen_iterations,
+    each_printed,
     end_untold,
     print_lead,
 )
@@ -44,14 +45,12 @@ def pipelines(
     or micro-batches.
     """
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
-        answers = []
-        for each in iterations:
-            answer = _answer(each)
-            answers.append(answer)
-            if not json:
-                _print(each, answer)
+        answers = [_answer(each) for each in iterations]
         if json:
             print_json(answers)
+        else:
+            for each, answer in each_printed(iterations, answers):
+                _print(each, answer)
     end_untold(answers)
 
 

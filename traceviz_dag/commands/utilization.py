@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.wording import milliseconds
-from traceviz_dag.commands.common.across import IterationOption, PathArgument, RulesOption, RunOption, chosen_iterations
+from traceviz_dag.commands.common.across import (
+    IterationOption,
+    PathArgument,
+    RulesOption,
+    RunOption,
+    chosen_iterations,
+    each_printed,
+)
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_columns, print_json, print_wrapped
 from traceviz_dag.errors import NoEvidenceError
@@ -37,14 +44,14 @@ def utilization(
     from traceviz_dag.analyze.step_utilization import JOB
 
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
-        answers = [(each, each.table("utilization").to_pylist()) for each in iterations]
+        answers = [each.table("utilization").to_pylist() for each in iterations]
         if json:
-            print_json([{**place(each), **row} for each, rows in answers for row in rows])
+            print_json([{**place(each), **row} for each, rows in zip(iterations, answers, strict=True) for row in rows])
         else:
-            for each, rows in answers:
+            for each, rows in each_printed(iterations, answers):
                 for step in dict.fromkeys(row["step"] for row in rows):
                     _print(each, [row for row in rows if row["step"] == step])
-        whole = [row for _, rows in answers for row in rows if row["part"] == JOB]
+        whole = [row for rows in answers for row in rows if row["part"] == JOB]
         if all(row["mfu"] is None and row["hfu"] is None for row in whole):
             reason = whole[0]["hfu_refusal"] if whole else "no rank was read completely"
             raise NoEvidenceError(f"neither MFU nor HFU is known: {reason}")

@@ -18,6 +18,7 @@ from traceviz_dag.commands.common.across import (
     RulesOption,
     RunOption,
     chosen_iterations,
+    each_printed,
     end_untold,
     print_lead,
     refuse_both,
@@ -56,7 +57,7 @@ def waits(
         if json:
             print_json(answers)
         else:
-            for each, answer in zip(iterations, answers, strict=True):
+            for each, answer in each_printed(iterations, answers):
                 _print(each, answer)
     end_untold(answers)
 

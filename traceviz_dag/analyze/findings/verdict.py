@@ -187,7 +187,7 @@ def _to_last_kernel_ns(rows: Sequence[Row]) -> int | None:
 def in_sentences(found: Verdict) -> tuple[str, str, str]:
     """What limits the step, what the next fixes save (empty where none does), and how sure that is."""
     then = f"Then {', '.join(found.then)}." if found.then else ""
-    doubts = f"Not surer: {'; '.join(found.doubts)}." if found.doubts else "Sure: all ranks read, clocks solved."
+    doubts = f"Unsure: {'; '.join(found.doubts)}." if found.doubts else "Sure: all ranks read, clocks solved."
     return f"{capitalised(found.limit)}.", then, doubts
 
 

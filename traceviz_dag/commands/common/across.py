@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
 import typer
 
@@ -25,7 +25,10 @@ PathArgument = Annotated[
     Path | None, typer.Argument(help="A run, iteration or trace to analyse; default: what the home holds.")
 ]
 RunOption = Annotated[str | None, typer.Option("--run", help="Take only this run.")]
-IterationOption = Annotated[int | None, typer.Option("--iteration", help="Take only this iteration.")]
+IterationOption = Annotated[
+    int | None,
+    typer.Option("--iteration", help="Take only this iteration; default: print the newest, JSON has all."),
+]
 RulesOption = Annotated[
     Path | None,
     typer.Option("--rules", help="TOML file of rules that are tried before the built-in ones; needs a path."),
@@ -44,6 +47,20 @@ SteadyOption = Annotated[
     bool,
     typer.Option("--steady", help="Join the steps of all iterations, which follow one another: their steady period."),
 ]
+
+
+class _OfIteration(Protocol):
+    """What names a run and an iteration of it."""
+
+    @property
+    def run(self) -> str: ...
+
+    @property
+    def iteration(self) -> int: ...
+
+
+_Iteration = TypeVar("_Iteration", bound=_OfIteration)
+_Answer = TypeVar("_Answer")
 
 
 def refuse_both(path: Path | None, run: str | None, iteration: int | None) -> None:
@@ -89,6 +106,26 @@ def chosen_iterations(
         if path is None:
             end_half_renewed(real_path(home), [(each.run, each.iteration) for each in chosen])
         end_partial([each.completeness for each in chosen])
+
+
+def each_printed(iterations: Sequence[_Iteration], answers: Sequence[_Answer]) -> Iterator[tuple[_Iteration, _Answer]]:
+    """The newest iteration of each run, with its answer; once these are printed, a line names the earlier ones.
+
+    A job may have hundreds of iterations: JSON has all of them, and the exit code is by all.
+    """
+    runs: dict[str, list[int]] = {}
+    for each in iterations:
+        runs.setdefault(each.run, []).append(each.iteration)
+    for each, answer in zip(iterations, answers, strict=True):
+        if each.iteration == max(runs[each.run]):
+            yield each, answer
+    for run, numbers in runs.items():
+        earlier = sorted(numbers)[:-1]
+        if earlier:
+            typer.echo()
+            print_wrapped(
+                f"Not printed: {numbered('iteration', earlier)} of {run}; --iteration shows one, --json has all", 2
+            )
 
 
 def end_untold(answers: Sequence[Mapping[str, Any]]) -> None:

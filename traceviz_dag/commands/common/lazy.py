@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command, get_group
 
 from traceviz_dag.commands.common.addresses import at_hand
@@ -75,6 +75,37 @@ class LazyGroup(TyperGroup):
         TyperGroup.format_help(listed, ctx, formatter)
 
 
+class _Command(TyperCommand):
+    """A command whose help names a switch only by what changes its default.
+
+    On 80 columns both names leave too little room, and would be cut; the other name works all the same.
+    """
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        listed = copy(self)
+        listed.params = [copy(each) for each in self.params]
+        for each in listed.params:
+            if isinstance(each, TyperOption) and isinstance(each.default, bool) and each.secondary_opts:
+                if each.default:
+                    each.opts, each.show_default = each.secondary_opts, False
+                    each.help = f"{each.help} On by default; this turns it off."
+                each.secondary_opts = []
+            each.opts = [_broken(name) for name in each.opts]
+        TyperCommand.format_help(listed, ctx, formatter)
+
+
+_LONGEST_NAME = 22
+"""Letters of an option that 80 columns have room for."""
+
+
+def _broken(name: str) -> str:
+    """The name of an option; a long one, which would be cut off, continues in the next line behind a hyphen."""
+    if len(name) <= _LONGEST_NAME:
+        return name
+    end = name.rindex("-", 0, _LONGEST_NAME) + 1
+    return f"{name[:end]}\n  {name[end:]}"
+
+
 def _summary(place: str) -> str:
     """The first paragraph of a command's docstring, or the help of a group, read from the source.
 
@@ -96,12 +127,13 @@ def _made(name: str, place: str) -> Any:
         import_module("traceviz_dag.system.without_pandas")
     if isinstance(found, typer.Typer):
         for command in found.registered_commands:
+            command.cls = _Command
             command.callback = _plain(command.callback) if command.callback is not None else None
         group = get_group(found)
         group.name = name
         return group
     alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
-    alone.command(name)(_plain(found))
+    alone.command(name, cls=_Command)(_plain(found))
     return get_command(alone)
 
 

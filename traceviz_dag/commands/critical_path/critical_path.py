@@ -16,6 +16,7 @@ from traceviz_dag.commands.common.across import (
     RunOption,
     SteadyOption,
     chosen_iterations,
+    each_printed,
     end_untold,
     print_lead,
     print_reason,
@@ -82,7 +83,7 @@ def critical_path(
                 if answer["period_ns"] is not None:
                     _print_profiles(several[-1], answer, "of the periods")
         else:
-            for each, answer in zip(iterations, answers, strict=True):
+            for each, answer in each_printed(iterations, answers):
                 _print(each, answer)
     end_untold(answers)
 

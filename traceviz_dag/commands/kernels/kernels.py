@@ -11,7 +11,14 @@ import typer
 
 from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.wording import milliseconds
-from traceviz_dag.commands.common.across import IterationOption, PathArgument, RulesOption, RunOption, chosen_iterations
+from traceviz_dag.commands.common.across import (
+    IterationOption,
+    PathArgument,
+    RulesOption,
+    RunOption,
+    chosen_iterations,
+    each_printed,
+)
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import of_ranks, print_columns, print_json, print_wrapped
 from traceviz_dag.commands.common.savings import print_savings
@@ -72,13 +79,14 @@ def kernels(
         asked = [each for each in iterations if rank is None or rank in _ranks(each)]
         if not asked:
             raise UsageError(f"no kernels of rank {rank} there; see traceviz topology")
+        printed: list[bool] = []
         if json:
             rows = [row for each in asked for row in rows_of(each, rank)]
             print_json(rows)
-            found = any(ncu is None or row["reason"] is None for row in rows)
         else:
-            printed = [print_one(each, rank) for each in asked]
-            found = any(printed)
+            printed = [print_one(each, rank) for each, _ in each_printed(asked, asked)]
+            rows = [] if any(printed) else [row for each in asked for row in rows_of(each, rank)]
+        found = any(printed) or any(ncu is None or row["reason"] is None for row in rows)
         if not found:
             lacks = "these traces hold no kernels" if ncu is None else f"no operation runs a kernel that {ncu} has"
             raise NoEvidenceError(lacks)

@@ -15,6 +15,7 @@ from traceviz_dag.commands.common.across import (
     RunOption,
     SteadyOption,
     chosen_iterations,
+    each_printed,
     end_untold,
     print_lead,
     print_reason,
@@ -148,19 +149,20 @@ def what_if(
     if steps is not None:
         raise UsageError("--steps is for --records")
     with chosen_iterations(path, home, run, iteration, rules) as iterations:
-        answers = []
-        for several in by_run(iterations) if steady else ():
-            answers.append(steady_what_if_answer(several, wanted))
-            if not json:
-                print_gains(partial(print_steady, several), answers[-1]["rows"], several[-1].lead, answers[-1]["of"])
-                if not print_refused(answers[-1]["refused"]):
-                    print_reason(answers[-1])
-        for each in () if steady else iterations:
-            answers.append(what_if_answer(each, wanted))
-            if not json:
-                print_gains(partial(print_lead, each), answers[-1]["rows"], each.lead)
-                if not print_refused(answers[-1]["refused"]) and wanted:
-                    print_reason(answers[-1])
+        if steady:
+            answers = [steady_what_if_answer(several, wanted) for several in by_run(iterations)]
+        else:
+            answers = [what_if_answer(each, wanted) for each in iterations]
         if json:
             print_json(what_if_rows(answers))
+        elif steady:
+            for several, answer in zip(by_run(iterations), answers, strict=True):
+                print_gains(partial(print_steady, several), answer["rows"], several[-1].lead, answer["of"])
+                if not print_refused(answer["refused"]):
+                    print_reason(answer)
+        else:
+            for each, answer in each_printed(iterations, answers):
+                print_gains(partial(print_lead, each), answer["rows"], each.lead)
+                if not print_refused(answer["refused"]) and wanted:
+                    print_reason(answer)
     end_untold(answers)
