@@ -14,9 +14,9 @@ import typer
 from traceviz_dag.classify.topology.parallel_sizes import DEFAULT_ORDER, ParallelSizes
 from traceviz_dag.classify.topology.rank_grids import RankGrids, Ranks, compute_grids
 from traceviz_dag.classify.topology.types import Replicas, Topology
-from traceviz_dag.commands.common.across import IterationOption, RunOption
+from traceviz_dag.commands.common.across import IterationOption, RunOption, each_printed
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json, print_table
+from traceviz_dag.commands.common.output import print_json, print_table, print_wrapped
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.read.events import TraceHeader
 from traceviz_dag.system.paths import real_path
@@ -89,8 +89,8 @@ def _show(found: Sequence[_Found], json: bool) -> None:
     if json:
         print_json([{**place, "partial": read.is_lossy, "topology": _as_json(united)} for place, united, read in found])
     else:
-        for place, united, _ in found:
-            _show_topology(f"{place['run']}, iteration {place['iteration']}", united)
+        for read, united in each_printed([read for _, _, read in found], [united for _, united, _ in found]):
+            _show_topology(f"{read.run}, iteration {read.iteration}", united)
     end_partial([read for _, _, read in found])
 
 
@@ -164,7 +164,7 @@ def _show_topology(title: str, united: Topology) -> None:
         [[*kind, len(groups), _members(*groups)] for kind, groups in kinds.items()],
     )
     for sentence in united.disagreements[:_SHOWN_DISAGREEMENTS]:
-        typer.echo(f"disagreement: {sentence}")
+        print_wrapped(f"disagreement: {sentence}", 2)
     hidden = len(united.disagreements) - _SHOWN_DISAGREEMENTS
     if hidden > 0:
         typer.echo(f"{hidden} more disagreements; --json prints all")

@@ -337,6 +337,13 @@ PERIODS = (
     ),
 )
 
+EARLIER = (
+    Sentence(
+        r"Not printed: iteration (?P<v_earlier>\d+) of (?P<k_run>\w+); --iteration shows one, --json has all",
+        "SELECT min(iteration) AS earlier FROM traces WHERE run = $run HAVING count(DISTINCT iteration) = 2",
+    ),
+)
+
 _OF_RANK = "FROM kernels WHERE run = $run AND iteration = $iteration AND rank = $rank"
 DOCTOR = (
     Sentence(
@@ -507,7 +514,7 @@ MISSING = (
     ),
 )
 
-SENTENCES = (*OVERLAP, *MISSING, *SUMMARY, *FOUND, *STAGES, *PIPELINES, *PERIODS, *DOCTOR, *CLOCKS, *FIGURES)
+SENTENCES = (*EARLIER, *OVERLAP, *MISSING, *SUMMARY, *FOUND, *STAGES, *PIPELINES, *PERIODS, *DOCTOR, *CLOCKS, *FIGURES)
 
 TABLES = (
     PrintedTable(

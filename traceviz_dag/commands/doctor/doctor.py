@@ -14,7 +14,7 @@ import typer
 
 from traceviz_dag.commands.common.failures import end_stale
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json, print_table
+from traceviz_dag.commands.common.output import print_json, print_table, print_wrapped
 from traceviz_dag.errors import IncompleteError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.system.paths import real_path
@@ -146,12 +146,13 @@ def _print_capture(capture: Capture, iterations: Sequence[int]) -> None:
     which = f"iteration {iterations[0]}" if len(iterations) == 1 else f"{len(iterations)} iterations"
     which_shown = f", as iteration {iterations[0]} answers them" if len(iterations) > 1 and not capture.exports else ""
     source = f", from {capture.source}" if capture.source else ""
-    typer.echo(f"\n{capture.run} · {which}{source}: {capture.ranks} ranks of a world of {world}{capture.summary}")
+    typer.echo()
+    print_wrapped(f"{capture.run} · {which}{source}: {capture.ranks} ranks of a world of {world}{capture.summary}", 2)
     for listing in capture.listings:
         print_table(listing.title, listing.columns, listing.rows)
     missing = [_why_partial(replace(capture, problems=()))] if capture.missing_ranks else []
     for line in (*capture.notes, *capture.problems, *missing, *capture.warnings):
-        typer.echo(f"  {line}")
+        print_wrapped(line, 4, "  ")
     print_table(
         f"{capture.run} · {which} · questions{which_shown}",
         ["question", "answer", "because"],
