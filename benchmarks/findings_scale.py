@@ -1,7 +1,8 @@
 """What findings cost on large jobs: the rules are asked of tables in which the ranks of a small job are repeated.
 
 Run: ``python -m benchmarks.findings_scale 64 1024`` (about two minutes). The tables of causes are there before, as they
-are in a home. It prints a row for each size.
+are in a home. It prints a row for each size. With ``--commands`` it runs commands on such a home instead, and prints
+what each takes and how long its answer is.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import multiprocessing
 import os
 import resource
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,11 +24,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from benchmarks.causes_scale import JOB, analyse
+from traceviz_dag.lake.inputs import register, registered_if_any
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import Partition
-from traceviz_dag.lake.recorded import change_of
+from traceviz_dag.lake.record_lines import SETTLED, begun, in_order, line_of
+from traceviz_dag.lake.recorded import FOLDER, recorded
 from traceviz_dag.pipeline.findings import iteration_findings
 from traceviz_dag.simulate import simulate
+from traceviz_dag.system.whole_files import write_atomically
 from traceviz_dag.tables import RANK_TABLES, TABLES
 
 
@@ -35,17 +42,10 @@ def repeat(home: Path, target: Path, ranks: int) -> tuple[str, int]:
     parts = lake.partitions("kernels")
     run, iteration, own = parts[0].run, parts[0].iteration, len(parts)
     place = {"run": run, "iteration": iteration}
-    for copy in range(ranks // own):
-        for name in RANK_TABLES:
-            for part in lake.partitions(name):
-                assert part.rank is not None
-                content = lake.content(name, **place, rank=part.rank)
-                assert content is not None
-                rank = part.rank + copy * own
-                path = larger.path(name, **place, rank=rank)
-                path.parent.mkdir(parents=True)
-                with change_of(larger.tables_folder, name, Partition(run, iteration, rank), content):
-                    os.link(lake.path(name, **place, rank=part.rank), path)
+    inputs = registered_if_any(home, iteration_key(run, iteration))
+    assert inputs is not None
+    repeated = tuple(replace(inputs.ranks[rank % own], rank=rank) for rank in range(ranks))
+    register(target, replace(inputs, ranks=repeated))
     for name, table in TABLES.items():
         if "rank" in table.partitioned_by or not lake.exists(name, **place):
             continue
@@ -57,7 +57,37 @@ def repeat(home: Path, target: Path, ranks: int) -> tuple[str, int]:
             shifted = pc.add(rows["rank"].cast(pa.int64()), pa.array(by)).cast(rows["rank"].type)
             rows = rows.set_column(column, "rank", shifted)
         larger.write(name, rows, **place)
+    # The record at once: a line of its own for each part would be read again with each.
+    record = {part: held[-1] for part, held in recorded(larger.tables_folder, run, iteration).contents.items()}
+    for name in RANK_TABLES:
+        for part in lake.partitions(name):
+            assert part.rank is not None
+            content = lake.content(name, **place, rank=part.rank)
+            assert content is not None
+            for rank in range(part.rank, ranks, own):
+                path = larger.path(name, **place, rank=rank)
+                path.parent.mkdir(parents=True)
+                os.link(lake.path(name, **place, rank=part.rank), path)
+                record[name, rank] = content
+    below = Partition(run, iteration).below
+    lines = [line_of(below, SETTLED, part, record[part]) for part in in_order(record)]
+    path = Partition(run, iteration).folder(larger.tables_folder / FOLDER)
+    write_atomically(path, [begun(below), *lines])
     return run, iteration
+
+
+def commands(home: Path, target: Path, ranks: int) -> None:
+    """Print what commands take on a home of one size."""
+    repeat(home, target, ranks)
+    for name in ("findings", "waits", "overlap", "critical-path", "efficiencies", "pipelines", "clocks", "iterations"):
+        with tempfile.TemporaryFile() as said:
+            ran = subprocess.Popen(["traceviz", name, "--home", str(target)], stdout=said)
+            _, status, used = os.wait4(ran.pid, 0)
+            said.seek(0)
+            spent, lines = used.ru_utime + used.ru_stime, len(said.readlines())
+        print(f"| {ranks:,} | {name} | {spent:.1f} | {used.ru_maxrss / 2**20:.2f} | {lines} |", flush=True)
+        assert status == 0, status
+    shutil.rmtree(target)
 
 
 def measure(home: Path, target: Path, ranks: int) -> None:
@@ -75,15 +105,17 @@ def main() -> int:
     """Measure the sizes that are asked for."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("ranks", type=int, nargs="*", default=[64, 1024])
+    parser.add_argument("--commands", action="store_true")
     given = parser.parse_args()
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         simulate(JOB, folder / "job", workers=1)
-        print("| ranks | findings and notes | processor s | peak memory, GiB |")
-        print("| --: | --: | --: | --: |", flush=True)
+        what = "command" if given.commands else "findings and notes"
+        print(f"| ranks | {what} | processor s | peak memory, GiB |{' lines |' * given.commands}", flush=True)
         steps = [(analyse, (folder,))]
-        steps += [(measure, (folder / "home", folder / f"home_{ranks}", ranks)) for ranks in given.ranks]
+        measured = commands if given.commands else measure
+        steps += [(measured, (folder / "home", folder / f"home_{ranks}", ranks)) for ranks in given.ranks]
         for target, arguments in steps:
             one = context.Process(target=target, args=arguments)
             one.start()

@@ -25,7 +25,6 @@ from traceviz_dag.pipeline.answers.iterations import heading, place, slow_statem
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
-MOST_SLOW_RANKS = 5
 TOLD_SPREAD = 0.01
 """From this on it is said that the ranks of a stage differ; below, it is the jitter of healthy jobs."""
 
@@ -78,7 +77,7 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
         "stage_times": [asdict(stage) for stage in times.stages],
         "slowest_stage": None if times.slowest is None else times.slowest.stage,
         "slow_ranks": slow,
-        "statements": [*([slowest] if slowest else []), *slow_statements(slow)[:MOST_SLOW_RANKS]],
+        "statements": [*([slowest] if slowest else []), *slow_statements(slow)],
         "reason": reason,
         "certain": certain,
     }

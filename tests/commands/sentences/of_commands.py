@@ -126,6 +126,11 @@ SUMMARY = (
             (SELECT count(DISTINCT rank) - 1 FROM work) AS peers
         FROM work JOIN peers USING (step, phase, name, op) WHERE rank = $rank""",
     ),
+    Sentence(
+        r"(?P<v_more>[\d,]+) more ranks compute slowly",
+        "SELECT count(*) - 5 AS more FROM rank_speeds WHERE run = $run AND iteration = $iteration AND slow "
+        "HAVING count(*) > 6",
+    ),
 )
 
 _OPEN = f"""severity = 'note' AND gain_ns IS NULL AND 1.25 * at_most_ns >= .01 * step_ns IS DISTINCT FROM false

@@ -226,6 +226,10 @@ WAITS = (
         _OF_BLAMED,
     ),
     Sentence(
+        r"(?P<v_more>[\d,]+) more ranks delayed their peers(?: \(traceviz waits\))?",
+        f"{_WITHIN} SELECT count(*) - 5 AS more FROM judged WHERE blamed HAVING count(*) > 6",
+    ),
+    Sentence(
         _NOBODY, f"{_WITHIN} SELECT * FROM (SELECT {_CERTAIN}, {_KERNELS} WHERE {_NO_BLAME}) WHERE certain = kernels"
     ),
     Sentence(

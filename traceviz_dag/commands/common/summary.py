@@ -16,7 +16,7 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.memory_summary import memory_peak, memory_statement
 from traceviz_dag.lake.summaries import Windows, category_shares, communication_by_dimension, cut_steps, windows
-from traceviz_dag.pipeline.answers.iterations import blame_statement, cut_statements, slow_statements
+from traceviz_dag.pipeline.answers.iterations import blame_statements, cut_statements, slow_statements
 from traceviz_dag.tables import TABLES
 from traceviz_dag.tables.rows import IterationRow, rows_of
 from traceviz_dag.vocabulary import StepKind, WindowFrom
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from traceviz_dag.analyze.waits.blame import LateRank
     from traceviz_dag.pipeline.analysis import IterationResult
     from traceviz_dag.pipeline.completeness import Completeness
-
-MOST_SLOW_RANKS = 5
 
 MOST_FINDINGS = 3
 
@@ -230,9 +228,9 @@ def _statements(summary: dict[str, Any]) -> list[str]:
             lines.append(f"{unclassified} of kernel time has no category: the evidence does not say (traceviz doctor)")
     of = "of the ranks that were read, " if summary["mark"] else ""
     lines += [f"{of}{statement} (table microbatches)" for statement in summary["stage_statements"]]
-    lines += slow_statements(summary["slow_ranks"])[:MOST_SLOW_RANKS]
+    lines += slow_statements(summary["slow_ranks"])
     lines += [memory_statement(summary["memory"])] if summary["memory"] else []
-    lines += [f"{blame_statement(row)} (traceviz waits)" for row in summary["blamed"][:MOST_SLOW_RANKS]]
+    lines += [f"{line} (traceviz waits)" for line in blame_statements(summary["blamed"])]
     unknown = summary["waits_unknown"]
     return [*lines, f"who is late is not known: {unknown['reason']} (traceviz waits)"] if unknown else lines
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from traceviz_dag.analyze.wording import milliseconds, numbered, own_delay
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from traceviz_dag.analyze.waits.blame import LateRank
     from traceviz_dag.lake.summaries import CutStep
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
+
+MOST_RANKS = 5
+"""So many of the ranks of which the same is said get lines of their own."""
 
 
 def place(iteration: StoredIteration) -> dict[str, Any]:
@@ -77,7 +80,19 @@ def slow_statements(rows: Sequence[SlowRank]) -> list[str]:
             "no rank can be compared with peers of its stage: no kernel ran equally often on all ranks of a stage (one "
             "rank per stage, or uneven work)"
         ]
-    return [slow_statement(row) for row in rows if row["slow"]]
+    return first_lines([slow_statement(row) for row in rows if row["slow"]], "compute slowly")
+
+
+def blame_statements(rows: Iterable[LateRank]) -> list[str]:
+    """What each rank that is to blame did to its peers, the worst first."""
+    blamed = sorted((row for row in rows if row["blamed"]), key=lambda row: -row["own_ns"])
+    return first_lines([blame_statement(row) for row in blamed], "delayed their peers")
+
+
+def first_lines(lines: list[str], did: str) -> list[str]:
+    """Lines of ranks, the first ones where they are many, and how many more ranks there are, with what they did."""
+    more = len(lines) - MOST_RANKS
+    return lines if more < 2 else [*lines[:MOST_RANKS], f"{more:,} more ranks {did}"]
 
 
 def cut_statements(rows: Sequence[CutStep]) -> list[str]:

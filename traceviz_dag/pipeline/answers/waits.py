@@ -10,7 +10,14 @@ import pyarrow.compute as pc
 
 from traceviz_dag.analyze.clocks.clock_summary import clock_facts
 from traceviz_dag.analyze.wording import numbered
-from traceviz_dag.pipeline.answers.iterations import blame_statement, cut_statements, place, slow_statements, table_rows
+from traceviz_dag.pipeline.answers.iterations import (
+    blame_statements,
+    cut_statements,
+    first_lines,
+    place,
+    slow_statements,
+    table_rows,
+)
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
@@ -52,13 +59,12 @@ def waits_statements(answer: dict[str, Any], first: int | None) -> list[str]:
     """What the tables show, a line each; what speaks of the rank that leads the findings comes first."""
     from traceviz_dag.analyze.waits.blame import nobody_blamed
 
-    blamed = sorted((row for row in answer["ranks"] if row["blamed"]), key=lambda row: -row["own_ns"])
     nobody = nobody_blamed(answer["ranks"], answer["step_ns"], answer["uncertain"], answer["communication_kernels"])
     lines = [*cut_statements(answer["cut_steps"]), *_basis(answer["waits"])]
     links = _links(answer["links"])
     if links and first in {row["rank"] for row in answer["links"] if row["slow"] or row["or_of"]}:
         lines, links = lines + links, []
-    lines += [*([blame_statement(row) for row in blamed] or [nobody])]
+    lines += blame_statements(answer["ranks"]) or [nobody]
     lines += slow_statements(answer["slow_ranks"])
     lines += links
     uneven = [row for row in answer["experts"] if row["load"] >= 1.2]
@@ -134,17 +140,18 @@ def _basis(kernels: Mapping[str, int]) -> list[str]:
 
 def _links(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Whose links are slow; of ranks that only meet each other, that nothing shows whose."""
-    lines = [
+    slow = [
         f"rank {row['rank']} has slow links{_scope(row)}: its transfers take {row['best_ratio']:.1f} times the usual"
         for row in rows
         if row["slow"]
     ]
-    return lines + [
+    unknown = [
         f"{numbered('rank', [row['rank'], *row['or_of']])} meet over slow links{_scope(row)}, and whose are slow "
         f"is unknown: their transfers take {row['best_ratio']:.1f} times the usual"
         for row in rows
         if row["or_of"] and row["rank"] < min(row["or_of"])
     ]
+    return [*first_lines(slow, "have slow links"), *first_lines(unknown, "meet others over slow links")]
 
 
 def _scope(row: Mapping[str, Any]) -> str:
