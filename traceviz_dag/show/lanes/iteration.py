@@ -377,19 +377,18 @@ def step_marks(source: TableSource, rank: int) -> list[Mark]:
     """The training steps of a rank; without any the iteration, on its own clock."""
     columns = ("window_name", "step", "window_start_ns", "window_end_ns")
     table, key = source.table("overlap", columns, rank), rank_key(rank)
-    found = {
-        (row["step"], row["window_start_ns"], row["window_end_ns"], row["window_name"]) for row in table.to_pylist()
-    }
-    steps = sorted((row for row in found if row[3] == "step"), key=lambda row: row[1])
-    if steps:
+    windows: dict[str, set[tuple[int, int, int | None]]] = {}
+    for row in table.to_pylist():
+        window = row["window_start_ns"], row["window_end_ns"], row["step"]
+        windows.setdefault(row["window_name"], set()).add(window)
+    if steps := windows.get("step"):
         return [
             Mark(MarkKind.ITERATION, start, end, step_name(step), key, number=step, evidence=STEP_MARK)
-            for step, start, end, _ in steps
+            for start, end, step in sorted(steps)
         ]
-    whole = [row for row in found if row[3] == "kernels"]
-    if not whole:
+    if not (whole := windows.get("kernels")):
         return []
-    start, end = min(row[1] for row in whole), max(row[2] for row in whole)
+    start, end = min(start for start, _, _ in whole), max(end for _, end, _ in whole)
     return [Mark(MarkKind.ITERATION, start, end, "iteration", key, evidence="from the first kernel to the last")]
 
 
