@@ -120,6 +120,19 @@ def test_what_only_reads_a_home_imports_neither_dagster_nor_what_draws_nor_panda
         assert done.stdout.endswith("[]\n"), (words, done.stdout[-200:], done.stderr)
 
 
+@pytest.mark.parametrize("collects", [True, False])
+def test_what_a_command_imports_is_left_out_of_garbage_collection_which_stays_as_it_was(collects):
+    program = (
+        "import gc, sys; from typer.main import get_command; from traceviz_dag.commands.main import app\n"
+        f"{'' if collects else 'gc.disable()'}\n"
+        "get_command(app).commands['overlap']\n"
+        "import traceviz_dag.commands.overlap as made\n"
+        "print(gc.isenabled(), any(one is vars(made) for one in gc.get_objects()))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(collects), "False"]
+
+
 def test_paragraphs_of_help_break_at_the_width_of_the_terminal_alone():
     for words, text in ((["analyze"], "If you name some ranks"), (["nsys", "gaps"], "innermost NVTX range open")):
         wide = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "400", "TERMINAL_WIDTH": "400"}).output
