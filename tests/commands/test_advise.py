@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from dataclasses import replace
 
 import pytest
@@ -49,8 +51,29 @@ def test_whether_a_change_fits_is_known_from_snapshots_and_the_memory_of_a_gpu(h
     found = rows("advise", "--home", home, "--gpu-gib", 1.5)
     assert any(row["fits"] is False and row["fits_reason"] for row in found) and found[0]["fits"] is not False
     assert {row["fits_reason"] for row in rows("advise", "--home", home_of("slow_rank"))} == {
-        "no memory snapshot beside the traces"
+        "no memory snapshot beside the traces, and no memory events in them"
     }
+
+
+def test_memory_events_of_traces_bound_what_a_change_needs(tmp_path):
+    job = JobSettings(pp=2, layers=4, microbatches=4, hidden=512, heads=4, feed_forward=2048, sequence=2048, seed=3)
+    simulate(job, tmp_path / "job", workers=1)
+    for path in (tmp_path / "job").rglob("rank*.json.gz"):
+        trace = json.loads(gzip.decompress(path.read_bytes()))
+        trace["profile_memory"] = 1
+        times = [event["ts"] for event in trace["traceEvents"] if event.get("cat") == "kernel"]
+        # 30 GiB are allocated before the step, 60 in the middle of it.
+        for ts, gib in ((min(times) - 1e5, 30), ((min(times) + max(times)) / 2, 60)):
+            args = {"Total Allocated": gib << 30, "Total Reserved": 60 << 30, "Device Id": 0, "Device Type": 1}
+            args |= {"Bytes": 512, "Addr": 4096}
+            where = {"ph": "i", "s": "t", "pid": 1, "tid": 1, "ts": ts}
+            trace["traceEvents"].append({**where, "name": "[memory]", "args": args})
+        path.write_bytes(gzip.compress(json.dumps(trace).encode()))
+    # Two chunks keep half as many micro-batches more on the last stage: 30 + 30 * 1.5 GiB at most.
+    for gpu_gib, fit in ((78, True), (70, None)):
+        found = rows("advise", tmp_path / "job", "--home", tmp_path / "home", "--gpu-gib", gpu_gib)
+        chunks = [row for row in found if row["change"].get("chunks") == 2 and "layers" not in row["change"]]
+        assert chunks and {row["fits"] for row in chunks} == {fit}
 
 
 @pytest.mark.long

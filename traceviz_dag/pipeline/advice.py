@@ -20,6 +20,22 @@ from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.pipeline.two_sizes import two_sizes
 from traceviz_dag.pipeline.workers import default_workers
 
+_COUNTED = """
+    WITH windows AS (
+        SELECT rank, min(host_start_ns) AS a, max(host_end_ns) AS b FROM microbatches
+        WHERE run = $run AND iteration = $iteration AND host_start_ns IS NOT NULL GROUP BY rank
+    )
+    SELECT rank, any_value(stage) AS stage, max(reserved_bytes) AS peak, greatest(
+        max(allocated_bytes) FILTER (time_ns BETWEEN a AND b)
+        - coalesce(arg_max(allocated_bytes, time_ns) FILTER (time_ns < a), min(allocated_bytes)), 0) AS rise
+    FROM memory_events JOIN windows USING (rank) JOIN (
+        SELECT rank, stage FROM topology WHERE run = $run AND iteration = $iteration
+    ) USING (rank)
+    WHERE run = $run AND iteration = $iteration AND allocated_bytes IS NOT NULL AND reserved_bytes IS NOT NULL
+    GROUP BY rank, device ORDER BY peak DESC
+"""
+"""Per GPU, the most that its trace says to be reserved, and by how much allocations rose in micro-batches."""
+
 _GPUS = "SELECT rank, device_memory_bytes AS memory FROM traces WHERE run = $run AND iteration = $iteration"
 
 
@@ -74,7 +90,7 @@ def _read_memory(iteration: StoredIteration) -> None:
 
 
 def _uses(lake: Lake, run: str, iteration: int, gpu_bytes: int | None) -> dict[int, StageUse]:
-    """What the fullest GPU of each stage holds, of those that have a snapshot."""
+    """What the fullest GPU of each stage holds, of those that have a snapshot; else of those whose traces count it."""
     rows = lake.query_iteration(_GPUS, run=run, iteration=iteration).to_pylist()
     stated = {row["rank"]: row["memory"] for row in rows}
     result: dict[int, StageUse] = {}
@@ -84,4 +100,10 @@ def _uses(lake: Lake, run: str, iteration: int, gpu_bytes: int | None) -> dict[i
         if one.stage not in result or one.reserved_bytes > result[one.stage].peak:
             memory = stated.get(one.rank) if gpu_bytes is None else gpu_bytes
             result[one.stage] = StageUse(one.reserved_bytes, one.memory.in_flight_bytes, memory)
+    if not lake.partitions("memory_events", run, iteration):
+        return result
+    for row in lake.query_iteration(_COUNTED, run=run, iteration=iteration).to_pylist():
+        if row["stage"] is not None and row["rise"] is not None:
+            memory = stated.get(row["rank"]) if gpu_bytes is None else gpu_bytes
+            result.setdefault(row["stage"], StageUse(row["peak"], row["rise"], memory, counted=True))
     return result

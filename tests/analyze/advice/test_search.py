@@ -125,6 +125,22 @@ def test_whether_it_fits_is_unknown_without_snapshots_gpu_or_what_recomputation_
     assert fits(Change(layers=(5, 3)), now, now, more, {0: StageUse(70, 40, 79), 1: use})[0] is False
 
 
+def test_counters_tell_what_fits_and_never_what_does_not():
+    """Of 70 that are reserved 40 rose in micro-batches: activations, or less than that."""
+    now, two, less = Order(2, 1, 4), Order(2, 2, 4), Order(2, 1, 1)
+    layers = (4, 4), (4, 4)
+
+    def asked(order: Order, gpu: int) -> tuple[bool | None, str | None]:
+        return fits(Change(), now, order, layers, {stage: StageUse(70, 40, gpu, counted=True) for stage in (0, 1)})
+
+    # Two chunks keep 2.5 micro-batches on the first stage instead of 2, and 1.5 instead of 1 on the last: 60 of 40.
+    assert asked(two, 90) == (True, None)
+    room, why = asked(two, 80)
+    assert room is None and why is not None and "stage 1 would need 112%" in why
+    # With fewer in flight it is not known to need less than now.
+    assert asked(less, 70) == (True, None) and asked(less, 69)[0] is None
+
+
 def test_zero_bubble_is_tried_where_backward_steps_are_told_apart_and_named_where_not():
     whole = known(Order(4, 1, 8))
     apart = replace(

@@ -129,6 +129,12 @@ def test_the_optimizer_of_other_layers_is_that_of_the_stage_that_ends_last(job, 
     assert abs(pair.off) < 0.007 and pair.held
 
 
+def test_messages_of_chunks_from_the_last_to_the_first_stage_cross_nodes_where_others_do(tmp_path):
+    job = JobSettings(seed=34, pp=4, layers=8, microbatches=8, hidden=2048, heads=16, feed_forward=8192, node_size=2)
+    (pair,) = outcome(Job("nodes", job, (Change(chunks=2),)), tmp_path).pairs
+    assert abs(pair.off) < 0.01 and pair.held
+
+
 EXPERTS = JobSettings(seed=24, ep=2, dp=2, layers=2, microbatches=4, hidden=2048, heads=16, feed_forward=8192)
 
 

@@ -15,15 +15,17 @@ class StageUse:
 
     Attributes:
         peak: the most reserved. in_flight: of it, what activations of micro-batches held at most. gpu: memory of the
-            GPU; None where unknown.
+            GPU; None where unknown. counted: ``in_flight`` is by how much allocations rose in micro-batches, as
+            counters tell it: activations hold that much or less.
     """
 
     peak: int
     in_flight: int
     gpu: int | None
+    counted: bool = False
 
 
-NO_SNAPSHOTS = "no memory snapshot beside the traces"
+NO_SNAPSHOTS = "no memory snapshot beside the traces, and no memory events in them"
 
 
 def in_flight(order: Order) -> tuple[float, ...]:
@@ -73,6 +75,12 @@ def fits(
         held = use.in_flight * share * size * then[stage] / now[stage]
         static = use.peak - use.in_flight
         least, most = (static * each + held for each in (min(share, 1.0), max(share, 1.0)))
+        if use.counted:
+            most = static * max(share, 1.0) + max(held, use.in_flight)
+            if most > use.gpu:
+                need = f"stage {stage} would need {most / use.gpu:.0%} of its GPU's memory"
+                open_ = f"{need} if all that is allocated in micro-batches were activations"
+            continue
         if least > use.gpu:
             return False, f"stage {stage} would need {least / use.gpu:.0%} of its GPU's memory"
         if most > use.gpu:

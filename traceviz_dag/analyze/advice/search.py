@@ -280,18 +280,10 @@ class Advisor:
             why,
             tuple(held * float(size) for held in in_flight(order)),
             flags(change, now, order, self.items.layers, size, rank_order),
-            (*_assumptions(change, now, order, size, rank_order), *self._of_reductions(order)),
+            tuple(_assumptions(change, now, order, size, rank_order)),
             size,
             rank_order,
         )
-
-    def _of_reductions(self, order: Order) -> Iterator[str]:
-        """What is assumed of gradients that are reduced in the middle of the step, where chunks are made."""
-        reduces = any(
-            item.beside and kind for rank in self.items.ranks for item in rank.items for kind, *_ in item.parts
-        )
-        if reduces and order.chunks > max(self.items.now.chunks, 1) and not order.overlapped:
-            yield "no exchange waits for gradients of a chunk that are still reduced: the step may be 2 % longer"
 
 
 def _assumptions(change: Change, now: Order, order: Order, size: Fraction, rank_order: str | None) -> Iterator[str]:
@@ -301,6 +293,8 @@ def _assumptions(change: Change, now: Order, order: Order, size: Fraction, rank_
         yield "what takes t1 and t2 at the two sizes takes what lies between at a size between; sequences stay as long"
     if order.chunks != now.chunks and order.chunks > 1:
         yield "layers of a stage take the same time, and messages as long as now"
+    if order.chunks > 1 == now.chunks and not order.overlapped:
+        yield "messages between the last and the first stage take as long as the slowest between neighbours"
     if order.split:
         yield "gradients of weights take the same time later: the order is ZB-H1's, and all linear layers leave them"
     if order.combined and not now.combined:

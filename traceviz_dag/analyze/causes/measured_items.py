@@ -7,8 +7,8 @@ begin of the step) to its own end, so that launches and collectives inside it co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,8 @@ class MeasuredRank:
     Attributes:
         begin_ns: when its step begins in the replay.
         exchange_lag_ns: what usually passes from an item's end to the exchange that follows; transfer_ns: how long the
-            exchange then takes on average, once both ends are there.
+            exchange then takes on average, once both ends are there; transfers: the same with the neighbour at each
+            place.
         slack_ns: by how much the last item may be later without a longer step; messages to other stages left aside.
         last: nodes of the last item.
     """
@@ -80,6 +81,7 @@ class MeasuredRank:
     transfer_ns: int
     slack_ns: int
     last: tuple[int, ...] = ()
+    transfers: Mapping[int, int] = field(default_factory=dict)
 
 
 def direction(work: RankWork) -> Int64:
@@ -99,7 +101,27 @@ def measured_ranks(
     ends = step.replay(times)
     slack = latest_ends(step, times, ends) - ends
     shares = by_layers or [np.ones(len(work.kernels)) for work in step.works]
-    return [_rank(step, place, mine, ends, slack, shares[place]) for place, mine in enumerate(times)]
+    transfers = _transfers(step, times)
+    return [
+        replace(_rank(step, place, mine, ends, slack, shares[place]), transfers=transfers[place])
+        for place, mine in enumerate(times)
+    ]
+
+
+def _transfers(step: StepWork, times: Sequence[Times]) -> list[dict[int, int]]:
+    """Per rank, ``MeasuredRank.transfers``."""
+    members, message = step.members, message_members(step)
+    both = np.zeros(int(members.meeting.max(initial=-1)) + 1, np.int64)
+    np.add.at(both, members.meeting[message], members.rank[message])
+    result = []
+    for place, mine in enumerate(times):
+        of_rank = members.of(place)
+        of_rank = of_rank[message[of_rank]]
+        peers, number = np.unique(both[members.meeting[of_rank]] - place, return_inverse=True)
+        total = np.bincount(number, weights=mine.duration_ns[members.kernel[of_rank]], minlength=len(peers))
+        means = np.rint(total / np.maximum(np.bincount(number, minlength=len(peers)), 1)).astype(np.int64)
+        result.append(dict(zip(peers.tolist(), means.tolist(), strict=True)))
+    return result
 
 
 def message_members(step: StepWork) -> Bool:

@@ -25,6 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -267,14 +268,26 @@ class Items:
         slack = self.slack(more) if any(more) and self.slack is not None else [rank.slack_ns for rank in self.ranks]
         for number, pipeline in enumerate(self.pipelines):
             gather = _gather([taken.taken[place] for place in pipeline])
+            links = self._links(pipeline) if order.chunks > 1 == present.chunks and not order.overlapped else []
             for stage, place in enumerate(pipeline):
                 mine = self.ranks[place]
                 durations = remake.durations(taken.taken[place], stage, gather)
+                # Where exchanges get messages of both neighbours at once, each message takes what its link takes.
+                message, whole = (links[stage], 0) if links else (0, mine.transfer_ns)
                 values[chains.of_stage(stage), number] = [
-                    mine.begin_ns, mine.exchange_lag_ns, mine.transfer_ns, *durations
+                    mine.begin_ns, mine.exchange_lag_ns, message, whole, *durations
                 ]  # fmt: skip
                 late[stage, number] = mine.items[-1].end_ns + slack[place]
         return chains, values, late
+
+    def _links(self, pipeline: Sequence[int]) -> list[int]:
+        """What a message to or from each stage's next one takes, ns; none where that is not known.
+
+        The last stage's next is the first: those two are on two nodes where any neighbours are.
+        """
+        found = [self.ranks[one].transfers.get(other) for one, other in pairwise(pipeline)]
+        known = [each for each in found if each is not None]
+        return [*known, max(known)] if known and len(known) == len(found) else []
 
     @cached_property
     def taken(self) -> tuple[Mapping[Kind, _Taken], ...]:
@@ -416,8 +429,9 @@ def _pipelines(step: StepWork, stages: Sequence[int]) -> tuple[tuple[int, ...], 
 class _Chains:
     """A chain of items and exchanges for each stage of a pipeline, tied by their messages.
 
-    Values are what nodes take: of each stage when its step begins, the lag of its exchanges, their transfer, and what
-    its items take, in order; the last value is 0. All pipelines of a job are replayed together.
+    Values are what nodes take: of each stage when its step begins, the lag of its exchanges, messages between it and
+    the next stage, exchanges beyond their messages, and its items, in order; the last value is 0. All pipelines of a
+    job are replayed together.
     """
 
     def __init__(self, order: Order) -> None:
@@ -427,7 +441,7 @@ class _Chains:
         self._posted: Counter[tuple[int, int, bool, bool]] = Counter()
         self._messages: dict[tuple[int, int, bool, int], int] = {}
         actions = [order.actions(stage) for stage in range(order.stages)]
-        self._low = np.cumsum([0, *(3 + len(_keys(each)) for each in actions)]).tolist()
+        self._low = np.cumsum([0, *(4 + len(_keys(each)) for each in actions)]).tolist()
         self.values = self._low[-1] + 1
         self._items: list[tuple[int, Key, int]] = []
         self._last = [self._add(stage, each) for stage, each in enumerate(actions)]
@@ -458,7 +472,7 @@ class _Chains:
 
     def _add(self, stage: int, actions: Sequence[Action]) -> int:
         """Add one stage; returns the node of its last item."""
-        begin, lag, transfer = range(self._low[stage], self._low[stage] + 3)
+        begin, lag, _, transfer = range(self._low[stage], self._low[stage] + 4)
         now = last = self._node(begin)
         item = transfer
         arrived: dict[bool, int] = {}
@@ -495,7 +509,8 @@ class _Chains:
             self._posted[side] += 1
             message = (*ends, each.gradient, self._posted[side])
             if message not in self._messages:
-                self._messages[message] = self._node(self.values - 1)
+                link = stage if peer == (stage + 1) % self._order.stages else peer
+                self._messages[message] = self._node(self._low[link] + 2)
             self._edges.append((self._messages[message], arrival))
             joins.append(self._messages[message])
         return self._node(transfer, *joins)
