@@ -32,8 +32,12 @@ from traceviz_dag.lake.record_lines import SETTLED, begun, in_order, line_of
 from traceviz_dag.lake.recorded import FOLDER, recorded
 from traceviz_dag.pipeline.findings import iteration_findings
 from traceviz_dag.simulate import simulate
+from traceviz_dag.simulate.settings import Faults
 from traceviz_dag.system.whole_files import write_atomically
 from traceviz_dag.tables import RANK_TABLES, TABLES
+
+FAULTS = Faults(slow_gpu=5, slow_gpu_factor=1.3, data_stall=13, data_stall_ms=20)
+"""What commands are to tell of a job."""
 
 
 def repeat(home: Path, target: Path, ranks: int) -> tuple[str, int]:
@@ -110,7 +114,8 @@ def main() -> int:
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        simulate(JOB, folder / "job", workers=1)
+        job = replace(JOB, faults=FAULTS) if given.commands else JOB
+        simulate(job, folder / "job", workers=1)
         what = "command" if given.commands else "findings and notes"
         print(f"| ranks | {what} | processor s | peak memory, GiB |{' lines |' * given.commands}", flush=True)
         steps = [(analyse, (folder,))]
