@@ -151,7 +151,8 @@ def _group(stated: dict[str, Any], names: Names) -> dict[str, Any]:
 
 
 def _device(properties: dict[str, Any]) -> dict[str, Any]:
-    """Numbers of a GPU, and what it is."""
-    numbers = {key: value for key, value in properties.items() if isinstance(value, int | float)}
+    """The memory of a GPU, and what it is."""
+    size = properties.get("totalGlobalMem")
+    told = {"totalGlobalMem": size} if isinstance(size, int | float) else {}
     name = properties.get("name")
-    return {**numbers, **({"name": name} if isinstance(name, str) and PRODUCT.fullmatch(name) else {})}
+    return told | ({"name": name} if isinstance(name, str) and PRODUCT.fullmatch(name) else {})
