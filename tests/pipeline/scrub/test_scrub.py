@@ -35,9 +35,9 @@ SITE = re.compile("acme|alice|zeppelin|quux|王伟|10.12.0.17|fe80|2001:|a0:36".
 NAMED = {
     *("name", "operator", "module", "module_path", "kernel", "operation", "caller", "doing", "shapes", "file", "run"),
     *("bytes", "digest", "evidence_sql", "detail", "site", "python_text", "text"),
-    *("unknown", "unknown_names", "lost", "lost_names"),
+    *("unknown", "unknown_names", "lost", "lost_names", "settings"),
 }
-"""Columns that hold names, sizes and digests of files, or what of a file was left unread."""
+"""Columns that hold names, settings as texts, sizes and digests of files, or what of a file was left unread."""
 
 
 def _of_a_site(path):
@@ -46,6 +46,7 @@ def _of_a_site(path):
     text = text.replace("pretrain_gpt.py", "/home/alice/acme_llm/pretrain_zeppelin.py")
     text = text.replace("nn.Module: SelfAttention", "nn.Module: AcmeSelfAttention")
     trace = json.loads(text)
+    trace["traceviz_capture"]["settings"] |= {"experimental_attention_variant": "zeppelin", "torch": "2.9.0+acme1"}
     trace["traceviz_capture"] |= {"captured_ranks": "alice", "clock": {"start": {"utc_ns": "acme", "of": "acme"}}}
     trace["deviceProperties"][0] |= {"acme": 7}
     trace |= {
@@ -103,6 +104,9 @@ def test_a_scrubbed_job_has_the_same_numbers_and_none_of_its_sites_names(tmp_pat
     before, after = (_tables(tmp_path / name, tmp_path / f"home_{name}") for name in ("acme_job", "out"))
     assert before.keys() == after.keys() and before["kernels"].num_rows > 1000
     assert not _differing(before, after)
+    one, other = (json.loads(tables["traces"]["settings"][0].as_py()) for tables in (before, after))
+    assert {name for name, value in one.items() if other[name] != value} == {"experimental_attention_variant", "torch"}
+    assert other["num_layers"] and other["torch"].startswith("2.9.0+")
 
 
 def _read(path):

@@ -136,7 +136,10 @@ def _header(kept: dict[str, Any], names: Names) -> dict[str, Any]:
         if isinstance(groups, list):
             of_job["pg_config"] = [_group(each, names) for each in groups if isinstance(each, dict)]
         told["distributedInfo"] = of_job
-    return told | ({"traceviz_capture": capture} if capture else {})
+    if capture:
+        settings = {key: names.library(value) for key, value in capture["settings"].items()}
+        told["traceviz_capture"] = {**capture, "settings": settings}
+    return told
 
 
 def _decoded(text: str) -> Any:
