@@ -236,6 +236,12 @@ def test_each_word_has_one_made_up_word_wherever_it_stands(words):
         assert names.library(f"{word}::{word}<3>") != "" and names.given(word) == other
 
 
+def test_words_that_differ_in_capitals_differ_when_made_up():
+    words = ["acme", "Acme", "ACME", "éà", "éÀ", "ÉÀ", "10.1.2.3", "10-1-2-3", "A0:36:9F:11:22:33", "a0:36:9f:11:22:33"]
+    names = Names()
+    assert len({names.given(word) for word in words}) == len({names.library(word) for word in words}) == len(words)
+
+
 def test_words_of_the_field_and_the_kind_of_a_kernel_stay():
     names = Names()
     assert names.given("nn.Module: SelfAttention_3") == "nn.Module: SelfAttention_3"

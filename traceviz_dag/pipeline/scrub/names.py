@@ -111,7 +111,8 @@ class Names:
         return "".join(part if _STEMS.fullmatch(part) else self._made_up(part) for part in parts)
 
     def _made_up(self, word: str) -> str:
-        plain = word.lower()
+        # Letters beyond ASCII are in one word with capitals anywhere: each such word has its own.
+        plain = word.lower() if word.isascii() else word
         if plain not in self._made:
             self._made[plain] = _spelt(next(self._numbers))
         made = self._made[plain]
