@@ -131,6 +131,7 @@ def test_what_a_command_imports_is_left_out_of_garbage_collection_which_stays_as
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(collects), "False"]
+    assert not done.stderr  # DuckDB lists there what Python's end leaves of it.
 
 
 def test_paragraphs_of_help_break_at_the_width_of_the_terminal_alone():

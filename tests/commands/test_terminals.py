@@ -117,3 +117,11 @@ def test_tables_of_baselines():
 @pytest.mark.parametrize("job", fast(VERDICTS, "slow_rank", "healthy", "one_rank", "slow_link"))
 def test_verdicts(job):
     held(f"verdict_{job}", 80, "analyze", traces_of(job), "--home", home_of(job), "--no-report")
+
+
+def test_what_a_plan_answers_fits_the_terminal(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = CliRunner().invoke(app, ["capture", "plan"], env={"COLUMNS": "80"}).stdout
+    answers = text.partition("\n# Our plugin")[0].splitlines()
+    assert sum(line.startswith("- ") for line in answers) > 3
+    assert not [line for line in answers if len(line) > 80]

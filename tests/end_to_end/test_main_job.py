@@ -181,5 +181,7 @@ def test_the_demo_says_what_it_found(tmp_path):
     assert found == {"rank": slow} and f"Rank {slow} " in shown.out
     page = re.search(r"^Report: (\S+)$", shown.out, re.MULTILINE)
     assert page is not None and Path(page[1]).is_file()
-    for line in re.findall(r"^  traceviz (findings|waits|pipelines|overlap) (.+?)  ", shown.out, re.MULTILINE):
+    named = re.findall(r"^  traceviz (findings|waits|pipelines|overlap) (.+)$", shown.out, re.MULTILINE)
+    assert len(named) == 4
+    for line in named:
         assert call(line[0], *shlex.split(line[1])).code == 0, line

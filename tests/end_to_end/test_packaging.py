@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from importlib.metadata import Distribution, distribution
@@ -87,6 +88,8 @@ def test_the_source_distribution_makes_the_same_wheel(tmp_path):
         cwd=REPOSITORY, check=True, capture_output=True, timeout=120,
     )  # fmt: skip
     (source,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        assert not [name for name in archive.getnames() if name.split("/")[1:2] == ["tests"]]
     wheels = (_wheel_of(REPOSITORY, tmp_path / "here"), _wheel_of(source, tmp_path / "there"))
     one, other = ({each.filename: each.CRC for each in zipfile.ZipFile(wheel).infolist()} for wheel in wheels)
     assert one == other and len(one) > 500

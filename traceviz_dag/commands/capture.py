@@ -11,7 +11,7 @@ import typer
 from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json, print_table
+from traceviz_dag.commands.common.output import print_json, print_table, print_wrapped
 from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.vocabulary import CaptureQuestion
 
@@ -88,7 +88,7 @@ def plan(
             typer.echo(rendering.text)
         return
     for sentence in consequences(settings):
-        typer.echo(f"- {sentence}")
+        print_wrapped(sentence, 2, "- ")
     rows = [[one.question, one.answer, one.why] for one in prospects(settings.job, settings.ranks()).values()]
     print_table("What these ranks will answer", ["question", "answer", "because"], rows)
     for rendering in chosen:

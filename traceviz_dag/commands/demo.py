@@ -12,7 +12,7 @@ import typer
 
 from traceviz_dag.commands.analyze import analyze
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import home_option, terminal
+from traceviz_dag.commands.common.output import home_option, print_wrapped, terminal
 from traceviz_dag.system.paths import real_path
 
 _NEXT = (
@@ -51,10 +51,16 @@ def demo(
         last = f"{home_option(home)} --iteration {last_iteration}"
         typer.echo("\nWhere to look next:")
         for command, question in _NEXT:
-            typer.echo(f"  traceviz {command} {last}  {question}")
-        typer.echo(f"  traceviz serve {home_option(home)}  reports and figures of this home in a browser")
-        typer.echo(
-            f"  traceviz accuracy {shlex.quote(str(folder))} {home_option(home)}  "
-            "how right all of this is, against the job's truth"
+            _print_next(f"{command} {last}", question)
+        _print_next(f"serve {home_option(home)}", "reports and figures of this home in a browser")
+        _print_next(
+            f"accuracy {shlex.quote(str(folder))} {home_option(home)}",
+            "how right all of this is, against the job's truth",
         )
     console.print(f"demo done in {time.monotonic() - started:.1f} s")
+
+
+def _print_next(command: str, answer: str) -> None:
+    """A command to copy, and below it what it answers."""
+    typer.echo(f"  traceviz {command}")
+    print_wrapped(answer, 6, "      ")

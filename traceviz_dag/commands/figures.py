@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from traceviz_dag.analyze.wording import counted
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, terminal
 from traceviz_dag.commands.common.partial import end_partial
@@ -100,7 +101,8 @@ def _draw(
     from traceviz_dag.pipeline.workers import default_workers
 
     console = terminal(stderr=True)
-    console.print(f"{source.run}, iteration {source.iteration}: {len(tasks)} figures to draw", highlight=False)
+    count = counted(len(tasks), "figure", "figures")
+    console.print(f"{source.run}, iteration {source.iteration}: {count} to draw", highlight=False)
     drawn = []
     inputs = figure_inputs(source.lake.home, source.run, source.iteration)
     left = {(task.kind.name, task.number) for task in tasks}

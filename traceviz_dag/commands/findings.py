@@ -234,7 +234,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
         print_wrapped(cut, 2, "  ")
     if losses := losses_in_words(largest_losses(rows)):
         print_wrapped(losses, 2, "  ")
-    typer.echo(f"  {counted(rows)}; gains do not add up")
+    print_wrapped(f"{counted(rows)}; gains do not add up", 2, "  ")
     if "perturbed_by" in answer:
         typer.echo(f"  {_said_of_log(answer)}")
     differing = [

@@ -30,13 +30,14 @@ from traceviz_dag.read.nsys.reader import read_nsys
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Format
 
-SITE = re.compile("acme|alice|zeppelin|quux|王伟|10-12-0-17".encode(), re.IGNORECASE)
+HOSTS = "10-12-0-17 10.12.0.17:29500 [fe80::1ff:fe23:4567:890a] 2001:db8::7 a0:36:9f:11:22:33"
+SITE = re.compile("acme|alice|zeppelin|quux|王伟|10.12.0.17|fe80|2001:|a0:36".encode(), re.IGNORECASE)
 NAMED = {
     *("name", "operator", "module", "module_path", "kernel", "operation", "caller", "doing", "shapes", "file", "run"),
     *("bytes", "digest", "evidence_sql", "detail", "site", "python_text", "text"),
-    *("unknown", "unknown_names", "lost", "lost_names"),
+    *("unknown", "unknown_names", "lost", "lost_names", "settings"),
 }
-"""Columns that hold names, sizes and digests of files, or what of a file was left unread."""
+"""Columns that hold names, settings as texts, sizes and digests of files, or what of a file was left unread."""
 
 
 def _of_a_site(path):
@@ -45,7 +46,9 @@ def _of_a_site(path):
     text = text.replace("pretrain_gpt.py", "/home/alice/acme_llm/pretrain_zeppelin.py")
     text = text.replace("nn.Module: SelfAttention", "nn.Module: AcmeSelfAttention")
     trace = json.loads(text)
+    trace["traceviz_capture"]["settings"] |= {"experimental_attention_variant": "zeppelin", "torch": "2.9.0+acme1"}
     trace["traceviz_capture"] |= {"captured_ranks": "alice", "clock": {"start": {"utc_ns": "acme", "of": "acme"}}}
+    trace["deviceProperties"][0] |= {"acme": 7}
     trace |= {
         "host_name": "gpu-17.acme.internal",
         "environment": {"USER": "alice"},
@@ -55,7 +58,17 @@ def _of_a_site(path):
         event.setdefault("args", {})["Quux path"] = "/home/alice"
     trace["traceEvents"] += [
         {"ph": "X", "cat": "acme", "name": {"alice": "acme"}, "pid": "王伟", "tid": 0, "ts": "quux", "dur": 0},
-        {"ph": "X", "cat": "user_annotation", "name": "王伟 on 10-12-0-17", "pid": 0, "tid": 9, "ts": 1, "dur": 0},
+        {"ph": "X", "cat": "user_annotation", "name": f"王伟 on {HOSTS}", "pid": 0, "tid": 9, "ts": 1, "dur": 0},
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": f"acme::load {HOSTS}",
+            "pid": HOSTS,
+            "tid": 9,
+            "ts": 1,
+            "dur": 0,
+            "args": {"Process Group Description": HOSTS, "Concrete Inputs": [HOSTS]},
+        },
     ]
     path.write_bytes(gzip.compress(json.dumps(trace, ensure_ascii=False).encode(), 1))
 
@@ -91,6 +104,9 @@ def test_a_scrubbed_job_has_the_same_numbers_and_none_of_its_sites_names(tmp_pat
     before, after = (_tables(tmp_path / name, tmp_path / f"home_{name}") for name in ("acme_job", "out"))
     assert before.keys() == after.keys() and before["kernels"].num_rows > 1000
     assert not _differing(before, after)
+    one, other = (json.loads(tables["traces"]["settings"][0].as_py()) for tables in (before, after))
+    assert {name for name, value in one.items() if other[name] != value} == {"experimental_attention_variant", "torch"}
+    assert other["num_layers"] and other["torch"].startswith("2.9.0+")
 
 
 def _read(path):
@@ -116,6 +132,7 @@ def test_a_scrubbed_export_has_the_same_numbers_and_none_of_its_sites_names(tmp_
                 UPDATE NVTX_EVENTS SET quux = 'quux';
                 INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid) VALUES
                     (1, 2, 59, 'zeppelin of 王伟', 1),
+                    (1, 2, 59, 'acme::load 10.12.0.17', 1),
                     (1, 2, 59, 'acme, seq = 3, sizes = [[8, 8]], concrete_inputs = quux', 1);
             """)
             export.commit()
@@ -219,6 +236,12 @@ def test_each_word_has_one_made_up_word_wherever_it_stands(words):
         assert names.library(f"{word}::{word}<3>") != "" and names.given(word) == other
 
 
+def test_words_that_differ_in_capitals_differ_when_made_up():
+    words = ["acme", "Acme", "ACME", "éà", "éÀ", "ÉÀ", "10.1.2.3", "10-1-2-3", "A0:36:9F:11:22:33", "a0:36:9f:11:22:33"]
+    names = Names()
+    assert len({names.given(word) for word in words}) == len({names.library(word) for word in words}) == len(words)
+
+
 def test_words_of_the_field_and_the_kind_of_a_kernel_stay():
     names = Names()
     assert names.given("nn.Module: SelfAttention_3") == "nn.Module: SelfAttention_3"
@@ -226,6 +249,18 @@ def test_words_of_the_field_and_the_kind_of_a_kernel_stay():
     assert names.function("/home/alice/src/megatron/core/tensor_parallel/layers.py(80): forward") == (
         "megatron/core/tensor_parallel/layers.py(80): forward"
     )
-    assert "alice" not in names.function("/home/alice/run.py(3): main")
+    assert names.function("/usr/lib/python3.11/threading.py(982): run") == "threading.py(982): run"
+    assert names.function("multiprocessing/process.py(9): run") == "multiprocessing/process.py(9): run"
+    assert names.library("c10d::allreduce_ 12:30:45 2.21.5") == "c10d::allreduce_ 12:30:45 2.21.5"
     first, other = (names.given(f"ip-10-12-0-{number}_812.1733.pt.trace.json") for number in (17, 18))
     assert "10-12" not in first and first.endswith("_812.1733.pt.trace.json") and first != other
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["/home/alice/run.py(3): bilinear", "/home/al/run.py(3): bilinear", "/home/alice/code/dispatcher.py(3): bilinear",
+        "platform/run.py(3): bilinear", "/opt/python3/site-packages/acme/run.py(3): bilinear"],
+)  # fmt: skip
+def test_words_of_users_are_hidden_also_of_two_letters_and_in_folders_named_like_modules_of_python(name):
+    kept = re.findall(r"[a-z]+", Names().function(name))
+    assert "py" in kept and not {"alice", "al", "code", "platform", "bilinear", "acme"} & set(kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import re
 import sys
@@ -148,6 +149,9 @@ def _imported(module: str) -> ModuleType:
             import_module("traceviz_dag.system.without_pandas")
     finally:
         gc.freeze()
+        if "duckdb" in sys.modules:
+            # Frozen, its objects outlive Python's end, and it lists them on stderr as leaked.
+            atexit.register(gc.unfreeze)
         if enabled:
             gc.enable()
     return found

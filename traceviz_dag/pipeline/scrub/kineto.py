@@ -136,7 +136,10 @@ def _header(kept: dict[str, Any], names: Names) -> dict[str, Any]:
         if isinstance(groups, list):
             of_job["pg_config"] = [_group(each, names) for each in groups if isinstance(each, dict)]
         told["distributedInfo"] = of_job
-    return told | ({"traceviz_capture": capture} if capture else {})
+    if capture:
+        settings = {key: names.library(value) for key, value in capture["settings"].items()}
+        told["traceviz_capture"] = {**capture, "settings": settings}
+    return told
 
 
 def _decoded(text: str) -> Any:
@@ -151,7 +154,8 @@ def _group(stated: dict[str, Any], names: Names) -> dict[str, Any]:
 
 
 def _device(properties: dict[str, Any]) -> dict[str, Any]:
-    """Numbers of a GPU, and what it is."""
-    numbers = {key: value for key, value in properties.items() if isinstance(value, int | float)}
+    """The memory of a GPU, and what it is."""
+    size = properties.get("totalGlobalMem")
+    told = {"totalGlobalMem": size} if isinstance(size, int | float) else {}
     name = properties.get("name")
-    return {**numbers, **({"name": name} if isinstance(name, str) and PRODUCT.fullmatch(name) else {})}
+    return told | ({"name": name} if isinstance(name, str) and PRODUCT.fullmatch(name) else {})

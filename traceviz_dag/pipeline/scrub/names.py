@@ -17,8 +17,15 @@ from itertools import chain, count
 from traceviz_dag.classify.rules import load_rules
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_]+")
-_GIVEN_WORD = re.compile(rf"(?<!\d)\d{{1,3}}([.-])\d{{1,3}}\1\d{{1,3}}\1\d{{1,3}}(?!\d)|{_WORD.pattern}")
-"""In names that users give, addresses of hosts are words, too."""
+_ADDRESSES = (
+    r"(?<!\d)\d{1,3}([.-])\d{1,3}\1\d{1,3}\1\d{1,3}(?!\d)",
+    r"(?<![\w:])(?:[23][0-9a-f]{3}|f[cde][0-9a-f]{2})(?::[0-9a-f]{0,4}){2,7}(?![\w:])",
+    r"(?<![\w:-])[0-9a-f]{2}([:-])[0-9a-f]{2}(?:\2[0-9a-f]{2}){4}(?![\w:-])",
+)
+"""Of hosts, in versions 4 and 6 of IP, and of network cards; in one pattern, since their groups are numbered."""
+
+_HIDDEN = re.compile(f"(?i:{'|'.join(_ADDRESSES)})|{_WORD.pattern}")
+"""What is replaced of a name, unless it is a word that stays."""
 
 PRODUCT = re.compile(r"[\w .,/()+%\[\]-]{1,80}", re.ASCII)
 """The name of a GPU, or of what its counters count, which is a product's."""
@@ -26,8 +33,11 @@ PRODUCT = re.compile(r"[\w .,/()+%\[\]-]{1,80}", re.ASCII)
 _LETTERS = "qxzjkw"
 """No word of the field has several of these, so that what is made up of them matches no rule."""
 
-_SHORTEST = 3
-"""Letters of the shortest word that is changed: shorter ones name nothing, but in scripts that need fewer."""
+_SHORTEST = 2
+"""Letters of the shortest word of users that is changed, but in scripts that need fewer; of libraries one more."""
+
+_MADE_UP = 3
+"""Letters of the shortest made-up word."""
 
 _STEMS = re.compile(
     r"(gemm|cutlass|cublas|xmma|nvjet|cijk|wgrad|conv|matmul|flash|fmha|attention|attn|nccl|rccl|softmax|norm|adam|memcpy"
@@ -42,7 +52,16 @@ _LIBRARIES = (
 )
 _LIBRARY_NAME = re.compile(rf"(?:{'|'.join(_LIBRARIES)})\.\w+\.")
 _LIBRARY_FILE = re.compile(rf"(?:.*/)?((?:{'|'.join(_LIBRARIES)})\w*/.*)")
-_STANDARD_FILE = re.compile(rf"(?:.*/)?((?:{'|'.join(sorted(sys.stdlib_module_names))})(?:/\w+)*\.py\(\d+\): .*)")
+_PACKAGES = (
+    *("asyncio", "collections", "concurrent", "ctypes", "email", "encodings", "html", "http", "importlib", "json"),
+    *("logging", "multiprocessing", "pathlib", "re", "sqlite3", "unittest", "urllib", "xml", "zipfile", "zoneinfo"),
+)
+"""The standard library's folders; its other names, such as "code" and "platform", name folders of users."""
+
+_STANDARD_FILE = re.compile(
+    rf"(?:.*/python3[\d.]*/)?((?:(?:{'|'.join(_PACKAGES)})/(?:\w+/)*\w+|{'|'.join(sorted(sys.stdlib_module_names))})"
+    r"\.py\(\d+\): .*)"
+)
 _BUILT_IN = re.compile(
     r"<built-in |ProfilerStep#|Optimizer\.|nccl[:A-Z]|gloo:|FSDP::|## |PyTorch Profiler|enumerate\(DataLoader\)"
 )
@@ -80,19 +99,20 @@ class Names:
         return len(self._made)
 
     def _library(self, name: str) -> str:
-        return _WORD.sub(lambda found: self._word(found[0], _library_words()), name)
+        return _HIDDEN.sub(lambda found: self._word(found[0], _SHORTEST + 1, _library_words()), name)
 
     def _given(self, name: str) -> str:
-        return _GIVEN_WORD.sub(lambda found: self._word(found[0], field_words()), name)
+        return _HIDDEN.sub(lambda found: self._word(found[0], _SHORTEST, field_words()), name)
 
-    def _word(self, word: str, kept: frozenset[str]) -> str:
-        if (len(word) < _SHORTEST and word.isascii()) or word.lower() in kept:
+    def _word(self, word: str, shortest: int, kept: frozenset[str]) -> str:
+        if (len(word) < shortest and word.isascii()) or word.lower() in kept:
             return word
         parts = [part for part in _STEMS.split(word) if part]
         return "".join(part if _STEMS.fullmatch(part) else self._made_up(part) for part in parts)
 
     def _made_up(self, word: str) -> str:
-        plain = word.lower()
+        # Letters beyond ASCII are in one word with capitals anywhere: each such word has its own.
+        plain = word.lower() if word.isascii() else word
         if plain not in self._made:
             self._made[plain] = _spelt(next(self._numbers))
         made = self._made[plain]
@@ -102,7 +122,7 @@ class Names:
 def _spelt(number: int) -> str:
     """A number as a word of three letters or more; no two numbers have one word."""
     letters = ""
-    for _ in range(_SHORTEST):
+    for _ in range(_MADE_UP):
         number, place = divmod(number, len(_LETTERS))
         letters = _LETTERS[place] + letters
     while number:
