@@ -207,6 +207,33 @@ def test_killed_at_each_boundary_packing_leaves_whole_iterations_and_is_done_the
     assert not list(job.home.rglob("*.writing"))
 
 
+@pytest.mark.parametrize(
+    ("remove", "look"),
+    [(lambda job: clean(job, time.time_ns() + 1), 2), (lambda job: job.settle(RUN, 1), 1)],
+    ids=["cleaning", "settling"],
+)
+def test_a_packing_that_ends_while_somebody_removes_left_overs_keeps_its_files(job, sample, monkeypatch, remove, look):
+    """It ends right before the folder is locked for that."""
+    pack(job)
+    prune(job)
+    write(job, sample, 1, 3, "new")
+    before = answers(job)
+    stray = packed_file(job).with_name(f"kernels.{'0' * 16}.parquet")
+    stray.touch()
+    if_free, looks = recorded.if_free, list[Path]()
+
+    def late(path, flags):
+        looks.extend([path] * (path == stray.parent))
+        if path == stray.parent and len(looks) == look:
+            pack(job, 1)
+        return if_free(path, flags)
+
+    monkeypatch.setattr(recorded, "if_free", late)
+    remove(job)
+    assert len(looks) >= look and not stray.exists()
+    assert verify(job).faults == () and answers(job) == before
+
+
 def test_killed_while_it_prunes_nothing_is_missing(job: Lake):
     before = answers(job)
     pack(job)

@@ -146,7 +146,7 @@ def clean(lake: Lake, before_ns: int) -> tuple[list[LeftOver], int]:
         remove_if_stale(one.path)
     for place in recorded.iterations_below(folder / PACKED_FOLDER):
         if any(one.path.is_relative_to(packed_folder(folder, *place)) for one in old):
-            recorded.remove_unnamed(folder, *place, recorded.recorded(folder, *place))
+            recorded.remove_unnamed(folder, *place)
     removed = [one for one in old if not os.path.lexists(one.path)]
     return removed, len(found) - len(removed)
 
