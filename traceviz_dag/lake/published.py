@@ -28,7 +28,7 @@ from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
 from traceviz_dag.lake.partitions import FILE_NAME, Partition
 from traceviz_dag.lake.record_lines import NO_FILE, SETTLED, Content, Part, begun, in_order, line_of, parsed
 from traceviz_dag.lake.recorded import change_of, content_of, recorded, recorded_iterations
-from traceviz_dag.lake.verify import Fault, LeftOver
+from traceviz_dag.lake.verify import Cleaned, Fault, LeftOver
 from traceviz_dag.printable import OBJECTS_FOLDER
 from traceviz_dag.system.json_bytes import decoded
 from traceviz_dag.system.objects import Bucket, Found, ReplacedError
@@ -189,7 +189,7 @@ class Published:
             elif xxhash.xxh3_128_hexdigest((self._bucket.get(key) or (b"", ""))[0]) != key.rpartition("/")[2]:
                 yield Fault(self._path(key), f"is damaged, and {wanted[key]} needs it", _DAMAGED)
 
-    def clean(self, before_ns: int) -> tuple[list[LeftOver], int]:
+    def clean(self, before_ns: int) -> Cleaned:
         """Remove the parts that no manifest names and that were written before a time, ns since 1970.
 
         Returns:
@@ -204,7 +204,7 @@ class Published:
             if now is not None and now.changed_ns < before_ns:
                 self._bucket.delete(one.key)
                 removed.append(LeftOver(self._path(one.key), one.size, one.changed_ns))
-        return removed, len(strays) - len(removed)
+        return Cleaned(tuple(removed), len(strays) - len(removed))
 
     def prove(self) -> None:
         """Show, once for a home, that the bucket honours conditions: without them, writers lose each other's rows.
