@@ -9,6 +9,7 @@ manifest names. Nothing is listed but by :meth:`Published.faults` and :meth:`Pub
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -44,6 +45,12 @@ _AT_ONCE = 8
 _LONGEST_PAUSE_SECONDS = 0.5
 _DAMAGED = "analyse its traces again into another --state"
 _LEFT_OVER = "traceviz lake clean removes it once nobody can be about to name it"
+_FOREIGN = "move it away; no query needs it"
+_NO_MANIFEST = (
+    "it is gone, or the first publishing did not come to its end, and parts are there",
+    "restore it where the bucket keeps versions, or run traceviz analyze, which publishes it anew",
+)
+_DIGEST = re.compile("[0-9a-f]{32}")
 _RECORDS = "published"
 """In the folder of this machine: the records that it knows, which show what changed here since. In the bucket they may
 be deleted once others replaced them."""
@@ -180,8 +187,12 @@ class Published:
     def faults(self) -> Iterator[Fault]:
         """What in the bucket is not as the manifest says, and what it does not name; every part is read."""
         wanted, there, all_known = self._parts()
+        if not wanted and any(map(self._is_part, there)):
+            yield Fault(self._path(f"{self._prefix}manifest.json"), *_NO_MANIFEST)
         for key in sorted(there.keys() | wanted.keys()):
-            if key not in wanted:
+            if not self._is_part(key):
+                yield Fault(self._path(key), "is no part of a home", _FOREIGN)
+            elif key not in wanted:
                 if all_known:
                     yield Fault(self._path(key), "no manifest names it", _LEFT_OVER, is_left_over=True)
             elif key not in there:
@@ -190,13 +201,18 @@ class Published:
                 yield Fault(self._path(key), f"is damaged, and {wanted[key]} needs it", _DAMAGED)
 
     def clean(self, before_ns: int) -> Cleaned:
-        """Remove the parts that no manifest names and that were written before a time, ns since 1970.
+        """Remove the parts that the manifest does not name and that were written before a time, ns since 1970.
 
-        Returns:
-            What was removed, and how many parts are younger. Where a record is lost, none: nobody knows which it names.
+        Raises:
+            LostError: the manifest or a record is lost, so that nobody knows which parts it names; none is removed.
         """
         wanted, there, all_known = self._parts()
-        strays = [one for key, one in there.items() if all_known and key not in wanted]
+        strays = [one for key, one in there.items() if key not in wanted and self._is_part(key)]
+        if strays and not wanted:
+            raise LostError(self._bucket.url(f"{self._prefix}manifest.json"), *_NO_MANIFEST)
+        if strays and not all_known:
+            fault = "a record is lost, and nobody knows which parts it names, so none is removed"
+            raise LostError(self.url, fault, "traceviz lake verify names it")
         removed = []
         for one in strays:
             # Asked anew: a writer that goes on after a kill writes the same part again.
@@ -234,9 +250,9 @@ class Published:
 
     def _parts(self) -> tuple[dict[str, str], dict[str, Found], bool]:
         """Keys of the parts that the manifest names, each with an iteration that needs it; those that are there; and
-        whether every record could be read: which parts a lost one names, nobody knows."""
+        whether there is a manifest and every record could be read: which parts a lost one names, nobody knows."""
         manifest, _ = self._manifest()
-        below, all_known = f"{self._prefix}parts/", True
+        below, all_known = f"{self._prefix}parts/", bool(manifest.iterations)
         wanted: dict[str, str] = {}
         for key, entry in manifest.iterations.items():
             digests = [digest for digest in (entry.record, entry.inputs) if digest]
@@ -247,6 +263,10 @@ class Published:
             wanted |= {f"{below}{digest}": key for digest in digests}
         there = {one.key: one for one in self._bucket.below(below.rstrip("/"), _MOST_PARTS)}
         return wanted, there, all_known
+
+    def _is_part(self, key: str) -> bool:
+        """Whether a key is that of a part; whatever else lies there, traces or another home, is somebody else's."""
+        return _DIGEST.fullmatch(key.removeprefix(f"{self._prefix}parts/")) is not None
 
     def _path(self, key: str) -> Path:
         """What messages show as the object's address."""
