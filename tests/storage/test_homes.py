@@ -355,6 +355,26 @@ def test_cleaning_leaves_what_is_no_part_of_this_home(tmp_path, store, run):
     assert store.objects == before
 
 
+def test_what_was_removed_before_a_slow_writer_named_it_is_there_again(tmp_path, store, run, monkeypatch):
+    """A machine that slept from its last part to the manifest for longer than cleaning waits."""
+    put, removed = Bucket.put, list[str]()
+
+    def slept(self, key, data, **options):
+        if key.endswith("manifest.json"):
+            removed.extend(key for key in store.objects if "/parts/" in key)
+            for part in removed:
+                del store.objects[part]
+        return put(self, key, data, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bucket, "put", slept)
+        assert analyze(run, tmp_path / "a").code == 0
+    assert len(removed) > 1
+    assert faults(tmp_path / "b") == []
+    Published(HOME, tmp_path / "b").fetch()
+    assert tables_of(tmp_path / "b") == tables_of(run.parent / "home")
+
+
 @pytest.mark.long
 def test_strays_may_be_deleted_whatever_other_folders_know(tmp_path, store, run):
     """The record that the first folder knows is one of them, once the second one published."""

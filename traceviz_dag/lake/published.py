@@ -111,7 +111,7 @@ class Published:
             raise UsageError(f"--state {folder} is a home of its own: name another folder for {self.url}")
         self._known = dict(state.iterations) if state is not None else {}
         self._is_proven = False
-        self._sent: set[str] = set()
+        self._sent: dict[str, bytes | Path] = {}
         self._lost: set[str] = set()
 
     def fetch(
@@ -172,6 +172,7 @@ class Published:
             break
         else:
             raise StoreError(self.url, f"others were faster {_TRIES} times", "run it again")
+        self._send_again()
         for key, entry in after.items():
             run, iteration = parse_iteration_key(key)
             if key not in both and self._known.get(key) != entry:
@@ -309,7 +310,7 @@ class Published:
     def _upload(self, run: str, iteration: int, contents: Contents, ours: Contents) -> None:
         def upload(part: Part) -> None:
             path = self._file(run, iteration, part)
-            if self._put(path.read_bytes()) != ours[part].digest:
+            if self._put(path.read_bytes(), path) != ours[part].digest:
                 raise StoreError(
                     str(path), "is damaged, or was written anew", "run it again; traceviz lake verify says"
                 )
@@ -317,12 +318,23 @@ class Published:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(upload, [part for part, one in contents.items() if ours.get(part) == one]))
 
-    def _put(self, data: bytes) -> str:
+    def _put(self, data: bytes, file: Path | None = None) -> str:
         digest = xxhash.xxh3_128_hexdigest(data)
         if digest not in self._sent:
             self._bucket.put(f"{self._prefix}parts/{digest}", data, always=True)
-            self._sent.add(digest)
+            self._sent[digest] = file or data
         return digest
+
+    def _send_again(self) -> None:
+        """Put again what was removed as left over before it was named: of a machine that slept meanwhile, say."""
+
+        def send(digest: str) -> None:
+            key, data = f"{self._prefix}parts/{digest}", self._sent[digest]
+            if self._bucket.find(key) is None:
+                self._bucket.put(key, data.read_bytes() if isinstance(data, Path) else data, always=True)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(send, self._sent))
 
     def _get(self, key: str, digest: str) -> bytes:
         found = self._bucket.get(f"{self._prefix}parts/{digest}")
