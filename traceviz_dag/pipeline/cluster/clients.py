@@ -81,13 +81,16 @@ def address_of(settings: ClusterSettings) -> tuple[str, Security]:
 
     Raises:
         BadInputError: its file says no address.
-        ClusterError: it goes without TLS, or the files are no TLS files.
+        ClusterError: it is no address, goes without TLS, or the files are no TLS files.
     """
     address = settings.address or scheduler_address(Path(settings.scheduler_file))
     scheme, _, host = address.rpartition("://")
     address = f"{scheme or 'tls'}://{host}"
     if scheme not in ("", "tls"):
         raise ClusterError(address, f"{_DASK_RUNS_ALL}, and this one has none", "start it with --protocol tls")
+    if not host.rpartition(":")[2].isdecimal():
+        fault = "is not the address of a scheduler, HOST:PORT"
+        raise ClusterError(settings.address, fault, "name that, local, or a file *.toml, see docs/cluster.md")
     files = {
         name: value
         for name, value in (
