@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import TypeVar
 
@@ -214,14 +215,19 @@ class Published:
         if strays and not all_known:
             fault = "a record is lost, and nobody knows which parts it names, so none is removed"
             raise LostError(self.url, fault, "traceviz lake verify names it")
-        removed = []
-        for one in strays:
+
+        def is_removed(one: Found) -> bool:
             # Asked anew: a writer that goes on after a kill writes the same part again.
             now = self._bucket.find(one.key) if one.changed_ns < before_ns else None
-            if now is not None and now.changed_ns < before_ns:
-                self._bucket.delete(one.key)
-                removed.append(LeftOver(self._path(one.key), one.size, one.changed_ns))
-        return Cleaned(tuple(removed), len(strays) - len(removed))
+            if now is None or now.changed_ns >= before_ns:
+                return False
+            self._bucket.delete(one.key)
+            return True
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            removed = list(compress(strays, pool.map(is_removed, strays)))
+        left = tuple(LeftOver(self._path(one.key), one.size, one.changed_ns) for one in removed)
+        return Cleaned(left, len(strays) - len(left))
 
     def prove(self) -> None:
         """Show, once for a home, that the bucket honours conditions: without them, writers lose each other's rows.
