@@ -199,12 +199,64 @@ def test_killed_at_each_boundary_packing_leaves_whole_iterations_and_is_done_the
     named = [fault for fault in verify(job).faults if "left by a packing" in fault.fault]
     assert bool(named) == (at != "the record is renamed" or again)
     assert len(named) == len(verify(job).faults)
-    cleaned, kept = clean(job, time.time_ns() + 1)
-    assert ({one.path for one in cleaned}, kept) == ({fault.path for fault in named}, 0)
+    cleaned = clean(job, time.time_ns() + 1)
+    assert {one.path for one in cleaned.removed} == {fault.path for fault in named}
+    assert (cleaned.younger, cleaned.stuck) == (0, 0)
     assert verify(job).faults == () and answers(job) == before
     pack(job, 1)
     assert verify(job).faults == () and answers(job) == before
     assert not list(job.home.rglob("*.writing"))
+
+
+def test_cleaning_beside_packed_files_removes_what_packing_left_and_is_old_enough_alone(job, tmp_path):
+    before = answers(job)
+    pack(job)
+    folder, outside = packed_file(job).parent, tmp_path / "outside"
+    outside.mkdir()
+    young, old = folder / f"kernels.{'0' * 16}.parquet", folder / f"kernels.{'1' * 16}.parquet"
+    pruned = folder / ".pruned.kernels/rank=3/part.parquet"
+    mine = [folder / "notes.txt", folder / "mine/notes.txt", folder.parent / "notes.txt", outside / "notes.txt"]
+    for path in (young, old, pruned, *mine):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        if path != young:
+            os.utime(path, (0, 0))
+    (folder / "link").symlink_to(outside)
+    faults = {fault.path: fault.is_left_over for fault in verify(job).faults}
+    assert faults == {**dict.fromkeys((young, old, pruned), True), **dict.fromkeys(mine[:3], False)}
+    cleaned = clean(job, young.stat().st_mtime_ns)
+    assert ({one.path for one in cleaned.removed}, cleaned.younger, cleaned.stuck) == ({old, pruned}, 1, 0)
+    assert all(path.exists() for path in (young, *mine, folder / "link")) and answers(job) == before
+    # Packing takes the folder for itself, but follows no link out of it.
+    pack(job, 1)
+    assert mine[3].exists() and not young.exists() and answers(job) == before
+
+
+@pytest.mark.parametrize(
+    ("remove", "look"),
+    [(lambda job: clean(job, time.time_ns() + 1), 2), (lambda job: job.settle(RUN, 1), 1)],
+    ids=["cleaning", "settling"],
+)
+def test_a_packing_that_ends_while_somebody_removes_left_overs_keeps_its_files(job, sample, monkeypatch, remove, look):
+    """It ends right before the folder is locked for that."""
+    pack(job)
+    prune(job)
+    write(job, sample, 1, 3, "new")
+    before = answers(job)
+    stray = packed_file(job).with_name(f"kernels.{'0' * 16}.parquet")
+    stray.touch()
+    if_free, looks = recorded.if_free, list[Path]()
+
+    def late(path, flags):
+        looks.extend([path] * (path == stray.parent))
+        if path == stray.parent and len(looks) == look:
+            pack(job, 1)
+        return if_free(path, flags)
+
+    monkeypatch.setattr(recorded, "if_free", late)
+    remove(job)
+    assert len(looks) >= look and not stray.exists()
+    assert verify(job).faults == () and answers(job) == before
 
 
 def test_killed_while_it_prunes_nothing_is_missing(job: Lake):

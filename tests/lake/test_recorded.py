@@ -17,7 +17,7 @@ import pytest
 from tests.damage import call
 from tests.lake.conftest import SampleTable
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake import recorded
+from traceviz_dag.lake import recorded, verify
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.marking import mark_stale
 from traceviz_dag.lake.partitions import Partition
@@ -228,7 +228,7 @@ def test_the_record_goes_with_its_last_part_and_a_home_without_one_gets_it(two_r
     assert not second.exists()
 
 
-def test_verify_finds_damaged_missing_stray_and_unrecorded_files(two_ranks, sample):
+def test_verify_finds_damaged_missing_stray_and_unrecorded_files(two_ranks, sample, monkeypatch):
     lake, (first, second) = two_ranks
     third = write(lake, sample, 2, 1000)
     assert call("lake", "verify", "--home", lake.home).code == 0
@@ -269,6 +269,13 @@ def test_verify_finds_damaged_missing_stray_and_unrecorded_files(two_ranks, samp
     with dead.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert call("lake", "clean", "--home", lake.home, "--json").json["removed"] == []
+    for number in ("nan", "inf", "1e300"):
+        assert "--older-than" in call("lake", "clean", "--home", lake.home, "--older-than", number).err
+    with monkeypatch.context() as patch:
+        patch.setattr(verify, "remove_if_stale", lambda _path: False)  # As where it can only be read.
+        stuck = call("lake", "clean", "--home", lake.home)
+    assert (stuck.code, "1 files could not be removed" in stuck.err) == (2, True)
+    assert "within 24 hours" not in stuck.out and dead.exists()
     cleaned = call("lake", "clean", "--home", lake.home, "--json").json
     assert [(one["path"], one["bytes"]) for one in cleaned["removed"]] == [(str(dead), 0)] and cleaned["kept"] == 0
     assert notes.exists() and foreign.exists() and not dead.exists()

@@ -211,9 +211,10 @@ def test_parts_that_are_gone_or_damaged_are_named(tmp_path, store, run):
     gone, damaged, *_ = sorted(key for key in store.objects if "/parts/" in key)
     del store.objects[gone]
     store.objects[damaged] += b"\0"
-    store.objects["team/home/parts/stray"] = b""
+    store.objects |= {f"team/home/parts/{'0' * 32}": b"", "team/home/parts/notes.txt": b""}
     assert sorted(faults(tmp_path / "a")) == [
-        *("is damaged, and job@7 needs it", "is gone, and job@7 needs it", "no manifest names it")
+        *("is damaged, and job@7 needs it", "is gone, and job@7 needs it", "is no part of a home"),
+        "no manifest names it",
     ]
     told = call("waits", "--home", HOME, "--state", tmp_path / "b")
     assert told.code == 2
@@ -298,7 +299,7 @@ def test_a_misspelt_address_does_not_take_the_folder(tmp_path, store, run):
 
 def test_cleaning_leaves_what_was_written_again_and_what_a_lost_record_may_name(tmp_path, store, run, monkeypatch):
     assert analyze(run, tmp_path / "a").code == 0
-    stray, again = "team/home/parts/stray", "team/home/parts/again"
+    stray, again = f"team/home/parts/{'0' * 32}", f"team/home/parts/{'1' * 32}"
     store.objects |= {stray: b"1", again: b"2"}
     find = Bucket.find
 
@@ -310,15 +311,68 @@ def test_cleaning_leaves_what_was_written_again_and_what_a_lost_record_may_name(
         patch.setattr(Bucket, "find", written_meanwhile)
         told = call("lake", "clean", "--home", HOME, "--state", tmp_path / "b")
     assert told.code == 0
-    assert "s3://bucket/team/home/parts/stray" in told.out
+    assert f"s3://bucket/{stray}" in told.out
     assert "1 more were written within 24 hours" in told.out
     assert stray not in store.objects and again in store.objects
     (entry,) = Published(HOME, tmp_path / "a")._manifest()[0].iterations.values()
     del store.objects[f"team/home/parts/{entry.record}"]
     store.written.clear()
     before = dict(store.objects)
-    assert call("lake", "clean", "--home", HOME, "--state", tmp_path / "c").code == 0
+    told = call("lake", "clean", "--home", HOME, "--state", tmp_path / "c")
+    assert (told.code, "a record is lost" in told.err) == (2, True)
     assert store.objects == before
+
+
+@pytest.mark.parametrize("manifest", [None, b"{}"])
+def test_a_home_without_its_manifest_is_not_cleaned_and_verify_names_that(tmp_path, store, run, manifest):
+    assert analyze(run, tmp_path / "a").code == 0
+    key, before = "team/home/manifest.json", dict(store.objects)
+    whole = store.objects.pop(key)
+    store.objects |= {key: manifest} if manifest is not None else {}
+    store.written.clear()
+    for state in ("a", "b"):
+        told = call("lake", "clean", "--home", HOME, "--state", tmp_path / state)
+        assert told.code == 2
+        assert f"s3://bucket/{key}: it is gone" in told.err
+        (fault,) = faults(tmp_path / state)
+        assert fault.startswith("it is gone")
+    store.objects[key] = whole
+    assert store.objects == before
+    assert call("lake", "clean", "--home", HOME, "--state", tmp_path / "b").code == 0
+    assert store.objects == before
+
+
+def test_cleaning_leaves_what_is_no_part_of_this_home(tmp_path, store, run):
+    """Traces below parts/ of a home at the bucket's root, another home there, a prefix that begins alike."""
+    assert call("analyze", run, "--home", "s3://bucket", "--state", tmp_path / "a").code == 0
+    stray = f"parts/{'0' * 32}"
+    others = ("parts/job/rank0.json.gz", f"parts/team/parts/{'1' * 32}", "parts/notes.txt", f"parts2/{'2' * 32}")
+    before = {**store.objects, **dict.fromkeys(others, b"x")}
+    store.objects = {**before, stray: b"x"}
+    store.written.clear()
+    told = call("lake", "clean", "--home", "s3://bucket", "--state", tmp_path / "b", "--json")
+    assert [one["path"] for one in told.json["removed"]] == [f"s3://bucket/{stray}"]
+    assert store.objects == before
+
+
+def test_what_was_removed_before_a_slow_writer_named_it_is_there_again(tmp_path, store, run, monkeypatch):
+    """A machine that slept from its last part to the manifest for longer than cleaning waits."""
+    put, removed = Bucket.put, list[str]()
+
+    def slept(self, key, data, **options):
+        if key.endswith("manifest.json"):
+            removed.extend(key for key in store.objects if "/parts/" in key)
+            for part in removed:
+                del store.objects[part]
+        return put(self, key, data, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Bucket, "put", slept)
+        assert analyze(run, tmp_path / "a").code == 0
+    assert len(removed) > 1
+    assert faults(tmp_path / "b") == []
+    Published(HOME, tmp_path / "b").fetch()
+    assert tables_of(tmp_path / "b") == tables_of(run.parent / "home")
 
 
 @pytest.mark.long

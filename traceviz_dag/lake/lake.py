@@ -26,7 +26,7 @@ from traceviz_dag.lake.partitions import (
     own_columns,
 )
 from traceviz_dag.lake.reader import TableReader
-from traceviz_dag.lake.record_lines import NOTHING, Content
+from traceviz_dag.lake.record_lines import Content
 from traceviz_dag.lake.stale import Stale, hidden_ranks, read_stale
 from traceviz_dag.lake.upgrade import is_begun, move_aside, upgrade
 from traceviz_dag.lake.write import Written, write_part
@@ -286,9 +286,7 @@ class Lake:
         """Bring the record of an iteration's parts into its shortest form, once they are written, and remove what it
         names no more of what was packed."""
         recorded.settle(self.tables_folder, run, iteration)
-        record = recorded.recorded(self.tables_folder, run, iteration)
-        if record is not NOTHING:
-            recorded.remove_unnamed(self.tables_folder, run, iteration, record)
+        recorded.remove_unnamed(self.tables_folder, run, iteration)
 
     def table(
         self, name: str, run: str | None = None, iteration: int | None = None, rank: int | None = None

@@ -8,6 +8,7 @@ that is written later has a line behind that, and wins. The parts' own files sta
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -36,6 +37,9 @@ _LAYOUT = "1"
 """Of packed files: a change of what they hold beside the rows of their parts gives them other names."""
 
 _PRUNED = ".pruned."
+_OWN = re.compile(
+    rf"run=[^/]+/iteration=\d+/(\w+\.[0-9a-f]{{16}}\.parquet|[0-9a-f]{{32}}|{re.escape(_PRUNED)}\w+/rank=\d+/{FILE_NAME})"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,11 @@ def pack(lake: Path, run: str, iteration: int, least: int = LEAST_FILES) -> list
             recorded.write_packs(lake, run, iteration, [replace(one, sources=name) for one in packs], former)
         recorded.remove_others(lake, run, iteration, recorded.recorded(lake, run, iteration))
     return [one.table for one in packs]
+
+
+def is_own(path: str) -> bool:
+    """Whether packing or pruning gives a file this place, from the folder of all packed files."""
+    return _OWN.fullmatch(path) is not None
 
 
 def prune(lake: Path, run: str, iteration: int) -> int:

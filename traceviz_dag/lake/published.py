@@ -9,12 +9,14 @@ manifest names. Nothing is listed but by :meth:`Published.faults` and :meth:`Pub
 from __future__ import annotations
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import compress
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,7 +30,7 @@ from traceviz_dag.lake.partition_keys import iteration_key, parse_iteration_key
 from traceviz_dag.lake.partitions import FILE_NAME, Partition
 from traceviz_dag.lake.record_lines import NO_FILE, SETTLED, Content, Part, begun, in_order, line_of, parsed
 from traceviz_dag.lake.recorded import change_of, content_of, recorded, recorded_iterations
-from traceviz_dag.lake.verify import Fault, LeftOver
+from traceviz_dag.lake.verify import Cleaned, Fault, LeftOver
 from traceviz_dag.printable import OBJECTS_FOLDER
 from traceviz_dag.system.json_bytes import decoded
 from traceviz_dag.system.objects import Bucket, Found, ReplacedError
@@ -44,6 +46,12 @@ _AT_ONCE = 8
 _LONGEST_PAUSE_SECONDS = 0.5
 _DAMAGED = "analyse its traces again into another --state"
 _LEFT_OVER = "traceviz lake clean removes it once nobody can be about to name it"
+_FOREIGN = "move it away; no query needs it"
+_NO_MANIFEST = (
+    "it is gone, or the first publishing did not come to its end, and parts are there",
+    "restore it where the bucket keeps versions, or run traceviz analyze, which publishes it anew",
+)
+_DIGEST = re.compile("[0-9a-f]{32}")
 _RECORDS = "published"
 """In the folder of this machine: the records that it knows, which show what changed here since. In the bucket they may
 be deleted once others replaced them."""
@@ -104,7 +112,7 @@ class Published:
             raise UsageError(f"--state {folder} is a home of its own: name another folder for {self.url}")
         self._known = dict(state.iterations) if state is not None else {}
         self._is_proven = False
-        self._sent: set[str] = set()
+        self._sent: dict[str, bytes | Path] = {}
         self._lost: set[str] = set()
 
     def fetch(
@@ -165,6 +173,7 @@ class Published:
             break
         else:
             raise StoreError(self.url, f"others were faster {_TRIES} times", "run it again")
+        self._send_again()
         for key, entry in after.items():
             run, iteration = parse_iteration_key(key)
             if key not in both and self._known.get(key) != entry:
@@ -180,8 +189,12 @@ class Published:
     def faults(self) -> Iterator[Fault]:
         """What in the bucket is not as the manifest says, and what it does not name; every part is read."""
         wanted, there, all_known = self._parts()
+        if not wanted and any(map(self._is_part, there)):
+            yield Fault(self._path(f"{self._prefix}manifest.json"), *_NO_MANIFEST)
         for key in sorted(there.keys() | wanted.keys()):
-            if key not in wanted:
+            if not self._is_part(key):
+                yield Fault(self._path(key), "is no part of a home", _FOREIGN)
+            elif key not in wanted:
                 if all_known:
                     yield Fault(self._path(key), "no manifest names it", _LEFT_OVER, is_left_over=True)
             elif key not in there:
@@ -189,22 +202,32 @@ class Published:
             elif xxhash.xxh3_128_hexdigest((self._bucket.get(key) or (b"", ""))[0]) != key.rpartition("/")[2]:
                 yield Fault(self._path(key), f"is damaged, and {wanted[key]} needs it", _DAMAGED)
 
-    def clean(self, before_ns: int) -> tuple[list[LeftOver], int]:
-        """Remove the parts that no manifest names and that were written before a time, ns since 1970.
+    def clean(self, before_ns: int) -> Cleaned:
+        """Remove the parts that the manifest does not name and that were written before a time, ns since 1970.
 
-        Returns:
-            What was removed, and how many parts are younger. Where a record is lost, none: nobody knows which it names.
+        Raises:
+            LostError: the manifest or a record is lost, so that nobody knows which parts it names; none is removed.
         """
         wanted, there, all_known = self._parts()
-        strays = [one for key, one in there.items() if all_known and key not in wanted]
-        removed = []
-        for one in strays:
+        strays = [one for key, one in there.items() if key not in wanted and self._is_part(key)]
+        if strays and not wanted:
+            raise LostError(self._bucket.url(f"{self._prefix}manifest.json"), *_NO_MANIFEST)
+        if strays and not all_known:
+            fault = "a record is lost, and nobody knows which parts it names, so none is removed"
+            raise LostError(self.url, fault, "traceviz lake verify names it")
+
+        def is_removed(one: Found) -> bool:
             # Asked anew: a writer that goes on after a kill writes the same part again.
             now = self._bucket.find(one.key) if one.changed_ns < before_ns else None
-            if now is not None and now.changed_ns < before_ns:
-                self._bucket.delete(one.key)
-                removed.append(LeftOver(self._path(one.key), one.size, one.changed_ns))
-        return removed, len(strays) - len(removed)
+            if now is None or now.changed_ns >= before_ns:
+                return False
+            self._bucket.delete(one.key)
+            return True
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            removed = list(compress(strays, pool.map(is_removed, strays)))
+        left = tuple(LeftOver(self._path(one.key), one.size, one.changed_ns) for one in removed)
+        return Cleaned(left, len(strays) - len(left))
 
     def prove(self) -> None:
         """Show, once for a home, that the bucket honours conditions: without them, writers lose each other's rows.
@@ -234,9 +257,9 @@ class Published:
 
     def _parts(self) -> tuple[dict[str, str], dict[str, Found], bool]:
         """Keys of the parts that the manifest names, each with an iteration that needs it; those that are there; and
-        whether every record could be read: which parts a lost one names, nobody knows."""
+        whether there is a manifest and every record could be read: which parts a lost one names, nobody knows."""
         manifest, _ = self._manifest()
-        below, all_known = f"{self._prefix}parts/", True
+        below, all_known = f"{self._prefix}parts/", bool(manifest.iterations)
         wanted: dict[str, str] = {}
         for key, entry in manifest.iterations.items():
             digests = [digest for digest in (entry.record, entry.inputs) if digest]
@@ -247,6 +270,10 @@ class Published:
             wanted |= {f"{below}{digest}": key for digest in digests}
         there = {one.key: one for one in self._bucket.below(below.rstrip("/"), _MOST_PARTS)}
         return wanted, there, all_known
+
+    def _is_part(self, key: str) -> bool:
+        """Whether a key is that of a part; whatever else lies there, traces or another home, is somebody else's."""
+        return _DIGEST.fullmatch(key.removeprefix(f"{self._prefix}parts/")) is not None
 
     def _path(self, key: str) -> Path:
         """What messages show as the object's address."""
@@ -289,7 +316,7 @@ class Published:
     def _upload(self, run: str, iteration: int, contents: Contents, ours: Contents) -> None:
         def upload(part: Part) -> None:
             path = self._file(run, iteration, part)
-            if self._put(path.read_bytes()) != ours[part].digest:
+            if self._put(path.read_bytes(), path) != ours[part].digest:
                 raise StoreError(
                     str(path), "is damaged, or was written anew", "run it again; traceviz lake verify says"
                 )
@@ -297,12 +324,23 @@ class Published:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(upload, [part for part, one in contents.items() if ours.get(part) == one]))
 
-    def _put(self, data: bytes) -> str:
+    def _put(self, data: bytes, file: Path | None = None) -> str:
         digest = xxhash.xxh3_128_hexdigest(data)
         if digest not in self._sent:
             self._bucket.put(f"{self._prefix}parts/{digest}", data, always=True)
-            self._sent.add(digest)
+            self._sent[digest] = file or data
         return digest
+
+    def _send_again(self) -> None:
+        """Put again what was removed as left over before it was named: of a machine that slept meanwhile, say."""
+
+        def send(digest: str) -> None:
+            key, data = f"{self._prefix}parts/{digest}", self._sent[digest]
+            if self._bucket.find(key) is None:
+                self._bucket.put(key, data.read_bytes() if isinstance(data, Path) else data, always=True)
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(pool.map(send, self._sent))
 
     def _get(self, key: str, digest: str) -> bytes:
         found = self._bucket.get(f"{self._prefix}parts/{digest}")

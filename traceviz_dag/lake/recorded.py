@@ -617,7 +617,9 @@ def _write_shortest(lake: Path, run: str, iteration: int, record: Record, former
             lines += [line_of(place, word, part, one) for word, one in zip(words, settled[part], strict=False)]
     if not (lines or held):
         # First: of packed files without a record nobody knows whether they count.
-        remove_unnamed(lake, run, iteration, Record({}, is_complete=True))
+        with if_free(packed_folder(lake, run, iteration), os.O_RDONLY | os.O_DIRECTORY) as is_free:
+            if is_free:
+                remove_others(lake, run, iteration, NOTHING)
         path.unlink()
         with suppress(OSError):
             path.parent.rmdir()
@@ -637,12 +639,32 @@ def _decided(lake: Path, run: str, iteration: int, part: Part, contents: tuple[C
     return found[-1:] or (() if AS_PACKED in contents else contents)
 
 
-def remove_unnamed(lake: Path, run: str, iteration: int, record: Record) -> int:
-    """Remove what lies beside the packed files of an iteration that its record names: what was packed before, and what
-    a killed packing left. While somebody packs, or where the record is damaged, nothing; returns how many files."""
+def remove_unnamed(lake: Path, run: str, iteration: int) -> None:
+    """As :func:`remove_others`; nothing while somebody packs, or where the record is damaged or gone."""
+    with _unnamed(lake, run, iteration) as record:
+        if record is not None:
+            remove_others(lake, run, iteration, record)
+
+
+def remove_left_over(lake: Path, run: str, iteration: int, files: Collection[Path]) -> None:
+    """As :func:`remove_unnamed`, of these files alone; one that cannot be removed stays."""
     folder = packed_folder(lake, run, iteration)
-    with if_free(folder, os.O_RDONLY | os.O_DIRECTORY) as is_free:
-        return remove_others(lake, run, iteration, record) if is_free and not record.lost_packs else 0
+    with _unnamed(lake, run, iteration) as record:
+        for path in {*files} - _named(lake, run, iteration, record) if record is not None else ():
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+                _remove_empty(path.parent, folder)
+        if record is not None:
+            _remove_empty(folder, lake)
+
+
+@contextmanager
+def _unnamed(lake: Path, run: str, iteration: int) -> Iterator[Record | None]:
+    """What an iteration's record names, while the block keeps others from packing; None where nobody can say so now."""
+    with if_free(packed_folder(lake, run, iteration), os.O_RDONLY | os.O_DIRECTORY) as is_free:
+        # Not before: a packing that ended between the two looks would lose its files.
+        record = recorded(lake, run, iteration) if is_free else NOTHING
+        yield None if record.lost_packs or record is NOTHING else record
 
 
 def is_being_packed(folder: Path) -> bool:
@@ -652,14 +674,20 @@ def is_being_packed(folder: Path) -> bool:
 
 
 def remove_others(lake: Path, run: str, iteration: int, record: Record) -> int:
-    """As :func:`remove_unnamed`, by whoever has his turn at the folder."""
+    """Remove what lies beside the packed files of an iteration that its record names: what was packed before, and what
+    a killed packing left. By whoever has his turn at the folder; returns how many."""
     folder = packed_folder(lake, run, iteration)
-    named = {name for pack in record.packs.values() for name in (pack.path(lake, run, iteration).name, pack.sources)}
-    others = [path for path in folder.iterdir() if path.name not in named]
+    others = {*folder.iterdir()} - _named(lake, run, iteration, record)
     for path in others:
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
     _remove_empty(folder, lake)
     return len(others)
+
+
+def _named(lake: Path, run: str, iteration: int, record: Record) -> set[Path]:
+    """The packed files that a record names, and the lists of their sources."""
+    folder, packs = packed_folder(lake, run, iteration), record.packs.values()
+    return {path for pack in packs for path in (pack.path(lake, run, iteration), folder / pack.sources)}
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake import recorded, upgrade
+from traceviz_dag.lake import packing, recorded, upgrade
 from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import registered_if_any
 from traceviz_dag.lake.lake import Lake
@@ -126,14 +126,24 @@ def verify(lake: Lake) -> Verified:
     return Verified(len(sound), size, older, tuple(sorted(faults, key=lambda fault: fault.path)))
 
 
-def clean(lake: Lake, before_ns: int) -> tuple[list[LeftOver], int]:
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What became of left-over files or objects.
+
+    Attributes:
+        younger: how many stay for their age. stuck: how many were to be removed and are there still.
+    """
+
+    removed: tuple[LeftOver, ...]
+    younger: int
+    stuck: int = 0
+
+
+def clean(lake: Lake, before_ns: int) -> Cleaned:
     """Remove the files that killed writers and packings left, as :func:`verify` names them; no part is read for it.
 
     Args:
         before_ns: their last change, ns since 1970.
-
-    Returns:
-        What was removed, and how many are younger, or could not be removed.
     """
     folder, found = lake.tables_folder, list[LeftOver]()
     for fault in _stray(folder, dict(_parts(folder)), _unreadable_places(folder)):
@@ -146,9 +156,9 @@ def clean(lake: Lake, before_ns: int) -> tuple[list[LeftOver], int]:
         remove_if_stale(one.path)
     for place in recorded.iterations_below(folder / PACKED_FOLDER):
         if any(one.path.is_relative_to(packed_folder(folder, *place)) for one in old):
-            recorded.remove_unnamed(folder, *place, recorded.recorded(folder, *place))
-    removed = [one for one in old if not os.path.lexists(one.path)]
-    return removed, len(found) - len(removed)
+            recorded.remove_left_over(folder, *place, [one.path for one in old])
+    removed = tuple(one for one in old if not os.path.lexists(one.path))
+    return Cleaned(removed, len(found) - len(old), len(old) - len(removed))
 
 
 def set_aside(lake: Lake, faults: Iterable[Fault]) -> int:
@@ -297,16 +307,18 @@ def _stray(
                 path = pack.path(folder, run, iteration)
                 records |= {path, path.with_name(pack.sources)}
     for place, _, names in os.walk(folder):
-        packed = Path(place).is_relative_to(folder / PACKED_FOLDER)
+        below = Path(place).relative_to(folder)
+        packed = below.parts[:1] == (PACKED_FOLDER,)
         if packed and any(map(Path(place).is_relative_to, untold)):
             continue
-        if packed and names and recorded.is_being_packed(Path(place)):
+        if packed and names and recorded.is_being_packed(folder.joinpath(*below.parts[:3])):
             continue
         for name in names:
             path = Path(place, name)
             # What appeared since is reported by the next call.
             is_known = path in parts or path in records or is_being_written(path)
-            if not is_known and (packed or is_temporary(path)):
+            is_of_packing = packed and packing.is_own(path.relative_to(folder / PACKED_FOLDER).as_posix())
+            if not is_known and (is_of_packing or is_temporary(path)):
                 fault = f"was left by a {'packing' if packed else 'writer'} that did not come to its end"
                 yield Fault(path, fault, _CLEAN, is_left_over=True)
             elif not is_known and not (name == FILE_NAME and path in dict(_parts(folder))):

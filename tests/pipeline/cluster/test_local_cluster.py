@@ -172,3 +172,25 @@ def test_workers_end_with_the_process_that_started_them(tmp_path: Path, number: 
     assert started.communicate(timeout=SECONDS)
     assert waited_for(lambda: not any(psutil.pid_exists(worker) for worker in workers), 5)
     assert not list(tmp_path.glob("*.ended"))
+
+
+@pytest.mark.long
+def test_ctrl_c_while_workers_start_ends_them_and_prints_nothing_of_dask(tmp_path: Path):
+    script = tmp_path / "stopped.py"
+    script.write_text(STOPPED)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    started = subprocess.Popen(
+        [sys.executable, script, tmp_path], env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+    def workers() -> list[psutil.Process]:
+        return [one for one in psutil.Process(started.pid).children() if "spawn_main" in " ".join(one.cmdline())]
+
+    assert waited_for(lambda: len(workers()) == 2)
+    begun = workers()
+    started.send_signal(signal.SIGINT)
+    told = started.communicate(timeout=SECONDS)[1]
+    assert told.rstrip().endswith("KeyboardInterrupt")
+    assert "atexit" not in told
+    assert waited_for(lambda: not any(psutil.pid_exists(one.pid) for one in begun), 5)
+    assert not list(tmp_path.glob("*.began"))

@@ -30,6 +30,10 @@ from traceviz_dag.pipeline.cluster.settings import load_cluster
             "tls://head:8786: whoever .* no TLS files are named; name ca_file, cert_file",
         ),
         ("tls://head:8786", "no TLS files are named"),
+        *(
+            (word, f"{word}: is not the address .* name that, local, or a file")
+            for word in ("slurm", "Local", "a.TOML")
+        ),
     ],
 )
 def test_an_address_without_tls_is_refused_before_anything_is_sent(tmp_path: Path, address: str, told: str):

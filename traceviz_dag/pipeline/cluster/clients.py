@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import secrets
@@ -9,9 +10,11 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import dask
 from distributed import Client, LocalCluster, Scheduler, SchedulerPlugin, Security, Worker
+from distributed.deploy.spec import close_clusters
 
 from traceviz_dag.errors import BadInputError, ClusterError
 from traceviz_dag.pipeline.cluster.fitness import FOLDER
@@ -51,13 +54,23 @@ def dask_setup(worker: Worker) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def _begun(**options: Any) -> LocalCluster:
+    """A cluster of this machine; Ctrl-C while it begins ends its workers with this process."""
+    try:
+        return LocalCluster(**options)
+    except BaseException:
+        # Dask would close, at exit, what began in part: an assertion of its own would follow our last line.
+        atexit.unregister(close_clusters)
+        raise
+
+
 @contextmanager
 def local(workers: int) -> Iterator[Client]:
     """Worker processes of this machine, on loopback."""
     with (
         # A rank that kills its worker is tried once more, alone, as in the pool without a cluster.
         dask.config.set({**_CONFIGURATION, "distributed.scheduler.allowed-failures": 0}),
-        LocalCluster(
+        _begun(
             n_workers=workers,
             threads_per_worker=1,
             # The number of workers keeps to the memory; the one that needs more may take what others leave.
@@ -81,13 +94,16 @@ def address_of(settings: ClusterSettings) -> tuple[str, Security]:
 
     Raises:
         BadInputError: its file says no address.
-        ClusterError: it goes without TLS, or the files are no TLS files.
+        ClusterError: it is no address, goes without TLS, or the files are no TLS files.
     """
     address = settings.address or scheduler_address(Path(settings.scheduler_file))
     scheme, _, host = address.rpartition("://")
     address = f"{scheme or 'tls'}://{host}"
     if scheme not in ("", "tls"):
         raise ClusterError(address, f"{_DASK_RUNS_ALL}, and this one has none", "start it with --protocol tls")
+    if not host.rpartition(":")[2].isdecimal():
+        fault = "is not the address of a scheduler, HOST:PORT"
+        raise ClusterError(settings.address, fault, "name that, local, or a file *.toml, see docs/cluster.md")
     files = {
         name: value
         for name, value in (
