@@ -187,6 +187,8 @@ def test_combined_steps_are_tried_where_experts_communicate_and_named_where_not(
     assert "comm_overlap.overlap_moe_expert_parallel_comm=True" in one.flags["megatron_bridge"]
     assert not any("combined" in line for line in not_predictable(advisor(told), ["ep"]))
     assert not advisor(told, "microbatches", "schedule").advice
+    # A single micro-batch has no pair.
+    assert [one.change.microbatches for one in advisor(with_experts(known(Order(1, 1, 1)), 0.2, 0.2)).advice] == [2, 2]
     # A pipeline needs several chunks, and exchanges beside computation.
     found = advisor(with_experts(known(Order(4, 1, 8)), 0.2, 0.2), "layers", "microbatches").advice
     combined = [one for one in found if one.change.schedule == COMBINED]
