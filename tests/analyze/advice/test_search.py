@@ -251,7 +251,22 @@ def test_flags_are_together_what_megatron_lm_takes():
 def test_exchanges_that_do_not_overlap_are_batched_in_bridge_as_in_megatron_lm():
     now, two = Order(4, 2, 8, overlapped=True), Order(4, 2, 8)
     apart = flags(Change(schedule="interleaved"), now, two, EVEN)["megatron_bridge"]
-    assert apart == ["comm_overlap.overlap_p2p_comm=False", "comm_overlap.batch_p2p_comm=True"]
+    assert apart[:2] == ["comm_overlap.overlap_p2p_comm=False", "comm_overlap.batch_p2p_comm=True"]
+
+
+@pytest.mark.parametrize(("change", "order"), [("1f1b", Order(4, 1, 8)), ("interleaved", Order(4, 2, 8))])
+def test_exchanges_that_overlap_no_longer_do_not_in_warmup_and_flush(change, order):
+    """ModelParallelConfig refuses overlap_p2p_comm_warmup_flush without overlap_p2p_comm, or with batch_p2p_comm."""
+    found = flags(Change(schedule=change), Order(4, 2, 8, overlapped=True), order, EVEN)
+    assert "without --overlap-p2p-communication-warmup-flush" in found["megatron_lm"]
+    assert ("--no-overlap-p2p-communication" in found["megatron_lm"]) == (order.chunks > 1)
+    assert found["megatron_bridge"][-3:] == [
+        "comm_overlap.overlap_p2p_comm=False",
+        "comm_overlap.batch_p2p_comm=True",
+        "overlap_p2p_comm_warmup_flush=False",
+    ]
+    plain = flags(Change(schedule="1f1b"), Order(4, 2, 8), Order(4, 1, 8), EVEN)
+    assert not any("flush" in line or "p2p" in line for each in plain.values() for line in each)
 
 
 def test_a_job_that_overlaps_its_exchanges_is_not_told_to_wait_for_them():
