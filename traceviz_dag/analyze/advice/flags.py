@@ -110,7 +110,7 @@ def _of_layers(
         layout = "E" + "|".join("t" * (count // chunks) for _ in range(chunks) for count in layers) + "L"
         megatron.append(f"{_LAYOUT} '{layout}'")
         bridge.append(f"{_BRIDGE_LAYOUT}='{layout}'")
-    if changed is None:
+    if changed is None and (laid_out or len(set(was)) < 2):
         return megatron, bridge
     if not laid_out and len(set(layers)) > 1:
         megatron += [f"{name} {count}" for name, count in zip(_ENDS, (first, last), strict=True)]
