@@ -48,6 +48,7 @@ def test_whether_a_change_fits_is_known_from_snapshots_and_the_memory_of_a_gpu(h
     # The traces state 79 GiB.
     assert {row["fits"] for row in rows("advise", "--home", home)} == {True}
     assert {row["fits"] for row in rows("advise", "--home", home, "--gpu-gib", 80)} == {True}
+    assert {row["fits"] for row in rows("advise", "--home", home, "--gpu-gib", 1e300)} == {True}
     found = rows("advise", "--home", home, "--gpu-gib", 1.5)
     assert any(row["fits"] is False and row["fits_reason"] for row in found) and found[0]["fits"] is not False
     assert {row["fits_reason"] for row in rows("advise", "--home", home_of("slow_rank"))} == {
@@ -204,6 +205,9 @@ def test_records_of_primus_are_advised_on(tmp_path):
         (("--keep", "tp"), "--keep tp: there are vpp, layers, microbatches, schedule, recompute, order"),
         (("--steps", "3"), "--steps is for --records"),
         (("--records", "x", "--beside", "y"), "--beside is for traces"),
+        (("--records", "x", "--gpu-gib", "80"), "--gpu-gib is for traces"),
+        (("--gpu-gib", "nan"), "--gpu-gib nan: give a number"),
+        (("--gpu-gib", "inf"), "--gpu-gib inf: give a number"),
         (("--records", "x", "--run", "job"), "name traces or --records, not both"),
     ],
 )

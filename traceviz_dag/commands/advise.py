@@ -25,7 +25,7 @@ from traceviz_dag.commands.common.across import (
     print_reason,
     refuse_both,
 )
-from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, in_bytes
 from traceviz_dag.commands.common.output import percent, print_json, print_table, print_wrapped, shown
 from traceviz_dag.commands.common.records import StepsOption, end_of_records, titled, work_at
 from traceviz_dag.errors import NoEvidenceError, UsageError
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from traceviz_dag.analyze.advice.search import Advisor
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
 
-_GIB = 1 << 30
 _KEEPS = ("vpp", "layers", "microbatches", "schedule", "recompute", "order")
 _FITS = {True: "yes", False: "no", None: "unknown"}
 _SIZE = {"microbatch_size", "microbatches"}
@@ -77,19 +76,19 @@ def advise(
     first, with its error bar, what it needs in memory and the flags of Megatron-LM and Megatron Bridge. What would not
     fit comes last. What the capture cannot tell is named with the reason.
     """
-    kept = tuple(dict.fromkeys(keep or ()))
+    kept, gpu_bytes = tuple(dict.fromkeys(keep or ())), in_bytes("--gpu-gib", gpu_gib)
     for name in kept:
         if name not in _KEEPS:
             raise UsageError(f"--keep {name}: there are {', '.join(_KEEPS)}")
     if records is not None:
         refuse_both(path, run, iteration)
-        if beside is not None:
-            raise UsageError("--beside is for traces")
+        for option, value in (("--beside", beside), ("--gpu-gib", gpu_gib)):
+            if value is not None:
+                raise UsageError(f"{option} is for traces")
         _advise_on_records(records, steps, frozenset(kept), json)
         return
     if steps is not None:
         raise UsageError("--steps is for --records")
-    gpu_bytes = None if gpu_gib is None else int(gpu_gib * _GIB)
     with chosen_iterations(path, home, run, iteration, rules) as iterations, ExitStack() as opened:
         other = None if beside is None else opened.enter_context(side_at(beside, home).opened())[-1]
         answers = [{**place(each), **_answer(partial(_advisor, each, kept, gpu_bytes, other))} for each in iterations]

@@ -118,6 +118,10 @@ def test_whether_it_fits_is_unknown_without_snapshots_gpu_or_what_recomputation_
     assert fits(Change(), now, now, layers, {0: use})[0] is None
     assert fits(Change(), now, now, layers, {0: use, 1: StageUse(70, 40, None)})[0] is None
     assert fits(Change(no_recompute=(0, 1)), now, now, layers, {0: use, 1: use})[0] is None
+    # Two chunks need 80 with recomputation on the first stage and 90 on the last, and more than that without.
+    small, off, two = StageUse(70, 40, 85), Change(no_recompute=(0, 1)), Order(2, 2, 4)
+    room, why = fits(off, now, two, layers, {0: small, 1: small})
+    assert room is False and why is not None and "stage 1 would need 106%" in why
     assert fits(Change(), now, now, layers, {0: use, 1: use}) == (True, None)
     # A quarter more layers need 50 and 30 to 37.5: it depends on what of the 30 grows.
     more = (4, 4), (5, 3)
@@ -125,7 +129,7 @@ def test_whether_it_fits_is_unknown_without_snapshots_gpu_or_what_recomputation_
     assert fits(Change(layers=(5, 3)), now, now, more, {0: StageUse(70, 40, 79), 1: use})[0] is False
 
 
-def test_counters_tell_what_fits_and_never_what_does_not():
+def test_counters_tell_what_fits_and_what_does_not_only_if_too_much_is_reserved_now():
     """Of 70 that are reserved 40 rose in micro-batches: activations, or less than that."""
     now, two, less = Order(2, 1, 4), Order(2, 2, 4), Order(2, 1, 1)
     layers = (4, 4), (4, 4)
@@ -137,8 +141,21 @@ def test_counters_tell_what_fits_and_never_what_does_not():
     assert asked(two, 90) == (True, None)
     room, why = asked(two, 80)
     assert room is None and why is not None and "stage 1 would need 112%" in why
-    # With fewer in flight it is not known to need less than now.
-    assert asked(less, 70) == (True, None) and asked(less, 69)[0] is None
+    # What is reserved now is too much on the last stage, which keeps no fewer; on the first one nothing shows it.
+    assert asked(less, 70) == (True, None) and asked(less, 69)[0] is False
+    roomy = {0: StageUse(70, 40, 69, counted=True), 1: StageUse(70, 40, 70, counted=True)}
+    assert fits(Change(), now, less, layers, roomy)[0] is None
+
+
+def test_what_counters_saw_rise_may_grow_with_the_layers():
+    """Of 70 that are reserved 40 rose: gradients, which grow with the layers, or activations, of which fewer stay."""
+    now, less, layers = Order(2, 1, 4), Order(2, 1, 1), ((4, 4), (6, 2))
+
+    def asked(gpu: int) -> bool | None:
+        uses = {0: StageUse(70, 40, gpu, counted=True), 1: StageUse(7, 4, gpu, counted=True)}
+        return fits(Change(layers=(6, 2)), now, less, layers, uses)[0]
+
+    assert asked(105) is True and asked(104) is None
 
 
 def test_zero_bubble_is_tried_where_backward_steps_are_told_apart_and_named_where_not():
@@ -170,6 +187,8 @@ def test_combined_steps_are_tried_where_experts_communicate_and_named_where_not(
     assert "comm_overlap.overlap_moe_expert_parallel_comm=True" in one.flags["megatron_bridge"]
     assert not any("combined" in line for line in not_predictable(advisor(told), ["ep"]))
     assert not advisor(told, "microbatches", "schedule").advice
+    # A single micro-batch has no pair.
+    assert [one.change.microbatches for one in advisor(with_experts(known(Order(1, 1, 1)), 0.2, 0.2)).advice] == [2, 2]
     # A pipeline needs several chunks, and exchanges beside computation.
     found = advisor(with_experts(known(Order(4, 1, 8)), 0.2, 0.2), "layers", "microbatches").advice
     combined = [one for one in found if one.change.schedule == COMBINED]
@@ -225,14 +244,29 @@ def test_flags_are_together_what_megatron_lm_takes():
             assert len(next(line for line in lines if "layout" in line).split("|")) == 4 * chunks
             assert before == 1 or VIRTUAL in gone, lines
             assert then is None or was == EVEN or "--decoder-first-pipeline-num-layers" in gone, lines
-        elif then is not None and was != EVEN:
+        elif was != EVEN:
             assert "--pipeline-model-parallel-layout" in gone, "what set the layers until now goes"
 
 
 def test_exchanges_that_do_not_overlap_are_batched_in_bridge_as_in_megatron_lm():
     now, two = Order(4, 2, 8, overlapped=True), Order(4, 2, 8)
     apart = flags(Change(schedule="interleaved"), now, two, EVEN)["megatron_bridge"]
-    assert apart == ["comm_overlap.overlap_p2p_comm=False", "comm_overlap.batch_p2p_comm=True"]
+    assert apart[:2] == ["comm_overlap.overlap_p2p_comm=False", "comm_overlap.batch_p2p_comm=True"]
+
+
+@pytest.mark.parametrize(("change", "order"), [("1f1b", Order(4, 1, 8)), ("interleaved", Order(4, 2, 8))])
+def test_exchanges_that_overlap_no_longer_do_not_in_warmup_and_flush(change, order):
+    """ModelParallelConfig refuses overlap_p2p_comm_warmup_flush without overlap_p2p_comm, or with batch_p2p_comm."""
+    found = flags(Change(schedule=change), Order(4, 2, 8, overlapped=True), order, EVEN)
+    assert "without --overlap-p2p-communication-warmup-flush" in found["megatron_lm"]
+    assert ("--no-overlap-p2p-communication" in found["megatron_lm"]) == (order.chunks > 1)
+    assert found["megatron_bridge"][-3:] == [
+        "comm_overlap.overlap_p2p_comm=False",
+        "comm_overlap.batch_p2p_comm=True",
+        "overlap_p2p_comm_warmup_flush=False",
+    ]
+    plain = flags(Change(schedule="1f1b"), Order(4, 2, 8), Order(4, 1, 8), EVEN)
+    assert not any("flush" in line or "p2p" in line for each in plain.values() for line in each)
 
 
 def test_a_job_that_overlaps_its_exchanges_is_not_told_to_wait_for_them():

@@ -15,7 +15,7 @@ from traceviz_dag.analyze.causes.reordered import COMBINED, Change, Items
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.schedules import Order
 from traceviz_dag.simulate import JobSettings
-from traceviz_dag.simulate.settings import Graphs, Recompute
+from traceviz_dag.simulate.settings import Faults, Graphs, Recompute
 
 
 def known(order: Order, layers: int = 4) -> Items:
@@ -152,6 +152,13 @@ EXPERTS = JobSettings(seed=24, ep=2, dp=2, layers=2, microbatches=4, hidden=2048
 def test_the_step_of_a_simulated_job_with_combined_steps_is_predicted(job, change, tmp_path):
     (pair,) = (found := outcome(Job("experts", job, (change,)), tmp_path)).pairs
     assert abs(pair.off) < 0.015 and pair.held and pair.true_ns < 0.97 * found.step_ns
+
+
+@pytest.mark.long
+def test_the_bar_of_combined_steps_holds_what_follows_communication_and_runs_beside_too(tmp_path):
+    job = replace(EXPERTS, seed=5, ep=4, dp=4, layers=4, microbatches=8, faults=Faults(slow_gpu=1))
+    (pair,) = outcome(Job("slow", job, (Change(schedule=COMBINED),)), tmp_path).pairs
+    assert pair.true_ns < 0.98 * pair.predicted_ns and pair.held
 
 
 @pytest.mark.parametrize(

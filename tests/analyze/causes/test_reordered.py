@@ -100,9 +100,9 @@ def test_of_a_combined_pair_experts_communicate_beside_the_others_computation(sh
     items = with_experts(perfect(Order(1, 1, 8)), *shares)
     found = items.changed(Change(schedule=COMBINED))
     whole = FORWARD + BACKWARD
-    # The first forward and the last backward step run alone.
+    # The first forward and the last backward step run alone. What follows communication may run beside, too.
     assert found.later_ns == 7 * (pair - whole)
-    assert (found.least_ns, found.most_ns) == (7 * (least - whole), 0)
+    assert (found.least_ns, found.most_ns) == (7 * (least - whole) - round(0.02 * items.step_ns), 0)
 
 
 def test_combined_steps_of_a_pipeline_are_as_long_as_both_and_end_as_their_order_has_it():

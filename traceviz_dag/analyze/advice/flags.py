@@ -45,15 +45,16 @@ def flags(
         size: of a micro-batch, over that of now. rank_order: of ``placement``, where it is another.
     """
     megatron, bridge = _of_layers(layers, change.layers, present.chunks, order.chunks)
-    if order.chunks > 1 and (order.chunks != present.chunks or order.overlapped != present.overlapped):
-        without = "without " if order.overlapped else ""
-        megatron.append(f"{without}--no-overlap-p2p-communication")
+    if order.overlapped != present.overlapped or 1 < order.chunks != present.chunks:
+        if order.chunks > 1:
+            megatron.append(f"{'without ' if order.overlapped else ''}--no-overlap-p2p-communication")
         # Megatron-LM batches exchanges that do not overlap; Bridge leaves that as it is.
         batched = f"comm_overlap.batch_p2p_comm={not order.overlapped}"
         bridge += [f"comm_overlap.overlap_p2p_comm={order.overlapped}", batched]
-        if order.overlapped:
-            megatron.append("--overlap-p2p-communication-warmup-flush")
-            bridge.append("overlap_p2p_comm_warmup_flush=True")
+        # Both refuse it where exchanges do not overlap, as with one chunk.
+        if order.overlapped or present.overlapped:
+            megatron.append(f"{'' if order.overlapped else 'without '}--overlap-p2p-communication-warmup-flush")
+            bridge.append(f"overlap_p2p_comm_warmup_flush={order.overlapped}")
     if order.combined and not present.combined:
         megatron += _COMBINED
         bridge += _BRIDGE_COMBINED
@@ -109,7 +110,7 @@ def _of_layers(
         layout = "E" + "|".join("t" * (count // chunks) for _ in range(chunks) for count in layers) + "L"
         megatron.append(f"{_LAYOUT} '{layout}'")
         bridge.append(f"{_BRIDGE_LAYOUT}='{layout}'")
-    if changed is None:
+    if changed is None and (laid_out or len(set(was)) < 2):
         return megatron, bridge
     if not laid_out and len(set(layers)) > 1:
         megatron += [f"{name} {count}" for name, count in zip(_ENDS, (first, last), strict=True)]

@@ -62,27 +62,24 @@ def fits(
     """
     if not uses:
         return None, NO_SNAPSHOTS
-    if change.no_recompute is not None:
-        return None, "nothing shows what activations take that are recomputed now"
     now, then = in_flight(present), in_flight(order)
-    open_: str | None = None
+    # Without recomputation activations take more than these, so what lacks memory with it lacks more without.
+    open_ = None if change.no_recompute is None else "nothing shows what activations take that are recomputed now"
     for stage in range(order.stages):
         use = uses.get(stage)
         if use is None or use.gpu is None:
-            open_ = f"the memory of stage {stage} is not known"
+            open_ = open_ or f"the memory of stage {stage} is not known"
             continue
         share = layers[1][stage] / layers[0][stage] if layers[0] else 1.0
-        held = use.in_flight * share * size * then[stage] / now[stage]
-        static = use.peak - use.in_flight
-        least, most = (static * each + held for each in (min(share, 1.0), max(share, 1.0)))
-        if use.counted:
-            most = static * max(share, 1.0) + max(held, use.in_flight)
-            if most > use.gpu:
-                need = f"stage {stage} would need {most / use.gpu:.0%} of its GPU's memory"
-                open_ = f"{need} if all that is allocated in micro-batches were activations"
-            continue
-        if least > use.gpu:
-            return False, f"stage {stage} would need {least / use.gpu:.0%} of its GPU's memory"
-        if most > use.gpu:
-            open_ = f"nothing shows whether what stage {stage} holds besides activations grows with its layers"
+        grown = share * size * then[stage] / now[stage]
+        held = (0, use.in_flight) if use.counted else (use.in_flight,)
+        rests = min(share, 1.0), max(share, 1.0)
+        needs = [(use.peak - each) * rest + each * grown for each in held for rest in rests]
+        if min(needs) > use.gpu:
+            return False, f"stage {stage} would need {min(needs) / use.gpu:.0%} of its GPU's memory"
+        if max(needs) > use.gpu and use.counted:
+            most = f"stage {stage} would need {max(needs) / use.gpu:.0%} of its GPU's memory at most"
+            open_ = open_ or f"{most}, and counters do not tell activations from the rest"
+        elif max(needs) > use.gpu:
+            open_ = open_ or f"nothing shows whether what stage {stage} holds besides activations grows with its layers"
     return (True, None) if open_ is None else (None, open_)

@@ -194,6 +194,8 @@ class Advisor:
             change = implied if implied.order(now) == order else change
         except NoEvidenceError:
             return None
+        if order.combined and order.microbatches == 1:
+            return None
         # Without overlap Megatron-LM refuses two stages: both would send to and receive from the same rank.
         return None if order.chunks > 1 and order.stages == 2 and not order.overlapped else change
 

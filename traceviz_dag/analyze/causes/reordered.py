@@ -71,6 +71,10 @@ _MOST_ITEMS, _MOST_PIPELINES = 200_000, 10
 """Forward steps of a pipeline that are replayed at most: a minute of one processor; and of how many such pipelines:
 1 GB each."""
 
+_BESIDE = 0.02
+"""Share of the step that combined steps may save beyond the experts' communication: what follows it in a layer (tokens
+put back, residual) runs on its stream, beside the other step, and so does what passes until its host launches it."""
+
 Kind = frozenset[tuple[int, int]]
 """Items that differ only in their micro-batch: (kind, chunk) of each step, the kind as in ``Key``."""
 
@@ -313,10 +317,14 @@ class Items:
         order = change.order(present)
         self.check(change, order)
         own = self._run_in(order, ahead)
-        ends = (0, -1, 1) if order.combined and not present.combined else (0,)
-        later = [self.replayed(order, present, own, change, pairs) - self.before_ns for pairs in ends]
+        apart = order.combined and not present.combined
+        later = [
+            self.replayed(order, present, own, change, pairs) - self.before_ns
+            for pairs in ((0, -1, 1) if apart else (0,))
+        ]
+        least = min(later) - (round(_BESIDE * self.step_ns) if apart else 0)
         counts = present.microbatches, order.microbatches
-        return Reordered(later[0], min(later), max(later), self.before_ns / self.step_ns - 1, counts)
+        return Reordered(later[0], least, max(later), self.before_ns / self.step_ns - 1, counts)
 
     def _run_in(self, order: Order, ahead: Callable[[], Items] | None) -> Items:
         """The items as an order's host lets them run: beside exchanges that overlap it launches ahead."""

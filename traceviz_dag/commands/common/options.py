@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
 
@@ -36,3 +37,13 @@ def check_number(option: str, value: float | None) -> None:
     """
     if value is not None and not math.isfinite(value):
         raise UsageError(f"{option} {value}: give a number")
+
+
+def in_bytes(option: str, gib: float | None) -> int | None:
+    """So many GiB in bytes.
+
+    Raises:
+        UsageError: it is no number, such as nan or inf.
+    """
+    check_number(option, gib)
+    return None if gib is None else int(Fraction(gib) * (1 << 30))

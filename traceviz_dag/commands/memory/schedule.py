@@ -9,15 +9,13 @@ import typer
 
 from traceviz_dag.analyze.memory.schedule import Model
 from traceviz_dag.commands.common.across import IterationOption, RunOption
-from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
+from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, in_bytes
 from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.commands.common.shown import iterations_of
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
 from traceviz_dag.pipeline.memory_schedule import RankMemory, memory_by_stage
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.vocabulary import FIGURE_FORMATS
-
-_GIB = 1 << 30
 
 
 def schedule(
@@ -52,12 +50,10 @@ def schedule(
     model = None
     if sequence is not None and hidden is not None:
         model = Model(sequence, hidden, heads, batch, tensor, stored_scores, recompute)
-    answers, refused = [], []
+    answers, refused, gpu_bytes = list[dict[str, Any]](), list[str](), in_bytes("--gpu-gib", gpu_gib)
     with iterations_of(home, [], run, iteration) as shown:
         for one in shown:
-            ranks = memory_by_stage(
-                one.lake, one.run, one.iteration, model, None if gpu_gib is None else int(gpu_gib * _GIB)
-            )
+            ranks = memory_by_stage(one.lake, one.run, one.iteration, model, gpu_bytes)
             if not ranks:
                 continue
             answers.append({"run": one.run, "iteration": one.iteration, "ranks": [rank.as_row() for rank in ranks]})
