@@ -7,6 +7,7 @@ Where they differ, the events are made up for, in the order of the way, so that 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import dagster as dg
@@ -26,17 +27,27 @@ from assets.raw_traces import new_observations
 from assets.resources import TracevizHome
 from assets.row_previews import preview_of_file
 from assets.topology import sources_agree, topology_assets
+from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.lake.partitions import Partition
+from traceviz_dag.lake.partitions import ANALYSE_AGAIN, Partition
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.lake.record_lines import GONE
+from traceviz_dag.lake.recorded import gone_parts
+from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
 from traceviz_dag.pipeline.iteration import stored_topology, topology_version, unread_ranks
 from traceviz_dag.pipeline.making import judged_pairs, pairs_file
 from traceviz_dag.pipeline.memory import read_in_part
 from traceviz_dag.pipeline.staleness import ITERATION_TABLES, LAST_WRITTEN, code_version_of
 from traceviz_dag.pipeline.steps import lead_of
-from traceviz_dag.tables import ACROSS_RANKS_TABLES, MEMORY_TABLES, TOPOLOGY_TABLES, all_tables, derived_tables
+from traceviz_dag.tables import (
+    ACROSS_RANKS_TABLES,
+    MEMORY_TABLES,
+    RANK_TABLES,
+    TOPOLOGY_TABLES,
+    all_tables,
+    derived_tables,
+)
 from traceviz_dag.vocabulary import StaleStage
 
 Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
@@ -92,10 +103,19 @@ def _of_iteration(
 def _of_ranks(
     instance: dg.DagsterInstance, traceviz: TracevizHome, lake: Lake, inputs: IterationInputs
 ) -> Iterator[Event]:
-    """Events of the tables of ranks, and of the checks on them."""
+    """Events of the tables of ranks, and of the checks on them.
+
+    Raises:
+        BadInputError: a table of a rank was written, and is gone.
+    """
     ranks = unknown_ranks(instance, lake, inputs, {entry.rank for entry in inputs.ranks})
     if not ranks:
         return
+    for table in (*EXTRA_TABLES, *RANK_TABLES):
+        # Before the checks, which would pass over the ranks that are left; and no file is not "no rows".
+        if gone := gone_parts(lake.tables_folder, all_tables()[table], inputs.run, inputs.iteration):
+            fault = f"table {table}, {gone[0].in_words}: somebody deleted the file"
+            raise BadInputError(lake.path(table, **asdict(gone[0])), fault, ANALYSE_AGAIN)
     version = topology_version(lake, inputs.run, inputs.iteration)
     read = {"topology": version, "classification_rules": traceviz.load_rules().digest}
     made_of = input_tags(instance, rank_tables, LAST_WRITTEN, read)

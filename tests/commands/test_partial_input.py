@@ -13,12 +13,13 @@ from pathlib import Path
 
 import pytest
 
+import traceviz_dag as tv
 from benchmarks.accuracy import SMALL
 from tests import damage
 from tests.damage import call
 from tests.kineto_file import KinetoFile
 from tests.sets import fast
-from tests.small_run import rank_file, write_run
+from tests.small_run import rank_file, two_ranks_analysed, write_run
 from traceviz_dag.simulate import simulate
 from traceviz_dag.simulate.settings import Edges
 
@@ -205,6 +206,19 @@ def test_a_rank_of_which_nothing_can_be_used_has_failed(home, tmp_path):
     page = tmp_path / "page.html"
     answer = call("report", "--run", "alone", "--home", home, "-o", page)
     assert answer.code == 2 and "none of its 4 events can be used" in answer.err and page.is_file()
+
+
+@pytest.mark.long
+def test_a_table_that_somebody_deleted_is_named_by_what_reads_it(tmp_path):
+    _, home = two_ranks_analysed(tmp_path)
+    assert call("overlap", "--home", home, "--json").code == 0
+    shutil.rmtree(home / "lake/overlap")
+    for window in ("step", "kernels"):
+        answer = call("overlap", "--home", home, "--window", window, "--json")
+        assert answer.code == 2 and answer.json == [] and "no such run" not in answer.err
+        for rank in (0, 1):
+            assert f"job@7: rank {rank}: its table overlap is gone from {home}" in answer.err
+    assert tv.open(home).iteration().overlap().statements[0] == "Communication is not known: no rank was read whole"
 
 
 @pytest.mark.long

@@ -98,3 +98,15 @@ def test_an_iteration_that_cannot_be_reported_is_named_and_costs_no_other(analys
             part.write_bytes(whole)
             report_once(instance, TracevizHome(home=str(home)), said.cursor)
             assert ("findings", "job@7") in names_since(instance, 0), "once it is well again"
+
+
+def test_a_table_of_a_rank_that_somebody_deleted_is_named_and_neither_told_nor_passed(analysed, tmp_path):
+    home = shutil.copytree(analysed[1], tmp_path / "home")
+    (home / "lake/overlap/run=job/iteration=7/rank=1/part.parquet").unlink()
+    with dg.instance_for_test() as instance:
+        said = report_once(instance, TracevizHome(home=str(home)), None).skip_reason.skip_message
+        assert "job@7 is not reported whole" in said and "somebody deleted the file" in said
+        assert not [told for told in names_since(instance, 0) if told[0] in ("overlap", "kernels")]
+        checks = instance.get_event_records(dg.EventRecordsFilter(dg.DagsterEventType.ASSET_CHECK_EVALUATION))
+        about = [record.event_log_entry.asset_check_evaluation for record in checks]
+        assert not [check for check in about if check is not None and check.check_name == "coverage"]

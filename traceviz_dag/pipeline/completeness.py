@@ -298,7 +298,8 @@ def _faults(lake: Lake, run: str, iteration: int, traces: Iterable[FileRow]) -> 
         if row["status"] == TraceStatus.FAILED.value:
             yield RankFault(row["rank"], row["file"], row["fault"] or "", failed=True)
         elif gone:
-            fault = f"its tables {', '.join(gone)} are gone from {lake.home}; {ANALYSE_AGAIN}"
+            what = f"its table {gone[0]} is" if len(gone) == 1 else f"its tables {', '.join(gone)} are"
+            fault = f"{what} gone from {lake.home}; {ANALYSE_AGAIN}"
             yield RankFault(row["rank"], row["file"], fault, failed=True)
         elif row["status"] != TraceStatus.READ.value:
             yield RankFault(row["rank"], row["file"], row["fault"] or "", failed=False)

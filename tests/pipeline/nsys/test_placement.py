@@ -59,6 +59,17 @@ def test_an_export_without_kernels_and_a_broken_one_are_problems_and_the_rest_go
     assert any("no kernels were recorded" in str(problem) for problem in placed.problems)
 
 
+def test_what_a_process_without_kernels_copied_is_said_to_be_of_no_rank(tmp_path):
+    export = small_export()
+    export.copy(100, 200, device=1)
+    export.copy(100, 200, device=3)
+    path = export.write(tmp_path / "job.sqlite")
+    placed = place_exports(discover([tmp_path])[0].files, None)
+    assert [trace.rank for trace in placed.traces] == [0]
+    [line] = placed.warnings
+    assert line == f"{path}: no rank has what a process without kernels there copied or set on GPUs 1, 3"
+
+
 def test_two_real_profiles_of_different_days_are_two_runs_and_it_is_said(shared_data, tmp_path):
     for path in (shared_data / "nsys").glob("*.sqlite"):
         shutil.copy(path, tmp_path)

@@ -83,14 +83,15 @@ def _stored_overlap(
     lake = open_lake(home, refresh=False)
     asked = {"window": window, "rank": rank, **chosen._asdict()}
     rows = lake.query(OVERLAP_SQL, asked, Bounds(in_home=False)).to_pylist()
-    if not rows:
-        _refuse_rank(lake, rank, chosen)
-        there = sorted({(part.run, part.iteration) for part in lake.partitions("overlap")})
-        refuse_none(there, chosen, window)
-    # Of an iteration whose ranks all failed there is no row to show, but that to say.
+    # Of an iteration whose ranks all failed, or lost their tables, there is no row to show, but that to say.
     known = {(part.run, part.iteration) for part in lake.partitions("traces", chosen.run, chosen.iteration)}
     places = sorted(known | {(row["run"], row["iteration"]) for row in rows})
-    return rows, [StoredIteration(lake, *place).completeness for place in places]
+    found = [StoredIteration(lake, *place).completeness for place in places]
+    if not rows:
+        _refuse_rank(lake, rank, chosen)
+        if not any(one.faults for one in found):
+            refuse_none(sorted({(part.run, part.iteration) for part in lake.partitions("traces")}), chosen, window)
+    return rows, found
 
 
 def _overlap_in_window(
@@ -186,6 +187,8 @@ def dimension_means(rows: Sequence[dict[str, Any]]) -> tuple[int, list[dict[str,
 
 def overlap_statement(windows: int, means: Sequence[dict[str, Any]]) -> str:
     """How much communication is exposed, and in which dimension most, from ``dimension_means``."""
+    if not windows:
+        return "Communication is not known: no rank was read whole"
     if not means:
         return "No communication"
     first = means[0]

@@ -12,10 +12,11 @@ import xxhash
 
 from traceviz_dag.analyze.nsys.activity import numbers
 from traceviz_dag.analyze.nsys.jobs import CaptureEvidence, job_name, jobs, ran_together, why_apart
+from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.classify.nsys.trace import NsysPart
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.pipeline.nsys.ranks import iterations_of_part, parts_of
+from traceviz_dag.pipeline.nsys.ranks import iterations_of_part, only_memory, parts_of
 from traceviz_dag.read.layouts import TraceFile
 from traceviz_dag.read.nsys.cache import open_profile
 from traceviz_dag.read.nsys.files import NsysFiles
@@ -76,7 +77,8 @@ def place_exports(
         profiles[file.path] = profile
         node = _NODE_IN_NAME.search(file.path.name)
         exports.append(Export(file, int(node[1]) if node else None, parts, _evidence(file, profile)))
-    traces, words = [], []
+    traces: list[PlacedTrace] = []
+    words = [line for path, profile in profiles.items() for line in _no_ranks(path, only_memory(profile))]
     for run, members, why in _runs(exports, known or {}, taken_by):
         stated = {one.file.path: (ranks or {}).get(one.file.path, rank) for one in members if rank is not None}
         numbered, assumed = number_ranks(members, stated)
@@ -170,6 +172,13 @@ def _runs(
             )
         named.append((run, job, words))
     return named
+
+
+def _no_ranks(path: Path, parts: Sequence[NsysPart]) -> list[str]:
+    """What ``traceviz nsys`` counts on a GPU, and no rank has."""
+    gpus = sorted({part.device for part in parts})
+    what = "no rank has what a process without kernels there copied or set"
+    return [f"{path}: {what} on {numbered('GPU', gpus)}"] if gpus else []
 
 
 def _against_their_names(job: Sequence[Export]) -> list[str]:

@@ -28,13 +28,23 @@ from traceviz_dag.read.nsys.profile import SCHEMAS, NsysProfile
 
 def parts_of(profile: NsysProfile) -> tuple[NsysPart, ...]:
     """The (process, GPU) pairs of a profile that ran kernels, by GPU."""
-    found = []
+    return _pairs(profile)[0]
+
+
+def only_memory(profile: NsysProfile) -> tuple[NsysPart, ...]:
+    """The other pairs: such a process copied or set memory of the GPU, and is no rank there."""
+    return _pairs(profile)[1]
+
+
+def _pairs(profile: NsysProfile) -> tuple[tuple[NsysPart, ...], tuple[NsysPart, ...]]:
+    """The pairs with kernels, and those without."""
+    found: tuple[list[NsysPart], list[NsysPart]] = ([], [])
     for device in profile.keys("operations"):
         rows = profile.rows("operations", "process", "category", of=[device])
-        found += [
-            NsysPart(process, device) for process in np.unique(rows["process"][rows["category"] == KERNEL]).tolist()
-        ]
-    return tuple(found)
+        ran = set(np.unique(rows["process"][rows["category"] == KERNEL]).tolist())
+        for process in np.unique(rows["process"]).tolist():
+            found[process not in ran].append(NsysPart(process, device))
+    return tuple(found[0]), tuple(found[1])
 
 
 def iterations_of_part(profile: NsysProfile, part: NsysPart, rules: Rules) -> Iterations:
