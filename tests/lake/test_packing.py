@@ -359,11 +359,25 @@ def test_a_damaged_packed_file_without_kept_files_is_fixed_rank_by_rank(job: Lak
     pack(job)
     prune(job)
     truncate(packed_file(job))
+    left = packed_file(job).read_bytes()
     assert pack(job) == [], "nothing is packed of what is lost"
+    assert packed_file(job).read_bytes() == left, "what is left of it stays"
     for rank in range(RANKS):
         write(job, sample, 1, rank)
     assert verify(job).faults == () or pack(job) == ["kernels"]
     assert len(job.query(ALL)) == 20
+
+
+def test_a_packed_file_that_comes_back_is_read_though_it_was_to_be_packed_anew_meanwhile(job: Lake):
+    before = answers(job)
+    pack(job)
+    prune(job)
+    away = packed_file(job).rename(job.home / "away")
+    told = call("lake", "pack", "--home", job.home)
+    assert told.code == 2 and packed_file(job).name in told.err and "Nothing to pack" not in told.out
+    away.rename(packed_file(job))
+    assert answers(job) == before and verify(job).faults == ()
+    assert call("lake", "pack", "--home", job.home).code == 0
 
 
 def test_an_iteration_whose_packed_files_are_lost_is_set_aside_and_written_anew(job: Lake, sample):

@@ -131,6 +131,16 @@ def is_own(path: str) -> bool:
     return _OWN.fullmatch(path) is not None
 
 
+def unsound(lake: Path, run: str, iteration: int) -> list[Path]:
+    """Packed files that are not as they were written; once :func:`pack` has tried, no files of their ranks are left.
+
+    Raises:
+        BadInputError: the record is damaged or of a newer version.
+    """
+    found = ((table, parts) for table in _tables() for parts in _parts(lake, table, run, iteration))
+    return [parts.files(lake, table.name)[-1] for table, parts in found if not _is_sound(lake, table, parts)]
+
+
 def prune(lake: Path, run: str, iteration: int) -> int:
     """Remove the files of single ranks whose rows a packed file has; returns how many.
 
@@ -202,10 +212,14 @@ def _packed(lake: Path, table: Table, run: str, iteration: int, sources: dict[Pa
         held, content = record.held((table.name, one.rank)), recorded.content_of(lake, table.name, one)
         if content is not None and one.rank is not None and (isinstance(held, Pack) or len(held) == 1):
             contents[one.rank] = content
-    taken = set(parts.packed if _is_sound(lake, table, parts) else ())
+    sound = _is_sound(lake, table, parts)
+    taken = set(parts.packed if sound else ())
     own = {rank: content for rank, content in sorted(contents.items()) if rank not in taken}
     rows = merge(_rows_of_own(lake, table, parts, own), _rows_of_pack(lake, table, parts, taken), key=itemgetter(0))
     named = [_LAYOUT, table.version, *(f"{rank} {contents[rank].digest}" for rank in sorted(contents))]
+    if parts.pack is not None and not sound:
+        # Not in its place: what is left of it must not go before the record names another.
+        named.append(f"instead of {parts.pack.name}")
     name = xxhash.xxh3_64_hexdigest("\n".join(named).encode())
     path = Pack(table.name, (), "", name, (), "").path(lake, run, iteration)
     digest, ranks = write_packed(path, table, rows)
