@@ -109,7 +109,10 @@ def codes(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int32], list[str
     values = values.unify_dictionaries().combine_chunks()
     indices = values.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
     entries = values.dictionary.to_pylist()
-    names = sorted({entry for entry in entries if entry is not None})
+    # Of rows cut out of more, the dictionary has names of the others, too.
+    used = np.zeros(len(entries) + 1, bool)
+    used[indices] = True
+    names = sorted({entry for entry, is_used in zip(entries, used, strict=False) if is_used and entry is not None})
     places = {name: place for place, name in enumerate(names)}
     # Code -1, a NULL, picks the last entry.
     return np.array([*(places.get(entry, -1) for entry in entries), -1], dtype=np.int32)[indices], names

@@ -9,7 +9,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -24,11 +24,11 @@ from traceviz_dag.lake.across_ranks_views import VIEWS
 from traceviz_dag.lake.conversion import DAMAGED
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN, find_files, glob_literal, glob_pattern
 from traceviz_dag.lake.partitions import FILE_NAME as PART_NAME
-from traceviz_dag.lake.recorded import Parts, find_packed, find_parts, iterations_below, refuse_gone
+from traceviz_dag.lake.recorded import Parts, find_packed, find_parts, iterations_below, own_path, refuse_gone
 from traceviz_dag.lake.stale import hidden_ranks, read_stale
 from traceviz_dag.lake.upgrade import is_upgraded
 from traceviz_dag.system.duckdb_memory import attaching_database
-from traceviz_dag.system.whole_files import exclusive_lock
+from traceviz_dag.system.whole_files import exclusive_lock, scratch_folder
 from traceviz_dag.tables import PARTITION_COLUMNS, Column, Table, all_tables
 
 FILE_NAME = "traceviz.duckdb"
@@ -45,6 +45,11 @@ _ATTEMPTS = 5
 _READ_ONCE = ((4, 1 << 18), (8, 4 << 20))
 """From so many mentions on, a table of so many bytes at most, which are compressed, is read once: reading all of its
 columns takes as long as three mentions of a narrow one, nine of the widest; of few bytes, planning takes most."""
+_COPIED = (8, 64)
+"""From so many mentions on, a table of so many files or more is copied into one file: opening a thousand files takes a
+third of a second a query, copying all of their columns as long as eight of those."""
+_COPY_ROWS = 20_480
+"""Of a row group of a copy: more take more memory while they are gathered."""
 _LOCK = f".{FILE_NAME}.lock"
 _LEFT_OVERS = f".{FILE_NAME}.*.building*"
 _SQL_TYPES = {
@@ -156,10 +161,12 @@ class NarrowViews:
 
     Partitions that are kept although they are stale are left out. No other folder is listed, and a damaged file of
     another table is not opened: that table may be what the query is to make anew. A small table is read into memory
-    instead: each mention of a view opens all its files again, one per rank, and takes longer to plan.
+    instead: each mention of a view opens all its files again, one per rank, and takes longer to plan. One of many files
+    is copied into a single one, which is gone with the folder that it is in.
 
     Attributes:
         tables: the only ones that queries may read; None lets them read all.
+        folders: takes the folder of copies until it is closed; None: nothing is copied.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -167,6 +174,8 @@ class NarrowViews:
     run: str
     iteration: int
     tables: Collection[str] | None = None
+    folders: ExitStack | None = None
+    _folder: Path | None = None
     _mentions: Counter[str] = field(default_factory=Counter)
     _made: dict[str, tuple[str, object]] = field(default_factory=dict)
     """Table → what was made of it, TABLE or VIEW, and of which files."""
@@ -185,8 +194,10 @@ class NarrowViews:
             states = [_state(path) for path in files.paths]
             hidden = hidden_ranks(table, marks)
             former, made_of = self._made.get(table.name, (None, None))
-            kind = "TABLE" if former == "TABLE" or self._is_small(table, sum(size for size, *_ in states)) else "VIEW"
-            wanted = (kind, (files, states, hidden))
+            small = former == "TABLE" or self._is_small(table, sum(size for size, *_ in states))
+            copied = not small and self._is_to_copy(table, len(states))
+            kind = "TABLE" if small else "VIEW"
+            wanted = (kind, (files, states, hidden, copied))
             if (former, made_of) == wanted:
                 continue
             if not files.paths:
@@ -194,6 +205,7 @@ class NarrowViews:
             statements += [f"DROP {former} {name}"] if former else []
             if files.paths:
                 rows = _rows(folder, table, files, hidden)
+                rows = self._copy(table, rows) if copied else rows
                 statements.append(f"CREATE {kind} {name} AS {rows}")
             else:
                 # As small as it gets, and a view of no rows takes longer to plan.
@@ -203,6 +215,23 @@ class NarrowViews:
             changed.add(table.name)
         self.connection.execute(";\n".join(statements))
         return changed
+
+    def _is_to_copy(self, table: Table, files: int) -> bool:
+        mentions, many = _COPIED
+        return self.folders is not None and self._mentions[table.name] >= mentions and files >= many
+
+    def _copy(self, table: Table, rows: str) -> str:
+        """Copy rows into one file; returns what selects them there, or the rows themselves where there is no room."""
+        try:
+            if self._folder is None and self.folders is not None:
+                self._folder = self.folders.enter_context(scratch_folder())
+            path = quoted_text(f"{self._folder}/{table.name}.parquet")
+            self.connection.execute(f"COPY ({rows}) TO {path} (FORMAT parquet, ROW_GROUP_SIZE {_COPY_ROWS})")
+        except (OutputError, duckdb.IOException) as error:
+            if isinstance(error, duckdb.IOException) and os.strerror(errno.ENOSPC) not in str(error):
+                raise
+            return rows
+        return f"FROM read_parquet({path}, hive_partitioning = false)"
 
     def _is_small(self, table: Table, size: int) -> bool:
         mentions = self._mentions[table.name]
@@ -408,7 +437,7 @@ def _files_of_table(folder: Path, table: Table, packed: Sequence[Parts]) -> _Fil
 
 
 def _files_of(folder: Path, found: Sequence[Parts], paths: tuple[Path, ...], patterns: Sequence[str] = ()) -> _Files:
-    own = (glob_literal(one.folder(folder) / PART_NAME) for parts in found for one in parts.own)
+    own = (glob_literal(own_path(folder.parent, folder.name, one)) for parts in found for one in parts.own)
     packs = (
         (glob_literal(parts.pack.path(folder.parent, parts.run, parts.iteration)), parts.others)
         for parts in found

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -311,9 +311,16 @@ class Lake:
         Raises:
             UsageError, BadInputError: as for :meth:`partitions` and there.
         """
+        return self.rows_of(name, self.partitions(name, run, iteration, rank), columns)
+
+    def rows_of(self, name: str, partitions: Iterable[Partition], columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows of some partitions of a table, one after the other, as :meth:`TableReader.arrow` gives them.
+
+        Raises:
+            UsageError, BadInputError: as there.
+        """
         table = definition(name)
-        partitions = tuple(self.partitions(name, run, iteration, rank))
-        return TableReader(table, self._folder(table), partitions).arrow(columns)
+        return TableReader(table, self._folder(table), tuple(partitions)).arrow(columns)
 
     def refresh_catalogue(self) -> Path:
         """Build the catalogue anew and swap it in, safe beside other refreshers and open readers.
@@ -404,8 +411,8 @@ class Lake:
             UsageError: values that no partition can have.
         """
         check_filters(TABLES["iterations"], run, iteration, None)
-        with scratch_database() as connection:
-            yield Session(self, catalogue.NarrowViews(connection, self.home, run, iteration))
+        with scratch_database() as connection, ExitStack() as folders:
+            yield Session(self, catalogue.NarrowViews(connection, self.home, run, iteration, folders=folders))
 
     def ask_iteration(self, sql: str, tables: Collection[str], *, run: str, iteration: int) -> pa.Table:
         """The rows of a query that somebody else wrote: as :meth:`query_iteration`, of some tables alone.

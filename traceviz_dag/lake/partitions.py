@@ -144,9 +144,9 @@ def glob_pattern(table_folder: Path, table: Table, run: str | None = None, itera
     return "/".join([glob_literal(table_folder), *levels, FILE_NAME])
 
 
-def glob_literal(folder: Path) -> str:
-    """A glob that matches this very folder, whatever characters it holds."""
-    return re.sub(r"([*?\[])", r"[\1]", str(folder))
+def glob_literal(path: Path | str) -> str:
+    """A glob that matches this very file or folder, whatever characters it holds."""
+    return re.sub(r"([*?\[])", r"[\1]", str(path))
 
 
 def own_columns(table: Table, names: Iterable[str]) -> list[str]:

@@ -128,7 +128,15 @@ def check(lake: Path, table: Table, partitions: Iterable[Partition]) -> Mapping[
     wrong = []
     missing: dict[str, set[str]] = {}
     packs: set[tuple[str, int, Pack]] = set()
+    records: dict[tuple[str, int], Record] = {}
     for one in partitions:
+        place = (one.run, one.iteration)
+        # Of thousands of parts nearly all are as this says; the rest is looked at one by one.
+        record = records.get(place) or records.setdefault(place, recorded(lake, *place))
+        held = record.held((table.name, one.rank))
+        if not isinstance(held, Pack) and _is_settled_as(held, own_path(lake, table.name, one)):
+            _add_missing(missing, one.run, held)
+            continue
         pack = pack_of(lake, table.name, one)
         if pack is not None:
             if (one.run, one.iteration, pack) in packs:
@@ -141,15 +149,24 @@ def check(lake: Path, table: Table, partitions: Iterable[Partition]) -> Mapping[
             fault, remedy = fault_and_remedy(error)
             path = file_of(lake, table.name, one)
             raise BadInputError(path, f"{fault} ({error.strerror})", remedy) from error
-        held = (
-            recorded(lake, one.run, one.iteration).contents.get((table.name, one.rank), ()) if pack is None else [pack]
-        )
-        for content in held:
-            for name in content.missing:
-                missing.setdefault(name, set()).add(one.run)
+        contents = recorded(lake, one.run, one.iteration).contents.get((table.name, one.rank), ())
+        _add_missing(missing, one.run, contents if pack is None else [pack])
     if wrong:
         raise mismatch(lake, table.name, wrong)
     return missing
+
+
+def _is_settled_as(held: tuple[Content, ...], path: str) -> bool:
+    """Whether the file of a part is the only one that it may have."""
+    try:
+        return len(held) == 1 and _digest_in(path, *_state(path)) == held[0].digest
+    except (OSError, _ChangedError):
+        return False
+
+
+def _add_missing(missing: dict[str, set[str]], run: str, held: Iterable[Content | Pack]) -> None:
+    for name in (name for one in held for name in one.missing):
+        missing.setdefault(name, set()).add(run)
 
 
 def tell_missing(table: Table, missing: Mapping[str, set[str]], asked: Collection[str]) -> None:
@@ -232,9 +249,11 @@ def is_as_recorded(lake: Path, table: str, partition: Partition, read_again: boo
         record = recorded(lake, partition.run, partition.iteration)
         pack = pack_of(lake, table, partition)
         wanted = record.digests((table, partition.rank)) if pack is None else (pack.digest,)
-        # Of thousands of parts, a Path each would take as long as all the rest.
-        own = f"{lake}/{table}/{partition.below}/{FILE_NAME}"
-        path = own if pack is None else str(pack.path(lake, partition.run, partition.iteration))
+        path = (
+            own_path(lake, table, partition)
+            if pack is None
+            else str(pack.path(lake, partition.run, partition.iteration))
+        )
         state = None
         try:
             state = _state(path)
@@ -297,6 +316,11 @@ def file_of(lake: Path, table: str, partition: Partition) -> Path:
     return own if pack is None else pack.path(lake, partition.run, partition.iteration)
 
 
+def own_path(lake: Path, table: str, partition: Partition) -> str:
+    """The file of a part by itself; of thousands, a Path each would take as long as all the rest."""
+    return f"{lake}/{table}/{partition.below}/{FILE_NAME}"
+
+
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The parts of a table in one iteration.
@@ -328,7 +352,7 @@ class Parts:
 
     def files(self, lake: Path, table: str) -> list[Path]:
         """The files that hold them, the packed one last."""
-        files = [one.folder(lake / table) / FILE_NAME for one in self.own]
+        files = [Path(own_path(lake, table, one)) for one in self.own]
         pack = self.pack if self.packed else None
         return files if pack is None else [*files, pack.path(lake, self.run, self.iteration)]
 

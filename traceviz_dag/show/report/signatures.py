@@ -98,8 +98,11 @@ class Signatures:
     def _place(self, name: str, value: str | int | None) -> int:
         known = self._places[name]
         if value not in known:
-            known[value] = len(known)
-            self.values[name].append(value)
+            shown = shortened(printable(value)) if isinstance(value, str) else value
+            if shown not in known:
+                known[shown] = len(self.values[name])
+                self.values[name].append(shown)
+            known[value] = known[shown]
         return known[value]
 
 
@@ -112,4 +115,4 @@ def _coded(kernels: pa.Table, name: str) -> tuple[Int64, list[Any]]:
             text.indices.fill_null(-1).to_numpy(zero_copy_only=False), np.int64
         ), text.dictionary.to_pylist()
     code, words = codes(kernels, name)
-    return code.astype(np.int64), [shortened(printable(word)) for word in words]
+    return code.astype(np.int64), words

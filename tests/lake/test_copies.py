@@ -1,0 +1,63 @@
+"""A table of many files that a session asks often is copied into one file, and no answer is another for it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from tests.lake.conftest import SampleTable
+from traceviz_dag.errors import OutputError
+from traceviz_dag.lake import catalogue
+from traceviz_dag.lake.lake import Lake
+from traceviz_dag.system.whole_files import scratch_folder
+
+ASKED = "SELECT rank, name, duration_ns FROM kernels WHERE run = $run AND iteration = $iteration ORDER BY ALL"
+PLACE = {"run": "a job", "iteration": 1}
+
+
+def write(lake: Lake, sample: SampleTable, rank: int, name: str) -> None:
+    lake.write("kernels", sample("kernels", 2, name=[name, None], duration_ns=[rank, 7]), **PLACE, rank=rank)
+
+
+@pytest.fixture
+def job(lake: Lake, sample: SampleTable, monkeypatch: pytest.MonkeyPatch) -> Lake:
+    """Three ranks, which are as many as are copied from the second mention on."""
+    monkeypatch.setattr(catalogue, "_COPIED", (2, 3))
+    monkeypatch.setattr(catalogue, "_READ_ONCE", ())
+    for rank in range(3):
+        write(lake, sample, rank, "gemm")
+    return lake
+
+
+def scratch(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*.parquet") if "lake" not in path.parts]
+
+
+def test_a_copy_answers_as_its_files_and_follows_what_is_written(job: Lake, sample: SampleTable, monkeypatch, tmp_path):
+    monkeypatch.setattr(catalogue, "scratch_folder", lambda: scratch_in(tmp_path / "scratch"))
+    with job.session(**PLACE) as session:
+        first = session.ask(ASKED)
+        assert not scratch(tmp_path)
+        assert session.ask(ASKED).equals(first)
+        assert len(scratch(tmp_path)) == 1
+        write(job, sample, 1, "conv")
+        changed = session.ask(ASKED)
+        assert changed["name"].to_pylist().count("conv") == 1
+    assert changed.equals(job.query_iteration(ASKED, **PLACE))
+    assert not scratch(tmp_path)
+
+
+def test_where_there_is_no_room_the_files_are_asked(job: Lake, monkeypatch: pytest.MonkeyPatch):
+    def full() -> None:
+        raise OutputError("scratch", "is full", "free space there")
+
+    monkeypatch.setattr(catalogue, "scratch_folder", full)
+    with job.session(**PLACE) as session:
+        assert session.ask(ASKED).equals(session.ask(ASKED))
+
+
+def scratch_in(folder: Path) -> AbstractContextManager[Path]:
+    folder.mkdir(exist_ok=True)
+    return scratch_folder(folder)
