@@ -101,6 +101,15 @@ def test_exports_answer_nsys_commands_and_are_held_against_the_truth(tmp_path: P
     assert not list(job.glob("node*"))
 
 
+@pytest.mark.parametrize(
+    ("option", "value"), [("--contention", "inf"), ("--slow-factor", "nan"), ("--clock-skew", "nan")]
+)
+def test_a_number_that_is_none_is_refused(option, value, tmp_path):
+    result = _run(str(tmp_path / "job"), option, value)
+    assert isinstance(result.exception, UsageError) and str(result.exception) == f"{option} {value}: give a number"
+    assert not (tmp_path / "job").exists()
+
+
 @pytest.mark.parametrize("options", [["--layout", "tensorboard"], ["--no-stacks"], ["--truncated-rank", "0"]])
 def test_options_of_kineto_traces_are_refused_for_exports(tmp_path: Path, options: list[str]):
     result = _run(str(tmp_path / "job"), "--format", "nsys", *options)

@@ -14,6 +14,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from rich.progress import Progress, TaskID
 
+from traceviz_dag.commands.common.options import check_number
 from traceviz_dag.commands.common.output import terminal
 from traceviz_dag.simulate.settings import FAULTS, OPTION, Edges, Faults, JobSettings, Option
 
@@ -33,6 +34,9 @@ def simulate(out: Path, workers: int, slow_factor: float | None, **settings: Any
     """
     from traceviz_dag.simulate import simulate as run
 
+    for name, value in {"slow_factor": slow_factor, **settings}.items():
+        if isinstance(value, float):
+            check_number(f"--{_UNIT.sub('', name).replace('_', '-')}", value)
     job, faults, edges = (_chosen(of, settings) for of in (JobSettings, Faults, Edges))
     if slow_factor is not None:
         # One factor for all that slows something.

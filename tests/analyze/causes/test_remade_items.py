@@ -165,6 +165,8 @@ def test_the_bar_of_combined_steps_holds_what_follows_communication_and_runs_bes
     ("job", "why"),
     [
         (replace(EXPERTS, hidden=512, heads=4, feed_forward=2048), "GPUs wait for their hosts"),
+        (replace(EXPERTS, hybrid_pattern="ME"), "does not combine steps of hybrid models"),
+        pytest.param(replace(EXPERTS, mtp_layers=2), "depths of multi-token prediction", marks=pytest.mark.long),
         (replace(EXPERTS, recompute=Recompute.FULL), "experts' communication is recomputed"),
         (replace(EXPERTS, ep=1), "nothing shows communication of experts"),
     ],

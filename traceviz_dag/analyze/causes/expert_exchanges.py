@@ -6,13 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from traceviz_dag.analyze.causes.rank_kernels import PHASES, RankKernels
+from traceviz_dag.analyze.causes.rank_kernels import MULTI_TOKEN, PHASES, SEVERAL_KINDS, RankKernels
 from traceviz_dag.analyze.intervals import clip, measure, measure_within, union
 from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension, Phase
 
 NONE_SHOWN = "nothing shows communication of experts in forward and backward steps"
+
+_NOT_COMBINED = {
+    SEVERAL_KINDS: "Megatron-LM does not combine steps of hybrid models",
+    MULTI_TOKEN: "nothing shows how many depths of multi-token prediction there are; Megatron-LM takes one at most",
+}
+"""What Megatron-LM refuses beside it."""
+
 
 _BARED = 0.5
 """Share of the experts' communication that nothing runs beside, below which something else hides it already."""
@@ -46,6 +53,9 @@ def why_not_apart(ranks: Sequence[RankKernels]) -> str | None:
         idle += end - begin - measure(clip(union(kernels.start_ns, kernels.end_ns), begin, end))
     if not exchanged:
         return NONE_SHOWN
+    for beside, why in _NOT_COMBINED.items():
+        if any(kernels.beside_layers == beside for kernels in ranks):
+            return why
     if bared < _BARED * exchanged:
         return "most of the experts' communication runs beside computation already"
     if idle > _IDLE * passed:

@@ -65,7 +65,8 @@ class RankKernels:
         latency_ns: what passes at least from a launch to the start of its kernel.
         queues: device and stream behind each number of ``stream``.
         product: codes of ``products``; none where unknown.
-        beside_layers: what the rank runs that kernels alone do not distinguish from more layers; None: nothing known.
+        beside_layers: what the rank runs that kernels alone do not distinguish from more layers, ``MULTI_TOKEN`` or
+            ``SEVERAL_KINDS``; None: nothing known.
     """
 
     kernel_id: Int64
@@ -194,9 +195,12 @@ def _beside_layers(table: pa.Table) -> str | None:
     return None
 
 
+MULTI_TOKEN, SEVERAL_KINDS = "multi-token prediction", "layers of several kinds"
+"""Values of ``RankKernels.beside_layers``."""
+
 _BESIDE_LAYERS = (
-    ("phase_rule", ("multi_token_prediction",), "multi-token prediction"),
-    ("operator", ("MambaSplitConv1dScanCombinedFn", "MambaChunkScanCombinedFn"), "layers of several kinds"),
+    ("phase_rule", ("multi_token_prediction",), MULTI_TOKEN),
+    ("operator", ("MambaSplitConv1dScanCombinedFn", "MambaChunkScanCombinedFn"), SEVERAL_KINDS),
 )
 """Column of ``kernels``, what it says of some of them, and what that shows."""
 
