@@ -48,13 +48,14 @@ def advice(page: Page) -> Markup | None:
         paragraph(asked.statement("Nothing is predicted to win over 1 %." if best is None else _best(best))),
         measured(asked, rows, columns, "With the same global batch; the fastest first.") if rows else "",
         left,
-        paragraph("traceviz advise also shows what fits in memory, and what the capture cannot tell.", quiet=True),
+        paragraph("traceviz advise shows what fits in memory, and what the capture cannot tell.", quiet=True),
     )
 
 
 def _best(row: Mapping[str, Any]) -> str:
     gain = share(row["step_ns"] - row["predicted_step_ns"], row["step_ns"])
-    return f"Best: {printable(named_change(row))}, {gain} of the step shorter."
+    # Memory may be read after this table was made: whether it fits is not in it.
+    return f"Fastest, whether it fits in memory or not: {printable(named_change(row))}, {gain} of the step shorter."
 
 
 PART = Part("advice", "Advice", ("advice",), advice, expected=False, relation="Changes are predicted, not measured.")
