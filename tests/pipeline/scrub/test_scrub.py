@@ -20,6 +20,9 @@ from tests.analyze.across_ranks import SMALL, analysed_here, store_across_ranks
 from tests.sets import fast
 from traceviz_dag.analyze.memory.examination import examined
 from traceviz_dag.analyze.memory.tables import memory_tables
+from traceviz_dag.analyze.operations.formulas import FORMULAS
+from traceviz_dag.analyze.operations.tensors import ELEMENT_BYTES
+from traceviz_dag.classify.topology.group_dimensions import DESCRIPTIONS
 from traceviz_dag.errors import UsageError
 from traceviz_dag.pipeline.scrub.folder import scrub
 from traceviz_dag.pipeline.scrub.names import Names
@@ -264,3 +267,32 @@ def test_words_of_the_field_and_the_kind_of_a_kernel_stay():
 def test_words_of_users_are_hidden_also_of_two_letters_and_in_folders_named_like_modules_of_python(name):
     kept = re.findall(r"[a-z]+", Names().function(name))
     assert "py" in kept and not {"alice", "al", "code", "platform", "bilinear", "acme"} & set(kept)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("/home/al/acme.py(3): torch_dynamo_resume_in_forward_at_31", ": torch_dynamo_resume_in_forward_at_31"),
+        ("/home/al/acme.py(3): gc_collect", ": gc_collect"),
+        ("/home/al/gc.py(3): acme", "/gc.py(3): "),
+        ("/home/al/acme.py(3): synchronize", ": synchronize"),
+        ("/home/al/acme.py(3): get_batch", ": get_batch"),
+    ],
+)
+def test_functions_of_users_by_whose_names_the_hosts_work_is_known_keep_them(name, kept):
+    assert kept in Names().function(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["Python GC", "garbage collection", "execute_context_3", "CustomFSDP.forward", "DistributedDataParallel"]
+)
+def test_ranges_by_which_training_and_pauses_are_known_keep_their_names(name):
+    assert Names().range(name).endswith(name.removeprefix("Python "))
+
+
+def test_operators_types_and_groups_that_the_analysis_knows_keep_their_names():
+    further = ["megatron/core/timers.py(3): stop", "megatron/training/utils.py(9): report_memory", "trtllm::gemm"]
+    further += ["void cublasLt::splitKreduce_kernel<32, 16>"]
+    further += ["cuMemUnmap", "cudaHostUnregister", "cuLinkCreate", "cuLibraryLoadData"]
+    known, names = [*FORMULAS, *ELEMENT_BYTES, *DESCRIPTIONS, *further], Names()
+    assert len(known) > 300 and not [name for name in known if names.library(name) != name]
