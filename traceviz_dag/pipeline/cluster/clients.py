@@ -58,9 +58,10 @@ def _begun(**options: Any) -> LocalCluster:
     """A cluster of this machine; Ctrl-C while it begins ends its workers with this process."""
     try:
         return LocalCluster(**options)
-    except BaseException:
-        # Dask would close, at exit, what began in part: an assertion of its own would follow our last line.
+    except (KeyboardInterrupt, SystemExit):
+        # Dask would close, at exit, what began in part, and fail; and of each worker that ends its task would complain.
         atexit.unregister(close_clusters)
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         raise
 
 
