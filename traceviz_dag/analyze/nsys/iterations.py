@@ -15,7 +15,7 @@ from traceviz_dag.analyze.step_windows import gpu_windows, windows_of_kernels
 from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.errors import UsageError
-from traceviz_dag.read.nsys.iterations import Iterations, NamedRanges, find_iterations
+from traceviz_dag.read.nsys.iterations import WHOLE, Iterations, NamedRanges, find_iterations
 from traceviz_dag.read.nsys.profile import MARK, NsysProfile
 from traceviz_dag.vocabulary import Dimension, WindowFrom
 
@@ -56,6 +56,9 @@ def windows_on_gpu(profile: NsysProfile, activity: Activity, rules: Rules) -> tu
     before = launched & (times_ns < found.start_ns[leading]) & (mine.ends > found.start_ns[leading])
     if source != WindowFrom.LAUNCHES and found.number[leading] != 0 and before.any():
         start = _starts_behind_cut(profile, int(mine.process[0]), activity.device, found, rules)
+    if found.source.startswith(WHOLE):
+        # Several processes may use the GPU, and the capture is that of all.
+        start, end = np.minimum(start, activity.starts.min()), np.maximum(end, activity.ends.max())
     return replace(found, start_ns=start, end_ns=end), source
 
 
