@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.nsys_file import Export, small_export
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, activities
 from traceviz_dag.analyze.nsys.diff import compare
-from traceviz_dag.analyze.nsys.iterations import iterations_of
+from traceviz_dag.analyze.nsys.iterations import iteration_measures, iterations_of
 from traceviz_dag.analyze.nsys.nccl import communication
 from traceviz_dag.analyze.nsys.overlap import gaps, gpu_overlap, overlap_matrix
 from traceviz_dag.analyze.nsys.search import search
@@ -170,6 +170,17 @@ def test_iterations_come_from_ranges(tmp_path, names, numbers, source):
     found = iterations_of(profile, activities(profile, load_rules())[0], load_rules())
     assert found.number.tolist() == numbers
     assert source in found.source
+
+
+def test_the_whole_capture_of_a_gpu_that_two_processes_use_is_that_of_both(tmp_path):
+    export = Export()
+    export.kernel(100, 300, process=1)
+    export.kernel(200, 500, "ncclDevKernel_AllReduce_Sum", process=2, stream=9)
+    gpu = _gpu(export.write(tmp_path / "x.sqlite"), 0)
+    profile = _profile(tmp_path / "x.sqlite")
+    [one] = iteration_measures(profile, gpu, load_rules())
+    assert one.overlap == gpu_overlap(gpu)
+    assert (one.overlap.window_start_ns, one.overlap.window_end_ns, one.overlap.communication_ns) == (100, 500, 300)
 
 
 def test_without_ranges_bursts_of_optimizer_kernels_end_iterations(tmp_path):

@@ -132,6 +132,26 @@ def test_overlap_of_a_profile_and_of_its_home_is_the_same(name, tmp_path, home, 
         assert one == {key: row[key] for key in one}
 
 
+def test_iterations_of_a_profile_that_starts_within_a_step_are_those_of_its_home(tmp_path, home):
+    export = Export()
+    names = ("gemm", "ncclDevKernel_AllReduce_Sum", "multi_tensor_apply_kernel")
+    # The step without a mark runs on until 32,000, in the first mark.
+    for step, (launched, first, length) in enumerate([(10, 1_000, 10_000), (20_010, 33_000, 17_000)]):
+        for place, name in enumerate(names):
+            call = launched + place * 10
+            export.call(call, call + 5, 1 + step * 3 + place)
+            begin = first + place * (length + 500)
+            export.kernel(begin, begin + length, name, correlation=1 + step * 3 + place)
+    export.range(20_000, 110_000, "Iteration 5")
+    export.range(20_025, 20_040, "Optimizer.step#Adam.step")
+    path = export.write(tmp_path / "cut.sqlite")
+    [stored] = json.loads(run("overlap", path, "--dimension", "all", "--json"))
+    [told] = json.loads(run("nsys", "iterations", path, "--json"))
+    assert (told["span_ns"], told["kernels"]) == (110_000 - 32_000, 3)
+    same = ("window_start_ns", "window_end_ns", "kernels", "compute_ns", "communication_ns", "busy_ns", "idle_ns")
+    assert {name: told[name] for name in same} == {name: stored[name] for name in same}
+
+
 def test_classify_takes_the_rank_that_is_asked_for(tmp_path, home):
     export = Export()
     for device in (0, 1):

@@ -11,13 +11,13 @@ from traceviz_dag.analyze.medians import lower_median
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, processes_of
 from traceviz_dag.analyze.nsys.overlap import GpuOverlap, gpu_overlap
 from traceviz_dag.analyze.nsys.summary import by_name
-from traceviz_dag.analyze.step_windows import gpu_windows
+from traceviz_dag.analyze.step_windows import gpu_windows, windows_of_kernels
 from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.errors import UsageError
-from traceviz_dag.read.nsys.iterations import Iterations, NamedRanges, find_iterations
+from traceviz_dag.read.nsys.iterations import WHOLE, Iterations, NamedRanges, find_iterations
 from traceviz_dag.read.nsys.profile import MARK, NsysProfile
-from traceviz_dag.vocabulary import WindowFrom
+from traceviz_dag.vocabulary import Dimension, WindowFrom
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,34 @@ def windows_on_gpu(profile: NsysProfile, activity: Activity, rules: Rules) -> tu
     place = np.searchsorted(found.start_ns, times_ns, side="right") - 1
     step = np.where((place >= 0) & (times_ns < lookup(found.end_ns, place)), place, NONE)
     start, end, source = gpu_windows(mine.starts, mine.ends, step, launched, found.start_ns, found.end_ns)
+    leading = int(found.start_ns.argmin())
+    before = launched & (times_ns < found.start_ns[leading]) & (mine.ends > found.start_ns[leading])
+    if source != WindowFrom.LAUNCHES and found.number[leading] != 0 and before.any():
+        start = _starts_behind_cut(profile, int(mine.process[0]), activity.device, found, rules)
+    if found.source.startswith(WHOLE):
+        # Several processes may use the GPU, and the capture is that of all.
+        start, end = np.minimum(start, activity.starts.min()), np.maximum(end, activity.ends.max())
     return replace(found, start_ns=start, end_ns=end), source
+
+
+def _starts_behind_cut(profile: NsysProfile, process: int, device: int, found: Iterations, rules: Rules) -> Int64:
+    """The starts of the windows, the first one behind what a step without a mark still runs in it.
+
+    What shows that is the phase of kernels; it takes a classification, so only what runs into the first mark asks.
+    """
+    # Imported here because few captures start within a step, and it takes as long to import as most commands.
+    from traceviz_dag.classify.dimensions.communication import JobGroups
+    from traceviz_dag.classify.kernels import classify
+    from traceviz_dag.classify.nsys.trace import NsysPart, trace_events
+    from traceviz_dag.read.events import TraceHeader
+
+    base = profile.facts.utc_start_ns or 0
+    events = trace_events(profile, NsysPart(process, device), TraceHeader(base_time_ns=base), found, rules)
+    nothing_known = JobGroups(lambda *_: (Dimension.UNKNOWN, (), ""), frozenset(), frozenset())
+    kernels = classify(events, rules, nothing_known, None).kernels
+    rows = zip(found.number.tolist(), (found.start_ns + base).tolist(), (found.end_ns + base).tolist(), strict=True)
+    windows, _ = windows_of_kernels(kernels, list(rows))
+    return np.array([start - base for _, start, _ in windows], dtype=np.int64)
 
 
 def _of_main_process(profile: NsysProfile, activity: Activity) -> tuple[Activity, Int64, Bool]:
