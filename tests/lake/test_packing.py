@@ -380,6 +380,21 @@ def test_a_packed_file_that_comes_back_is_read_though_it_was_to_be_packed_anew_m
     assert call("lake", "pack", "--home", job.home).code == 0
 
 
+def test_a_rank_written_anew_as_it_was_and_damaged_since_spoils_no_other_where_packing_is_killed(
+    job: Lake, sample, monkeypatch
+):
+    others = [kernels_of(job, rank) for rank in range(4)]
+    pack(job)
+    prune(job)
+    write(job, sample, 1, 4)
+    truncate(job.path("kernels", run=RUN, iteration=1, rank=4))
+    monkeypatch.setattr(recorded, "write_packs", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        pack(job, least=1)
+    assert {fault.rank for fault in verify(job).faults if not fault.is_left_over} == {4}
+    assert [kernels_of(open_lake(job.home), rank) for rank in range(4)] == others
+
+
 def test_an_iteration_whose_packed_files_are_lost_is_set_aside_and_written_anew(job: Lake, sample):
     pack(job)
     prune(job)

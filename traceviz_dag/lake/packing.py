@@ -212,15 +212,14 @@ def _packed(lake: Path, table: Table, run: str, iteration: int, sources: dict[Pa
         held, content = record.held((table.name, one.rank)), recorded.content_of(lake, table.name, one)
         if content is not None and one.rank is not None and (isinstance(held, Pack) or len(held) == 1):
             contents[one.rank] = content
-    sound = _is_sound(lake, table, parts)
-    taken = set(parts.packed if sound else ())
+    taken = set(parts.packed if _is_sound(lake, table, parts) else ())
     own = {rank: content for rank, content in sorted(contents.items()) if rank not in taken}
     rows = merge(_rows_of_own(lake, table, parts, own), _rows_of_pack(lake, table, parts, taken), key=itemgetter(0))
     named = [_LAYOUT, table.version, *(f"{rank} {contents[rank].digest}" for rank in sorted(contents))]
-    if parts.pack is not None and not sound:
-        # Not in its place: what is left of it must not go before the record names another.
-        named.append(f"instead of {parts.pack.name}")
     name = xxhash.xxh3_64_hexdigest("\n".join(named).encode())
+    if parts.pack is not None and parts.pack.name == name:
+        # What the record names stays until it names another: a part of which this was made may be damaged now.
+        name = xxhash.xxh3_64_hexdigest(f"instead of {name}".encode())
     path = Pack(table.name, (), "", name, (), "").path(lake, run, iteration)
     digest, ranks = write_packed(path, table, rows)
     # A packed rank whose rows cannot be taken along would be lost: all stays as it is until it is analysed again.

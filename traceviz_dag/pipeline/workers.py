@@ -24,6 +24,7 @@ from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES, RankTrace
 from traceviz_dag.pipeline.made import rank_word
 from traceviz_dag.pipeline.ranks import analyse_steps, failed_trace
 from traceviz_dag.system import control_groups
+from traceviz_dag.system.memory_limit import numpys_memory
 from traceviz_dag.system.processes import WorkerDiedError, spread
 from traceviz_dag.system.whole_files import write_atomically
 from traceviz_dag.tables import RANK_TABLES
@@ -157,9 +158,10 @@ def analyse_into_lake(task: IterationTask, trace: RankTrace, beside: Beside = ()
         OSError: the home cannot be written.
     """
     others = [(other, traces[trace.rank]) for other, traces in beside if trace.rank in traces]
-    outcome = _analyse_into_lake(task, trace, others)
-    # What is wrong with another step of the file is that one's matter.
-    return _analyse_into_lake(task, trace, ()) if outcome.failed and others else outcome
+    with numpys_memory():
+        outcome = _analyse_into_lake(task, trace, others)
+        # What is wrong with another step of the file is that one's matter.
+        return _analyse_into_lake(task, trace, ()) if outcome.failed and others else outcome
 
 
 def _analyse_into_lake(

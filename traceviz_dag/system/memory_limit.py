@@ -10,6 +10,8 @@ import ctypes
 import os
 import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from traceviz_dag.errors import TracevizError
 from traceviz_dag.system.control_groups import processors
@@ -56,6 +58,22 @@ def adapt() -> None:
             ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     if share := processors():
         os.environ.setdefault(THREADS, str(share))
+
+
+@contextmanager
+def numpys_memory() -> Iterator[None]:
+    """Have Arrow take memory where numpy does, for work in which arrays of both follow each other.
+
+    By default each keeps for itself what it freed: a rank of many kernels takes a quarter more at its peak.
+    """
+    import pyarrow as pa
+
+    former = pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(former)
 
 
 def keep_freed_memory() -> None:

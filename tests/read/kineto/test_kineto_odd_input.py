@@ -113,6 +113,18 @@ def test_process_and_thread_ids_may_be_text(tmp_path):
     assert len({thread.thread_id for thread in trace.threads}) == 3
 
 
+@pytest.mark.parametrize("first", ["7", 7, "loader"])
+def test_ids_that_are_numbers_in_text_are_these_numbers_whatever_comes_first(tmp_path, first):
+    named = {"ph": "M", "name": "thread_name", "pid": "1", "tid": "7", "args": {"name": "pt_main_thread"}}
+    rows = [event(1, tid=first), event(2, tid=7, pid=1), event(3, tid="7", pid="1")]
+    kernels = [event(4, "kernel", pid="0", tid="20", args={"correlation": 4})]
+    trace = read_kineto(write(tmp_path / "t.json", [named, *rows, *kernels]))
+    assert len(set(trace.host.thread[-2:].tolist())) == 1
+    one = trace.threads[trace.host.thread[-1]]
+    assert (one.process_id, one.thread_id, one.name) == (1, 7, "pt_main_thread")
+    assert (trace.device.device.tolist(), trace.device.stream.tolist()) == ([0], [20])
+
+
 def test_many_threads_and_processes_keep_their_rows(tmp_path):
     events = [event(index, pid=index % 3, tid=100 + index % 40) for index in range(400)]
     trace = read_kineto(write(tmp_path / "t.json", events))

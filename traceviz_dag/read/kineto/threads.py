@@ -7,13 +7,14 @@ import numpy as np
 from traceviz_dag.arrays import Int32, Int64
 from traceviz_dag.read.events import MISSING, Thread
 from traceviz_dag.read.kineto.packing import integers
+from traceviz_dag.read.kineto.schema import as_integer
 
 _MOST_MASKS = 16
 """Distinct threads of a piece up to which comparing with each is faster than sorting."""
 
 
 class Identifiers:
-    """Process or thread ids as integers; text ids get integers of their own, which no system gives out."""
+    """Process or thread ids as integers; text that is no number gets one of its own, which no system gives out."""
 
     def __init__(self) -> None:
         self._texts: dict[str, int] = {}
@@ -31,6 +32,7 @@ class Identifiers:
         return next((text for text, given in self._texts.items() if given == number), number)
 
     def _one(self, value: int | str) -> int:
+        value = _plain(value)
         if isinstance(value, str):
             return self._texts.setdefault(value, MISSING + 1 + len(self._texts))
         return value if abs(value) < -MISSING else MISSING
@@ -66,9 +68,9 @@ class ThreadTable:
 
     def name(self, process: int | str, thread: int | str, name: str) -> None:
         """Remember a name; of several for one thread the most telling stays."""
-        name = name.strip()
-        if _telling(name) > _telling(self._names.get((process, thread), "")):
-            self._names[process, thread] = name
+        name, place = name.strip(), (_plain(process), _plain(thread))
+        if _telling(name) > _telling(self._names.get(place, "")):
+            self._names[place] = name
 
     def process_of_thread(self) -> Int32:
         """Per thread, the index of its process in order of appearance."""
@@ -85,6 +87,12 @@ class ThreadTable:
 
     def _index_of(self, process: int, thread: int) -> int:
         return self._index.setdefault((process, thread), len(self._index))
+
+
+def _plain(value: int | str) -> int | str:
+    """An id as a number where it is one, however the trace wrote it."""
+    number = as_integer(value)
+    return value if number == MISSING else number
 
 
 def _telling(name: str) -> int:
