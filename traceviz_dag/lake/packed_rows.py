@@ -38,14 +38,15 @@ def write_packed(path: Path, table: Table, parts: Iterable[tuple[int, pa.Table]]
         stream = _Digested(file)
         with pq.ParquetWriter(pa.PythonFile(stream, mode="w"), schema, **_options(schema)) as writer:
             waiting: list[pa.Table] = []
+            count = 0
             for rank, rows in parts:
                 written.append(rank)
-                ranks = pa.repeat(pa.scalar(rank, _RANK.type), rows.num_rows)
-                waiting.append(pa.Table.from_arrays([ranks, *rows.columns], schema=schema))
-                if sum(some.num_rows for some in waiting) >= ROWS_PER_GROUP:
-                    _write_group(writer, waiting)
-                    waiting = []
-            _write_group(writer, waiting)
+                waiting.append(rows)
+                count += rows.num_rows
+                if count >= ROWS_PER_GROUP:
+                    _write_group(writer, written, waiting)
+                    waiting, count = [], 0
+            _write_group(writer, written, waiting)
     return stream.digest.hexdigest(), written
 
 
@@ -97,11 +98,14 @@ def rows_by_rank(file: pq.ParquetFile, ranks: Iterable[int], columns: Sequence[s
         yield rank, pa.concat_tables(pieces).select(columns)
 
 
-def _write_group(writer: pq.ParquetWriter, parts: Sequence[pa.Table]) -> None:
-    """Rows of whole ranks as row groups; of one rank with many rows several."""
-    if rows := sum(part.num_rows for part in parts):
+def _write_group(writer: pq.ParquetWriter, written: Sequence[int], parts: Sequence[pa.Table]) -> None:
+    """Rows of the last ranks, which are whole, as row groups; of one rank with many rows several."""
+    counts = [part.num_rows for part in parts]
+    if rows := sum(counts):
+        ranks = np.repeat(np.array(written[-len(parts) :]), counts)
         joined = pa.concat_tables(parts).unify_dictionaries()
-        plain = pa.Table.from_arrays([one_array(column) for column in joined.columns], schema=joined.schema)
+        columns = [pa.array(ranks, _RANK.type), *map(one_array, joined.columns)]
+        plain = pa.Table.from_arrays(columns, schema=writer.schema)
         writer.write_table(plain, row_group_size=rows if len(parts) > 1 else ROWS_PER_GROUP)
 
 

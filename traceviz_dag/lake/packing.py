@@ -234,9 +234,9 @@ def _rows_of_own(
 ) -> Iterator[tuple[int, pa.Table]]:
     """The rows of each rank whose file is as it was written, with the columns of the table."""
     for rank, content in contents.items():
-        path = Partition(parts.run, parts.iteration, rank).folder(lake / table.name) / FILE_NAME
+        path = recorded.own_path(lake, table.name, Partition(parts.run, parts.iteration, rank))
         with suppress(FileNotFoundError):
-            data = path.read_bytes()
+            data = Path(path).read_bytes()
             # Compared in memory: what is packed is what was compared.
             if xxhash.xxh3_128_hexdigest(data) == content.digest:
                 with pq.ParquetFile(pa.BufferReader(data)) as file:
