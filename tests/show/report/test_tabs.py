@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from traceviz_dag.analyze.findings.verdict import lead_of
 from traceviz_dag.analyze.step_parts import step_parts
 from traceviz_dag.commands.main import app
 from traceviz_dag.errors import IncompleteError, UsageError
+from traceviz_dag.lake import packing
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.pipeline.report import StoredReportSource, write_report
 from traceviz_dag.show.figures import wait_rows
@@ -241,6 +243,15 @@ def test_the_same_tables_give_the_same_page(tmp_path) -> None:
     source = source_of(lake)
     again = write_report(lake, source.run, source.iteration, tmp_path / "page.html")
     assert again.read_text() == text_of("slow_rank")
+
+
+@pytest.mark.long
+def test_a_packed_home_gives_the_same_page(tmp_path) -> None:
+    lake = open_lake(Path(shutil.copytree(home_of("slow_rank"), tmp_path / "home")))
+    source = source_of(lake)
+    plain = write_report(lake, source.run, source.iteration, tmp_path / "plain.html")
+    assert "kernels" in packing.pack(lake.tables_folder, source.run, source.iteration, least=2)
+    assert write_report(lake, source.run, source.iteration, tmp_path / "packed.html").read_text() == plain.read_text()
 
 
 def test_the_first_screen_says_what_some_ranks_lack_and_what_is_not_reported() -> None:

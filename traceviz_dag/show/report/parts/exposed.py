@@ -28,6 +28,7 @@ SELECT rank, dimension, waits::BIGINT AS wait_ns, transfers::BIGINT AS transfer_
     greatest(exposed - waits - transfers, 0)::BIGINT AS unknown_ns,
     greatest(exposed, waits + transfers)::BIGINT AS all_ns
 FROM sums WHERE greatest(exposed, waits + transfers) > 0
+ORDER BY rank NULLS FIRST, dimension NULLS FIRST
 """
 
 
