@@ -143,6 +143,8 @@ from traceviz_dag.pipeline.cluster.opening import open_cluster
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
+    # A shell that runs the tests in the background has it ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     end_on(signal.SIGTERM)
     with open_cluster("local", folder / "home", workers=2) as engine:
         list(engine.spread(works.sleep_long, works.traces(folder / "t", 4), None, (folder,)))

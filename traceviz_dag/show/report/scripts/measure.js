@@ -12,7 +12,7 @@
  * @property {number} exposed
  * @property {number} memory
  * @property {number} idle
- * @property {number} kernels that start in it, as the command counts them: of a profile without memory operations
+ * @property {number} kernels and memory operations that start in it
  * @property {Map<string, {communication: number, hidden: number, exposed: number}>} dimensions
  */
 
@@ -57,7 +57,7 @@ export function measured(model, rank, from, to, device = model.devicesOf(rank)[0
     const signature = rank.signature[i];
     if (!alone && String(model.value(signature, "device")) !== device) continue;
     const kind = model.kind[signature];
-    if (start[i] >= from && (kind !== 2 || model.document.member === "rank")) kernels++;
+    if (start[i] >= from) kernels++;
     busy.add(low, high);
     if (kind === 2) memory.add(low, high);
     if (kind === 0) {
