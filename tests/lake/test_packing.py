@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import product
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from tests.lake.test_upgrade import MORE, another_version
 from tests.sets import fast
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake import packed_rows, packing, record_lines, recorded
+from traceviz_dag.lake import verify as lake_verify
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.under_way import under_way
@@ -230,6 +231,25 @@ def test_cleaning_beside_packed_files_removes_what_packing_left_and_is_old_enoug
     # Packing takes the folder for itself, but follows no link out of it.
     pack(job, 1)
     assert mine[3].exists() and not young.exists() and answers(job) == before
+
+
+def test_what_lies_beside_an_iteration_that_somebody_packs_stays_while_others_are_cleaned(job, monkeypatch):
+    """He begins right after the left-overs were listed: his files are not named yet."""
+    left = []
+    for iteration in (1, 2):
+        pack(job, iteration=iteration)
+        left.append(record_lines.packed_folder(job.tables_folder, RUN, iteration) / f"kernels.{'0' * 16}.parquet")
+        left[-1].touch()
+    with ExitStack() as packs:
+
+        def begin(path: Path) -> None:
+            if path == left[1]:
+                packs.enter_context(recorded.turn_at(path.parent))
+
+        monkeypatch.setattr(lake_verify, "remove_if_stale", begin)
+        cleaned = clean(job, time.time_ns() + 1)
+    assert ([one.path for one in cleaned.removed], cleaned.stuck) == (left[:1], 1)
+    assert left[1].exists() and not left[0].exists()
 
 
 @pytest.mark.parametrize(

@@ -155,8 +155,8 @@ def clean(lake: Lake, before_ns: int) -> Cleaned:
     for one in old:
         remove_if_stale(one.path)
     for place in recorded.iterations_below(folder / PACKED_FOLDER):
-        if any(one.path.is_relative_to(packed_folder(folder, *place)) for one in old):
-            recorded.remove_left_over(folder, *place, [one.path for one in old])
+        if below := [one.path for one in old if one.path.is_relative_to(packed_folder(folder, *place))]:
+            recorded.remove_left_over(folder, *place, below)
     removed = tuple(one for one in old if not os.path.lexists(one.path))
     return Cleaned(removed, len(found) - len(old), len(old) - len(removed))
 
