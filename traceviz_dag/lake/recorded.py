@@ -312,8 +312,8 @@ def sources_of(lake: Path, run: str, iteration: int, pack: Pack) -> Record | Non
 def file_of(lake: Path, table: str, partition: Partition) -> Path:
     """The file that holds a part, or will hold it once it is written."""
     pack = pack_of(lake, table, partition)
-    own = partition.folder(lake / table) / FILE_NAME
-    return own if pack is None else pack.path(lake, partition.run, partition.iteration)
+    own = own_path(lake, table, partition)
+    return Path(own) if pack is None else pack.path(lake, partition.run, partition.iteration)
 
 
 def own_path(lake: Path, table: str, partition: Partition) -> str:
@@ -671,7 +671,7 @@ def remove_unnamed(lake: Path, run: str, iteration: int) -> None:
 
 
 def remove_left_over(lake: Path, run: str, iteration: int, files: Collection[Path]) -> None:
-    """As :func:`remove_unnamed`, of these files alone; one that cannot be removed stays."""
+    """As :func:`remove_unnamed`, of these files below its packed ones alone; one that cannot be removed stays."""
     folder = packed_folder(lake, run, iteration)
     with _unnamed(lake, run, iteration) as record:
         for path in {*files} - _named(lake, run, iteration, record) if record is not None else ():

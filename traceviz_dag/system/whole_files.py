@@ -115,7 +115,22 @@ def remove_all_stale_temporaries(folder: Path) -> int:
 
 def remove_if_stale(path: Path) -> bool:
     """Remove a temporary whose writer is gone; whether it was one."""
-    return _remove_stale(path.parent, lambda name: name == path.name) > 0
+    if not is_temporary(path):
+        return False
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        # It has gone, or it is nothing that this writer made.
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink()
+    except OSError:
+        # Its writer is alive, or has just renamed it.
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def is_temporary(path: Path) -> bool:
@@ -396,23 +411,7 @@ def _remove_stale(folder: Path, chosen: Callable[[str], bool]) -> int:
             names = [entry.name for entry in entries if _TEMPORARY.fullmatch(entry.name) and chosen(entry.name)]
     except (FileNotFoundError, NotADirectoryError):
         return 0
-    removed = 0
-    for name in names:
-        try:
-            descriptor = os.open(folder / name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except OSError:
-            # It has gone, or it is nothing that this writer made.
-            continue
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            (folder / name).unlink()
-            removed += 1
-        except OSError:
-            # Its writer is alive, or has just renamed it.
-            continue
-        finally:
-            os.close(descriptor)
-    return removed
+    return sum(remove_if_stale(folder / name) for name in names)
 
 
 def _locked_folder(base: Path) -> tuple[Path, int]:
