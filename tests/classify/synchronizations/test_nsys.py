@@ -56,7 +56,7 @@ def test_each_process_has_the_waits_of_its_gpu_by_the_ids_of_its_own_records(tmp
         export.record(2, 900, context=context, process=process)
         export.record(9, 901, stream=24, context=context, process=process)
     profile = read_nsys(export.write(tmp_path / "two.sqlite"))
-    for part, process in zip(parts_of(profile), (11, 22), strict=True):
+    for part, process in zip(parts_of(profile)[0], (11, 22), strict=True):
         (row,) = found(profile, part)
         assert (row["kind"], row["evidence"], row["fault"]) == ("stream_wait", "recorded", None)
         assert (row["name"], row["thread"], row["start_ns"]) == ("cudaStreamWaitEvent", process, 30)
@@ -71,7 +71,7 @@ def test_without_the_one_record_of_an_event_nothing_is_waited_for(tmp_path, reco
     for stream, sync_id in enumerate(records, 7):
         export.record(2, sync_id, stream=stream, process=11)
     profile = read_nsys(export.write(tmp_path / "one.sqlite"))
-    (row,) = found(profile, parts_of(profile)[0])
+    (row,) = found(profile, parts_of(profile)[0][0])
     assert (row["waited_for"], row["waiting"], row["fault"]) == (None, "consumer 11", NO_RECORD)
 
 
@@ -81,7 +81,7 @@ def test_an_export_without_the_tables_says_so_and_keeps_the_calls(tmp_path):
     del export.tables["CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"]
     profile = read_nsys(export.write(tmp_path / "old.sqlite"))
     assert any("no table CUPTI_ACTIVITY_KIND_SYNCHRONIZATION" in sentence for sentence in profile.facts.missing)
-    (row,) = found(profile, parts_of(profile)[0])
+    (row,) = found(profile, parts_of(profile)[0][0])
     assert (row["evidence"], row["stream"], row["waited_for"], row["fault"]) == ("order", None, None, NO_ROW)
 
 
@@ -92,14 +92,14 @@ def test_waits_on_other_gpus_of_the_process_belong_to_their_ranks(tmp_path):
     export.call(50, 60, 9, name=WAIT, process=11, thread=11)
     export.synchronization(51, 52, 9, context=2, process=11)
     profile = read_nsys(export.write(tmp_path / "both.sqlite"))
-    by_gpu = {part.device: [row["correlation"] for row in found(profile, part)] for part in parts_of(profile)}
+    by_gpu = {part.device: [row["correlation"] for row in found(profile, part)] for part in parts_of(profile)[0]}
     assert by_gpu == {0: [3], 1: [9]}
 
 
 def test_real_exports_have_every_wait_of_each_gpu(shared_data: Path):
     profile = read_nsys(shared_data / "nsys" / "mfu_2gpu_before.sqlite")
-    kinds = [[row["kind"] for row in found(profile, part)] for part in parts_of(profile)]
+    kinds = [[row["kind"] for row in found(profile, part)] for part in parts_of(profile)[0]]
     assert [(kind.count("stream_wait"), kind.count("stream_synchronize")) for kind in kinds] == [(98, 16), (102, 17)]
     assert sum(map(len, kinds)) == 200 + 33, "asking whether an event is done (133 times) is no wait"
-    synchronised = [row for part in parts_of(profile) for row in found(profile, part) if row["wait_on_stream"]]
+    synchronised = [row for part in parts_of(profile)[0] for row in found(profile, part) if row["wait_on_stream"]]
     assert all(row["waited_for"] and row["waiting"] for row in synchronised)

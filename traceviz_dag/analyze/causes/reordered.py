@@ -402,8 +402,14 @@ def items_of(
     overlapped = any(messages_beside_work(step.works[place]) for place in pipelines[0])
     ends = step.replay(times)
     kernels = [work.kernels for work in step.works]
-    found = Items(tuple(ranks), pipelines, step.step_ns(ends), overlapped=overlapped)
-    found = replace(found, whole=why_whole(kernels), joined=why_not_apart(kernels))
+    found = Items(
+        tuple(ranks),
+        pipelines,
+        step.step_ns(ends),
+        overlapped=overlapped,
+        whole=why_whole(kernels),
+        joined=why_not_apart(kernels),
+    )
     if not isinstance(layers, Layers) or layers.unknown is not None:
         return replace(found, unknown=layers.unknown if isinstance(layers, Layers) else layers)
 

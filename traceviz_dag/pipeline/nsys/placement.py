@@ -16,7 +16,7 @@ from traceviz_dag.analyze.wording import numbered
 from traceviz_dag.classify.nsys.trace import NsysPart
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.pipeline.nsys.ranks import iterations_of_part, only_memory, parts_of
+from traceviz_dag.pipeline.nsys.ranks import iterations_of_part, parts_of
 from traceviz_dag.read.layouts import TraceFile
 from traceviz_dag.read.nsys.cache import open_profile
 from traceviz_dag.read.nsys.files import NsysFiles
@@ -63,12 +63,12 @@ def place_exports(
         ranks: path → its rank, of exports for which ``rank`` is not meant.
         taken_by: what the traces beside them are called that are the run of the folder's name; empty without such.
     """
-    exports, problems = [], []
+    exports, problems, words = [], [], list[str]()
     profiles: dict[Path, NsysProfile] = {}
     for file in files:
         try:
             profile = open_profile(file.path, home)
-            parts = parts_of(profile)
+            parts, others = parts_of(profile)
             if not parts:
                 raise BadInputError(file.path, "no kernels were recorded", "capture with --trace=cuda,nvtx")
         except BadInputError as error:
@@ -77,8 +77,8 @@ def place_exports(
         profiles[file.path] = profile
         node = _NODE_IN_NAME.search(file.path.name)
         exports.append(Export(file, int(node[1]) if node else None, parts, _evidence(file, profile)))
+        words += _no_ranks(file.path, others)
     traces: list[PlacedTrace] = []
-    words = [line for path, profile in profiles.items() for line in _no_ranks(path, only_memory(profile))]
     for run, members, why in _runs(exports, known or {}, taken_by):
         stated = {one.file.path: (ranks or {}).get(one.file.path, rank) for one in members if rank is not None}
         numbered, assumed = number_ranks(members, stated)

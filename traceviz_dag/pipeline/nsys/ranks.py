@@ -26,18 +26,9 @@ from traceviz_dag.read.nsys.memory import TABLE as MEMORY_TABLE
 from traceviz_dag.read.nsys.profile import SCHEMAS, NsysProfile
 
 
-def parts_of(profile: NsysProfile) -> tuple[NsysPart, ...]:
-    """The (process, GPU) pairs of a profile that ran kernels, by GPU."""
-    return _pairs(profile)[0]
-
-
-def only_memory(profile: NsysProfile) -> tuple[NsysPart, ...]:
-    """The other pairs: such a process copied or set memory of the GPU, and is no rank there."""
-    return _pairs(profile)[1]
-
-
-def _pairs(profile: NsysProfile) -> tuple[tuple[NsysPart, ...], tuple[NsysPart, ...]]:
-    """The pairs with kernels, and those without."""
+def parts_of(profile: NsysProfile) -> tuple[tuple[NsysPart, ...], tuple[NsysPart, ...]]:
+    """The (process, GPU) pairs of a profile that ran kernels, by GPU; and the others, which copied or set memory of the
+    GPU, and are no ranks there."""
     found: tuple[list[NsysPart], list[NsysPart]] = ([], [])
     for device in profile.keys("operations"):
         rows = profile.rows("operations", "process", "category", of=[device])
