@@ -2,10 +2,11 @@
 
     python -m benchmarks.cluster FOLDER --workers 1 2 4 [--ranks 64] [--slurm | --cluster slurm.toml]
 
-Each row analyses the folder's first iteration, after a few ranks that are not counted, so that no start is in it;
-``--ranks`` repeats its traces under further numbers. ``--slurm`` starts a Slurm of this machine alone (needs root and
-Debian's packages), and a job in it for each number of workers. A cluster elsewhere (``--cluster``) has the number of
-workers that its file says; only its wall time is seen from here.
+Each row analyses the folder's first iteration, after a few ranks that are not counted, so that no start is in it. What
+as many processes of the local pool take more than a single one is the machine's share. ``--ranks`` repeats the traces
+under further numbers for the rows of Dask. ``--slurm`` starts a Slurm of this machine alone (needs root and Debian's
+packages), and a job in it for each number of workers. A cluster elsewhere (``--cluster``) has as many workers as
+its file says; only its wall time is seen from here.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def processor_seconds() -> tuple[float, float]:
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             if process.pid in mine or (_SLURM in os.environ and process.environ().get(_SLURM) == os.environ[_SLURM]):
-                spent = sum(process.cpu_times()[:2])
+                spent = sum(process.cpu_times()[:4])  # of children that ended, too
                 every += spent
                 # Dask's nannies start them so.
                 workers += spent if any("spawn_main" in word for word in process.cmdline()) else 0.0
@@ -55,22 +56,25 @@ def rows(
     """
     inputs = inputs_below([folder])[0]
     traces = rank_traces(inputs, {entry.rank for entry in inputs.ranks})
-    traces = [replace(traces[rank % len(traces)], rank=rank) for rank in range(ranks or len(traces))]
+    repeated = [replace(traces[rank % len(traces)], rank=rank) for rank in range(ranks or len(traces))]
     task = IterationTask(home, inputs.run, inputs.iteration, read_topology(inputs), load_rules())
 
     def measured(what: str, engine: Engine | None, workers: int) -> tuple[str, float, float, float, int]:
-        for some in (traces[: 4 * workers], traces):
+        every_trace = repeated if engine else traces
+        for some in (every_trace[: 4 * workers], every_trace):
             wall, (every, of_workers) = time.monotonic(), processor_seconds()
-            if engine is None:
-                outcomes = [analyse_into_lake(task, trace) for trace in some]
+            if engine or workers > 1:
+                outcomes = list(analyse_ranks(task, some, None if engine else workers, engine=engine))
             else:
-                outcomes = list(analyse_ranks(task, some, engine=engine))
+                outcomes = [analyse_into_lake(task, trace) for trace in some]
             failed = [outcome for outcome in outcomes if outcome.failed]
             assert not failed, failed[0]
         after, of_workers_after = processor_seconds()
-        return what, time.monotonic() - wall, after - every, of_workers_after - of_workers, len(traces)
+        return what, time.monotonic() - wall, after - every, of_workers_after - of_workers, len(every_trace)
 
     yield measured("one process", None, 1)
+    for workers in sorted({workers for _, _, workers in clusters} - {1}):
+        yield measured(f"local pool, {workers}", None, workers)
     for what, where, workers in clusters:
         with open_cluster(where, home, workers) as engine:
             yield measured(what, engine, workers)
