@@ -1,11 +1,12 @@
 """Speed that is watched: a dozen figures, each beside a yardstick of the same run, and the kept ones.
 
-    python -m benchmarks.tracked           # about seven minutes; the exit code is 1 if a figure got worse by over 10 %
+    python -m benchmarks.tracked           # under four minutes; the exit code is 1 if a figure got worse by over 10 %
     python -m benchmarks.tracked --keep    # and writes benchmarks/tracked.json and the table of docs/benchmarks.md
 
-Figures are processor time, child processes included, or peak memory. A yardstick does comparable work without our code,
-right before and after; the ratio of the two moves little with the machine and its load. Rounds of all figures follow
-each other, so that each meets the loads of the whole run. A figure that seems worse is measured once more.
+Figures are processor time, child processes included, peak memory, or what imports take. A yardstick does comparable
+work without our code, right before and after; the ratio of the two moves little with the machine and its load. Rounds
+of all figures follow each other, so that each meets the loads of the whole run. A figure that seems worse is measured
+once more.
 
 The inputs are simulated, always equal, and kept in ~/.cache/traceviz_tracked. A change counts if it exceeds both 10 %
 and the noise of the two ratios that are compared.
@@ -21,6 +22,7 @@ import json
 import math
 import os
 import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -68,6 +70,7 @@ if path:
 _START = "import numpy, pyarrow.parquet, typer, duckdb; duckdb.connect().execute('SELECT 1')"
 DECODE, DECODE_WRITE = ("bare typed decode", _DECODE), ("bare typed decode, Parquet write", _DECODE + _WRITE)
 START, DAGSTER = ("start, empty query", _START), ("start of Dagster", "import dagster")
+LIBRARIES = ("imports of libraries", _START.partition(";")[0])
 FILE = "the file"
 
 Pair = tuple[float, float]
@@ -135,7 +138,32 @@ class Command:
         return done.processor
 
 
-Task = Reading | Peak | Command
+@dataclass(frozen=True, slots=True)
+class Imports:
+    """What a command as a person starts it spends on imports: the sum of ``python -X importtime``."""
+
+    name: str
+    words: str
+    yardstick: tuple[str, str] = LIBRARIES
+    times: int = 4
+    unit: str = "s"
+
+    def pairs(self, inputs: Path, scratch: Path) -> list[Pair]:
+        """Measure one round."""
+        bare = ["-c", self.yardstick[1]]
+        words = command(self.words, inputs, scratch)
+        return [(_importing(words), _importing(bare)) for _ in range(self.times)]
+
+
+def _importing(words: Sequence[str]) -> float:
+    """Seconds of wall clock that a Python process spends on imports, each without those inside it."""
+    timed = [sys.executable, "-X", "importtime", *words]
+    done = subprocess.run(timed, env=quiet_environment(), capture_output=True, text=True, check=True)
+    found = re.findall(r"^import time: +(\d+) \|", done.stderr, re.MULTILINE)
+    return sum(map(int, found)) / 1e6
+
+
+Task = Reading | Peak | Command | Imports
 TASKS: tuple[Task, ...] = (
     Reading("Kineto trace, to columns", READERS[_COLUMNS], "rank_20.json", DECODE),
     Reading("Kineto trace, to columns, gzip", READERS[_COLUMNS], "rank_20.json.gz", DECODE),
@@ -143,8 +171,10 @@ TASKS: tuple[Task, ...] = (
     Peak("peak memory, to columns", READERS[_COLUMNS], "rank_200.json"),
     Peak("peak memory, to the lake", READERS[_LAKE], "rank_200.json"),
     Command("traceviz --help", "--help"),
+    Imports("imports, traceviz --help", "--help"),
+    Imports("imports, overlap", "overlap --home SCRATCH/home"),
     Command("analyze, one small trace", "analyze INPUTS/small.json.gz --home FRESH --workers 2", DAGSTER, 1),
-    Command("analyze, 16 ranks", "analyze INPUTS/job --home FRESH --workers 2", DAGSTER, 1),
+    Command("analyze, 64 ranks", "analyze INPUTS/ranks_64 --home FRESH --workers 2 --no-report", DAGSTER, 1),
     Command("overlap, 16 ranks analysed", "overlap --home SCRATCH/home"),
     Command("findings, 16 ranks analysed", "findings --home SCRATCH/home"),
     Command("report, 16 ranks analysed", "report --home SCRATCH/home -o SCRATCH/report.html", times=2),
@@ -226,14 +256,19 @@ def with_section(page: str, record: Mapping[str, object], now: Mapping[str, Figu
     return f"{before}{BEGIN}\n{told}\n\n" + "\n".join(table(now, {})) + f"\n{END}{after}"
 
 
-def traceviz(words: str, inputs: Path, scratch: Path, *, partial: bool = False) -> float:
-    """Processor seconds of a command."""
+def command(words: str, inputs: Path, scratch: Path) -> list[str]:
+    """What Python is told to run a command of traceviz; the folder FRESH is not there."""
     fresh = scratch / "fresh"
     shutil.rmtree(fresh, ignore_errors=True)
     places = {"INPUTS": inputs, "FRESH": fresh, "SCRATCH": scratch}
     for name, place in places.items():
         words = words.replace(name, str(place))
-    done = run_once([sys.executable, "-m", "traceviz_dag.commands.main", *words.split()], quiet_environment())
+    return ["-m", "traceviz_dag.commands.main", *words.split()]
+
+
+def traceviz(words: str, inputs: Path, scratch: Path, *, partial: bool = False) -> float:
+    """Processor seconds of a command."""
+    done = run_once([sys.executable, *command(words, inputs, scratch)], quiet_environment())
     if not done.ok and not (partial and done.output):
         raise SystemExit(f"this command failed: traceviz {words}\n{done.output}")
     return done.processor
@@ -266,7 +301,9 @@ def make_inputs(folder: Path) -> None:
     from traceviz_dag.simulate.settings import Format
 
     small = JobSettings(tp=2, pp=2, layers=4, microbatches=2)
-    simulate(replace(JobSettings.demo(), iterations=1, layers=8, microbatches=4), folder / "job")
+    job = replace(JobSettings.demo(), iterations=1, layers=8, microbatches=4)
+    simulate(job, folder / "job")
+    simulate(replace(job, dp=8), folder / "ranks_64")
     simulate(replace(small, memory=True), folder / "small")
     simulate(replace(small, dp=2, layers=8, microbatches=8, format=Format.NSYS), folder / "nsys")
     (folder / "nsys" / "node0.sqlite").rename(folder / "export.sqlite")
@@ -293,7 +330,7 @@ def measured(tasks: Sequence[Task], rounds: int, kept: Mapping[str, Figure], inp
             "analyze INPUTS/job --home SCRATCH/home",
             "nsys overlap INPUTS/export.sqlite --home SCRATCH/home",
         ):
-            if any("SCRATCH/home" in task.words for task in tasks if isinstance(task, Command)):
+            if any("SCRATCH/home" in task.words for task in tasks if isinstance(task, Command | Imports)):
                 traceviz(words, inputs, scratch)
         chosen = list(tasks)
         for turn in (1, 2):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import replace
 
+from benchmarks import tracked
 from benchmarks.tracked import BEGIN, END, KEPT, PAGE, TASKS, Figure, figure_of, is_worse, table, verdict, with_section
 
 HELP = next(task for task in TASKS if task.name == "traceviz --help")
@@ -25,6 +27,16 @@ def test_the_median_of_the_ratios_counts_and_one_disturbed_pair_does_not():
 def test_reading_is_megabytes_per_second_and_its_ratio_still_one_of_times():
     found = figure_of(READING, [(0.1, 0.05)] * 3, megabytes=20)
     assert (found.value, found.unit, found.ratio) == (200, "MB/s", 2.0)
+
+
+def test_imports_add_up_without_those_inside_them(monkeypatch, tmp_path):
+    told = (
+        "import time: self [us] | cumulative | imported package\n"
+        "import time:       200 |        200 |   inner\nimport time:      1300 |       1500 | outer\na warning: 9 | 9\n"
+    )
+    done = subprocess.CompletedProcess([], 0, "", told)
+    monkeypatch.setattr(tracked.subprocess, "run", lambda *_, **__: done)
+    assert tracked.Imports("imports", "--help", times=2).pairs(tmp_path, tmp_path) == [(0.0015, 0.0015)] * 2
 
 
 def test_over_ten_percent_is_worse_and_less_is_not():

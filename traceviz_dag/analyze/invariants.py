@@ -160,7 +160,7 @@ def _measures(table: pa.Table, start: str, end: str) -> _Measures:
 
 
 def _rows_of(table: pa.Table, breaches: _Breaches, *before: pa.Table) -> pa.Table:
-    rows = [_named(name, table.filter(pa.array(broken))) for name, broken in breaches.items()]
+    rows = [_named(name, table.filter(pa.array(broken))) for name, broken in breaches.items() if broken.any()]
     return pa.concat_tables([*before, *rows])
 
 

@@ -51,12 +51,13 @@ def write_packed(path: Path, table: Table, parts: Iterable[tuple[int, pa.Table]]
 
 
 def _options(schema: pa.Schema) -> dict[str, Any]:
-    """As files of one rank are written, but for times: of many ranks they have so many values that to look each up
-    takes a query twice as long as to add up differences."""
+    """Small, and with a dictionary of all but times: of many ranks these have so many values that to look each up takes
+    a query twice as long as to add up differences."""
     times = [field.name for field in schema if pa.types.is_integer(field.type) and field.name.endswith("_ns")]
     rest = [field.name for field in schema if field.name not in times and not pa.types.is_list(field.type)]
     encoded = dict.fromkeys(times, "DELTA_BINARY_PACKED")
-    return {**WRITER_OPTIONS, "use_dictionary": rest, "column_encoding": encoded or None}
+    small = {"compression": "zstd", "compression_level": 3}
+    return {**WRITER_OPTIONS, **small, "use_dictionary": rest, "column_encoding": encoded or None}
 
 
 def rows_of_ranks(file: pq.ParquetFile, ranks: Sequence[int], columns: Sequence[str]) -> pa.Table:

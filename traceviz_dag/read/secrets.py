@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Iterable
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -143,6 +144,7 @@ _LAYERS = 3
 """How often a character may be escaped: the address in an address in an address."""
 
 
+@lru_cache(maxsize=1024)  # The ranks of a job state the same groups.
 def masked(text: str) -> str:
     """The text without secrets; most texts come back as they are.
 

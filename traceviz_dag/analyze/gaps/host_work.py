@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -163,7 +164,10 @@ def _matching(strings: Sequence[str], used: Sequence[int], pattern: re.Pattern[s
 def _codes(strings: Sequence[str], used: Sequence[int]) -> Int64:
     """Per string, place in ``HostWork`` of the work that a row of that name does; NONE where it does not show."""
     codes = np.full(len(strings), NONE)
-    patterns = [(list(HostWork).index(work), re.compile(pattern)) for work, pattern in _NAMES]
-    for code in used:
-        codes[code] = next((place for place, pattern in patterns if pattern.search(strings[code])), NONE)
+    codes[used] = [_work_of(strings[code]) for code in used]
     return codes
+
+
+@lru_cache(maxsize=1 << 14)  # The ranks of a job have the same names.
+def _work_of(name: str) -> int:
+    return next((list(HostWork).index(work) for work, pattern in _NAMES if re.search(pattern, name)), NONE)

@@ -79,7 +79,8 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
         rows = rows_of(lake.table("iterations", result.run, result.iteration).arrow(), IterationRow)
         summary["measures"] = rows[0] if rows else None
     try:
-        return summary | _measured(lake, result.run, result.iteration, completeness.mark)
+        with lake.session(run=result.run, iteration=result.iteration) as session:
+            return summary | _measured(session.within(), result.run, result.iteration, completeness.mark)
     except BadInputError:
         if not result.failures:
             raise
