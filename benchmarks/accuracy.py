@@ -764,7 +764,7 @@ def _differing(cells: Sequence[str]) -> tuple[int, ...]:
 def _in_words(cells: Sequence[str]) -> str:
     named = [(COLUMNS[column], cells[column]) for column in _differing(cells)]
     words = (f"no {name}" if cell == "-" else f"{name} {cell}".strip() for name, cell in named)
-    return f"- {cells[0]}: {', '.join(words)}"
+    return paragraph(f"- {cells[0]}: {', '.join(words)}", indent="  ")
 
 
 def worst_of_jobs(rows: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -799,8 +799,17 @@ def share_of(share: float) -> str:
 
 def markdown(found: list[Score], seconds: float) -> str:
     """The document."""
-    lines = ["# Accuracy", "", "## Classification", ""]
-    lines += [
+    lines = [
+        "# Accuracy",
+        "",
+        paragraph(
+            "How far to trust what traceviz prints. Each section compares it with jobs whose truth is known, and names "
+            "the program that does so. Except under the headings that say *real*, the jobs are "
+            "[simulated](simulator.md): they follow Megatron's sources, and no machine ran them."
+        ),
+        "",
+        "## Classification",
+        "",
         paragraph(
             f"`{COMMAND}` simulates {len(found)} Megatron jobs of up to {max(one.kernels for one in found):,} "
             "kernels, classifies them as the pipeline does, and compares every kernel with what the simulator knows "
@@ -809,6 +818,7 @@ def markdown(found: list[Score], seconds: float) -> str:
         "",
         "| column | meaning |",
         "| --- | --- |",
+        "| category, phase, dimension, micro-batch, chunk | right in this aspect |",
         "| unknown | not classified, in the aspect with the largest share |",
         "| wrong | reported but untrue, in the aspect with the largest share (of all or of non-communication time) |",
         "| non-communication time | computation and memory kernels that are right in category and micro-batch |",
@@ -853,7 +863,7 @@ def markdown(found: list[Score], seconds: float) -> str:
             least = min(one.candidates for one in of_part)
             lines += [
                 "",
-                f"Communication of unknown dimension names its candidates for at least {percent(least)} % of its time.",
+                f"Candidates are named for at least {percent(least)} % of the time of unknown dimension, in each job.",
             ]
     return "\n".join(lines) + "\n"
 

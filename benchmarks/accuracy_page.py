@@ -61,10 +61,14 @@ def write_real_traces(text: str, page: Path = PAGE) -> None:
     _write({**_parts(page), REAL_TRACES: text}, page)
 
 
-def paragraph(text: str) -> str:
-    """A paragraph in lines of the page's width; a number stays beside its percent sign."""
+def paragraph(text: str, indent: str = "") -> str:
+    """A paragraph in lines of the page's width; a number stays beside its percent sign.
+
+    Args:
+        indent: of the lines behind the first, as the item of a list needs it.
+    """
     together = " ".join(text.split()).replace(" %", "\N{NO-BREAK SPACE}%")
-    lines = textwrap.fill(together, 120, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.fill(together, 120, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return lines.replace("\N{NO-BREAK SPACE}", " ")
 
 

@@ -225,11 +225,11 @@ def markdown(found: Sequence[Outcome], seconds: float) -> str:
     lines = [
         paragraph(
             f"`{COMMAND}` ({seconds:.0f} s on one core) predicts {len(pairs)} changes from the traces of {len(found)} "
-            "simulated jobs, and simulates each change from the same seed. Sizes of micro-batches are predicted from "
-            "the traces of two sizes. "
+            "simulated jobs, and simulates each change from the same seed. Other sizes of micro-batches are predicted "
+            "from the traces of two sizes. "
             f"{near:.0%} of the predicted steps are within {NEAR:.0%} of the true one, and {held:.0%} of the error "
-            f"bars include it. Of each two of a job's best three changes that truly differ by over {APART:.0%}, the "
-            f"one predicted to be faster for each micro-batch is faster in {orders:.0%}."
+            f"bars include it. Where two of a job's best three changes truly differ by over {APART:.0%} per "
+            f"micro-batch, the one predicted to be faster is faster in {orders:.0%} of the pairs."
         ),
         "",
         "| job | change | step ms | predicted ms | error bar ms | true ms | off by |",

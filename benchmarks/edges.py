@@ -225,7 +225,7 @@ def jobs() -> Iterator[tuple[str, JobSettings]]:
 READINGS = {
     "recorded": "as recorded",
     "stripped": "`cuda_sync` rows stripped",
-    "without calls": "without rows and calls",
+    "without calls": "rows and calls stripped",
 }
 """How a job is read; without ``--cuda-sync`` only calls of asynchronous waits are in the traces."""
 
@@ -259,9 +259,9 @@ def markdown(found: Sequence[tuple[str, str, Score]], seconds: float) -> str:
     readings = {reading: together([one for _, each, one in found if each == reading]) for reading in READINGS}
     lines = [
         paragraph(
-            "The graph of `critical-path` should have every wait between streams of a simulated job, itself or "
-            "through others that imply it (*found*), and only waits that follow from the truth (*true*). Waits "
-            "inside CUDA graphs and waits for the order of a communicator count. Each job is read in three ways: "
+            "The graph of `critical-path` should have every wait between streams of a job, directly or implied by "
+            "others (*found*), and only waits that follow from the truth (*true*). Waits inside CUDA "
+            "graphs and waits for the order of a communicator count. Each job is read in three ways: "
             f"{'; '.join(f'*{name}* {words}' for name, words in zip(_SHORT, READINGS.values(), strict=True))}."
         ),
         "",
@@ -272,8 +272,9 @@ def markdown(found: Sequence[tuple[str, str, Score]], seconds: float) -> str:
         ),
         "",
         paragraph(
-            f"`{COMMAND}` takes {seconds:.0f} processor seconds. In the three readings nothing shows the purpose of "
-            f"{', '.join(f'{one.open:,}' for one in readings.values())} communications and calls."
+            f"`{COMMAND}` takes {seconds:.0f} processor seconds. Nothing shows what "
+            f"{', '.join(f'{one.open:,} ({name})' for name, one in zip(_SHORT, readings.values(), strict=True))} "
+            "of the communications and calls are for."
         ),
         "",
         f"| job | waits | {' | '.join(f'{what} {name}, %' for what in ('found', 'true') for name in _SHORT)} |",

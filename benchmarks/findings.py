@@ -188,9 +188,9 @@ def markdown(found: Sequence[Outcome], seconds: float) -> str:
             f"`{COMMAND}` ({seconds:.0f} s on two cores) simulates each job with its fault and without, with "
             f"{len(SEEDS)} seeds. The first fault of `traceviz findings` must name the rule and the culprit; two "
             "faults must both be among the first three. The predicted gain must be the true one, within "
-            f"{GAIN_SHARE:.0%} of that or {STEP_SHARE:.1%} of the step. A healthy job must have no fault above note. "
-            f"A fault that costs less than {STEP_SHARE:.1%} of the step need not be named, such as a pause behind "
-            f"which the GPU still has work: {sum(not one.costs for one in faulty)} jobs have such a fault."
+            f"{GAIN_SHARE:.0%} of that or {STEP_SHARE:.1%} of the step. A healthy job may have notes, but no fault. "
+            f"A fault that costs less than {STEP_SHARE:.1%} of the step need not be named, such as a pause while "
+            f"the GPU still has work: {sum(not one.costs for one in faulty)} jobs have such a fault."
         ),
         "",
         "| jobs | right |",
@@ -199,7 +199,7 @@ def markdown(found: Sequence[Outcome], seconds: float) -> str:
         f"| with one fault: gain | {sum(one.gain_right for one in one_fault)} of {len(one_fault)} |",
         f"| healthy: no fault | {sum(one.right for one in healthy)} of {len(healthy)} |",
         "",
-        "Gains are the least to the greatest of the seeds.",
+        "Gains are ranges over the seeds.",
         "",
         "| job | first fault | true gain ms | predicted ms | |",
         "| --- | --- | ---: | ---: | --- |",

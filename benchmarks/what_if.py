@@ -234,8 +234,8 @@ def markdown(found: Sequence[Outcome], seconds: float) -> str:
             "from the traces of the first. The true gain is the difference of the two steps, negative if the second "
             f"is longer. A prediction is right within {GAIN_SHARE:.0%} of the true gain or {STEP_SHARE:.1%} of the "
             f"step, whichever is larger: {right} of {len(found)} are. {sum(one.held for one in found)} error bars "
-            "include the true gain. They cover what depends on the host, but not how well peers show a healthy "
-            "kernel's time, or mean items another order's."
+            "include the true gain. They cover variation of the hosts. They do not cover how well a rank's peers show "
+            "what it would take if healthy, or how well mean times represent those of another schedule."
         ),
         "",
         "| job | edit | step ms | true gain ms | predicted ms | error bar ms | off by |",

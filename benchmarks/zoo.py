@@ -33,21 +33,23 @@ COLUMNS = ("trace", "ranks", "read", "classified", "matched", "findings", "secon
 _LINE = "{:46} {:>5} {:>9} {:>10} {:>13} {:>8} {:>7} {:>6}"
 _ANALYZE = "from traceviz_dag.commands.main import main; main()"
 _TEXT = """\
-`python benchmarks/zoo.py ../shared/data/kineto ../shared/data/megatron_gpu --write` analyzes traces that others
-recorded. The README of the folder with the tests' data has their sources. *Classified* is a share of kernel time,
-*matched* counts communication kernels. Most of these traces have no truth. These are verified independently:
+`python benchmarks/zoo.py FOLDER [FOLDER ...] --write` analyzes traces that others recorded. *Classified* is a share of
+kernel time, *matched* counts communication kernels. Most of these traces have no truth. These are verified
+independently:
 
-- megatron_tp8_a100: every wait, every last rank and all forward computation, to the microsecond, against a separate
-  count (`tests/analyze/waits/megatron_tp8.py`); both late ranks are named, with their hosts.
-- dlrm8: waits and transfers are the published ones (`tests/analyze/waits/test_collectives.py`).
-- hta, tracelens: overlap equals the known values of both tools (`tests/end_to_end/test_real_traces.py`).
+- megatron_tp8_a100 (PeisongZhang/astra-sim): every wait, every last rank and all forward computation, to the
+  microsecond, against a separate count (`tests/analyze/waits/megatron_tp8.py`); both late ranks are named.
+- dlrm8 (facebookresearch/param): waits and transfers are those published (`tests/analyze/waits/test_collectives.py`).
+- hta (facebookresearch/HolisticTraceAnalysis), tracelens (AMD-AGI/TraceLens): overlap equals the known values of both
+  tools (`tests/end_to_end/test_real_traces.py`).
 - hta: operations are those of the annotations around launches. Nothing shows which kernels of its 2 ranks of 128 met,
   so none is matched (`tests/analyze/matching/test_unnamed_groups.py`).
-- megatron_gpu: every kernel against its ground truth (`tests/classify/test_ground_truth.py`).
+- pp2_dp2_distopt_overlap and the three below it: Megatron's own schedules, run without a GPU. Their GPU rows come from
+  a model, and every kernel is compared with it (`tests/classify/test_ground_truth.py`).
 
-No GPU was available to record more. Pipelines, FSDP and ZeRO are verified on simulated GPU rows alone; those of
-megatron_gpu also come from a model. The PyTorch profiler's traces of AMD GPUs are read, such as the two mi300 ones of
-tracelens. rocprofv3's JSON is not read: no such trace was available to verify a reader.
+On a real GPU, pipelines, data and tensor parallelism were tried [in one small model](#predicted-gains-on-a-real-gpu);
+FSDP and ZeRO are verified on simulated GPU rows alone. The PyTorch profiler's traces of AMD GPUs are read, such as the
+two of tracelens. rocprofv3's JSON is not: no such trace was available to verify a reader.
 """
 _READ_SQL = """
 SELECT count(DISTINCT rank) AS ranks, count(*) FILTER (status = 'read') AS whole, count(*) AS files,

@@ -13,7 +13,7 @@ import typer
 
 from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_columns, print_json
+from traceviz_dag.commands.common.output import print_columns, print_json, print_wrapped
 from traceviz_dag.commands.common.partial import end_partial
 
 if TYPE_CHECKING:
@@ -140,23 +140,29 @@ def _named(shares: Shares) -> dict[str, Any]:
 
 
 def _print(path: Path, answer: dict[str, Any]) -> None:
-    typer.echo(
-        f"\n{path}: {answer['kernels_read']:,} of {answer['kernels']:,} kernels of {answer['ranks']} ranks read; "
-        f"{_share(answer['share_of_time_right'])} of kernel time right in category, micro-batch and chunk"
+    print_wrapped(
+        f"{path}: {answer['kernels_read']:,} of {answer['kernels']:,} kernels of {answer['ranks']} ranks read; "
+        f"{_share(answer['share_of_time_right'])} of kernel time right in category, micro-batch and chunk",
+        2,
+        "\n",
     )
     if answer["without_spanning_graphs"] is not None:
         without = _share(answer["without_spanning_graphs"]["share_of_time_right"])
-        typer.echo(
-            f"  {without} without {milliseconds(answer['spanning_graph_time_ns'])} ms of kernels of CUDA graphs that "
-            "span micro-batches: nothing separates these"
+        print_wrapped(
+            f"{without} without {milliseconds(answer['spanning_graph_time_ns'])} ms of kernels of CUDA graphs that "
+            "span micro-batches: nothing separates these",
+            4,
+            "  ",
         )
     if answer["kernels_not_in_truth"]:
-        typer.echo(f"  {answer['kernels_not_in_truth']:,} kernels of the traces are not in the truth")
+        print_wrapped(f"{answer['kernels_not_in_truth']:,} kernels of the traces are not in the truth", 4, "  ")
     for name, what in (("microbatch_spans", "micro-batch spans"), ("overlap", "overlap rows")):
         rows = answer[name]
-        typer.echo(
-            f"  {what}: {rows['equal']:,} of {rows['expected']:,} equal, {rows['missing']} missing, "
-            f"{rows['unexpected']} unexpected; largest difference {rows['largest_difference_ns']:,} ns"
+        print_wrapped(
+            f"{what}: {rows['equal']:,} of {rows['expected']:,} equal, {rows['missing']} missing, "
+            f"{rows['unexpected']} unexpected; largest difference {rows['largest_difference_ns']:,} ns",
+            4,
+            "  ",
         )
     print_columns(
         "Shares of kernel time",

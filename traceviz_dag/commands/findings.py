@@ -266,7 +266,7 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
     slight = 0 if sql else sum(map(_is_slight, rows))
     if slight:
         more = f"{slight} more note{'s gain' if slight > 1 else ' gains'}"
-        typer.echo(f"\n  {more} less than {wording.percent(SLIGHT)} of the step (--json and --sql have them)")
+        print_wrapped(f"{more} less than {wording.percent(SLIGHT)} of the step (--json and --sql have them)", 2, "\n  ")
 
 
 def _print_rest(rows: Sequence[Mapping[str, Any]]) -> None:

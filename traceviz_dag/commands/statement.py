@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from traceviz_dag.commands.common.across import (
     IterationOption,
     PathArgument,
@@ -16,7 +14,7 @@ from traceviz_dag.commands.common.across import (
     end_untold,
 )
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json
+from traceviz_dag.commands.common.output import print_json, print_wrapped
 
 if TYPE_CHECKING:
     from traceviz_dag.pipeline.stored_iteration import StoredIteration
@@ -86,16 +84,20 @@ def _print(answer: dict[str, Any]) -> None:
     partial = (
         f"; PARTIAL: {', '.join(map(str, answer['partial']))} not read whole, or stale" if answer["partial"] else ""
     )
-    typer.echo(
-        f"\n{answer['run']} · {which}{left} · {answer['chosen'] or ranks_in_words(answer['ranks'])} · "
-        f"{answer['capture_mode']}{partial}"
+    print_wrapped(
+        f"{answer['run']} · {which}{left} · {answer['chosen'] or ranks_in_words(answer['ranks'])} · "
+        f"{answer['capture_mode']}{partial}",
+        2,
+        "\n",
     )
     for pair in answer["pairs"]:
-        typer.echo(f"  {pair['statement']}")
+        print_wrapped(pair["statement"], 4, "  ")
     if answer["pairs"]:
         solved = sum(each["solved"] for each in answer["clocks"])
         ranks = sum(each["ranks"] for each in answer["clocks"])
-        typer.echo(
-            "  Times in ms, each on its own rank's clock: these measures need no common clock. Clocks are solved for "
-            f"{solved} of {ranks} ranks and iterations. The profiler slows a step: this is no throughput."
+        print_wrapped(
+            "Times in ms, each on its own rank's clock: these measures need no common clock. Clocks are solved for "
+            f"{solved} of {ranks} ranks and iterations. The profiler slows a step: this is no throughput.",
+            4,
+            "  ",
         )

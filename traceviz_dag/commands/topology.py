@@ -151,7 +151,7 @@ def _show_grids(grids: RankGrids, json: bool) -> None:
 
 def _show_topology(title: str, united: Topology) -> None:
     known = ", ".join(united.sources) or "nothing"
-    typer.echo(f"{title}: world size {united.world_size or 'unknown'}, from {known}")
+    print_wrapped(f"{title}: world size {united.world_size or 'unknown'}, from {known}", 2)
     _print_pipelines(united.pipelines, f"{title}: pipelines")
     _print_replicas(united.replicas, f"{title}: replicas")
     kinds: dict[tuple[str, str, str], list[Ranks]] = {}
