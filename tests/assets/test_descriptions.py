@@ -8,7 +8,6 @@ import dagster as dg
 import pytest
 
 from assets.plotted import PLOTS, plotted
-from assets.reading import FIGURES
 from tests.test_docs import test_every_command_of_a_page_exists_with_its_options as commands_exist
 from traceviz_dag.definitions import ASSETS, defs
 from traceviz_dag.show.registry import OWN_KINDS
@@ -24,7 +23,7 @@ def described() -> dict[str, str]:
 def test_every_asset_says_how_it_is_read_with_commands_assets_and_columns_that_exist(described, tmp_path):
     # What steps keep is no result of one of them.
     assert [table.name for table in TABLES.values() if not table.how] == [STALE_TABLES.name]
-    assert set(FIGURES) == {kind.name for kind in OWN_KINDS}
+    assert all(kind.how for kind in OWN_KINDS)
     assert len(described) == sum(len(getattr(one, "keys", ["one"])) for one in ASSETS)
     for asset, text in described.items():
         assert len(text) > 60, asset
