@@ -26,13 +26,11 @@ from traceviz_dag.lake.inputs import IterationInputs, of_the_same_files, registe
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import parse_rank_key, rank_key
 from traceviz_dag.lake.record_lines import GONE
-from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
 from traceviz_dag.pipeline.iteration import stored_topology, violations_of_ranks
-from traceviz_dag.pipeline.made import CODE_VERSION
 from traceviz_dag.pipeline.making import make_ranks
-from traceviz_dag.pipeline.staleness import LAST_WRITTEN
+from traceviz_dag.pipeline.staleness import LAST_WRITTEN, code_version_of
 from traceviz_dag.pipeline.workers import Engine, RankOutcome
-from traceviz_dag.tables import RANK_TABLES, TOPOLOGY_TABLES
+from traceviz_dag.tables import EXTRA_TABLES, RANK_TABLES, TOPOLOGY_TABLES
 
 COVERAGE = "coverage"
 NO_ROWS = "none"
@@ -145,7 +143,7 @@ def rank_events(
     if source and source.digest:
         # What was read is recorded, not what was registered: the file may have changed in between.
         version = str(row.get("digest") or version)
-    tags = {CODE_VERSION_TAG: CODE_VERSION, **made_of, f"{INPUT_VERSION_TAG}raw_traces": version}
+    tags = {CODE_VERSION_TAG: code_version_of(LAST_WRITTEN), **made_of, f"{INPUT_VERSION_TAG}raw_traces": version}
     made = []
     for name in (*EXTRA_TABLES, *RANK_TABLES):
         path = lake.path(name, run=inputs.run, iteration=inputs.iteration, rank=rank)

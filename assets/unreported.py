@@ -6,7 +6,7 @@ Where they differ, the events are made up for, in the order of the way, so that 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -34,7 +34,6 @@ from traceviz_dag.lake.partitions import ANALYSE_AGAIN, Partition
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.lake.record_lines import GONE
 from traceviz_dag.lake.recorded import gone_parts
-from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
 from traceviz_dag.pipeline.iteration import stored_topology, topology_version, unread_ranks
 from traceviz_dag.pipeline.making import judged_pairs, pairs_file
 from traceviz_dag.pipeline.memory import read_in_part
@@ -42,6 +41,7 @@ from traceviz_dag.pipeline.staleness import ITERATION_TABLES, LAST_WRITTEN, code
 from traceviz_dag.pipeline.steps import lead_of
 from traceviz_dag.tables import (
     ACROSS_RANKS_TABLES,
+    EXTRA_TABLES,
     MEMORY_TABLES,
     RANK_TABLES,
     TOPOLOGY_TABLES,
@@ -79,7 +79,12 @@ def _of_iteration(
     instance: dg.DagsterInstance, lake: Lake, inputs: IterationInputs, names: Sequence[str]
 ) -> Iterator[Event]:
     """Events of tables with a partition an iteration; before them the checks on them, which a tick that ends in between
-    would lose."""
+    would lose.
+
+    Raises:
+        BadInputError: a table was written, and is gone.
+    """
+    _refuse_gone(lake, inputs, names)
     changed: dict[str, tuple[str, list[Partition]]] = {}
     for name in names:
         parts = lake.partitions(name, inputs.run, inputs.iteration, with_stale=True)
@@ -111,11 +116,8 @@ def _of_ranks(
     ranks = unknown_ranks(instance, lake, inputs, {entry.rank for entry in inputs.ranks})
     if not ranks:
         return
-    for table in (*EXTRA_TABLES, *RANK_TABLES):
-        # Before the checks, which would pass over the ranks that are left; and no file is not "no rows".
-        if gone := gone_parts(lake.tables_folder, all_tables()[table], inputs.run, inputs.iteration):
-            fault = f"table {table}, {gone[0].in_words}: somebody deleted the file"
-            raise BadInputError(lake.path(table, **asdict(gone[0])), fault, ANALYSE_AGAIN)
+    # Before the checks, which would pass over the ranks that are left.
+    _refuse_gone(lake, inputs, (*EXTRA_TABLES, *RANK_TABLES))
     version = topology_version(lake, inputs.run, inputs.iteration)
     read = {"topology": version, "classification_rules": traceviz.load_rules().digest}
     made_of = input_tags(instance, rank_tables, LAST_WRITTEN, read)
@@ -123,6 +125,14 @@ def _of_ranks(
         yield _evaluation(check)
     for rank in ranks:
         yield from rank_events(lake, inputs, rank, made_of)
+
+
+def _refuse_gone(lake: Lake, inputs: IterationInputs, names: Iterable[str]) -> None:
+    """Refuse an iteration of which somebody deleted a file: none is not "no rows"."""
+    for name in names:
+        if gone := gone_parts(lake.tables_folder, all_tables()[name], inputs.run, inputs.iteration):
+            fault = f"table {name}, {gone[0].in_words}: somebody deleted the file"
+            raise BadInputError(lake.path(name, **asdict(gone[0])), fault, ANALYSE_AGAIN)
 
 
 def _version(lake: Lake, name: str, parts: Sequence[Partition]) -> str | None:

@@ -11,10 +11,9 @@ from assets.perfetto_traces import perfetto_trace
 from assets.rank_figures import rank_figures
 from assets.report import report
 from sensors.register_traces import register_traces
-from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
 from traceviz_dag.pipeline.nights.series import NIGHT_TABLES
 from traceviz_dag.pipeline.staleness import ITERATION_TABLES
-from traceviz_dag.tables import RANK_TABLES, TOPOLOGY_TABLES
+from traceviz_dag.tables import EXTRA_TABLES, RANK_TABLES, TOPOLOGY_TABLES
 
 STAGES = {
     stage: dg.define_asset_job(f"compute_{stage}", dg.AssetSelection.assets(*tables), description=text)

@@ -8,7 +8,6 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets import rank_tables
 from tests.assets.loop import (
     COMPUTED,
     ITERATION_ASSETS,
@@ -209,7 +208,7 @@ def test_pairs_without_a_trace_are_never_asked_for_and_hold_nothing_up(computed,
 @pytest.mark.long
 def test_a_code_version_recomputes_everything_once_and_in_order(computed, monkeypatch):
     before = made.CODE_VERSION
-    for module in (made, rank_tables, staleness):
+    for module in (made, staleness):
         monkeypatch.setattr(module, "CODE_VERSION", "next")
     computed.assets = [
         asset.map_asset_specs(

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from traceviz_dag.commands.iterations import bar, iterations
 from traceviz_dag.errors import IncompleteError, UsageError
 from traceviz_dag.lake.lake import Lake, open_lake
-from traceviz_dag.tables import ITERATIONS, NIGHTS
+from traceviz_dag.tables import ITERATIONS, NIGHTS, RUNS
 
 STEPS = {"job": {9: 2_000_000, 10: 1_000_000, 11: 1_100_000}, "other": {1: 5_000_000}}
 
@@ -71,6 +71,18 @@ def test_changes_are_against_the_iteration_before_of_the_same_run(lake):
     ]
     assert [row["change_share"] for row in rows] == [None, -0.5, pytest.approx(0.1), None]
     assert all(row["accepted"] is None for row in rows), "no night was judged"
+
+
+@pytest.mark.parametrize("table", ["iterations", "runs", "nights"])
+def test_a_deleted_table_is_named_after_what_is_left(lake, table):
+    lake.write("runs", row_of(RUNS), run="job", iteration=11)
+    judge(lake)
+    lake.path(table, run="job", iteration=11).unlink()
+    ended = invoked(lake.home, "--json")
+    assert isinstance(ended.exception, IncompleteError)
+    assert str(ended.exception).startswith(f"table {table}: the rows of run job, iteration 11 are missing")
+    assert ("job", 10) in {(row["run"], row["iteration"]) for row in json.loads(ended.stdout)}
+    assert invoked(lake.home, "--run", "other").exit_code == 0, "it is of another run"
 
 
 def test_one_run_and_its_last_iterations_keep_their_changes(lake):

@@ -7,7 +7,7 @@ from typing import Any
 COLUMNS = {
     **{word: f"{word}_ns" for word in ("communication", "hidden", "exposed", "memory", "busy", "idle")},
     "computation": "compute_ns",
-    "kernels": "kernels",
+    "operations": "kernels",
 }
 """Words of a page → keys of what the command prints."""
 

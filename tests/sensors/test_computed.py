@@ -100,6 +100,15 @@ def test_an_iteration_that_cannot_be_reported_is_named_and_costs_no_other(analys
             assert ("findings", "job@7") in names_since(instance, 0), "once it is well again"
 
 
+def test_a_table_across_ranks_that_somebody_deleted_is_named(analysed, tmp_path):
+    home = shutil.copytree(analysed[1], tmp_path / "home")
+    (home / "lake/blame/run=job/iteration=7/part.parquet").unlink()
+    with dg.instance_for_test() as instance:
+        said = report_once(instance, TracevizHome(home=str(home)), None).skip_reason.skip_message
+        assert "job@7 is not reported whole" in said and "table blame, run job, iteration 7: somebody deleted" in said
+        assert ("kernels", "job@7|0001") in names_since(instance, 0), "what comes before it is told"
+
+
 def test_a_table_of_a_rank_that_somebody_deleted_is_named_and_neither_told_nor_passed(analysed, tmp_path):
     home = shutil.copytree(analysed[1], tmp_path / "home")
     (home / "lake/overlap/run=job/iteration=7/rank=1/part.parquet").unlink()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from traceviz_dag.analyze.wording import activity, ranks_of
-from traceviz_dag.commands.common.failures import end_half_renewed, end_stale
+from traceviz_dag.commands.common.failures import end_gone, end_half_renewed, end_stale
 from traceviz_dag.commands.common.figure_file import check_figure
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_columns, print_json, print_wrapped, shown
@@ -66,18 +66,21 @@ def iterations(
     means over the ranks (table iterations). An iteration that was not read completely is marked (partial), and its step
     is compared only with one over the same ranks; (stale) marks measures that are kept although something newer could
     not be computed, and a line says why. The exit code is 2 if an iteration is partial, has no measures or stale
-    tables, or its last analysis was cut off. With --gate it is 1 if the last night of a series is worse, 2 if it is
-    inconclusive.
+    tables, its last analysis was cut off, or a table that is shown was deleted. With --gate it is 1 if the last night
+    of a series is worse, 2 if it is inconclusive.
     """
     from traceviz_dag.lake.lake import open_lake
     from traceviz_dag.pipeline.home_settings import load_settings
+    from traceviz_dag.pipeline.nights.series import NIGHT_TABLES
     from traceviz_dag.pipeline.nights.trend import trends
 
     if figure is not None:
         check_figure(figure)
     lake = open_lake(home)
     rows = lake.query(TRENDS_SQL, {"run": run}).to_pylist() if lake.partitions("iterations") else []
+    gone = lake.gone_parts(f"{TRENDS_SQL} {' '.join(NIGHT_TABLES)}", run)
     if not rows:
+        end_gone(gone)
         known = ", ".join(sorted({partition.run for partition in lake.partitions("iterations")}))
         raise UsageError(
             f"no iterations of run {run!r} in {home}; there are {known}"
@@ -106,6 +109,7 @@ def iterations(
     places = [(row["run"], row["iteration"]) for group in by_run.values() for row in group]
     end_half_renewed(real_path(home), places)
     end_stale(lake, places)
+    end_gone(gone)
     _end_without_measures(lake, by_run, run, every=not last)
     partial = [f"{row['run']} {row['iteration']}" for group in by_run.values() for row in group if row["partial"]]
     if partial:

@@ -7,6 +7,8 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from itertools import chain
+from pathlib import Path
+from pkgutil import iter_modules
 from tempfile import NamedTemporaryFile
 from typing import Annotated, Any, ClassVar
 
@@ -46,29 +48,28 @@ _PANELS = {
     "For agents and programs": ("mcp", "skill"),
     "Simulated jobs, and services": ("simulate", "accuracy", "webserver"),
 }
-"""Heading in the help → its commands."""
+"""Heading in the help → its commands, in order."""
 
-_ELSEWHERE = {
-    "critical-path": "critical_path.critical_path:critical_path",
-    "kernels": "kernels.kernels:kernels",
-    "what-if": "what_if.what_if:what_if",
-    "webserver": "dev:webserver",
-    "doctor": "doctor.doctor:doctor",
-    "batch": "analyze:batch",
-    "nsys": "nsys.app:nsys_app",
-    "memory": "memory.app:memory_app",
-    "lake": "lake.app:lake_app",
-    "mcp": "mcp.mcp:mcp",
-    "baseline": "baseline:baseline_app",
-}
+_ELSEWHERE = {"webserver": "dev:webserver", "batch": "analyze:batch", "baseline": "baseline:baseline_app"}
 """Commands that are in no module or function of their name."""
 
 
+def _places() -> dict[str, str]:
+    """Command → where it is: one for each module and room beside this module; those without a heading come last."""
+    here = Path(__file__).parent
+    found = dict(_ELSEWHERE)
+    for _, name, is_room in iter_modules([str(here)]):
+        place = f"{name}:{name}"
+        if is_room:
+            place = f"{name}.app:{name}_app" if (here / name / "app.py").is_file() else f"{name}.{place}"
+        if name not in ("main", "common"):
+            found.setdefault(name.replace("_", "-"), place)
+    names = dict.fromkeys((*chain.from_iterable(_PANELS.values()), *found))
+    return {name: f"traceviz_dag.commands.{found[name]}" for name in names}
+
+
 class _Group(LazyGroup):
-    places: ClassVar = {
-        name: f"traceviz_dag.commands.{_ELSEWHERE.get(name, f'{name}:{name}')}"
-        for name in chain.from_iterable(_PANELS.values())
-    }
+    places: ClassVar = _places()
     panels: ClassVar = {name: heading for heading, names in _PANELS.items() for name in names}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import xxhash
 
 CODE_VERSION = "38"
-"""Raise it when the same trace and rules give different tables: everything is then computed again."""
+"""Raise it when the same trace and rules give other values in the same columns: everything is then computed again."""
 
 
 def made_word(**of: str) -> str:

@@ -27,7 +27,7 @@ from traceviz_dag.pipeline.home_settings import home_peaks
 from traceviz_dag.pipeline.iteration import topology_version
 from traceviz_dag.pipeline.made import CODE_VERSION, made_word, rank_word
 from traceviz_dag.pipeline.memory import MemorySource, memory_word
-from traceviz_dag.pipeline.steps import READS, is_by_rank, lead_of
+from traceviz_dag.pipeline.steps import READS, STEPS, is_by_rank, lead_of
 from traceviz_dag.tables import (
     ACROSS_RANKS_TABLES,
     BY_ITERATION,
@@ -56,14 +56,16 @@ _NAMED = {"code": _CODE, "peaks": "table of peaks"}
 def code_version_of(table: str) -> str:
     """The version of the code that makes a table.
 
-    The code of the rules is a part of it where findings are made, and of another package's table its query and columns.
+    The columns of all tables of its step are a part of it, the code of the rules where findings are made, and of
+    another package's table its query: homes get what is new by itself.
     """
+    lead = lead_of(table)
     derived = derived_tables().get(table)
-    if derived is not None:
-        made = f"{derived.sql}\n{derived.schema}"
-        return f"{CODE_VERSION}-{xxhash.xxh3_64_hexdigest(made.encode())}"
     # Automation looks at the lead of a step alone, so all tables of the step have one version.
-    return f"{CODE_VERSION}-{code_of_rules()}" if lead_of(table) == lead_of(FINDINGS.name) else CODE_VERSION
+    made = [all_tables()[name].version for name in STEPS.get(lead, (table,))]
+    made += [derived.sql] if derived is not None else []
+    made += [code_of_rules()] if lead == lead_of(FINDINGS.name) else []
+    return f"{CODE_VERSION}-{xxhash.xxh3_64_hexdigest(' '.join(made).encode())}"
 
 
 def topology_word(lake: Lake, inputs: IterationInputs) -> str:

@@ -10,8 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
-from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES
-from traceviz_dag.tables import ACROSS_RANKS_TABLES, BY_RANK, MEMORY_TABLES, RANK_TABLES, TOPOLOGY_TABLES, all_tables
+from traceviz_dag.tables import (
+    ACROSS_RANKS_TABLES,
+    BY_RANK,
+    EXTRA_TABLES,
+    MEMORY_TABLES,
+    RANK_TABLES,
+    TOPOLOGY_TABLES,
+    all_tables,
+)
 
 STEPS = {
     "topology": TOPOLOGY_TABLES,

@@ -20,14 +20,14 @@ from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError, StoreError, file_system_line
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key
-from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES, RankTrace
+from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.made import rank_word
 from traceviz_dag.pipeline.ranks import analyse_steps, failed_trace
 from traceviz_dag.system import control_groups
 from traceviz_dag.system.memory_limit import numpys_memory
 from traceviz_dag.system.processes import WorkerDiedError, spread
 from traceviz_dag.system.whole_files import write_atomically
-from traceviz_dag.tables import RANK_TABLES
+from traceviz_dag.tables import EXTRA_TABLES, RANK_TABLES
 
 LOGS = "logs"
 """Folder of a home for what a fault of this program leaves: the traceback, for whoever fixes it."""

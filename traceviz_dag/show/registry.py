@@ -50,6 +50,7 @@ class FigureKind:
         shows: what it shows, as a part of a sentence.
         tables: a change in one of these draws it anew.
         drawer: ``module:function``; the function returns a matplotlib figure, or None where there is nothing to draw.
+        how: how it is read, as a part of a sentence.
     """
 
     name: str
@@ -57,6 +58,7 @@ class FigureKind:
     shows: str
     tables: tuple[str, ...]
     drawer: str
+    how: str = ""
 
     @property
     def is_own(self) -> bool:
@@ -87,6 +89,8 @@ OWN_KINDS = (
         "a rank's kernels by stream and category, with its micro-batches",
         (*_OF_RANKS, "late_ranks", "findings", "runs"),
         f"{_FIGURES}.rank_timeline:draw_rank_timeline",
+        how="below the computation a lane for each communication dimension; the lane at the foot says at each time "
+        "what fills the wall clock",
     ),
     FigureKind(
         "overlap_bars",
@@ -94,6 +98,7 @@ OWN_KINDS = (
         "how much of a rank's communication computation hides, by dimension",
         _OF_RANKS,
         f"{_FIGURES}.overlap_bars:draw_overlap_bars",
+        how="a bar for each micro-batch and phase; magenta is communication that nothing hides",
     ),
     FigureKind(
         "pipeline_group",
@@ -101,6 +106,7 @@ OWN_KINDS = (
         "a pipeline's ranks by stage, numbered micro-batches, idle stages, communication",
         _OF_GROUPS,
         f"{_FIGURES}.pipeline_group:draw_pipeline_group",
+        how="a row for each stage; grey is a stage that runs no micro-batch, the strip below it why",
     ),
     FigureKind(
         "model_replica",
@@ -108,6 +114,7 @@ OWN_KINDS = (
         "a model replica with all its pipelines",
         _OF_GROUPS,
         f"{_FIGURES}.model_replica:draw_model_replica",
+        how="a row for each rank, pipeline by pipeline; a rank that computes longer than its stage is marked",
     ),
     FigureKind(
         "all_ranks",
@@ -115,6 +122,7 @@ OWN_KINDS = (
         "all ranks of the job",
         _OF_GROUPS,
         f"{_FIGURES}.model_replica:draw_model_replica",
+        how="as a model replica, of the whole job",
     ),
     FigureKind(
         "wait_map",
@@ -122,6 +130,8 @@ OWN_KINDS = (
         "who waits for whom",
         ("collectives", "rank_clocks", "delay_costs", "findings"),
         f"{_FIGURES}.wait_map:draw_wait_map",
+        how="a row for each rank, a cell for each communication; a light row among dark ones is the rank that the "
+        "others wait for",
     ),
     FigureKind(
         "same_work",
@@ -129,6 +139,7 @@ OWN_KINDS = (
         "how long each rank takes for the same work, by class",
         ("class_speeds", "rank_speeds", "findings"),
         f"{_FIGURES}.same_work:draw_same_work",
+        how="a row for each rank, a column for each class of work; a dark cell takes longer than on the rank's peers",
     ),
     FigureKind(
         "overlap_savings",
@@ -136,6 +147,8 @@ OWN_KINDS = (
         "what overlap saves after what it slows",
         ("overlap_savings", "iterations"),
         f"{_FIGURES}.overlap_savings:draw_overlap_savings",
+        how="a bar for each dimension: its hidden communication, of which the magenta part is lost to slower "
+        "computation",
     ),
     FigureKind(
         "roofline",
@@ -143,6 +156,9 @@ OWN_KINDS = (
         "each stage's operations against the roofline of their GPU",
         ("operations", "iterations"),
         f"{_FIGURES}.roofline:draw_roofline",
+        how="a panel for each stage, a point for each operation; what is far below the line has headroom, "
+        "under the slope "
+        "its bytes limit it",
     ),
     FigureKind(
         "module_tree",
@@ -150,6 +166,9 @@ OWN_KINDS = (
         "the time of the model's modules by phase, their headroom and exposed communication",
         ("kernels", "operations", "collectives", "overlap"),
         f"{_FIGURES}.module_tree:draw_module_tree",
+        how="a row for each module, below the one that holds it; magenta is communication that nothing hides, "
+        "black the "
+        "part of its time that is headroom",
     ),
     FigureKind(
         "bubble_waterfall",
@@ -157,6 +176,7 @@ OWN_KINDS = (
         "what the bubble is made of",
         ("pipelines", "rank_clocks"),
         f"{_FIGURES}.bubble_waterfall:draw_bubble_waterfall",
+        how="a row for each stage, from its ideal time, part by part, to the black line: the time it took",
     ),
     FigureKind(
         "period_distribution",
@@ -164,6 +184,7 @@ OWN_KINDS = (
         "how periods spread",
         ("periods", "rank_clocks"),
         f"{_FIGURES}.period_distribution:draw_period_distribution",
+        how="above, how long units take; below, OverlapScores: 1 is hidden, 0 takes turns",
     ),
     FigureKind(
         "critical_path",
@@ -171,6 +192,8 @@ OWN_KINDS = (
         "what limits the step",
         ("path_segments", "path_items", "what_if", "findings"),
         f"{_FIGURES}.critical_path:draw_critical_path",
+        how="a lane for each rank that limits the step, along the path; where it changes lanes, one rank "
+        "waits for another",
     ),
     FigureKind(
         "predicted_gains",
@@ -178,6 +201,7 @@ OWN_KINDS = (
         "what edits would gain",
         ("what_if", "findings"),
         f"{_FIGURES}.predicted_gains:draw_predicted_gains",
+        how="a bar for each edit: what the replay predicts that it would save",
     ),
     FigureKind(
         "advised_pipelines",
@@ -185,6 +209,7 @@ OWN_KINDS = (
         "a pipeline now and with the best changes of schedule, chunks and layers",
         ("advice", "advice_items"),
         f"{_FIGURES}.advised_pipelines:draw_advised_pipelines",
+        how="a pipeline as it is, and below with the best changes: a row for each stage, a box a step",
     ),
     FigureKind(
         "efficiency_tree",
@@ -192,6 +217,7 @@ OWN_KINDS = (
         "which factor loses how much of the step",
         ("efficiencies",),
         f"{_FIGURES}.efficiency_tree:draw_efficiency_tree",
+        how="above, the step: useful time, then what is lost, the most first; below each loss what it is made of",
     ),
     FigureKind(
         "clock_residuals",
@@ -199,6 +225,7 @@ OWN_KINDS = (
         "how well the clocks agree",
         ("collectives", "rank_clocks"),
         f"{_FIGURES}.clock_residuals:draw_clock_residuals",
+        how="how far ends of communications are from each other on solved clocks: near 0 is good",
     ),
     FigureKind(
         "memory_timeline",
@@ -206,6 +233,7 @@ OWN_KINDS = (
         "a rank's requested GPU memory by category, below its micro-batches",
         (*_OF_SNAPSHOTS, "memory_stacks", "memory_steps"),
         f"{_MEMORY}:draw_timeline",
+        how="requested memory by category; the line above it is what is reserved, below it micro-batches",
     ),
     FigureKind(
         "memory_peak",
@@ -213,6 +241,7 @@ OWN_KINDS = (
         "which call sites hold a rank's peak of GPU memory",
         ("memory_events", "memory_blocks", "memory_stacks"),
         f"{_MEMORY}:draw_peak",
+        how="a rectangle for each call site; its area is what the site holds when most is requested",
     ),
     FigureKind(
         "memory_segments",
@@ -220,6 +249,7 @@ OWN_KINDS = (
         "how a rank's segments of GPU memory are filled",
         ("memory_segments", "memory_blocks"),
         f"{_MEMORY}:draw_segments",
+        how="the segments at the end, row by row, and what is free in them",
     ),
     FigureKind(
         "memory_stages",
@@ -227,6 +257,7 @@ OWN_KINDS = (
         "activations that each stage keeps, against its schedule",
         (*_OF_SNAPSHOTS, "memory_steps"),
         f"{_MEMORY}:draw_stages",
+        how="the activations that each rank keeps at once, beside what its schedule implies",
     ),
 )
 """The figures of this project, in the order in which help and documents name them."""

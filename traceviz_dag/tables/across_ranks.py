@@ -104,6 +104,10 @@ COLLECTIVES = Table(
         ),
         Column("late_category", DICTIONARY, "What the last rank did longest: a kernel category, host or idle."),
     ),
+    how="A row with `fault` is not matched, or not wholly. Read waits as the columns after `clocks` have them: "
+    "they rest on solved clocks, else on durations; `wait_ns` is that of clocks as recorded, which may be "
+    "wrong.",
+    commands=("waits",),
 )
 
 RANK_CLOCKS = Table(
@@ -128,6 +132,9 @@ RANK_CLOCKS = Table(
         ),
         Column("refusal", TEXT, "Why there is no offset; NULL where there is one."),
     ),
+    how="Subtract `offset_ns` to put a time of the rank on the common clock. Offsets exist within a `component` "
+    "only. Residuals near 0 say that the clocks agree.",
+    commands=("clocks",),
 )
 
 PIPELINES = Table(
@@ -164,6 +171,9 @@ PIPELINES = Table(
         Column("microbatch_ns", BIGINT, "Mean forward and backward time per micro-batch over all chunks, ns."),
         Column("refusal", TEXT, "Why the parts of the bubble are NULL; NULL where they are there."),
     ),
+    how="Fill and drain, imbalance, jitter and stall add up to `bubble_ns`. The bubble is measured against the "
+    "mean stage; `idle_ns` is the stage's own time without a micro-batch, and is not the bubble.",
+    commands=("pipelines",),
 )
 
 PERIODS = Table(
@@ -190,6 +200,9 @@ PERIODS = Table(
         Column("overlap_score", DOUBLE, "derived_hidden / min(stage0, stage1), not clamped; NULL where that is 0."),
         Column("refusal", TEXT, "Why there are no measures; NULL where there are."),
     ),
+    how="A score of 1 says that the shorter of the pair is hidden, 0 that the two take turns; below 0 there are "
+    "gaps. Compare units of one pair and stage.",
+    commands=("periods", "gate --pairs pairs.toml"),
 )
 
 LATE_RANKS = Table(
@@ -216,6 +229,9 @@ LATE_RANKS = Table(
         Column("late_category", TEXT, "What it did longest meanwhile: a kernel category, host or idle."),
         Column("blamed", BOOLEAN, "Whether its own part is long in itself, and against all other ranks."),
     ),
+    how="`own_ns` is the part of its delays that the rank caused itself. `blamed` is true where that is long in "
+    "itself and against the others. A delay is not a saving: see `what_if`.",
+    commands=("waits",),
 )
 
 BLAME = Table(
@@ -241,6 +257,8 @@ BLAME = Table(
         Column("late_idle_ns", BIGINT, f"Of it: the late rank's GPU idled although the host had launched, {_BEYOND}."),
         Column("clocks_solved", BOOLEAN, "Whether all of it rests on solved clocks; if not, some rests on durations."),
     ),
+    how="The parts `late_…_ns` say what the late rank did meanwhile, and add up to `wait_ns`.",
+    commands=("waits",),
 )
 
 LINKS = Table(
@@ -256,6 +274,8 @@ LINKS = Table(
         Column("slow", BOOLEAN, "Whether the links are slow; NULL where they cannot be separated from those of or_of."),
         Column("or_of", RANKS, "Other ranks whose links may be the slow ones instead."),
     ),
+    how="1 is the usual transfer; 2 takes twice as long. `or_of` names ranks whose links may be the slow ones instead.",
+    commands=("waits",),
 )
 
 LINK_GROUPS = Table(
@@ -272,6 +292,8 @@ LINK_GROUPS = Table(
         Column("transfers", BIGINT, "How many transfers of each of its ranks were compared."),
         Column("ratio", DOUBLE, "Its median transfer to that of like groups."),
     ),
+    how="One of `ranks` has a slow link: the group's transfers take `ratio` times as long as those of like groups.",
+    commands=("findings",),
 )
 
 EXPERT_LOADS = Table(
@@ -284,6 +306,8 @@ EXPERT_LOADS = Table(
         Column("elements", BIGINT, "Elements that its experts took in all of them."),
         Column("load", DOUBLE, "elements against the mean of its peers; 1 is even."),
     ),
+    how="A `load` of 1.5 says: half as many tokens again as the mean of its peers.",
+    commands=("waits",),
 )
 
 _SHARES, _SCORE_SHARES = (50, 90, 99), (10, 50, 90)
@@ -312,6 +336,9 @@ PERIOD_PERCENTILES = Table(
         Column("over_fewer_ranks", BOOLEAN, "Whether it is unknown what the ranks without measures would add."),
         Column("nothing_to_overlap", BOOLEAN, "No rank has measures, and each reason says that nothing could overlap."),
     ),
+    how="`statement` says it in a sentence. If `modes` is not empty, the median lies between two groups and is no"
+    " typical value.",
+    commands=("periods",),
 )
 
 RANK_SPEEDS = Table(
@@ -375,6 +402,10 @@ RANK_SPEEDS = Table(
         Column("slow_from_ns", BIGINT, "Of throttling within a step: when it starts, ns from the step's first kernel."),
         Column("slow_to_ns", BIGINT, "When it stops, ns from the step's first kernel; NULL as slow_from_ns."),
     ),
+    how="`ratio` compares the same kernels with those of the median peer of the stage: above 1 is slower. `slow` "
+    "asks for nearly all kernels, so that one odd kernel blames no GPU. `kind` says why it is slow, and "
+    "`kind_evidence` what shows it.",
+    commands=("waits",),
 )
 
 CLASS_SPEEDS = Table(
@@ -395,6 +426,9 @@ CLASS_SPEEDS = Table(
         Column("ratio", DOUBLE, "Its time to that of the median peer; 1 is usual."),
         Column("more_ns", BIGINT, "Its time less that of the median peer, ns; NULL for transfers."),
     ),
+    how="A rank that is above 1 in products alone has a low core clock, in memory-bound kernels alone slow memory, in "
+    "all a slow GPU. `kind` of `rank_speeds` says what follows.",
+    commands=("kernels", "findings"),
 )
 
 GROUP_SPEEDS = Table(
@@ -411,6 +445,9 @@ GROUP_SPEEDS = Table(
         Column("more_ns", BIGINT, "Their time less that of the median rank outside, the mean of its ranks, ns."),
         Column("slow", BOOLEAN, "Whether all its ranks are slow, and no larger such set holds them."),
     ),
+    how="`ratio` compares all ranks of a tensor-parallel group, a node or a stage with ranks outside: above 1 is "
+    "slower. `slow` asks it of every rank, and of the largest such set.",
+    commands=("findings",),
 )
 
 STAGE_SPEEDS = Table(
@@ -445,5 +482,98 @@ STAGE_SPEEDS = Table(
         Column("memory_slower_items", DOUBLE, "Share of these in which it is slower; NULL without."),
         Column("arithmetic_ratio", DOUBLE, "As ratio, of products and attention; NULL without."),
     ),
+    how="`more_work_ns`, `own_work_ns` and `slower_ns` say why a stage computes longer than the mean one: more of"
+    " the same kernels, kernels that only it runs, slower kernels.",
+    commands=("pipelines",),
 )
 """What the same kernels are says ``analyze.slow_stages``. The three parts add up to compute_ns - mean_ns."""
+
+UTILIZATION = Table(
+    "utilization",
+    "What GPUs really computed in a training step, of the job, a model replica, a stage or a rank, against their peak.",
+    BY_ITERATION,
+    (
+        Column("step", BIGINT, "Number of the ProfilerStep; NULL where none is marked."),
+        Column("part", TEXT, "job, replica (a model replica), stage or rank."),
+        Column("number", BIGINT, "Number of the replica, stage or rank; NULL for the job."),
+        Column("ranks", BIGINT, "Its ranks that are counted."),
+        Column("gpus", BIGINT, "Ranks of the whole job, for part job; NULL where nothing states them."),
+        Column("step_ns", BIGINT, "The longest window of the step over all ranks that are counted, ns."),
+        Column("compute_ns", BIGINT, "Union of computation in the step, mean of its ranks, ns."),
+        Column(
+            "flops_per_gpu",
+            BIGINT,
+            "Hardware FLOPs: floating-point operations of all products, attention and convolutions that ran, recompute "
+            "included, mean of its ranks; NULL where too many are unknown (hfu_refusal).",
+        ),
+        Column("recompute_flops_per_gpu", BIGINT, "Those of them in phase recompute; NULL as flops_per_gpu."),
+        Column(
+            "coverage",
+            DOUBLE,
+            "Share of the kernel time of products, attention and convolutions whose FLOPs are known; NULL without any.",
+        ),
+        Column(
+            "model_flops_per_gpu",
+            BIGINT,
+            "As in table iterations, for part job; NULL where the job's settings do not show them.",
+        ),
+        Column(
+            "tokens", BIGINT, "Tokens of the step of the whole job, for part job; NULL where no setting shows them."
+        ),
+        Column("tokens_per_s", DOUBLE, "tokens / (step_ns / 1e9); NULL where one is unknown, or no step is marked."),
+        Column("gpu", TEXT, "GPU whose peaks are used, as the table of peaks names it; NULL if unknown."),
+        Column("peak_format", TEXT, "Number format of the peak; NULL where nothing shows it."),
+        Column(
+            "peak_named_by",
+            TEXT,
+            "settings (the job's name the format) or operations (the one with the most FLOPs); NULL where none does.",
+        ),
+        Column("peak_flops_per_s", BIGINT, "Dense peak of one GPU in this format; NULL where unknown."),
+        Column(
+            "mfu",
+            DOUBLE,
+            "Model FLOP utilisation, for part job: model_flops_per_gpu / (step_ns / 1e9 * peak_flops_per_s); NULL "
+            "where mfu_refusal says why.",
+        ),
+        Column("mfu_refusal", TEXT, "Why mfu is NULL, for part job; NULL where it is there."),
+        Column(
+            "hfu",
+            DOUBLE,
+            "Hardware FLOP utilisation: flops_per_gpu / (step_ns / 1e9 * peak_flops_per_s); NULL where hfu_refusal "
+            "says why.",
+        ),
+        Column("hfu_refusal", TEXT, "Why hfu is NULL; NULL where it is there."),
+        Column(
+            "compute_utilization",
+            DOUBLE,
+            "The same in the time in which it computes: flops_per_gpu / (compute_ns / 1e9 * peak_flops_per_s). NULL "
+            "where hfu is.",
+        ),
+    ),
+    how="Take one `step` and `part`: `hfu` counts what was computed, recompute included, `mfu` what the model needs. "
+    "A stage with a low `hfu` and a high `compute_utilization` has little to do; with both low, it computes badly.",
+    commands=("utilization",),
+)
+
+MESSAGES = Table(
+    "messages",
+    "One point-to-point message: the kernels at its two ends. A kernel may carry several.",
+    BY_ITERATION,
+    (
+        Column("sender_rank", BIGINT, "Rank that sends it."),
+        Column("sender_kernel_id", BIGINT, "Its kernel in table kernels."),
+        Column("receiver_rank", BIGINT, "Rank that receives it."),
+        Column("receiver_kernel_id", BIGINT, "Its kernel in table kernels."),
+        Column("communication", BIGINT, "Number of the communication in table collectives."),
+        Column("carries", TEXT, "activation or gradient between pipeline stages; NULL elsewhere."),
+        Column("virtual_stage", INTEGER, "Virtual stage that receives it; NULL outside pipelines."),
+        Column("microbatch", INTEGER, "Its micro-batch; NULL outside pipelines."),
+        Column(
+            "buffered",
+            BOOLEAN,
+            "Whether its sender does not wait for its receiver: a send between these ranks ended before its receive "
+            "began. NULL where the clocks of the two are not solved.",
+        ),
+    ),
+    how="Join both kernel ids with `kernels`, by their ranks.",
+)

@@ -6,28 +6,6 @@ from traceviz_dag.tables.schema import BIGINT, BOOLEAN, BY_ITERATION, DICTIONARY
 
 _STEP = Column("step", BIGINT, "Number of the ProfilerStep; NULL where the file has none.")
 
-MESSAGES = Table(
-    "messages",
-    "One point-to-point message: the kernels at its two ends. A kernel may carry several.",
-    BY_ITERATION,
-    (
-        Column("sender_rank", BIGINT, "Rank that sends it."),
-        Column("sender_kernel_id", BIGINT, "Its kernel in table kernels."),
-        Column("receiver_rank", BIGINT, "Rank that receives it."),
-        Column("receiver_kernel_id", BIGINT, "Its kernel in table kernels."),
-        Column("communication", BIGINT, "Number of the communication in table collectives."),
-        Column("carries", TEXT, "activation or gradient between pipeline stages; NULL elsewhere."),
-        Column("virtual_stage", INTEGER, "Virtual stage that receives it; NULL outside pipelines."),
-        Column("microbatch", INTEGER, "Its micro-batch; NULL outside pipelines."),
-        Column(
-            "buffered",
-            BOOLEAN,
-            "Whether its sender does not wait for its receiver: a send between these ranks ended before its receive "
-            "began. NULL where the clocks of the two are not solved.",
-        ),
-    ),
-)
-
 PATH_EDGES = Table(
     "path_edges",
     "A kernel or a host that waited for a kernel of another stream of its rank. Order within a stream is in kernels.",
@@ -51,6 +29,9 @@ PATH_EDGES = Table(
         ),
         Column("ended_ns", BIGINT, "End of the kernel that was waited for, ns, on the same clock; NULL where unknown."),
     ),
+    how="Why a kernel or host began when it did. `edge_evidence` says what is known: `recorded` is certain, "
+    "`unknown` is named as such.",
+    commands=("critical-path",),
 )
 
 PATH_SEGMENTS = Table(
@@ -76,6 +57,9 @@ PATH_SEGMENTS = Table(
         Column("start_ns", BIGINT, "Start, ns on the rank's clock."),
         Column("duration_ns", BIGINT, "Duration, ns."),
     ),
+    how="Read in the order of `segment`: durations add up to the step. `cause` says why the path is there, `rank`"
+    " where; where it moves to another rank, that one was waited for.",
+    commands=("critical-path",),
 )
 
 PATH_ITEMS = Table(
@@ -96,6 +80,8 @@ PATH_ITEMS = Table(
         ),
         Column("critical", BOOLEAN, "Whether its slack is within 1 % of the step."),
     ),
+    how="With `slack_ns` 0, any delay of it makes the step longer. A large slack means that hurrying it saves nothing.",
+    commands=("critical-path",),
 )
 
 CRITICAL_IMBALANCE = Table(
@@ -114,6 +100,8 @@ CRITICAL_IMBALANCE = Table(
         Column("ranks", BIGINT, "How many ranks that is the mean of."),
         Column("imbalance_ns", BIGINT, "path_ns less mean_ns, ns; 0 where that is below 0."),
     ),
+    how="High `imbalance_ns` says that the path runs more of the category than ranks usually do: spread it evenly.",
+    commands=("critical-path",),
 )
 
 EFFICIENCIES = Table(
@@ -138,6 +126,9 @@ EFFICIENCIES = Table(
         Column("lost_ns", BIGINT, "time_ns less ideal_ns; below 0 where the replay is slower than the step was."),
         Column("reason", TEXT, "Why it is not known; NULL where it is."),
     ),
+    how="Rows with `replica` NULL are of all ranks. `lost_ns` says what of the step each factor loses; factors multiply"
+    " to the parallel efficiency, the losses add up. `parent` says what a row is a part of.",
+    commands=("efficiencies",),
 )
 
 DELAY_COSTS = Table(
@@ -158,6 +149,10 @@ DELAY_COSTS = Table(
         Column("direct_ns", BIGINT, "Of it: waits for this rank, ns."),
         Column("passed_on_ns", BIGINT, "Of it: waits for ranks that waited for this one, ns."),
     ),
+    how="Sort by `cost_ns`: the costs of a step add up to all its waits, each charged to its first cause. "
+    "`passed_on_ns` came through ranks that waited themselves. A cost is no gain: `what_if` says what "
+    "fixing the rank saves.",
+    commands=("waits",),
 )
 
 WHAT_IF = Table(
@@ -191,6 +186,8 @@ WHAT_IF = Table(
         Column("replay_error", DOUBLE, "Step replayed without lags over step_ns, less 1: what lags are of it."),
         Column("refusal", TEXT, "Why nothing can be predicted; NULL where it is."),
     ),
+    how="`gain_ns` between `gain_low_ns` and `gain_high_ns`. Gains of several edits do not add up.",
+    commands=("what-if",),
 )
 
 
@@ -224,6 +221,9 @@ ADVICE = Table(
         Column("assumptions", TEXT, "What was assumed; empty where nothing was."),
         Column("refusal", TEXT, "Why nothing can be advised of the step; NULL where it can."),
     ),
+    how="Sort by `place`. `predicted_step_ns` between `low_ns` and `high_ns`; where no row `wins`, nothing is "
+    "predicted to gain over 1 %. Flags are in `megatron_lm` and `megatron_bridge`.",
+    commands=("advise",),
 )
 
 
@@ -241,6 +241,8 @@ ADVICE_ITEMS = Table(
         Column("start_ns", BIGINT, "Start from the begin of the step, ns."),
         Column("duration_ns", BIGINT, "Duration, ns."),
     ),
+    how="`place` 0 is the step as it is; the others are places of table `advice`. Times are of a replay, not measured.",
+    commands=("advise",),
 )
 
 PATH_CATEGORY_SQL = "CASE WHEN cause IN ('work', 'transfer', 'unmatched') THEN coalesce(category, 'unclassified') END"

@@ -63,4 +63,8 @@ FINDINGS = Table(
         Column("remedy", TEXT, "What to do about it; NULL where not judged."),
         Column("evidence_sql", TEXT, "The query whose one row has every number of it but the gain's."),
     ),
+    how="In the order of `finding`. `statement` is the sentence, `evidence_sql` the query with its numbers, "
+    "`gain_ns` what fixing it would save. A `note` is small or without a predicted gain; `not_looked_at` "
+    "says why a rule is silent.",
+    commands=("findings",),
 )

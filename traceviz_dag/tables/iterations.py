@@ -36,6 +36,8 @@ RUNS = Table(
         Column("has_groups", BOOLEAN, "Process groups in every header; NULL where the ranks differ."),
         Column("parity", BOOLEAN, "Whether all ranks were captured in the same mode."),
     ),
+    how="Look at `complete` first: if false, measures across ranks miss some. `parity` is false where ranks were "
+    "captured in different modes, so that their times do not compare.",
 )
 
 ITERATIONS = Table(
@@ -88,70 +90,11 @@ ITERATIONS = Table(
         ),
         Column("mfu_refusal", TEXT, "Why mfu is NULL; NULL where it is there."),
     ),
-)
-
-UTILIZATION = Table(
-    "utilization",
-    "What GPUs really computed in a training step, of the job, a model replica, a stage or a rank, against their peak.",
-    BY_ITERATION,
-    (
-        Column("step", BIGINT, "Number of the ProfilerStep; NULL where none is marked."),
-        Column("part", TEXT, "job, replica (a model replica), stage or rank."),
-        Column("number", BIGINT, "Number of the replica, stage or rank; NULL for the job."),
-        Column("ranks", BIGINT, "Its ranks that are counted."),
-        Column("gpus", BIGINT, "Ranks of the whole job, for part job; NULL where nothing states them."),
-        Column("step_ns", BIGINT, "The longest window of the step over all ranks that are counted, ns."),
-        Column("compute_ns", BIGINT, "Union of computation in the step, mean of its ranks, ns."),
-        Column(
-            "flops_per_gpu",
-            BIGINT,
-            "Hardware FLOPs: floating-point operations of all products, attention and convolutions that ran, recompute "
-            "included, mean of its ranks; NULL where too many are unknown (hfu_refusal).",
-        ),
-        Column("recompute_flops_per_gpu", BIGINT, "Those of them in phase recompute; NULL as flops_per_gpu."),
-        Column(
-            "coverage",
-            DOUBLE,
-            "Share of the kernel time of products, attention and convolutions whose FLOPs are known; NULL without any.",
-        ),
-        Column(
-            "model_flops_per_gpu",
-            BIGINT,
-            "As in table iterations, for part job; NULL where the job's settings do not show them.",
-        ),
-        Column(
-            "tokens", BIGINT, "Tokens of the step of the whole job, for part job; NULL where no setting shows them."
-        ),
-        Column("tokens_per_s", DOUBLE, "tokens / (step_ns / 1e9); NULL where one is unknown, or no step is marked."),
-        Column("gpu", TEXT, "GPU whose peaks are used, as the table of peaks names it; NULL if unknown."),
-        Column("peak_format", TEXT, "Number format of the peak; NULL where nothing shows it."),
-        Column(
-            "peak_named_by",
-            TEXT,
-            "settings (the job's name the format) or operations (the one with the most FLOPs); NULL where none does.",
-        ),
-        Column("peak_flops_per_s", BIGINT, "Dense peak of one GPU in this format; NULL where unknown."),
-        Column(
-            "mfu",
-            DOUBLE,
-            "Model FLOP utilisation, for part job: model_flops_per_gpu / (step_ns / 1e9 * peak_flops_per_s); NULL "
-            "where mfu_refusal says why.",
-        ),
-        Column("mfu_refusal", TEXT, "Why mfu is NULL, for part job; NULL where it is there."),
-        Column(
-            "hfu",
-            DOUBLE,
-            "Hardware FLOP utilisation: flops_per_gpu / (step_ns / 1e9 * peak_flops_per_s); NULL where hfu_refusal "
-            "says why.",
-        ),
-        Column("hfu_refusal", TEXT, "Why hfu is NULL; NULL where it is there."),
-        Column(
-            "compute_utilization",
-            DOUBLE,
-            "The same in the time in which it computes: flops_per_gpu / (compute_ns / 1e9 * peak_flops_per_s). NULL "
-            "where hfu is.",
-        ),
-    ),
+    how="`step_ns` is the longest step over the ranks, the other times are means over the ranks. Iterations "
+    "compare only where `covered_ranks` are the same. Every numeric column is plotted below, over the iterations. "
+    "`mfu` counts what the model needs, without recompute, against the dense peak of all GPUs in `peak_format`; it "
+    "takes the job's settings, which captures with traceviz's plugin keep.",
+    commands=("iterations",),
 )
 
 STALE_TABLES = Table(
@@ -209,6 +152,9 @@ NIGHTS = Table(
         Column("limit_ns", BIGINT, "Step time above which the night is worse, ns; NULL where the tolerances judged."),
         Column("known", BOOLEAN, "Whether it is worse only by confirmed changes that an earlier night raised."),
     ),
+    how="`statement` is the verdict. A night that is worse is no measure for the next one; to accept one that is "
+    "slower on purpose, use `traceviz baseline accept`, or name it in the configuration of this asset.",
+    commands=("iterations", "baseline"),
 )
 
 NIGHT_DELTAS = Table(
@@ -221,6 +167,8 @@ NIGHT_DELTAS = Table(
         Column("duration_ns", BIGINT, "Duration now, ns."),
         Column("delta_ns", BIGINT, "How much longer it is now, ns."),
     ),
+    how="Sort by `delta_ns`: the deltas of an iteration add up to the change of its step.",
+    commands=("iterations",),
 )
 
 NIGHT_STEPS = Table(
@@ -242,6 +190,8 @@ NIGHT_STEPS = Table(
         Column("mode", TEXT, "What was recorded, in words."),
         Column("source_digest", TEXT, "Digest of the tables that this was taken from."),
     ),
+    how="The sample of a night: the lower median of its steps, each of which takes as long as its longest rank.",
+    commands=("iterations",),
 )
 
 NIGHT_CHANGES = Table(
@@ -270,4 +220,7 @@ NIGHT_CHANGES = Table(
         ),
         Column("statement", TEXT, "The change as one sentence."),
     ),
+    how="A row is a change that lasts, in the night that confirmed it: `statement` says since when, by how much and "
+    "what differs. Where `worse` holds it is an alarm.",
+    commands=("iterations", "diff"),
 )

@@ -43,6 +43,8 @@ MEMORY_EVENTS = Table(
         Column("reserved_bytes", BIGINT, "Bytes of segments after it; NULL from nsys, which has no totals."),
         Column("device_free_bytes", BIGINT, "What the driver had free at an oom; NULL for others."),
     ),
+    how="Read in the order of `event_id`: `requested_bytes` and `reserved_bytes` are what is held after the event.",
+    commands=("memory timeline", "memory oom"),
 )
 
 MEMORY_BLOCKS = Table(
@@ -73,6 +75,9 @@ MEMORY_BLOCKS = Table(
         Column("evidence", DICTIONARY, "What the category is known from: frames, life, free_frames, size_match, none."),
         Column("live_at_peak", BOOLEAN, "Whether it is live when most is requested on its device."),
     ),
+    how="`category` is what a block holds, `evidence` how that is known. Sum `requested_bytes` where `live_at_peak` to"
+    " see who holds the peak.",
+    commands=("memory peak",),
 )
 
 MEMORY_STEPS = Table(
@@ -88,6 +93,8 @@ MEMORY_STEPS = Table(
         Column("first_event_id", BIGINT, "Its first event; NULL where it began before the recording."),
         Column("last_event_id", BIGINT, "Its last event; less than the first where it has none."),
     ),
+    how="Join with `memory_events` between `first_event_id` and `last_event_id`.",
+    commands=("memory leak",),
 )
 
 MEMORY_RECORDINGS = Table(
@@ -115,6 +122,9 @@ MEMORY_RECORDINGS = Table(
         Column("contradictions", TEXT, "JSON object: what does not fit together → how often."),
         Column("fault", TEXT, "What of the file could not be used, and what to do, in a line; NULL where all was."),
     ),
+    how="`matched_by` says what shows that the snapshot is of its rank's trace; `unknown` and `lost` count what of it "
+    "was not understood or used.",
+    commands=("memory summary",),
 )
 
 MEMORY_SEGMENTS = Table(
@@ -138,6 +148,8 @@ MEMORY_SEGMENTS = Table(
         Column("largest_free_block_bytes", BIGINT, "Bytes of the largest of these; 0 without one."),
         Column("stack_id", INTEGER, "Call stack that it was allocated for; NULL without frames."),
     ),
+    how="`inactive_bytes` are reserved and free. Many of them in small pieces is fragmentation.",
+    commands=("memory fragmentation",),
 )
 
 MEMORY_STACKS = Table(
@@ -152,6 +164,8 @@ MEMORY_STACKS = Table(
         Column("frames", INTEGER, "Frames, those of C++ included."),
         Column("text", TEXT, "All frames, a line each, innermost first; home folders cut."),
     ),
+    how="Join by `stack_id` with blocks and events. `site` is who asked for the memory.",
+    commands=("memory peak", "memory diff"),
 )
 
 MEMORY_PEAKS = Table(
@@ -169,4 +183,6 @@ MEMORY_PEAKS = Table(
         Column("blocks", BIGINT, "Live blocks."),
         Column("reserved_bytes", BIGINT, "Bytes of all segments of the device then."),
     ),
+    how="Take one `device` and `moment`: the categories add up to what is requested then.",
+    commands=("memory summary", "memory peak"),
 )

@@ -104,6 +104,9 @@ TRACES = Table(
             "What trained: megatron, megatron_fsdp, ddp, fsdp (1 or 2) or zero; NULL where nothing shows.",
         ),
     ),
+    how="`status` says whether a file was read: `partial` and `failed` come with `fault`, what is wrong and what "
+    "to do. `classified_ns` over `kernel_ns` is how much of the kernel time has a category.",
+    commands=("analyze",),
 )
 
 KERNELS = Table(
@@ -210,6 +213,10 @@ KERNELS = Table(
             "of one group of this rank, different on other ranks.",
         ),
     ),
+    how="`category` sums up kind, phase and dimension. `phase_evidence` and `dimension_evidence` say which "
+    "observation decided; unknown stays `unknown`. Times are those of the rank's own clock: do not compare "
+    "them between ranks.",
+    commands=("classify", "overlap"),
 )
 
 _OVERLAP_MEASURES = (
@@ -242,6 +249,9 @@ MICROBATCHES = Table(
         Column("kernels", BIGINT, "Kernels and memory operations in it."),
         *_OVERLAP_MEASURES,
     ),
+    how="Rows with dimension `all` measure the whole; those of one dimension repeat the computation beside it, so"
+    " never add them up. `backward` includes `recompute`.",
+    commands=("pipelines", "periods"),
 )
 
 SYNCHRONIZATIONS = Table(
@@ -287,6 +297,8 @@ SYNCHRONIZATIONS = Table(
         ),
         Column("fault", DICTIONARY, "Why a kernel_id is NULL; NULL where none is."),
     ),
+    how="Who waits, a stream or the host, and for which kernel. Where only the host's call shows it, "
+    "`evidence` is `order`.",
 )
 
 GPU_GAPS = Table(
@@ -343,6 +355,10 @@ GPU_GAPS = Table(
         ),
         Column("of_framework", BOOLEAN, "Whether Megatron's own code called it; NULL without one, or without stacks."),
     ),
+    how="`blocked_ns`, `starved_ns` and `unexplained_ns` add up to `duration_ns`: the GPU waited for something "
+    "that still ran, for the host, or it is not known for what. `host_work` and `caller` name what the host "
+    "did.",
+    commands=("findings",),
 )
 
 OPERATIONS = Table(
@@ -412,31 +428,9 @@ OPERATIONS = Table(
         Column("bound", DICTIONARY, "compute or memory: which of the two is longer; NULL where unknown."),
         Column("reason", TEXT, "Why flops, bytes or roofline_ns is NULL; NULL where none is."),
     ),
-)
-
-OVERLAP = Table(
-    "overlap",
-    "Rank × device × window × dimension: computation and communication as unions, hidden and exposed.",
-    BY_RANK,
-    (
-        Column("device", TEXT, "gpu:N, or cpu."),
-        Column("window_name", TEXT, "step (a ProfilerStep), kernels (first start to last end of the iteration)."),
-        Column("step", BIGINT, "Number of the ProfilerStep for window step; NULL otherwise."),
-        Column("dimension", TEXT, "Dimension of the communication measured; all for the whole."),
-        Column("window_start_ns", BIGINT, "Start of the window, ns."),
-        Column("window_end_ns", BIGINT, "End of the window, ns."),
-        Column(
-            "window_from",
-            DICTIONARY,
-            "What a step's window is: host (its mark, without what a cut step before ran there first), launches (first "
-            "start to last end of the kernels launched in it, as the host runs ahead), host_launches_unknown (its "
-            "mark; launches are not recorded).",
-        ),
-        *_OVERLAP_MEASURES,
-        Column("hidden_share", DOUBLE, "hidden / communication; NULL without communication."),
-        Column("hidden_over_min", DOUBLE, "hidden / min(compute, communication); NULL where that is 0."),
-        Column("kernels", BIGINT, "Kernels and memory operations that start in the window."),
-    ),
+    how="Sort by `headroom_ns`: what perfect kernels save at most. `kernel_ns` is of all calls, `flops` and `bytes` "
+    "are of one. Where one of these is NULL, `reason` says why.",
+    commands=("kernels",),
 )
 
 CONTENTION = Table(
@@ -460,6 +454,9 @@ CONTENTION = Table(
         ),
         Column("reason", DICTIONARY, "Why slowdown is NULL; NULL where it is there."),
     ),
+    how="`slowdown` compares kernels of one operation with the same input sizes: those that communication covers with "
+    "those that run alone. Sort by `extra_ns`: what it costs in all.",
+    commands=("kernels",),
 )
 
 OVERLAP_SAVINGS = Table(
@@ -490,24 +487,35 @@ OVERLAP_SAVINGS = Table(
         Column("verdict", DICTIONARY, "saves, costs (net_high_ns is below 0) or unsure; NULL as net_ns."),
         Column("reason", TEXT, "Why net_ns is NULL; NULL where it is there."),
     ),
+    how="`net_ns` is what hiding the communication saves: negative where it costs more. It is NULL where most of the "
+    "computation beside it never runs alone.",
+    commands=("overlap", "kernels"),
 )
 
-NVTX_RANGES = Table(
-    "nvtx_ranges",
-    "One NVTX range of a rank that Nsight Systems profiled: where it lies, and what the GPU did for it.",
+OVERLAP = Table(
+    "overlap",
+    "Rank × device × window × dimension: computation and communication as unions, hidden and exposed.",
     BY_RANK,
     (
-        Column("range_id", BIGINT, "Ordinal within the rank's iteration, by start."),
-        Column("parent_id", BIGINT, "Range around it on its thread; NULL for an outermost one."),
-        Column("depth", INTEGER, "Ranges around it."),
-        Column("name", DICTIONARY, "Name, without the numbers that PyTorch appends."),
-        Column("domain", BIGINT, "NVTX domain; 0 is the default one."),
-        Column("thread", BIGINT, "Thread id."),
-        Column("start_ns", BIGINT, "Start, ns on the rank's clock."),
-        Column("duration_ns", BIGINT, "Duration, ns."),
-        Column("communicator", DICTIONARY, "NCCL communicator of a call; NULL where the payload was not exported."),
-        Column("bytes", BIGINT, "Message size of an NCCL call; NULL where unknown."),
-        Column("launched", BIGINT, "Kernels and memory operations that calls inside it launched on the rank's GPU."),
-        Column("busy_ns", BIGINT, "Union of these on the GPU, ns."),
+        Column("device", TEXT, "gpu:N, or cpu."),
+        Column("window_name", TEXT, "step (a ProfilerStep), kernels (first start to last end of the iteration)."),
+        Column("step", BIGINT, "Number of the ProfilerStep for window step; NULL otherwise."),
+        Column("dimension", TEXT, "Dimension of the communication measured; all for the whole."),
+        Column("window_start_ns", BIGINT, "Start of the window, ns."),
+        Column("window_end_ns", BIGINT, "End of the window, ns."),
+        Column(
+            "window_from",
+            DICTIONARY,
+            "What a step's window is: host (its mark, without what a cut step before ran there first), launches (first "
+            "start to last end of the kernels launched in it, as the host runs ahead), host_launches_unknown (its "
+            "mark; launches are not recorded).",
+        ),
+        *_OVERLAP_MEASURES,
+        Column("hidden_share", DOUBLE, "hidden / communication; NULL without communication."),
+        Column("hidden_over_min", DOUBLE, "hidden / min(compute, communication); NULL where that is 0."),
+        Column("kernels", BIGINT, "Kernels and memory operations that start in the window."),
     ),
+    how="Take one window and one dimension: `hidden_ns` and `exposed_ns` add up to `communication_ns`. Rows of "
+    "several dimensions do not add up to `all`, since communications run side by side.",
+    commands=("overlap",),
 )

@@ -33,12 +33,16 @@ class Table:
     Attributes:
         partitioned_by: the partition columns in path order; ``("run", "iteration")`` or with ``"rank"``.
         columns: what a file holds, in order.
+        how: sentences for who sees the table for the first time.
+        commands: those that show it, without the word traceviz.
     """
 
     name: str
     comment: str
     partitioned_by: tuple[str, ...]
     columns: tuple[Column, ...]
+    how: str = ""
+    commands: tuple[str, ...] = ()
 
     @cached_property
     def schema(self) -> pa.Schema:

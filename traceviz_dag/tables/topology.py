@@ -25,6 +25,9 @@ TOPOLOGY = Table(
         Column("model_replica", INTEGER, "Ordinal of its complete model (connected dense and expert replicas)."),
         Column("source", TEXT, "distributed_info, text_file or computed."),
     ),
+    how="Ranks with equal coordinates but for one are a group of that dimension: those that differ in `tp` alone "
+    "are a tensor-parallel group. Ranks of one `pipeline`, by `stage`, pass micro-batches on.",
+    commands=("topology",),
 )
 
 PROCESS_GROUPS = Table(
@@ -40,7 +43,7 @@ PROCESS_GROUPS = Table(
         Column("source", TEXT, "distributed_info, text_file or computed."),
         Column("disagreement", TEXT, "How another source contradicts this row; NULL where none does."),
     ),
+    how="`source` says who knows the group. Where another source contradicts it, `disagreement` says how, and the"
+    " check `sources_agree` of `topology` warns.",
+    commands=("topology",),
 )
-
-TOPOLOGY_TABLES = (TOPOLOGY.name, PROCESS_GROUPS.name)
-"""The tables that say what the topology of an iteration is; they are made and read together."""

@@ -103,6 +103,17 @@ def test_a_kernel_that_straddles_the_edge_is_cut_and_counted_once(tmp_path):
     assert (right.exposed_ns, right.idle_ns) == (40, 60)
 
 
+def test_a_kernel_without_a_duration_is_counted_where_it_starts_and_the_last_one_in_all_of_the_profile(tmp_path):
+    export = Export()
+    for start, end in ((0, 100), (80, 80), (100, 100)):
+        export.kernel(start, end, "gemm", stream=start)
+    profile = read_nsys(export.write(tmp_path / "instants.sqlite"))
+    gpu = activities(profile, load_rules())[0]
+    halves = [gpu_overlap(gpu, Clip(*window)).kernels for window in ((0, 80), (80, 100), (0, 100))]
+    assert halves == [1, 1, 2] and gpu_overlap(gpu).kernels == 3
+    assert gpu_overlap(gpu, Clip(0, 10**9).within(profile)).kernels == 3, "it reaches beyond the end"
+
+
 def test_memory_copies_make_the_gpu_busy(tmp_path):
     gpu = activities(read_nsys(small_export().write(tmp_path / "a.sqlite")), load_rules())[0]
     measures = gpu_overlap(gpu)
@@ -306,7 +317,7 @@ def test_a_window_is_cut_to_what_the_profile_covers_and_refused_outside_of_it(sh
             connection.execute(f'SELECT min(start), max("end") FROM {table}').fetchone()
             for table in (*(f"CUPTI_ACTIVITY_KIND_{kind}" for kind in ("KERNEL", "MEMCPY", "RUNTIME")), "NVTX_EVENTS")
         ]
-    covered = Clip(min(start for start, _ in spans), max(end for _, end in spans))
+    covered = Clip(min(start for start, _ in spans), max(end for _, end in spans), last_included=True)
     assert Clip.of_seconds(60, 62).within(_profile(path)) == covered
     measures = gpu_overlap(_gpu(path, 1), covered)
     assert (measures.busy_ns, measures.idle_ns) == (267275916, covered.end_ns - covered.start_ns - 267275916)

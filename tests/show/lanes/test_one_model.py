@@ -233,6 +233,16 @@ def test_a_kernel_of_an_iteration_has_one_name_colour_and_time(source, model, tm
     assert boxes[f"rank-{RANK}/computation/{told.kind}"].colour == word_of(told.kind).colour
 
 
+def test_a_call_of_the_host_has_one_name_colour_and_time(source, model, tmp_path) -> None:
+    rank = model.lane(f"rank:{RANK}")
+    lane = next(lane for lane in model.lanes(rank.key) if lane.kind is LaneKind.CALLS)
+    told = of_terminal(model, lane.key, lane.rows // 2)
+    assert of_live_page(model, lane.key, lane.rows // 2) == told
+    write_iteration_trace(source, tmp_path / "out.pftrace")
+    found = Exported(tmp_path / "out.pftrace").slice(rank.label, lane.label, told.start_ns)
+    assert found == (told.name, colour_text(told.kind), told.end_ns)
+
+
 def test_an_operation_of_a_profile_is_the_same_on_all_its_surfaces(export, tmp_path) -> None:
     model, rules, profile = profile_model(export, None), load_rules(None), open_profile(export, None)
     gpus = activities(profile, rules)

@@ -19,7 +19,6 @@ from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.read.nsys.profile import NO_NAME, NsysProfile
 from traceviz_dag.read.nsys.rows import array_of
 from traceviz_dag.read.nsys.store import codes_of, words_of
-from traceviz_dag.read.nsys.totals import started_within
 from traceviz_dag.vocabulary import Dimension, Kind
 
 _LAST_SECOND = LAST_INSTANT_NS // 1_000_000_000
@@ -28,10 +27,15 @@ _COLUMNS = ("name", "category", "start_ns", "duration_ns", "stream", "process", 
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """An explicit window, ns of the capture's clock: ``[start_ns, end_ns)``."""
+    """A window, ns of the capture's clock: ``[start_ns, end_ns)``.
+
+    Attributes:
+        last_included: whether it ends where everything does, so that what starts there is in it, too.
+    """
 
     start_ns: int
     end_ns: int
+    last_included: bool = False
 
     @classmethod
     def of_seconds(cls, start: float, end: float) -> Clip:
@@ -58,7 +62,7 @@ class Clip:
         first, last = profile.facts.first_ns, profile.facts.last_ns
         if first is None or last is None:
             return self
-        inside = Clip(max(self.start_ns, first), min(self.end_ns, last))
+        inside = Clip(max(self.start_ns, first), min(self.end_ns, last), last_included=self.end_ns > last)
         if inside.end_ns <= inside.start_ns:
             span = f"{self.start_ns / 1e9:.6f} to {self.end_ns / 1e9:.6f} s"
             covered = f"{first / 1e9:.6f} to {last / 1e9:.6f} s"
@@ -108,11 +112,12 @@ class Activity:
         """The clip, else from the first operation's start to the last one's end, as in window ``kernels`` of a home."""
         if clip is not None:
             return clip
-        return Clip(int(self.starts.min()), int(self.ends.max()))
+        return Clip(int(self.starts.min()), int(self.ends.max()), last_included=True)
 
     def started_within(self, window: Clip) -> Bool:
-        """Operations that start in a window; in one that ends with the last of them, nothing is left out."""
-        return started_within(self.starts, self.ends, (window.start_ns, window.end_ns))
+        """Operations that start in a window."""
+        before = self.starts <= window.end_ns if window.last_included else self.starts < window.end_ns
+        return (self.starts >= window.start_ns) & before
 
     def take(self, chosen: Bool) -> Activity:
         """Some of the operations."""

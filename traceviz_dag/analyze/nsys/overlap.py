@@ -48,6 +48,24 @@ class GpuOverlap:
         """Memory operations beside which nothing else ran: busy - computation - exposed communication."""
         return self.busy_ns - self.compute_ns - self.exposed_ns
 
+    @property
+    def hidden_share(self) -> float | None:
+        """Of communication; None without any."""
+        return self.hidden_ns / self.communication_ns if self.communication_ns else None
+
+    @property
+    def hidden_over_min(self) -> float | None:
+        """Hidden over the shorter of communication and computation; None without one of them."""
+        shorter_ns = min(self.communication_ns, self.compute_ns)
+        return self.hidden_ns / shorter_ns if shorter_ns else None
+
+
+MEASURES = (
+    *(("kernels", "operations"), ("span_ns", "window"), "compute_ns", "communication_ns"),
+    *("hidden_ns", "exposed_ns", "memory_ns", "busy_ns", "idle_ns"),
+)
+"""What tables show of it, with their headers where its columns are called otherwise."""
+
 
 def gpu_overlap(activity: Activity, window: Clip | None = None) -> GpuOverlap:
     """Measure one GPU.

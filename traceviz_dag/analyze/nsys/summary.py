@@ -49,6 +49,13 @@ class NameMeasures:
     share: float
 
 
+NAME_COLUMNS = (
+    *(("name", "operation"), "kind", "count", "total_ns", ("share", "share of totals")),
+    *("mean_ns", "least_ns", "most_ns"),
+)
+"""What tables show of it, with their headers where its columns are called otherwise."""
+
+
 def with_short_names(profile: NsysProfile, activity: Activity) -> Activity:
     """The same operations, each by its short name: that of a kernel's function, without namespaces and templates."""
     rows = profile.rows("operations", "short_name", of=[activity.device])

@@ -219,4 +219,4 @@ def _gpu_measures(
 def _everything(nested: NestedRanges, activity: Activity) -> Clip:
     starts = [activity.starts.min(), *([nested.start_ns.min()] if len(nested) else [])]
     ends = [activity.ends.max(), *([nested.end_ns.max()] if len(nested) else [])]
-    return Clip(int(min(starts)), int(max(ends)))
+    return Clip(int(min(starts)), int(max(ends)), last_included=True)

@@ -42,9 +42,6 @@ IterationOption = Annotated[
     int | None, typer.Option(help="With --against: the iteration of both that starts at the same instant.")
 ]
 
-MEASURES = ("span", "compute", "communication", "hidden", "exposed", "memory", "busy", "idle")
-"""What is measured of a GPU in a window, in the order of the tables; each is a column NAME_ns."""
-
 _NUMBERS = re.compile(r"[\s,]+")
 
 

@@ -8,9 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from traceviz_dag.analyze.nsys.iterations import iteration_measures, names_in_iteration
+from traceviz_dag.analyze.nsys.overlap import MEASURES
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_columns, print_json
-from traceviz_dag.commands.nsys.common import MEASURES, GpuOption, ProfileArgument, RulesOption, TrimOption, opened
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
 from traceviz_dag.vocabulary import WindowFrom
 
 _WINDOWS = {
@@ -57,10 +58,7 @@ def iterations(
     print_columns(
         f"Iterations, from {sources}" if rows else "No iterations",
         rows,
-        [
-            *("device", ("number", "iteration"), "window_start_ns", ("kernels", "operations")),
-            *(f"{name}_ns" for name in MEASURES),
-        ],
+        ["device", ("number", "iteration"), "window_start_ns", *MEASURES],
     )
     for row in rows:
         if "operations" in row:

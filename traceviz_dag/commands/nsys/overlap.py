@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from traceviz_dag.analyze.nsys.overlap import PairOverlap, gpu_overlap, overlap_matrix
+from traceviz_dag.analyze.nsys.overlap import MEASURES, PairOverlap, gpu_overlap, overlap_matrix
 from traceviz_dag.analyze.wording import activity
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_columns, print_json
-from traceviz_dag.commands.nsys.common import MEASURES, GpuOption, ProfileArgument, RulesOption, TrimOption, opened
+from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
 
 
 def overlap(
@@ -48,15 +48,12 @@ def overlap(
         [
             {
                 **asdict(one),
-                "hidden_share": _share(one.hidden_ns, one.communication_ns),
-                "hidden_over_min": _share(one.hidden_ns, min(one.communication_ns, one.compute_ns)),
+                "hidden_share": one.hidden_share,
+                "hidden_over_min": one.hidden_over_min,
             }
             for one in measures
         ],
-        [
-            *("device", "window_start_ns", "window_end_ns", ("kernels", "operations")),
-            *(*(f"{name}_ns" for name in MEASURES), "hidden_share", "hidden_over_min"),
-        ],
+        ["device", "window_start_ns", "window_end_ns", *MEASURES, "hidden_share", "hidden_over_min"],
     )
 
 
@@ -69,7 +66,3 @@ def _print_matrix(pairs: list[PairOverlap]) -> None:
         [{"category": one, **{f"{other}_ns": beside[one, other] for other in names}} for one in names],
         ["category", *((f"{name}_ns", activity(name)) for name in names)],
     )
-
-
-def _share(part: int, whole: int) -> float | None:
-    return part / whole if whole else None

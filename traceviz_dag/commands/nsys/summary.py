@@ -9,7 +9,7 @@ import typer
 
 from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.nsys.overlap import gpu_overlap
-from traceviz_dag.analyze.nsys.summary import summaries
+from traceviz_dag.analyze.nsys.summary import NAME_COLUMNS, summaries
 from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_columns, print_json
@@ -48,10 +48,7 @@ def summary(
             f"GPU {one.device}: busy {milliseconds(one.busy_ns)} of {milliseconds(span_ns)} ms "
             f"({wording.percent(one.busy_ns / span_ns if span_ns else None)}), {one.kernels} operations",
             one.operations,
-            [
-                *(("name", "operation"), "kind", "count", "total_ns", ("share", "share of totals")),
-                *("mean_ns", "least_ns", "most_ns"),
-            ],
+            NAME_COLUMNS,
         )
         print_columns(f"Streams of GPU {one.device}", one.streams, ["stream", ("count", "operations"), "busy_ns"])
         if one.metrics:

@@ -73,7 +73,6 @@ def tree(
             for level, node in root.walk()
             if level < depth and max(node.span_ns, node.busy_ns) >= least_ms * 1e6
         ]
-        columns = ["range", "count", "span ms", "operations", "busy ms", "compute ms", "communication ms"]
         columns = ["count", "span_ns", "operations", "busy_ns", "compute_ns", "communication_ns"]
         print_columns(f"NVTX ranges of GPU {device}", rows, [("tree", "range"), *columns])
 

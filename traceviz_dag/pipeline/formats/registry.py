@@ -11,8 +11,9 @@ from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.pipeline.formats.absent import AbsentFormat
 from traceviz_dag.pipeline.formats.kineto import KinetoFormat
 from traceviz_dag.pipeline.formats.nsys import NsysFormat
-from traceviz_dag.pipeline.formats.trace_format import EXTRA_TABLES, RankTrace, TraceFormat
+from traceviz_dag.pipeline.formats.trace_format import RankTrace, TraceFormat
 from traceviz_dag.read.formats import FALLBACK, format_of, plugin_formats
+from traceviz_dag.tables import EXTRA_TABLES
 
 
 @cache

@@ -18,9 +18,6 @@ from traceviz_dag.read.formats import FileFormat
 from traceviz_dag.read.layouts import TraceFile
 from traceviz_dag.read.placement import Placement
 
-EXTRA_TABLES = ("nvtx_ranges",)
-"""Tables that ranks of some formats become besides those that every rank becomes."""
-
 Windows = Sequence[tuple[int, int, int]]
 """(number, start_ns, end_ns) of iterations, on the rank's clock."""
 

@@ -42,12 +42,6 @@ class Totals:
     most_ns: Int64
 
 
-def started_within(starts: Int64, ends: Int64, window: tuple[int, int]) -> Bool:
-    """Operations that start in a window; in one that ends with the last of them, nothing is left out."""
-    first, last = window
-    return (starts >= first) & ((starts < last) | ((starts == last) & (ends == last)))
-
-
 def totals_by(number: Array, starts: Int64, ends: Int64, window: tuple[int, int], started: Bool) -> Totals:
     """Add up the operations of a GPU by number.
 
@@ -113,7 +107,7 @@ def _of_gpu(gpu: int, operations: pa.Table) -> pa.Table:
     kernel = integers_of(operations["category"]) == KERNEL
     name, short = codes_of(operations["name"]), codes_of(operations["short_name"])
     window = int(starts.min()), int(ends.max())
-    started = started_within(starts, ends, window)
+    started = np.ones(len(starts), dtype=bool)
     names = totals_by(name, starts, ends, window, started)
     short_of = np.zeros(int(name.max()) + 1, dtype=short.dtype)
     short_of[name] = short

@@ -29,7 +29,7 @@ CATEGORIES = tuple(category.value for category in Category)
 KERNEL_NAMES, CALL_NAMES, RANGE_NAMES, STEP_NAMES = "kernels", "launches", "nvtx_ranges", "microbatches"
 
 STREAM_COLUMNS = ("kernel_id", "name", "start_ns", "duration_ns", "device", "stream", "kind", "category", "dimension")
-_LAUNCHES = ("launch_name", "launch_start_ns", "launch_duration_ns", "launch_thread")
+LAUNCH_COLUMNS = ("launch_name", "launch_start_ns", "launch_duration_ns", "launch_thread")
 STEP_MARK = "ProfilerStep"
 """What a training step is read from."""
 
@@ -94,7 +94,7 @@ class OfAllRanks:
 def rank_bundle(every: OfAllRanks, rank: int) -> Bundle:
     """All lanes of one rank; those of communication by dimension repeat slices of its streams."""
     source, key = every.source, rank_key(rank)
-    kernels = source.table("kernels", (*STREAM_COLUMNS, *_LAUNCHES), rank).sort_by(_BY_START)
+    kernels = source.table("kernels", (*STREAM_COLUMNS, *LAUNCH_COLUMNS), rank).sort_by(_BY_START)
     waits = every.waits.of(rank, integers_of(kernels, "kernel_id"))
     bundle = Bundle()
     parts = part_rows(parted(kernels, waits), PART_KINDS)
@@ -107,8 +107,7 @@ def rank_bundle(every: OfAllRanks, rank: int) -> Bundle:
         columns.add(bundle, each.lane, each.rows)
     add_gaps(bundle, source, rank)
     add_path(bundle, every.path, rank)
-    _add_ranges(bundle, source, rank, key)
-    _add_launches(bundle, kernels, key)
+    add_host(bundle, source, kernels, rank)
     add_in_flight(bundle, steps, rank)
     add_exposed(bundle, kernels, rank)
     add_memory(bundle, source, rank)
@@ -282,6 +281,17 @@ def add_exposed(bundle: Bundle, kernels: pa.Table, rank: int) -> None:
         label = said.EXPOSED_TIME + (f" {devices[place]}" if len(there) > 1 else "")
         lane = Lane(f"{key}/exposed:{devices[place]}", label, key, LaneKind.COUNTER, len(changes))
         bundle.add_counter(lane, changes)
+
+
+def add_host(bundle: Bundle, source: TableSource, kernels: pa.Table, rank: int) -> None:
+    """NVTX ranges, the calls that launched kernels, and how many wait for their start.
+
+    Args:
+        kernels: with ``LAUNCH_COLUMNS``.
+    """
+    key = rank_key(rank)
+    _add_ranges(bundle, source, rank, key)
+    _add_launches(bundle, kernels, key)
 
 
 def _add_ranges(bundle: Bundle, source: TableSource, rank: int, key: str) -> None:

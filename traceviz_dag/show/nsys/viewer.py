@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 from markupsafe import Markup
 
 from traceviz_dag.analyze.nsys.activity import Activity, Clip
-from traceviz_dag.analyze.nsys.overlap import GpuOverlap, gpu_overlap
-from traceviz_dag.analyze.nsys.summary import by_name
+from traceviz_dag.analyze.nsys.overlap import MEASURES, GpuOverlap, gpu_overlap
+from traceviz_dag.analyze.nsys.summary import NAME_COLUMNS, by_name
 from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
-from traceviz_dag.analyze.wording import duration, share
+from traceviz_dag.analyze.wording import duration
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.printable import printable
 from traceviz_dag.read.nsys.profile import NsysProfile
@@ -22,7 +23,7 @@ from traceviz_dag.show.nsys.timeline import profile_timeline
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.report.charts import Bar, Piece, legend, stacked_bars
 from traceviz_dag.show.report.limits import MOST_KERNELS
-from traceviz_dag.show.report.parts.part import paragraph, section, shortened, table
+from traceviz_dag.show.report.parts.part import measured, paragraph, section, shortened, table
 from traceviz_dag.show.report.parts.timeline import timeline_markup
 from traceviz_dag.show.report.shell import Tab, page
 
@@ -65,31 +66,24 @@ def _source(command: str) -> Markup:
 
 
 def _overlap(gpus: Sequence[Activity], window: Clip | None, command: str) -> Markup:
-    measured = [gpu_overlap(gpu, window) for gpu in gpus]
+    found = [gpu_overlap(gpu, window) for gpu in gpus]
     bars = [
         Bar(
             f"GPU {one.device}",
             [Piece(name, ns, colour) for (name, colour), ns in zip(_MEASURES.items(), _pieces(one), strict=True)],
             duration(one.span_ns),
         )
-        for one in measured
-    ]
-    heads = ["GPU", "operations", "window", "computation", "communication", "hidden", "exposed", "memory", "idle"]
-    rows = [
-        [
-            str(one.device),
-            f"{one.kernels:,}",
-            *(duration(ns) for ns in (one.span_ns, one.compute_ns, one.communication_ns)),
-            f"{duration(one.hidden_ns)} ({share(one.hidden_ns, one.communication_ns)})",
-            *(duration(ns) for ns in (one.exposed_ns, one.memory_ns, one.idle_ns)),
-        ]
-        for one in measured
+        for one in found
     ]
     return section(
         "What each GPU's time was spent on",
         stacked_bars("What each GPU's time was spent on", bars),
         legend(_MEASURES),
-        table(heads, rows),
+        measured(
+            None,
+            [{**asdict(one), "hidden_share": one.hidden_share} for one in found],
+            ["device", *MEASURES, "hidden_share"],
+        ),
         paragraph("Times are unions, never sums of durations. Memory operations keep a GPU busy.", quiet=True),
         _source(command),
     )
@@ -102,22 +96,12 @@ def _pieces(one: GpuOverlap) -> tuple[int, ...]:
 def _kernels(gpus: Sequence[Activity], window: Clip | None, command: str) -> Markup:
     sections = []
     for gpu in gpus:
-        measured = by_name(gpu, window)
-        rows = [
-            [
-                _finder(one.name, gpu.device),
-                one.kind,
-                f"{one.count:,}",
-                duration(one.total_ns),
-                f"{100 * one.share:.1f} %",
-                *("–" if ns is None else duration(ns) for ns in (one.mean_ns, one.least_ns, one.most_ns)),
-            ]
-            for one in measured[:_NAME_ROWS]
-        ]
-        left = f"The first {_NAME_ROWS} of {len(measured):,} names. " if len(measured) > _NAME_ROWS else ""
-        heads = ["name", "kind", "count", "total", "share of totals", "mean", "shortest", "longest"]
+        found = by_name(gpu, window)
+        rows = [{**asdict(one), "name": _finder(one.name, gpu.device)} for one in found[:_NAME_ROWS]]
+        left = f"The first {_NAME_ROWS} of {len(found):,} names. " if len(found) > _NAME_ROWS else ""
         told = f"{left}Totals are sums of durations: what runs side by side counts each. A click finds a name."
-        sections.append(section(f"GPU {gpu.device}", table(heads, rows), paragraph(told, quiet=True)))
+        shown = measured(None, rows, NAME_COLUMNS)
+        sections.append(section(f"GPU {gpu.device}", shown, paragraph(told, quiet=True)))
     return Markup("").join([*sections, _source(command)])
 
 

@@ -40,15 +40,22 @@ class TraceClocks:
         return self.solved.align(np.full(len(instants), rank), instants) + self.shift_ns
 
 
+_BEGINS = (
+    *(("kernels", "start_ns"), ("kernels", "launch_start_ns"), ("microbatches", "span_start_ns")),
+    ("nvtx_ranges", "start_ns"),
+)
+"""Tables and columns of what is shown of a rank."""
+
+
 def shifted_past_zero(clocks: TraceClocks, source: TableSource, ranks: Sequence[int], first_ns: int = 0) -> TraceClocks:
     """The clocks with a shift where something would lie before 0, as on clocks that begin there.
 
     Args:
-        first_ns: begin on these clocks of what is shown beside kernels and micro-batches.
+        first_ns: begin on these clocks of what is shown beside what ranks did.
     """
     first = min(0, first_ns)
     for rank in ranks:
-        for table, column in (("kernels", "start_ns"), ("microbatches", "span_start_ns")):
+        for table, column in _BEGINS:
             start = pc.min(source.table(table, (column,), rank)[column]).as_py()
             if start is not None:
                 first = min(first, int(clocks.of_trace(rank, np.array([start]))[0]))

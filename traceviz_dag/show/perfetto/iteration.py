@@ -16,12 +16,13 @@ from traceviz_dag.analyze.waits.arrivals import judge_arrivals
 from traceviz_dag.errors import UsageError
 from traceviz_dag.show.lanes.bundle import Bundle
 from traceviz_dag.show.lanes.iteration import (
-    STEP_NAMES,
+    LAUNCH_COLUMNS,
     STREAM_COLUMNS,
     OfAllRanks,
     add_allocated,
     add_exposed,
     add_gaps,
+    add_host,
     add_in_flight,
     add_microbatches,
     stream_lanes,
@@ -44,7 +45,7 @@ ARGUMENTS = (
 )
 """Columns of the table ``kernels`` that each slice carries."""
 
-_COLUMNS = tuple(dict.fromkeys((*ARGUMENTS, *STREAM_COLUMNS)))
+_COLUMNS = tuple(dict.fromkeys((*ARGUMENTS, *STREAM_COLUMNS, *LAUNCH_COLUMNS)))
 _BY_START = [("start_ns", "ascending"), ("kernel_id", "ascending")]
 
 
@@ -201,20 +202,29 @@ def _add_rank(
     steps = read_steps(source, member.rank)
     add_microbatches(bundle, steps, member.rank)
     add_gaps(bundle, source, member.rank)
-    for lane in bundle.lanes:
+    add_host(bundle, source, kernels, member.rank)
+    for order, lane in enumerate(bundle.lanes, _GAPS):
+        if lane.kind is LaneKind.COUNTER:
+            continue
         content = bundle.contents[lane.key]
         rows = content.rows
         begun, ended = (clocks.of_trace(member.rank, each) for each in (rows.start_ns, rows.end_ns))
+        keys = content.keys(rows)
         if lane.kind is LaneKind.GAPS:
-            slices = Slices(begun, ended - begun, content.labels(rows), GAP, coloured_as=content.keys(rows))
-            trace.add_slices(trace.add_track(lane.label, track, order=_GAPS), slices)
+            slices = Slices(begun, ended - begun, content.labels(rows), GAP, coloured_as=keys)
+            trace.add_slices(trace.add_track(lane.label, track, order=order), slices)
+            continue
+        names = pa.array(bundle.words[content.words], pa.string()).take(pa.array(rows.name))
+        if lane.kind is not LaneKind.MICROBATCHES:
+            trace.add_slices(
+                trace.add_track(lane.label, track, order=order), Slices(begun, ended - begun, names, keys), nested=True
+            )
             continue
         # On the rank's track itself: it shows them while it is folded.
-        names = pa.array(bundle.words[STEP_NAMES], pa.string()).take(pa.array(rows.name))
         category = np.where(steps.backward, Category.BWD_COMPUTATION.value, Category.FWD_COMPUTATION.value)
         phase = np.where(steps.backward, Phase.BACKWARD.value, Phase.FORWARD.value)
         facts = {"phase": phase, "microbatch": steps.microbatch, "chunk": steps.chunk}
-        trace.add_slices(track, Slices(begun, ended - begun, names, category, facts, coloured_as=content.keys(rows)))
+        trace.add_slices(track, Slices(begun, ended - begun, names, category, facts, coloured_as=keys))
     of_rank = flows.of_rank(member.rank, np.asarray(kernels["kernel_id"], np.int64))
     _add_streams(trace, track, member, kernels, time, of_rank)
     add_in_flight(bundle, steps, member.rank)
@@ -233,7 +243,7 @@ def _add_rank(
 
 
 _COUNTERS, _GAPS = 1, 1000
-"""Places of lanes and counters below a rank; its streams are between them."""
+"""Places of counters, and of gaps and the host's lanes, below a rank; its streams are between them."""
 
 _DESCRIPTIONS = {
     IN_FLIGHT: "Forward begun, backward not ended.",

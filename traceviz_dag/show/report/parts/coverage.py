@@ -21,7 +21,6 @@ from traceviz_dag.show.report.parts.part import (
     section,
     sentence,
     shortened,
-    table,
     top,
 )
 from traceviz_dag.vocabulary import Severity
@@ -160,15 +159,13 @@ def _capture(page: Page) -> Markup:
     if not modes.rows:
         return section("Capture", paragraph("No trace of this iteration could be read."))
     rows = [
-        [
-            modes.fact(f"{row['ranks']:,}"),
-            f"rank {row['lowest_rank']}" + (" …" if row["ranks"] > 1 else ""),
-            printable(row["format"] or "not known"),
-            printable(row["device_name"] or "not known"),
-            printable(row["backend"] or "not known"),
-            ", ".join(word for name, word in _MODES.items() if row[name]) or "kernels alone",
-            ", ".join(word for name, word in _MODES.items() if row[name] is None) or "–",
-        ]
+        {
+            "ranks": modes.fact(f"{row['ranks']:,}"),
+            "from": f"rank {row['lowest_rank']}" + (" …" if row["ranks"] > 1 else ""),
+            **{name: row[name] or "not known" for name in ("format", "device_name", "backend")},
+            "recorded": ", ".join(word for name, word in _MODES.items() if row[name]) or "kernels alone",
+            "not_known_whether": ", ".join(word for name, word in _MODES.items() if row[name] is None) or "–",
+        }
         for row in modes.rows[:16]
     ]
     said = Markup("")
@@ -180,11 +177,7 @@ def _capture(page: Page) -> Markup:
     return section(
         "Capture",
         said,
-        table(
-            ["ranks", "from", "format", "GPU", "backend", "recorded", "not known whether"],
-            rows,
-            "How ranks were captured",
-        ),
+        measured(modes, rows, [*rows[0]], "How ranks were captured"),
     )
 
 
@@ -279,18 +272,18 @@ def _faults(page: Page) -> Markup:
         return section("Files", paragraph("Every file was read whole; no event was dropped.", quiet=True))
     shown, left = top(asked.rows, "files", 16)
     rows = [
-        [
-            f"{row['rank']}",
-            shortened(row["file"]),
-            row["status"],
-            sentence(row["fault"] or ""),
-            asked.fact(f"{row['rows_dropped'] or 0:,} of {row['rows_read'] or 0:,}"),
-            _reasons(row),
-        ]
+        {
+            "rank": row["rank"],
+            "file": shortened(row["file"]),
+            "status": row["status"],
+            "fault": sentence(row["fault"] or ""),
+            "events_dropped": asked.fact(f"{row['rows_dropped'] or 0:,} of {row['rows_read'] or 0:,}"),
+            "refusal": _reasons(row),
+        }
         for row in shown
     ]
     caption = "Files with a fault or with events that could not be used"
-    return section("Files", table(["rank", "file", "status", "fault", "events dropped", "why"], rows, caption), left)
+    return section("Files", measured(asked, rows, [*rows[0]], caption), left)
 
 
 def _snapshots(page: Page) -> Markup:
@@ -300,22 +293,19 @@ def _snapshots(page: Page) -> Markup:
         return Markup("")
     shown, left = top(asked.rows, "GPUs with snapshots", 16)
     rows = [
-        [
-            f"{row['rank']}",
-            f"{row['device']}",
-            shortened(row["file"]),
-            _MATCHED.get(row["matched_by"], "unknown"),
-            asked.fact(f"{row['events']:,}"),
-            _OVERWRITTEN[row["overwritten"]],
-            _named(asked.fact(f"{row['unknown']:,}"), row["unknown_names"]),
-            _named(asked.fact(f"{row['lost']:,}"), row["lost_names"]),
-            _named(None, row["contradictions"]),
-        ]
+        {
+            **{name: row[name] for name in ("rank", "device", "events")},
+            "snapshot": shortened(row["file"]),
+            "matched_to_its_trace_by": _MATCHED.get(row["matched_by"], "unknown"),
+            "older_events": _OVERWRITTEN[row["overwritten"]],
+            "keys_and_actions_not_understood": _named(asked.fact(f"{row['unknown']:,}"), row["unknown_names"]),
+            "rows_and_values_not_used": _named(asked.fact(f"{row['lost']:,}"), row["lost_names"]),
+            "contradictions": _named(None, row["contradictions"]),
+        }
         for row in shown
     ]
-    columns = ["rank", "GPU", "snapshot", "matched to its trace by", "events", "older events"]
-    columns += ["keys and actions not understood", "rows and values not used", "contradictions"]
-    return section("Snapshots of GPU memory", table(columns, rows, "Snapshots that were read, by rank"), left)
+    caption = "Snapshots that were read, by rank"
+    return section("Snapshots of GPU memory", measured(asked, rows, [*rows[0]], caption), left)
 
 
 def _named(count: Markup | None, names: str) -> Markup:

@@ -78,7 +78,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Markup | str]], captio
 
 
 def measured(
-    asked: Asked,
+    asked: Asked | None,
     rows: Iterable[Mapping[str, Any]],
     columns: Sequence[Any],
     caption: str = "",
@@ -87,6 +87,7 @@ def measured(
     """A table of columns as their measures say; numbers lead to the rows that they are from.
 
     Args:
+        asked: None where no query answers.
         columns: names; or a name and the header where the table calls it otherwise.
         apart: columns of other rows; None of numbers that no single query answers.
     """

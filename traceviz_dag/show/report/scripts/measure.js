@@ -45,7 +45,9 @@ export function measured(model, rank, from, to, device = model.devicesOf(rank)[0
   const unions = new Map([["", [new Union(), new Union()]]]);
   const dimensionOf = (/** @type {number} */ signature) => String(model.value(signature, "dimension") ?? "unknown");
   const { start, length } = rank.kernels;
-  const [first, last] = [rank.kernels.firstAfter(from), rank.kernels.startingBefore(to)];
+  const last = rank.kernels.startingBefore(to);
+  // What starts with the window and takes no time is counted.
+  const first = Math.min(rank.kernels.firstAfter(from), rank.kernels.startingBefore(from));
   for (const signature of new Set(rank.signature.subarray(first, last)))
     if (model.kind[signature] === 1) unions.set(dimensionOf(signature), [new Union(), new Union()]);
   const occurring = new Set();
@@ -53,11 +55,11 @@ export function measured(model, rank, from, to, device = model.devicesOf(rank)[0
   for (let i = first; i < last; i++) {
     const low = Math.max(start[i], from);
     const high = Math.min(start[i] + length[i], to);
-    if (high <= low) continue;
     const signature = rank.signature[i];
     if (!alone && String(model.value(signature, "device")) !== device) continue;
-    const kind = model.kind[signature];
     if (start[i] >= from) kernels++;
+    if (high <= low) continue;
+    const kind = model.kind[signature];
     busy.add(low, high);
     if (kind === 2) memory.add(low, high);
     if (kind === 0) {

@@ -104,7 +104,7 @@ export function measureParts(found, find) {
         `${exactly(one[key])} ns (${duration(Number(one[key]))}, ${share(one[key], length)})`,
       ])
     );
-    if (one.kernels !== null && one.dimension === "all") entries.unshift(["kernels", exactly(one.kernels)]);
+    if (one.kernels !== null && one.dimension === "all") entries.unshift(["operations", exactly(one.kernels)]);
     const list = facts(entries);
     list.dataset.measured = `${one.lane} ${one.dimension}`;
     parts.push(element("h4", {}, `${one.label}, ${one.device}${which}`), list);

@@ -85,7 +85,7 @@ def measure_lines(found: Aggregate, start_ns: int) -> list[tuple[str, str]]:
             )
             lines += [(f"  {part}", _part(one, part)) for part in _PARTS]
             if one.kernels is not None:
-                lines.append(("  kernels", f"{one.kernels:,}"))
+                lines.append(("  operations", f"{one.kernels:,}"))
         elif one.communication_ns:
             words = f"{exact(one.exposed_ns)} exposed of {exact(one.communication_ns)}"
             lines.append((f"  {one.dimension}", words))
