@@ -114,8 +114,7 @@ def annotated_communication(name: str, arguments: Any) -> Any:
 
     Messages are left out: of several that run in one kernel each has an annotation.
     """
-    given = getattr(arguments, "input_sizes", MISSING), getattr(arguments, "input_types", MISSING)
-    return _annotated(name, *map(_raw, given))
+    return _annotated(name, _raw(arguments.input_sizes), _raw(arguments.input_types))
 
 
 @lru_cache(maxsize=4096)  # A job repeats its collectives.
@@ -149,22 +148,26 @@ class InputsOnce:
 
     def numbers(self, operators: Sequence[Any]) -> list[int]:
         """The number of what each operator states, by its event."""
-        known, found, joined = self._known, [], _BETWEEN.join
-        for each in operators:
-            given = each.args
-            valued = each.name in VALUED
-            try:
-                key = joined((given.input_sizes, given.input_types, given.input_strides))
-                key = joined((key, given.concrete_inputs)) if valued else key
-            except TypeError:
-                # Decoded already, or of a type that no version of Kineto writes.
-                key = joined(map(_raw, (given.input_sizes, given.input_types, given.input_strides)))
-                key = joined((key, _raw(given.concrete_inputs))) if valued else key
-            number = known.get(key)
-            if number is None:
-                number = known[key] = self._number(given, valued)
-            found.append(number)
-        return found
+        given = [each.args for each in operators]
+        parts = [[each.input_sizes for each in given], [each.input_types for each in given]]
+        parts.append([each.input_strides for each in given])
+        valued = [place for place, each in enumerate(operators) if each.name in VALUED]
+        values: list[Any] = [given[place].concrete_inputs for place in valued]
+        if not any(parts[0]):
+            return [0] * len(given)
+        try:
+            keys = list(map(_BETWEEN.join, zip(*parts, strict=True)))
+            values = list(map(bytes, values))
+        except TypeError:
+            # Decoded already, or of a type that no version of Kineto writes.
+            keys = [_BETWEEN.join(map(_raw, each)) for each in zip(*parts, strict=True)]
+            values = list(map(_raw, values))
+        for place, value in zip(valued, values, strict=True):
+            keys[place] += _BETWEEN + value
+        for place, key in enumerate(keys):
+            if key not in self._known:
+                self._known[key] = self._number(given[place], operators[place].name in VALUED)
+        return list(map(self._known.__getitem__, keys))
 
     def sizes_of(self, numbers: Int32, strings: Mapping[str, int]) -> Int32:
         """Codes of strings, the sizes of what the numbers represent; ``strings`` gives a new one its code.
