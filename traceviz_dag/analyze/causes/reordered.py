@@ -569,25 +569,38 @@ def _is_part(kind: Kind, part: int) -> bool:
     return any(each == part for each, _ in kind)
 
 
+@lru_cache(maxsize=8)
+def _items_of(order: Order, apart: bool) -> list[list[tuple[list[Kind], bool, bool]]]:
+    """The items of each stage: the kinds of the measured items that one is made of, whether it is the gradients of
+    their weights alone, and whether it is all but these.
+
+    Args:
+        apart: whether steps that it runs together were measured one by one.
+    """
+
+    def made_of(kind: Kind) -> tuple[list[Kind], bool, bool]:
+        measured = [frozenset({step}) for step in sorted(kind)] if apart else [_of_whole(kind)]
+        return measured, _is_part(kind, _WEIGHTS), _is_part(kind, _INPUTS)
+
+    kinds = [[*map(kind_of, _keys(order.actions(stage)))] for stage in range(order.stages)]
+    of_kind = {kind: made_of(kind) for kind in {kind for of_stage in kinds for kind in of_stage}}
+    return [[of_kind[kind] for kind in of_stage] for of_stage in kinds]
+
+
 class _Remake:
     """What the items of another order take, with other layers or recomputation."""
 
     def __init__(self, order: Order, present: Order, layers: tuple[int, ...], change: Change, pairs: int = 0) -> None:
         """See the class; ``pairs``: as ``_paired``."""
         self._order, self._present, self._pairs = order, present, pairs
-        self._apart = order.combined and not present.combined
         self._now, self._then = layers, change.layers or layers
         self._no_recompute = change.no_recompute or ()
         # Of a stage, once for all its ranks.
-        self._kinds = [[*map(kind_of, _keys(order.actions(stage)))] for stage in range(order.stages)]
+        self._items = _items_of(order, order.combined and not present.combined)
         self._wanted = [
-            Counter(each for kind in kinds if not _is_part(kind, _WEIGHTS) for each in self._measured(kind))
-            for kinds in self._kinds
+            Counter(each for measured, only_weights, _ in items if not only_weights for each in measured)
+            for items in self._items
         ]
-
-    def _measured(self, kind: Kind) -> list[Kind]:
-        """The kinds of the measured items that one is made of."""
-        return [frozenset({step}) for step in sorted(kind)] if self._apart else [_of_whole(kind)]
 
     def more_layers(self, stage: int) -> int:
         """How many layers more a stage has."""
@@ -614,11 +627,10 @@ class _Remake:
             raise NoEvidenceError("the order pairs forward and backward steps that no rank ran together")
         each = {kind: iter(measured[kind].spread(count)) for kind, count in wanted.items()}
         result = []
-        for kind in self._kinds[stage]:
-            one, *other = self._measured(kind)
+        for (one, *other), only_weights, no_weights in self._items[stage]:
             weights = measured[one].weights
-            own = weights if _is_part(kind, _WEIGHTS) else next(each[one])
-            own -= weights if _is_part(kind, _INPUTS) else 0
+            own = weights if only_weights else next(each[one])
+            own -= weights if no_weights else 0
             if other:
                 both = measured[one], measured[other[0]]
                 own = _paired((own, next(each[other[0]])), both, self._pairs)
