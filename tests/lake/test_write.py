@@ -49,14 +49,22 @@ def test_equal_tables_give_equal_bytes_however_they_were_made(lake: Lake, sample
 
 def test_what_is_read_back_has_the_types_of_the_definition(lake: Lake, sample):
     table = kernels(sample, ["b", "a", None])
-    written = lake.write("kernels", table, run="r", iteration=1, rank=0)
+    lake.write("kernels", table, run="r", iteration=1, rank=0)
     back = lake.table("kernels").arrow()
     assert back.drop_columns(["run", "iteration", "rank"]).equals(table)
     assert back.column_names[:3] == ["run", "iteration", "rank"]
-    assert pq.ParquetFile(written.path).metadata.row_group(0).column(0).compression == "ZSTD"
     lake.write("kernels", table.slice(0, 0), run="r", iteration=1, rank=0)
     assert lake.table("kernels").arrow().schema.equals(back.schema)
     assert lake.table("kernels").df().empty
+
+
+@pytest.mark.parametrize(("rows", "compression"), [(4095, "SNAPPY"), (4096, "ZSTD")])
+def test_files_of_few_rows_are_compressed_by_what_needs_no_memory_for_each_page(lake: Lake, sample, rows, compression):
+    table = kernels(sample, ["a"] * rows)
+    written = lake.write("kernels", table, run="r", iteration=1, rank=0)
+    group = pq.ParquetFile(written.path).metadata.row_group(0)
+    assert {group.column(number).compression for number in range(group.num_columns)} == {compression}
+    assert lake.table("kernels").arrow(table.column_names).equals(table)
 
 
 @pytest.mark.parametrize(
