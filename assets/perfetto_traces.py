@@ -16,8 +16,8 @@ _TABLES = ("kernels", "microbatches", "topology", "rank_clocks", "path_segments"
     "perfetto_trace",
     _TABLES,
     kinds={"perfetto"},
-    description="All ranks in one native Perfetto trace: streams, micro-batches, critical path, arrows, counters. The "
-    "slice `about this trace` says on which clocks.\n\n"
+    description="All ranks in one native Perfetto trace: streams, micro-batches, host, critical path, arrows, "
+    "counters. The slice `about this trace` says on which clocks.\n\n"
     "**Ask:** `traceviz perfetto open`, or open it from `traceviz serve`.",
 )
 def perfetto_trace(context: dg.AssetExecutionContext, traceviz: TracevizHome) -> dg.MaterializeResult:

@@ -333,28 +333,17 @@ class Iteration:
         from traceviz_dag.tables.questions import GAIN_IDS, GAINS_SQL
 
         asked: dict[str, Any] = {
-            **{
-                "fix_rank": _several(fix_rank),
-                "fix_link": _several(fix_link),
-                "fix_ranks": _texts("fix_ranks", fix_ranks, _SET),
-            },
-            **{
-                "fix_links": _texts("fix_links", fix_links, _SET),
-                "fix_group": _several(fix_group),
-                "fix_node": _several(fix_node),
-            },
-            **{
-                "hide": _texts("hide", hide, "dimensions, such as 'tp'"),
-                "faster": [f"{name}={factor}" for name, factor in (faster or {}).items()],
-            },
+            "fix_rank": _several(fix_rank),
+            "fix_link": _several(fix_link),
+            "fix_ranks": _texts("fix_ranks", fix_ranks, _SET),
+            "fix_links": _texts("fix_links", fix_links, _SET),
+            "fix_group": _several(fix_group),
+            "fix_node": _several(fix_node),
+            "hide": _texts("hide", hide, "dimensions, such as 'tp'"),
+            "faster": [f"{name}={factor}" for name, factor in (faster or {}).items()],
             **{"even_layers": even_layers, "equal_stages": equal_stages, "equal_ranks": equal_ranks},
-            **{
-                "no_jitter": no_jitter,
-                "no_pauses": no_pauses,
-                "no_hidden_waits": no_hidden_waits,
-                "host_free": host_free,
-            },
-            **{"balanced_experts": balanced_experts, "no_congestion": no_congestion},
+            **{"no_jitter": no_jitter, "no_pauses": no_pauses, "no_hidden_waits": no_hidden_waits},
+            **{"host_free": host_free, "balanced_experts": balanced_experts, "no_congestion": no_congestion},
             **{"microbatches": microbatches, "schedule": schedule},
         }
         wanted = wanted_edits(**asked)

@@ -57,15 +57,8 @@ OF_OTHERS = ExtensionPoint("traceviz_dag.tables", "table", DerivedTable, "Derive
 """Where other packages bring tables."""
 
 NAMES_IN_USE = (
-    *(
-        "kernels_aligned",
-        "path_profiles",
-        "path_hosts",
-        "modules",
-        "raw_traces",
-        "topology_files",
-        "classification_rules",
-    ),
+    *("kernels_aligned", "path_profiles", "path_hosts", "modules", "raw_traces", "topology_files"),
+    "classification_rules",
     *("nsys_profile", "memory_snapshots", "retention"),
     *("rank_figures", "pipeline_figures", "replica_figures", "across_ranks_figures", "memory_figures"),
     *("perfetto_trace", "report"),

@@ -197,7 +197,7 @@ TABLES = (
         {
             **{"GPU": "device", "from s": "from_s", "to s": "to_s", "operations": "operations"},
             **{"hidden share": "share", "hidden / min": "over_min"},
-            **{"span": "span", "computation": "compute", "memory": "memory"},
+            **{"window": "span", "computation": "compute", "memory": "memory"},
             **{"communication": "communication", "hidden": "hidden", "exposed": "exposed", "busy": "busy"},
             "idle": "idle",
         },

@@ -101,7 +101,9 @@ def test_kept_totals_are_those_of_the_operations(profile, short):
         named = with_short_names(profile, gpu) if short else gpu
         overlap = gpu_overlap(gpu)
         assert found.device == gpu.device
-        assert found.window == Clip(overlap.window_start_ns, overlap.window_end_ns) == gpu.window(None)
+        assert (
+            found.window == Clip(overlap.window_start_ns, overlap.window_end_ns, last_included=True) == gpu.window(None)
+        )
         assert (found.kernels, found.busy_ns) == (overlap.kernels, overlap.busy_ns)
         assert found.operations == by_name(named)
         assert found.streams == by_stream(gpu)
@@ -119,7 +121,7 @@ def test_totals_are_those_that_each_operation_adds(profile):
     for found in summaries(profile, load_rules(None)):
         mine = [row for row in rows if row["device"] == found.device]
         low, high = min(map(start_of, mine)), max(map(end_of, mine))
-        assert found.window == Clip(low, high)
+        assert found.window == Clip(low, high, last_included=True)
         names, streams = defaultdict(list), defaultdict(list)
         for row in mine:
             names[row["name"] if row["name"] is not None else NO_NAME].append(row)

@@ -204,7 +204,7 @@ def _kept_summary(profile: NsysProfile, gpu: int, kinds: npt.NDArray[np.int8], *
         return {name: values[columns["of"] == code].astype(np.int64) for name, values in columns.items()}
 
     names, streams, whole = of(OF_SHORT_NAMES if short else OF_NAMES), of(OF_STREAMS), of(OF_GPU)
-    window = Clip(int(whole["window_start_ns"][0]), int(whole["window_end_ns"][0]))
+    window = Clip(int(whole["window_start_ns"][0]), int(whole["window_end_ns"][0]), last_included=True)
     totals = Totals(last=names["name"], **{name: names[name] for name in Totals.__slots__ if name != "last"})
     kind = np.where(names["kernel"] == 1, kinds[names["name"]], KINDS.index(Kind.MEMORY))
     return GpuSummary(

@@ -8,6 +8,7 @@ window, which lets a query see so many keys before and behind it, leaves exactly
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from traceviz_dag.analyze.operations.tensors import Inputs, Tensor, UnknownWorkError
 from traceviz_dag.analyze.operations.work import Work, counted
@@ -31,6 +32,7 @@ def forward(
     window: int | None = None,
     bias: int | None = None,
     backward: bool = False,
+    given: bool = False,
 ) -> Callable[[Inputs], Work]:
     """The work of an operator whose first three inputs are queries, keys and values.
 
@@ -41,15 +43,17 @@ def forward(
         window: position of how many keys before a query it sees, which is followed by how many behind it; or of both.
         bias: position of what is added to the scores, an operation per score.
         backward: the work of the backward pass, by the inputs of the forward pass.
+        given: the gradient of its result comes before them.
     """
 
     def work(inputs: Inputs) -> Work:
-        queries, keys, values = (inputs.tensor(place) for place in range(3))
+        queries, keys, values = (inputs.tensor(place + given) for place in range(3))
         of_keys, of_values, lengths = _scores(queries, keys, values, heads_first, packed=_is_packed(inputs, packed_by))
-        result = queries.shaped(*queries.sizes[:-1], values.sizes[-1])
+        result = inputs.tensor(0) if given else queries.shaped(*queries.sizes[:-1], values.sizes[-1])
         added, adds = _added(inputs, bias, of_keys, keys)
         moved: Sequence[Tensor] = (queries, keys, values, result)
         if backward:
+            # Read: what the forward pass had, its result and the gradient; written: three gradients.
             moved = (*moved, *moved)
         weights = _BACKWARD if backward else _FORWARD
         flops = weights[0] * of_keys + weights[1] * of_values + adds
@@ -59,26 +63,8 @@ def forward(
     return work
 
 
-def backward(
-    *,
-    causal: int,
-    heads_first: bool,
-    packed_by: int | None = None,
-    window: int | None = None,
-    bias: int | None = None,
-) -> Callable[[Inputs], Work]:
-    """The same of an operator whose inputs are the gradient of its result, queries, keys, values and the result."""
-
-    def work(inputs: Inputs) -> Work:
-        given, queries, keys, values = (inputs.tensor(place) for place in range(4))
-        of_keys, of_values, lengths = _scores(queries, keys, values, heads_first, packed=_is_packed(inputs, packed_by))
-        # Read: what the forward pass had, its result and the gradient; written: three gradients.
-        added, adds = _added(inputs, bias, of_keys, keys)
-        moved = (given, given, queries, keys, values, queries, keys, values, *added)
-        flops = _BACKWARD[0] * of_keys + _BACKWARD[1] * of_values + adds
-        return _masked(inputs, (causal, window), flops, lengths, moved)
-
-    return work
+backward = partial(forward, backward=True, given=True)
+"""The same of an operator whose inputs are the gradient of its result, queries, keys, values and the result."""
 
 
 def unmasked(inputs: Inputs) -> Work:

@@ -14,16 +14,7 @@ _PANELS = {
     "What is in it": ("info", "suggest", "search", "diff"),
     "GPUs": ("summary", "overlap", "map", "gaps", "nccl", "copies", "launches", "flops", "instructions"),
     "Host, NVTX ranges and iterations": (
-        "timeline",
-        "timeline-web",
-        "tui",
-        "tree",
-        "ranges",
-        "pace",
-        "iterations",
-        "calls",
-        "stalls",
-        "threads",
+        *("timeline", "timeline-web", "tui", "tree", "ranges", "pace", "iterations", "calls", "stalls", "threads"),
     ),
     "Files": ("viewer", "web", "perfetto", "export-csv", "export-json", "download"),
 }

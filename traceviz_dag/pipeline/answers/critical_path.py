@@ -72,19 +72,16 @@ def steady_path_answer(iterations: Sequence[StoredIteration]) -> dict[str, Any]:
     reason = next((each for one in iterations for each in path_doubts(one)), None)
     return {
         **where,
-        **{
-            "certain": reason is None,
-            "reason": reason,
-            "steps": len(steps.ranked),
-            "period_ns": steps.steady.period_ns,
-        },
+        "certain": reason is None,
+        "reason": reason,
+        "steps": len(steps.ranked),
+        "period_ns": steps.steady.period_ns,
         **_profiles(iterations[-1], segments, PROFILED_BY),
         "legs": path_legs(segments),
     }
 
 
 def steady_path_statement(answer: dict[str, Any]) -> str:
-    """How long the steady periods are, and which rank has most of their path."""
     """How long the steady periods are, and which rank has most of their path."""
     if answer["period_ns"] is None:
         return "no steady period"

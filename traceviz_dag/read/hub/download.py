@@ -508,11 +508,8 @@ def _address(endpoint: str) -> tuple[str, str, int | None]:
 
 
 def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
     with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _explained(error: Exception, wanted: Wanted) -> DownloadError:

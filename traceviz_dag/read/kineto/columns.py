@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
@@ -18,12 +17,13 @@ from traceviz_dag.read.events import (
     PYTHON_FUNCTION,
     UNRESOLVED,
     USER_ANNOTATION,
-    CollectiveFacts,
     DeviceRows,
     HostRows,
     LaunchRows,
-    OperatorInputs,
+    ReadReport,
     SynchronizationRows,
+    TraceEvents,
+    TraceHeader,
 )
 from traceviz_dag.read.kineto import packing
 from traceviz_dag.read.kineto.communication_facts import FactRows
@@ -42,6 +42,7 @@ from traceviz_dag.read.kineto.schema import (
 from traceviz_dag.read.kineto.stated_inputs import InputsOnce, annotated_communication, stated_communication
 from traceviz_dag.read.kineto.threads import ThreadTable
 from traceviz_dag.read.kineto.timestamps import EXACT_BELOW, to_nanoseconds
+from traceviz_dag.read.secrets import masked_words
 
 NO_TIME = "no time stamp that is a number"
 NO_DURATION = "no duration"
@@ -53,20 +54,6 @@ _UNTOLD_PROCESS = -1
 _STREAM_ROW_OFFSET = 1_000_000
 """Kineto may put a synchronisation of stream N on row N + 1,000,000, beside the stream's own row."""
 _UNSIGNED_NONE = 2**32 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """The columns of a whole file, as ``TraceEvents`` wants them."""
-
-    strings: tuple[str, ...]
-    host: HostRows
-    launches: LaunchRows
-    device: DeviceRows
-    synchronizations: SynchronizationRows
-    communication_operators: Int64
-    operator_facts: CollectiveFacts
-    operator_inputs: tuple[OperatorInputs, ...]
 
 
 class ColumnBuilder:
@@ -117,12 +104,8 @@ class ColumnBuilder:
         if rows:
             self._add_tables(rows, codes, start_ns, to_nanoseconds(duration))
 
-    def finish(self, base_time_ns: int) -> Tables:
-        """All columns; the builder is spent.
-
-        Args:
-            base_time_ns: what the file's times are relative to.
-        """
+    def finish(self, header: TraceHeader) -> TraceEvents:
+        """Everything that was collected; the builder is spent."""
         device_rows = self._device.rows
         host = self._host.whole()
         host["input_sizes"] = self._inputs.sizes_of(host["inputs"], self._strings)
@@ -130,12 +113,14 @@ class ColumnBuilder:
             table.whole() for table in (self._launches, self._device, self._synchronizations)
         )
         for columns in (host, launches, device, synchronizations):
-            columns["start_ns"] += base_time_ns
+            columns["start_ns"] += header.base_time_ns
         device["process"] = self._device_processes(device["correlation"], launches)
         operator_facts = self._operator_facts.dense(self._strings)
         device_facts = self._device_facts.spread(device_rows, self._strings)
-        return Tables(
-            strings=tuple(self._strings),
+        return TraceEvents(
+            header=header,
+            strings=masked_words(self._strings),
+            threads=self.threads.threads(),
             host=HostRows(**host),
             launches=LaunchRows(**launches),
             device=DeviceRows(**device, collective=device_facts),
@@ -143,6 +128,7 @@ class ColumnBuilder:
             communication_operators=self._operator_facts.rows(),
             operator_facts=operator_facts,
             operator_inputs=self._inputs.distinct,
+            report=ReadReport(self.rows_read, dict(self.dropped)),
         )
 
     def _add_tables(self, rows: list[Any], codes: Codes, start_ns: Int64, duration_ns: Int64) -> None:

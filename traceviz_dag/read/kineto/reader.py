@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from traceviz_dag.errors import BadInputError
@@ -18,7 +19,6 @@ from traceviz_dag.read.kineto.lost_kernels import lost_kernels
 from traceviz_dag.read.limits import MOST_ROWS
 from traceviz_dag.read.other_files import not_a_trace
 from traceviz_dag.read.repeats import REPEATED, without_repeats
-from traceviz_dag.read.secrets import masked_words
 from traceviz_dag.read.sources import ByteSource
 
 CHUNK_BYTES = 1 << 20
@@ -69,22 +69,14 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
             raise BadInputError(
                 path, f"none of its {builder.rows_read:,} events can be used: {told(dropped)}", EXPORT_AGAIN
             )
-        tables = builder.finish(header.base_time_ns)
-        device, repeats = without_repeats(tables.device)
+        events = builder.finish(header)
+        device, repeats = without_repeats(events.device)
         if repeats:
             dropped[REPEATED] = repeats
-    lost = lost_kernels(tables.strings, tables.launches, device)
-    return TraceEvents(
-        header=header,
-        strings=masked_words(tables.strings),
-        threads=builder.threads.threads(),
-        host=tables.host,
-        launches=tables.launches,
+    lost = lost_kernels(events.strings, events.launches, device)
+    return replace(
+        events,
         device=device,
-        synchronizations=tables.synchronizations,
-        communication_operators=tables.communication_operators,
-        operator_facts=tables.operator_facts,
-        operator_inputs=tables.operator_inputs,
         report=ReadReport(
             rows_read=builder.rows_read,
             dropped=dropped,

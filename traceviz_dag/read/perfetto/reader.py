@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from traceviz_dag.read.events import MISSING, PYTHON_FUNCTION, ReadReport, TraceEvents
+from traceviz_dag.read.events import MISSING, PYTHON_FUNCTION, TraceEvents
 from traceviz_dag.read.kineto.columns import ColumnBuilder
 from traceviz_dag.read.kineto.event_decoder import Piece
 from traceviz_dag.read.kineto.packing import floats
@@ -28,7 +29,6 @@ from traceviz_dag.read.kineto.schema import (
 )
 from traceviz_dag.read.perfetto.engines import Engine
 from traceviz_dag.read.perfetto.session import TraceSession, open_trace
-from traceviz_dag.read.secrets import masked_words
 
 _THREADS_SQL = "SELECT p.pid, t.tid, t.name FROM thread t LEFT JOIN process p USING (upid) WHERE t.name IS NOT NULL"
 _COMMUNICATION_OPERATOR = "record_param_comms"
@@ -82,24 +82,11 @@ def read_with_perfetto(path: Path, engine: Engine | None = None) -> TraceEvents:
 def read_session(session: TraceSession) -> TraceEvents:
     """The events of a loaded Kineto trace, by start."""
     session.query(kineto_sql())
-    header = peek(session.path).header
     builder = ColumnBuilder()
     builder.add(_piece(session))
-    tables = builder.finish(header.base_time_ns)
-    lost = {problem.name: problem.count for problem in session.problems}
-    return TraceEvents(
-        header=header,
-        strings=masked_words(tables.strings),
-        threads=builder.threads.threads(),
-        host=tables.host,
-        launches=tables.launches,
-        device=tables.device,
-        synchronizations=tables.synchronizations,
-        communication_operators=tables.communication_operators,
-        operator_facts=tables.operator_facts,
-        operator_inputs=tables.operator_inputs,
-        report=ReadReport(builder.rows_read, dict(builder.dropped + Counter(lost)), session.read_fault),
-    )
+    builder.dropped += Counter({problem.name: problem.count for problem in session.problems})
+    events = builder.finish(peek(session.path).header)
+    return replace(events, report=replace(events.report, fault=session.read_fault))
 
 
 def _piece(session: TraceSession) -> Piece:

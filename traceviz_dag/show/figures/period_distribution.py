@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from traceviz_dag.analyze.pipelines.period_summary import period_summary, two_modes, two_modes_of_scores
 from traceviz_dag.analyze.pipelines.periods import DIMENSION, NAMED
@@ -20,7 +19,16 @@ from traceviz_dag.arrays import Float64
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import draw_bars
 from traceviz_dag.show.page.facts import lost_ranks, place
-from traceviz_dag.show.page.page import Caption, LegendEntry, LegendGroup, Page, Stretches, TimeScale, open_page
+from traceviz_dag.show.page.page import (
+    Caption,
+    LegendEntry,
+    LegendGroup,
+    Page,
+    Stretches,
+    TimeScale,
+    open_page,
+    rule_across,
+)
 from traceviz_dag.show.page.typography import LABEL, POINTS_PER_INCH, SMALL, TINY, typography
 from traceviz_dag.show.source import TableSource
 
@@ -122,7 +130,8 @@ def _periods(label: str, kind: str, values: pa.ChunkedArray) -> Spread:
 def _draw_periods(page: Page, rows: Sequence[Spread], height: float, scale: TimeScale) -> None:
     axes = page.axes(0.0, height * len(rows))
     longest = 1.02 * max(row.values.max() for row in rows) / scale.per_unit
-    _prepare(axes, (0.0, longest), len(rows) * height, f"period of a unit, {scale.unit}")
+    axes.set(xlim=(0.0, longest), ylim=(len(rows) * height, 0), yticks=[])
+    rule_across(axes, f"period of a unit, {scale.unit}")
     page.text(page.right, page.top - 0.08, "p50 · p99 · units", SMALL, palette.QUIET_INK)
     for place_, row in enumerate(rows):
         top = place_ * height
@@ -138,7 +147,8 @@ def _draw_scores(page: Page, rows: Sequence[Spread], top: float, height: float) 
     low = max(min(0.0, *(float(row.values.min()) for row in rows)), SCORES_SHOWN[0])
     high = min(max(1.0, *(float(row.values.max()) for row in rows)), SCORES_SHOWN[1])
     margin = 0.02 * (high - low)
-    _prepare(axes, (low - margin, high + margin), len(rows) * height, "OverlapScore: 0 one after the other, 1 hidden")
+    axes.set(xlim=(low - margin, high + margin), ylim=(len(rows) * height, 0), yticks=[])
+    rule_across(axes, "OverlapScore: 0 one after the other, 1 hidden")
     axes.vlines([0, 1], 0, len(rows) * height, colors=palette.QUIET_INK, linewidths=0.8, zorder=1.5)
     page.text(page.right, page.top + top - 0.08, "p50 · p10 · units", SMALL, palette.QUIET_INK)
     for place_, row in enumerate(rows):
@@ -152,15 +162,6 @@ def _draw_scores(page: Page, rows: Sequence[Spread], top: float, height: float) 
 def _score_label(row: Spread) -> str:
     """How the row of a pair's scores is called: all dimensions are beside computation."""
     return f"with {row.label.removeprefix('computation + ').upper()}" if row.kind == DIMENSION else row.label
-
-
-def _prepare(axes: Axes, limits: tuple[float, float], height: float, label: str) -> None:
-    axes.set(xlim=limits, ylim=(height, 0), yticks=[])
-    axes.set_xlabel(label, labelpad=3)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=11, steps=[1, 2, 2.5, 5, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    axes.grid(visible=True, axis="x", color=palette.RULE, linewidth=0.5, zorder=0)
-    axes.set_axisbelow(True)
 
 
 def _draw_histogram(axes: Axes, row: Spread, values: Float64, at: tuple[float, float], colour: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter
 
 from traceviz_dag.analyze.diff.changes import Change
 from traceviz_dag.analyze.diff.replayed import ReplayRow
@@ -27,6 +27,7 @@ from traceviz_dag.show.page.page import (
     Stretches,
     TimeScale,
     open_page,
+    rule_across,
 )
 from traceviz_dag.show.page.typography import LABEL, SMALL, typography, width
 
@@ -107,14 +108,10 @@ def _prepare(axes: Axes, ends: Sequence[int], rows: int, scale: TimeScale, *, la
     low, high = min(ends) / scale.per_unit, max(ends) / scale.per_unit
     room = 0.02 * max(high - low, 1e-9)
     axes.set(xlim=(low - room, high + room), ylim=(_ROW * rows, 0), yticks=[])
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=9, steps=[1, 2, 2.5, 5, 10]))
+    rule_across(axes, f"longer than A's step, {scale.unit}" if last else "", 9)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _minus(f"{value:+,.6g}") if value else "0"))
-    if last:
-        axes.set_xlabel(f"longer than A's step, {scale.unit}", labelpad=3)
-    else:
+    if not last:
         axes.tick_params(axis="x", labelbottom=False, length=0)
-    axes.grid(visible=True, axis="x", color=palette.RULE, linewidth=0.5, zorder=0)
-    axes.set_axisbelow(True)
     axes.axvline(0, color=palette.QUIET_INK, linewidth=0.8, zorder=1.5)
 
 

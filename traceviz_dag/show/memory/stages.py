@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from traceviz_dag.analyze.memory.schedule import StageMemory
 from traceviz_dag.analyze.wording import counted
@@ -13,7 +12,7 @@ from traceviz_dag.printable import printable
 from traceviz_dag.show.lanes.words import rank_label
 from traceviz_dag.show.memory.colours import COLOUR
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.page import Caption, LegendEntry, LegendGroup, open_page
+from traceviz_dag.show.page.page import Caption, LegendEntry, LegendGroup, open_page, rule_across
 from traceviz_dag.show.page.typography import typography
 from traceviz_dag.vocabulary import MemoryCategory
 
@@ -87,10 +86,7 @@ def draw_stage_memory(
             expected = "–" if memory.expected_in_flight is None else memory.expected_in_flight
             name = rank_label(rank, stage)
             page.row_label(top + _ROW / 2, name, f"{memory.in_flight} · {expected}")
-        axes.set_xlabel("MiB", labelpad=3)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=11, steps=[1, 2, 2.5, 5, 10]))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-        axes.grid(visible=True, axis="x", color=palette.RULE, linewidth=0.5, zorder=0)
+        rule_across(axes, "MiB")
     return page.figure
 
 

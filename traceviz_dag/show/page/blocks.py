@@ -15,13 +15,12 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection, PolyCollection
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 from matplotlib.transforms import Affine2D
 
 from traceviz_dag.analyze.intervals import Intervals, measure_within, union
 from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.show.page import palette
-from traceviz_dag.show.page.page import Stretches, TimeScale
+from traceviz_dag.show.page.page import Stretches, TimeScale, rule_across
 from traceviz_dag.show.page.rendering import DOTS_PER_INCH
 from traceviz_dag.show.page.typography import POINTS_PER_INCH, outline, width
 
@@ -209,11 +208,7 @@ def prepare_bars(axes: Axes, limits: tuple[float, float], height: float, label: 
     axes.patch.set_visible(False)
     room = 0.02 * (limits[1] - limits[0])
     axes.set(xlim=(limits[0] - (room if limits[0] < 0 else 0), limits[1] + room), ylim=(height, 0), yticks=[])
-    axes.set_xlabel(label, labelpad=3)
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=9, steps=[1, 2, 2.5, 5, 10]))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-    axes.grid(visible=True, axis="x", color=palette.RULE, linewidth=0.5, zorder=0)
-    axes.set_axisbelow(True)
+    rule_across(axes, label, 9)
     axes.axvline(0, color=palette.QUIET_INK, linewidth=0.8, zorder=1.5)
 
 

@@ -155,11 +155,7 @@ class Page:
         axes.set_xlim(0, scale.span_ns / scale.per_unit)
         axes.set_ylim(height, 0)
         axes.set_yticks([])
-        axes.set_xlabel(f"{label}, {scale.unit}", labelpad=3)
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=11, steps=[1, 2, 2.5, 5, 10]))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
-        axes.grid(visible=True, axis="x", color=palette.RULE, linewidth=0.5, zorder=0)
-        axes.set_axisbelow(True)
+        rule_across(axes, f"{label}, {scale.unit}")
         return axes
 
     def text(
@@ -190,6 +186,15 @@ class Page:
         """Write the measures of a lane right of the data, in the colour of attention where they stand out."""
         colour = palette.ATTENTION if stands_out else palette.QUIET_INK
         self.text(self.right, self.top + y, measures, size, colour, bold=stands_out)
+
+
+def rule_across(axes: Axes, label: str, ticks: int = 11) -> None:
+    """Label an axis across, with round numbers at most so often and a rule at each."""
+    axes.set_xlabel(label, labelpad=3)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=ticks, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.grid(visible=True, axis="x", color=palette.RULE, linewidth=0.5, zorder=0)
+    axes.set_axisbelow(True)
 
 
 def open_page(caption: Caption, data_height: float, axis_height: float = _AXIS) -> Page:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from traceviz_dag.printable import printable
-from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.gain_rows import signed
 from traceviz_dag.show.report.charts import LABEL, ROW, WIDTH, Piece, cut, svg
 
@@ -165,7 +164,3 @@ def _words(text: str, x: float, y: float, style: str = "label", anchor: str = "s
     return Markup('<text x="{:.1f}" y="{:.1f}" class="{}" text-anchor="{}">{}</text>').format(
         x, y, style, anchor, printable(text)
     )
-
-
-REFUSED = palette.ATTENTION
-"""Of ranges whose clock was refused."""

@@ -15,7 +15,6 @@ from traceviz_dag.show.terminal.glyphs import bar, cut, cut_inside, flat, padded
 MOST_INSIDE = 5_000
 """Entries of one range that are listed; a line says how many are left out."""
 
-NUMBERS = ("count", "host ms", "GPU span", "busy", "idle", "ops")
 _BAR = 8
 _WIDE = 110
 
