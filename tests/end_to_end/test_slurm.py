@@ -8,8 +8,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.in_process import ranks_in_this_process
@@ -19,8 +21,11 @@ from tests.slurm import missing, slurm
 from tests.small_run import write_run
 from traceviz_dag.errors import ClusterError
 from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
+from traceviz_dag.pipeline.cluster import job_array
 from traceviz_dag.pipeline.cluster.opening import open_cluster
 from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.read.stated_bounds import RANKS_IN_ONE_PIECE
+from traceviz_dag.system.processes import WorkerDiedError
 
 REQUIRED = "TRACEVIZ_REQUIRE_SLURM"
 pytestmark = [
@@ -48,11 +53,28 @@ def settings(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.Mo
     return path
 
 
+@pytest.fixture
+def arrays(settings: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(job_array, "_ASK_SECONDS", 1)
+    monkeypatch.setattr(job_array, "_SEEN_SECONDS", 3)
+    settings.write_text(SETTINGS + "array = true\n")
+    return settings
+
+
 def jobs() -> list[str]:
     return subprocess.run(["squeue", "--noheader"], capture_output=True, text=True, check=True).stdout.splitlines()
 
 
-def test_traceviz_analyze_starts_a_job_gets_the_same_tables_and_ends_it(settings: Path, tmp_path: Path):
+@pytest.mark.parametrize("is_array", [False, True])
+def test_traceviz_analyze_starts_a_job_gets_the_same_tables_and_ends_it(
+    settings: Path, tmp_path: Path, is_array: bool, monkeypatch: pytest.MonkeyPatch
+):
+    if is_array:
+        settings.write_text(SETTINGS + "array = true\n")
+        (tmp_path / "without").mkdir()
+        (tmp_path / "without/distributed.py").write_text("raise ModuleNotFoundError\n")
+        monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'without'}:{os.environ['PYTHONPATH']}")
+        monkeypatch.setenv(RANKS_IN_ONE_PIECE.variable, "1")
     run, home = write_run(tmp_path / "job"), tmp_path / "home"
     with ranks_in_this_process():
         analyse(AnalysisSettings(tmp_path / "here"), inputs_below([run]))
@@ -61,8 +83,8 @@ def test_traceviz_analyze_starts_a_job_gets_the_same_tables_and_ends_it(settings
     assert told.returncode == 0, told.stderr
     assert len(tables(home)) > 20 and tables(home) == tables(tmp_path / "here")
     (log,) = (home / "logs").glob("slurm_*.log")
-    assert str(log) in told.stderr and "Registered to" in log.read_text()
-    assert not (home / "cluster").exists(), "nobody needs its key any more"
+    assert str(log) in told.stderr and ("Registered to" in log.read_text()) is not is_array
+    assert not (home / "cluster").exists(), "nobody needs what the job had there any more"
     assert waited_for(lambda: not jobs())
     again = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert again.returncode == 0 and not again.stderr, "no job for what is current"
@@ -115,7 +137,7 @@ def test_a_job_that_waits_says_why_and_is_cancelled(settings: Path, tmp_path: Pa
     command = [sys.executable, "-c", STOPPED, tmp_path, settings]
     started = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
     told = [started.stdout.readline(), started.stdout.readline()]
-    assert "scheduler and workers write to" in told[0] and "waits: BeginTime" in told[1]
+    assert "writes to" in told[0] and "waits: BeginTime" in told[1]
     started.terminate()
     started.wait(30)
     assert waited_for(lambda: not jobs())
@@ -142,3 +164,83 @@ def test_a_job_that_is_cancelled_or_refused_is_told(settings: Path, tmp_path: Pa
     ):
         list(engine.spread(works.double, items, None, (tmp_path,)))
     assert waited_for(lambda: not jobs())
+
+
+def test_a_task_of_an_array_that_is_cancelled_costs_at_most_the_rank_that_has_it_cancelled(
+    arrays: Path, tmp_path: Path
+):
+    told: list[str] = []
+    with open_cluster(str(arrays), tmp_path / "home", tell=told.append) as engine:
+        items = works.traces(tmp_path / "t", 5)
+        outcomes = dict(engine.spread(works.die_with_its_task, items, None, (tmp_path,)))
+    assert isinstance(outcomes.pop(1), WorkerDiedError)
+    assert {number: outcome.facts["double"] for number, outcome in outcomes.items()} == {0: 0, 2: 4, 3: 6, 4: 8}
+    assert (tmp_path / "1").read_text() == "died\n" * 2, "in company, and alone"
+    assert sum("writes to" in line for line in told) == 2
+    assert not (tmp_path / "home/cluster").exists() and waited_for(lambda: not jobs())
+
+
+def test_a_rank_whose_process_dies_or_complains_is_told_as_in_the_local_pool(arrays: Path, tmp_path: Path):
+    arrays.write_text(SETTINGS + "array = true\nranks_per_worker = 2\n")
+    with open_cluster(str(arrays), tmp_path / "home") as engine:
+        items = works.traces(tmp_path / "t", 6)
+        outcomes = dict(engine.spread(works.die_or_double, items, None, (tmp_path,)))
+        assert isinstance(outcomes.pop(3), WorkerDiedError)
+        assert [outcomes[number].facts["double"] for number in (0, 1, 2, 4, 5)] == [0, 2, 4, 8, 10]
+        (tmp_path / "marks").mkdir()
+        with pytest.raises(OSError, match="No space left on device"):
+            list(engine.spread(works.complain_about_the_first, items, 1, (tmp_path / "marks",)))
+        assert not list((tmp_path / "marks").iterdir()), "what waits is not begun"
+
+
+def test_a_node_that_does_not_see_the_traces_is_named(arrays: Path, tmp_path: Path):
+    items = works.traces(tmp_path / "t", 2)
+    with (
+        open_cluster(str(arrays), tmp_path / "home", tell=lambda _: items[1].path.unlink(missing_ok=True)) as engine,
+        pytest.raises(ClusterError, match=r"node .*: cannot read .*/t/1.json; have each worker see the traces at"),
+    ):
+        list(engine.spread(works.double, items, None, (tmp_path,)))
+
+
+def test_an_array_opens_no_port_and_its_files_are_for_its_owner_alone(arrays: Path, tmp_path: Path):
+    looked: list[list[object]] = []
+    with open_cluster(str(arrays), tmp_path / "home") as engine:
+        for _ in engine.spread(works.take_a_while, works.traces(tmp_path / "t", 4), None, (tmp_path,)):
+            mine = [
+                one
+                for one in psutil.process_iter(["cmdline"])
+                if job_array.__name__ in " ".join(one.info["cmdline"] or ())
+            ]
+            assert len(mine) < 3
+            for each in {child for one in mine for child in (one, *one.children(recursive=True))}:
+                with suppress(psutil.NoSuchProcess):
+                    looked.append(each.net_connections("inet"))
+            (folder,) = (path for path in (tmp_path / "home/cluster").iterdir() if path.is_dir())
+            assert folder.stat().st_mode & 0o077 == 0
+    assert len(looked) > 2 and not any(looked)
+
+
+def test_an_array_that_is_cancelled_whole_is_told_and_ends(arrays: Path, tmp_path: Path):
+    def cancel(line: str) -> None:
+        if "writes to" in line:
+            subprocess.run(["scancel", "--user=root"], check=True)
+
+    with (
+        open_cluster(str(arrays), tmp_path / "home", tell=cancel) as engine,
+        pytest.raises(ClusterError, match="Slurm: a job array ended before all ranks were begun; see its log in"),
+    ):
+        list(engine.spread(works.double, works.traces(tmp_path / "t", 2), None, (tmp_path,)))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_an_array_ends_with_the_process_that_wanted_it(arrays: Path, tmp_path: Path, number: signal.Signals):
+    script = STOPPED.replace("sleep_long", "take_a_while").replace("4)", "40)")
+    started = subprocess.Popen([sys.executable, "-c", script, tmp_path, arrays], stderr=subprocess.DEVNULL)
+    assert waited_for(lambda: len(list(tmp_path.glob("*.began"))) == 2)
+    started.send_signal(number)
+    started.wait(30)
+    assert waited_for(lambda: not jobs())
+    begun = list(tmp_path.glob("*.began"))
+    # A killed process cancels nothing: ranks under way end, and what is nobody's any more stays in the home.
+    assert len(begun) == 2 and len(list(tmp_path.glob("*.ended"))) == (2 if number == signal.SIGKILL else 0)
+    assert (tmp_path / "home/cluster").exists() is (number == signal.SIGKILL)

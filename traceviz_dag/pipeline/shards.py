@@ -108,14 +108,14 @@ def sharding_of(ranks: int, home: Path, workers: int | None = None, engine: Engi
 
     Args:
         home: a scratch folder is made there: kilobytes per communication, and all workers see it.
-        workers: None: as many as fit. engine: where; None takes processes of this machine.
+        workers: None: as many as fit. engine: where, if it keeps its workers; else in processes of this machine.
 
     Raises:
         UsageError: what the environment states is no number of ranks.
     """
     if ranks <= RANKS_IN_ONE_PIECE.stated():
         return None
-    if engine is not None:
+    if engine is not None and engine.keeps_workers:
         return Sharding(workers, spread=engine.spread, scratch=home)
     return Sharding(workers or default_workers(), scratch=home)
 

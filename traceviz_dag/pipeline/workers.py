@@ -108,7 +108,13 @@ Beside = Sequence[tuple[IterationTask, Mapping[int, RankTrace]]]
 
 
 class Engine(Protocol):
-    """Where ranks, or shards of all, are analysed side by side, instead of in processes of this machine."""
+    """Where ranks, or shards of all, are analysed side by side, instead of in processes of this machine.
+
+    Attributes:
+        keeps_workers: from one call to the next; else each call waits for its own, as only ranks are worth.
+    """
+
+    keeps_workers: bool
 
     def spread(
         self,

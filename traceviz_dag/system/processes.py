@@ -47,6 +47,9 @@ class WorkerDiedError(TracevizError):
     def __init__(self) -> None:
         super().__init__("a worker died, most likely for want of memory; run with fewer workers or more memory")
 
+    def __reduce__(self) -> tuple[type[WorkerDiedError], tuple[()]]:
+        return (type(self), ())
+
 
 def spread(
     work: Callable[..., Result],

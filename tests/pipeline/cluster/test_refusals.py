@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from tests.damage import call
 from tests.pipeline.cluster import works
 from tests.small_run import write_run
 from traceviz_dag.errors import BadInputError, ClusterError
-from traceviz_dag.pipeline.cluster import clients
+from traceviz_dag.pipeline.cluster import clients, job_array
 from traceviz_dag.pipeline.cluster.opening import open_cluster
 from traceviz_dag.pipeline.cluster.settings import load_cluster
 
@@ -88,14 +90,33 @@ def test_no_scheduler_and_files_that_are_none_of_tls_are_told(tmp_path: Path, mo
         pytest.fail("it was used")
 
 
-def test_slurm_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "slurm.toml").write_text("[slurm]\n")
+@pytest.mark.parametrize("more", ["", "array = true\n"])
+def test_slurm_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str):
+    (tmp_path / "slurm.toml").write_text(f"[slurm]\n{more}")
     monkeypatch.setenv("PATH", str(tmp_path))
     with (
         open_cluster(str(tmp_path / "slurm.toml"), tmp_path) as engine,
         pytest.raises(ClusterError, match="there is no sbatch here; run this where jobs are submitted"),
     ):
         list(engine.spread(works.double, works.traces(tmp_path / "t", 1), None, (tmp_path,)))
+
+
+class Planted:
+    """Whatever reads it back makes a file."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return (Path.touch, (self.mark,))
+
+
+def test_a_task_runs_nothing_from_a_folder_that_others_may_write(tmp_path: Path):
+    (tmp_path / "work").write_bytes(pickle.dumps(Planted(tmp_path / "ran")))
+    tmp_path.chmod(0o770)
+    with pytest.raises(ClusterError, match="is not yours alone; see who else may write to the home"):
+        job_array.work_off(tmp_path)
+    assert not (tmp_path / "ran").exists()
 
 
 WITHOUT_DASK = """

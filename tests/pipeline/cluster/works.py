@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -30,6 +31,24 @@ def die_or_double(trace: RankTrace, marks: Path) -> RankOutcome:
     if trace.rank == 3 or (trace.rank == 2 and not (marks / "2").exists()):
         (marks / str(trace.rank)).open("a").write("died\n")
         os.kill(os.getpid(), signal.SIGKILL)
+    return double(trace, marks)
+
+
+def die_with_its_task(trace: RankTrace, marks: Path) -> RankOutcome:
+    """Rank 0 has Slurm cancel its task of a job array the first time; rank 1 always does."""
+    if trace.rank == 1 or (trace.rank == 0 and not (marks / "0").exists()):
+        (marks / str(trace.rank)).open("a").write("died\n")
+        task = f"{os.environ['SLURM_ARRAY_JOB_ID']}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+        subprocess.run(["scancel", task], check=True)
+        time.sleep(60)
+    return double(trace, marks)
+
+
+def take_a_while(trace: RankTrace, marks: Path) -> RankOutcome:
+    """Says that it began, and ends after some seconds."""
+    (marks / f"{trace.rank}.began").touch()
+    time.sleep(4)
+    (marks / f"{trace.rank}.ended").touch()
     return double(trace, marks)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import logging
 import math
-import secrets
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,9 +16,8 @@ from distributed import Client, LocalCluster, Scheduler, SchedulerPlugin, Securi
 from distributed.deploy.spec import close_clusters
 
 from traceviz_dag.errors import BadInputError, ClusterError
-from traceviz_dag.pipeline.cluster.fitness import FOLDER
 from traceviz_dag.pipeline.cluster.settings import ClusterSettings, SlurmSettings
-from traceviz_dag.pipeline.cluster.slurm import slurm_job
+from traceviz_dag.pipeline.cluster.slurm import private_folder, slurm_job
 from traceviz_dag.pipeline.workers import LOGS
 from traceviz_dag.read.toml_file import parse_json, read_text
 
@@ -173,8 +171,8 @@ def on_slurm(settings: SlurmSettings, home: Path, tell: Callable[[str], None]) -
     """Scheduler and workers in a Slurm job, which ends with this."""
     tls = Security.temporary()
     texts = {"ca_file": tls.tls_ca_file, "cert_file": tls.tls_client_cert, "key_file": tls.tls_client_key}
-    folder = home / FOLDER / secrets.token_hex(8)
     with (
+        private_folder(home) as folder,
         slurm_job(settings, folder, home / LOGS, texts, _CONFIGURATION, tell) as file,
         connected(scheduler_address(file), tls) as client,
     ):

@@ -67,6 +67,8 @@ class DaskEngine:
         is_shared: the cluster is not ours alone: it stays when this ends, and so must nothing that we began on it.
     """
 
+    keeps_workers = True
+
     def __init__(
         self, home: Path, name: str, open_client: Callable[[], distributed.Client], *, is_shared: bool
     ) -> None:

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from traceviz_dag.errors import ClusterError
+from traceviz_dag.pipeline.cluster.job_array import ArrayEngine
 from traceviz_dag.pipeline.cluster.settings import ClusterSettings, load_cluster
 from traceviz_dag.pipeline.workers import Engine, default_workers
 
@@ -38,6 +39,9 @@ def open_cluster(
         yield None
         return
     settings = load_cluster(Path(where)) if where.endswith(".toml") else ClusterSettings(address=where)
+    if settings.slurm is not None and settings.slurm.array:
+        yield ArrayEngine(settings.slurm, home, tell)
+        return
     try:
         # Imported here because the base installation does not have Dask.
         from traceviz_dag.pipeline.cluster import clients

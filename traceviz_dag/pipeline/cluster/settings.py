@@ -16,9 +16,10 @@ _Counted = Annotated[int, msgspec.Meta(ge=1, le=10**6)]
 
 
 class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The Slurm job that holds scheduler and workers.
+    """The Slurm job that holds scheduler and workers, or the job array.
 
     Attributes:
+        array: a job array, which opens no port, and needs no Dask.
         workers: Slurm tasks. ranks_per_worker: ranks side by side in each, a processor for each.
         memory: of a rank, as Slurm writes it. time: limit of the job, as Slurm writes it.
         partition, account: of Slurm; empty takes its default.
@@ -26,6 +27,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         interface: of the network, for scheduler and workers; empty leaves it to Dask.
     """
 
+    array: bool = False
     workers: _Counted = 1
     ranks_per_worker: _Counted = 1
     memory: Annotated[str, msgspec.Meta(pattern=r"^[1-9][0-9]{0,9}[MGT]\Z")] = "2G"

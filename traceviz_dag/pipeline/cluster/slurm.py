@@ -1,17 +1,19 @@
-"""A Slurm job that holds a Dask scheduler and its workers, for as long as somebody uses it."""
+"""Jobs of Slurm that last as long as somebody uses them, such as one that holds a Dask scheduler and its workers."""
 
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from traceviz_dag.errors import ClusterError
+from traceviz_dag.pipeline.cluster.fitness import FOLDER
 from traceviz_dag.pipeline.cluster.settings import SlurmSettings
 from traceviz_dag.system.processes import run_program
 
@@ -28,10 +30,9 @@ _TLS = {
 """Dask's configuration, as its options for TLS exclude the one for the interface."""
 
 _LOOK_SECONDS = 1.0
+_ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "REQUEUED", "SUSPENDED", "UNKNOWN")
 
-_SCRIPT = """#!/bin/bash
-{directives}
-set -u
+_DASK = """set -u
 export PYTHONSAFEPATH=1
 {environment}
 dask=(--scheduler-file {file} --no-dashboard --dashboard-address 127.0.0.1:0{interface})
@@ -49,28 +50,16 @@ wait "$scheduler"
 """
 
 
-def script(settings: SlurmSettings, folder: Path, log: Path, configuration: Mapping[str, object]) -> str:
-    """The script for sbatch.
+def _dask(settings: SlurmSettings, folder: Path, configuration: Mapping[str, object]) -> str:
+    """What the job of scheduler and workers runs.
 
     Args:
         folder: holds TLS files by the names ``TLS_FILES``, and will hold ``SCHEDULER_FILE``; workers see it, too.
-        log: what scheduler and workers say; ``%j`` in it is the job's number.
         configuration: of Dask, name → value.
     """
-    options = [
-        "--job-name=traceviz",
-        f'--output="{log}"',
-        f"--ntasks={settings.workers}",
-        f"--cpus-per-task={settings.ranks_per_worker}",
-        f"--mem-per-cpu={settings.memory}",
-        f"--time={settings.time}",
-        *(f"--{name}={value}" for name in ("partition", "account") if (value := getattr(settings, name))),
-        *settings.options,
-    ]
     dask = {**configuration, **{name: str(folder / file) if file in TLS_FILES else file for name, file in _TLS.items()}}
     exports = [f"{name.replace('.', '__').replace('-', '_').upper()}={shlex.quote(str(dask[name]))}" for name in dask]
-    return _SCRIPT.format(
-        directives="\n".join(f"#SBATCH {option}" for option in options),
+    return _DASK.format(
         python=shlex.quote(sys.executable),
         environment="\n".join(f"export DASK_{each}" for each in exports),
         file=shlex.quote(str(folder / SCHEDULER_FILE)),
@@ -82,6 +71,91 @@ def script(settings: SlurmSettings, folder: Path, log: Path, configuration: Mapp
 
 
 @contextmanager
+def private_folder(home: Path) -> Iterator[Path]:
+    """A folder in the home that nobody else may read, for what a job needs."""
+    folder = home / FOLDER / secrets.token_hex(8)
+    folder.mkdir(parents=True, mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):
+            folder.parent.rmdir()
+
+
+class SlurmJob:
+    """A job that was submitted.
+
+    Args:
+        log: what it says. tell: is told why it waits.
+    """
+
+    def __init__(self, number: str, log: Path, tell: Callable[[str], None]) -> None:
+        self.number = number
+        self.log = log
+        self._tell = tell
+        self._told = ""
+
+    def states(self) -> set[str]:
+        """States of its tasks; empty once all have ended."""
+        asked = run_program(["squeue", "--noheader", "--jobs", self.number, "--format", "%T %r"])
+        # A controller that does not answer has not ended the job.
+        is_unknown = asked.returncode and "Invalid job id" not in asked.stderr
+        lines = [f"UNKNOWN {_last_line(asked.stderr)}"] if is_unknown else asked.stdout.splitlines()
+        reasons = {state: reason for state, _, reason in (line.partition(" ") for line in lines) if state in _ALIVE}
+        for reason in reasons.values() if "RUNNING" not in reasons else ():
+            if reason not in ("", "None", self._told):
+                self._told = reason
+                self._tell(f"Slurm job {self.number} waits: {reason}")
+        return {*reasons}
+
+
+@contextmanager
+def submitted(
+    settings: SlurmSettings,
+    folder: Path,
+    options: Sequence[str],
+    commands: str,
+    logs: Path,
+    tell: Callable[[str], None],
+) -> Iterator[SlurmJob]:
+    """Submit a job, and cancel it at the end.
+
+    Args:
+        folder: of this job alone, for its script. options: of sbatch, beside those that jobs share. commands: of bash.
+        logs: folder for what the job says. tell: is told the job's number, and why it waits.
+
+    Raises:
+        ClusterError: there is no Slurm, or it refuses the job.
+    """
+    if not shutil.which("sbatch"):
+        raise ClusterError("Slurm", "there is no sbatch here", "run this where jobs are submitted")
+    logs.mkdir(parents=True, exist_ok=True)
+    every = [
+        "--job-name=traceviz",
+        f"--mem-per-cpu={settings.memory}",
+        f"--time={settings.time}",
+        *(f"--{name}={value}" for name in ("partition", "account") if (value := getattr(settings, name))),
+        *options,
+        *settings.options,
+    ]
+    script = folder / "job.sh"
+    script.write_text("\n".join(["#!/bin/bash", *(f"#SBATCH {option}" for option in every), commands]))
+    # Within a job, settings of that job would hold for this one, too.
+    kept = {name: os.environ[name] for name in os.environ if name[:6] != "SLURM_" or name == "SLURM_CONF"}
+    asked = run_program(["sbatch", "--parsable", str(script)], kept)
+    if asked.returncode:
+        raise ClusterError("Slurm", f"refuses the job ({_last_line(asked.stderr)})", "correct [slurm]")
+    number = asked.stdout.strip().partition(";")[0]
+    try:
+        log = logs / f"slurm_{number}.log"
+        tell(f"Slurm job {number} writes to {log}")
+        yield SlurmJob(number, log, tell)
+    finally:
+        run_program(["scancel", number])
+
+
+@contextmanager
 def slurm_job(
     settings: SlurmSettings,
     folder: Path,
@@ -90,11 +164,11 @@ def slurm_job(
     configuration: Mapping[str, object],
     tell: Callable[[str], None],
 ) -> Iterator[Path]:
-    """Submit the job, wait until its scheduler runs, and cancel it at the end.
+    """A scheduler of Dask and its workers in a job, which has begun and is cancelled at the end.
 
     Args:
-        folder: of this job alone; nobody else may read it. logs: folder for what the job says.
-        tls: name in ``TLS_FILES`` → text. configuration: of Dask. tell: is told the job's number, and why it waits.
+        folder, logs, tell: as ``submitted``; nobody else may read the folder.
+        tls: name in ``TLS_FILES`` → text. configuration: of Dask.
 
     Yields:
         The scheduler's file.
@@ -102,49 +176,22 @@ def slurm_job(
     Raises:
         ClusterError: there is no Slurm, it refuses the job, or the job ends before its scheduler runs.
     """
-    if not shutil.which("sbatch"):
-        raise ClusterError("Slurm", "there is no sbatch here", "run this where jobs are submitted")
-    folder.mkdir(parents=True, mode=0o700)
-    logs.mkdir(parents=True, exist_ok=True)
-    job = ""
-    try:
-        for name in TLS_FILES:
-            # The key is written by its owner's rights from the first byte on.
-            with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(tls[name])
-        (folder / "job.sh").write_text(script(settings, folder, logs / "slurm_%j.log", configuration))
-        # Within a job, settings of that job would hold for this one, too.
-        kept = {name: os.environ[name] for name in os.environ if name[:6] != "SLURM_" or name == "SLURM_CONF"}
-        submitted = run_program(["sbatch", "--parsable", str(folder / "job.sh")], kept)
-        if submitted.returncode:
-            raise ClusterError("Slurm", f"refuses the job ({_last_line(submitted.stderr)})", "correct [slurm]")
-        job = submitted.stdout.strip().partition(";")[0]
-        log = logs / f"slurm_{job}.log"
-        tell(f"Slurm job {job}; scheduler and workers write to {log}")
-        _wait(job, folder / SCHEDULER_FILE, log, tell)
-        yield folder / SCHEDULER_FILE
-    finally:
-        if job:
-            run_program(["scancel", job])
-        shutil.rmtree(folder, ignore_errors=True)
-        with suppress(OSError):
-            folder.parent.rmdir()
-
-
-def _wait(job: str, file: Path, log: Path, tell: Callable[[str], None]) -> None:
-    told = ""
-    while not (file.is_file() and file.stat().st_size):
-        asked = run_program(["squeue", "--noheader", "--jobs", job, "--format", "%T %r"])
-        state, _, reason = asked.stdout.strip().partition(" ")
-        if state not in ("PENDING", "CONFIGURING", "RUNNING", "REQUEUED", "SUSPENDED"):
-            # A controller that does not answer has not ended the job.
-            if asked.returncode == 0 or "Invalid job id" in asked.stderr:
-                raise ClusterError(f"Slurm job {job}", "ended before its scheduler ran", f"see {log}")
-            reason = _last_line(asked.stderr)
-        if state != "RUNNING" and reason not in ("", "None", told):
-            told = reason
-            tell(f"Slurm job {job} waits: {reason}")
-        time.sleep(_LOOK_SECONDS)
+    for name in TLS_FILES:
+        # The key is written by its owner's rights from the first byte on.
+        with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(tls[name])
+    options = [
+        f"--ntasks={settings.workers}",
+        f"--cpus-per-task={settings.ranks_per_worker}",
+        f'--output="{logs / "slurm_%j.log"}"',
+    ]
+    found = folder / SCHEDULER_FILE
+    with submitted(settings, folder, options, _dask(settings, folder, configuration), logs, tell) as job:
+        while not (found.is_file() and found.stat().st_size):
+            if not job.states():
+                raise ClusterError(f"Slurm job {job.number}", "ended before its scheduler ran", f"see {job.log}")
+            time.sleep(_LOOK_SECONDS)
+        yield found
 
 
 def _last_line(text: str) -> str:
