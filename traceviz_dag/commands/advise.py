@@ -70,7 +70,7 @@ def advise(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Advise changes of schedule, model chunks, layers per stage, recomputation, micro-batches and order of ranks.
+    """Rank changes of schedule, chunks, layers per stage, recomputation, micro-batches and rank order by step time.
 
     Each allowed combination is predicted as traceviz what-if does it, from the measured step alone; the fastest comes
     first, with its error bar, what it needs in memory and the flags of Megatron-LM and Megatron Bridge. What would not

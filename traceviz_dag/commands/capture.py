@@ -94,7 +94,7 @@ def plan(
     for rendering in chosen:
         typer.echo(f"\n# {rendering.title}  (--target {rendering.target})\n{rendering.text}")
         for note in rendering.notes:
-            typer.echo(f"  # {note}")
+            print_wrapped(note, 4, "  # ")
 
 
 def _propose(

@@ -179,7 +179,7 @@ def _print_replay(found: Comparison) -> None:
     if not rows:
         return
     bars = any(row.bar is not None for row in rows)
-    ends = [("low_ns", "at least"), ("high_ns", "at most"), "note"] if bars else []
+    ends = [("low_ns", "at least"), ("high_ns", "at most")] if bars else []
     print_columns(
         f"By replay, {changed(found.step.change_ns)} ms per step: what each class of work makes of it",
         [
@@ -189,7 +189,13 @@ def _print_replay(found: Comparison) -> None:
             }
             for row in rows
         ],
-        [("order", "put in"), "what", "change_ns", *ends],
+        [
+            ("order", "put in"),
+            "what",
+            "change_ns",
+            *ends,
+            *([] if all(row.is_change for row in shown(rows)) else ["note"]),
+        ],
     )
     print_wrapped(
         f"{percent(found.matched)} of B's kernel time is of operations that A runs, too; classes are put in one "
@@ -238,7 +244,7 @@ def _print_changes(
             *(*worded.items(), ("a_ns", "A"), ("b_ns", "B"), "change_ns"),
             *([("low_ns", "at least"), ("high_ns", "at most")] if bars else []),
             *("calls A", "calls B", ("count_ns", "by calls"), ("per_call_ns", "by length")),
-            *(["note"] if any(states) else []),
+            *(["note"] if any(shown(states)) else []),
         ],
     )
 

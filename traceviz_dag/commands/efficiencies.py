@@ -46,7 +46,7 @@ def efficiencies(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Show which share of the step the mean rank computes, and what the rest is lost by: factors that multiply (POP).
+    """Show which share of the step ranks compute on average, and which factors lose the rest (POP: they multiply).
 
     Load balance: some ranks compute longer than others. Serialisation: they wait for each other's work, as in fill and
     drain of a pipeline. Transfer: communications take time. Host: launches come late. Losses add up to the step, but

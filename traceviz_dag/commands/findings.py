@@ -141,7 +141,7 @@ def counted(rows: list[dict[str, Any]]) -> str:
     ]
     notes = sum(row["severity"] == Severity.NOTE for row in rows)
     numbered = sum(row["severity"] == Severity.NOTE for row in leading(rows))
-    which = f", {numbered} of them numbered" if numbered else ""
+    which = f", {numbered} of them in the numbered list" if numbered else ""
     return f"{', '.join(parts)}, {notes_in_words(notes, sum(map(may_be_finding, rows)))}{which}"
 
 
@@ -244,8 +244,6 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
         print_wrapped(f"{row['rule']}: {row['statement']}", 2, "  ")
         _print_remedy(row, told)
         _print_query(row, sql=sql)
-    if line := _said_of_environment(answer["environment"]):
-        print_wrapped(line, 2, "  ")
     rows = [row for row in rows if row not in differing]
     first = leading(rows)
     for number, row in enumerate(shown(first), 1):
@@ -267,6 +265,8 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
     if slight:
         more = f"{slight} more note{'s gain' if slight > 1 else ' gains'}"
         print_wrapped(f"{more} less than {wording.percent(SLIGHT)} of the step (--json and --sql have them)", 2, "\n  ")
+    if line := _said_of_environment(answer["environment"]):
+        print_wrapped(line, 2, "\n  ")
 
 
 def _print_rest(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -296,7 +296,7 @@ def _said_of_environment(environment: dict[str, list[str]]) -> str | None:
     unknown = (
         f"; unknown, not recorded by any rank: {', '.join(environment['unknown'])}" if environment["unknown"] else ""
     )
-    return f"all ranks state the same {', '.join(environment['alike'])}{unknown}"
+    return f"All ranks state the same {', '.join(environment['alike'])}{unknown}"
 
 
 def _print_query(row: Mapping[str, Any], *, sql: bool) -> None:

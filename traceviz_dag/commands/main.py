@@ -29,11 +29,11 @@ _PANELS = {
     "Start here": ("demo", "analyze", "findings", "report", "doctor", "capture"),
     "Why a step is slow": (
         *("critical-path", "what-if", "advise", "efficiencies", "waits", "pipelines", "overlap", "kernels"),
-        *("utilization", "periods", "clocks", "topology"),
+        *("utilization", "periods", "statement", "clocks", "topology"),
     ),
-    "From night to night": ("iterations", "diff", "baseline", "gate", "statement"),
+    "Compare runs and nights": ("diff", "iterations", "baseline", "gate"),
     "Look at it": ("timeline", "top", "figures", "serve", "dev", "perfetto"),
-    "One file": ("nsys", "memory", "classify"),
+    "Single profiles": ("nsys", "memory", "classify"),
     "Tables, and files for other tools": ("sql", "lake", "batch", "aggregate", "scrub"),
     "For agents and programs": ("mcp", "skill"),
     "Simulated jobs, and services": ("simulate", "accuracy", "webserver"),
@@ -130,8 +130,7 @@ def _options(
             show_default=f"{TEXT_MIB.default:,}",
             callback=_handed_to(TEXT_MIB.variable),
             # The name of the variable alone fits its column on 80 columns.
-            help="Refuse a trace with a longer header or event; reading one takes up to 20 times its length in memory. "
-            f"Also by {TEXT_MIB.variable}",
+            help=f"Refuse a trace with a longer header or event. Also by {TEXT_MIB.variable}",
         ),
     ] = None,
     most_rows: Annotated[
@@ -143,7 +142,7 @@ def _options(
             max=ROWS.most,
             show_default=f"{ROWS.default:,}",
             callback=_handed_to(ROWS.variable),
-            help="Read at most this many events of a trace, or rows of a table of an export; a row takes up to 1 kB.",
+            help="Read at most this many events of a trace, or rows of an export's table.",
         ),
     ] = None,
     markdown: Annotated[

@@ -28,7 +28,7 @@ def statement(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Print what every claim of overlap must say: period, both stages, OverlapScore, N, window, mode and clocks.
+    """Print what every claim of overlap must state: period, both stages, OverlapScore, N, window, mode and clocks.
 
     Each pair of a run is judged over all its iterations together; of four or more, the first and the last are left out,
     since the profiler starts and stops there. The exit code is 2 if no pair can be measured.

@@ -182,7 +182,7 @@ def test_each_row_says_what_to_do_once_and_the_environment_what_is_alike_and_wha
     assert "version of NCCL" in rows[0]["environment"]["alike"]
     assert rows[0]["environment"]["unknown"] == ["release of the driver"]
     assert re.search(
-        r"all ranks state the same .*version of NCCL.* settings of the job; unknown, .* of the driver\n", text
+        r"All ranks state the same .*version of NCCL.* settings of the job; unknown, .* of the driver\n", text
     )
     assert isinstance(CliRunner().invoke(app, [*home, "--fail-on", "slow"]).exception, UsageError)
 

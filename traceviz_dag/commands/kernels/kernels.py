@@ -53,7 +53,7 @@ def kernels(
     home: HomeOption = DEFAULT_HOME,
     json: JsonOption = False,
 ) -> None:
-    """Compare each operation with the roofline of its GPU: FLOPs, bytes, efficiency, and what perfect kernels save.
+    """Compare each operation with the roofline of its GPU: FLOPs, bytes, efficiency, and what perfect ones would save.
 
     An operation is an operator with its input sizes; its time is that of all kernels that it launches. The roofline is
     the longer of FLOPs / peak and bytes / memory bandwidth. Headroom is kernel time above it. Where input sizes are not

@@ -75,7 +75,7 @@ def judge_exports(
             degree(payload and described, some_payload or described),
             _why_dimension(exports, payload, described),
         ),
-        hidden_communication(sample, "kernels"),
+        hidden_communication(sample, on_gpus=True),
         Answer(
             PLACE,
             degree(pipelines > 0, False),

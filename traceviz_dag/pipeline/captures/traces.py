@@ -59,7 +59,7 @@ def _of_sample(capture: Capture, one: Sample, waits: Answer) -> list[Answer]:
             MODULE, one.module_known, f"of the kernel time of rank {one.rank} has a module", _more_stacks(capture)
         ),
         _dimension(capture, one),
-        hidden_communication(one, "kernels" if capture.gpu == capture.ranks else "no GPU rows: measured on CPU work"),
+        hidden_communication(one, on_gpus=capture.gpu == capture.ranks),
         _place(capture),
         _bubble(capture, one),
         waits,
@@ -99,11 +99,13 @@ def _of_all_ranks(capture: Capture, answer: Answer) -> Answer:
     return Answer(answer.question, "in part", "; ".join([answer.why, *mixed]))
 
 
-def hidden_communication(sample: Sample | None, kernels: str) -> Answer:
+def hidden_communication(sample: Sample | None, *, on_gpus: bool) -> Answer:
     """Whether hidden and exposed communication can be told: there must be some."""
     if sample is None or not sample.communications:
         return Answer(HIDDEN, "no", no_communication(sample))
-    return Answer(HIDDEN, "yes" if kernels == "kernels" else "in part", kernels)
+    return Answer(
+        HIDDEN, degree(on_gpus, True), "all ranks have GPU rows" if on_gpus else "no GPU rows: measured on CPU work"
+    )
 
 
 def no_communication(sample: Sample | None) -> str:
