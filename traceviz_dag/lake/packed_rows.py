@@ -66,10 +66,10 @@ def rows_of_ranks(file: pq.ParquetFile, ranks: Sequence[int], columns: Sequence[
     Args:
         ranks: in order.
     """
-    place = file.schema_arrow.get_field_index(_RANK.name)
     groups = []
     for number in range(file.metadata.num_row_groups):
-        limits = file.metadata.row_group(number).column(place).statistics
+        # Their numbers are the first column.
+        limits = file.metadata.row_group(number).column(0).statistics
         at = bisect_left(ranks, limits.min)
         if at < len(ranks) and ranks[at] <= limits.max:
             groups.append(number)

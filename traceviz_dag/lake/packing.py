@@ -240,8 +240,9 @@ def _rows_of_own(
             # Compared in memory: what is packed is what was compared.
             if xxhash.xxh3_128_hexdigest(data) == content.digest:
                 with pq.ParquetFile(pa.BufferReader(data)) as file:
-                    if file.schema_arrow.equals(table.schema):
-                        yield rank, file.read(use_threads=False)
+                    rows = file.read(use_threads=False)
+                    if rows.schema.equals(table.schema):
+                        yield rank, rows
 
 
 def _rows_of_pack(

@@ -51,7 +51,7 @@ class ChainedWork(StepWork):
         durations, lags = StepWork.weights(self, times)
         count = len(self.gap_ns)
         ranks = len(self.ranks) - count
-        begins = self._begins()[ranks:]
+        begins = self._begins[ranks:]
         # An edit can take a late begin only from what passes between the steps.
         taken = self.late_ns[ranks:] - durations[begins]
         durations[begins] = 0
@@ -72,11 +72,11 @@ class ChainedWork(StepWork):
     def steady_path(self, times: AllTimes) -> CriticalPath:
         """The critical path from the end of the first step to that of the last."""
         ends = self.replay(times)
-        last = self._ends()[-(len(self.ranks) // self.steps) :]
+        last = self._ends[-(len(self.ranks) // self.steps) :]
         return critical_path(self, times, int(last[ends[last].argmax()]), self._outer_ends(ends)[0])
 
     def _outer_ends(self, ends: Int64) -> tuple[int, int]:
-        each = ends[self._ends()].reshape(self.steps, -1).max(axis=1)
+        each = ends[self._ends].reshape(self.steps, -1).max(axis=1)
         return int(each[0]), int(each[-1])
 
 

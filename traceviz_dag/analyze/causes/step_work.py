@@ -224,7 +224,7 @@ class StepWork:
 
     def lengths(self, ends: Int64) -> Int64:
         """How long the step of each rank takes, from its own begin to its end."""
-        return np.asarray(ends[self._ends()] - ends[self._begins()], dtype=np.int64)
+        return np.asarray(ends[self._ends] - ends[self._begins], dtype=np.int64)
 
     def step_ns(self, ends: Int64) -> int:
         """How long the step takes: the longest of any rank."""
@@ -232,7 +232,7 @@ class StepWork:
 
     def edited_ns(self, ends: Int64) -> int:
         """The same after an edit: a rank that it lets begin earlier, to wait for others, has no longer step by that."""
-        earlier = np.maximum(self._measured_begins - ends[self._begins()], 0)
+        earlier = np.maximum(self._measured_begins - ends[self._begins], 0)
         return int((self.lengths(ends) - earlier).max())
 
     def longest(self, ends: Int64) -> int:
@@ -244,9 +244,11 @@ class StepWork:
         """Per rank, when it begins its step, from the begin of the first one."""
         return np.array([work.start_ns for work in self.works], np.int64) - self.offset_ns - self.begin_ns
 
+    @cached_property
     def _ends(self) -> Int64:
         return self.base[:-1] + np.array([work.end for work in self.works])
 
+    @cached_property
     def _begins(self) -> Int64:
         return self.base[:-1] + np.array([work.sections for work in self.works])
 
