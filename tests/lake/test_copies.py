@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 
+from tests.damage import truncate
 from tests.lake.conftest import SampleTable
-from traceviz_dag.errors import OutputError
-from traceviz_dag.lake import catalogue
+from traceviz_dag.errors import BadInputError, OutputError
+from traceviz_dag.lake import catalogue, recorded
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.reader import TableReader
 from traceviz_dag.system.whole_files import scratch_folder
 
 ASKED = "SELECT rank, name, duration_ns FROM kernels WHERE run = $run AND iteration = $iteration ORDER BY ALL"
@@ -24,7 +27,8 @@ def write(lake: Lake, sample: SampleTable, rank: int, name: str) -> None:
 @pytest.fixture
 def job(lake: Lake, sample: SampleTable, monkeypatch: pytest.MonkeyPatch) -> Lake:
     """Three ranks, which are as many as are copied from the second mention on."""
-    monkeypatch.setattr(catalogue, "_COPIED", (2, 3))
+    monkeypatch.setattr(catalogue, "_COPIED", ((2, 1 << 20),))
+    monkeypatch.setattr(catalogue, "LEAST_COPIED", 3)
     monkeypatch.setattr(catalogue, "_READ_ONCE", ())
     for rank in range(3):
         write(lake, sample, rank, "gemm")
@@ -47,6 +51,32 @@ def test_a_copy_answers_as_its_files_and_follows_what_is_written(job: Lake, samp
         assert changed["name"].to_pylist().count("conv") == 1
     assert changed.equals(job.query_iteration(ASKED, **PLACE))
     assert not scratch(tmp_path)
+
+
+def test_rows_of_all_ranks_come_from_the_copy_until_one_is_written(job: Lake, sample: SampleTable, monkeypatch):
+    files = job.rows("kernels", "a job", 1)
+    with job.session(**PLACE) as session:
+        session.ask_each([ASKED, ASKED])
+        within, opened, part_of = session.within(), [], TableReader._part
+        monkeypatch.setattr(TableReader, "_part", lambda *words: opened.append(words) or part_of(*words))
+        copied = within.rows("kernels", "a job", 1)
+        assert copied.schema.equals(files.schema)
+        assert copied.to_pylist() == files.to_pylist()
+        assert not opened
+        assert within.rows("kernels", "a job", 1, ["duration_ns"], 2)["duration_ns"].to_pylist() == [2, 7]
+        assert len(opened) == 1, "a rank by itself has the smaller file"
+        write(job, sample, 1, "conv")
+        assert within.rows("kernels", "a job", 1)["name"].to_pylist().count("conv") == 1
+
+
+def test_a_damaged_file_that_no_record_tells_of_is_named_and_not_copied(job: Lake, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(recorded, "check", lambda *_: {})
+    damaged = job.path("kernels", **PLACE, rank=1)
+    with job.session(**PLACE) as session:
+        session.ask(ASKED)
+        truncate(damaged)
+        with pytest.raises(BadInputError, match=re.escape(str(damaged))):
+            session.within().rows("kernels", "a job", 1)
 
 
 def test_where_there_is_no_room_the_files_are_asked(job: Lake, monkeypatch: pytest.MonkeyPatch):

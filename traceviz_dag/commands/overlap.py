@@ -101,15 +101,8 @@ def overlap(
         print_json(rows)
     elif rows:
         name = "overlap in the window" if explicit else _TITLES[window]
-        lake = None if path is not None or explicit else open_lake(home)
-        _print(
-            rows,
-            dimension,
-            found,
-            name,
-            partial(_lead, None if path is not None else open_lake(home)),
-            partial(_savings, lake),
-        )
+        lake = open_lake(home, refresh=False) if path is None else None
+        _print(rows, dimension, found, name, partial(_lead, lake), partial(_savings, None if explicit else lake))
     if path is None:
         end_half_renewed(real_path(home), [(one.run, one.iteration) for one in found])
     end_partial(found)

@@ -10,7 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,10 +22,10 @@ import xxhash
 from traceviz_dag.errors import BadInputError, OutputError
 from traceviz_dag.lake.across_ranks_views import VIEWS
 from traceviz_dag.lake.conversion import DAMAGED
-from traceviz_dag.lake.partitions import ANALYSE_AGAIN, find_files, glob_literal, glob_pattern
+from traceviz_dag.lake.partitions import ANALYSE_AGAIN, SCHEMA_VERSION_KEY, find_files, glob_literal, glob_pattern
 from traceviz_dag.lake.partitions import FILE_NAME as PART_NAME
 from traceviz_dag.lake.recorded import Parts, find_packed, find_parts, iterations_below, own_path, refuse_gone
-from traceviz_dag.lake.stale import hidden_ranks, read_stale
+from traceviz_dag.lake.stale import Stale, hidden_ranks, read_stale
 from traceviz_dag.lake.upgrade import is_upgraded
 from traceviz_dag.system.duckdb_memory import attaching_database
 from traceviz_dag.system.whole_files import exclusive_lock, scratch_folder
@@ -45,9 +45,11 @@ _ATTEMPTS = 5
 _READ_ONCE = ((4, 1 << 18), (8, 4 << 20))
 """From so many mentions on, a table of so many bytes at most, which are compressed, is read once: reading all of its
 columns takes as long as three mentions of a narrow one, nine of the widest; of few bytes, planning takes most."""
-_COPIED = (8, 64)
-"""From so many mentions on, a table of so many files or more is copied into one file: opening a thousand files takes a
-third of a second a query, copying all of their columns as long as eight of those."""
+LEAST_COPIED = 64
+"""Files from which on a table is copied into one file: opening a thousand takes a third of a second a query."""
+_COPIED = ((2, 1 << 16), (8, 1 << 62))
+"""From so many mentions on, a table whose files have so many bytes at most on average is copied: reading all of its
+columns takes as long as two or three mentions where opening is most of it, eight and more where rows are."""
 _COPY_ROWS = 20_480
 """Of a row group of a copy: more take more memory while they are gathered."""
 _LOCK = f".{FILE_NAME}.lock"
@@ -179,6 +181,8 @@ class NarrowViews:
     _mentions: Counter[str] = field(default_factory=Counter)
     _made: dict[str, tuple[str, object]] = field(default_factory=dict)
     """Table → what was made of it, TABLE or VIEW, and of which files."""
+    _copies: dict[str, tuple[Path, _Held]] = field(default_factory=dict)
+    """Table → the file that it was copied into, and what it held then."""
 
     def prepare(self, sql: str) -> set[str]:
         """Make what one query, or several, need, and return the tables that were made, or made anew."""
@@ -190,14 +194,14 @@ class NarrowViews:
         statements, changed = [], set()
         for table in named:
             name, folder = quoted_name(table.name), self.home / LAKE_FOLDER / table.name
-            files = _files_of_iteration(folder, table, self.run, self.iteration)
-            states = [_state(path) for path in files.paths]
-            hidden = hidden_ranks(table, marks)
+            held = files, states, hidden = self._held(table, marks)
             former, made_of = self._made.get(table.name, (None, None))
-            small = former == "TABLE" or self._is_small(table, sum(size for size, *_ in states))
-            copied = not small and self._is_to_copy(table, len(states))
+            size = sum(size for size, *_ in states)
+            has_copy = table.name in self._copies
+            small = former == "TABLE" or (not has_copy and self._is_small(table, size))
+            copied = not small and (has_copy or self._is_to_copy(table, len(states), size))
             kind = "TABLE" if small else "VIEW"
-            wanted = (kind, (files, states, hidden, copied))
+            wanted = (kind, (held, copied))
             if (former, made_of) == wanted:
                 continue
             if not files.paths:
@@ -205,7 +209,7 @@ class NarrowViews:
             statements += [f"DROP {former} {name}"] if former else []
             if files.paths:
                 rows = _rows(folder, table, files, hidden)
-                rows = self._copy(table, rows) if copied else rows
+                rows = self._copy(table, rows, held) if copied else rows
                 statements.append(f"CREATE {kind} {name} AS {rows}")
             else:
                 # As small as it gets, and a view of no rows takes longer to plan.
@@ -216,22 +220,36 @@ class NarrowViews:
         self.connection.execute(";\n".join(statements))
         return changed
 
-    def _is_to_copy(self, table: Table, files: int) -> bool:
-        mentions, many = _COPIED
-        return self.folders is not None and self._mentions[table.name] >= mentions and files >= many
+    def copy_of(self, table: Table) -> Path | None:
+        """The file with the rows of all its ranks, in order, as they are now, if it was copied; asking is a mention."""
+        self.prepare(table.name)
+        path, (files, _, hidden) = self._copies.get(table.name, (None, (_Files(), (), frozenset())))
+        return None if files.packs or hidden else path
 
-    def _copy(self, table: Table, rows: str) -> str:
+    def _held(self, table: Table, marks: Collection[Stale]) -> _Held:
+        files = _files_of_iteration(self.home / LAKE_FOLDER / table.name, table, self.run, self.iteration)
+        return files, tuple(map(_state, files.paths)), frozenset(hidden_ranks(table, marks))
+
+    def _is_to_copy(self, table: Table, files: int, size: int) -> bool:
+        often = any(self._mentions[table.name] >= least and size <= most * files for least, most in _COPIED)
+        return self.folders is not None and files >= LEAST_COPIED and often
+
+    def _copy(self, table: Table, rows: str, held: _Held) -> str:
         """Copy rows into one file; returns what selects them there, or the rows themselves where there is no room."""
+        self._copies.pop(table.name, None)
         try:
             if self._folder is None and self.folders is not None:
                 self._folder = self.folders.enter_context(scratch_folder())
-            path = quoted_text(f"{self._folder}/{table.name}.parquet")
-            self.connection.execute(f"COPY ({rows}) TO {path} (FORMAT parquet, ROW_GROUP_SIZE {_COPY_ROWS})")
+            path = Path(f"{self._folder}/{table.name}.parquet")
+            version = f"{quoted_text(SCHEMA_VERSION_KEY.decode())}: {quoted_text(table.version)}"
+            options = f"FORMAT parquet, ROW_GROUP_SIZE {_COPY_ROWS}, KV_METADATA {{{version}}}"
+            self.connection.execute(f"COPY ({rows}) TO {quoted_text(str(path))} ({options})")
         except (OutputError, duckdb.IOException) as error:
             if isinstance(error, duckdb.IOException) and os.strerror(errno.ENOSPC) not in str(error):
                 raise
             return rows
-        return f"FROM read_parquet({path}, hive_partitioning = false)"
+        self._copies[table.name] = (path, held)
+        return f"FROM read_parquet({quoted_text(str(path))}, hive_partitioning = false)"
 
     def _is_small(self, table: Table, size: int) -> bool:
         mentions = self._mentions[table.name]
@@ -414,9 +432,16 @@ class _Files:
     paths: tuple[Path, ...] = ()
 
 
+_Held = tuple[_Files, tuple[tuple[int, ...], ...], frozenset[int]]
+"""The files of a table in an iteration, how each looked, and the ranks that are left out."""
+
+
 def _files_of_iteration(folder: Path, table: Table, run: str, iteration: int) -> _Files:
-    """Each file by its name."""
-    found = find_parts(folder.parent, table, run, iteration)
+    """Each file by its name, by rank."""
+    found = [
+        replace(parts, own=tuple(sorted(parts.own, key=lambda one: one.sort_key)))
+        for parts in find_parts(folder.parent, table, run, iteration)
+    ]
     paths = tuple(path for parts in found for path in parts.files(folder.parent, table.name))
     return _files_of(folder, found, paths)
 

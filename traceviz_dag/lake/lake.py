@@ -538,6 +538,20 @@ class _LakeInSession(Lake):
 
     open: Session = field(kw_only=True, compare=False)
 
+    def rows_of(self, name: str, partitions: Iterable[Partition], columns: Sequence[str] | None = None) -> pa.Table:
+        """As :meth:`Lake.rows_of`; of several ranks from the file that the session copied them into, if it did."""
+        table, chosen, views = definition(name), tuple(partitions), self.open.views
+        is_inside = {(one.run, one.iteration) for one in chosen} == {(views.run, views.iteration)}
+        # Before they are copied, too: what is copied is what was compared.
+        recorded.check(self.tables_folder, table, chosen)
+        try:
+            copy = views.copy_of(table) if is_inside and len(chosen) >= catalogue.LEAST_COPIED else None
+        except (duckdb.Error, UnicodeDecodeError) as error:
+            if not read_only.tells_damage(error):
+                raise
+            copy = None  # whoever reads the files names the damaged one
+        return TableReader(table, self._folder(table), chosen, copy).arrow(columns)
+
     @contextmanager
     def session(self, *, run: str, iteration: int) -> Iterator[Session]:
         """The open one, where it is of this iteration."""

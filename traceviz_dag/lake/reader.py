@@ -39,11 +39,13 @@ class TableReader:
     Attributes:
         folder: the table's folder in the lake.
         partitions: where there are none, there are no rows.
+        copy: a file with the rows of all their ranks, read instead of theirs.
     """
 
     definition: Table
     folder: Path
     partitions: tuple[Partition, ...]
+    copy: Path | None = None
 
     def arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows as an Arrow table: the partition columns, then the table's, with the types of its definition.
@@ -74,6 +76,9 @@ class TableReader:
 
     def _parts(self, schema: pa.Schema) -> list[pa.Table]:
         """The rows of each partition, or of several that lie side by side in a packed file; without deleted ones."""
+        if self.copy is not None:
+            part = self._joined_parts(self.copy, self.partitions, schema)
+            return [] if part is None else [part]
         while True:
             held = [pack_of(self.folder.parent, self.definition.name, one) for one in self.partitions]
             parts: list[pa.Table | None] = []
@@ -82,7 +87,9 @@ class TableReader:
                 if pack is None:
                     parts += [self._part(partition, schema) for partition in partitions]
                 else:
-                    parts.append(self._packed_parts(pack, partitions, schema))
+                    first = partitions[0]
+                    path = pack.path(self.folder.parent, first.run, first.iteration)
+                    parts.append(self._joined_parts(path, partitions, schema))
             # A file that is gone was deleted, or its rows are in a packed file since.
             if None not in parts or held == [
                 pack_of(self.folder.parent, self.definition.name, one) for one in self.partitions
@@ -93,18 +100,19 @@ class TableReader:
         in_path = {name: getattr(partition, name) for name in self.definition.partitioned_by}
         return self._rows(partition.folder(self.folder) / FILE_NAME, in_path, schema)
 
-    def _packed_parts(self, pack: Pack, partitions: Sequence[Partition], schema: pa.Schema) -> pa.Table | None:
-        first = partitions[0]
-        in_path: dict[str, str | int] = {"run": first.run, "iteration": first.iteration}
-        ranks = [one.rank for one in partitions if one.rank is not None]
-        return self._rows(pack.path(self.folder.parent, first.run, first.iteration), in_path, schema, ranks)
+    def _joined_parts(self, path: Path, partitions: Sequence[Partition], schema: pa.Schema) -> pa.Table | None:
+        in_path: dict[str, str | int] = {"run": partitions[0].run, "iteration": partitions[0].iteration}
+        return self._rows(path, in_path, schema, [one.rank for one in partitions if one.rank is not None])
 
     def _rows(
         self, path: Path, in_path: Mapping[str, str | int], schema: pa.Schema, ranks: Sequence[int] | None = None
     ) -> pa.Table | None:
-        """The rows of a file, of a packed one those of some ranks; None where it is gone."""
+        """The rows of a file, of one of several ranks those of some; None where it is gone."""
+        # Of a copy, which says nothing of them.
+        texts = [field.name for field in schema if pa.types.is_dictionary(field.type)]
         try:
-            with pq.ParquetFile(path) as file:
+            # By its path, ParquetFile looks for the file's system first: a third of opening a small one.
+            with pa.OSFile(str(path)) as source, pq.ParquetFile(source, read_dictionary=texts) as file:
                 version = (file.metadata.metadata or {}).get(SCHEMA_VERSION_KEY)
                 # Arrow's schema takes half as long to build as a part of one rank to read.
                 is_ours = version == self.definition.version.encode()

@@ -87,11 +87,11 @@ def write_report(
         against: run and iteration in the same lake to compare with.
     """
     with _source(lake, run, iteration) as source, _source(lake, *against) if against else nullcontext() as other:
-        mark = stored_completeness(lake, run, iteration).mark
+        mark = stored_completeness(source.lake, run, iteration).mark
         page = report_page(
             source,
             mark=mark,
-            verdict=stored_verdict(lake, run, iteration, mark),
+            verdict=stored_verdict(source.lake, run, iteration, mark),
             most_kernels=most_kernels,
             against=other,
             against_mark=stored_completeness(lake, *against).mark if against else "",
@@ -105,4 +105,5 @@ def write_report(
 @contextmanager
 def _source(lake: Lake, run: str, iteration: int) -> Iterator[StoredReportSource]:
     with lake.session(run=run, iteration=iteration) as session:
-        yield StoredReportSource(session.within(), run, iteration, ReadAhead(lake, run, iteration))
+        held = session.within()
+        yield StoredReportSource(held, run, iteration, ReadAhead(held, run, iteration))

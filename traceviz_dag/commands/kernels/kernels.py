@@ -122,9 +122,12 @@ def _print(iteration: StoredIteration, rank: int | None) -> bool:
         used_peaks,
     )
 
-    where = (iteration.lake, iteration.run, iteration.iteration)
+    tables = (operation_classes, used_peaks, operations, innermost_modules, contention, overlap_savings, same_work)
+    with iteration.lake.session(run=iteration.run, iteration=iteration.iteration) as session:
+        where = (session.within(), iteration.run, iteration.iteration, rank)
+        found = [asked(*where).to_pylist() for asked in (*tables, unknown_operations)]
+    classes, peaks, rows, modules, slowed, saved, same, unknowns = found
     ranks = of_ranks(rank)
-    classes = operation_classes(*where, rank).to_pylist()
     own = [row for row in classes if row["name"] != "communication"]
     total = sum(row["kernel_ns"] for row in own)
     unknown = sum(row["unknown_ns"] or 0 for row in own)
@@ -135,20 +138,18 @@ def _print(iteration: StoredIteration, rank: int | None) -> bool:
     print_wrapped(heading(iteration, f"{what}{known}"), 2)
     if unknown < total:
         print_wrapped(f"Perfect kernels would save {milliseconds(headroom)} ms at most, {ranks}", 4, "  ")
-        print_wrapped(f"Peaks used: {_peaks(used_peaks(*where, rank).to_pylist())}", 4, "  ")
-    rows = operations(*where, rank).to_pylist()
+        print_wrapped(f"Peaks used: {_peaks(peaks)}", 4, "  ")
     _print_operations(f"Operations, the longest first, {ranks}", rows, total)
     known_rows = [row for row in rows if row["headroom_ns"]]
     if known_rows:
         first = f"Operations, the most headroom first, {ranks}"
         _print_operations(first, sorted(known_rows, key=_headroom), total)
-    modules = innermost_modules(*where, rank).to_pylist()
     _print_groups(f"Innermost modules, the longest first, {ranks}", "module", modules)
     _print_groups(f"Classes, the longest first, {ranks}", "class", classes)
-    _print_contention(contention(*where, rank).to_pylist(), ranks)
-    print_savings(overlap_savings(*where, rank).to_pylist())
-    _print_same_work(same_work(*where, rank).to_pylist())
-    reasons = [row for row in unknown_operations(*where, rank).to_pylist() if row["kernel_ns"]]
+    _print_contention(slowed, ranks)
+    print_savings(saved)
+    _print_same_work(same)
+    reasons = [row for row in unknowns if row["kernel_ns"]]
     if reasons:
         print_columns("Kernel time without a roofline", reasons, ["reason", "kernel_ns"])
     return bool(classes)

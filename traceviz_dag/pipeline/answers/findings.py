@@ -18,9 +18,9 @@ def findings_answer(iteration: StoredIteration) -> dict[str, Any]:
     from traceviz_dag.pipeline.findings import compared_environment, kind_of_steps
 
     rows = iteration.findings()
-    environment = compared_environment(iteration.lake, iteration.run, iteration.iteration)
-    kind = kind_of_steps(iteration.lake, iteration.run, iteration.iteration)
-    cut = cut_steps(iteration.lake, iteration.run, iteration.iteration)
+    with iteration.lake.session(run=iteration.run, iteration=iteration.iteration) as session:
+        where = (session.within(), iteration.run, iteration.iteration)
+        environment, kind, cut = compared_environment(*where), kind_of_steps(*where), cut_steps(*where)
     what = {"environment": environment, "step_kind": kind, "cut_steps": cut}
     return {**place(iteration), **what, "iteration_findings": rows}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -10,8 +11,8 @@ import pyarrow.compute as pc
 
 from traceviz_dag.analyze.wording import capitals, duration, percent
 from traceviz_dag.errors import NoEvidenceError, UsageError
+from traceviz_dag.lake.catalogue import quoted_text, with_values
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.lake.read_only import Bounds
 from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
@@ -81,11 +82,14 @@ def _stored_overlap(
     if window == "file":
         raise UsageError("the lake keeps the windows step and kernels; give a path for --window file")
     lake = open_lake(home, refresh=False)
-    asked = {"window": window, "rank": rank, **chosen._asdict()}
-    rows = lake.query(OVERLAP_SQL, asked, Bounds(in_home=False)).to_pylist()
+    if not lake.tables_folder.is_dir():
+        raise lake.is_empty()
+    sql = with_values(OVERLAP_SQL, {"window": quoted_text(window), "rank": "NULL" if rank is None else str(rank)})
     # Of an iteration whose ranks all failed, or lost their tables, there is no row to show, but that to say.
-    known = {(part.run, part.iteration) for part in lake.partitions("traces", chosen.run, chosen.iteration)}
-    places = sorted(known | {(row["run"], row["iteration"]) for row in rows})
+    parts = chain(*(lake.partitions(name, chosen.run, chosen.iteration) for name in ("overlap", "traces")))
+    places = sorted({(part.run, part.iteration) for part in parts})
+    answers = [lake.query_iteration(sql, run=each, iteration=number) for each, number in places]
+    rows = [row for answer in answers for row in answer.to_pylist()]
     found = [StoredIteration(lake, *place).completeness for place in places]
     if not rows:
         _refuse_rank(lake, rank, chosen)
