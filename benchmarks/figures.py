@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from matplotlib.figure import Figure
 
+from tests.show.job import empty_table
 from traceviz_dag.analyze.microbatches import microbatches_table
 from traceviz_dag.analyze.overlap import overlap_table
 from traceviz_dag.show.figures.model_replica import draw_model_replica
@@ -22,7 +23,6 @@ from traceviz_dag.show.figures.overlap_bars import draw_overlap_bars
 from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
 from traceviz_dag.show.figures.rank_timeline import draw_rank_timeline
 from traceviz_dag.show.page.rendering import encode
-from traceviz_dag.show.source import empty_table
 from traceviz_dag.tables import TABLES
 
 SEED = 20260801

@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from across_ranks import Job, _table
 
+from tests.show.job import empty_table
 from traceviz_dag.analyze.clocks.clocks import solve_clocks
 from traceviz_dag.analyze.matching.communications import COMMUNICATION_COLUMNS, gather_communications
 from traceviz_dag.analyze.matching.matches import match_communications
@@ -36,7 +37,6 @@ from traceviz_dag.read.perfetto.engines import find_engine
 from traceviz_dag.read.perfetto.reader import read_session
 from traceviz_dag.read.perfetto.session import open_trace
 from traceviz_dag.show.perfetto.iteration import Matched, Scope, write_iteration_trace
-from traceviz_dag.show.source import empty_table
 from traceviz_dag.tables import KERNELS
 
 COMMUNICATIONS, NAMES, MODULES = 3_000, 200, 300

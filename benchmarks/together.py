@@ -75,7 +75,7 @@ def tick_on(home: Path, over: Event, result: Path) -> None:
     from assets.resources import TracevizHome
     from sensors.register_traces import register_traces
     from sensors.trace_folders import trace_folders_sensor
-    from traceviz_dag.pipeline.analysis import open_instance
+    from traceviz_dag.orchestration.instance import open_instance
     from traceviz_dag.pipeline.home_settings import load_settings
 
     seen, errors, cursor = Counter[str](), list[str](), None

@@ -212,12 +212,15 @@ def test_a_rank_of_which_nothing_can_be_used_has_failed(home, tmp_path):
 def test_a_table_that_somebody_deleted_is_named_by_what_reads_it(tmp_path):
     _, home = two_ranks_analysed(tmp_path)
     assert call("overlap", "--home", home, "--json").code == 0
+    shutil.rmtree(home / "lake/gpu_gaps")
+    answer = call("overlap", "--home", home, "--json")
+    assert answer.code == 2 and f"job@7: rank 1: its table gpu_gaps is gone from {home}" in answer.err
     shutil.rmtree(home / "lake/overlap")
     for window in ("step", "kernels"):
         answer = call("overlap", "--home", home, "--window", window, "--json")
         assert answer.code == 2 and answer.json == [] and "no such run" not in answer.err
         for rank in (0, 1):
-            assert f"job@7: rank {rank}: its table overlap is gone from {home}" in answer.err
+            assert f"job@7: rank {rank}: its tables gpu_gaps, overlap are gone from {home}" in answer.err
     assert tv.open(home).iteration().overlap().statements[0] == "Communication is not known: no rank was read whole"
 
 

@@ -103,7 +103,7 @@ def _print(trace: RankTrace, kernels: int, rows: Sequence[dict[str, Any]], *, pa
     print_columns(
         f"{trace.name}, rank {trace.rank}{mark}: {kernels} kernels and memory operations",
         rows,
-        ["category", "phase_evidence", "dimension_evidence", "kernels", "time_ns", "share"],
+        ["category", "phase_evidence", "dimension_evidence", ("kernels", "operations"), "time_ns", "share"],
     )
 
 

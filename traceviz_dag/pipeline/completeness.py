@@ -17,13 +17,11 @@ from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN
 from traceviz_dag.lake.queries import FileRow, TraceFiles, trace_files
+from traceviz_dag.lake.recorded import gone_parts
 from traceviz_dag.lake.stale import Stale
 from traceviz_dag.system.paths import real_path
-from traceviz_dag.tables import RANK_TABLES
+from traceviz_dag.tables import RANK_TABLES, TABLES
 from traceviz_dag.vocabulary import StaleStage, TraceStatus
-
-_ADDED_LATER = frozenset({"synchronizations", "gpu_gaps", "operations", "contention", "overlap_savings"})
-"""Tables of ranks that homes of older versions lack until they are analysed again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +289,12 @@ def _faults(lake: Lake, run: str, iteration: int, traces: Iterable[FileRow]) -> 
     there = {
         name: {part.rank for part in lake.partitions(name, run, iteration)} for name in RANK_TABLES if name != "traces"
     }
-    # What no rank has is not gone: an older version wrote the home.
-    there = {name: ranks for name, ranks in there.items() if ranks or name not in _ADDED_LATER}
+    # What no rank has and none ever had is not gone: an older version wrote the home.
+    there = {
+        name: ranks
+        for name, ranks in there.items()
+        if ranks or gone_parts(lake.tables_folder, TABLES[name], run, iteration)
+    }
     for row in traces:
         gone = [name for name, ranks in there.items() if row["rank"] not in ranks]
         if row["status"] == TraceStatus.FAILED.value:

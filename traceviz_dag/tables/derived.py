@@ -108,4 +108,5 @@ def _fault_of_columns(table: DerivedTable) -> str:
     twice = sorted({name for name in names if names.count(name) > 1 or name in PARTITION_COLUMNS})
     if twice:
         return f"column {', '.join(twice)} is there twice (run, iteration and rank are in the path)"
-    return "" if isinstance(table.comment, str) and isinstance(table.sql, str) else "its comment or sql is no text"
+    texts = (table.comment, table.sql, table.how, *table.commands)
+    return "" if all(isinstance(text, str) for text in texts) else "its comment, sql, how or commands are no texts"

@@ -528,7 +528,7 @@ TABLES = (
         SELECT CAST(category AS VARCHAR) AS category, count(*) AS kernels, sum(duration_ns) / 1e6 AS ms,
             sum(duration_ns) / sum(sum(duration_ns)) OVER () AS share
         FROM kernels WHERE run = $run AND iteration = $iteration GROUP BY category""",
-        {"category": "category", "kernels": "kernels", "time ms": "ms", "share": "share"},
+        {"category": "category", "operations": "kernels", "time ms": "ms", "share": "share"},
         ["category"],
     ),
     PrintedTable(

@@ -183,7 +183,7 @@ def print_summary(summary: dict[str, Any], *, tables: bool = True) -> None:
         print_columns(
             f"{place}kernel time by category, all kernels of the iteration (sums of durations over {ranks}{several})",
             summary["categories"],
-            ["category", "kernels", "time_ns", "share"],
+            ["category", ("kernels", "operations"), "time_ns", "share"],
         )
     if summary["communication"]:
         print_columns(

@@ -261,36 +261,26 @@ def _fused_names(job: Job, direction: str) -> tuple[str, str]:
     return f"Fused{direction.capitalize()}", f"fused_{direction}"
 
 
-def _all_to_all(job: Job, nodes: Nodes, direction: str, current: str, tokens: bool = True) -> tuple[Row, ...]:
+def _all_to_all(
+    job: Job, nodes: Nodes, direction: str, current: str, *, tokens: bool = True, backward: bool = False
+) -> tuple[Row, ...]:
+    """A dispatch or combine of tokens or their probabilities; or its backward, which goes the other way."""
     settings = job.settings
-    if settings.ep == 1:
+    fused = settings.dispatcher is not Dispatcher.ALL_TO_ALL
+    if settings.ep == 1 or (fused and not tokens):
         return ()
-    if settings.dispatcher is not Dispatcher.ALL_TO_ALL:
-        if not tokens:
-            return ()
-        sequence = nodes.new(f"ep:{direction}:tokens")
+    role = f"ep:{direction}:{'tokens' if tokens else 'probabilities'}"
+    going = {"dispatch": "combine", "combine": "dispatch"}[direction] if backward else direction
+    if fused:
         name, caller = _fused_names(job, direction)
-        exchange = _fused_exchange(job, direction, current, planned=direction == "combine")
-        return (py(FUSED_A2A, caller, applied(name, FUSED_A2A, exchange, sequence=sequence)),)
-    made = communicate(settings, token_exchange(settings, direction, tokens), current=current, members=settings.ep)
-    role = f"ep:{direction}:{'tokens' if tokens else 'probabilities'}"
+        exchange = _fused_exchange(job, going, current, planned=backward or direction == "combine")
+        if backward:
+            return (applied_backward(name, FUSED_A2A, nodes[role], exchange),)
+        return (py(FUSED_A2A, caller, applied(name, FUSED_A2A, exchange, sequence=nodes.new(role))),)
+    made = communicate(settings, token_exchange(settings, going, tokens), current=current, members=settings.ep)
+    if backward:
+        return (applied_backward("_AllToAll", MAPPINGS, nodes[role], applied("_AllToAll", MAPPINGS, made)),)
     return (py(MAPPINGS, "all_to_all", applied("_AllToAll", MAPPINGS, made, sequence=nodes.new(role))),)
-
-
-def _all_to_all_backward(job: Job, nodes: Nodes, direction: str, current: str, tokens: bool = True) -> tuple[Row, ...]:
-    settings = job.settings
-    if settings.ep == 1:
-        return ()
-    back = "combine" if direction == "dispatch" else "dispatch"
-    if settings.dispatcher is not Dispatcher.ALL_TO_ALL:
-        if not tokens:
-            return ()
-        exchange = _fused_exchange(job, back, current, planned=True)
-        name, _ = _fused_names(job, direction)
-        return (applied_backward(name, FUSED_A2A, nodes[f"ep:{direction}:tokens"], exchange),)
-    made = communicate(settings, token_exchange(settings, back, tokens), current=current, members=settings.ep)
-    role = f"ep:{direction}:{'tokens' if tokens else 'probabilities'}"
-    return (applied_backward("_AllToAll", MAPPINGS, nodes[role], applied("_AllToAll", MAPPINGS, made)),)
 
 
 _ETP_NAMES = {
@@ -377,7 +367,7 @@ def moe_backward_parts(job: Job, nodes: Nodes, reduces: bool, current: str = "co
     moved, width, inner = _moved(job), job.shape.width, expert_hidden(job.settings)
     name, file = ("_GroupedLinear", GROUPED) if job.te else ("GroupedGemm", "grouped_gemm/ops.py")
     unpermute, sort, permute = _orders_backward(job, nodes)
-    combine = (*unpermute, *_all_to_all_backward(job, nodes, "combine", current))
+    combine = (*unpermute, *_all_to_all(job, nodes, "combine", current, backward=True))
     activation = _by_tokens(kernels.fused("swiglu_backward", 2 * moved))
     fc2: list[Node] = [*_expert_products(job, width, inner, backward=True)]
     fc1: list[Node] = [*_expert_products(job, inner, width, backward=True)]
@@ -394,8 +384,8 @@ def moe_backward_parts(job: Job, nodes: Nodes, reduces: bool, current: str = "co
         *_expert_tensor_backward(job, nodes, "_allgather_base"),
     )
     dispatch = (
-        *_all_to_all_backward(job, nodes, "dispatch", current, tokens=False),
-        *_all_to_all_backward(job, nodes, "dispatch", current),
+        *_all_to_all(job, nodes, "dispatch", current, tokens=False, backward=True),
+        *_all_to_all(job, nodes, "dispatch", current, backward=True),
     )
     return Parts((*permute, *_router_backward(job, nodes)), dispatch, experts, combine)
 
