@@ -50,16 +50,27 @@ def repeat(home: Path, target: Path, ranks: int) -> tuple[str, int]:
     assert inputs is not None
     repeated = tuple(replace(inputs.ranks[rank % own], rank=rank) for rank in range(ranks))
     register(target, replace(inputs, ranks=repeated))
+    topology = lake.table("topology", run, iteration).arrow()
+    numbers = {name: (pc.max(topology[name]).as_py() or 0) + 1 for name in ("rank", "pipeline", "model_replica")}
     for name, table in TABLES.items():
         if "rank" in table.partitioned_by or not lake.exists(name, **place):
             continue
         rows = lake.table(name, run, iteration).arrow().select([column.name for column in table.columns])
         if "rank" in rows.column_names and name != "what_if":
-            by = np.repeat(np.arange(ranks // own) * own, rows.num_rows)
+            # What is of no rank is of the job, and there once.
+            once = rows.filter(pc.is_null(rows["rank"]))
+            rows = rows.filter(pc.is_valid(rows["rank"]))
+            copy = np.repeat(np.arange(ranks // own), rows.num_rows)
             rows = pa.concat_tables([rows] * (ranks // own))
-            column = rows.column_names.index("rank")
-            shifted = pc.add(rows["rank"].cast(pa.int64()), pa.array(by)).cast(rows["rank"].type)
-            rows = rows.set_column(column, "rank", shifted)
+            for column, apart in numbers.items():
+                if column in rows.column_names:
+                    shifted = pc.add(rows[column].cast(pa.int64()), pa.array(copy * apart)).cast(rows[column].type)
+                    rows = rows.set_column(rows.column_names.index(column), column, shifted)
+            rows = pa.concat_tables([once, rows])
+        if name == "findings":
+            # The worst first, as in a home.
+            order = pa.array(np.arange(rows.num_rows), rows["finding"].type)
+            rows = rows.sort_by("finding").set_column(rows.column_names.index("finding"), "finding", order)
         larger.write(name, rows, **place)
     # The record at once: a line of its own for each part would be read again with each.
     record = {part: held[-1] for part, held in recorded(larger.tables_folder, run, iteration).contents.items()}
@@ -83,7 +94,8 @@ def repeat(home: Path, target: Path, ranks: int) -> tuple[str, int]:
 def commands(home: Path, target: Path, ranks: int) -> None:
     """Print what commands take on a home of one size."""
     repeat(home, target, ranks)
-    for name in ("findings", "waits", "overlap", "critical-path", "efficiencies", "pipelines", "clocks", "iterations"):
+    tables = ("findings", "waits", "overlap", "critical-path", "efficiencies", "pipelines", "clocks", "iterations")
+    for name in (*tables, "report", "figures"):
         with tempfile.TemporaryFile() as said:
             ran = subprocess.Popen(["traceviz", name, "--home", str(target)], stdout=said)
             _, status, used = os.wait4(ran.pid, 0)

@@ -18,6 +18,7 @@ from tests.asked import asked
 from tests.commands.jobs import home_of
 from tests.sets import fast
 from tests.show.report.pages import text_of
+from traceviz_dag.analyze.findings.losses import leading
 from traceviz_dag.analyze.findings.rules.registry import rule_named
 from traceviz_dag.analyze.findings.verdict import lead_of
 from traceviz_dag.analyze.step_parts import step_parts
@@ -29,7 +30,7 @@ from traceviz_dag.pipeline.report import StoredReportSource, write_report
 from traceviz_dag.show.figures import wait_rows
 from traceviz_dag.show.report.evidence import Book
 from traceviz_dag.show.report.parts import against, memory, waits
-from traceviz_dag.show.report.parts.part import Page
+from traceviz_dag.show.report.parts.part import MOST_SHOWN, Page
 from traceviz_dag.show.report.places import places_of
 from traceviz_dag.show.report.report import report_page
 from traceviz_dag.show.report.timeline import Timeline, read_timeline
@@ -286,6 +287,30 @@ def test_the_page_shows_the_remedy_of_each_finding_as_the_command_does() -> None
     assert "exposed_communication" in {row["rule"] for row in found}
     for row in found:
         assert str(escape(rule_named(row["rule"]).what_to_do(row))) in page, row
+
+
+def test_of_many_findings_the_worst_are_shown_and_asked_for_and_the_others_counted(tmp_path) -> None:
+    lake = open_lake(Path(shutil.copytree(home_of("slow_rank"), tmp_path / "home")))
+    (part,) = lake.partitions("findings")
+    rows = lake.query("FROM findings ORDER BY finding").to_pylist()
+    fault = next(row for row in leading(rows) if row["severity"] == "finding" and row["evidence_sql"])
+    faults = [{**fault, "finding": number, "gain_ns": 10**9 - number} for number in range(100)]
+    others = [{**row, "finding": 100 + row["finding"]} for row in rows if row["severity"] != "finding"]
+    many = pa.Table.from_pylist([*faults, *others], FINDINGS.schema)
+    lake.write("findings", many, run=part.run, iteration=part.iteration)
+    asked_for: list[str] = []
+
+    class Counted(StoredReportSource):
+        def ask(self, sql: str) -> pa.Table:
+            asked_for.append(sql)
+            return super().ask(sql)
+
+    page = report_page(Counted(lake, part.run, part.iteration))
+    tab = page[page.index('id="part-findings"') : page.index('id="part-overlap"')]
+    assert f"The first {MOST_SHOWN} of {len(leading([*faults, *others]))} findings and losses." in tab
+    assert [f"<b>{number}. " in tab for number in (1, MOST_SHOWN)] == [True, True]
+    assert tab.count("card finding") == MOST_SHOWN
+    assert asked_for.count(fault["evidence_sql"]) < MOST_SHOWN + 10
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ import shlex
 from traceviz_dag.analyze.findings.verdict import Verdict, lead_of
 from traceviz_dag.show.report.evidence import Book, ReportSource
 from traceviz_dag.show.report.limits import MOST_KERNELS
+from traceviz_dag.show.report.parts.findings import shown_findings
 from traceviz_dag.show.report.parts.part import Page, paragraph
 from traceviz_dag.show.report.parts.registry import PARTS
 from traceviz_dag.show.report.places import places_of
@@ -38,6 +39,7 @@ def report_page(
     findings = source.table("findings", [column.name for column in all_tables()["findings"].columns]).to_pylist()
     findings.sort(key=lambda row: row["finding"])
     lead = lead_of(findings)
+    shown = {row["finding"] for part in shown_findings(findings) for row in part.rows}
     timeline.document |= {
         "run": source.run,
         "iteration": source.iteration,
@@ -51,6 +53,7 @@ def report_page(
                 "places": places_of(source, row, findings, timeline.document["ranks"]),
             }
             for row in findings
+            if row["finding"] in shown
         ],
     }
     known = Page(book, timeline, mark, findings, lead, against, against_mark, verdict)

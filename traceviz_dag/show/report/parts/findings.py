@@ -1,8 +1,9 @@
-"""What is wrong with the step: every finding with its gain, its culprit, what to do, and its evidence."""
+"""What is wrong with the step: the worst findings with gain, culprit, what to do, and evidence; others are counted."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from markupsafe import Markup
@@ -10,30 +11,50 @@ from markupsafe import Markup
 from traceviz_dag.analyze.findings.losses import label, leading
 from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.printable import printable
-from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section
+from traceviz_dag.show.report.parts.part import Page, Part, paragraph, section, top
 from traceviz_dag.vocabulary import Severity
 
-_OTHERS = (
-    (Severity.NOTE, "Notes: savings of less than 1 % of the step, perhaps none, or not predicted"),
-    (Severity.NOT_LOOKED_AT, "Not judged"),
+_NOTES = (
+    (Severity.NOTE, "Notes: savings of less than 1 % of the step, perhaps none, or not predicted", "notes"),
+    (Severity.NOT_LOOKED_AT, "Not judged", "that are not judged"),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A section of findings.
+
+    Attributes:
+        rows: those that the page shows, the worst. left: says how many it leaves out.
+    """
+
+    title: str
+    rows: Sequence[Mapping[str, Any]]
+    left: Markup
+
+
+def shown_findings(found: Sequence[Mapping[str, Any]]) -> list[Shown]:
+    """What a page shows of an iteration's findings: each that is shown asks the tables for its rows and places."""
+    first = leading(found)
+    leads = {row["finding"] for row in first}
+    others = [row for row in found if row["finding"] not in leads]
+    notes = [(title, [row for row in others if row["severity"] == kind], words) for kind, title, words in _NOTES]
+    every = [("Findings", first, "findings and losses"), *notes]
+    return [Shown(title, *top(rows, words)) for title, rows, words in every if rows]
 
 
 def findings(page: Page) -> Markup | None:
     """The part."""
     parts = []
     number = 0
-    first = leading(page.findings)
-    others = [row for row in page.findings if row not in first]
-    sections = [(title, [row for row in others if row["severity"] == severity]) for severity, title in _OTHERS]
-    for title, rows in (("Findings", first), *sections):
+    for shown in shown_findings(page.findings):
         cards = []
-        for row in rows:
+        for row in shown.rows:
             number += 1
-            kind = label(row) if rows is first else "note" if row["severity"] == Severity.NOTE else ""
+            kind = label(row) if shown.title == "Findings" else "note" if row["severity"] == Severity.NOTE else ""
             cards.append(finding_card(page, row, number, kind, whole=True))
-        if cards:
-            parts.append(section(title, Markup('<div class="cards">{}</div>').format(Markup("").join(cards))))
+        told = Markup('<div class="cards">{}</div>').format(Markup("").join(cards))
+        parts.append(section(shown.title, told, shown.left))
     if not parts:
         return None
     return paragraph(
