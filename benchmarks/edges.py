@@ -217,6 +217,7 @@ def jobs() -> Iterator[tuple[str, JobSettings]]:
     yield "Megatron-FSDP, dp4 torch 2.4", small(dp=4, fsdp=True, era=Era.TORCH_2_4)
     yield "offloaded modules, tp2 pp2 interleaved", small(tp=2, pp=2, vpp=2, layers=8, offload=Offload.MODULES)
     yield "offloaded modules, tp2 dp2", small(tp=2, dp=2, offload=Offload.MODULES)
+    yield "offloaded modules, cp2 dp2", small(cp=2, dp=2, offload=Offload.MODULES)
     yield "offloaded layers, dp2", small(dp=2, offload=Offload.LAYERS)
     yield "offloaded layers, dp2 torch 2.4", small(dp=2, offload=Offload.LAYERS, era=Era.TORCH_2_4)
     yield "Megatron-FSDP, offloaded modules, tp2 dp2", small(tp=2, dp=2, fsdp=True, offload=Offload.MODULES)
