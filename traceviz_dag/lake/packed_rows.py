@@ -67,9 +67,13 @@ def rows_of_ranks(file: pq.ParquetFile, ranks: Sequence[int], columns: Sequence[
         ranks: in order.
     """
     groups = []
+    # Of a packed file the first column, of a copy the third: Arrow's schema takes longer to build.
+    held = file.metadata.row_group(0) if file.metadata.num_row_groups else None
+    place = (
+        next((at for at in range(held.num_columns) if held.column(at).path_in_schema == _RANK.name), 0) if held else 0
+    )
     for number in range(file.metadata.num_row_groups):
-        # Their numbers are the first column.
-        limits = file.metadata.row_group(number).column(0).statistics
+        limits = file.metadata.row_group(number).column(place).statistics
         at = bisect_left(ranks, limits.min)
         if at < len(ranks) and ranks[at] <= limits.max:
             groups.append(number)
