@@ -413,14 +413,15 @@ def _other_kernels(work: pa.Table, place: npt.NDArray[np.int64], of_stage: npt.N
     found: defaultdict[int, list[tuple[int, int, str, bool]]] = defaultdict(list)
     for (_, _, code), of_phase in runs.items():
         sharded = code >= 0 and phases[code] == Phase.OPTIMIZER
+        kernels_of_any = set[int]().union(*of_phase.values())
+        lowest = {each: sorted(_count(ran, each) for ran in of_phase.values())[:2] for each in kernels_of_any}
         for who, ran in of_phase.items():
             peers = [other for place, other in of_phase.items() if place != who]
             if not peers or len(of_phase) != of_stage[who]:
                 continue
             # Nobody's kernel may be lost; that of one name with other shapes may be what is run instead. Where peers
             # differ among each other, as with dynamic context parallelism, only fewer than on all of them are.
-            least = {each: min(_count(peer, each) for peer in peers) for each in set().union(*peers)}
-            fewer = {each for each, count in least.items() if count > _count(ran, each)}
+            fewer = {each for each, counts in lowest.items() if _count(ran, each) == counts[0] < counts[1]}
             if fewer:
                 own = [each for each in ran if not any(_count(peer, each) for peer in peers)]
                 mine, theirs = {*own, *fewer}, fewer
