@@ -108,8 +108,8 @@ class TableReader:
         self, path: Path, in_path: Mapping[str, str | int], schema: pa.Schema, ranks: Sequence[int] | None = None
     ) -> pa.Table | None:
         """The rows of a file, of one of several ranks those of some; None where it is gone."""
-        # Of a copy, which says nothing of them.
-        texts = [field.name for field in schema if pa.types.is_dictionary(field.type)]
+        # DuckDB, which wrote the copy, does not say what texts repeat.
+        texts = [field.name for field in schema if pa.types.is_dictionary(field.type) and path == self.copy]
         try:
             # By its path, ParquetFile looks for the file's system first: a third of opening a small one.
             with pa.OSFile(str(path)) as source, pq.ParquetFile(source, read_dictionary=texts) as file:
