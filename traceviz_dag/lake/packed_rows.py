@@ -67,11 +67,8 @@ def rows_of_ranks(file: pq.ParquetFile, ranks: Sequence[int], columns: Sequence[
         ranks: in order.
     """
     groups = []
-    # Of a packed file the first column, of a copy the third: Arrow's schema takes longer to build.
-    held = file.metadata.row_group(0) if file.metadata.num_row_groups else None
-    place = (
-        next((at for at in range(held.num_columns) if held.column(at).path_in_schema == _RANK.name), 0) if held else 0
-    )
+    # Arrow's schema takes longer to build.
+    place = file.schema.names.index(_RANK.name)
     for number in range(file.metadata.num_row_groups):
         limits = file.metadata.row_group(number).column(place).statistics
         at = bisect_left(ranks, limits.min)

@@ -108,7 +108,7 @@ class TableReader:
         self, path: Path, in_path: Mapping[str, str | int], schema: pa.Schema, ranks: Sequence[int] | None = None
     ) -> pa.Table | None:
         """The rows of a file, of one of several ranks those of some; None where it is gone."""
-        # A copy does not say which they are.
+        # DuckDB, which wrote the copy, does not say what texts repeat.
         texts = [field.name for field in schema if path == self.copy and pa.types.is_dictionary(field.type)]
         try:
             # By its path, ParquetFile looks for the file's system first: a third of opening a small one.
