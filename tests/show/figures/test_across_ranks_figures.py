@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -213,6 +214,14 @@ def test_residuals_and_offsets_of_each_clock_are_drawn_and_a_refused_one_is_said
     assert title(figure).startswith("Clocks solved for 3 of 4 ranks; ends agree within -2.0 to +3.0 µs")
     assert "not solved: only 3 matched communications; 5 are needed" in texts(figure)
     assert draw_clock_residuals(MemorySource()) is None
+
+
+def test_numbers_of_thousands_of_ranks_do_not_touch():
+    figure = draw_clock_residuals(MemorySource({"rank_clocks": {None: clock_rows(range(4096))}}))
+    figure.canvas.draw()
+    for axes in figure.axes[1:]:
+        labels = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+        assert all(first.x1 + 4 < second.x0 for first, second in pairwise(labels))
 
 
 def test_solved_clocks_move_each_rank_by_what_it_is_ahead():
