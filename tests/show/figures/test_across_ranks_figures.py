@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from traceviz_dag.show.figures.pipeline_group import draw_pipeline_group
 from traceviz_dag.show.figures.same_work import draw_same_work
 from traceviz_dag.show.figures.wait_map import draw_wait_map
 from traceviz_dag.show.figures.wait_panels import CLASSES, WaitPanel, class_edges, class_names
+from traceviz_dag.show.figures.wait_rows import map_rows
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.alignment import SENTENCE, TimeAlignment
 from traceviz_dag.show.page.bubbles import MOST_ROWS, PARTS
@@ -81,6 +83,16 @@ def test_similar_ranks_share_a_row_and_who_differs_has_its_own():
     assert "rows of 126 ranks are shared" in " ".join(texts(figure))
     tops = {round(top, 6) for name, box in collections(figure).items() if name.startswith("tp/") for top in box.tops}
     assert len(tops) == 3
+
+
+def test_of_hundreds_of_late_ranks_the_worst_have_rows_of_their_own():
+    ranks, late = 1024, [*range(1000, 0, -4)]
+    wait = [0 if rank in late else MS for rank in range(ranks)]
+    waits = {"rank": range(ranks), "judged_wait_ns": wait, "stage": [0] * ranks, "dimension": ["tp"] * ranks}
+    rows = map_rows(pa.table({name: [*values] for name, values in waits.items()}), np.arange(ranks), late)
+    alone = {row.ranks[0] for row in rows if len(row.ranks) == 1}
+    assert {*late[:32]} <= alone and late[32 + 24] not in alone and len(rows) < 130
+    assert sorted(rank for row in rows for rank in row.ranks) == [*range(ranks)]
 
 
 def test_ranks_that_differ_share_rows_with_their_neighbours():
@@ -204,6 +216,14 @@ def test_residuals_and_offsets_of_each_clock_are_drawn_and_a_refused_one_is_said
     assert draw_clock_residuals(MemorySource()) is None
 
 
+def test_numbers_of_thousands_of_ranks_do_not_touch():
+    figure = draw_clock_residuals(MemorySource({"rank_clocks": {None: clock_rows(range(4096))}}))
+    figure.canvas.draw()
+    for axes in figure.axes[1:]:
+        labels = [label.get_window_extent() for label in axes.get_xticklabels() if label.get_text()]
+        assert all(first.x1 + 4 < second.x0 for first, second in pairwise(labels))
+
+
 def test_solved_clocks_move_each_rank_by_what_it_is_ahead():
     source = job()
     source.tables["rank_clocks"] = {None: clock_rows(range(4), {2: 3 * MS})}
@@ -277,6 +297,10 @@ def test_the_same_work_is_a_map_of_ranks_and_classes_that_names_the_slowest_of_a
     boxes = collections(figure)
     assert len(boxes["class-0"].starts) == 10 and len(boxes["class-3"].starts) == 2
     assert draw_same_work(MemorySource()) is None
+    many = [{**speeds[2], "rank": rank} for rank in range(512)]
+    slow = [{"rank": rank, "work_class": "products", "ratio": 1.3} for rank in range(512)]
+    tables = {"rank_speeds": {None: pa.Table.from_pylist(many)}, "class_speeds": {None: pa.Table.from_pylist(slow)}}
+    assert "ranks 0, 1, 2 … 511 (512) marked" in " ".join(texts(draw_same_work(MemorySource(tables))))
 
 
 def test_overlap_that_costs_more_than_it_saves_is_drawn_below_zero():

@@ -23,6 +23,8 @@ from traceviz_dag.tables.rows import RankClockRow, columns_of, rows_of
 _HEIGHT, _BETWEEN = 1.7, 0.55
 _BOX, _LEAST_BOX = 0.8, 0.015
 _LEAST_TICK_NS = 1_000
+_MOST_DIGITS = 64
+"""Of the numbers of ranks below an axis."""
 
 
 def draw_clock_residuals(source: TableSource) -> Figure | None:
@@ -119,7 +121,7 @@ def _prepare(
     axes.set_ylabel(f"{word}, {scale.unit}", labelpad=6)
     axes.grid(visible=True, axis="y", color=palette.RULE, linewidth=0.5, zorder=0)
     axes.set_axisbelow(True)
-    every = max(-(-len(clocks) // 32), 1)
+    every = -(-len(clocks) // (_MOST_DIGITS // len(str(clocks[-1]["rank"]))))
     shown = range(0, len(clocks), every)
     axes.set_xticks(list(shown), [str(clocks[place_]["rank"]) for place_ in shown])
     axes.tick_params(axis="x", length=0, pad=2)

@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from traceviz_dag.analyze.wording import counted, numbered
+from traceviz_dag.analyze.wording import counted
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import draw_bars
-from traceviz_dag.show.page.facts import lead_in, lost_ranks, place
+from traceviz_dag.show.page.facts import lead_in, lost_ranks, place, ranks_named
 from traceviz_dag.show.page.page import (
     DATA_WIDTH,
     LABELS,
@@ -141,7 +141,7 @@ def _caption(
         facts=[
             place(source),
             f"{counted(len(ranks), 'rank', 'ranks')} with peers",
-            *([numbered("rank", [row["rank"] for row in named]) + " marked"] if len(named) > 1 else []),
+            *([ranks_named(row["rank"] for row in named) + " marked"] if len(named) > 1 else []),
             *(
                 [f"the {left_out} others are below {_highest(ranks, rows, ratios):.2f} in every class"]
                 if left_out

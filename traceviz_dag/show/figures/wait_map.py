@@ -73,7 +73,8 @@ def draw_wait_map(source: TableSource) -> Figure | None:
     step_ns = step_time(source.table("overlap", WINDOW_COLUMNS))
     late = {row["rank"]: row for row in rows_of(late_ranks(collectives, step_ns), LateRank)}
     lead, costs = lead_in(source), _delay_costs(source)
-    rows = map_rows(waits, ranks, [*lead.ranks, *(rank for rank, row in late.items() if row["blamed"])])
+    blamed = sorted((row for row in late.values() if row["blamed"]), key=lambda row: -row["own_ns"])
+    rows = map_rows(waits, ranks, [*lead.ranks, *(row["rank"] for row in blamed)])
     panels = wait_panels(waits, rows)
     edges = class_edges(panels)
     height = min(max(_MAP_HEIGHT / len(rows), _LOWEST_ROW), _HIGHEST_ROW)

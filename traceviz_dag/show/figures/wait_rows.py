@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,7 @@ its median rank waits in all."""
 _SPREADS = 5.0
 """And than so many median absolute deviations: what spreads evenly is no outlier."""
 
-_MOST_OUTLIERS = 24
+_MOST_NAMED, _MOST_OUTLIERS = 32, 24
 
 _NO_STAGE = -1
 
@@ -53,18 +53,18 @@ class MapRow:
         )
 
 
-def map_rows(waits: pa.Table, ranks: Int64, always: Collection[int]) -> list[MapRow]:
+def map_rows(waits: pa.Table, ranks: Int64, always: Sequence[int]) -> list[MapRow]:
     """The rows of the map, by stage, then by rank; of fewer than ``MOST_ROWS`` ranks each has its own.
 
     Args:
         waits: as ``judged_waits`` gives them.
         ranks: all ranks, ascending.
-        always: ranks that have a row of their own, however many there are.
+        always: ranks that have a row of their own, the worst first; of many the first.
     """
     if len(ranks) < MOST_ROWS:
         return [MapRow((rank,)) for rank in ranks.tolist()]
     totals, stages = _totals(waits, ranks)
-    kept = np.isin(ranks, sorted(always))
+    kept = np.isin(ranks, list(dict.fromkeys(always))[:_MOST_NAMED])
     further = _outliers(totals, stages)
     worst = np.argsort(-further, kind="stable")[:_MOST_OUTLIERS]
     kept[worst[further[worst] > 0]] = True
