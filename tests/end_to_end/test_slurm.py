@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +37,7 @@ pytestmark = [
     ),
 ]
 SETTINGS = '[slurm]\nworkers = 2\nmemory = "1G"\ntime = "10"\ninterface = "lo"\n'
+ARRAY = SETTINGS.replace('interface = "lo"', "array = true")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +59,7 @@ def settings(environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.Mo
 def arrays(settings: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(job_array, "_ASK_SECONDS", 1)
     monkeypatch.setattr(job_array, "_SEEN_SECONDS", 3)
-    settings.write_text(SETTINGS + "array = true\n")
+    settings.write_text(ARRAY)
     return settings
 
 
@@ -70,12 +72,12 @@ def test_traceviz_analyze_starts_a_job_gets_the_same_tables_and_ends_it(
     settings: Path, tmp_path: Path, is_array: bool, monkeypatch: pytest.MonkeyPatch
 ):
     if is_array:
-        settings.write_text(SETTINGS + "array = true\n")
+        settings.write_text(ARRAY)
         (tmp_path / "without").mkdir()
         (tmp_path / "without/distributed.py").write_text("raise ModuleNotFoundError\n")
         monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'without'}:{os.environ['PYTHONPATH']}")
         monkeypatch.setenv(RANKS_IN_ONE_PIECE.variable, "1")
-    run, home = write_run(tmp_path / "job"), tmp_path / "home"
+    run, home = write_run(tmp_path / "job"), tmp_path / 'home #1 "%j"'
     with ranks_in_this_process():
         analyse(AnalysisSettings(tmp_path / "here"), inputs_below([run]))
     command = [Path(sys.executable).with_name("traceviz"), "analyze", run, "--home", home, "--cluster", settings]
@@ -132,7 +134,22 @@ def test_the_job_ends_with_the_process_that_wanted_it(settings: Path, tmp_path: 
     assert not list(tmp_path.glob("*.ended"))
 
 
-def test_a_job_that_waits_says_why_and_is_cancelled(settings: Path, tmp_path: Path):
+def test_a_job_whose_number_is_not_known_yet_is_cancelled(
+    arrays: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    slow = tmp_path / "sbatch"
+    slow.write_text(f'#!/bin/bash\n{shutil.which("sbatch")} "$@"\nsleep 60\n')
+    slow.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    started = subprocess.Popen([sys.executable, "-c", STOPPED, tmp_path, arrays], stderr=subprocess.DEVNULL)
+    assert waited_for(jobs)
+    started.terminate()
+    started.wait(30)
+    assert waited_for(lambda: not jobs())
+
+
+def test_a_job_that_waits_says_why_and_is_cancelled(settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("SQUEUE_STATES", "RUNNING")
     settings.write_text(SETTINGS + 'options = ["--begin=now+1hour"]\n')
     command = [sys.executable, "-c", STOPPED, tmp_path, settings]
     started = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
@@ -163,6 +180,9 @@ def test_a_job_that_is_cancelled_or_refused_is_told(settings: Path, tmp_path: Pa
         pytest.raises(ClusterError, match=r"Slurm: refuses the job \(.*nowhere.*|Slurm: refuses the job \(.*partition"),
     ):
         list(engine.spread(works.double, items, None, (tmp_path,)))
+    settings.write_text(ARRAY + 'options = ["--test-only"]\n')
+    with open_cluster(str(settings), tmp_path / "home") as engine, pytest.raises(ClusterError, match="refuses the job"):
+        list(engine.spread(works.double, items, None, (tmp_path,)))
     assert waited_for(lambda: not jobs())
 
 
@@ -181,7 +201,7 @@ def test_a_task_of_an_array_that_is_cancelled_costs_at_most_the_rank_that_has_it
 
 
 def test_a_rank_whose_process_dies_or_complains_is_told_as_in_the_local_pool(arrays: Path, tmp_path: Path):
-    arrays.write_text(SETTINGS + "array = true\nranks_per_worker = 2\n")
+    arrays.write_text(ARRAY + "ranks_per_worker = 2\n")
     with open_cluster(str(arrays), tmp_path / "home") as engine:
         items = works.traces(tmp_path / "t", 6)
         outcomes = dict(engine.spread(works.die_or_double, items, None, (tmp_path,)))
@@ -209,7 +229,7 @@ def test_an_array_opens_no_port_and_its_files_are_for_its_owner_alone(arrays: Pa
             mine = [
                 one
                 for one in psutil.process_iter(["cmdline"])
-                if job_array.__name__ in " ".join(one.info["cmdline"] or ())
+                if job_array.__name__ in (words := " ".join(one.info["cmdline"] or ())) and str(tmp_path) in words
             ]
             assert len(mine) < 3
             for each in {child for one in mine for child in (one, *one.children(recursive=True))}:
@@ -227,7 +247,7 @@ def test_an_array_that_is_cancelled_whole_is_told_and_ends(arrays: Path, tmp_pat
 
     with (
         open_cluster(str(arrays), tmp_path / "home", tell=cancel) as engine,
-        pytest.raises(ClusterError, match="Slurm: a job array ended before all ranks were begun; see its log in"),
+        pytest.raises(ClusterError, match="Slurm: job arrays ended without a finished rank; see their logs in"),
     ):
         list(engine.spread(works.double, works.traces(tmp_path / "t", 2), None, (tmp_path,)))
 

@@ -187,15 +187,15 @@ kill_family(sys.argv[1])
 
 
 def run_program(
-    command: Sequence[str], environment: Mapping[str, str] | None = None
+    command: Sequence[str], environment: Mapping[str, str] | None = None, given: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end and keep what it says; on Linux it is killed when this process is.
 
     Args:
-        environment: None takes this process's.
+        environment: None takes this process's. given: on its standard input; None gives it this process's.
     """
     return subprocess.run(
-        command, capture_output=True, check=False, text=True, preexec_fn=_die_with_parent, env=environment
+        command, capture_output=True, check=False, text=True, preexec_fn=_die_with_parent, env=environment, input=given
     )
 
 

@@ -58,6 +58,7 @@ def test_the_command_refuses_it_in_one_line_and_analyses_nothing(tmp_path: Path)
         ('scheduler_file = "none.json"\n', "none.json: no such file, and scheduler_file of .*cluster.toml names it"),
         ('[slurm]\nmemory = "much"\n', "memory"),
         ("[slurm]\nworkers = 0\n", "workers"),
+        ('[slurm]\narray = true\ninterface = "ib0"\n', "a job array listens on no interface; leave out"),
         ('[slurm]\noptions = ["--qos=x\\n--uid=0"]\n', "options"),
     ],
 )

@@ -12,6 +12,7 @@ import shlex
 import socket
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,9 @@ _ASK_SECONDS = 10.0
 
 _SEEN_SECONDS = 60.0
 """So long NFS may show a folder as it was: what a task that has ended left there is waited for."""
+
+_FRUITLESS_ARRAYS = 2
+"""After so many in a row without a finished rank, no further one is submitted."""
 
 _TASK = """export PYTHONSAFEPATH=1
 for _ in $(seq {ranks}); do
@@ -64,36 +68,40 @@ class ArrayEngine:
         Raises:
             ClusterError: there is no Slurm, a task may not work, or arrays end before all items were begun.
         """
-        left, lost = dict(enumerate(items)), set[int]()
-        for ranks in (self._settings.ranks_per_worker, 1):
-            # One that kills its task again comes last, and there is a further task for each.
-            left = dict(sorted(left.items(), key=lambda entry: entry[0] in lost))
-            lost = (yield from self._array(left, ranks, workers, len(lost), (work, arguments))) if left else set()
-            if not lost:
-                break
-        if left.keys() - lost:
-            fault = "a job array ended before all ranks were begun"
-            raise ClusterError("Slurm", fault, f"see its log in {self._home / LOGS}, and run this again")
-        for number in left:
-            yield number, WorkerDiedError()
+        left, losses, fruitless = dict(enumerate(items)), Counter[int](), 0
+        while left and fruitless < _FRUITLESS_ARRAYS:
+            ranks = 1 if losses else self._settings.ranks_per_worker
+            # What may kill its task again comes last.
+            left = dict(sorted(left.items(), key=lambda entry: losses[entry[0]]))
+            before = len(left)
+            lost = yield from self._array(left, ranks, workers, (work, arguments))
+            losses.update(lost)
+            fruitless = fruitless + 1 if len(left) == before else 0
+            for number in [number for number in left if losses[number] > 1]:
+                del left[number]
+                yield number, WorkerDiedError()
+            if left and lost:
+                self._tell(f"{len(lost)} of the ranks under way were lost with their tasks")
+        if left:
+            fault = "job arrays ended without a finished rank"
+            raise ClusterError("Slurm", fault, f"see their logs in {self._home / LOGS}, and run this again")
 
     def _array(
-        self, left: dict[int, Any], ranks: int, workers: int | None, spare: int, shared: tuple[Any, ...]
+        self, left: dict[int, Any], ranks: int, workers: int | None, shared: tuple[Any, ...]
     ) -> Generator[Ended, None, set[int]]:
         """Take what is finished out of ``left``; returns what was begun, and lost.
 
         Args:
-            ranks: side by side in each task, at most. spare: tasks that start where others have ended.
+            ranks: side by side in each task, at most.
         """
         ranks = min(ranks, workers or ranks, len(left))
         most = workers // ranks if workers else self._settings.workers
         tasks = min(self._settings.workers, most, math.ceil(len(left) / ranks))
         logs = self._home / LOGS
         options = [
-            f"--array=0-{tasks + spare - 1}%{tasks}",
+            f"--array=0-{tasks - 1}",
             "--ntasks=1",
             f"--cpus-per-task={ranks}",
-            f'--output="{logs / "slurm_%A.log"}"',
             "--open-mode=append",
         ]
         files = {item.path.parent: item.path for item in left.values() if isinstance(item, RankTrace)}
@@ -103,7 +111,7 @@ class ArrayEngine:
                 (folder / str(number)).touch()
             python, place = shlex.quote(sys.executable), shlex.quote(str(folder))
             commands = _TASK.format(ranks=ranks, python=python, module=__name__, folder=place)
-            with submitted(self._settings, folder, options, commands, logs, self._tell) as job:
+            with submitted(self._settings, folder, options, commands, logs, self._tell, "%A") as job:
                 yield from _outcomes(folder, job, left)
             return {number for number in left if not (folder / str(number)).exists()}
 
@@ -123,7 +131,7 @@ def _outcomes(folder: Path, job: SlurmJob, left: dict[int, Any]) -> Iterator[End
             yield number, outcome
         waiting = [number for number in left if str(number) in names]
         if fault is None and _FAULT in names:
-            fault = _load(folder / _FAULT)
+            fault, asked = _load(folder / _FAULT), -math.inf
             for number in waiting:
                 (folder / str(number)).unlink(missing_ok=True)
         now = time.monotonic()

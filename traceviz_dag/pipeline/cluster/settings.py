@@ -68,6 +68,8 @@ def load_cluster(path: Path) -> ClusterSettings:
     named = [bool(settings.address), bool(settings.scheduler_file), settings.slurm is not None]
     if sum(named) != 1:
         raise BadInputError(path, "names no cluster, or several", "give it address, scheduler_file or [slurm]")
+    if settings.slurm is not None and settings.slurm.array and settings.slurm.interface:
+        raise BadInputError(path, "a job array listens on no interface", "leave out array or interface")
     found = {}
     for name in ("scheduler_file", "ca_file", "cert_file", "key_file"):
         if value := getattr(settings, name):

@@ -98,7 +98,8 @@ class SlurmJob:
 
     def states(self) -> set[str]:
         """States of its tasks; empty once all have ended."""
-        asked = run_program(["squeue", "--noheader", "--jobs", self.number, "--format", "%T %r"])
+        command = ["squeue", "--noheader", "--jobs", self.number, "--format", "%T %r"]
+        asked = run_program(command, _environment("SQUEUE_"))
         # A controller that does not answer has not ended the job.
         is_unknown = asked.returncode and "Invalid job id" not in asked.stderr
         lines = [f"UNKNOWN {_last_line(asked.stderr)}"] if is_unknown else asked.stdout.splitlines()
@@ -118,12 +119,15 @@ def submitted(
     commands: str,
     logs: Path,
     tell: Callable[[str], None],
+    log_number: str = "%j",
 ) -> Iterator[SlurmJob]:
     """Submit a job, and cancel it at the end.
 
     Args:
-        folder: of this job alone, for its script. options: of sbatch, beside those that jobs share. commands: of bash.
+        folder: of this job alone, which is called by its name. commands: of bash.
+        options: of sbatch, beside those that jobs share.
         logs: folder for what the job says. tell: is told the job's number, and why it waits.
+        log_number: how Slurm writes the number that the log is called by.
 
     Raises:
         ClusterError: there is no Slurm, or it refuses the job.
@@ -131,28 +135,42 @@ def submitted(
     if not shutil.which("sbatch"):
         raise ClusterError("Slurm", "there is no sbatch here", "run this where jobs are submitted")
     logs.mkdir(parents=True, exist_ok=True)
-    every = [
-        "--job-name=traceviz",
-        f"--mem-per-cpu={settings.memory}",
-        f"--time={settings.time}",
-        *(f"--{name}={value}" for name in ("partition", "account") if (value := getattr(settings, name))),
+    name = f"traceviz-{folder.name}"
+    if "\\" in str(logs):
+        raise ClusterError(str(logs), "has a backslash in its path, and Slurm writes no logs there", "use another home")
+    # As arguments, not in the script, where # and quotes mean something.
+    command = [
+        *(
+            "sbatch",
+            "--parsable",
+            f"--job-name={name}",
+            f"--output={str(logs).replace('%', '%%')}/slurm_{log_number}.log",
+        ),
+        *(f"--mem-per-cpu={settings.memory}", f"--time={settings.time}"),
+        *(f"--{key}={value}" for key in ("partition", "account") if (value := getattr(settings, key))),
         *options,
         *settings.options,
     ]
-    script = folder / "job.sh"
-    script.write_text("\n".join(["#!/bin/bash", *(f"#SBATCH {option}" for option in every), commands]))
-    # Within a job, settings of that job would hold for this one, too.
-    kept = {name: os.environ[name] for name in os.environ if name[:6] != "SLURM_" or name == "SLURM_CONF"}
-    asked = run_program(["sbatch", "--parsable", str(script)], kept)
-    if asked.returncode:
-        raise ClusterError("Slurm", f"refuses the job ({_last_line(asked.stderr)})", "correct [slurm]")
-    number = asked.stdout.strip().partition(";")[0]
     try:
+        # Not as a file: whoever may write to the home could put another one there.
+        asked = run_program(command, _environment(), f"#!/bin/bash\n{commands}")
+        number = asked.stdout.strip().partition(";")[0]
+        if asked.returncode or not number.isdecimal():
+            raise ClusterError("Slurm", f"refuses the job ({_last_line(asked.stderr)})", "correct [slurm]")
         log = logs / f"slurm_{number}.log"
         tell(f"Slurm job {number} writes to {log}")
         yield SlurmJob(number, log, tell)
     finally:
-        run_program(["scancel", number])
+        # By its name: whoever stops this while it is submitted never learns its number.
+        asked = run_program(["scancel", f"--name={name}"], _environment("SCANCEL_"))
+        if asked.returncode:
+            tell(f"cannot cancel the job ({_last_line(asked.stderr)}): call scancel --name={name}")
+
+
+def _environment(*without: str) -> dict[str, str]:
+    """Ours, without what a job that this runs in was given, and variables of which the answer depends."""
+    left_out = ("SLURM_", *without)
+    return {name: os.environ[name] for name in os.environ if name == "SLURM_CONF" or not name.startswith(left_out)}
 
 
 @contextmanager
@@ -183,7 +201,6 @@ def slurm_job(
     options = [
         f"--ntasks={settings.workers}",
         f"--cpus-per-task={settings.ranks_per_worker}",
-        f'--output="{logs / "slurm_%j.log"}"',
     ]
     found = folder / SCHEDULER_FILE
     with submitted(settings, folder, options, _dask(settings, folder, configuration), logs, tell) as job:
