@@ -75,7 +75,7 @@ def test_a_package_whose_figure_cannot_be_loaded_is_named(tmp_path, home, points
     [
         ('name="kernel_counts"', 'name="../escaped"', "'../escaped' is no name"),
         ("scope=Scope.ACROSS_RANKS", 'scope="galaxy"', "'galaxy' is no Scope; take one of Scope.RANK"),
-        ('tables=("traces",)', 'tables=("traice",)', "tables names traice; it may name runs, traces"),
+        ('tables=("traces",)', 'tables=("traice",)', "tables names traice; it may name topology, process_groups"),
         (
             'drawer="our_figures:draw_kernel_counts"',
             'drawer="our_figures"',

@@ -71,12 +71,14 @@ def check(job: str, said: str, trace: Trace) -> None:
     assert set(reached) == {flow for event in begun for flow in event.flow_ids}
     named = [track for track in tracks.values() if re.fullmatch(r"rank \d+( · stage \d+)?", track.name)]
     assert int(ranks) == len(named)
-    # Each kernel is a slice, and so is each forward and backward step of a micro-batch, and each gap; each segment of
-    # the critical path is one in its lane and one on its rank.
+    # Each kernel is a slice, and so is each call that launched some, each NVTX range, each forward and backward step of
+    # a micro-batch, and each gap; each segment of the critical path is one in its lane and one on its rank.
     (wanted,) = reading.query(
         "SELECT (SELECT count(*) FROM kernels) AS kernels, (SELECT count(*) FROM microbatches WHERE dimension = 'all' "
         "AND phase IN ('forward', 'backward')) AS steps, (SELECT count(*) FROM path_segments) AS segments, "
-        "(SELECT count(*) FROM (SELECT DISTINCT rank, device, start_ns, duration_ns FROM gpu_gaps)) AS gaps"
+        "(SELECT count(*) FROM (SELECT DISTINCT rank, device, start_ns, duration_ns FROM gpu_gaps)) AS gaps, "
+        "(SELECT count(DISTINCT (rank, launch_thread, launch_start_ns)) FROM kernels "
+        "WHERE launch_start_ns IS NOT NULL) AS calls, (SELECT count(*) FROM nvtx_ranges) AS ranges"
     )
     assert len(begun) - len(about) == sum(wanted.values()) + wanted["segments"]
     clock, *others = (line.split(" traceviz:")[0].strip() for line in rest)
