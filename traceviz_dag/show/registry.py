@@ -156,9 +156,8 @@ OWN_KINDS = (
         "each stage's operations against the roofline of their GPU",
         ("operations", "iterations"),
         f"{_FIGURES}.roofline:draw_roofline",
-        how="a panel for each stage, a point for each operation; what is far below the line has headroom, "
-        "under the slope "
-        "its bytes limit it",
+        how="a panel for each stage, a point for each operation; what is far below the line has headroom, under the "
+        "slope its bytes limit it",
     ),
     FigureKind(
         "module_tree",
@@ -166,9 +165,8 @@ OWN_KINDS = (
         "the time of the model's modules by phase, their headroom and exposed communication",
         ("kernels", "operations", "collectives", "overlap"),
         f"{_FIGURES}.module_tree:draw_module_tree",
-        how="a row for each module, below the one that holds it; magenta is communication that nothing hides, "
-        "black the "
-        "part of its time that is headroom",
+        how="a row for each module, below the one that holds it; magenta is communication that nothing hides, black "
+        "the part of its time that is headroom",
     ),
     FigureKind(
         "bubble_waterfall",

@@ -63,10 +63,10 @@ class ArrayEngine:
     def spread(
         self, work: Callable[..., Any], items: Sequence[Any], workers: int | None, arguments: tuple[Any, ...]
     ) -> Iterator[Ended]:
-        """As ``Engine.spread``; an item that was lost with its task is tried once more, in a task of its own.
+        """As ``Engine.spread``; an item that was lost with its task is tried once more, alone in a task.
 
         Raises:
-            ClusterError: there is no Slurm, a task may not work, or arrays end before all items were begun.
+            ClusterError: there is no Slurm, a task may not work, or arrays end without a finished item.
         """
         left, losses, fruitless = dict(enumerate(items)), Counter[int](), 0
         while left and fruitless < _FRUITLESS_ARRAYS:
@@ -98,12 +98,7 @@ class ArrayEngine:
         most = workers // ranks if workers else self._settings.workers
         tasks = min(self._settings.workers, most, math.ceil(len(left) / ranks))
         logs = self._home / LOGS
-        options = [
-            f"--array=0-{tasks - 1}",
-            "--ntasks=1",
-            f"--cpus-per-task={ranks}",
-            "--open-mode=append",
-        ]
+        options = [f"--array=0-{tasks - 1}", "--ntasks=1", f"--cpus-per-task={ranks}", "--open-mode=append"]
         files = {item.path.parent: item.path for item in left.values() if isinstance(item, RankTrace)}
         with requirements(self._home, list(files.values())) as needed, private_folder(self._home) as folder:
             _save(folder / _WORK, (needed, pickle.dumps((left, *shared))))
@@ -111,7 +106,7 @@ class ArrayEngine:
                 (folder / str(number)).touch()
             python, place = shlex.quote(sys.executable), shlex.quote(str(folder))
             commands = _TASK.format(ranks=ranks, python=python, module=__name__, folder=place)
-            with submitted(self._settings, folder, options, commands, logs, self._tell, "%A") as job:
+            with submitted(self._settings, folder, options, commands, logs, self._tell, log_number="%A") as job:
                 yield from _outcomes(folder, job, left)
             return {number for number in left if not (folder / str(number)).exists()}
 

@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from traceviz_dag.errors import ClusterError
@@ -138,37 +138,37 @@ def submitted(
     name = f"traceviz-{folder.name}"
     if "\\" in str(logs):
         raise ClusterError(str(logs), "has a backslash in its path, and Slurm writes no logs there", "use another home")
+    output = f"{str(logs).replace('%', '%%')}/slurm_{log_number}.log"
     # As arguments, not in the script, where # and quotes mean something.
     command = [
-        *(
-            "sbatch",
-            "--parsable",
-            f"--job-name={name}",
-            f"--output={str(logs).replace('%', '%%')}/slurm_{log_number}.log",
-        ),
+        *("sbatch", "--parsable", f"--job-name={name}", f"--output={output}"),
         *(f"--mem-per-cpu={settings.memory}", f"--time={settings.time}"),
         *(f"--{key}={value}" for key in ("partition", "account") if (value := getattr(settings, key))),
         *options,
         *settings.options,
     ]
-    try:
+    with ExitStack() as until_its_end:
+        # By its name: whoever stops this while it is submitted never learns its number.
+        until_its_end.callback(_cancel, name, tell)
         # Not as a file: whoever may write to the home could put another one there.
         asked = run_program(command, _environment(), f"#!/bin/bash\n{commands}")
         number = asked.stdout.strip().partition(";")[0]
         if asked.returncode or not number.isdecimal():
+            until_its_end.pop_all()  # there is none to cancel
             raise ClusterError("Slurm", f"refuses the job ({_last_line(asked.stderr)})", "correct [slurm]")
         log = logs / f"slurm_{number}.log"
         tell(f"Slurm job {number} writes to {log}")
         yield SlurmJob(number, log, tell)
-    finally:
-        # By its name: whoever stops this while it is submitted never learns its number.
-        asked = run_program(["scancel", f"--name={name}"], _environment("SCANCEL_"))
-        if asked.returncode:
-            tell(f"cannot cancel the job ({_last_line(asked.stderr)}): call scancel --name={name}")
+
+
+def _cancel(name: str, tell: Callable[[str], None]) -> None:
+    asked = run_program(["scancel", f"--name={name}"], _environment("SCANCEL_"))
+    if asked.returncode:
+        tell(f"cannot cancel the job ({_last_line(asked.stderr)}): call scancel --name={name}")
 
 
 def _environment(*without: str) -> dict[str, str]:
-    """Ours, without what a job that this runs in was given, and variables of which the answer depends."""
+    """Ours, without what a job that this runs in was given, and variables that the answer depends on."""
     left_out = ("SLURM_", *without)
     return {name: os.environ[name] for name in os.environ if name == "SLURM_CONF" or not name.startswith(left_out)}
 
@@ -198,10 +198,7 @@ def slurm_job(
         # The key is written by its owner's rights from the first byte on.
         with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(tls[name])
-    options = [
-        f"--ntasks={settings.workers}",
-        f"--cpus-per-task={settings.ranks_per_worker}",
-    ]
+    options = [f"--ntasks={settings.workers}", f"--cpus-per-task={settings.ranks_per_worker}"]
     found = folder / SCHEDULER_FILE
     with submitted(settings, folder, options, _dask(settings, folder, configuration), logs, tell) as job:
         while not (found.is_file() and found.stat().st_size):

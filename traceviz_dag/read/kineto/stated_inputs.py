@@ -149,11 +149,11 @@ class InputsOnce:
     def numbers(self, operators: Sequence[Any]) -> list[int]:
         """The number of what each operator states, by its event."""
         given = [each.args for each in operators]
-        parts = [[each.input_sizes for each in given], [each.input_types for each in given]]
-        parts.append([each.input_strides for each in given])
+        sizes = [each.input_sizes for each in given]
+        parts = sizes, [each.input_types for each in given], [each.input_strides for each in given]
         valued = [place for place, each in enumerate(operators) if each.name in VALUED]
         values: list[Any] = [given[place].concrete_inputs for place in valued]
-        if not any(parts[0]):
+        if not any(sizes):
             return [0] * len(given)
         try:
             keys = list(map(_BETWEEN.join, zip(*parts, strict=True)))
