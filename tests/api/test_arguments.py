@@ -16,6 +16,7 @@ from tests.commands.jobs import home_of, traces_of
 from tests.damage import call
 from tests.in_process import ranks_in_this_process
 from tests.sets import fast
+from traceviz_dag.commands.what_if.what_if import what_if
 
 ODD = (
     *("", "0", "name", "\ud800", "a\0b", "x" * 300, b"rank", -1, 10**30, 1.5, math.nan, True, [], [[]], ["a", "a"]),
@@ -89,6 +90,15 @@ def test_numbers_and_truth_values_of_numpy_are_taken():
     step = tv.open(home_of("slow_rank")).iteration()
     assert len(step.table("kernels", ["rank"], rank=np.int64(3))) == len(step.table("kernels", ["rank"], rank=3))
     assert step.what_if(no_pauses=np.bool_(True)).rows == step.what_if(no_pauses=True).rows
+
+
+def test_a_program_may_ask_for_each_edit_of_the_command():
+    others = {"path", "steady", "records", "steps", "run", "iteration", "rules", "home", "json"}
+    assert set(signature(tv.Iteration.what_if).parameters) - {"self"} == set(signature(what_if).parameters) - others
+    step = tv.open(home_of("slow_rank")).iteration()
+    assert step.what_if(chunks=2).statement.startswith("2 model chunks a stage: would add ")
+    assert "stages must share the layers" in step.what_if(layers="4,4").reason
+    assert "nothing shows what is recomputed" in step.what_if(no_recompute="0").reason
 
 
 @pytest.fixture

@@ -318,13 +318,16 @@ class Iteration:
         no_congestion: bool = False,
         microbatches: int | None = None,
         schedule: str | None = None,
+        chunks: int | None = None,
+        layers: str | None = None,
+        no_recompute: str | None = None,
     ) -> Answer:
         """What fixing something would save; rows are of :class:`Gain`. Without an edit, the usual ones, ranked.
 
         The edits are the options of ``traceviz what-if``; several are predicted one by one and together.
 
         Raises:
-            UsageError: no such rank, dimension or schedule.
+            UsageError: no such rank, dimension or schedule; ``layers`` or ``no_recompute`` name no numbers.
         """
         from traceviz_dag.analyze.causes.gains import named_edit, over_steps, refused_sentence
         from traceviz_dag.api.evidence import REPLAYED, REPLAYED_SQL
@@ -344,7 +347,8 @@ class Iteration:
             **{"even_layers": even_layers, "equal_stages": equal_stages, "equal_ranks": equal_ranks},
             **{"no_jitter": no_jitter, "no_pauses": no_pauses, "no_hidden_waits": no_hidden_waits},
             **{"host_free": host_free, "balanced_experts": balanced_experts, "no_congestion": no_congestion},
-            **{"microbatches": microbatches, "schedule": schedule},
+            **{"microbatches": microbatches, "schedule": schedule, "chunks": chunks},
+            **{"layers": layers, "no_recompute": no_recompute},
         }
         wanted = wanted_edits(**asked)
         found = what_if_answer(self._stored, wanted)
