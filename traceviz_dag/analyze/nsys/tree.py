@@ -16,6 +16,9 @@ from traceviz_dag.arrays import NONE, Bool, Int64, lookup
 from traceviz_dag.read.nsys.profile import NsysProfile
 from traceviz_dag.vocabulary import Kind
 
+MEASURES = ("count", "span_ns", "operations", "busy_ns", "compute_ns", "communication_ns")
+"""What is shown of a :class:`RangeNode` beside its name."""
+
 _COLUMNS = ("name", "start_ns", "end_ns", "thread", "parent", "path")
 
 

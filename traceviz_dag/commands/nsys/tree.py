@@ -9,7 +9,7 @@ import typer
 
 from traceviz_dag.analyze.nsys.in_order import in_order
 from traceviz_dag.analyze.nsys.iterations import iteration_window
-from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
+from traceviz_dag.analyze.nsys.tree import MEASURES, RangeNode, range_tree
 from traceviz_dag.analyze.wording import seconds, shortened
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import most_printed, print_columns, print_json
@@ -73,8 +73,7 @@ def tree(
             for level, node in root.walk()
             if level < depth and max(node.span_ns, node.busy_ns) >= least_ms * 1e6
         ]
-        columns = ["count", "span_ns", "operations", "busy_ns", "compute_ns", "communication_ns"]
-        print_columns(f"NVTX ranges of GPU {device}", rows, [("tree", "range"), *columns])
+        print_columns(f"NVTX ranges of GPU {device}", rows, [("tree", "range"), *MEASURES])
 
 
 def _in_order(given: Opened, gpu: list[str], iteration: int | None, depth: int | None, json: bool) -> None:

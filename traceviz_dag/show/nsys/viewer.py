@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 
 from markupsafe import Markup
 
+from traceviz_dag.analyze.measures import measure
 from traceviz_dag.analyze.nsys.activity import Activity, Clip
 from traceviz_dag.analyze.nsys.overlap import MEASURES, GpuOverlap, gpu_overlap
 from traceviz_dag.analyze.nsys.summary import NAME_COLUMNS, by_name
+from traceviz_dag.analyze.nsys.tree import MEASURES as TREE_MEASURES
 from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
 from traceviz_dag.analyze.wording import duration
 from traceviz_dag.classify.rules import Rules
@@ -120,13 +122,19 @@ def _tree(profile: NsysProfile, gpus: Sequence[Activity], window: Clip | None, c
             sections.append(section(f"GPU {gpu.device}", paragraph("No NVTX range ran on its processes.")))
             continue
         sections.append(section(f"GPU {gpu.device}", _TREE_HEAD, *_nested(rows, gpu.device)))
-    told = f"At most {_TREE_DEPTH} levels of the paths with most time. GPU busy: of what calls inside a range launched."
+    told = (
+        f"At most {_TREE_DEPTH} levels of the paths with most time. Span is on the host; busy is the GPU, with what calls "
+        "inside a range launched."
+    )
     return Markup("").join([*sections, paragraph(told, quiet=True), _source(command)])
 
 
-_TREE_HEAD = Markup(
-    '<p class="tree-row head"><span>range</span><span>count</span><span>span on the host</span><span>operations</span>'
-    "<span>GPU busy</span><span>computation</span><span>communication</span></p>"
+def _cells(texts: Iterable[str]) -> Markup:
+    return Markup("").join(Markup("<span>{}</span>").format(text) for text in texts)
+
+
+_TREE_HEAD = Markup('<p class="tree-row head">{}</p>').format(
+    _cells(["range", *(measure(name).header for name in TREE_MEASURES)])
 )
 
 
@@ -161,15 +169,7 @@ def _nested(rows: Sequence[tuple[int, RangeNode]], device: int) -> Iterator[Mark
             open_depths.pop()
             yield Markup("</details>")
         holds = place + 1 < len(rows) and rows[place + 1][0] > depth
-        words = Markup("").join(
-            Markup("<span>{}</span>").format(text)
-            for text in (
-                f"{node.count:,}",
-                duration(node.span_ns),
-                f"{node.operations:,}",
-                *(duration(ns) for ns in (node.busy_ns, node.compute_ns, node.communication_ns)),
-            )
-        )
+        words = _cells(measure(name).unit.said(getattr(node, name)) for name in TREE_MEASURES)
         name = Markup('<span class="at{}">{}</span>').format(min(depth, 12), _finder(node.name, device))
         if holds:
             open_depths.append(depth)
