@@ -123,8 +123,8 @@ def _tree(profile: NsysProfile, gpus: Sequence[Activity], window: Clip | None, c
             continue
         sections.append(section(f"GPU {gpu.device}", _TREE_HEAD, *_nested(rows, gpu.device)))
     told = (
-        f"At most {_TREE_DEPTH} levels of the paths with most time. Span is on the host; busy is the GPU, with what calls "
-        "inside a range launched."
+        f"At most {_TREE_DEPTH} levels of the paths with most time. Span is on the host; busy is the GPU, with what "
+        "calls inside a range launched."
     )
     return Markup("").join([*sections, paragraph(told, quiet=True), _source(command)])
 
