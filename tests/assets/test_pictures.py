@@ -8,12 +8,9 @@ import pytest
 from dagster._core.definitions.data_version import CachingStaleStatusResolver
 from dagster._core.loader import LoadingContextForTest
 from matplotlib.figure import Figure
-from typer.testing import CliRunner
 
 from tests.assets.loop import FIGURE_ASSETS, Loop, of_figures, of_iterations, of_ranks, of_topology
-from tests.reported import informed_instance
 from tests.small_run import rank_file, write_run
-from traceviz_dag.commands.main import app
 from traceviz_dag.definitions import defs
 from traceviz_dag.pipeline import figures
 from traceviz_dag.pipeline.figures import figures_folder
@@ -122,20 +119,3 @@ def _stale(instance):
         for partition in partitions
         for cause in resolver.get_stale_causes(dg.AssetKey(name), partition)
     ]
-
-
-@pytest.mark.long
-def test_so_do_those_that_the_command_line_drew_until_a_table_changes(tmp_path):
-    home, run = tmp_path / "home", write_run(tmp_path / "runs/job", world=2)
-    draw = ["figures", str(run), "--home", str(home), "--formats", "png", "-p", "1"]
-    result = CliRunner().invoke(app, draw)
-    assert result.exit_code == 0, result.output
-    with informed_instance(home) as instance:
-        assert not _stale(instance)
-        instance.report_runless_asset_event(
-            dg.AssetMaterialization("overlap", partition="job@7|0001", tags={"dagster/data_version": "another"})
-        )
-        changed = {(name, partition) for name, partition, *_ in _stale(instance)}
-    # What overlap saves is drawn across ranks, from a table that is made with overlap.
-    of_iteration = ("pipeline_figures", "replica_figures", "across_ranks_figures")
-    assert changed == {("rank_figures", "job@7|0001"), *((name, "job@7") for name in of_iteration)}

@@ -14,6 +14,7 @@ from tests.small_run import write_run
 from traceviz_dag.commands.aggregate import aggregate
 from traceviz_dag.commands.figures import figures
 from traceviz_dag.errors import BadInputError, UsageError
+from traceviz_dag.orchestration.instance import INSTANCE_FOLDER
 
 app = typer.Typer(pretty_exceptions_enable=False)
 app.command()(figures)
@@ -71,6 +72,7 @@ def test_what_is_asked_for_is_drawn_and_nothing_else(home):
         "rank_0002/rank_timeline.png", "pipeline_group_0_individual.png", "pipeline_group_1_individual.png",
     }  # fmt: skip
     assert "Rank 2: " in out and "Pipeline 1: " in out
+    assert not (home / INSTANCE_FOLDER).exists(), "Dagster is told of nothing"
 
 
 @pytest.mark.parametrize(

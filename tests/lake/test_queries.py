@@ -291,3 +291,28 @@ def test_a_session_sees_what_is_written_while_it_is_open(two_ranks: Lake, sample
         assert lake.query_iteration(asked[0], run=RUN, iteration=8)["steps"].to_pylist() == [1]
     assert [rows[0]["steps"][0].as_py() for rows in (before, after)] == [1, 2]
     assert [8 in rows[1]["step"].to_pylist() for rows in (before, after)] == [False, True]
+
+
+def test_a_session_lists_the_files_of_a_table_once_until_somebody_writes_one(two_ranks: Lake, sample, monkeypatch):
+    listed = []
+    find_parts = catalogue.find_parts
+    monkeypatch.setattr(catalogue, "find_parts", lambda *place: (listed.append(place[1].name), find_parts(*place))[1])
+    asked = "SELECT count(*) AS rows FROM overlap WHERE run = $run AND iteration = $iteration"
+    with two_ranks.session(run=RUN, iteration=7) as session:
+        counts = [session.ask(f"{asked} AND rank < {rank}")["rows"][0].as_py() for rank in range(3)]
+        assert counts[0] < counts[1] < counts[2] and listed == ["overlap"]
+        step = [("gpu:1", "step", 8, "all", 0, 500, 100, 0, 0)]
+        two_ranks.write("overlap", overlap_rows(sample, step), run=RUN, iteration=7, rank=1)
+        assert session.ask(asked)["rows"][0].as_py() == counts[1] + 1 and listed == ["overlap"] * 2
+
+
+def test_a_file_that_somebody_deletes_or_damages_under_a_session_is_named(two_ranks: Lake):
+    asked = "SELECT sum(exposed_ns) AS ns FROM overlap WHERE run = $run AND iteration = $iteration AND rank = {}"
+    path = two_ranks.path("overlap", run=RUN, iteration=7, rank=1)
+    with two_ranks.session(run=RUN, iteration=7) as session:
+        session.ask(asked.format(0))
+        path.write_bytes(b"PAR1" + path.read_bytes()[4:-30])
+        with pytest.raises(BadInputError, match="cannot be read"):
+            session.ask(asked.format(1))
+        path.unlink()
+        assert session.ask(asked.format(1))["ns"].to_pylist() == [None]

@@ -96,7 +96,6 @@ def _draw(
     Args:
         faults: gets the line of figures of other packages that failed.
     """
-    from traceviz_dag.orchestration.figure_records import figure_inputs, record_figures
     from traceviz_dag.pipeline.figures import draw_figures
     from traceviz_dag.pipeline.workers import default_workers
 
@@ -104,7 +103,6 @@ def _draw(
     count = counted(len(tasks), "figure", "figures")
     console.print(f"{source.run}, iteration {source.iteration}: {count} to draw", highlight=False)
     drawn = []
-    inputs = figure_inputs(source.lake.home, source.run, source.iteration)
     left = {(task.kind.name, task.number) for task in tasks}
     try:
         for figure in draw_figures(tasks, processes or default_workers()):
@@ -116,13 +114,10 @@ def _draw(
                 typer.echo(f"{figure.title}\n  {first}{others}")
     except UsageError as error:
         faults.append(str(error))
-        # A partition counts as drawn only where none of its figures failed.
-        tasks, left = [task for task in tasks if (task.kind.name, task.number) not in left], set()
+        left = set()
     for empty, number in sorted(left, key=str):
         which = empty if number is None else f"{empty} {number}"
         typer.echo(f"traceviz: {source.run}, iteration {source.iteration}: no {which}: nothing known to draw", err=True)
-    if drawn:
-        record_figures(source.lake.home, tasks, drawn, inputs)
     return drawn
 
 

@@ -24,8 +24,19 @@ from traceviz_dag.lake.across_ranks_views import VIEWS
 from traceviz_dag.lake.conversion import DAMAGED
 from traceviz_dag.lake.partitions import ANALYSE_AGAIN, SCHEMA_VERSION_KEY, find_files, glob_literal, glob_pattern
 from traceviz_dag.lake.partitions import FILE_NAME as PART_NAME
-from traceviz_dag.lake.recorded import Parts, find_packed, find_parts, iterations_below, own_path, refuse_gone
-from traceviz_dag.lake.stale import Stale, hidden_ranks, read_stale
+from traceviz_dag.lake.record_lines import Record
+from traceviz_dag.lake.recorded import (
+    Parts,
+    check,
+    find_packed,
+    find_parts,
+    iterations_below,
+    own_path,
+    recorded,
+    refuse_gone,
+    tell_missing,
+)
+from traceviz_dag.lake.stale import hidden_ranks, read_stale
 from traceviz_dag.lake.upgrade import is_upgraded
 from traceviz_dag.system.duckdb_memory import attaching_database
 from traceviz_dag.system.whole_files import exclusive_lock, scratch_folder
@@ -166,9 +177,14 @@ class NarrowViews:
     instead: each mention of a view opens all its files again, one per rank, and takes longer to plan. One of many files
     is copied into a single one, which is gone with the folder that it is in.
 
+    Files are listed, and compared with their record, once as long as the record stays as it is, which each writer
+    changes: of a thousand ranks, it takes longer than most queries.
+
     Attributes:
         tables: the only ones that queries may read; None lets them read all.
         folders: takes the folder of copies until it is closed; None: nothing is copied.
+        found: table → its files, how each looked, and the columns that some lack, with the runs that lack them. Whoever
+            learns that a file is gone empties it.
     """
 
     connection: duckdb.DuckDBPyConnection
@@ -177,6 +193,8 @@ class NarrowViews:
     iteration: int
     tables: Collection[str] | None = None
     folders: ExitStack | None = None
+    found: dict[str, tuple[_Files, _States, Mapping[str, set[str]]]] = field(default_factory=dict)
+    _record: Record | None = None
     _folder: Path | None = None
     _mentions: Counter[str] = field(default_factory=Counter)
     _made: dict[str, tuple[str, object]] = field(default_factory=dict)
@@ -185,7 +203,15 @@ class NarrowViews:
     """Table → the file that it was copied into, and what it held then."""
 
     def prepare(self, sql: str) -> set[str]:
-        """Make what one query, or several, need, and return the tables that were made, or made anew."""
+        """Make what one query, or several, need, and return the tables that were made, or made anew.
+
+        Raises:
+            BadInputError: a part of a table that it names is not the one that was written there.
+        """
+        record = recorded(self.home / LAKE_FOLDER, self.run, self.iteration)
+        if record is not self._record:
+            self._record = record
+            self.found.clear()
         named = [table for table in tables_named_in(sql) if self.tables is None or table.name in self.tables]
         words = Counter(re.findall(r"\w+", sql.lower()))
         self._mentions.update({table.name: words[table.name] for table in named})
@@ -194,7 +220,10 @@ class NarrowViews:
         statements, changed = [], set()
         for table in named:
             name, folder = quoted_name(table.name), self.home / LAKE_FOLDER / table.name
-            held = files, states, hidden = self._held(table, marks)
+            files, states, missing = self.found.get(table.name) or self._find(table)
+            tell_missing(table, missing, columns_named_in(sql, table))
+            hidden = frozenset(hidden_ranks(table, marks))
+            held = files, states, hidden
             former, made_of = self._made.get(table.name, (None, None))
             size = sum(size for size, *_ in states)
             has_copy = table.name in self._copies
@@ -226,9 +255,16 @@ class NarrowViews:
         path, (files, _, hidden) = self._copies.get(table.name, (None, (_Files(), (), frozenset())))
         return None if files.packs or hidden else path
 
-    def _held(self, table: Table, marks: Collection[Stale]) -> _Held:
-        files = _files_of_iteration(self.home / LAKE_FOLDER / table.name, table, self.run, self.iteration)
-        return files, tuple(map(_state, files.paths)), frozenset(hidden_ranks(table, marks))
+    def _find(self, table: Table) -> tuple[_Files, _States, Mapping[str, set[str]]]:
+        lake = self.home / LAKE_FOLDER
+        parts = find_parts(lake, table, self.run, self.iteration)
+        missing = check(lake, table, (one for some in parts for one in some.one_a_file))
+        # By rank.
+        ordered = [replace(some, own=tuple(sorted(some.own, key=lambda one: one.sort_key))) for some in parts]
+        paths = tuple(path for some in ordered for path in some.files(lake, table.name))
+        files = _files_of(lake / table.name, ordered, paths)
+        self.found[table.name] = (files, tuple(map(_state, paths)), missing)
+        return self.found[table.name]
 
     def _is_to_copy(self, table: Table, files: int, size: int) -> bool:
         often = any(self._mentions[table.name] >= least and size <= most * files for least, most in _COPIED)
@@ -432,18 +468,9 @@ class _Files:
     paths: tuple[Path, ...] = ()
 
 
-_Held = tuple[_Files, tuple[tuple[int, ...], ...], frozenset[int]]
+_States = tuple[tuple[int, ...], ...]
+_Held = tuple[_Files, _States, frozenset[int]]
 """The files of a table in an iteration, how each looked, and the ranks that are left out."""
-
-
-def _files_of_iteration(folder: Path, table: Table, run: str, iteration: int) -> _Files:
-    """Each file by its name, by rank."""
-    found = [
-        replace(parts, own=tuple(sorted(parts.own, key=lambda one: one.sort_key)))
-        for parts in find_parts(folder.parent, table, run, iteration)
-    ]
-    paths = tuple(path for parts in found for path in parts.files(folder.parent, table.name))
-    return _files_of(folder, found, paths)
 
 
 def _files_of_table(folder: Path, table: Table, packed: Sequence[Parts]) -> _Files:

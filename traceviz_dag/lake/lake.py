@@ -428,7 +428,6 @@ class Lake:
         check_filters(TABLES["iterations"], run, iteration, None)
 
         def asked() -> pa.Table:
-            self._check_named(sql, run, iteration, tables)
             with connect_in_memory() as connection:
                 catalogue.NarrowViews(connection, self.home, run, iteration, tables).prepare(sql)
                 return read_only.run_select(connection, sql, _named(sql, run, iteration), sorted(tables))
@@ -438,20 +437,13 @@ class Lake:
         except read_only.FilesGoneError as error:
             raise BadInputError(self.home, str(error), "analyse again") from error
 
-    def _check_named(
-        self,
-        sql: str,
-        run: str | None = None,
-        iteration: int | None = None,
-        tables: Collection[str] | None = None,
-    ) -> None:
+    def _check_named(self, sql: str) -> None:
         """Compare the parts that a query may read with their record."""
         for table in catalogue.tables_named_in(sql):
-            if tables is None or table.name in tables:
-                found = recorded.find_parts(self.tables_folder, table, run, iteration)
-                files = (one for parts in found for one in parts.one_a_file)
-                missing = recorded.check(self.tables_folder, table, files)
-                recorded.tell_missing(table, missing, catalogue.columns_named_in(sql, table))
+            found = recorded.find_parts(self.tables_folder, table)
+            files = (one for parts in found for one in parts.one_a_file)
+            missing = recorded.check(self.tables_folder, table, files)
+            recorded.tell_missing(table, missing, catalogue.columns_named_in(sql, table))
 
     def _folder(self, table: Table) -> Path:
         return self.tables_folder / table.name
@@ -507,7 +499,6 @@ class Session:
 
     def _asked(self, queries: Sequence[str], shared: Sequence[str]) -> list[pa.Table]:
         views = self.views
-        self.lake._check_named("\n".join(queries), views.run, views.iteration)
         try:
             short, parts = _with_shared(queries, shared)
             changed = views.prepare("\n".join([*short, *parts.values()]))
@@ -527,6 +518,7 @@ class Session:
             if not read_only.tells_damage(error):
                 raise
             if read_only.are_gone(error):
+                views.found.clear()
                 raise read_only.FilesGoneError(str(error).splitlines()[0]) from error
             fault = f"iteration {views.iteration} of run {views.run} cannot be read: {str(error).splitlines()[0]}"
             raise BadInputError(self.lake.home, fault, fault_and_remedy(error)[1]) from error
@@ -542,12 +534,10 @@ class _LakeInSession(Lake):
         """As :meth:`Lake.rows_of`; of several ranks from the file that the session copied them into, if it did."""
         table, chosen, views = definition(name), tuple(partitions), self.open.views
         is_inside = {(one.run, one.iteration) for one in chosen} == {(views.run, views.iteration)}
-        # Before they are copied, too: what is copied is what was compared.
-        recorded.check(self.tables_folder, table, chosen)
         try:
             copy = views.copy_of(table) if is_inside and len(chosen) >= catalogue.LEAST_COPIED else None
-        except (duckdb.Error, UnicodeDecodeError) as error:
-            if not read_only.tells_damage(error):
+        except (BadInputError, duckdb.Error, UnicodeDecodeError) as error:
+            if not (isinstance(error, BadInputError) or read_only.tells_damage(error)):
                 raise
             copy = None  # whoever reads the files names the damaged one
         return TableReader(table, self._folder(table), chosen, copy).arrow(columns)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from traceviz_dag.arrays import Int64
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake
+from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.write import ROWS_PER_GROUP
 
 _GROWTH = 4
@@ -49,6 +50,7 @@ class ReadAhead:
     iteration: int
     _batches: dict[tuple[str, tuple[str, ...]], _Batch] = field(default_factory=dict)
     """Table and columns → the batch that was read last."""
+    _parts: dict[str, list[Partition]] = field(default_factory=dict)
 
     def rows(self, name: str, columns: Sequence[str], rank: int) -> pa.Table:
         """The rows of a rank, as :meth:`Lake.rows` gives them; the next ranks are read along, up to some rows.
@@ -73,8 +75,9 @@ class ReadAhead:
         if before is not None:
             # Step by step: those before may have had no rows by chance.
             number = max(before.parts * min(ROWS_PER_GROUP // max(before.rows.num_rows, 1), _GROWTH), 1)
-        parts = self.lake.partitions(name, self.run, self.iteration, with_stale=True)
-        following = [one for one in parts if one.rank is not None and one.rank >= rank]
+        if name not in self._parts:
+            self._parts[name] = self.lake.partitions(name, self.run, self.iteration, with_stale=True)
+        following = [one for one in self._parts[name] if one.rank is not None and one.rank >= rank]
         chosen, rest = following[:number], following[number:]
         read = self.lake.rows_of(name, chosen, ["rank", *columns])
         ranks = range(rank, rest[0].rank if rest and rest[0].rank is not None else _ALL)

@@ -57,12 +57,13 @@ def unknown_waits(collectives: pa.Table) -> UnknownWaits | None:
     Args:
         collectives: that table, or its ``UNKNOWN_COLUMNS``.
     """
-    rows = collectives.select(list(UNKNOWN_COLUMNS)).to_pylist()
-    uncertain, ranks = uncertain_waits(collectives), {row["rank"] for row in rows}
-    contradicting = [row for row in rows if row["fault"] in CONTRADICTS]
-    foreign = any(row["fault"] == Fault.GROUPS_CONTRADICTED for row in rows)
-    if len(ranks) < 2 or not (foreign or contradicting or uncertain == len(rows)):
+    uncertain, ranks = uncertain_waits(collectives), pc.unique(collectives["rank"])
+    faults = set(pc.unique(collectives["fault"]).to_pylist())
+    foreign = Fault.GROUPS_CONTRADICTED in faults
+    if len(ranks) < 2 or not (foreign or faults & CONTRADICTS or uncertain == collectives.num_rows):
         return None
+    rows = collectives.select(list(UNKNOWN_COLUMNS)).to_pylist()
+    contradicting = [row for row in rows if row["fault"] in CONTRADICTS]
     about = f"{uncertain} of {len(rows)} communication kernels have no certain wait"
     if foreign:
         return UnknownWaits(f"{about}: {_WHY[Fault.GROUPS_CONTRADICTED]}", unread=False)

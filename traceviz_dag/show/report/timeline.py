@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from traceviz_dag.arrays import Int64
 from traceviz_dag.show.lanes import parts
 from traceviz_dag.show.lanes.grouping import groupings
 from traceviz_dag.show.lanes.iteration import STEP_MARK, step_marks
@@ -80,10 +81,16 @@ def read_timeline(source: TableSource, most_kernels: int = MOST_KERNELS) -> Time
     """
     found = Timeline()
     members = list(read_members(source))
-    counts = _kernel_counts(source)
-    found.kernels = sum(counts.values())
-    plan = _plan(source, [member.rank for member in members], counts, most_kernels)
-    spans = {member.rank: span for member in members if (span := _span(source, member.rank, plan)) is not None}
+    found.kernels = sum(count or 0 for count in source.table("traces", ("kernels",))["kernels"].to_pylist())
+    spans: dict[int, tuple[int, int]] = {}
+    lengths = []
+    for member in members:
+        starts, ends = _times(source, member.rank, kernels=found.kernels <= MOST_READ)
+        if len(starts):
+            spans[member.rank] = (int(starts.min()), int(ends.max()))
+        if most_kernels < found.kernels <= MOST_READ:
+            lengths.append(ends - starts)
+    plan = _plan(len(members), found.kernels, lengths, most_kernels)
     members = [member for member in members if member.rank in spans]
     width = _bin_width(spans, plan.bins)
     tracks = Tracks(
@@ -145,37 +152,31 @@ def _notes(found: Timeline, plan: _Plan, gaps_left_out: int) -> list[str]:
     return notes
 
 
-def _kernel_counts(source: TableSource) -> dict[int, int]:
-    table = source.table("traces", ("rank", "kernels"))
-    return {row["rank"]: row["kernels"] or 0 for row in table.to_pylist()}
+def _plan(ranks: int, total: int, lengths: Sequence[Int64], most: int) -> _Plan:
+    """How much to carry of so many ranks and kernels.
 
-
-def _plan(source: TableSource, ranks: Sequence[int], counts: Mapping[int, int], most: int) -> _Plan:
-    total = sum(counts.values())
-    number = 1 << max(_ALL_BINS // max(len(ranks), 1), 1).bit_length() - 1
+    Args:
+        lengths: of the kernels of each rank, where there are more than a page may carry.
+    """
+    number = 1 << max(_ALL_BINS // max(ranks, 1), 1).bit_length() - 1
     number = min(max(number, _FEWEST_BINS), _MOST_BINS)
     if total > MOST_READ:
         return _Plan(read=False, shortest_ns=0, with_launches=False, bins=number)
     shortest = 0
-    if total > most:
-        lengths = np.concatenate(
-            [integers_of(source.table("kernels", ("duration_ns",), rank), "duration_ns") for rank in ranks]
-        )
+    if lengths:
+        every = np.concatenate(lengths)
         # Of kernels just as long as the last one that fits, none is kept: a page never carries more than it may.
-        shortest = int(np.partition(lengths, len(lengths) - most - 1)[len(lengths) - most - 1]) + 1
+        shortest = int(np.partition(every, len(every) - most - 1)[len(every) - most - 1]) + 1
     return _Plan(read=True, shortest_ns=shortest, with_launches=min(total, most) <= MOST_WITH_LAUNCHES, bins=number)
 
 
-def _span(source: TableSource, rank: int, plan: _Plan) -> tuple[int, int] | None:
-    """Start of the first and end of the last kernel; without kernels, of micro-batches; None without both."""
-    if plan.read:
-        table = source.table("kernels", ("start_ns", "duration_ns"), rank)
-        starts, ends = integers_of(table, "start_ns"), integers_of(table, "duration_ns")
-        ends = starts + ends
-    else:
-        steps = read_steps(source, rank)
-        starts, ends = steps.time
-    return (int(starts.min()), int(ends.max())) if len(starts) else None
+def _times(source: TableSource, rank: int, *, kernels: bool) -> tuple[Int64, Int64]:
+    """Starts and ends of kernels, or else of micro-batches."""
+    if not kernels:
+        return read_steps(source, rank).time
+    table = source.table("kernels", ("start_ns", "duration_ns"), rank)
+    starts = integers_of(table, "start_ns")
+    return starts, starts + integers_of(table, "duration_ns")
 
 
 def _bin_width(spans: Mapping[int, tuple[int, int]], number: int) -> int:
