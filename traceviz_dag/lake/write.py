@@ -125,8 +125,11 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
 
 def _by_first_use(array: pa.DictionaryArray) -> pa.DictionaryArray:
     """The same values with a dictionary that holds each value that is used once, in order of first use."""
-    if array.dictionary.null_count or pc.count_distinct(array.dictionary).as_py() != len(array.dictionary):
+    dictionary = array.dictionary
+    if dictionary.null_count or pc.count_distinct(dictionary).as_py() != len(dictionary):
         return array.dictionary_decode().dictionary_encode()
-    used = pc.unique(array.indices).drop_null()
-    indices = pc.index_in(array.indices, value_set=used)
-    return pa.DictionaryArray.from_arrays(indices, array.dictionary.take(used))
+    used = array.indices.unique().drop_null()
+    places = used.to_numpy()
+    if len(places) == len(dictionary) and (places[1:] > places[:-1]).all():
+        return array
+    return pa.DictionaryArray.from_arrays(pc.index_in(array.indices, value_set=used), dictionary.take(used))
