@@ -157,14 +157,14 @@ def _parents(thread: Int32, start_ns: Int64, end_ns: Int64) -> Int64:
     if not count:
         return parent
     parent[np.flatnonzero(np.diff(thread, prepend=thread[0] - 1))] = NONE
-    pending = np.flatnonzero(parent >= 0)
+    # A zero-length row holds nothing; an equal start holds what comes after it.
+    pending = np.flatnonzero(end_ns[:-1] <= start_ns[1:]) + 1
+    pending = pending[parent[pending] >= 0]
     while len(pending):
-        candidate = parent[pending]
-        # A zero-length row holds nothing; an equal start holds what comes after it.
-        closed = end_ns[candidate] <= start_ns[pending]
-        pending, candidate = pending[closed], candidate[closed]
-        parent[pending] = parent[candidate]
-        pending = pending[parent[pending] >= 0]
+        candidate = parent[parent[pending]]
+        parent[pending] = candidate
+        closed = (candidate >= 0) & (end_ns[candidate] <= start_ns[pending])
+        pending = pending[closed]
     return parent
 
 
