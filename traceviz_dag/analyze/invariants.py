@@ -150,6 +150,8 @@ def _recompute_outside_backward(microbatches: pa.Table, measures: _Measures) -> 
 def _split_incomplete(table: pa.Table, edges: tuple[str, str]) -> tuple[pa.Table, pa.Table]:
     """Part rows that lack a measure, which break a rule by themselves, from those that the other rules can test."""
     names = (*edges, *_OF_WINDOW, *_OF_DIMENSION)
+    if not any(table.column(name).null_count for name in names):
+        return table, _named("times_given", table.slice(0, 0))
     lacking = np.any([table.column(name).is_null().to_numpy() for name in names], axis=0)
     return table.filter(pa.array(~lacking)), _named("times_given", table.filter(pa.array(lacking)))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from traceviz_dag.arrays import NONE, Bool, Int64, lookup
@@ -12,14 +14,24 @@ AUTOGRAD_NODE = "autograd::engine::evaluate_function: "
 _ENGINES_OWN = AUTOGRAD_NODE + "torch::autograd::GraphRoot"
 
 
-def autograd_nodes(trace: TraceEvents, tree: HostTree) -> tuple[Bool, Bool]:
-    """(nodes that the engine runs, those of them inside no other node), per tree position.
+class AutogradNodes(NamedTuple):
+    """Per tree position whether it is a node that the engine runs, whether it is one inside no other, and the position
+    of the innermost node around it, NONE where there is none.
 
     Nodes inside another belong to a nested run of the engine: their makers were recomputed in there.
     """
+
+    node: Bool
+    outermost: Bool
+    around: Int64
+
+
+def autograd_nodes(trace: TraceEvents, tree: HostTree) -> AutogradNodes:
+    """The nodes of the autograd graph that a trace shows."""
     named = np.array([name.startswith(AUTOGRAD_NODE) for name in trace.strings], dtype=bool)
     node = (trace.host.category[tree.rows] == CPU_OP) & named[trace.host.name[tree.rows]]
-    return node, node & (lookup(tree.nearest(node), tree.parent) == NONE)
+    around = tree.nearest(node)
+    return AutogradNodes(node, node & (lookup(around, tree.parent) == NONE), around)
 
 
 def makers_of_nodes(trace: TraceEvents, tree: HostTree, nodes: Bool, operators: Bool) -> tuple[Int64, Int64]:
@@ -32,20 +44,26 @@ def makers_of_nodes(trace: TraceEvents, tree: HostTree, nodes: Bool, operators: 
     Args:
         nodes: which positions are nodes to find makers for. operators: which positions may be makers.
     """
-    sequence = trace.host.sequence_number[tree.rows]
-    wanted = numbered_nodes(trace, tree, nodes)
-    makers = np.flatnonzero(operators & (sequence >= 0) & (trace.host.category[tree.rows] == CPU_OP))
+    host = trace.host
+    wanted, makers = numbered_nodes(trace, tree, nodes), np.flatnonzero(operators)
+    number, rows = host.sequence_number[tree.rows[wanted]], tree.rows[makers]
+    may_be = (host.sequence_number[rows] >= 0) & (host.category[rows] == CPU_OP)
+    makers, numbers = makers[may_be], host.sequence_number[rows[may_be]]
     nothing = np.array([], dtype=np.int64)
     if not len(wanted) or not len(makers):
         return nothing, nothing
-    makers = makers[np.lexsort((tree.start_ns[makers], sequence[makers]))]
-    makers = makers[np.append(sequence[makers][1:] != sequence[makers][:-1], True)]
-    at = np.clip(np.searchsorted(sequence[makers], sequence[wanted]), 0, len(makers) - 1)
-    linked = sequence[makers[at]] == sequence[wanted]
+    order = np.lexsort((tree.start_ns[makers], numbers))
+    makers, numbers = makers[order], numbers[order]
+    last = np.append(numbers[1:] != numbers[:-1], True)
+    makers, numbers = makers[last], numbers[last]
+    at = np.clip(np.searchsorted(numbers, number), 0, len(makers) - 1)
+    linked = numbers[at] == number
     return wanted[linked], makers[at[linked]]
 
 
 def numbered_nodes(trace: TraceEvents, tree: HostTree, nodes: Bool) -> Int64:
     """Tree positions of those nodes that an operator made."""
     made = np.array([name != _ENGINES_OWN for name in trace.strings], dtype=bool)
-    return np.flatnonzero(nodes & (trace.host.sequence_number[tree.rows] >= 0) & made[trace.host.name[tree.rows]])
+    places = np.flatnonzero(nodes)
+    rows = tree.rows[places]
+    return places[(trace.host.sequence_number[rows] >= 0) & made[trace.host.name[rows]]]

@@ -41,13 +41,13 @@ def module_paths(trace: TraceEvents, tree: HostTree, module: Int64, launched_at:
 
 def _of_forward_steps(trace: TraceEvents, tree: HostTree, module: Int64) -> Int64:
     """Of each tree position inside a node of the autograd graph the module around the operator that made the node."""
-    nodes, _ = autograd_nodes(trace, tree)
+    nodes = autograd_nodes(trace, tree)
     # The backward step's own operators carry the number, too, and lie in no module.
     operators = (trace.host.category[tree.rows] == CPU_OP) & (module != NONE)
-    found, makers = makers_of_nodes(trace, tree, nodes, operators)
+    found, makers = makers_of_nodes(trace, tree, nodes.node, operators)
     of_node = np.full(len(tree), NONE, dtype=np.int64)
     of_node[found] = module[makers]
-    return lookup(of_node, tree.nearest(nodes))
+    return lookup(of_node, nodes.around)
 
 
 def _paths(

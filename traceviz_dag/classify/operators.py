@@ -151,7 +151,7 @@ def packs_sequences(trace: TraceEvents) -> bool:
 def operators_named(trace: TraceEvents, tree: HostTree, *prefixes: str) -> Bool:
     """Tree positions of operators whose names begin with one of the prefixes."""
     named = np.array([name.startswith(prefixes) for name in trace.strings], dtype=bool)
-    return (trace.host.category[tree.rows] == CPU_OP) & named[trace.host.name[tree.rows]]
+    return ((trace.host.category == CPU_OP) & named[trace.host.name])[tree.rows]
 
 
 def inside_operators(trace: TraceEvents, tree: HostTree) -> Bool:

@@ -199,7 +199,14 @@ def _from_path(
     from traceviz_dag.pipeline.completeness import RankFault, ranks_chosen_by_name, read_completeness
     from traceviz_dag.pipeline.discovery import inputs_below
     from traceviz_dag.pipeline.iteration import rank_traces, read_topology
-    from traceviz_dag.pipeline.ranks import classify_trace, measured_overlap, read_events, read_fault, trace_fault
+    from traceviz_dag.pipeline.ranks import (
+        classify_trace,
+        gpu_step_windows,
+        measured_overlap,
+        read_events,
+        read_fault,
+        trace_fault,
+    )
 
     explicit = start_ns is not None or end_ns is not None
     whole = window == "file" or explicit
@@ -235,7 +242,7 @@ def _from_path(
                 spans += spans_of(trace.rank, classified.kernels)
                 table = window_overlap(classified.kernels, "clip" if explicit else "file", start_ns, end_ns)
             else:
-                table = measured_overlap(classified, trace.step)
+                table = measured_overlap(classified, trace.step, gpu_step_windows(classified, trace.step))
             place = {"run": inputs.run, "iteration": inputs.iteration, "rank": trace.rank}
             rows += [
                 {**place, **row, "partial": fault is not None}

@@ -117,16 +117,20 @@ def with_version(schema: pa.Schema, version: str) -> pa.Schema:
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
     """The values of a column in one piece, a dictionary in order of first use."""
-    array = column.combine_chunks()
+    # Most columns come in one piece; combining takes longer even so, and a rank has hundreds.
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks else pa.array([], type=column.type)
-    return _by_first_use(array) if pa.types.is_dictionary(column.type) else array
+    return _by_first_use(array) if isinstance(array, pa.DictionaryArray) else array
 
 
 def _by_first_use(array: pa.DictionaryArray) -> pa.DictionaryArray:
     """The same values with a dictionary that holds each value that is used once, in order of first use."""
-    if array.dictionary.null_count or pc.count_distinct(array.dictionary).as_py() != len(array.dictionary):
+    dictionary = array.dictionary
+    if dictionary.null_count or len(dictionary.unique()) != len(dictionary):
         return array.dictionary_decode().dictionary_encode()
-    used = pc.unique(array.indices).drop_null()
-    indices = pc.index_in(array.indices, value_set=used)
-    return pa.DictionaryArray.from_arrays(indices, array.dictionary.take(used))
+    used = array.indices.unique().drop_null()
+    places = used.to_numpy()
+    if len(places) == len(dictionary) and (places[1:] > places[:-1]).all():
+        return array
+    return pa.DictionaryArray.from_arrays(pc.index_in(array.indices, value_set=used), dictionary.take(used))

@@ -15,7 +15,7 @@ from traceviz_dag.analyze.contention import contention_tables
 from traceviz_dag.analyze.gaps.gpu_gaps import gpu_gaps_table
 from traceviz_dag.analyze.microbatches import HostSteps, microbatches_table
 from traceviz_dag.analyze.operations.table import operations_table
-from traceviz_dag.analyze.overlap import overlap_table
+from traceviz_dag.analyze.overlap import WINDOW_COLUMNS, overlap_table
 from traceviz_dag.analyze.peaks import BUILT_IN, Peaks
 from traceviz_dag.analyze.step_windows import Step, windows_of_kernels
 from traceviz_dag.analyze.waits.beside import with_beside
@@ -79,8 +79,9 @@ def _tables(trace: RankTrace, events: TraceEvents, classified: Classification, p
     kernels = rows_of_step(with_beside(classified.kernels), trace.step)
     operations, operation_of = operations_table(events, kernels, classified.operators, peaks)
     kernels = kernels.set_column(kernels.schema.get_field_index("operation_id"), "operation_id", operation_of)
-    windows, _ = gpu_step_windows(classified, trace.step)
-    overlap = measured_overlap(classified, trace.step)
+    measured_in = gpu_step_windows(classified, trace.step)
+    overlap = measured_overlap(classified, trace.step, measured_in)
+    windows, _ = measured_in
     calls = classified.operators.call[kernels["kernel_id"].to_numpy()]
     contention, savings = contention_tables(kernels, operations, overlap, calls)
     return {
@@ -214,13 +215,19 @@ def gpu_step_windows(classified: Classification, step: int | None) -> tuple[list
     return [row for row in windows if step is None or row[0] == step], source
 
 
-def measured_overlap(classified: Classification, step: int | None) -> pa.Table:
-    """The table ``overlap`` of all steps, or of one; kernels of a cut step belong to none, but may run beside one."""
-    windows, source = gpu_step_windows(classified, step)
-    own = rows_of_step(classified.kernels, step)
+def measured_overlap(
+    classified: Classification, step: int | None, windows: tuple[Sequence[Step], WindowFrom]
+) -> pa.Table:
+    """The table ``overlap`` of all steps, or of one; kernels of a cut step belong to none, but may run beside one.
+
+    Args:
+        windows: as ``gpu_step_windows`` gives them.
+    """
+    every = classified.kernels.select((*WINDOW_COLUMNS, "step", "step_evidence"))
+    own = rows_of_step(every, step)
     cut = pc.equal(own["step_evidence"].cast(pa.string()), StepEvidence.CUT.value)
     own = own.filter(pc.invert(pc.fill_null(cut, fill_value=False)))
-    return overlap_table(own, windows, classified.kernels, source)
+    return overlap_table(own, windows[0], every if own.num_rows < every.num_rows else None, windows[1])
 
 
 def failed_trace(trace: RankTrace, fault: str) -> pa.Table:

@@ -1,34 +1,19 @@
 """Which host rows lie around which: call stacks rebuilt from time, thread by thread, without a loop over events.
 
 A row's parent is the latest row of its thread that is still open when it starts. Rows are taken in order of (thread,
-start, longer first), so a parent always comes before its children. Parents are found by pointer jumping, and what the
-ancestors say is handed down level by level: array passes, whose number does not grow with that of the rows.
+start, longer first), so a parent always comes before its children, and all that lies in a row follows it. Parents are
+found by pointer jumping, and what the ancestors say by sums: array passes, whose number does not grow with that of the
+rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 
 from traceviz_dag.arrays import NONE, Bool, Int32, Int64, lookup
-
-
-@dataclass(frozen=True, slots=True)
-class _Levels:
-    """The positions of a tree by depth.
-
-    Attributes:
-        order: positions, those without a parent first, then their children, and so on.
-        parent: of each position in that order, the place of its parent in it; NONE in the first level.
-        bounds: level k is at places bounds[k] to bounds[k + 1].
-    """
-
-    order: Int64
-    parent: Int64
-    bounds: list[int]
 
 
 @dataclass(frozen=True)
@@ -52,24 +37,19 @@ class HostTree:
 
     def nearest(self, marked: Bool) -> Int64:
         """For each position the nearest marked position among itself and its ancestors, or NONE."""
-        levels = self._levels
-        found = np.where(marked[levels.order], levels.order, NONE)
-        for begin, end in pairwise(levels.bounds[1:]):
-            level = found[begin:end]
-            np.copyto(level, found[levels.parent[begin:end]], where=level == NONE)
-        by_position = np.empty_like(found)
-        by_position[levels.order] = found
-        return by_position
+        places = np.flatnonzero(marked)
+        found = _innermost_of(places, self._ends[places], places, len(self))
+        outer = lookup(found, self.parent[self._hung])
+        below = np.flatnonzero(outer != NONE)
+        if len(below):
+            roots = self._hung[below]
+            np.copyto(found, _innermost_of(roots, self._ends[roots], outer[below], len(self)), where=found == NONE)
+        return found
 
     def levels(self) -> list[Int64]:
-        """The positions of each depth, those without a parent first."""
-        levels = self._levels
-        return [levels.order[begin:end] for begin, end in pairwise(levels.bounds)]
-
-    @cached_property
-    def _levels(self) -> _Levels:
-        """Depths by pointer doubling: each pass adds the depth of the ancestor that was reached so far."""
-        depth = (self.parent >= 0).astype(np.int32)
+        """The positions of each depth, those without a parent first; by pointer doubling: each pass adds the depth of
+        the ancestor that was reached so far."""
+        depth = (self.parent >= 0).astype(np.int64)
         jump = self.parent.copy()
         pending = np.flatnonzero(jump >= 0)
         while len(pending):
@@ -77,12 +57,56 @@ class HostTree:
             depth[pending] += depth[target]
             jump[pending] = jump[target]
             pending = pending[jump[pending] >= 0]
-        # Stable sorts of 16-bit integers are radix sorts; no call stack is that deep.
-        order = np.argsort(depth.astype(np.uint16) if depth.max(initial=0) < 2**16 else depth, kind="stable")
-        place = np.empty_like(order)
-        place[order] = np.arange(len(order))
-        bounds = np.concatenate(([0], np.cumsum(np.bincount(depth))))
-        return _Levels(order, lookup(place, self.parent[order]), bounds.tolist())
+        return np.split(_by_depth(depth), np.cumsum(np.bincount(depth))[:-1])
+
+    @cached_property
+    def _hung(self) -> Int64:
+        """Positions that hang below a row of another thread, which itself hangs below none."""
+        return np.flatnonzero((self.parent != NONE) & (self.thread[self.parent] != self.thread))
+
+    @cached_property
+    def _ends(self) -> Int64:
+        """For each position the one behind all that lies in it, on its own thread."""
+        last = np.arange(len(self))
+        inside = np.flatnonzero(self.parent != NONE)
+        inside = inside[self.thread[self.parent[inside]] == self.thread[inside]]
+        # Of several children the last one stays; then the last one of that, and so on.
+        last[self.parent[inside]] = inside
+        while ((further := last[last]) != last).any():
+            last = further
+        return last + 1
+
+
+def _innermost_of(starts: Int64, ends: Int64, values: Int64, count: int) -> Int64:
+    """The value of the innermost of some spans around each of so many positions, or NONE.
+
+    A value is added where its span starts and that of the span around it taken off, and the other way where it ends:
+    one sum gives what holds at each position, whatever the depth.
+
+    Args:
+        starts: ascending. ends: of spans that lie in one another, or apart.
+    """
+    opened = -np.bincount(ends, minlength=count + 1)
+    opened[starts] += 1
+    depth = np.cumsum(opened)[starts]
+    order = _by_depth(depth)
+    # Around a span is the one before it, if that is open still, else what is around the last one of the same depth.
+    base = depth[order] * len(starts)
+    before = np.where(np.diff(depth, prepend=depth[:1]) > 0, np.arange(-1, len(starts) - 1), 0)
+    around = np.empty(len(starts), dtype=np.int64)
+    around[order] = np.maximum.accumulate(base + before[order]) - base
+    added = values - np.where(depth > 1, values[around], NONE)
+    change = np.zeros(count + 1, dtype=np.int64)
+    change[0] = NONE
+    change[starts] += added
+    np.subtract.at(change, ends, added)
+    return np.cumsum(change[:-1])
+
+
+def _by_depth(depth: Int64) -> Int64:
+    """Positions by depth, those of one depth ascending."""
+    # Stable sorts of 16-bit integers are radix sorts; no call stack is that deep.
+    return np.argsort(depth.astype(np.uint16) if depth.max(initial=0) < 2**16 else depth, kind="stable")
 
 
 def build_tree(
@@ -133,14 +157,14 @@ def _parents(thread: Int32, start_ns: Int64, end_ns: Int64) -> Int64:
     if not count:
         return parent
     parent[np.flatnonzero(np.diff(thread, prepend=thread[0] - 1))] = NONE
-    pending = np.flatnonzero(parent >= 0)
+    # A zero-length row holds nothing; an equal start holds what comes after it.
+    pending = np.flatnonzero(end_ns[:-1] <= start_ns[1:]) + 1
+    pending = pending[parent[pending] >= 0]
     while len(pending):
-        candidate = parent[pending]
-        # A zero-length row holds nothing; an equal start holds what comes after it.
-        closed = end_ns[candidate] <= start_ns[pending]
-        pending, candidate = pending[closed], candidate[closed]
-        parent[pending] = parent[candidate]
-        pending = pending[parent[pending] >= 0]
+        candidate = parent[parent[pending]]
+        parent[pending] = candidate
+        closed = (candidate >= 0) & (end_ns[candidate] <= start_ns[pending])
+        pending = pending[closed]
     return parent
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 import numpy as np
 
@@ -69,6 +69,7 @@ class JobGroups:
     members: Mapping[Dimension, tuple[frozenset[int], ...]] = field(default_factory=dict)
 
 
+@lru_cache(maxsize=8)
 def job_groups(topology: Topology) -> JobGroups:
     """The process groups of a job for the classification of its communication.
 

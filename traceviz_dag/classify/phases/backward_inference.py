@@ -52,7 +52,7 @@ def find_backward_steps(
         main: the thread that runs the training loop.
         exchanges_ns: when stages exchanged messages, ascending.
     """
-    node, outermost = autograd_nodes(trace, tree)
+    node, outermost, _ = autograd_nodes(trace, tree)
     roots = np.flatnonzero(outermost & (tree.thread != main))
     roots = roots[np.argsort(tree.start_ns[roots], kind="stable")]
     stretch = _stretches(trace, tree, main, roots)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceviz_dag.arrays import NONE, Bool, Int64, lookup
-from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes, numbered_nodes
+from traceviz_dag.classify.autograd_links import AutogradNodes, makers_of_nodes, numbered_nodes
 from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.phases.marks import PROFILER_STEP, ProfilerSteps, step_at
 from traceviz_dag.classify.phases.schedule_order import BACKWARD, FORWARD
@@ -129,16 +129,15 @@ def lost_host_rows(trace: TraceEvents, launches: Launches) -> Int64:
     return np.array(sorted(set(found)), dtype=np.int64).reshape(-1, 2)
 
 
-def steps_without_forward(trace: TraceEvents, tree: HostTree, step: Int64, count: int) -> Bool:
+def steps_without_forward(trace: TraceEvents, tree: HostTree, graph: AutogradNodes, step: Int64, count: int) -> Bool:
     """Per step whether it runs backward through operators of which the trace holds none.
 
     Args:
         step: per tree position the backward step that it belongs to, or NONE; there are ``count``.
     """
-    node, outermost = autograd_nodes(trace, tree)
-    mine = outermost & (step != NONE)
+    mine = graph.outermost & (step != NONE)
     # Operators inside a node read the counter of another thread.
-    nodes, makers = makers_of_nodes(trace, tree, mine, tree.nearest(node) == NONE)
+    nodes, makers = makers_of_nodes(trace, tree, mine, graph.around == NONE)
     nodes = nodes[tree.start_ns[makers] < tree.start_ns[nodes]]
     numbered = np.zeros(count, dtype=bool)
     numbered[step[numbered_nodes(trace, tree, mine)]] = True

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup
-from traceviz_dag.classify.autograd_links import AUTOGRAD_NODE
+from traceviz_dag.arrays import NONE, Bool, Int64, distinct, lookup
+from traceviz_dag.classify.autograd_links import AutogradNodes, autograd_nodes
 from traceviz_dag.classify.launches import Launches, main_thread
 from traceviz_dag.classify.operators import inside_operators, operators_named
 from traceviz_dag.classify.phases.marks import ProfilerSteps
@@ -98,7 +98,8 @@ def read_places(
     opening = OpeningFrames(*(np.flatnonzero(opened == OPENS.index(kind)) for kind in OPENS))
     optimizer = np.flatnonzero(names_phase & (phase_of_rule[rule] == PHASES.index(Phase.OPTIMIZER)))
     expected = Expected(gaps, needed, optimizer, trace.report.breaks_off)
-    steps, member = microbatch_steps(trace, tree, opening, _SIDES[phase], profiler, expected)
+    graph = autograd_nodes(trace, tree)
+    steps, member = microbatch_steps(trace, tree, graph, opening, _SIDES[phase], profiler, expected)
     if len(steps):
         training = np.unique(tree.thread[steps.position])
         outside = (decider == NONE) & np.isin(tree.thread, training)
@@ -106,7 +107,7 @@ def read_places(
         evidence = np.where(outside, EVIDENCES.index(Evidence.CALL_STACK), evidence)
         phase_rule = np.where(outside, len(rules.frames), phase_rule)
 
-    phase, phase_rule = _with_recomputed_outputs(trace, tree, rules, phase, phase_rule)
+    phase, phase_rule = _with_recomputed_outputs(trace, tree, graph, rules, phase, phase_rule)
     is_module = np.array([name.startswith("nn.Module: ") for name in trace.strings], dtype=bool)
     names = trace.host.name[tree.rows]
     operators = trace.host.category[tree.rows] == CPU_OP
@@ -194,7 +195,7 @@ def _rule_of_rows(trace: TraceEvents, tree: HostTree, rules: Rules) -> Int64:
     for kind in (CPU_OP, PYTHON_FUNCTION, USER_ANNOTATION):
         for outermost in (True, False):
             of_kind = (category == kind) & (inside != outermost)
-            codes = np.unique(name[of_kind])
+            codes = distinct(name[of_kind])
             by_code = np.full(len(trace.strings), NONE, dtype=np.int64)
             names = [trace.strings[code] for code in codes.tolist()]
             by_code[codes] = rules.match_frames(names, kind, outermost=outermost)
@@ -223,22 +224,23 @@ def _dimension_rules(tree: HostTree, rules: Rules, rule: Int64) -> Int64:
 
 
 def _with_recomputed_outputs(
-    trace: TraceEvents, tree: HostTree, rules: Rules, phase: Int64, phase_rule: Int64
+    trace: TraceEvents, tree: HostTree, graph: AutogradNodes, rules: Rules, phase: Int64, phase_rule: Int64
 ) -> tuple[Int64, Int64]:
     """Find output-discarding recomputation without call stacks.
 
     It runs in a hook of a gradient: inside the engine's frame of a node, but beside the node itself. There it repeats
     operators that ran inside ``CheckpointWithoutOutputFunction``; the engine's own sums of gradients are none of these.
     """
+    discards = operators_named(trace, tree, _DISCARDING) & (trace.host.sequence_number[tree.rows] >= 0)
+    if not discards.any():
+        return phase, phase_rule
     parent, name = tree.parent, trace.host.name[tree.rows]
     operator = operators_named(trace, tree, "")
-    discards = operators_named(trace, tree, _DISCARDING) & (trace.host.sequence_number[tree.rows] >= 0)
     discarded = np.zeros(len(trace.strings), dtype=bool)
     discarded[name[operator & (lookup(discards.astype(np.int64), parent, 0) == 1)]] = True
-    node = operators_named(trace, tree, AUTOGRAD_NODE)
-    repeats = operator & discarded[name] & (lookup(node.astype(np.int64), parent, 0) == 1)
-    again, innermost = tree.nearest(repeats), tree.nearest(node)
-    found = (again != NONE) & (lookup(innermost, again) == innermost)
+    repeats = operator & discarded[name] & (lookup(graph.node.astype(np.int64), parent, 0) == 1)
+    again = tree.nearest(repeats)
+    found = (again != NONE) & (lookup(graph.around, again) == graph.around)
     rule = next((index for index, frame in enumerate(rules.frames) if frame.name == _RECOMPUTED), NONE)
     return np.where(found, PHASES.index(Phase.RECOMPUTE), phase), np.where(found, rule, phase_rule)
 

@@ -271,7 +271,7 @@ def _forward_only(
     own = tree.thread == main
     numbered = own & (trace.host.sequence_number[tree.rows] >= 0)
     forward = own & signs
-    node, _ = autograd_nodes(trace, tree)
+    node = autograd_nodes(trace, tree).node
     optimizing = np.array([name.startswith(OPTIMIZER_STEP) for name in trace.strings], dtype=bool)
     others = np.concatenate([tree.start_ns[node | optimizing[trace.host.name[tree.rows]]], told.optimizer_ns])
     step, step_of_others = step_at(profiler, tree.start_ns), step_at(profiler, others)
@@ -304,7 +304,7 @@ def _after(surroundings: Surroundings, start_ns: Int64, end_ns: Int64) -> list[t
 def _orphans(trace: TraceEvents, tree: HostTree, main: int, backward: BackwardSteps) -> Int64:
     """Starts of the backward steps whose forward step the trace does not hold."""
     step = np.where(tree.thread == main, NONE, backward.of_position)
-    return backward.start_ns[steps_without_forward(trace, tree, step, len(backward))]
+    return backward.start_ns[steps_without_forward(trace, tree, autograd_nodes(trace, tree), step, len(backward))]
 
 
 def _assemble(

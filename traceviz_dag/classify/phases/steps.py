@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceviz_dag.arrays import NONE, Int64, lookup
-from traceviz_dag.classify.autograd_links import autograd_nodes, makers_of_nodes
+from traceviz_dag.classify.autograd_links import AutogradNodes, makers_of_nodes
 from traceviz_dag.classify.phases.chunks import chunks_of_forward_steps
 from traceviz_dag.classify.phases.marks import ProfilerSteps, step_at
 from traceviz_dag.classify.phases.passes import (
@@ -59,7 +59,13 @@ class OpeningFrames:
 
 
 def microbatch_steps(
-    trace: TraceEvents, tree: HostTree, opening: OpeningFrames, side: Int64, profiler: ProfilerSteps, expected: Expected
+    trace: TraceEvents,
+    tree: HostTree,
+    graph: AutogradNodes,
+    opening: OpeningFrames,
+    side: Int64,
+    profiler: ProfilerSteps,
+    expected: Expected,
 ) -> tuple[MicrobatchSteps, Int64]:
     """Number the micro-batches of all forward and backward steps.
 
@@ -77,16 +83,16 @@ def microbatch_steps(
     """
     position, direction, member = _opened(tree, opening, side)
     start, end = tree.start_ns[position], tree.end_ns[position]
-    found = _with_lost_frames(trace, tree, _Found(position, direction, member, start, end))
+    found = _with_lost_frames(trace, tree, graph, _Found(position, direction, member, start, end))
     position, direction, member = found.position, found.direction, found.member
     step = step_at(profiler, found.start_ns)
     chunk = np.full(len(position), MISSING, dtype=np.int64)
     microbatch = chunk.copy()
     forward = np.flatnonzero(direction == FORWARD)
     backward = np.flatnonzero(direction == BACKWARD)
-    source = _forward_of_backward(trace, tree, member, direction)
+    source = _forward_of_backward(trace, tree, graph, member, direction)
     orphan = steps_without_forward(
-        trace, tree, np.where(lookup(direction, member) == BACKWARD, member, NONE), len(direction)
+        trace, tree, graph, np.where(lookup(direction, member) == BACKWARD, member, NONE), len(direction)
     )
     hosted = OrderedSteps(position, direction, source, found.start_ns, found.end_ns)
     passes = passes_of_frames(tree, opening.schedule, hosted, orphan, profiler, expected)
@@ -142,16 +148,15 @@ def _opened(tree: HostTree, opening: OpeningFrames, side: Int64) -> tuple[Int64,
     return position[occupied], direction[occupied], lookup(np.cumsum(occupied) - 1, member)
 
 
-def _with_lost_frames(trace: TraceEvents, tree: HostTree, found: _Found) -> _Found:
+def _with_lost_frames(trace: TraceEvents, tree: HostTree, graph: AutogradNodes, found: _Found) -> _Found:
     """Add the backward steps whose own frame is not there (a file that breaks off, a function that no rule names): the
     nodes outside all steps that one forward step's operators made, where no other backward step runs that one's."""
-    node, outermost = autograd_nodes(trace, tree)
     of_forward = (found.member >= 0) & (lookup(found.direction, found.member) == FORWARD)
-    nodes, makers = makers_of_nodes(trace, tree, outermost & (found.member == NONE), ~node & of_forward)
+    nodes, makers = makers_of_nodes(trace, tree, graph.outermost & (found.member == NONE), ~graph.node & of_forward)
     source = found.member[makers]
     if not len(nodes):
         return found
-    linked = _forward_of_backward(trace, tree, found.member, found.direction)
+    linked = _forward_of_backward(trace, tree, graph, found.member, found.direction)
     lost = np.setdiff1d(source, linked[found.direction == BACKWARD])
     mine = np.isin(source, lost)
     nodes, which = nodes[mine], np.searchsorted(lost, source[mine])
@@ -204,13 +209,14 @@ def _count_within(step: Int64, chunk: Int64) -> Int64:
     return np.array(ordinals, dtype=np.int64)
 
 
-def _forward_of_backward(trace: TraceEvents, tree: HostTree, member: Int64, direction: Int64) -> Int64:
+def _forward_of_backward(
+    trace: TraceEvents, tree: HostTree, graph: AutogradNodes, member: Int64, direction: Int64
+) -> Int64:
     """For each step the forward step whose operators made the autograd nodes that it runs, or NONE."""
     source = np.full(len(direction), NONE, dtype=np.int64)
     step_direction = lookup(direction, member)
-    node, outermost = autograd_nodes(trace, tree)
     nodes, makers = makers_of_nodes(
-        trace, tree, outermost & (step_direction == BACKWARD), ~node & (step_direction == FORWARD)
+        trace, tree, graph.outermost & (step_direction == BACKWARD), ~graph.node & (step_direction == FORWARD)
     )
     if len(nodes):
         links, votes = np.unique(np.stack([member[nodes], member[makers]]), axis=1, return_counts=True)

@@ -71,7 +71,7 @@ def training_windows(
     annotated = (trace.host.category == USER_ANNOTATION) & named[trace.host.name]
     starts = trace.host.start_ns[annotated]
     signs = np.sort(np.concatenate([starts, starts + trace.host.duration_ns[annotated], optimizer_ns]))
-    node, outermost = autograd_nodes(trace, tree)
+    node, outermost, _ = autograd_nodes(trace, tree)
     outermost &= tree.thread != main
     nodes, makers = makers_of_nodes(trace, tree, outermost, ~node & (tree.thread == main))
     crossing = step_at(profiler, tree.start_ns[nodes]) != step_at(profiler, tree.start_ns[makers])
@@ -200,7 +200,7 @@ def cuts_without_steps(
         zeroed: whether the trace begins with setting gradients to zero, which only training does.
         stopped: as ``Edges`` has it.
     """
-    node, _ = autograd_nodes(trace, tree)
+    node = autograd_nodes(trace, tree).node
     if not (trace.host.category[tree.rows] == CPU_OP).any() or (trace.device.graph_node_id != MISSING).any():
         return ()
     late = np.concatenate([orphans_ns, found.optimizer_ns if not node.any() else orphans_ns])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from traceviz_dag.classify.topology.group_dimensions import clean_description, group_kind
 from traceviz_dag.classify.topology.rank_grids import Ranks
@@ -53,7 +54,7 @@ def group_dimension(
         ``unknown_group``.
     """
     kind = group_kind(description)
-    named = [group for group in topology.groups if name is not None and group.name == name]
+    named = _groups_by_name(topology).get(name, []) if name is not None else []
     if ranks:
         named = [group for group in named if not group.ranks or _may_be(ranks, group.ranks)]
     described = {known.dimension for group in named if (known := group_kind(group.description)) is not None}
@@ -75,6 +76,14 @@ def group_dimension(
     if len(candidates) == 1:
         return candidates[0], candidates, "rank_set"
     return Dimension.UNKNOWN, candidates, "rank_set_ambiguous" if candidates else "unknown_group"
+
+
+@lru_cache(maxsize=8)
+def _groups_by_name(topology: Topology) -> Mapping[str | None, list[Group]]:
+    found: dict[str | None, list[Group]] = {}
+    for group in topology.groups:
+        found.setdefault(group.name, []).append(group)
+    return found
 
 
 def _may_be(ranks: Ranks, members: Sequence[int]) -> bool:

@@ -74,6 +74,10 @@ class Topology:
     sources: tuple[TopologySource, ...]
     disagreements: tuple[str, ...] = ()
 
+    def __hash__(self) -> int:
+        """That of few fields, as what follows from a topology is kept for the next rank, and a mapping has none."""
+        return hash((self.world_size, self.sources, len(self.groups)))
+
     def stage_of(self, rank: int) -> tuple[int | None, int | None]:
         """(stage, number of stages) of a rank; (None, None) where its pipeline group is unknown."""
         for pipeline in self.pipelines:
