@@ -27,8 +27,8 @@ from traceviz_dag.analyze.waits.blame import blame_matrix, late_ranks
 from traceviz_dag.analyze.waits.experts import expert_load
 from traceviz_dag.analyze.waits.links import link_groups, link_speeds
 from traceviz_dag.lake.summaries import computation_by_kernel, stage_work
-from traceviz_dag.pipeline.causes import StoredSource, causes_tables
-from traceviz_dag.pipeline.shards import RankKernels, Sharding, match_ranks
+from traceviz_dag.pipeline.causes import RankTables, SideBySide, StoredSource, causes_tables
+from traceviz_dag.pipeline.shards import Sharding, match_ranks
 from traceviz_dag.pipeline.utilization import Measured, utilization_table
 from traceviz_dag.tables import (
     BLAME,
@@ -47,8 +47,8 @@ class Iteration(StoredSource, Measured, Protocol):
     """What is read of an iteration."""
 
     @property
-    def stored_kernels(self) -> RankKernels:
-        """The kernels, to be sent to other processes."""
+    def stored_kernels(self) -> RankTables:
+        """Kernels and synchronisations, to be sent to other processes."""
 
     @property
     def step_ns(self) -> int | None:
@@ -75,11 +75,14 @@ class Iteration(StoredSource, Measured, Protocol):
         """Ranks whose host alone does something else while its GPU is idle, the longest first."""
 
 
-def analyse_across_ranks(iteration: Iteration, sharding: Sharding | None = None) -> Mapping[str, pa.Table]:
+def analyse_across_ranks(
+    iteration: Iteration, sharding: Sharding | None = None, workers: int = 1
+) -> Mapping[str, pa.Table]:
     """Compute all tables across ranks of an iteration.
 
     Args:
         sharding: how communications are matched in shards; by default they are matched in this process.
+        workers: processes in which many ranks are read for causes; of one, none is started.
 
     Returns:
         Table name → rows, for each of ``ACROSS_RANKS_TABLES`` but ``findings``.
@@ -116,6 +119,7 @@ def analyse_across_ranks(iteration: Iteration, sharding: Sharding | None = None)
         _slow_together(together),
         _suspected_sets(links, of_groups),
     )
+    side_by_side = SideBySide(iteration.stored_kernels, workers) if workers > 1 else None
     return {
         "collectives": collectives,
         "rank_clocks": clocks,
@@ -133,7 +137,7 @@ def analyse_across_ranks(iteration: Iteration, sharding: Sharding | None = None)
         "periods": periods,
         "period_percentiles": PERIOD_PERCENTILES.from_rows(period_summary(periods)),
         "messages": messages,
-        **causes_tables(iteration, collectives, messages, suspects, iteration.kept, nodes),
+        **causes_tables(iteration, collectives, messages, suspects, iteration.kept, nodes, side_by_side),
     }
 
 
