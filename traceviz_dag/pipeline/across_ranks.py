@@ -7,6 +7,7 @@ communication, and the kernels of one rank.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Protocol
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ from traceviz_dag.analyze.waits.experts import expert_load
 from traceviz_dag.analyze.waits.links import link_groups, link_speeds
 from traceviz_dag.lake.summaries import computation_by_kernel, stage_work
 from traceviz_dag.pipeline.causes import RankTables, SideBySide, StoredSource, causes_tables
-from traceviz_dag.pipeline.shards import Sharding, match_ranks
+from traceviz_dag.pipeline.shards import MatchedRanks, Sharding, match_ranks
 from traceviz_dag.pipeline.utilization import Measured, utilization_table
 from traceviz_dag.tables import (
     BLAME,
@@ -90,8 +91,31 @@ def analyse_across_ranks(
     Raises:
         BadInputError: the iteration's ranks or topology are not in the lake.
     """
-    microbatches, topology = iteration.microbatches(), iteration.topology
-    collectives, clocks, messages, nodes = match_ranks(iteration, sharding)
+    microbatches = iteration.microbatches()
+    matched = match_ranks(iteration, sharding)
+
+    @cache
+    def measured() -> tuple[Mapping[str, pa.Table], Suspects]:
+        return _measured(iteration, microbatches, matched)
+
+    causes = causes_tables(
+        iteration,
+        matched.collectives,
+        matched.messages,
+        lambda: measured()[1],
+        iteration.kept,
+        matched.nodes,
+        SideBySide(iteration.stored_kernels, workers, measured) if workers > 1 else None,
+    )
+    return {**measured()[0], **causes}
+
+
+def _measured(
+    iteration: Iteration, microbatches: pa.Table, matched: MatchedRanks
+) -> tuple[Mapping[str, pa.Table], Suspects]:
+    """All tables but those of causes, and whom they suspect."""
+    topology = iteration.topology
+    collectives, clocks, messages, nodes = matched
     periods = periods_table(microbatches, topology, lambda rank: iteration.kernels(rank, BUSY_COLUMNS), iteration.ranks)
     links = link_speeds(collectives)
     models = {row["rank"]: row["device_name"] for row in iteration.files.rows}
@@ -119,8 +143,7 @@ def analyse_across_ranks(
         _slow_together(together),
         _suspected_sets(links, of_groups),
     )
-    side_by_side = SideBySide(iteration.stored_kernels, workers) if workers > 1 else None
-    return {
+    tables = {
         "collectives": collectives,
         "rank_clocks": clocks,
         "late_ranks": LATE_RANKS.from_rows(late),
@@ -137,8 +160,8 @@ def analyse_across_ranks(
         "periods": periods,
         "period_percentiles": PERIOD_PERCENTILES.from_rows(period_summary(periods)),
         "messages": messages,
-        **causes_tables(iteration, collectives, messages, suspects, iteration.kept, nodes, side_by_side),
     }
+    return tables, suspects
 
 
 def _suspected_ranks(iteration: Iteration, speeds: pa.Table, stages: pa.Table, late: pa.Table) -> list[int]:

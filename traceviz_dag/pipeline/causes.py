@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
@@ -100,10 +100,12 @@ class SideBySide:
 
     Attributes:
         tables: those of the ranks, to be sent there. workers: how many processes.
+        meanwhile: what this process does until they are done.
     """
 
     tables: RankTables
     workers: int
+    meanwhile: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +136,7 @@ def causes_tables(
     source: Source,
     collectives: pa.Table,
     messages: pa.Table,
-    suspects: Suspects | None = None,
+    suspects: Callable[[], Suspects] = Suspects,
     kept: list[WhatIf] | None = None,
     nodes: Mapping[int, int] | None = None,
     side_by_side: SideBySide | None = None,
@@ -143,7 +145,7 @@ def causes_tables(
 
     Args:
         collectives, messages: its tables of that name.
-        suspects: what other tables say is slow, or may be.
+        suspects: says, once ranks are read, what by other tables is slow, or may be.
         kept: gets the replay of a step that is the only one; several would need too much memory.
         nodes: rank → its node; none unknown.
         side_by_side: where ranks are read; None: in this process.
@@ -172,7 +174,7 @@ def causes_tables(
         replicas = [replica_of.get(rank, MISSING) for rank in step.ranks]
         parts["efficiencies"].append(efficiencies_table(what_if, replicas, source.topology.world_size, number))
         parts["delay_costs"].append(delay_costs_table(step, what_if.times, stages, number))
-        parts["what_if"].append(what_if_table(*what_if.standard_and_refused(suspects), number))
+        parts["what_if"].append(what_if_table(*what_if.standard_and_refused(suspects()), number))
         for name, table in _advice(what_if, number, source.topology, nodes or {}).items():
             parts[name].append(table)
     return {
@@ -326,7 +328,9 @@ def _read_ranks(
         mine = collectives.filter(pc.is_in(collectives["rank"], pa.array(chunk, collectives["rank"].type)))
         items.append(({rank: source.hidden_waits(rank) for rank in chunk}, mine))
     work = partial(_read, tables=side_by_side.tables, number=number)
-    for found in spread_in_order(work, items, side_by_side.workers, IMPORTED_ONCE):
+    for place, found in enumerate(spread_in_order(work, items, side_by_side.workers, IMPORTED_ONCE)):
+        if not place:
+            side_by_side.meanwhile()
         yield from found
 
 
