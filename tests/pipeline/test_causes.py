@@ -31,7 +31,8 @@ from traceviz_dag.analyze.causes.step_work import StepWork
 from traceviz_dag.analyze.causes.what_if import WIDEST, Edit, Suspects, WhatIf
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.lake.lake import open_lake
-from traceviz_dag.pipeline.causes import RankedStep, causes_tables, ranked_steps, steady_steps
+from traceviz_dag.pipeline import causes
+from traceviz_dag.pipeline.causes import RankedStep, SideBySide, causes_tables, ranked_steps, steady_steps
 from traceviz_dag.pipeline.findings import stored_verdict
 from traceviz_dag.pipeline.stored_iteration import StoredIteration, iterations_at
 from traceviz_dag.read.events import MISSING
@@ -165,6 +166,16 @@ def test_shifted_clocks_change_no_time_no_path_and_no_gain(job, name):
     same = ["rank", "kernel_id", "cause", "duration_ns"]
     assert moved["path_segments"].select(same).equals(plain["path_segments"].select(same))
     assert moved["path_items"].equals(plain["path_items"])
+
+
+def test_ranks_read_in_other_processes_give_the_same_causes(job, monkeypatch):
+    iteration = job("1f1b")
+    collectives, messages = iteration.table("collectives"), iteration.table("messages")
+    here = causes_tables(iteration, collectives, messages)
+    monkeypatch.setattr(causes, "_CHUNK", 3)
+    monkeypatch.setattr(causes, "rank_kernels", None)
+    there = causes_tables(iteration, collectives, messages, side_by_side=SideBySide(iteration.stored_kernels, 2))
+    assert there.keys() == here.keys() and all(there[name].equals(rows) for name, rows in here.items())
 
 
 SHIFTS = (50_000_000, -50_000_000, 7, 12_345_678, -3, 0, 1_000, -40_000_000)

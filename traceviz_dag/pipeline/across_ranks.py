@@ -7,6 +7,7 @@ communication, and the kernels of one rank.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Protocol
 
 import pyarrow as pa
@@ -27,8 +28,8 @@ from traceviz_dag.analyze.waits.blame import blame_matrix, late_ranks
 from traceviz_dag.analyze.waits.experts import expert_load
 from traceviz_dag.analyze.waits.links import link_groups, link_speeds
 from traceviz_dag.lake.summaries import computation_by_kernel, stage_work
-from traceviz_dag.pipeline.causes import StoredSource, causes_tables
-from traceviz_dag.pipeline.shards import RankKernels, Sharding, match_ranks
+from traceviz_dag.pipeline.causes import RankTables, SideBySide, StoredSource, causes_tables
+from traceviz_dag.pipeline.shards import MatchedRanks, Sharding, match_ranks
 from traceviz_dag.pipeline.utilization import Measured, utilization_table
 from traceviz_dag.tables import (
     BLAME,
@@ -47,8 +48,8 @@ class Iteration(StoredSource, Measured, Protocol):
     """What is read of an iteration."""
 
     @property
-    def stored_kernels(self) -> RankKernels:
-        """The kernels, to be sent to other processes."""
+    def stored_kernels(self) -> RankTables:
+        """Kernels and synchronisations, to be sent to other processes."""
 
     @property
     def step_ns(self) -> int | None:
@@ -75,11 +76,14 @@ class Iteration(StoredSource, Measured, Protocol):
         """Ranks whose host alone does something else while its GPU is idle, the longest first."""
 
 
-def analyse_across_ranks(iteration: Iteration, sharding: Sharding | None = None) -> Mapping[str, pa.Table]:
+def analyse_across_ranks(
+    iteration: Iteration, sharding: Sharding | None = None, workers: int = 1
+) -> Mapping[str, pa.Table]:
     """Compute all tables across ranks of an iteration.
 
     Args:
         sharding: how communications are matched in shards; by default they are matched in this process.
+        workers: processes in which many ranks are read for causes; of one, none is started.
 
     Returns:
         Table name → rows, for each of ``ACROSS_RANKS_TABLES`` but ``findings``.
@@ -87,8 +91,31 @@ def analyse_across_ranks(iteration: Iteration, sharding: Sharding | None = None)
     Raises:
         BadInputError: the iteration's ranks or topology are not in the lake.
     """
-    microbatches, topology = iteration.microbatches(), iteration.topology
-    collectives, clocks, messages, nodes = match_ranks(iteration, sharding)
+    microbatches = iteration.microbatches()
+    matched = match_ranks(iteration, sharding)
+
+    @cache
+    def measured() -> tuple[Mapping[str, pa.Table], Suspects]:
+        return _measured(iteration, microbatches, matched)
+
+    causes = causes_tables(
+        iteration,
+        matched.collectives,
+        matched.messages,
+        lambda: measured()[1],
+        iteration.kept,
+        matched.nodes,
+        SideBySide(iteration.stored_kernels, workers, measured) if workers > 1 else None,
+    )
+    return {**measured()[0], **causes}
+
+
+def _measured(
+    iteration: Iteration, microbatches: pa.Table, matched: MatchedRanks
+) -> tuple[Mapping[str, pa.Table], Suspects]:
+    """All tables but those of causes, and whom they suspect."""
+    topology = iteration.topology
+    collectives, clocks, messages, nodes = matched
     periods = periods_table(microbatches, topology, lambda rank: iteration.kernels(rank, BUSY_COLUMNS), iteration.ranks)
     links = link_speeds(collectives)
     models = {row["rank"]: row["device_name"] for row in iteration.files.rows}
@@ -116,7 +143,7 @@ def analyse_across_ranks(iteration: Iteration, sharding: Sharding | None = None)
         _slow_together(together),
         _suspected_sets(links, of_groups),
     )
-    return {
+    tables = {
         "collectives": collectives,
         "rank_clocks": clocks,
         "late_ranks": LATE_RANKS.from_rows(late),
@@ -133,8 +160,8 @@ def analyse_across_ranks(iteration: Iteration, sharding: Sharding | None = None)
         "periods": periods,
         "period_percentiles": PERIOD_PERCENTILES.from_rows(period_summary(periods)),
         "messages": messages,
-        **causes_tables(iteration, collectives, messages, suspects, iteration.kept, nodes),
     }
+    return tables, suspects
 
 
 def _suspected_ranks(iteration: Iteration, speeds: pa.Table, stages: pa.Table, late: pa.Table) -> list[int]:

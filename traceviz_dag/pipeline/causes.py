@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -34,23 +34,39 @@ from traceviz_dag.analyze.causes.rank_work import HostWaits, RankWork, rank_work
 from traceviz_dag.analyze.causes.recorded_waits import host_waits, stream_waits, with_wait_at_the_end
 from traceviz_dag.analyze.causes.reordered import Change
 from traceviz_dag.analyze.causes.step_work import Members, StepWork, step_work
+from traceviz_dag.analyze.causes.wait_calls import StreamWaits
 from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.arrays import NONE, Int64, Shared, number_groups
 from traceviz_dag.classify.topology.tables import ordinals_of
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.pipeline.workers import IMPORTED_ONCE
 from traceviz_dag.read.events import MISSING
+from traceviz_dag.system.processes import spread_in_order
 from traceviz_dag.tables import CAUSES_TABLES, TABLES
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, CPU_DEVICE
 
 _MESSAGE = 1 << 48
 """Numbers of messages begin here, those of collectives are below."""
 
+_CHUNK = 32
+"""Ranks that a process reads one after the other; of no more, none is started."""
+
 _MODULE_COLUMNS = ("kernel_id", "module")
 
 
-class Source(Protocol):
+class RankTables(Protocol):
+    """Tables of an iteration's ranks."""
+
+    def kernels(self, rank: int, columns: Sequence[str]) -> pa.Table:
+        """Some columns of one rank's kernels."""
+
+    def synchronizations(self, rank: int) -> pa.Table:
+        """One rank's synchronisations; no rows where its trace has none."""
+
+
+class Source(RankTables, Protocol):
     """An iteration's tables."""
 
     @property
@@ -60,12 +76,6 @@ class Source(Protocol):
     @property
     def topology(self) -> Topology:
         """The job's topology."""
-
-    def kernels(self, rank: int, columns: Sequence[str]) -> pa.Table:
-        """Some columns of one rank's kernels."""
-
-    def synchronizations(self, rank: int) -> pa.Table:
-        """One rank's synchronisations; no rows where its trace has none."""
 
     def hidden_waits(self, rank: int) -> Sequence[int]:
         """``synchronization_id`` of one rank's waits for its GPU that neither Megatron nor its data loader makes."""
@@ -82,6 +92,20 @@ class StoredSource(Source, Protocol):
 
     def table(self, name: str) -> pa.Table:
         """One of its tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """Processes in which many ranks are read.
+
+    Attributes:
+        tables: those of the ranks, to be sent there. workers: how many processes.
+        meanwhile: what this process does until they are done.
+    """
+
+    tables: RankTables
+    workers: int
+    meanwhile: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,24 +136,26 @@ def causes_tables(
     source: Source,
     collectives: pa.Table,
     messages: pa.Table,
-    suspects: Suspects | None = None,
+    suspects: Callable[[], Suspects] = Suspects,
     kept: list[WhatIf] | None = None,
     nodes: Mapping[int, int] | None = None,
+    side_by_side: SideBySide | None = None,
 ) -> Mapping[str, pa.Table]:
     """Compute the tables of an iteration's causes.
 
     Args:
         collectives, messages: its tables of that name.
-        suspects: what other tables say is slow, or may be.
+        suspects: says, once ranks are read, what by other tables is slow, or may be.
         kept: gets the replay of a step that is the only one; several would need too much memory.
         nodes: rank → its node; none unknown.
+        side_by_side: where ranks are read; None: in this process.
 
     Returns:
         Table name → rows, for each of ``CAUSES_TABLES``; where nothing can be said, ``what_if`` says why.
     """
     parts: dict[str, list[pa.Table]] = {name: [] for name in CAUSES_TABLES}
     steps, replica_of = _steps(source.windows()), ordinals_of(source.topology.replicas.closure)
-    for number, ranked in _each_step(source, steps, collectives, messages):
+    for number, ranked in _each_step(source, steps, collectives, messages, side_by_side):
         if isinstance(ranked, NoEvidenceError):
             parts["what_if"].append(refused_what_if(str(ranked), number))
             parts["efficiencies"].append(refused_efficiencies(str(ranked), number))
@@ -148,7 +174,7 @@ def causes_tables(
         replicas = [replica_of.get(rank, MISSING) for rank in step.ranks]
         parts["efficiencies"].append(efficiencies_table(what_if, replicas, source.topology.world_size, number))
         parts["delay_costs"].append(delay_costs_table(step, what_if.times, stages, number))
-        parts["what_if"].append(what_if_table(*what_if.standard_and_refused(suspects), number))
+        parts["what_if"].append(what_if_table(*what_if.standard_and_refused(suspects()), number))
         for name, table in _advice(what_if, number, source.topology, nodes or {}).items():
             parts[name].append(table)
     return {
@@ -234,53 +260,116 @@ def replayable_steps(source: Source, collectives: pa.Table, messages: pa.Table) 
 
 
 def _each_step(
-    source: Source, steps: Mapping[int, Mapping[int, tuple[int, int]]], collectives: pa.Table, messages: pa.Table
+    source: Source,
+    steps: Mapping[int, Mapping[int, tuple[int, int]]],
+    collectives: pa.Table,
+    messages: pa.Table,
+    side_by_side: SideBySide | None = None,
 ) -> Iterator[tuple[int, RankedStep | NoEvidenceError]]:
     """The number of each step, and the step or why it cannot be replayed."""
     for number, windows in steps.items():
         ranked: RankedStep | NoEvidenceError
         try:
-            ranked = _ranked_step(source, windows, collectives, messages, number)
+            ranked = _ranked_step(source, windows, collectives, messages, number, side_by_side)
         except NoEvidenceError as error:
             ranked = error
         yield number, ranked
 
 
-def _ranked_step(
-    source: Source, windows: Mapping[int, tuple[int, int]], collectives: pa.Table, messages: pa.Table, number: int
-) -> RankedStep:
-    placed, has_gpu, shared = {}, False, Shared()
-    known = _known_dimensions(collectives)
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """One rank in a step, as far as its own tables show it.
+
+    Attributes:
+        on_cpu: whether the trace has no GPU. called: what is recorded of waits between streams. edges: of these all,
+            as far as the rank's own launches show them. held: the calls in which the host waited.
+    """
+
+    rank: int
+    kernels: RankKernels
+    on_cpu: bool
+    called: StreamWaits
+    edges: KernelEdges
+    held: HostWaits
+
+
+def _read(item: tuple[Mapping[int, Sequence[int]], pa.Table], tables: RankTables, number: int) -> list[_Read]:
+    """The ranks of a chunk that have kernels in a step.
+
+    Args:
+        item: rank → its hidden waits; and rows of ``collectives``, of which those of these ranks count.
+    """
+    hidden, collectives = item
+    found, known = [], _known_dimensions(collectives)
     # One table after the other: those of all ranks together are larger than all that is made of them.
-    for rank in source.ranks:
-        table = kernels_of_step(source.kernels(rank, KERNEL_COLUMNS), number) if rank in windows else None
-        if table is not None and table.num_rows:
-            has_gpu |= CPU_DEVICE not in pc.unique(table["device"].cast(pa.string())).to_pylist()
-            placed[rank] = shared.of(rank_kernels(_with_dimensions(table, known.get(rank))))
+    for rank, waits in hidden.items():
+        table = kernels_of_step(tables.kernels(rank, KERNEL_COLUMNS), number)
+        if not table.num_rows:
+            continue
+        on_cpu = CPU_DEVICE in pc.unique(table["device"].cast(pa.string())).to_pylist()
+        mine, recorded = rank_kernels(_with_dimensions(table, known.get(rank))), tables.synchronizations(rank)
+        called = stream_waits(mine, recorded, number)
+        held = host_waits(mine, recorded, waits)
+        found.append(_Read(rank, mine, on_cpu, called, kernel_edges(mine, called), held))
+    return found
+
+
+def _read_ranks(
+    source: Source, ranks: Sequence[int], collectives: pa.Table, number: int, side_by_side: SideBySide | None
+) -> Iterator[_Read]:
+    """The same of all ranks, in their order."""
+    collectives = collectives.select(["rank", "kernel_id", "dimension"])
+    if side_by_side is None or len(ranks) <= _CHUNK:
+        yield from _read(({rank: source.hidden_waits(rank) for rank in ranks}, collectives), source, number)
+        return
+    items = []
+    for chunk in (ranks[first : first + _CHUNK] for first in range(0, len(ranks), _CHUNK)):
+        # A part that is filtered out is sent alone, one that is cut out with all rows.
+        mine = collectives.filter(pc.is_in(collectives["rank"], pa.array(chunk, collectives["rank"].type)))
+        items.append(({rank: source.hidden_waits(rank) for rank in chunk}, mine))
+    work = partial(_read, tables=side_by_side.tables, number=number)
+    for place, found in enumerate(spread_in_order(work, items, side_by_side.workers, IMPORTED_ONCE)):
+        if not place:
+            side_by_side.meanwhile()
+        yield from found
+
+
+def _ranked_step(
+    source: Source,
+    windows: Mapping[int, tuple[int, int]],
+    collectives: pa.Table,
+    messages: pa.Table,
+    number: int,
+    side_by_side: SideBySide | None = None,
+) -> RankedStep:
+    placed: dict[int, _Read] = {}
+    shared = Shared()
+    there = [rank for rank in source.ranks if rank in windows]
+    for one in _read_ranks(source, there, collectives, number, side_by_side):
+        placed[one.rank] = replace(one, kernels=shared.of(one.kernels))
     if not placed:
         raise NoEvidenceError("no rank has kernels in this step")
-    if not has_gpu:
+    if all(one.on_cpu for one in placed.values()):
         raise NoEvidenceError("the traces have no GPU, so nothing shows what waited for what")
-    of = list(placed), list(placed.values())
+    kernels = [one.kernels for one in placed.values()]
+    of = list(placed), kernels
     members = _members(*of, collectives, messages)
     open_ = pc.any(pc.and_(pc.is_null(collectives["communication"]), pc.is_valid(collectives["may_meet"]))).as_py()
     fewer = _members(*of, collectives, messages, may_meet=False) if open_ else members
     if len(fewer.rank) == len(members.rank):
         fewer = members
     works, tight, loose = [], [], []
-    done = _least_done(placed.values()) if any(map(lacks_launches, placed.values())) else {}
-    synchronizations = {rank: source.synchronizations(rank) for rank in placed}
-    called = {rank: stream_waits(mine, synchronizations[rank], number) for rank, mine in placed.items()}
-    shown = of_all_replays(of[1], [kernel_edges(mine, called[rank]) for rank, mine in placed.items()])
-    for place, ((rank, mine), edges) in enumerate(zip(placed.items(), shown, strict=True)):
-        joined, surely = (np.unique(each.kernel[each.rank == place]) for each in (members, fewer))
-        hidden = source.hidden_waits(rank)
-        of_host = host_waits(mine, synchronizations[rank], hidden), windows[rank], source.pauses(rank)
+    done = _least_done(kernels) if any(map(lacks_launches, kernels)) else {}
+    shown = of_all_replays(kernels, [one.edges for one in placed.values()])
+    for place, ((rank, one), edges) in enumerate(zip(placed.items(), shown, strict=True)):
+        mine = one.kernels
+        joined, surely = (np.unique(each.kernel[each.of(place)]) for each in (members, fewer))
+        of_host = one.held, windows[rank], source.pauses(rank)
         works.append(shared.of(_work(mine, edges, joined, *of_host)))
         loose.append(works[-1] if fewer is members else _work(mine, edges, surely, *of_host))
         tight.append(works[-1])
         if lacks_launches(mine):
-            tied = kernel_edges(mine, called[rank], done[mine.program])
+            tied = kernel_edges(mine, one.called, done[mine.program])
             tight[-1] = _work(as_launched(mine, tied), tied, joined, *of_host)
     found = (source.topology.stage_of(rank)[0] for rank in placed)
     stages = tuple(MISSING if stage is None else stage for stage in found)

@@ -58,7 +58,7 @@ from traceviz_dag.pipeline.staleness import (
     unmark_where_current,
 )
 from traceviz_dag.pipeline.stored_iteration import StoredIteration
-from traceviz_dag.pipeline.workers import Engine, IterationTask, RankOutcome, analyse_ranks
+from traceviz_dag.pipeline.workers import Engine, IterationTask, RankOutcome, analyse_ranks, default_workers
 from traceviz_dag.read.pairs_file import read_pairs_file
 from traceviz_dag.tables import (
     ACROSS_RANKS_TABLES,
@@ -290,7 +290,7 @@ def make_across_ranks(
 
     Args:
         pairs: the file that names pairs. allow_partial: go on without ranks whose tables are stale.
-        workers: processes that match many ranks in shards; None: as many as fit. engine: as ``analyse_ranks``.
+        workers: processes for many ranks, or for shards of them; None: as many as fit. engine: as ``analyse_ranks``.
 
     Raises:
         BadInputError: no rank has tables; or those of one are stale, and without it these would show less than before.
@@ -318,7 +318,9 @@ def make_across_ranks(
     with lake.session(run=run, iteration=iteration) as session:
         stored = StoredIteration(session.within(), run, iteration, inputs, with_partial)
         sharding = sharding_of(len(stored.ranks), lake.home, workers, engine)
-        tables = dict(analyse_across_ranks(stored, sharding))
+        # Where ranks are analysed elsewhere, this machine may be anybody's.
+        here = (workers or default_workers()) if engine is None else 1
+        tables = dict(analyse_across_ranks(stored, sharding, here))
         named, verdicts, fault = _named_pairs(pairs, stored, tables["periods"])
         tables["periods"] = pa.concat_tables([tables["periods"], named])
         tables["period_percentiles"] = PERIOD_PERCENTILES.from_rows(period_summary(tables["periods"]))

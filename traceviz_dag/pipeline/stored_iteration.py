@@ -52,7 +52,7 @@ _STEP_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class StoredKernels:
-    """The kernels of an iteration in a lake.
+    """The kernels of an iteration in a lake, and its synchronisations.
 
     Attributes:
         unmarked: ranks without a mark; number: of the step that is theirs.
@@ -68,6 +68,13 @@ class StoredKernels:
         """Some columns of one rank's kernels."""
         table = self.lake.table("kernels", self.run, self.iteration, rank).arrow(columns)
         return _with_step(table, self.number) if rank in self.unmarked and "step" in columns else table
+
+    def synchronizations(self, rank: int) -> pa.Table:
+        """One rank's synchronisations; no rows where its trace has none."""
+        if not self.lake.exists("synchronizations", run=self.run, iteration=self.iteration, rank=rank):
+            return SYNCHRONIZATIONS.schema.empty_table()
+        table = self.lake.table("synchronizations", self.run, self.iteration, rank).arrow()
+        return _with_step(table, self.number) if rank in self.unmarked else table
 
 
 @dataclass(frozen=True)
@@ -156,11 +163,7 @@ class StoredIteration:
 
     def synchronizations(self, rank: int) -> pa.Table:
         """One rank's synchronisations; no rows where its trace has none."""
-        if not self.lake.exists("synchronizations", run=self.run, iteration=self.iteration, rank=rank):
-            return SYNCHRONIZATIONS.schema.empty_table()
-        table = self.lake.table("synchronizations", self.run, self.iteration, rank).arrow()
-        unmarked, number = self._unmarked
-        return _with_step(table, number) if rank in unmarked else table
+        return self.stored_kernels.synchronizations(rank)
 
     def hidden_waits(self, rank: int) -> list[int]:
         """``synchronization_id`` of a rank's waits that need not be, and after which its GPU starved."""

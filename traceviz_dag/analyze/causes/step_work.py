@@ -7,9 +7,11 @@ With the lags that were measured the replay gives every kernel's end back to the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 
@@ -23,6 +25,8 @@ from traceviz_dag.read.events import MISSING
 
 _ORDER = EVIDENCES.index("order")
 _LOWEST = np.iinfo(np.int64).min // 4
+_TOGETHER = 1 << 17
+"""Kernels of which ranks are taken together: thousands of small ones, but no more in memory at once."""
 _END_TOGETHER = [OPERATIONS.index(each) for each in (*ENDS_TOGETHER, Operation.SEND, Operation.RECEIVE)]
 
 
@@ -209,18 +213,23 @@ class StepWork:
         """What the nodes take, and what passes on the edges, with the given times."""
         durations = np.zeros(self.graph.nodes, np.int64)
         lags = np.zeros(len(self.kind), np.int64)
-        edge = 0
-        for place, (work, mine) in enumerate(zip(self.works, times, strict=True)):
-            behind = suffixes(work, mine)
-            durations[self.base[place] : self.base[place + 1]] = _node_durations(work, mine, behind)
-            _fill_edge_lags(lags[edge : edge + len(work.waiting)], work, mine, behind)
-            edge += len(work.waiting)
+        for places, several in self._several:
+            several.fill(durations, lags, times[places])
         members, waiting = self.members, self.members.waiting
-        edge += len(members.rank)
+        edge = sum(len(work.waiting) for work in self.works) + len(members.rank)
         begins = np.cumsum([0, *(len(mine.duration_ns) for mine in times)])
         of_kernel = np.concatenate([np.empty(0, np.int64), *(mine.duration_ns for mine in times)])
         lags[edge : edge + len(waiting)] = of_kernel[begins[members.rank[waiting]] + members.kernel[waiting]]
         return durations, lags
+
+    @cached_property
+    def _several(self) -> list[tuple[slice, _Several]]:
+        """The work of ranks that follow one another, taken together; with which places they have."""
+        kernels = np.cumsum([0, *(len(work.kernels) for work in self.works)])
+        edges = np.cumsum([0, *(len(work.waiting) for work in self.works)])
+        lows = np.unique(kernels[:-1] // _TOGETHER, return_index=True)[1].tolist()
+        parts = [slice(low, high) for low, high in pairwise([*lows, len(self.works)])]
+        return [(each, _several(self.works[each], self.base[each], edges[each])) for each in parts]
 
     def lengths(self, ends: Int64) -> Int64:
         """How long the step of each rank takes, from its own begin to its end."""
@@ -259,14 +268,26 @@ def _kernel_numbers(works: Sequence[RankWork], members: Members) -> Int64:
     return members.rank * widest + members.kernel
 
 
-def suffixes(work: RankWork, times: Times) -> Int64:
+class Segments(Protocol):
+    """Kernels that follow one another in segments; see ``RankWork``."""
+
+    @property
+    def first(self) -> Int64:
+        """Place of each segment's first kernel."""
+
+    @property
+    def segment(self) -> Int64:
+        """Per kernel, its segment."""
+
+
+def suffixes(work: Segments, times: Times) -> Int64:
     """Per kernel, its own time and that of all behind it in its segment, lags included."""
     total = np.cumsum(times.lag_ns + times.duration_ns)
     last = np.append(work.first[1:], len(total)) - 1
     return np.asarray(total[last][work.segment] - total + times.lag_ns + times.duration_ns, dtype=np.int64)
 
 
-def latest_launch(work: RankWork, times: Times, behind: Int64) -> Int64:
+def latest_launch(work: Segments, times: Times, behind: Int64) -> Int64:
     """Per segment, from the begin of its host section to its end if nothing but launches held it up.
 
     Args:
@@ -278,31 +299,91 @@ def latest_launch(work: RankWork, times: Times, behind: Int64) -> Int64:
     return np.asarray(np.maximum.reduceat(launched, work.first), dtype=np.int64)
 
 
-def _node_durations(work: RankWork, times: Times, behind: Int64) -> Int64:
-    result = np.zeros(work.nodes, np.int64)
-    if work.segments:
-        result[: work.segments] = behind[work.first]
-    result[work.segment[work.joined]] = 0
-    result[work.arrivals : work.sections] = times.lag_ns[work.joined]
-    result[work.sections : work.end] = times.section_lag_ns
-    result[work.sections] = times.section_ns[0]
-    return result
+@dataclass(frozen=True, slots=True)
+class _Several:
+    """The work of several ranks as that of one: their kernels, segments and sections follow one another.
+
+    Attributes:
+        first, segment, joined: as of ``RankWork``. begins: place of each rank's first section.
+        segments, arrivals, sections: nodes of the graph.
+        launch, host, held, end: edges of the graph by what passes on them, as ``RankWork.by_kind`` has them.
+        launched: node that each launch holds up; called, returned: section that the host comes to over each edge, that
+            each wait holds up; ended: place of the rank of each end.
+    """
+
+    first: Int64
+    segment: Int64
+    joined: Int64
+    begins: Int64
+    segments: Int64
+    arrivals: Int64
+    sections: Int64
+    launch: Int64
+    host: Int64
+    held: Int64
+    end: Int64
+    launched: Int64
+    called: Int64
+    returned: Int64
+    ended: Int64
+
+    def fill(self, durations: Int64, lags: Int64, times: Sequence[Times]) -> None:
+        """Put what the nodes take, and what passes on the edges, into zeros."""
+        duration, lag, launch, section, section_lag, waits = (
+            np.concatenate([getattr(mine, name) for mine in times])
+            for name in ("duration_ns", "lag_ns", "launch_ns", "section_ns", "section_lag_ns", "waits")
+        )
+        joint = Times(duration, lag, launch, section, section_lag, waits, 0)
+        behind = suffixes(self, joint)
+        durations[self.segments] = behind[self.first]
+        durations[self.segments[self.segment[self.joined]]] = 0
+        durations[self.arrivals] = lag[self.joined]
+        durations[self.sections] = section_lag
+        durations[self.sections[self.begins]] = section[self.begins]
+        through = np.zeros(len(durations), np.int64)
+        through[self.segments] = latest_launch(self, joint, behind) - behind[self.first]
+        through[self.arrivals] = launch[self.joined]
+        lags[self.launch] = through[self.launched]
+        lags[self.host] = section[self.called]
+        lags[self.held] = np.where(waits[self.returned], 0, NEVER_LATE)
+        lags[self.end] = np.array([mine.host_end_ns for mine in times], np.int64)[self.ended]
 
 
-def _fill_edge_lags(result: Int64, work: RankWork, times: Times, behind: Int64) -> None:
-    """Put what passes on each edge of a rank into zeros."""
-    kinds = work.by_kind
-    launch = kinds[EdgeKind.LAUNCH]
-    if len(launch):
-        through = np.zeros(work.sections, np.int64)
-        through[: work.segments] = latest_launch(work, times, behind) - behind[work.first]
-        through[work.arrivals :] = times.launch_ns[work.joined]
-        result[launch] = through[work.waiting[launch]]
-    host = kinds[EdgeKind.HOST]
-    result[host] = times.section_ns[work.waiting[host] - work.sections]
-    held = kinds[EdgeKind.SYNCHRONISATION]
-    result[held] = np.where(times.waits[work.waiting[held] - work.sections], 0, NEVER_LATE)
-    result[kinds[EdgeKind.END]] = times.host_end_ns
+def _several(works: Sequence[RankWork], base: Int64, edges: Int64) -> _Several:
+    """Take the work of several ranks together.
+
+    Args:
+        base: node at which those of each rank begin. edges: the edge at which they do.
+    """
+    kernels, segments, sections = (
+        np.cumsum([0, *counts])[:-1]
+        for counts in zip(*((len(one.kernels), one.segments, len(one.section_ns)) for one in works), strict=True)
+    )
+
+    def behind(begins: Int64, each: Callable[[RankWork], Int64]) -> Int64:
+        return np.concatenate([low + each(work) for low, work in zip(begins, works, strict=True)])
+
+    launch, host, held, end = (
+        behind(edges, lambda work, kind=kind: work.by_kind[kind])  # type: ignore[misc]
+        for kind in (EdgeKind.LAUNCH, EdgeKind.HOST, EdgeKind.SYNCHRONISATION, EdgeKind.END)
+    )
+    return _Several(
+        first=behind(kernels, lambda work: work.first),
+        segment=behind(segments, lambda work: work.segment),
+        joined=behind(kernels, lambda work: work.joined),
+        begins=sections,
+        segments=behind(base, lambda work: np.arange(work.arrivals)),
+        arrivals=behind(base, lambda work: np.arange(work.arrivals, work.sections)),
+        sections=behind(base, lambda work: np.arange(work.sections, work.end)),
+        launch=launch,
+        host=host,
+        held=held,
+        end=end,
+        launched=behind(base, lambda work: work.waiting[work.by_kind[EdgeKind.LAUNCH]]),
+        called=behind(sections, lambda work: work.waiting[work.by_kind[EdgeKind.HOST]] - work.sections),
+        returned=behind(sections, lambda work: work.waiting[work.by_kind[EdgeKind.SYNCHRONISATION]] - work.sections),
+        ended=behind(np.arange(len(works)), lambda work: np.zeros(len(work.by_kind[EdgeKind.END]), np.int64)),
+    )
 
 
 def step_work(

@@ -26,7 +26,7 @@ from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits, untied_words
 from traceviz_dag.analyze.causes.gains import LEAST_GAIN, MOST_RANKS, error_bar, gain_row
 from traceviz_dag.analyze.causes.layers import Layers
 from traceviz_dag.analyze.causes.reordered import Change, Items, Reordered, items_of
-from traceviz_dag.analyze.causes.step_work import StepWork, without_lags
+from traceviz_dag.analyze.causes.step_work import StepWork, Times, without_lags
 from traceviz_dag.analyze.causes.usual_times import Usual
 from traceviz_dag.analyze.wording import counted
 from traceviz_dag.arrays import Int64
@@ -113,6 +113,12 @@ class Suspects:
     hosts: Sequence[int] = ()
     together: Sequence[tuple[str, tuple[int, ...]]] = ()
     groups_of_links: Sequence[tuple[int, ...]] = ()
+
+
+def _changed(mine: Times, other: Times, names: Sequence[str]) -> Iterator[tuple[Int64, Int64]]:
+    """What an edit has made anew of these parts, before and after it; most edits leave most as they were."""
+    both = ((getattr(mine, name), getattr(other, name)) for name in names)
+    return ((before, after) for before, after in both if after is not before)
 
 
 class WhatIf:
@@ -261,6 +267,8 @@ class WhatIf:
         members, total = self.step.members, 0
         of_meeting = np.zeros(int(members.meeting.max(initial=-1)) + 1, np.int64)
         for place, (mine, other) in enumerate(zip(self.times, edited, strict=True)):
+            if other is mine:
+                continue
             if mine.waits is not other.waits or (other.launch_ns[mine.launch_ns != MISSING] == MISSING).any():
                 return self.step_ns
             total += int(np.maximum(mine.launch_ns - other.launch_ns, 0).max(initial=0)) * len(mine.section_ns)
@@ -268,8 +276,8 @@ class WhatIf:
             total += int(shorter[~self.step.works[place].is_joined()].sum())
             own = members.of(place)
             np.maximum.at(of_meeting, members.meeting[own], shorter[members.kernel[own]])
-            for name in _PARTS[1:]:
-                total += int(np.maximum(getattr(mine, name) - getattr(other, name), 0).sum())
+            for before, after in _changed(mine, other, _PARTS[1:]):
+                total += int(np.maximum(before - after, 0).sum())
             total += max(mine.host_end_ns - other.host_end_ns, 0)
         return min(total + int(of_meeting.sum()), self.step_ns)
 
@@ -287,7 +295,7 @@ class WhatIf:
             mine.waits is not other.waits
             or mine.launch_ns is not other.launch_ns
             or other.host_end_ns > mine.host_end_ns
-            or any((getattr(other, name) > getattr(mine, name)).any() for name in _PARTS)
+            or any((after > before).any() for before, after in _changed(mine, other, _PARTS))
             for mine, other in zip(self.times, edited, strict=True)
         )
 
@@ -328,9 +336,6 @@ class WhatIf:
 
     def _of_host(self, times: AllTimes, gain: int) -> int:
         """What of a gain is there because the host does something else: a free host would not show it."""
-        as_was = tuple(
-            replace(mine, duration_ns=edited.duration_ns) for mine, edited in zip(self.times, times, strict=True)
-        )
         same = all(
             mine.launch_ns is edited.launch_ns
             and mine.section_ns is edited.section_ns
@@ -338,7 +343,11 @@ class WhatIf:
             and mine.waits is edited.waits
             for mine, edited in zip(self.times, times, strict=True)
         )
-        return 0 if same else gain - (self.step_ns - self._length(as_was))
+        if same:
+            return 0
+        both = zip(self.times, times, strict=True)
+        as_was = tuple(replace(mine, duration_ns=edited.duration_ns) for mine, edited in both)
+        return gain - (self.step_ns - self._length(as_was))
 
     def reorder(self, change: Change) -> Edit:
         """Another order of work, other layers or less recomputation."""
