@@ -6,7 +6,7 @@ Forwards would miss all that was allocated before the recording began, or whose 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -175,7 +175,7 @@ def replayed(snapshot: Snapshot, device: int) -> Replay:
         requested=np.cumsum(changes),
         reserved=over_time,
         segments=segments,
-        contradictions=dict(contradictions),
+        contradictions=dict(+contradictions),
     )
 
 
@@ -194,71 +194,68 @@ def _check_places(snapshot: Snapshot, segments: Int64, contradictions: Counter[s
         contradictions[_OVERLAPPING] += overlapping
 
 
-@dataclass(slots=True)
-class _Block:
-    """One row of :class:`Lifetimes`, on the way back through the events."""
-
-    address: int
-    requested: int
-    block_bytes: int
-    stream: int
-    stack: int
-    free_stack: int = UNKNOWN
-    begin: int = UNKNOWN
-    requested_free: int = UNKNOWN
-    end: int = UNKNOWN
-
-
 def _lifetimes(
     snapshot: Snapshot, segments: Int64, events: dict[str, Int64], contradictions: Counter[str]
 ) -> Lifetimes:
-    """Blocks from the end to the beginning; one loop, since each event depends on those after it."""
-    found: list[_Block] = []
-    live: dict[int, _Block] = {}
-    blocks = snapshot.blocks
-    for place in np.flatnonzero(np.isin(blocks["segment"], segments) & (blocks["state"] != INACTIVE)).tolist():
-        address, size = int(blocks["address"][place]), int(blocks["bytes"][place])
-        asked = int(blocks["requested"][place])
-        stream = int(snapshot.segments["stream"][blocks["segment"][place]])
-        if address in live:
-            contradictions[_TWICE] += 1
-            continue
-        block = _Block(address, size if asked == UNKNOWN else asked, size, stream, int(blocks["stack"][place]))
-        found.append(block)
-        live[address] = block
-    # Plain numbers: comparing with a member of an enum costs more than all else in the loop.
-    alloc, completed, requested = int(Action.ALLOC), int(Action.FREE_COMPLETED), int(Action.FREE_REQUESTED)
-    backwards = (events[name][::-1].tolist() for name in ("action", "address", "bytes", "stream", "stack"))
-    place = len(events["action"])
-    for action, address, size, stream, stack in zip(*backwards, strict=True):
-        place -= 1
-        if action == alloc:
-            begun = live.pop(address, None)
-            if begun is None:
-                contradictions[_LOST] += 1
-                continue
-            if begun.requested != size:
-                contradictions[_RESIZED] += 1
-            begun.requested = size
-            begun.begin = place
-            if stack != UNKNOWN:
-                begun.stack = stack
-        elif action == completed:
-            if address in live:
-                contradictions[_STILL_LIVE] += 1
-                continue
-            block = _Block(address, size, UNKNOWN, stream, UNKNOWN, stack, end=place)
-            found.append(block)
-            live[address] = block
-        elif action == requested:
-            freed = live.get(address)
-            if freed is None:
-                contradictions[_OF_NOTHING] += 1
-                continue
-            freed.requested_free = place
-            if stack != UNKNOWN:
-                freed.free_stack = stack
-    columns = {field.name: np.array([getattr(one, field.name) for one in found], np.int64) for field in fields(_Block)}
+    """Blocks from the end to the beginning: at its address, a completed free begins one and an allocation ends it."""
+    rows = _backwards(snapshot, segments, events, contradictions)
+    place, action, address, size, stack = (rows[name] for name in ("place", "action", "address", "bytes", "stack"))
+    # Whether an address is taken depends on the allocation or completed free there that comes next in time.
+    turns = np.flatnonzero(action != Action.FREE_REQUESTED)
+    frees = action[turns] == Action.FREE_COMPLETED
+    is_taken = np.zeros(len(turns), bool)
+    is_taken[1:] = frees[:-1] & (np.diff(address[turns]) == 0)
+    block_of = np.cumsum(frees & ~is_taken) - 1
+    opened, closed, of_closed = turns[frees & ~is_taken], turns[~frees & is_taken], block_of[~frees & is_taken]
+    begin, requested_free = np.full((2, len(opened)), UNKNOWN)
+    requested, end = size[opened], place[opened]
+    allocated_by, freed_by = np.where([end == UNKNOWN, end != UNKNOWN], stack[opened], UNKNOWN)
+    resized = closed[requested[of_closed] != size[closed]]
+    begin[of_closed], requested[of_closed] = place[closed], size[closed]
+    allocated_by[of_closed] = np.where(stack[closed] == UNKNOWN, allocated_by[of_closed], stack[closed])
+    asked = np.flatnonzero(action == Action.FREE_REQUESTED)
+    turn = np.searchsorted(turns, asked) - 1
+    is_of_block = np.isin(turn, np.flatnonzero(frees))
+    is_of_block[is_of_block] = address[turns[turn[is_of_block]]] == address[asked[is_of_block]]
+    of_nothing, asked, of_asked = asked[~is_of_block], asked[is_of_block], block_of[turn[is_of_block]]
+    for target, values in ((requested_free, place), (freed_by, stack)):
+        known = np.flatnonzero(values[asked] != UNKNOWN)
+        earliest = known[np.flatnonzero(np.diff(of_asked[known], append=-1))]
+        target[of_asked[earliest]] = values[asked[earliest]]
+    found = {_LOST: turns[~frees & ~is_taken], _RESIZED: resized, _STILL_LIVE: turns[frees & is_taken]}
+    found[_OF_NOTHING] = of_nothing
+    for what, ones in sorted(found.items(), key=lambda one: -place[one[1]].max(initial=UNKNOWN)):
+        contradictions[what] += len(ones)
     # In the order in which they were allocated; those from before the recording first, by address.
-    order = np.lexsort((columns["address"], columns["begin"]))
-    return Lifetimes(**{name: column[order] for name, column in columns.items()})
+    order = np.lexsort((address[opened], begin))
+    columns = (address[opened], requested, rows["block_bytes"][opened], rows["stream"][opened], allocated_by, freed_by)
+    return Lifetimes(*(column[order] for column in (*columns, begin, requested_free, end)))
+
+
+def _backwards(
+    snapshot: Snapshot, segments: Int64, events: dict[str, Int64], contradictions: Counter[str]
+) -> dict[str, Int64]:
+    """The events of blocks, by address and from the last to the first.
+
+    A block that is live at the end is there as if it were freed after all of them, at the place ``UNKNOWN``.
+    """
+    blocks, count = snapshot.blocks, len(events["action"])
+    left = np.flatnonzero(np.isin(blocks["segment"], segments) & (blocks["state"] != INACTIVE))
+    firsts = np.sort(np.unique(blocks["address"][left], return_index=True)[1])
+    contradictions[_TWICE] += len(left) - len(firsts)
+    at_end = {name: column[left[firsts]] for name, column in blocks.items()}
+    before = {
+        "place": np.full(len(firsts), UNKNOWN),
+        "action": np.full(len(firsts), Action.FREE_COMPLETED),
+        "address": at_end["address"],
+        "bytes": np.where(at_end["requested"] == UNKNOWN, at_end["bytes"], at_end["requested"]),
+        "stream": snapshot.segments["stream"][at_end["segment"]],
+        "stack": at_end["stack"],
+        "block_bytes": at_end["bytes"],
+    }
+    after = {"place": np.arange(count), "block_bytes": np.full(count, UNKNOWN), **events}
+    rows = {name: np.concatenate([column, after[name][::-1]]) for name, column in before.items()}
+    of_blocks = (Action.ALLOC, Action.FREE_COMPLETED, Action.FREE_REQUESTED)
+    kept = np.flatnonzero(np.isin(rows["action"], of_blocks))
+    order = kept[np.argsort(rows["address"][kept], kind="stable")]
+    return {name: column[order] for name, column in rows.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import compress
+from itertools import compress, count
 from operator import not_
 from typing import Any, TypeGuard
 
@@ -236,10 +236,9 @@ class Extraction:
         first = len(columns["device"])
         self.ooms += [
             (first + place, self._number(rows[place], "device_free", "device_traces"))
-            for place, action in enumerate(actions)
-            if action == _OOM
+            for place in compress(count(), map(_OOM.__eq__, actions))
         ]
-        columns["device"].extend([device] * len(rows))
+        columns["device"].extend(array("i", [device]) * len(rows))
         columns["action"].extend(actions)
         columns["address"].extend(addresses)
         columns["bytes"].extend(sizes)
@@ -294,10 +293,10 @@ class Extraction:
 
     def _count_unknown(self, where: str, rows: Sequence[dict[Any, Any]], known: frozenset[str]) -> None:
         """Count the keys that nothing is known of; rows have few shapes, so each is looked at once."""
-        for shape, count in Counter(map(tuple, rows)).items():
+        for shape, times in Counter(map(tuple, rows)).items():
             for key in shape:
                 if key not in known:
-                    self.unknown[f"{where}: {_shown(key)}" if where else _shown(key)] += count
+                    self.unknown[f"{where}: {_shown(key)}" if where else _shown(key)] += times
 
     def _stack(self, frames: Any, where: str) -> int:
         """The number of a stack, by content; UNKNOWN where it has no frames."""
