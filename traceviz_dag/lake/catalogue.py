@@ -213,8 +213,9 @@ class NarrowViews:
             self._record = record
             self.found.clear()
         named = [table for table in tables_named_in(sql) if self.tables is None or table.name in self.tables]
-        words = Counter(re.findall(r"\w+", sql.lower()))
-        self._mentions.update({table.name: words[table.name] for table in named})
+        # Other words, such as columns of the same name, open no file.
+        mentions = Counter(re.findall(r"\b(?:from|join)\s+(\w+)", sql.lower()))
+        self._mentions.update({table.name: mentions[table.name] for table in named})
         by_rank = any("rank" in table.partitioned_by for table in named)
         marks = read_stale(self.home / LAKE_FOLDER, self.run, self.iteration) if by_rank else ()
         statements, changed = [], set()
@@ -251,7 +252,7 @@ class NarrowViews:
 
     def copy_of(self, table: Table) -> Path | None:
         """The file with the rows of all its ranks, in order, as they are now, if it was copied; asking is a mention."""
-        self.prepare(table.name)
+        self.prepare(f"FROM {table.name}")
         path, (files, _, hidden) = self._copies.get(table.name, (None, (_Files(), (), frozenset())))
         return None if files.packs or hidden else path
 

@@ -79,6 +79,6 @@ class ReadAhead:
             self._parts[name] = self.lake.partitions(name, self.run, self.iteration, with_stale=True)
         following = [one for one in self._parts[name] if one.rank is not None and one.rank >= rank]
         chosen, rest = following[:number], following[number:]
-        read = self.lake.rows_of(name, chosen, ["rank", *columns])
+        read = self.lake.rows_of(name, chosen, [*dict.fromkeys(["rank", *columns])])
         ranks = range(rank, rest[0].rank if rest and rest[0].rank is not None else _ALL)
         return _Batch(ranks, len(chosen), np.asarray(read["rank"].to_numpy(), np.int64), read.select(columns))

@@ -15,9 +15,10 @@ from traceviz_dag.analyze.waits.blame import LateRank
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape
+from traceviz_dag.lake.read_ahead import ReadAhead
 from traceviz_dag.pipeline.lake_source import LakeSource
 from traceviz_dag.show.page.alignment import TimeAlignment
-from traceviz_dag.show.page.facts import lead_in, rank_measures
+from traceviz_dag.show.page.facts import lead_in, measures_of_ranks
 from traceviz_dag.show.page.members import Group, Member, pipelines, read_members, replicas
 from traceviz_dag.show.page.rendering import FORMATS, write_figure, write_preview
 from traceviz_dag.show.registry import FigureKind, Scope, figure_kinds
@@ -165,12 +166,15 @@ class _Numbers:
 
     @cached_property
     def _chosen_ranks(self) -> list[int]:
-        known = readable_ranks(self._source)
-        unknown = sorted(set(self._ranks or ()) - set(known))
+        unknown = sorted(set(self._ranks or ()) - set(self._readable))
         if unknown:
             run, iteration = self._source.run, self._source.iteration
             raise UsageError(f"no tables of ranks {unknown} in {run}, iteration {iteration}")
-        return notable_ranks(self._source, known) if self._ranks is None else sorted(set(self._ranks))
+        return self._standing_out if self._ranks is None else sorted(set(self._ranks))
+
+    @cached_property
+    def _readable(self) -> list[int]:
+        return readable_ranks(self._source)
 
     @cached_property
     def _members(self) -> Sequence[Member]:
@@ -185,12 +189,12 @@ class _Numbers:
         return [group for group in replicas(self._members) if group.number is not None]
 
     @cached_property
-    def _standing_out(self) -> set[int]:
-        return set(notable_ranks(self._source, readable_ranks(self._source)))
+    def _standing_out(self) -> list[int]:
+        return notable_ranks(self._source, self._readable)
 
     def _notable(self, groups: list[Group]) -> list[int | None]:
         several = len(groups) > MOST_DRAWN and not self._every
-        return [group.number for group in groups if not several or self._standing_out & set(group.ranks)]
+        return [group.number for group in groups if not several or set(self._standing_out) & set(group.ranks)]
 
 
 def readable_ranks(source: TableSource) -> list[int]:
@@ -204,7 +208,7 @@ def notable_ranks(source: TableSource, ranks: Sequence[int], most: int = MOST_DR
     longest computation, the most exposed communication and most idle."""
     if len(ranks) <= most:
         return list(ranks)
-    found = {rank: of_rank for rank in ranks if (of_rank := rank_measures(source, rank)) is not None}
+    found = {rank: of_rank for rank, of_rank in measures_of_ranks(source).items() if rank in set(ranks)}
     measures: list[Callable[[int], int]] = [
         lambda rank: found[rank].compute_ns,
         lambda rank: found[rank].exposed_ns,
@@ -271,7 +275,10 @@ def _drawn_or_fault(task: FigureTask) -> DrawnFigure | str | None:
 
 def draw_figure(task: FigureTask) -> DrawnFigure | None:
     """Draw one figure and write its files; None where there is nothing to draw."""
-    source = LakeSource(Lake(task.home), task.run, task.iteration)
+    lake = Lake(task.home)
+    # Of fewer ranks, most of what is read ahead would be of others.
+    ahead = ReadAhead(lake, task.run, task.iteration) if task.kind.scope is Scope.ALL_RANKS else None
+    source = LakeSource(lake, task.run, task.iteration, ahead)
     try:
         figure = draw(source, task)
     except (Exception, SystemExit) as error:

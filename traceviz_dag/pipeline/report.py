@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,25 +22,12 @@ from traceviz_dag.read.events import MISSING
 from traceviz_dag.show.report.limits import MOST_KERNELS
 from traceviz_dag.show.report.report import report_page
 from traceviz_dag.system.whole_files import write_atomically
-from traceviz_dag.tables import all_tables
 from traceviz_dag.vocabulary import REPORTS_FOLDER
 
 
 @dataclass(frozen=True, slots=True)
 class StoredReportSource(LakeSource):
-    """The tables of one iteration in the lake, and answers to queries.
-
-    Attributes:
-        ahead: of what all ranks are read for one page; None reads each rank as it is now.
-    """
-
-    ahead: ReadAhead | None = None
-
-    def table(self, name: str, columns: Sequence[str], rank: int | None = None) -> pa.Table:
-        """As :meth:`LakeSource.table`, and as :class:`ReadAhead` for tables of single ranks."""
-        if self.ahead is None or rank is None or name not in all_tables():
-            return super(StoredReportSource, self).table(name, columns, rank)
-        return self.ahead.rows(name, columns, rank)
+    """The tables of one iteration in the lake, and answers to queries."""
 
     def holds(self, table: str) -> bool:
         """Whether a table of the iteration was written, with or without rows."""

@@ -255,18 +255,19 @@ def _holder(descriptor: int) -> str:
 
 
 @contextmanager
-def scratch_folder(base: Path | None = None) -> Iterator[Path]:
+def scratch_folder(base: Path | None = None, is_unused: Callable[[Path], bool] = lambda _: True) -> Iterator[Path]:
     """A folder that is gone after the block; one that a killed process left is removed by the next.
 
     Args:
         base: where it is made; the system's folder for temporary files by default.
+        is_unused: whether what a killed process left is of no use to others either.
 
     Raises:
         OutputError: it cannot be made.
     """
     place = temporary_base() if base is None else base
     try:
-        remove_stale_scratch(place)
+        remove_stale_scratch(place, is_unused)
         folder, descriptor = _locked_folder(place)
     except OSError as error:
         raise unwritable(place, error) from error
@@ -313,8 +314,8 @@ def temporary_base() -> Path:
     return Path(tempfile.gettempdir())
 
 
-def remove_stale_scratch(base: Path) -> None:
-    """Remove the scratch folders in a folder whose processes are gone."""
+def remove_stale_scratch(base: Path, is_unused: Callable[[Path], bool] = lambda _: True) -> None:
+    """Remove the scratch folders in a folder whose processes are gone; ``is_unused`` as of :func:`scratch_folder`."""
     for folder in base.glob(f"{_SCRATCH}{'[0-9a-f]' * 2 * _TOKEN_BYTES}"):
         try:
             descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
@@ -322,7 +323,8 @@ def remove_stale_scratch(base: Path) -> None:
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            if is_unused(folder):
+                shutil.rmtree(folder, ignore_errors=True)
         except OSError:
             continue
         finally:

@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
+from matplotlib.text import Text
 
 from tests.show.across_ranks import MS, WAITS, clock_rows, period_job, pipeline_job, waiting_job
 from tests.show.drawn import collections, texts, title
@@ -300,7 +301,10 @@ def test_the_same_work_is_a_map_of_ranks_and_classes_that_names_the_slowest_of_a
     many = [{**speeds[2], "rank": rank} for rank in range(512)]
     slow = [{"rank": rank, "work_class": "products", "ratio": 1.3} for rank in range(512)]
     tables = {"rank_speeds": {None: pa.Table.from_pylist(many)}, "class_speeds": {None: pa.Table.from_pylist(slow)}}
-    assert "ranks 0, 1, 2 … 511 (512) marked" in " ".join(texts(draw_same_work(MemorySource(tables))))
+    figure = draw_same_work(MemorySource(tables))
+    assert "ranks 0, 1, 2 … 511 (512) marked" in " ".join(texts(figure))
+    sizes = [text.get_fontsize() for text in figure.findobj(Text) if text.get_text().startswith("rank ")]
+    assert len(sizes) > 32 and min(sizes) > 7, "as many as can be read"
 
 
 def test_overlap_that_costs_more_than_it_saves_is_drawn_below_zero():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -19,6 +20,18 @@ from traceviz_dag.system.own_version import own_version
 
 FOLDER = "cluster"
 """Folder of a home for what a cluster needs while it is used."""
+
+_OLD_SECONDS = 3600.0
+"""Clocks of machines that share a home may differ."""
+
+
+def is_old(path: Path) -> bool:
+    """Whether a file or folder was last written so long ago that whoever made it has locked it, or submitted its job.
+
+    Raises:
+        OSError: it is gone.
+    """
+    return time.time() - path.stat().st_mtime > _OLD_SECONDS
 
 
 def program() -> str:
@@ -71,6 +84,11 @@ def requirements(home: Path, files: Sequence[Path]) -> Iterator[Requirements]:
     """What workers must have, while a token in the home is there for them to read."""
     folder, token = home / FOLDER, secrets.token_hex(16)
     folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob("*.token"):
+        # Of a killed process: others lock theirs, if locks work here, as soon as it is there.
+        with suppress(OSError), left.open("r+") as file:
+            if is_old(left) and _can_lock(file.fileno()):
+                left.unlink()
     path = folder / f"{secrets.token_hex(8)}.token"
     with path.open("x") as file:
         try:

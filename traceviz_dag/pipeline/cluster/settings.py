@@ -70,6 +70,9 @@ def load_cluster(path: Path) -> ClusterSettings:
         raise BadInputError(path, "names no cluster, or several", "give it address, scheduler_file or [slurm]")
     if settings.slurm is not None and settings.slurm.array and settings.slurm.interface:
         raise BadInputError(path, "a job array listens on no interface", "leave out array or interface")
+    if settings.slurm is not None and any(each.startswith(("--clusters", "-M")) for each in settings.slurm.options):
+        fault = "--clusters in options: a job of another cluster would be neither watched nor cancelled"
+        raise BadInputError(path, fault, "leave it out, and call this where jobs of that cluster are submitted")
     found = {}
     for name in ("scheduler_file", "ca_file", "cert_file", "key_file"):
         if value := getattr(settings, name):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shlex
 import shutil
 import sys
@@ -13,9 +12,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from traceviz_dag.errors import ClusterError
-from traceviz_dag.pipeline.cluster.fitness import FOLDER
+from traceviz_dag.pipeline.cluster.fitness import FOLDER, is_old
 from traceviz_dag.pipeline.cluster.settings import SlurmSettings
 from traceviz_dag.system.processes import run_program
+from traceviz_dag.system.whole_files import scratch_folder
 
 SCHEDULER_FILE = "scheduler.json"
 TLS_FILES = ("ca_file", "cert_file", "key_file")
@@ -72,15 +72,26 @@ def _dask(settings: SlurmSettings, folder: Path, configuration: Mapping[str, obj
 
 @contextmanager
 def private_folder(home: Path) -> Iterator[Path]:
-    """A folder in the home that nobody else may read, for what a job needs."""
-    folder = home / FOLDER / secrets.token_hex(8)
-    folder.mkdir(parents=True, mode=0o700)
+    """A folder in the home that nobody else may read, for what a job needs; those of killed processes are removed."""
     try:
-        yield folder
+        with scratch_folder(home / FOLDER, _has_no_job) as folder:
+            yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):
-            folder.parent.rmdir()
+            (home / FOLDER).rmdir()
+
+
+def _has_no_job(folder: Path) -> bool:
+    """Whether a folder is none that a job of its name needs, or one to come: not each file system locks folders."""
+    if not is_old(folder):
+        return False
+    asked = run_program(["squeue", "--noheader", f"--name={_name(folder)}"], _environment("SQUEUE_"))
+    return not (asked.returncode or asked.stdout.strip())
+
+
+def _name(folder: Path) -> str:
+    """What the job of a folder is called."""
+    return f"traceviz-{folder.name}"
 
 
 class SlurmJob:
@@ -135,7 +146,7 @@ def submitted(
     if not shutil.which("sbatch"):
         raise ClusterError("Slurm", "there is no sbatch here", "run this where jobs are submitted")
     logs.mkdir(parents=True, exist_ok=True)
-    name = f"traceviz-{folder.name}"
+    name = _name(folder)
     if "\\" in str(logs):
         raise ClusterError(str(logs), "has a backslash in its path, and Slurm writes no logs there", "use another home")
     output = f"{str(logs).replace('%', '%%')}/slurm_{log_number}.log"

@@ -39,8 +39,8 @@ _KINDS = {
     **{"gpu": "whole GPU", "core_clock": "core clock", "memory": "memory", "throttling": "throttled"},
     **{"kernel": "one kernel", "algorithm": "algorithm", "extra_work": "extra work", "link": "links", "host": "host"},
 }
-_HEIGHT, _HIGHEST_ROW, _LOWEST_ROW = 6.0, 0.3, 0.1
-_HEADING, _MOST_ROWS = 0.24, 128
+_HEIGHT, _HIGHEST_ROW = 6.0, 0.3
+_HEADING, _MOST_ROWS = 0.24, 40
 
 
 def draw_same_work(source: TableSource) -> Figure | None:
@@ -58,7 +58,7 @@ def draw_same_work(source: TableSource) -> Figure | None:
         return None
     rows = _chosen(ranks, ratios)
     columns = [name for name in _CLASSES if any(name in ratios[row["rank"]] for row in rows)]
-    height = min(max(_HEIGHT / len(rows), _LOWEST_ROW), _HIGHEST_ROW)
+    height = min(_HEIGHT / len(rows), _HIGHEST_ROW)
     with typography():
         page = open_page(_caption(source, ranks, rows, ratios), _HEADING + height * len(rows), 0.3)
         axes = page.axes(_HEADING, height * len(rows))
@@ -106,7 +106,7 @@ def _write(
     for number, name in enumerate(columns):
         x = MARGIN + LABELS + (number + 0.5) * across
         page.text(x, page.top + 0.1, _CLASSES[name], SMALL, palette.QUIET_INK, "center")
-    size = max(min(LABEL, 0.72 * height * POINTS_PER_INCH), 4.5)
+    size = min(LABEL, 0.72 * height * POINTS_PER_INCH)
     several = len({row["stage"] for row in rows}) > 1
     for number, row in enumerate(rows):
         y = _HEADING + (number + 0.5) * height

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
+
+import pyarrow.compute as pc
 
 from traceviz_dag.analyze.findings.verdict import LEAD_COLUMNS, Lead, lead_of
 from traceviz_dag.analyze.waits.blame import LateRank
 from traceviz_dag.analyze.wording import duration, own_delay
 from traceviz_dag.show.source import TableSource, rows
-from traceviz_dag.tables.rows import LostRanksRow, OverlapRow
+from traceviz_dag.tables.rows import LostRanksRow, OverlapRow, columns_of
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 _Duration = Literal["compute_ns", "communication_ns", "hidden_ns", "exposed_ns", "memory_ns", "busy_ns", "idle_ns"]
@@ -69,9 +71,20 @@ class RankMeasures:
 def rank_measures(source: TableSource, rank: int) -> RankMeasures | None:
     """The rank's measures over all dimensions; None without a row."""
     found = [row for row in rows(source, "overlap", OverlapRow, rank) if row["dimension"] == ALL_DIMENSIONS]
+    return _measured(found) if found else None
+
+
+def measures_of_ranks(source: TableSource) -> dict[int, RankMeasures]:
+    """Rank → what :func:`rank_measures` gives; of thousands of ranks the table is read at once."""
+    table = source.table("overlap", ("rank", *columns_of(OverlapRow)))
+    of_rank: dict[int, list[OverlapRow]] = {}
+    for row in table.filter(pc.equal(table["dimension"], ALL_DIMENSIONS)).to_pylist():
+        of_rank.setdefault(row["rank"], []).append(row)
+    return {rank: _measured(found) for rank, found in of_rank.items()}
+
+
+def _measured(found: Sequence[OverlapRow]) -> RankMeasures:
     chosen = [row for row in found if row["window_name"] == "step"] or found
-    if not chosen:
-        return None
     first = min(chosen, key=lambda row: (row["step"] or 0, row["window_start_ns"]))
     steps = len({row["step"] for row in chosen})
     chosen = [row for row in chosen if row["step"] == first["step"]]
