@@ -24,7 +24,7 @@ from traceviz_dag.errors import BadInputError, UsageError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.record_lines import Content
-from traceviz_dag.lake.write import store_part
+from traceviz_dag.lake.write import store_parts
 from traceviz_dag.orchestration.instance import open_instance
 from traceviz_dag.pipeline import workers
 from traceviz_dag.pipeline.analysis import AnalysisSettings, IterationResult, _Analysis, analyse
@@ -176,7 +176,7 @@ def test_what_lacks_a_column_of_this_version_is_made_anew_and_kept_where_the_tra
         data = lake.table("gpu_gaps", "job", 7, 1).arrow(TABLES["gpu_gaps"].schema.names)
         data = data.set_column(0, data.schema.field(0), pa.nulls(len(data), data.schema.field(0).type))
         former = Content("", before.digest, (data.schema.names[0],), before.made)
-        store_part(lake.tables_folder, TABLES["gpu_gaps"], place, data, former)
+        store_parts(lake.tables_folder, place, [(TABLES["gpu_gaps"], data)], former)
 
     before = tables(home)
     of_earlier_version()

@@ -149,6 +149,33 @@ def test_a_killed_writer_leaves_the_former_file_or_the_new_one_and_both_are_righ
     assert totals == [[{"total": 2001 * 20100}], [{"total": 6001 * 20100}]]
 
 
+def test_of_parts_that_are_written_together_each_is_the_former_or_the_new_one_after_a_kill(lake, sample, monkeypatch):
+    place, rename = {"run": "job", "iteration": 3, "rank": 0}, Path.replace
+    before, after = ({name: sample(name, 2, duration_ns=ns) for name in ("kernels", "gpu_gaps")} for ns in (5, 7))
+    lake.write_together(before, **place)
+    renamed = []
+
+    def killed_at_the_second(self: Path, target: Path) -> Path:
+        if renamed:
+            raise KeyboardInterrupt
+        renamed.append(target.parts[-5])
+        return rename(self, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Path, "replace", killed_at_the_second)
+        lake.write_together(after, **place)
+    lake.sweep("job", 3)
+    for name in before:
+        wanted = 7 if name in renamed else 5
+        assert lake.table(name, "job", 3, 0).arrow(["duration_ns"])["duration_ns"].to_pylist() == [wanted] * 2
+        assert len(recorded.recorded(lake.tables_folder, "job", 3).digests((name, 0))) == 1
+    assert len(renamed) == 1
+    written = lake.write_together(after, **place)
+    assert {name: lake.content(name, **place).digest for name in after} == {
+        name: one.digest for name, one in written.items()
+    }
+
+
 @pytest.mark.long
 def test_many_writers_of_the_same_parts_and_readers_beside_them_never_disagree(lake, sample):
     def rewrite(turn: int) -> None:
@@ -316,9 +343,8 @@ def test_of_two_writers_of_the_same_bytes_the_last_one_says_of_what_they_are_mad
     rows = sample("kernels", 3, duration_ns=5)
     lake.write("kernels", rows, **place, made="of=former")
     content = lake.content("kernels", **place)
-    change = recorded.change_of(
-        lake.tables_folder, "kernels", Partition(**place), recorded.Content(content.digest, made="of=new")
-    )
+    new = {"kernels": recorded.Content(content.digest, made="of=new")}
+    change = recorded.change_of(lake.tables_folder, Partition(**place), new)
     change.__enter__()  # and the writer is killed
     assert lake.content("kernels", **place).made == "of=new"
     with pytest.raises(GeneratorExit):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,10 +26,10 @@ from traceviz_dag.lake.partitions import (
     own_columns,
 )
 from traceviz_dag.lake.reader import TableReader
-from traceviz_dag.lake.record_lines import Content
+from traceviz_dag.lake.record_lines import NO_FILE, Content
 from traceviz_dag.lake.stale import Stale, hidden_ranks, read_stale
 from traceviz_dag.lake.upgrade import is_begun, move_aside, upgrade
-from traceviz_dag.lake.write import Written, write_part
+from traceviz_dag.lake.write import Written, write_parts
 from traceviz_dag.system.duckdb_memory import connect_in_memory, scratch_database
 from traceviz_dag.system.paths import real_path
 from traceviz_dag.system.whole_files import remove_all_stale_temporaries, remove_stale_temporaries
@@ -104,11 +104,17 @@ class Lake:
             UsageError: no such table, or values that cannot name a partition of it.
             ValueError: the columns or their types are not those of the table.
         """
-        table = definition(table_name)
-        partition = checked_partition(table, run, iteration, rank)
+        return self.write_together({table_name: data}, run=run, iteration=iteration, rank=rank, made=made)[table_name]
+
+    def write_together(
+        self, tables: Mapping[str, pa.Table], *, run: str, iteration: int, rank: int | None = None, made: str = ""
+    ) -> dict[str, Written]:
+        """Write the partitions of several tables for the same place, as :meth:`write` does one."""
+        parts = [(definition(name), data) for name, data in tables.items()]
+        partition, *_ = [checked_partition(table, run, iteration, rank) for table, _ in parts]
         if not is_begun(self.tables_folder):
             upgrade(self.tables_folder)
-        return write_part(self.tables_folder, table, partition, data, made)
+        return write_parts(self.tables_folder, partition, parts, made)
 
     def exists(self, table_name: str, *, run: str, iteration: int, rank: int | None = None) -> bool:
         """Whether the partition was written.
@@ -253,7 +259,7 @@ class Lake:
             packed = {Partition(one.run, one.iteration, rank) for one in found for rank in one.packed}
             for partition in self.partitions(table.name, run, iteration, rank, with_stale=True):
                 part = partition.folder(folder)
-                with recorded.change_of(self.tables_folder, table.name, partition):
+                with recorded.change_of(self.tables_folder, partition, {table.name: NO_FILE}):
                     with suppress(FileNotFoundError):
                         if partition in packed:
                             (part / FILE_NAME).unlink(missing_ok=True)

@@ -34,7 +34,7 @@ from traceviz_dag.lake.verify import Cleaned, Fault, LeftOver
 from traceviz_dag.printable import OBJECTS_FOLDER
 from traceviz_dag.system.json_bytes import decoded
 from traceviz_dag.system.objects import Bucket, Found, ReplacedError
-from traceviz_dag.system.whole_files import write_atomically
+from traceviz_dag.system.whole_files import write_atomically, write_together
 
 STATE = "published.json"
 """In the folder of this machine: what of it was published, or fetched."""
@@ -365,8 +365,8 @@ class Published:
         def write(digest: str) -> None:
             data, lake = self._get(key, digest), self._lake.tables_folder
             for part in wanted[digest]:
-                change = partial(change_of, lake, part[0], Partition(run, iteration, part[1]), contents[part])
-                write_atomically(self._file(run, iteration, part), data, change)
+                change = partial(change_of, lake, Partition(run, iteration, part[1]), {part[0]: contents[part]})
+                write_together({self._file(run, iteration, part): data}, change)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             list(pool.map(write, wanted))

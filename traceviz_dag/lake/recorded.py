@@ -19,7 +19,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby
@@ -75,27 +75,33 @@ _REMEMBERED = 1 << 16
 
 
 @contextmanager
-def change_of(lake: Path, table: str, partition: Partition, content: Content = NO_FILE) -> Iterator[None]:
-    """Record a part that the block writes or deletes; writers of the same part take turns.
+def change_of(lake: Path, partition: Partition, contents: Mapping[str, Content]) -> Iterator[None]:
+    """Record parts that the block writes or deletes; writers of the same part take turns.
 
     Args:
         lake: the folder of all tables.
-        content: of the new file; by default it is deleted.
+        contents: table → what its new file holds; NO_FILE where it is deleted.
 
     Raises:
-        OutputError: the record cannot be written; the part stays as it is.
+        OutputError: the record cannot be written; the parts stay as they are.
     """
-    folder = partition.folder(lake / table)
     path = _path(lake, partition.run, partition.iteration)
     place = _place(partition.run, partition.iteration)
-    with turn_at(folder), _opened(lake, partition.run, partition.iteration, shared=True) as record:
-        part = (table, partition.rank)
-        _append(path, record, line_of(place, ANNOUNCED, part, content), durable=content != NO_FILE)
+
+    def lines(word: str) -> bytes:
+        return b"".join(line_of(place, word, (table, partition.rank), one) for table, one in contents.items())
+
+    with ExitStack() as held:
+        # In one order, or two writers of the same parts would wait for each other.
+        for table in sorted(contents):
+            held.enter_context(turn_at(partition.folder(lake / table)))
+        record = held.enter_context(_opened(lake, partition.run, partition.iteration, shared=True))
+        _append(path, record, lines(ANNOUNCED), durable=any(one != NO_FILE for one in contents.values()))
         yield
-        _append(path, record, line_of(place, SETTLED, part, content), durable=False)
-        if content == NO_FILE:
+        _append(path, record, lines(SETTLED), durable=False)
+        for table in (table for table, one in contents.items() if one == NO_FILE):
             # Not before: who makes the folder anew takes its turn there, not here.
-            _remove_empty(folder, lake / table)
+            _remove_empty(partition.folder(lake / table), lake / table)
 
 
 def remove_empty_folders(lake: Path, table: str, partition: Partition) -> None:

@@ -27,8 +27,8 @@ from traceviz_dag.lake.partitions import (
     fault_and_remedy,
     own_columns,
 )
-from traceviz_dag.lake.record_lines import GONE, NOTHING, Content, packed_folder
-from traceviz_dag.lake.write import store_part
+from traceviz_dag.lake.record_lines import GONE, NO_FILE, NOTHING, Content, packed_folder
+from traceviz_dag.lake.write import store_parts
 from traceviz_dag.printable import printable
 from traceviz_dag.system.whole_files import exclusive_lock, write_atomically
 from traceviz_dag.tables import Table, all_tables
@@ -130,7 +130,7 @@ def _upgrade_part(lake: Path, table: Table, partition: Partition) -> None:
     before = recorded.content_of(lake, table.name, partition) or Content(GONE)
     former = recorded.digest_in_place(path) or GONE
     now = replace(before, former=former, missing=missing_columns(found, table.schema))
-    store_part(lake, table, partition, data, now)
+    store_parts(lake, partition, [(table, data)], now)
 
 
 def _upgrade_packed(lake: Path, table: Table, parts: recorded.Parts) -> None:
@@ -148,7 +148,8 @@ def _upgrade_packed(lake: Path, table: Table, parts: recorded.Parts) -> None:
             data = converted(path, mine, table.schema)
             before = recorded.content_of(lake, table.name, one) or Content(GONE)
             missing = missing_columns(found, table.schema)
-            store_part(lake, table, one, data, replace(before, former=before.computed, missing=missing))
+            now = replace(before, former=before.computed, missing=missing)
+            store_parts(lake, one, [(table, data)], now)
 
 
 def move_aside(lake: Path, table: Table, partition: Partition) -> Path:
@@ -202,7 +203,7 @@ def _set_aside(lake: Path, table: Table, partition: Partition, error: Exception)
     if remedy != ANALYSE_AGAIN:
         raise BadInputError(path, f"{fault} ({error})", remedy) from error
     try:
-        with recorded.change_of(lake, table.name, partition):
+        with recorded.change_of(lake, partition, {table.name: NO_FILE}):
             target = move_aside(lake, table, partition)
     except FileNotFoundError:
         return  # Somebody else moved or deleted it meanwhile.

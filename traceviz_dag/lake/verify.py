@@ -23,7 +23,7 @@ from traceviz_dag.lake.partitions import (
     Partition,
     values_in,
 )
-from traceviz_dag.lake.record_lines import AS_PACKED, GONE, PACKED_FOLDER, packed_folder
+from traceviz_dag.lake.record_lines import AS_PACKED, GONE, NO_FILE, PACKED_FOLDER, packed_folder
 from traceviz_dag.system.whole_files import is_being_written, is_temporary, remove_if_stale
 from traceviz_dag.tables import all_tables
 
@@ -180,7 +180,7 @@ def set_aside(lake: Lake, faults: Iterable[Fault]) -> int:
         if one.is_foreign:
             upgrade.move_aside(lake.tables_folder, all_tables()[one.table], place)
         elif not one.path.exists():
-            with recorded.change_of(lake.tables_folder, one.table, place):
+            with recorded.change_of(lake.tables_folder, place, {one.table: NO_FILE}):
                 pass
         else:
             continue

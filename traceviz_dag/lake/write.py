@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import xxhash
 from traceviz_dag.lake.partitions import FILE_NAME, SCHEMA_VERSION_KEY, Partition
 from traceviz_dag.lake.record_lines import Content
 from traceviz_dag.lake.recorded import change_of
-from traceviz_dag.system.whole_files import write_atomically
+from traceviz_dag.system.whole_files import write_together
 from traceviz_dag.tables import Table
 
 ROWS_PER_GROUP = 131_072
@@ -40,38 +41,47 @@ class Written:
     digest: str
 
 
-def write_part(lake: Path, definition: Table, partition: Partition, data: pa.Table, made: str = "") -> Written:
-    """Write one partition's file, in the order of its rows, and record its digest.
+Parts = Sequence[tuple[Table, pa.Table]]
+"""Tables, and the rows of one partition of each."""
 
-    The file is durable before it appears under its name; a crash leaves the former file, or none.
+
+def write_parts(lake: Path, partition: Partition, parts: Parts, made: str = "") -> dict[str, Written]:
+    """Write the files of one partition, in the order of their rows, and record their digests.
+
+    Each file is durable before it appears under its name; a crash leaves the former file, or none.
 
     Args:
         lake: the folder of all tables.
-        made: of what it was made, a word.
+        made: of what they were made, a word.
 
     Raises:
-        OutputError: it cannot be written.
-        ValueError: the columns or their types are not those of the table.
+        OutputError: one cannot be written.
+        ValueError: the columns or their types are not those of the table; then nothing is written.
     """
-    check_schema(definition, data)
-    return store_part(lake, definition, partition, data, Content("", made=made))
+    for definition, data in parts:
+        check_schema(definition, data)
+    return store_parts(lake, partition, parts, Content("", made=made))
 
 
-def store_part(lake: Path, definition: Table, partition: Partition, data: pa.Table, recorded: Content) -> Written:
-    """Write one partition's file as :func:`write_part`, with the columns that it is given.
+def store_parts(lake: Path, partition: Partition, parts: Parts, recorded: Content) -> dict[str, Written]:
+    """Write the files of one partition as :func:`write_parts`, with the columns that they are given.
 
     Args:
-        recorded: what is recorded of it beside its digest.
+        recorded: what is recorded of them beside their digests.
 
     Raises:
-        OutputError: it cannot be written.
+        OutputError: one cannot be written.
     """
-    encoded = encode(data, definition.version)
-    digest = xxhash.xxh3_128_hexdigest(encoded)
-    content = replace(recorded, digest=digest)
-    path = partition.folder(lake / definition.name) / FILE_NAME
-    write_atomically(path, encoded, lambda: change_of(lake, definition.name, partition, content))
-    return Written(path, data.num_rows, encoded.size, digest)
+    written, files, contents = {}, {}, {}
+    for definition, data in parts:
+        encoded, path = encode(data, definition.version), partition.folder(lake / definition.name) / FILE_NAME
+        digest = xxhash.xxh3_128_hexdigest(encoded)
+        files[path] = encoded
+        contents[definition.name] = replace(recorded, digest=digest)
+        written[definition.name] = Written(path, data.num_rows, encoded.size, digest)
+    # The record is synced once for all of them.
+    write_together(files, lambda: change_of(lake, partition, contents))
+    return written
 
 
 def check_schema(definition: Table, data: pa.Table) -> None:

@@ -215,14 +215,12 @@ def _write(
     digest = tables["traces"]["digest"][0].as_py()
     version = str(digest or trace.version) if trace.is_digest else trace.version
     made = rank_word(version, task.topology_version, task.rules.digest, task.peaks.digest)
-    written = {}
-    for name in (*RANK_TABLES, *EXTRA_TABLES):
-        if name not in tables:
-            lake.delete(name, run=task.run, iteration=task.iteration, rank=trace.rank)
-            continue
-        part = lake.write(name, tables[name], run=task.run, iteration=task.iteration, rank=trace.rank, made=made)
-        written[name] = TableOutcome(part.rows, part.bytes, part.digest)
-    return written
+    names = (*RANK_TABLES, *EXTRA_TABLES)
+    there = {name: tables[name] for name in names if name in tables}
+    parts = lake.write_together(there, run=task.run, iteration=task.iteration, rank=trace.rank, made=made)
+    gone = [name for name in names if name not in tables]
+    lake.delete(*gone, run=task.run, iteration=task.iteration, rank=trace.rank)
+    return {name: TableOutcome(part.rows, part.bytes, part.digest) for name, part in parts.items()}
 
 
 def fault_log(home: Path, run: str, iteration: int, rank: int) -> Path:

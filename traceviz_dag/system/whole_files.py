@@ -17,8 +17,8 @@ import shutil
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -49,27 +49,48 @@ NO_LOCKS_HERE = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.E
 _NO_SYNC_HERE = frozenset({errno.EINVAL, errno.EBADF, errno.ENOSYS, errno.EOPNOTSUPP, errno.EACCES})
 
 
-def write_atomically(
-    path: Path,
-    data: bytes | pa.Buffer | list[bytes],
-    renaming: Callable[[], AbstractContextManager[None]] = nullcontext,
-) -> None:
+def write_atomically(path: Path, data: bytes | pa.Buffer | list[bytes]) -> None:
     """Write a file at once; concurrent writers of one path are safe, the last one wins.
 
     Args:
         data: the bytes, or pieces of them in order.
-        renaming: makes a context that is entered when the bytes are on the disk, for the file to get its name.
 
     Raises:
         OutputError: it cannot be written; what was there before is still there.
     """
-    pieces = data if isinstance(data, list) else [data]
+    write_together({path: data})
+
+
+def write_together(
+    files: Mapping[Path, bytes | pa.Buffer | list[bytes]],
+    renaming: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> None:
+    """Write files as :func:`write_atomically`, and give them their names once all are on the disk.
+
+    Args:
+        renaming: makes a context that is entered for them to get their names.
+
+    Raises:
+        OutputError: one cannot be written; what has not got its name by then is as it was before.
+    """
     for _ in range(_ATTEMPTS):
-        with suppress(FileNotFoundError), _temporary_of(path, renaming) as (_, descriptor):
-            with os.fdopen(descriptor, "r+b", closefd=False) as file:
-                for piece in pieces:
-                    file.write(memoryview(piece))
+        with suppress(FileNotFoundError), ExitStack() as held:
+            temporaries = []
+            for path, pieces in files.items():
+                temporary, descriptor = held.enter_context(_locked_file(path))
+                temporaries.append((temporary, path))
+                with os.fdopen(descriptor, "r+b", closefd=False) as file:
+                    for piece in pieces if isinstance(pieces, list) else [pieces]:
+                        file.write(memoryview(piece))
+                os.fsync(descriptor)
+            with renaming():
+                for temporary, path in temporaries:
+                    temporary.replace(path)
+                # Once all are renamed: the first of these makes the others durable, too, on most file systems.
+                for path in files:
+                    sync_folder(path.parent)
             return
+    path = next(iter(files))
     raise OutputError(path, "its folder is deleted again and again", "stop what deletes it")
 
 
@@ -332,9 +353,18 @@ def remove_stale_scratch(base: Path, is_unused: Callable[[Path], bool] = lambda 
 
 
 @contextmanager
-def _temporary_of(
-    path: Path, renaming: Callable[[], AbstractContextManager[None]] = nullcontext
-) -> Iterator[tuple[Path, int]]:
+def _temporary_of(path: Path) -> Iterator[tuple[Path, int]]:
+    with _locked_file(path) as (temporary, descriptor):
+        yield temporary, descriptor
+        os.fsync(descriptor)
+        temporary.replace(path)
+        sync_folder(path.parent)
+
+
+@contextmanager
+def _locked_file(path: Path) -> Iterator[tuple[Path, int]]:
+    """A temporary of a file, which is gone after the block unless it has its name by then; errors are those of the
+    file."""
     try:
         _refuse_what_is_no_file(path)
         temporary, descriptor = _locked_temporary(path)
@@ -342,10 +372,6 @@ def _temporary_of(
         raise unwritable(path, error) from error
     try:
         yield temporary, descriptor
-        os.fsync(descriptor)
-        with renaming():
-            temporary.replace(path)
-            sync_folder(path.parent)
     except FileNotFoundError:
         raise
     except OSError as error:

@@ -134,16 +134,26 @@ def longest_within(host: Host, thread: Int64, main: int, starts: Int64, ends: In
 
 def _open_rows(tree: HostTree, thread: Int64, starts: Int64, ends: Int64) -> tuple[Int64, Int64, Int64, Int64]:
     """Cut windows wherever a row of their thread begins or ends: window, begin, end and innermost row of each piece."""
-    cuts, cut_of = [starts], [np.arange(len(starts))]
+    of_windows = np.arange(len(starts))
+    cuts, cut_of = [starts], [of_windows]
     for one in distinct(thread).tolist():
         begin, end = np.searchsorted(tree.thread, [one, one + 1])
         mine = np.flatnonzero(thread == one)
-        for sides in (tree.start_ns[begin:end], np.sort(tree.end_ns[begin:end])):
-            low = np.searchsorted(sides, starts[mine], side="right")
-            high = np.maximum(low, np.searchsorted(sides, ends[mine], side="left"))
-            cuts.append(sides[ranges(low, high)])
-            cut_of.append(np.repeat(mine, high - low))
+        low = begin + np.searchsorted(tree.start_ns[begin:end], starts[mine], side="right")
+        high = np.maximum(low, begin + np.searchsorted(tree.start_ns[begin:end], ends[mine], side="left"))
+        rows = ranges(low, high)
+        cuts += [tree.start_ns[rows], tree.end_ns[rows]]
+        cut_of += [np.repeat(mine, high - low)] * 2
+    # What ends in a window has begun in it, or is around what is open as it begins.
+    open_ = innermost(tree, thread.astype(np.int32), starts)
+    while len(held := np.flatnonzero(open_ != NONE)):
+        of_windows, open_ = of_windows[held], open_[held]
+        cuts.append(tree.end_ns[open_])
+        cut_of.append(of_windows)
+        open_ = tree.parent[open_]
     window, begin_ns = np.concatenate(cut_of), np.concatenate(cuts)
+    inside = (begin_ns >= starts[window]) & (begin_ns < ends[window])
+    window, begin_ns = window[inside], begin_ns[inside]
     order = np.lexsort((begin_ns, window))
     window, begin_ns = window[order], begin_ns[order]
     last = np.append(np.diff(window) != 0, True)

@@ -156,7 +156,9 @@ def communication_bytes(rows: Communications) -> Int64:
 
 def optional_integers(table: pa.Table, column: str) -> Int64:
     """An integer column as int64, ``MISSING`` for NULL."""
-    values = table.column(column).cast(pa.int64()).fill_null(MISSING)
+    values = table.column(column)
+    if values.null_count:
+        values = values.cast(pa.int64()).fill_null(MISSING)
     return np.asarray(values.to_numpy(), dtype=np.int64)
 
 
