@@ -83,7 +83,7 @@ def analyse_across_ranks(
 
     Args:
         sharding: how communications are matched in shards; by default they are matched in this process.
-        workers: processes in which many ranks are read for causes; of one, none is started.
+        workers: processes that look for the causes of many ranks; of one, none is started.
 
     Returns:
         Table name → rows, for each of ``ACROSS_RANKS_TABLES`` but ``findings``.
