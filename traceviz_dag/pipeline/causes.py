@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -41,6 +42,7 @@ from traceviz_dag.arrays import NONE, Int64, Shared, number_groups
 from traceviz_dag.classify.topology.tables import ordinals_of
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.pipeline.shards import RANKS_OF_A_CHUNK
 from traceviz_dag.pipeline.workers import IMPORTED_ONCE
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.system.processes import spread_in_order
@@ -50,8 +52,8 @@ from traceviz_dag.vocabulary import ALL_DIMENSIONS, CPU_DEVICE
 _MESSAGE = 1 << 48
 """Numbers of messages begin here, those of collectives are below."""
 
-_CHUNK = 32
-"""Ranks that a process reads one after the other; for no more, none is started."""
+_AT_ONCE = 16
+"""Ranks that a process holds before it sends them: few, as each may have 50,000 kernels."""
 
 _MODULE_COLUMNS = ("kernel_id", "module")
 
@@ -96,7 +98,7 @@ class StoredSource(Source, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """Processes in which many ranks are read, and the tables of their step are made.
+    """Processes in which more ranks than a chunk are read, and the tables of their step are made.
 
     Attributes:
         tables: those of the ranks, to be sent there. workers: how many processes.
@@ -188,7 +190,7 @@ _Way = Callable[[WhatIf, int], Mapping[str, pa.Table]]
 def _each_way(
     ways: Sequence[_Way], what_if: WhatIf, number: int, side_by_side: SideBySide | None
 ) -> Iterator[Mapping[str, pa.Table]]:
-    if side_by_side is None or len(what_if.step.ranks) <= _CHUNK:
+    if side_by_side is None or len(what_if.step.ranks) <= RANKS_OF_A_CHUNK:
         return (way(what_if, number) for way in ways)
     return spread_in_order(_taken, ways, side_by_side.workers, IMPORTED_ONCE, (what_if, number))
 
@@ -354,20 +356,19 @@ def _read_ranks(
 ) -> Iterator[_Read]:
     """The same of all ranks, in their order."""
     collectives = collectives.select(["rank", "kernel_id", "dimension"])
-    if side_by_side is None or len(ranks) <= _CHUNK:
-        yield from _read(({rank: source.hidden_waits(rank) for rank in ranks}, collectives), source, number)
-        return
     items = []
-    for chunk in (ranks[first : first + _CHUNK] for first in range(0, len(ranks), _CHUNK)):
+    for chunk in (ranks[first : first + _AT_ONCE] for first in range(0, len(ranks), _AT_ONCE)):
         # A part that is filtered out is sent alone, one that is cut out with all rows.
         mine = collectives.filter(pc.is_in(collectives["rank"], pa.array(chunk, collectives["rank"].type)))
         items.append(({rank: source.hidden_waits(rank) for rank in chunk}, mine))
+    if side_by_side is None or len(ranks) <= RANKS_OF_A_CHUNK:
+        yield from chain.from_iterable(_read(item, source, number) for item in items)
+        return
     arguments = (side_by_side.tables, number)
     chunks = spread_in_order(_read, items, side_by_side.workers, IMPORTED_ONCE, arguments)
-    for place, found in enumerate(chunks):
-        if not place:
-            side_by_side.meanwhile()
-        yield from found
+    yield from next(chunks)
+    side_by_side.meanwhile()
+    yield from chain.from_iterable(chunks)
 
 
 def _ranked_step(
