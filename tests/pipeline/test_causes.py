@@ -172,7 +172,8 @@ def test_ranks_read_in_other_processes_give_the_same_causes(job, monkeypatch):
     iteration = job("1f1b")
     collectives, messages = iteration.table("collectives"), iteration.table("messages")
     here = causes_tables(iteration, collectives, messages)
-    monkeypatch.setattr(causes, "_CHUNK", 3)
+    for name in ("RANKS_OF_A_CHUNK", "_AT_ONCE"):
+        monkeypatch.setattr(causes, name, 3)
     monkeypatch.setattr(causes, "rank_kernels", None)
     there = causes_tables(iteration, collectives, messages, side_by_side=SideBySide(iteration.stored_kernels, 2))
     assert there.keys() == here.keys() and all(there[name].equals(rows) for name, rows in here.items())

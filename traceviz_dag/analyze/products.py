@@ -8,6 +8,7 @@ In FP8 all have (T, N), and names of persistent kernels may state none: then not
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +34,7 @@ def products(table: pa.Table) -> Int64:
     return np.where(np.array([*batched, False])[operator], 0, np.array([*of_name, 0])[name]).astype(np.int64)
 
 
+@lru_cache(maxsize=1 << 14)  # The ranks of a job have the same names.
 def _code(name: str) -> int:
     if not _PRODUCT.search(name) or _NO_LINEAR.search(name):
         return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -108,13 +109,13 @@ def bound_by_memory(code: npt.NDArray[np.integer], names: Sequence[str]) -> Bool
     Args:
         code: of each kernel, its place in ``names``; -1 for none.
     """
-    heavy = [bool(_PRODUCT.search(name) or _ATTENTION.search(name)) for name in [*names, ""]]
-    return np.array([not heavy[place] or bool(_LIGHT.search(name)) for place, name in enumerate([*names, ""])])[code]
+    of_name = [not (product or attention) or light for product, attention, light in map(_named, [*names, ""])]
+    return np.array(of_name)[code]
 
 
 def is_attention(code: npt.NDArray[np.integer], names: Sequence[str]) -> Bool:
     """Mark kernels of attention, as :func:`bound_by_memory` takes them."""
-    return np.array([bool(_ATTENTION.search(name)) for name in [*names, ""]])[code]
+    return np.array([attention for _, attention, _ in map(_named, [*names, ""])])[code]
 
 
 def work_by_grid(code: npt.NDArray[np.integer], names: Sequence[str], blocks: Int64) -> Bool:
@@ -124,10 +125,15 @@ def work_by_grid(code: npt.NDArray[np.integer], names: Sequence[str], blocks: In
         code, names: as for ``bound_by_memory``. blocks: of their grids; below 1 where unknown.
     """
     # Names of attention have those of products in them, as their templates'.
-    other = [bool(_ATTENTION.search(name) or _LIGHT.search(name)) for name in [*names, ""]]
-    is_product = [bool(_PRODUCT.search(name)) and not other[place] for place, name in enumerate([*names, ""])]
+    is_product = [product and not (attention or light) for product, attention, light in map(_named, [*names, ""])]
     products = np.array(is_product)[code]
     return bound_by_memory(code, names) & (blocks > 0) & ~np.isin(blocks, blocks[products])
+
+
+@lru_cache(maxsize=1 << 14)  # The ranks of a job have the same names.
+def _named(name: str) -> tuple[bool, bool, bool]:
+    """Whether a kernel's name is that of a product, of attention, and of what is bound by memory all the same."""
+    return bool(_PRODUCT.search(name)), bool(_ATTENTION.search(name)), bool(_LIGHT.search(name))
 
 
 def sizes_of(work: pa.Table) -> tuple[Int64, list[str]]:

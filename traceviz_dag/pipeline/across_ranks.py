@@ -1,7 +1,7 @@
 """An iteration's tables across ranks, from its ranks' tables in the lake: matched, aligned, charged, replayed, paired.
 
-Ranks are read one after the other. In memory are the communication kernels of all ranks, a table of their parts in each
-communication, and the kernels of one rank.
+Ranks are read one after the other; for causes many are read side by side. In memory are the communication kernels of
+all ranks, a table of their parts in each communication, what causes need of all, and the kernels of one rank.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def analyse_across_ranks(
 
     Args:
         sharding: how communications are matched in shards; by default they are matched in this process.
-        workers: processes in which many ranks are read for causes; of one, none is started.
+        workers: processes that look for the causes of many ranks; of one, none is started.
 
     Returns:
         Table name → rows, for each of ``ACROSS_RANKS_TABLES`` but ``findings``.

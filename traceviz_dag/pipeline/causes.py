@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
@@ -41,6 +42,7 @@ from traceviz_dag.arrays import NONE, Int64, Shared, number_groups
 from traceviz_dag.classify.topology.tables import ordinals_of
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import NoEvidenceError
+from traceviz_dag.pipeline.shards import RANKS_OF_A_CHUNK
 from traceviz_dag.pipeline.workers import IMPORTED_ONCE
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.system.processes import spread_in_order
@@ -50,8 +52,8 @@ from traceviz_dag.vocabulary import ALL_DIMENSIONS, CPU_DEVICE
 _MESSAGE = 1 << 48
 """Numbers of messages begin here, those of collectives are below."""
 
-_CHUNK = 32
-"""Ranks that a process reads one after the other; of no more, none is started."""
+_AT_ONCE = 16
+"""Ranks that a process holds before it sends them: few, as each may have 50,000 kernels."""
 
 _MODULE_COLUMNS = ("kernel_id", "module")
 
@@ -96,11 +98,11 @@ class StoredSource(Source, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SideBySide:
-    """Processes in which many ranks are read.
+    """Processes in which more ranks than a chunk are read, and the tables of their step are made.
 
     Attributes:
         tables: those of the ranks, to be sent there. workers: how many processes.
-        meanwhile: what this process does until they are done.
+        meanwhile: what this process does while they read.
     """
 
     tables: RankTables
@@ -148,7 +150,7 @@ def causes_tables(
         suspects: says, once ranks are read, what by other tables is slow, or may be.
         kept: gets the replay of a step that is the only one; several would need too much memory.
         nodes: rank → its node; none unknown.
-        side_by_side: where ranks are read; None: in this process.
+        side_by_side: where ranks are read and tables are made; None: in this process.
 
     Returns:
         Table name → rows, for each of ``CAUSES_TABLES``; where nothing can be said, ``what_if`` says why.
@@ -161,26 +163,61 @@ def causes_tables(
             parts["efficiencies"].append(refused_efficiencies(str(ranked), number))
             parts["advice"].append(refused_advice(str(ranked), number))
             continue
-        step, stages = ranked.step, ranked.stages
         what_if = ranked.what_if()
         if kept is not None and len(steps) == 1:
             kept.append(what_if)
-        path = critical_path(step, what_if.times)
-        parts["path_edges"].append(path_edges(step, number))
-        modules = partial(source.kernels, columns=_MODULE_COLUMNS)
-        parts["path_segments"].append(path_segments(step, path, stages, number, modules))
-        parts["path_items"].append(path_items(step, what_if.times, path, stages, number))
-        parts["critical_imbalance"].append(critical_imbalance(step, what_if.times, path, number))
-        replicas = [replica_of.get(rank, MISSING) for rank in step.ranks]
-        parts["efficiencies"].append(efficiencies_table(what_if, replicas, source.topology.world_size, number))
-        parts["delay_costs"].append(delay_costs_table(step, what_if.times, stages, number))
-        parts["what_if"].append(what_if_table(*what_if.standard_and_refused(suspects()), number))
-        for name, table in _advice(what_if, number, source.topology, nodes or {}).items():
-            parts[name].append(table)
+        replicas = tuple(replica_of.get(rank, MISSING) for rank in ranked.step.ranks)
+        # What takes longest begins first.
+        ways: list[_Way] = [
+            partial(_what_ifs, suspects=suspects()),
+            partial(_advice, topology=source.topology, nodes=nodes or {}),
+            partial(_path, tables=source if side_by_side is None else side_by_side.tables),
+            partial(_factors, replicas=replicas, world=source.topology.world_size),
+        ]
+        for found in _each_way(ways, what_if, number, side_by_side):
+            for name, table in found.items():
+                parts[name].append(table)
     return {
         name: pa.concat_tables([TABLES[name].schema.empty_table(), *tables]).unify_dictionaries()
         for name, tables in parts.items()
     }
+
+
+_Way = Callable[[WhatIf, int], Mapping[str, pa.Table]]
+"""Some tables of a step, by its replay and its number."""
+
+
+def _each_way(
+    ways: Sequence[_Way], what_if: WhatIf, number: int, side_by_side: SideBySide | None
+) -> Iterator[Mapping[str, pa.Table]]:
+    if side_by_side is None or len(what_if.step.ranks) <= RANKS_OF_A_CHUNK:
+        return (way(what_if, number) for way in ways)
+    return spread_in_order(_taken, ways, side_by_side.workers, IMPORTED_ONCE, (what_if, number))
+
+
+def _taken(way: _Way, what_if: WhatIf, number: int) -> Mapping[str, pa.Table]:
+    return way(what_if, number)
+
+
+def _what_ifs(what_if: WhatIf, number: int, suspects: Suspects) -> Mapping[str, pa.Table]:
+    return {"what_if": what_if_table(*what_if.standard_and_refused(suspects), number)}
+
+
+def _path(what_if: WhatIf, number: int, tables: RankTables) -> Mapping[str, pa.Table]:
+    step, times, stages = what_if.step, what_if.times, what_if.edits.stages
+    path = critical_path(step, times)
+    modules = partial(tables.kernels, columns=_MODULE_COLUMNS)
+    return {
+        "path_edges": path_edges(step, number),
+        "path_segments": path_segments(step, path, stages, number, modules),
+        "path_items": path_items(step, times, path, stages, number),
+        "critical_imbalance": critical_imbalance(step, times, path, number),
+        "delay_costs": delay_costs_table(step, times, stages, number),
+    }
+
+
+def _factors(what_if: WhatIf, number: int, replicas: Sequence[int], world: int | None) -> Mapping[str, pa.Table]:
+    return {"efficiencies": efficiencies_table(what_if, replicas, world, number)}
 
 
 def _advice(what_if: WhatIf, number: int, topology: Topology, nodes: Mapping[int, int]) -> Mapping[str, pa.Table]:
@@ -319,19 +356,19 @@ def _read_ranks(
 ) -> Iterator[_Read]:
     """The same of all ranks, in their order."""
     collectives = collectives.select(["rank", "kernel_id", "dimension"])
-    if side_by_side is None or len(ranks) <= _CHUNK:
-        yield from _read(({rank: source.hidden_waits(rank) for rank in ranks}, collectives), source, number)
-        return
     items = []
-    for chunk in (ranks[first : first + _CHUNK] for first in range(0, len(ranks), _CHUNK)):
+    for chunk in (ranks[first : first + _AT_ONCE] for first in range(0, len(ranks), _AT_ONCE)):
         # A part that is filtered out is sent alone, one that is cut out with all rows.
         mine = collectives.filter(pc.is_in(collectives["rank"], pa.array(chunk, collectives["rank"].type)))
         items.append(({rank: source.hidden_waits(rank) for rank in chunk}, mine))
-    work = partial(_read, tables=side_by_side.tables, number=number)
-    for place, found in enumerate(spread_in_order(work, items, side_by_side.workers, IMPORTED_ONCE)):
-        if not place:
-            side_by_side.meanwhile()
-        yield from found
+    if side_by_side is None or len(ranks) <= RANKS_OF_A_CHUNK:
+        yield from chain.from_iterable(_read(item, source, number) for item in items)
+        return
+    arguments = (side_by_side.tables, number)
+    chunks = spread_in_order(_read, items, side_by_side.workers, IMPORTED_ONCE, arguments)
+    yield from next(chunks)
+    side_by_side.meanwhile()
+    yield from chain.from_iterable(chunks)
 
 
 def _ranked_step(

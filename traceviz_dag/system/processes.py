@@ -82,7 +82,11 @@ def spread(
 
 
 def spread_in_order(
-    work: Callable[[Item], Result], items: Sequence[Item], workers: int, preload: Sequence[str] = ()
+    work: Callable[..., Result],
+    items: Sequence[Item],
+    workers: int,
+    preload: Sequence[str] = (),
+    arguments: tuple[object, ...] = (),
 ) -> Iterator[Result]:
     """As :func:`spread`, in the order of the items.
 
@@ -91,7 +95,7 @@ def spread_in_order(
     """
     finished: dict[int, Result] = {}
     following = 0
-    for number, result in spread(work, items, workers, preload=preload):
+    for number, result in spread(work, items, workers, arguments=arguments, preload=preload):
         if isinstance(result, WorkerDiedError):
             raise result
         finished[number] = result

@@ -87,9 +87,9 @@ class StepEdits:
         return np.where(self.extra[place], taken, 0)
 
     @cached_property
-    def _begins(self) -> list[int]:
+    def _begins(self) -> Int64:
         """Per rank, how long after the first rank it begins its step, ns."""
-        return [int(mine.section_ns[0]) for mine in self.step.times()]
+        return np.array([mine.section_ns[0] for mine in self.step.times()], np.int64)
 
     @cached_property
     def instances(self) -> Instances:
@@ -153,9 +153,10 @@ class StepEdits:
 
     def late_begin(self, place: int) -> int:
         """By how much a rank begins its step later than the median of the others that it can be compared with, ns."""
-        together, begins = self.step.together, self._begins
-        others = [begin for other, begin in enumerate(begins) if other != place and together[other] == together[place]]
-        return max(begins[place] - lower_median(others), 0) if others else 0
+        others = self.step.together == self.step.together[place]
+        others[place] = False
+        usual = lower_median(self._begins[others].tolist()) if others.any() else np.iinfo(np.int64).max
+        return max(int(self._begins[place]) - usual, 0)
 
     def fix_links(self, times: AllTimes, ranks: Sequence[int], most: bool = False) -> AllTimes:
         """Give what some ranks transfer the time that like transfers without them take, where that is shorter.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 
 import numpy as np
@@ -236,8 +237,12 @@ def _signatures(table: pa.Table, phase: Int64) -> Int64:
 def _digests(table: pa.Table, column: str) -> npt.NDArray[np.uint64]:
     """A number for each text of a column, 0 for none."""
     code, words = codes(table, column)
-    digests = [int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little") for word in words]
-    return np.array([*digests, 0], np.uint64)[code]
+    return np.array([*map(_digest, words), 0], np.uint64)[code]
+
+
+@lru_cache(maxsize=1 << 14)  # The ranks of a job have the same names.
+def _digest(word: str) -> int:
+    return int.from_bytes(blake2b(word.encode(), digest_size=8).digest(), "little")
 
 
 def _is_named(table: pa.Table, pattern: re.Pattern[str]) -> Bool:

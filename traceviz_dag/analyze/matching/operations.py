@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from enum import StrEnum
+from functools import lru_cache
 
 import numpy as np
 
@@ -84,6 +85,7 @@ _RING = frozenset({Operation.ALL_GATHER, Operation.REDUCE_SCATTER, Operation.ALL
 _ROOTED = frozenset({Operation.GATHER, Operation.SCATTER})
 
 
+@lru_cache(maxsize=1 << 14)  # The ranks of a job have the same names.
 def operation_of(collective: str | None, kernel_name: str | None) -> Operation:
     """The operation that a trace's own word for it means, else what the kernel's name says."""
     for text in (collective, kernel_name):

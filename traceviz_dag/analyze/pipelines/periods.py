@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from traceviz_dag.analyze.intervals import measure_within, union
-from traceviz_dag.analyze.kernel_intervals import kernel_intervals
+from traceviz_dag.analyze.kernel_intervals import KernelIntervals, kernel_intervals
 from traceviz_dag.analyze.pipelines.units import Units, steady_units
 from traceviz_dag.analyze.pipelines.work_items import WorkItems, work_items
 from traceviz_dag.analyze.window_measures import measure_windows
@@ -63,12 +63,12 @@ def periods_table(
     told = set(np.unique(items.rank).tolist())
     for rank in sorted(told.union(ranks) if told else ()):
         mine = np.flatnonzero(units.rank == rank)
-        kernels = kernels_of(rank)
-        busy[mine] = _stage_busy(kernels, units.start_ns[mine], units.end_ns[mine])
+        intervals = kernel_intervals(kernels_of(rank))
+        busy[mine] = _stage_busy(intervals, units.start_ns[mine], units.end_ns[mine])
         pipeline, stage = places.get(rank, (None, None))
         steps = np.unique(items.step[items.rank == rank] if rank in told else items.step)
         place = _Place(rank, rank, pipeline, stage)
-        parts += _dimension_pairs(kernels, units.take(mine) if rank in told else None, steps, place)
+        parts += _dimension_pairs(intervals, units.take(mine) if rank in told else None, steps, place)
     parts += _stage_pairs(units, busy, items, topology)
     return pa.concat_tables([PERIODS.schema.empty_table(), *parts])
 
@@ -142,9 +142,8 @@ class _Place:
         }
 
 
-def _stage_busy(kernels: pa.Table, starts: Int64, ends: Int64) -> Int64:
+def _stage_busy(intervals: KernelIntervals, starts: Int64, ends: Int64) -> Int64:
     """Time in which a stage works for its micro-batches: all but pipeline, gradient and other step-wide traffic."""
-    intervals = kernel_intervals(kernels)
     inside = ~intervals.communicates()
     for dimension in MICROBATCH_DIMENSIONS:
         inside |= intervals.communicates(dimension.value)
@@ -152,9 +151,8 @@ def _stage_busy(kernels: pa.Table, starts: Int64, ends: Int64) -> Int64:
     return measure_within(union(chosen.time.starts, chosen.time.ends), starts, ends)
 
 
-def _dimension_pairs(kernels: pa.Table, units: Units | None, steps: Int64, place: _Place) -> list[pa.Table]:
+def _dimension_pairs(intervals: KernelIntervals, units: Units | None, steps: Int64, place: _Place) -> list[pa.Table]:
     """Computation against each dimension in which the rank communicates; units None: no micro-batch of it is known."""
-    intervals = kernel_intervals(kernels)
     dimensions = intervals.communication_dimensions()
     measured = measure_windows(intervals, units.start_ns, units.end_ns) if units is not None else {}
     tables = []
