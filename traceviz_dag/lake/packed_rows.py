@@ -16,11 +16,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
-from traceviz_dag.lake.write import ROWS_PER_GROUP, WRITER_OPTIONS, one_array, with_version
+from traceviz_dag.lake.write import WRITER_OPTIONS, one_array, with_version
 from traceviz_dag.system.whole_files import whole_file
 from traceviz_dag.tables import PARTITION_COLUMNS, Table
 
 _RANK = pa.field("rank", PARTITION_COLUMNS["rank"].type)
+_ROWS_PER_GROUP = 49_152
+"""Reading a rank decodes the group that it is in: one of 131,072 rows takes twice as long, and of half as many the
+longer footer takes what they save."""
 
 
 def write_packed(path: Path, table: Table, parts: Iterable[tuple[int, pa.Table]]) -> tuple[str, list[int]]:
@@ -43,7 +46,7 @@ def write_packed(path: Path, table: Table, parts: Iterable[tuple[int, pa.Table]]
                 written.append(rank)
                 waiting.append(rows)
                 count += rows.num_rows
-                if count >= ROWS_PER_GROUP:
+                if count >= _ROWS_PER_GROUP:
                     _write_group(writer, written, waiting)
                     waiting, count = [], 0
             _write_group(writer, written, waiting)
@@ -108,7 +111,7 @@ def _write_group(writer: pq.ParquetWriter, written: Sequence[int], parts: Sequen
         joined = pa.concat_tables(parts).unify_dictionaries()
         columns = [pa.array(ranks, _RANK.type), *map(one_array, joined.columns)]
         plain = pa.Table.from_arrays(columns, schema=writer.schema)
-        writer.write_table(plain, row_group_size=rows if len(parts) > 1 else ROWS_PER_GROUP)
+        writer.write_table(plain, row_group_size=rows if len(parts) > 1 else _ROWS_PER_GROUP)
 
 
 class _Digested:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
@@ -13,7 +11,6 @@ from importlib import import_module
 from importlib.util import find_spec
 from inspect import Parameter, cleandoc, signature
 from pathlib import Path
-from types import ModuleType
 from typing import Annotated, Any, ClassVar
 
 import typer
@@ -125,7 +122,9 @@ def _summary(place: str) -> str:
 
 def _made(name: str, place: str) -> Any:
     module, attribute = place.split(":")
-    found = getattr(_imported(module), attribute)
+    found = getattr(import_module(module), attribute)
+    if "pyarrow" in sys.modules:
+        import_module("traceviz_dag.system.without_pandas")
     if isinstance(found, typer.Typer):
         for command in found.registered_commands:
             command.cls = _Command
@@ -136,25 +135,6 @@ def _made(name: str, place: str) -> Any:
     alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
     alone.command(name, cls=_Command)(_plain(found))
     return get_command(alone)
-
-
-def _imported(module: str) -> ModuleType:
-    """The module of a command. What it imports stays, and is not searched for garbage: that was a seventh of the time
-    of a small command."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        found = import_module(module)
-        if "pyarrow" in sys.modules:
-            import_module("traceviz_dag.system.without_pandas")
-    finally:
-        gc.freeze()
-        if "duckdb" in sys.modules:
-            # Frozen, its objects outlive Python's end, and it lists them on stderr as leaked.
-            atexit.register(gc.unfreeze)
-        if enabled:
-            gc.enable()
-    return found
 
 
 def _plain(callback: Callable[..., Any]) -> Callable[..., Any]:
