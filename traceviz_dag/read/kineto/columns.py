@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -25,21 +24,27 @@ from traceviz_dag.read.events import (
     TraceEvents,
     TraceHeader,
 )
-from traceviz_dag.read.kineto import packing
 from traceviz_dag.read.kineto.communication_facts import FactRows
-from traceviz_dag.read.kineto.event_decoder import Codes, Piece
-from traceviz_dag.read.kineto.packing import Columns, GrowingTable, integers, triples
+from traceviz_dag.read.kineto.packing import Columns, GrowingTable
+from traceviz_dag.read.kineto.rows import Codes, Piece, Rows
 from traceviz_dag.read.kineto.schema import (
     DEVICE_GROUP,
     GROUP_OF_CODE,
     HOST_GROUP,
     LAUNCH_GROUP,
+    SIZE_KEYS,
     SYNCHRONIZATION_CODE,
     SYNCHRONIZATION_GROUP,
     SYNCHRONIZATION_OF_NAME,
     TABLE_CODE_OF_CODE,
 )
-from traceviz_dag.read.kineto.stated_inputs import InputsOnce, annotated_communication, stated_communication
+from traceviz_dag.read.kineto.stated_inputs import (
+    COMMUNICATION_OPERATOR,
+    InputsOnce,
+    annotated_communication,
+    may_state_communication,
+    stated_communication,
+)
 from traceviz_dag.read.kineto.threads import ThreadTable
 from traceviz_dag.read.kineto.timestamps import EXACT_BELOW, to_nanoseconds
 from traceviz_dag.read.secrets import masked_words
@@ -49,7 +54,10 @@ NO_DURATION = "no duration"
 BAD_DURATION = "negative or impossible duration"
 """Reasons in ``ColumnBuilder.dropped``."""
 
-_COMMUNICATION_OPERATOR = "record_param_comms"
+_DEVICE_INTEGERS = (
+    *("device", "stream", "correlation", "registers_per_thread", "shared_memory_bytes"),
+    *("graph_id", "graph_node_id", "bytes"),
+)
 _UNTOLD_PROCESS = -1
 _STREAM_ROW_OFFSET = 1_000_000
 """Kineto may put a synchronisation of stream N on row N + 1,000,000, beside the stream's own row."""
@@ -73,7 +81,7 @@ class ColumnBuilder:
         self._strings.default_factory = self._strings.__len__
         self._strings[""] = 0
         self._inputs = InputsOnce()
-        self._communication_code = self._strings[_COMMUNICATION_OPERATOR]
+        self._communication_code = self._strings[COMMUNICATION_OPERATOR]
         self._host, self._launches = GrowingTable(HostRows, without=("input_sizes",)), GrowingTable(LaunchRows)
         self._device = GrowingTable(DeviceRows, without=("process", "collective"))
         self._synchronizations = GrowingTable(SynchronizationRows)
@@ -99,9 +107,9 @@ class ColumnBuilder:
             start_ns = np.where(untimed, np.where(start_ns == MISSING, 0, start_ns), start_ns)
             duration, good = np.where(untimed, 0.0, duration), good | untimed
             self._count_bad(duration, start_ns)
-            rows = list(compress(rows, good.tobytes()))
+            rows = rows.take(np.flatnonzero(good))
             codes, start_ns, duration = codes[good], start_ns[good], duration[good]
-        if rows:
+        if len(rows):
             self._add_tables(rows, codes, start_ns, to_nanoseconds(duration))
 
     def finish(self, header: TraceHeader) -> TraceEvents:
@@ -131,73 +139,71 @@ class ColumnBuilder:
             report=ReadReport(self.rows_read, dict(self.dropped)),
         )
 
-    def _add_tables(self, rows: list[Any], codes: Codes, start_ns: Int64, duration_ns: Int64) -> None:
+    def _add_tables(self, rows: Rows, codes: Codes, start_ns: Int64, duration_ns: Int64) -> None:
         columns: Columns = {
-            "name": packing.codes(map(self._strings.__getitem__, [row.name for row in rows]), len(rows)),
+            "name": rows.names(self._strings),
             "category": TABLE_CODE_OF_CODE[codes],
             "start_ns": start_ns,
             "duration_ns": duration_ns,
         }
         groups = GROUP_OF_CODE[codes]
-        processes = self.threads.process_ids.of([row.pid for row in rows])
-        threads = self.threads.thread_ids.of([row.tid for row in rows])
+        processes = rows.identifiers("pid", self.threads.process_ids)
+        threads = rows.identifiers("tid", self.threads.thread_ids)
         near = np.flatnonzero(groups < DEVICE_GROUP)
         columns["thread"] = np.zeros(len(rows), np.int32)
         columns["thread"][near] = self.threads.indices(processes[near], threads[near])
         for group, add in ((HOST_GROUP, self._add_host), (LAUNCH_GROUP, self._add_launches)):
             places = np.flatnonzero(groups == group)
             if len(places):
-                add(_part(columns, places), _take(rows, places))
+                add(_part(columns, places), rows.take(places))
         places = np.flatnonzero(groups == DEVICE_GROUP)
         if len(places):
-            self._add_device(_part(columns, places), _take(rows, places), processes[places], threads[places])
+            self._add_device(_part(columns, places), rows.take(places), processes[places], threads[places])
         places = np.flatnonzero(groups == SYNCHRONIZATION_GROUP)
         if len(places):
-            own = {name: columns[name][places] for name in ("start_ns", "duration_ns")}
-            self._synchronizations.append(
-                own | _synchronization_columns(_take(rows, places), processes[places], threads[places])
-            )
+            own = _part(columns, places)
+            own |= _synchronization_columns(rows.take(places), processes[places], threads[places])
+            own["kind"] = np.full(len(places), OTHER_SYNCHRONIZATION, np.int8)
+            for name, kind in SYNCHRONIZATION_OF_NAME.items():
+                own["kind"][own["name"] == self._strings.get(name)] = kind
+            self._synchronizations.append(own)
 
-    def _add_host(self, columns: Columns, rows: list[Any]) -> None:
+    def _add_host(self, columns: Columns, rows: Rows) -> None:
         python = np.flatnonzero(columns["category"] == PYTHON_FUNCTION)
         others = np.flatnonzero(columns["category"] != PYTHON_FUNCTION)
-        functions = [rows[place].args for place in python.tolist()]
-        operators = [rows[place].args for place in others.tolist()]
-        count = len(rows)
-        columns["python_id"] = _scattered(count, python, [row.python_id for row in functions])
-        columns["python_parent_id"] = _scattered(count, python, [row.python_parent_id for row in functions])
-        columns["external_id"] = _scattered(count, others, [row.external_id for row in operators])
-        columns["sequence_number"] = _scattered(count, others, [row.sequence_number for row in operators])
-        columns["forward_thread"] = _scattered(count, others, [row.forward_thread for row in operators])
+        for places, attributes in (
+            (python, ("python_id", "python_parent_id")),
+            (others, ("external_id", "sequence_number", "forward_thread")),
+        ):
+            part = rows.take(places)
+            columns |= {name: _scattered(len(rows), places, part.integers(name)) for name in attributes}
         is_operator = columns["category"] == CPU_OP
-        columns["inputs"] = np.zeros(count, np.int32)
-        columns["inputs"][is_operator] = self._inputs.numbers(
-            [rows[row] for row in np.flatnonzero(is_operator).tolist()]
-        )
+        columns["inputs"] = np.zeros(len(rows), np.int32)
+        columns["inputs"][is_operator] = rows.take(np.flatnonzero(is_operator)).inputs(self._inputs)
+        telling = rows.telling()
+        states = (columns["name"][telling] == self._communication_code) & is_operator[telling]
+        annotates = columns["category"][telling] == USER_ANNOTATION
+        at = telling[states | annotates]
         stated = {
-            row: stated_communication(rows[row].args)
-            for row in np.flatnonzero((columns["name"] == self._communication_code) & is_operator).tolist()
+            place: told
+            for place, row in zip(at.tolist(), rows.structs(at), strict=True)
+            if (told := _communication_of(row, columns["category"][place]))
         }
-        for row in np.flatnonzero(columns["category"] == USER_ANNOTATION).tolist():
-            if rows[row].name.startswith("nccl:") and (told := annotated_communication(rows[row].name, rows[row].args)):
-                stated[row] = told
         if stated:
-            at = sorted(stated)
-            self._operator_facts.add(np.array(at, np.int64) + self._host.rows, [stated[row] for row in at])
+            self._operator_facts.add(np.array([*stated]) + self._host.rows, [*stated.values()])
         self._host.append(columns)
 
-    def _add_launches(self, columns: Columns, rows: list[Any]) -> None:
-        arguments = [row.args for row in rows]
-        columns["correlation"] = integers([row.correlation for row in arguments])
-        columns["external_id"] = _external_ids(arguments)
+    def _add_launches(self, columns: Columns, rows: Rows) -> None:
+        columns["correlation"] = rows.integers("correlation")
+        columns["external_id"] = _external_ids(rows)
         self._launches.append(columns)
 
-    def _add_device(self, columns: Columns, rows: list[Any], devices: Int64, streams: Int64) -> None:
-        arguments = [row.args for row in rows]
-        columns |= _device_columns(arguments)
+    def _add_device(self, columns: Columns, rows: Rows, devices: Int64, streams: Int64) -> None:
+        columns |= _device_columns(rows)
         columns["device"] = _or_else(columns["device"], devices)
         columns["stream"] = _or_else(columns["stream"], streams)
-        self._device_facts.add(np.arange(len(rows)) + self._device.rows, arguments)
+        telling = rows.telling()
+        self._device_facts.add(telling + self._device.rows, [row.args for row in rows.structs(telling)])
         self._device.append(columns)
 
     def _count_bad(self, duration: npt.NDArray[np.float64], start_ns: Int64) -> None:
@@ -226,23 +232,24 @@ class ColumnBuilder:
         return told
 
 
-def _synchronization_columns(rows: list[Any], devices: Int64, streams: Int64) -> Columns:
-    arguments = [row.args for row in rows]
-    kind = np.array([SYNCHRONIZATION_OF_NAME.get(row.name, OTHER_SYNCHRONIZATION) for row in rows], np.int8)
+def _communication_of(row: Any, category: int) -> Any:
+    """What an operator or an annotation states of a communication; None for what states none."""
+    if category == CPU_OP:
+        return stated_communication(row.args)
+    return annotated_communication(row.name, row.args) if may_state_communication(row.name) else None
+
+
+def _synchronization_columns(rows: Rows, devices: Int64, streams: Int64) -> Columns:
     streams = np.where(streams >= _STREAM_ROW_OFFSET, streams - _STREAM_ROW_OFFSET, streams)
-    given = integers([row.stream for row in arguments])
-    stream = _signed(_or_else(given, streams))
+    stream = _signed(_or_else(rows.integers("stream"), streams))
     return {
-        "kind": kind,
-        "device": _or_else(integers([row.device for row in arguments]), devices),
+        "device": _or_else(rows.integers("device"), devices),
         "stream": np.where(stream < 0, MISSING, stream),
-        "correlation": integers([row.correlation for row in arguments]),
-        "wait_on_stream": _signed(integers([row.wait_on_stream for row in arguments])),
+        "correlation": rows.integers("correlation"),
+        "wait_on_stream": _signed(rows.integers("wait_on_stream")),
         "wait_on_device": np.full(len(rows), MISSING, np.int64),
-        "record_correlation": _signed(integers([row.record_correlation for row in arguments])),
-        "event": _or_else(
-            integers([row.event for row in arguments]), integers([row.recorded_event for row in arguments])
-        ),
+        "record_correlation": _signed(rows.integers("record_correlation")),
+        "event": _or_else(rows.integers("event"), rows.integers("recorded_event")),
     }
 
 
@@ -251,46 +258,31 @@ def _signed(values: Int64) -> Int64:
     return np.where(values == _UNSIGNED_NONE, UNRESOLVED, values)
 
 
-def _device_columns(arguments: list[Any]) -> Columns:
-    columns: Columns = {
-        "external_id": _external_ids(arguments),
-        "device": integers([row.device for row in arguments]),
-        "stream": integers([row.stream for row in arguments]),
-        "correlation": integers([row.correlation for row in arguments]),
-        "registers_per_thread": integers([row.registers_per_thread for row in arguments]),
-        "shared_memory_bytes": integers([row.shared_memory_bytes for row in arguments]),
-        "graph_id": integers([row.graph_id for row in arguments]),
-        "graph_node_id": integers([row.graph_node_id for row in arguments]),
-        "bytes": integers([row.bytes for row in arguments]),
-    }
-    for name, sizes in (("grid", [row.grid for row in arguments]), ("block", [row.block for row in arguments])):
-        by_axis = triples(sizes)
-        columns |= {f"{name}_{axis}": by_axis[:, place] for place, axis in enumerate("xyz")}
+def _device_columns(rows: Rows) -> Columns:
+    columns = {name: rows.integers(name) for name in _DEVICE_INTEGERS}
+    columns["external_id"] = _external_ids(rows)
+    for name in SIZE_KEYS:
+        columns |= zip((f"{name}_{axis}" for axis in "xyz"), rows.triples(name).T, strict=True)
     return columns
 
 
-def _external_ids(arguments: list[Any]) -> Int64:
+def _external_ids(rows: Rows) -> Int64:
     """External ids, under the key that Kineto gives them today or the one of 2021."""
-    today = integers([row.external_id for row in arguments])
+    today = rows.integers("external_id")
     if (today != MISSING).all():
         return today
-    return _or_else(today, integers([row.old_external_id for row in arguments]))
+    return _or_else(today, rows.integers("old_external_id"))
 
 
 def _part(columns: Columns, places: Int64) -> Columns:
     return {name: values[places] for name, values in columns.items()}
 
 
-def _take(values: list[Any], places: Int64) -> list[Any]:
-    """The values at ascending, distinct ``places``."""
-    return values if len(places) == len(values) else [values[place] for place in places.tolist()]
-
-
-def _scattered(count: int, places: Int64, values: list[Any]) -> Int64:
+def _scattered(count: int, places: Int64, values: Int64) -> Int64:
     if len(places) == count:
-        return integers(values)
+        return values
     column = np.full(count, MISSING, np.int64)
-    column[places] = integers(values)
+    column[places] = values
     return column
 
 

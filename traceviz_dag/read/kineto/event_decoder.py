@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import compress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from traceviz_dag.arrays import Float64, Int64
+from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.kineto.duration_pairs import BEGIN_WITHOUT_END, DurationPairs
 from traceviz_dag.read.kineto.packing import floats
+from traceviz_dag.read.kineto.rows import Codes, Piece, StructRows
 from traceviz_dag.read.kineto.schema import (
     GROUP_OF_CODE,
     METADATA_CODE,
@@ -35,11 +36,12 @@ from traceviz_dag.read.kineto.timestamps import (
     to_nanoseconds,
 )
 
+if TYPE_CHECKING:
+    from traceviz_dag.read.kineto.scanned_rows import PieceScanner
+
 NOT_AN_OBJECT = "not an object"
 NO_NUMBER = "a number out of range"
 """Reasons in ``Piece.dropped``."""
-
-Codes = npt.NDArray[np.uint8]
 
 _TAGGED = msgspec.json.Decoder(list[TaggedEvent])
 _EVENTS = msgspec.json.Decoder(list[Event])
@@ -48,37 +50,18 @@ _RAW = msgspec.json.Decoder(list[msgspec.Raw])
 _FRUITLESS_TRIES = 3
 
 
-class Piece(NamedTuple):
-    """Events of a part of a file.
-
-    Attributes:
-        decoded: how many events there are, of all categories.
-        rows: those that belong in a table, in file order.
-        codes: their category codes.
-        start_ns: their starts, MISSING where an event has none.
-        duration_us: their durations in microseconds, NaN where an event has none.
-        thread_names: process id, thread id and name, as metadata events say.
-        dropped: reason → number of elements that are no events.
-    """
-
-    decoded: int
-    rows: list[Any]
-    codes: Codes
-    start_ns: Int64
-    duration_us: Float64
-    thread_names: list[tuple[int | str, int | str, str]]
-    dropped: Counter[str]
-
-
 class EventDecoder:
     """Decodes the pieces of a file.
 
-    Events are decoded by a narrow struct for each category first, which fails for a piece with metadata or with
+    A scanner, where there is one, takes what is plain, until three pieces in a row are not.
+
+    What it leaves is decoded by a narrow struct for each category first, which fails for a piece with metadata or with
     anything unforeseen; then by a wide lenient one; where even that fails, one by one. Begin and end events are set
     apart only where an event lacks its duration: they are decoded a second time then.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, scanner: PieceScanner | None = None) -> None:
+        self._scanner, self._scans_left = scanner, _FRUITLESS_TRIES
         self._tries_left = _FRUITLESS_TRIES
         self._code_of_category = _CategoryCodes()
         self._pairs = DurationPairs()
@@ -100,6 +83,12 @@ class EventDecoder:
         Raises:
             msgspec.DecodeError, UnicodeDecodeError: ``text`` is no JSON array; positions in messages refer to ``text``.
         """
+        if self._scanner is not None and self._scans_left and not self._pairs.pending:
+            piece = self._scanner.piece(text, lambda few: self._decode_rows(few)[0])
+            if piece is not None:
+                self._scans_left = _FRUITLESS_TRIES
+                return piece
+            self._scans_left -= 1
         shortened = shorten_times(text)
         try:
             rows, codes = self._decode_rows(text if shortened is None else shortened.text)
@@ -116,7 +105,7 @@ class EventDecoder:
             start_ns = _exact_start_ns(text)[has_table]
         return self._piece(text, rows, codes, kept, start_ns, Counter())
 
-    def _decode_rows(self, text: memoryview | bytearray) -> tuple[list[Any], Codes]:
+    def _decode_rows(self, text: memoryview | bytearray | bytes) -> tuple[list[Any], Codes]:
         if self._tries_left:
             try:
                 rows = _TAGGED.decode(text)
@@ -170,15 +159,16 @@ class EventDecoder:
                 named = (row for row in compress(rows, is_metadata.tobytes()) if row.name == "thread_name")
                 thread_names = [(row.pid, row.tid, as_text(row.args.name)) for row in named]
             codes = codes[has_table]
-        piece = Piece(len(rows), kept, codes, start_ns, duration_us, thread_names, dropped)
+        piece = Piece(len(rows), StructRows(kept), codes, start_ns, duration_us, thread_names, dropped)
         if self._pairs.pending or np.isnan(duration_us).any():
-            return self._with_pairs(text, rows, every_code, has_table, piece)
+            return self._with_pairs(text, rows, every_code, kept, piece)
         return piece
 
     def _with_pairs(
-        self, text: bytes | memoryview, rows: list[Any], codes: Codes, has_table: npt.NDArray[np.bool_], piece: Piece
+        self, text: bytes | memoryview, rows: list[Any], codes: Codes, kept: list[Any], piece: Piece
     ) -> Piece:
         """The piece with its begin and end events replaced by the durations that they make."""
+        has_table = GROUP_OF_CODE[codes] < REST_GROUP
         tabled = [row if has else None for row, has in zip(rows, has_table.tolist(), strict=True)]
         pairs, places = self._pairs.feed(text, tabled, codes.tolist(), _exact_start_ns(text))
         if not places:
@@ -187,7 +177,7 @@ class EventDecoder:
         alone[places] = False
         alone = alone[has_table]
         return piece._replace(
-            rows=[*compress(piece.rows, alone.tobytes()), *(pair.row for pair in pairs)],
+            rows=StructRows([*compress(kept, alone.tobytes()), *(pair.row for pair in pairs)]),
             codes=np.concatenate([piece.codes[alone], np.array([pair.code for pair in pairs], np.uint8)]),
             start_ns=np.concatenate([piece.start_ns[alone], np.array([pair.start_ns for pair in pairs], np.int64)]),
             duration_us=np.concatenate([piece.duration_us[alone], [pair.duration_ns / 1000 for pair in pairs]]),

@@ -13,9 +13,11 @@ from traceviz_dag.read.events import ReadReport, TraceEvents
 from traceviz_dag.read.kineto.boundaries import NotATraceError
 from traceviz_dag.read.kineto.chunks import EventArray
 from traceviz_dag.read.kineto.columns import ColumnBuilder
-from traceviz_dag.read.kineto.event_decoder import EventDecoder, Piece
+from traceviz_dag.read.kineto.event_decoder import EventDecoder
 from traceviz_dag.read.kineto.header import decode_header
 from traceviz_dag.read.kineto.lost_kernels import lost_kernels
+from traceviz_dag.read.kineto.rows import Piece
+from traceviz_dag.read.kineto.scanning import new_scanner, scanner_for
 from traceviz_dag.read.limits import MOST_ROWS
 from traceviz_dag.read.other_files import not_a_trace
 from traceviz_dag.read.repeats import REPEATED, without_repeats
@@ -31,7 +33,7 @@ CAPTURE_AGAIN = "capture fewer training steps, or less of each, at a time"
 """What to do about a trace that lost rows."""
 
 
-def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
+def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES, scan: bool | None = None) -> TraceEvents:
     """Read a Kineto trace.
 
     A file that breaks off, or that holds events that cannot be decoded, gives what can be read; ``report`` says what
@@ -40,13 +42,20 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES) -> TraceEvents:
     Args:
         path: the file; gzip is known from its first bytes.
         chunk_bytes: bytes decoded at a time. The result does not depend on it.
+        scan: whether compiled code scans what is plain; None: where it repays its start. The result does not depend on
+            it.
 
     Raises:
         BadInputError: the file is missing, empty, no trace, breaks off before its first event, or none of its events
             can be used.
     """
-    builder, decoder = ColumnBuilder(), EventDecoder()
+    builder = ColumnBuilder()
     with ByteSource(path) as source, _without_garbage_collection():
+        if scan is None:
+            scanner = scanner_for(path.stat().st_size, compressed=source.compressed)
+        else:
+            scanner = new_scanner() if scan else None
+        decoder = EventDecoder(scanner)
         array: EventArray[Piece] = EventArray(source, decoder.decode, chunk_bytes)
 
         def keep(piece: Piece) -> None:

@@ -96,7 +96,6 @@ _NO_KEY = "\x7f"
 """No key of a trace is called that."""
 
 _NO_SIZE = (MISSING, MISSING, MISSING)
-_SIZES = ("grid", "block")
 
 _OPERATOR_KEYS = {
     "external_id": "External id",
@@ -141,7 +140,7 @@ _COMMUNICATION_KEYS = {
     "source_rank": "Src Rank",
     "destination_rank": "Dst Rank",
 }
-_INPUT_KEYS = {
+INPUT_KEYS = {
     "concrete_inputs": "Concrete Inputs",
     "input_types": "Input type",
     "input_sizes": "Input Dims",
@@ -149,7 +148,7 @@ _INPUT_KEYS = {
 }
 """Inputs of operators: every operator has them, few different ones, so each of these is decoded once."""
 
-_NOT_DECODED = set(_INPUT_KEYS)
+_NOT_DECODED = set(INPUT_KEYS)
 
 _SYNCHRONIZATION_KEYS = {
     "wait_on_stream": "wait_on_stream",
@@ -167,24 +166,32 @@ _THREAD_NAME_KEYS = {"name": "name"}
 KEPT_ARGUMENTS = frozenset(
     key
     for keys in (
-        *(_OPERATOR_KEYS, _PYTHON_KEYS, _LAUNCH_KEYS, _DEVICE_KEYS, _COMMUNICATION_KEYS, _INPUT_KEYS),
+        *(_OPERATOR_KEYS, _PYTHON_KEYS, _LAUNCH_KEYS, _DEVICE_KEYS, _COMMUNICATION_KEYS, INPUT_KEYS),
         *(_SYNCHRONIZATION_KEYS, _THREAD_NAME_KEYS),
     )
     for key in keys.values()
 ) | {"Total Allocated", "Total Reserved", "Addr", "Bytes", "Device Id", "Device Type", "sort_index"}
 """The arguments of events that are read, those of memory included."""
 
-_INTEGERS = frozenset(_OPERATOR_KEYS | _PYTHON_KEYS | _LAUNCH_KEYS | _DEVICE_KEYS | _SYNCHRONIZATION_KEYS) - frozenset(
-    _SIZES
-)
+SIZE_KEYS = {attribute: _DEVICE_KEYS[attribute] for attribute in ("grid", "block")}
+"""What has three dimensions."""
+
+TELLING_KEYS = [_COMMUNICATION_KEYS[attribute] for attribute in ("collective", "group_name")]
+"""With one of these an event tells of a communication."""
+
+INTEGER_KEYS = {
+    attribute: key
+    for attribute, key in (_OPERATOR_KEYS | _PYTHON_KEYS | _LAUNCH_KEYS | _DEVICE_KEYS | _SYNCHRONIZATION_KEYS).items()
+    if attribute not in SIZE_KEYS
+}
 
 
 def _type_of(attribute: str) -> Any:
-    if attribute in _SIZES:
+    if attribute in SIZE_KEYS:
         return tuple[int, int, int]
     if attribute in _NOT_DECODED:
         return msgspec.Raw
-    return int | None if attribute in _INTEGERS else Any
+    return int | None if attribute in INTEGER_KEYS else Any
 
 
 def _arguments(name: str, *keys: dict[str, str], lenient: bool = False) -> Any:
@@ -192,7 +199,7 @@ def _arguments(name: str, *keys: dict[str, str], lenient: bool = False) -> Any:
     merged = {attribute: key for group in keys for attribute, key in group.items()}
     fields = []
     for attribute, key in merged.items():
-        default: Any = _NO_SIZE if attribute in _SIZES else MISSING
+        default: Any = _NO_SIZE if attribute in SIZE_KEYS else MISSING
         if attribute in _NOT_DECODED and not lenient:
             default = msgspec.Raw()
         field = msgspec.field(name=key, default=default)
@@ -206,7 +213,7 @@ Arguments = _arguments(
     _PYTHON_KEYS,
     _DEVICE_KEYS,
     _COMMUNICATION_KEYS,
-    _INPUT_KEYS,
+    INPUT_KEYS,
     _THREAD_NAME_KEYS,
     _SYNCHRONIZATION_KEYS,
     lenient=True,
@@ -226,9 +233,9 @@ class Event(msgspec.Struct, gc=False):
     args: Arguments = Arguments()  # type: ignore[valid-type]
 
 
-_ARGUMENTS_OF_CODE = {
-    CPU_OP: _arguments("OperatorArguments", _OPERATOR_KEYS, _INPUT_KEYS, _COMMUNICATION_KEYS),
-    USER_ANNOTATION: _arguments("AnnotationArguments", _OPERATOR_KEYS, _INPUT_KEYS),
+ARGUMENTS_OF_CODE: dict[int, Any] = {
+    CPU_OP: _arguments("OperatorArguments", _OPERATOR_KEYS, INPUT_KEYS, _COMMUNICATION_KEYS),
+    USER_ANNOTATION: _arguments("AnnotationArguments", _OPERATOR_KEYS, INPUT_KEYS),
     PYTHON_FUNCTION: _arguments("PythonArguments", _PYTHON_KEYS),
     LAUNCH_CODE: _arguments("LaunchArguments", _LAUNCH_KEYS),
     SYNCHRONIZATION_CODE: _arguments("SynchronizationArguments", _SYNCHRONIZATION_KEYS),
@@ -237,13 +244,14 @@ _ARGUMENTS_OF_CODE = {
         _arguments("DeviceArguments", _DEVICE_KEYS, _COMMUNICATION_KEYS),
     ),
 }
+"""What is read of the arguments of each category that has a table."""
 
 
 def _tagged_event(category: str, code: int) -> Any:
     """A struct of one category's events with as few fields as it needs; ignored ones need none but their code."""
     fields: list[Any] = [("code", int, msgspec.field(name=_NO_KEY, default=code))]
-    if code in _ARGUMENTS_OF_CODE:
-        arguments = _ARGUMENTS_OF_CODE[code]
+    if code in ARGUMENTS_OF_CODE:
+        arguments = ARGUMENTS_OF_CODE[code]
         fields = [(part.name, part.type, part.default) for part in msgspec.structs.fields(Event)[1:-1]] + [
             ("args", arguments, arguments()),
             *fields,

@@ -22,6 +22,8 @@ from traceviz_dag.arrays import Int32
 from traceviz_dag.read.events import MISSING, OperatorInputs, bounded
 from traceviz_dag.read.kineto.schema import as_integer, as_text
 
+COMMUNICATION_OPERATOR = "record_param_comms"
+_NCCL = "nccl:"
 _INPUTS = 7
 """Inputs behind the tensors: sequence, group, rank, name, input and output splits, size."""
 
@@ -109,6 +111,11 @@ def stated_communication(arguments: Any) -> Any:
     )
 
 
+def may_state_communication(name: str) -> bool:
+    """Whether an operator or an annotation of this name may state a communication."""
+    return name == COMMUNICATION_OPERATOR or name.startswith(_NCCL)
+
+
 def annotated_communication(name: str, arguments: Any) -> Any:
     """What an annotation that NCCL's backend writes states of a collective; None for other annotations.
 
@@ -122,8 +129,8 @@ def _annotated(name: str, sizes_given: bytes, types_given: bytes) -> StatedCommu
     found = _COLLECTIVE.fullmatch(name)
     if found is None:
         return None
-    sizes = _list_of(msgspec.Raw(sizes_given))
-    types = [each for each in _list_of(msgspec.Raw(types_given)) if each != _LIST]
+    sizes = _list_of(sizes_given)
+    types = [each for each in _list_of(types_given) if each != _LIST]
     return StatedCommunication(
         collective=found[1],
         in_elements=_elements(sizes[0]) if sizes else MISSING,
@@ -139,34 +146,18 @@ class InputsOnce:
 
     def __init__(self) -> None:
         self._number_of: dict[OperatorInputs, int] = {OperatorInputs(): 0}
-        self._known: dict[bytes, int] = {}
+        self._known: dict[bytes, int] = {input_key(): 0}
 
     @property
     def distinct(self) -> tuple[OperatorInputs, ...]:
         """The different inputs, in the order in which they come; the first represents none."""
         return tuple(self._number_of)
 
-    def numbers(self, operators: Sequence[Any]) -> list[int]:
-        """The number of what each operator states, by its event."""
-        given = [each.args for each in operators]
-        sizes = [each.input_sizes for each in given]
-        parts = sizes, [each.input_types for each in given], [each.input_strides for each in given]
-        valued = [place for place, each in enumerate(operators) if each.name in VALUED]
-        values: list[Any] = [given[place].concrete_inputs for place in valued]
-        if not any(sizes):
-            return [0] * len(given)
-        try:
-            keys = list(map(_BETWEEN.join, zip(*parts, strict=True)))
-            values = list(map(bytes, values))
-        except TypeError:
-            # Decoded already, or of a type that no version of Kineto writes.
-            keys = [_BETWEEN.join(map(_raw, each)) for each in zip(*parts, strict=True)]
-            values = list(map(_raw, values))
-        for place, value in zip(valued, values, strict=True):
-            keys[place] += _BETWEEN + value
-        for place, key in enumerate(keys):
+    def numbers(self, keys: Sequence[bytes]) -> list[int]:
+        """The number of what each operator states, by its key: see ``input_keys``."""
+        for key in keys:
             if key not in self._known:
-                self._known[key] = self._number(given[place], operators[place].name in VALUED)
+                self._known[key] = self._number(key)
         return list(map(self._known.__getitem__, keys))
 
     def sizes_of(self, numbers: Int32, strings: Mapping[str, int]) -> Int32:
@@ -177,13 +168,44 @@ class InputsOnce:
         texts = [_shortened(inputs.sizes) for inputs in self._number_of]
         return np.array([strings[text] for text in texts], np.int32)[numbers]
 
-    def _number(self, given: Any, valued: bool) -> int:
-        sizes = _plain(_raw(given.input_sizes))
+    def _number(self, key: bytes) -> int:
+        given, types, strides, *values = key.split(_BETWEEN)
+        sizes = _plain(given)
         if not sizes:
             return 0
-        values = _texts(given.concrete_inputs, _VALUE) if valued else ""
-        inputs = OperatorInputs(sizes, _texts(given.input_types, _TYPE), _plain(_raw(given.input_strides)), values)
+        inputs = OperatorInputs(
+            sizes, _texts(types, _TYPE), _plain(strides), _texts(values[0], _VALUE) if values else ""
+        )
         return self._number_of.setdefault(inputs, len(self._number_of))
+
+
+def input_keys(operators: Sequence[Any]) -> list[bytes]:
+    """What each operator states of its inputs, as ``InputsOnce`` takes it, by its event."""
+    given = [each.args for each in operators]
+    parts = (
+        [each.input_sizes for each in given],
+        [each.input_types for each in given],
+        [each.input_strides for each in given],
+    )
+    valued = [place for place, each in enumerate(operators) if each.name in VALUED]
+    values: list[Any] = [given[place].concrete_inputs for place in valued]
+    if not any(parts[0]):
+        return [input_key()] * len(given)
+    try:
+        keys = list(map(input_key, *parts))
+        values = list(map(bytes, values))
+    except TypeError:
+        # Decoded already, or of a type that no version of Kineto writes.
+        keys = [input_key(*map(_raw, each)) for each in zip(*parts, strict=True)]
+        values = list(map(_raw, values))
+    for place, value in zip(valued, values, strict=True):
+        keys[place] = input_key(keys[place], value)
+    return keys
+
+
+def input_key(*parts: bytes) -> bytes:
+    """The JSON of sizes, types and strides, and of values if the operator's name is in ``VALUED``, as one key."""
+    return _BETWEEN.join(parts)
 
 
 def _plain(raw: bytes) -> str:
@@ -236,6 +258,6 @@ def _elements(sizes: object) -> int:
 
 def _list_of(value: Any) -> list[Any]:
     """The list that a field holds, decoded only now; empty where it is absent or none."""
-    if isinstance(value, msgspec.Raw):
+    if isinstance(value, msgspec.Raw | bytes):
         value = msgspec.json.decode(value) if len(value) else None
     return value if isinstance(value, list) else []

@@ -14,9 +14,9 @@ import numpy as np
 
 from traceviz_dag.read.events import MISSING, PYTHON_FUNCTION, TraceEvents
 from traceviz_dag.read.kineto.columns import ColumnBuilder
-from traceviz_dag.read.kineto.event_decoder import Piece
 from traceviz_dag.read.kineto.packing import floats
 from traceviz_dag.read.kineto.peek import peek
+from traceviz_dag.read.kineto.rows import Piece, StructRows
 from traceviz_dag.read.kineto.schema import (
     GROUP_OF_CODE,
     HOST_GROUP,
@@ -114,7 +114,7 @@ def _piece(session: TraceSession) -> Piece:
     starts = np.array([start for _, start, _ in rows], np.int64) + session.base_ns
     names = [(row["pid"] or 0, row["tid"], row["name"]) for row in session.query(_THREADS_SQL).to_pylist()]
     durations = floats([event.dur for event in events])
-    return Piece(len(events), events, codes, starts, durations, names, Counter())
+    return Piece(len(events), StructRows(events), codes, starts, durations, names, Counter())
 
 
 def _arguments_of(code: int) -> tuple[str, ...]:

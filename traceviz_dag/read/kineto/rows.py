@@ -1,0 +1,108 @@
+"""Events of a piece of a file, on their way from whatever decoded them to columns."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from traceviz_dag.arrays import Float64, Int32, Int64
+from traceviz_dag.read.kineto import packing
+from traceviz_dag.read.kineto.stated_inputs import InputsOnce, input_keys
+from traceviz_dag.read.kineto.threads import Identifiers
+
+Codes = npt.NDArray[np.uint8]
+
+
+class Rows(Protocol):
+    """Events of some categories that belong in tables, in file order; ``attribute`` is one of ``schema.Arguments``."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, places: Int64) -> Self:
+        """The events at ascending, distinct ``places``."""
+
+    def names(self, strings: defaultdict[str, int]) -> Int32:
+        """Codes of their names; ``strings`` maps text to code and grows as needed."""
+
+    def identifiers(self, key: str, given: Identifiers) -> Int64:
+        """Their ``pid`` or ``tid`` as integers."""
+
+    def integers(self, attribute: str) -> Int64:
+        """An argument, MISSING for what is no integer; not to be written to."""
+
+    def triples(self, attribute: str) -> Int64:
+        """Three dimensions each, shape (len, 3); MISSING for what is no list of three."""
+
+    def inputs(self, known: InputsOnce) -> list[int]:
+        """Numbers of what operators state of their inputs."""
+
+    def telling(self) -> Int64:
+        """Places of those that may state a communication; which do, ``structs`` shows."""
+
+    def structs(self, places: Int64) -> list[Any]:
+        """The events at some of the places that ``telling`` gave, as msgspec decodes them."""
+
+
+class StructRows:
+    """Events that msgspec decoded."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def take(self, places: Int64) -> StructRows:
+        return self if len(places) == len(self._rows) else StructRows(self.structs(places))
+
+    def names(self, strings: defaultdict[str, int]) -> Int32:
+        return packing.codes(map(strings.__getitem__, [row.name for row in self._rows]), len(self._rows))
+
+    def identifiers(self, key: str, given: Identifiers) -> Int64:
+        return given.of(self._each(key))
+
+    def integers(self, attribute: str) -> Int64:
+        return packing.integers(self._each(f"args.{attribute}"))
+
+    def triples(self, attribute: str) -> Int64:
+        return packing.triples(self._each(f"args.{attribute}"))
+
+    def inputs(self, known: InputsOnce) -> list[int]:
+        return known.numbers(input_keys(self._rows))
+
+    def telling(self) -> Int64:
+        return np.arange(len(self._rows))
+
+    def structs(self, places: Int64) -> list[Any]:
+        return [self._rows[place] for place in places.tolist()]
+
+    def _each(self, path: str) -> list[Any]:
+        value: Callable[[Any], Any] = attrgetter(path)
+        return list(map(value, self._rows))
+
+
+class Piece(NamedTuple):
+    """Events of a part of a file.
+
+    Attributes:
+        decoded: how many events there are, of all categories.
+        rows: those that belong in a table, in file order.
+        codes: their category codes.
+        start_ns: their starts, MISSING where an event has none.
+        duration_us: their durations in microseconds, NaN where an event has none.
+        thread_names: process id, thread id and name, as metadata events say.
+        dropped: reason → number of elements that are no events.
+    """
+
+    decoded: int
+    rows: Rows
+    codes: Codes
+    start_ns: Int64
+    duration_us: Float64
+    thread_names: list[tuple[int | str, int | str, str]]
+    dropped: Counter[str]

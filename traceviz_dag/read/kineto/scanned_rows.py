@@ -1,0 +1,262 @@
+"""Pieces of events that compiled code scans; those that it does not understand are left to msgspec."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from traceviz_dag.arrays import Int32, Int64
+from traceviz_dag.read.events import MISSING
+from traceviz_dag.read.kineto import scanner as to
+from traceviz_dag.read.kineto.rows import Codes, Piece
+from traceviz_dag.read.kineto.schema import (
+    ARGUMENTS_OF_CODE,
+    GROUP_OF_CODE,
+    INPUT_KEYS,
+    INTEGER_KEYS,
+    METADATA_CODE,
+    REST_GROUP,
+    SIZE_KEYS,
+    TELLING_KEYS,
+    Event,
+    as_text,
+    category_code,
+)
+from traceviz_dag.read.kineto.stated_inputs import VALUED, InputsOnce, input_key, may_state_communication
+from traceviz_dag.read.kineto.threads import Identifiers
+
+_MOST_TOKENS = 1 << 16
+"""Four of them fit 64 bits."""
+
+_TEXT_BYTES = 1 << 24
+_GUESSES = 1 << 16
+_LONGEST_PIECE = 1 << 24
+_SHORTEST_EVENT = 32
+_EVENTS = msgspec.json.Decoder(list[Event])
+_STRING = msgspec.json.Decoder(str)
+_NOT_LOOKED_UP = -1
+
+_COLUMN_OF = {"pid": to.PID, "tid": to.TID} | {
+    attribute: to.FIRST_ARGUMENT + place for place, attribute in enumerate(INTEGER_KEYS)
+}
+_COLUMN_OF |= {
+    attribute: to.FIRST_ARGUMENT + len(INTEGER_KEYS) + 3 * place for place, attribute in enumerate(SIZE_KEYS)
+}
+_WIDTH = to.FIRST_ARGUMENT + len(INTEGER_KEYS) + 3 * len(SIZE_KEYS)
+
+_OUTER = {
+    "cat": (to.TEXT, to.CATEGORY),
+    "name": (to.TEXT, to.NAME),
+    "pid": (to.INTEGER, to.PID),
+    "tid": (to.INTEGER, to.TID),
+    "ts": (to.MICROSECONDS, to.TIME),
+    "dur": (to.MICROSECONDS, to.DURATION),
+    "args": (to.ARGUMENTS, 0),
+}
+_INNER = {
+    **{key: (to.INTEGER, _COLUMN_OF[attribute]) for attribute, key in INTEGER_KEYS.items()},
+    **{key: (to.TRIPLE, _COLUMN_OF[attribute]) for attribute, key in SIZE_KEYS.items()},
+    **dict.fromkeys(TELLING_KEYS, (to.TELLING, 0)),
+    INPUT_KEYS["input_sizes"]: (to.INPUTS, to.SIZES),
+    INPUT_KEYS["input_types"]: (to.INPUTS, to.TYPES),
+    INPUT_KEYS["input_strides"]: (to.INPUTS, to.STRIDES),
+    INPUT_KEYS["concrete_inputs"]: (to.VALUED_INPUTS, to.VALUES),
+}
+_KEYS = np.zeros((1 + len(_OUTER) + len(_INNER), 3), np.int64)
+for _token, (_action, _column) in enumerate(_OUTER.values(), 1):
+    _KEYS[_token] = _action, to.SKIPPED, _column
+for _token, (_action, _column) in enumerate(_INNER.values(), 1 + len(_OUTER)):
+    _KEYS[_token] = to.SKIPPED, _action, _column
+_READ_OF_CODE = np.zeros(len(GROUP_OF_CODE), np.int64)
+for _code, _arguments in ARGUMENTS_OF_CODE.items():
+    _read = {"pid", "tid", "args", *_arguments.__struct_encode_fields__}
+    _READ_OF_CODE[_code] = sum(1 << token for token, key in enumerate((*_OUTER, *_INNER), 1) if key in _read)
+"""Category code → keys of which the values are read, a bit each."""
+
+_ARGUMENTS_TOKEN = 1 + [*_OUTER].index("args")
+_EMPTY = len(_KEYS) + len(VALUED)
+_FIRST_TOKENS = (*_OUTER, *_INNER, *sorted(VALUED), "")
+"""Texts of the tokens from 1 on."""
+
+
+class PieceScanner:
+    """Scans the pieces of a file, whose columns go to one builder."""
+
+    def __init__(self) -> None:
+        self._text = np.zeros(to.PADDING, np.uint8)
+        self._forget()
+
+    def piece(self, text: memoryview, decode: Callable[[bytes], list[Any]]) -> Piece | None:
+        """The events of a JSON array, good until the next piece; None where msgspec must see it.
+
+        Args:
+            decode: decodes an array of the few events of which more is told than columns.
+        """
+        events = self._scan(text)
+        if events is None:
+            return None
+        try:
+            codes = self._codes(events[:, to.CATEGORY])
+            at = np.flatnonzero(GROUP_OF_CODE[codes] < REST_GROUP)
+            names = events[at, to.NAME]
+            duration_ns = events[at, to.DURATION]
+            # Without a duration an event may be the begin or the end of one.
+            if (
+                (events[at, to.ODD] & _READ_OF_CODE[codes[at]]).any()
+                or (duration_ns == MISSING).any()
+                or not self._know(names)
+            ):
+                return None
+            tells = np.zeros(len(events), bool)
+            tells[at] = events[at, to.TELLS].astype(bool) | self._tells[names]
+            telling = np.flatnonzero(tells)
+            structs = dict(zip(telling.tolist(), decode(self._text_of(events[telling])), strict=True))
+            metadata: list[Any] = _EVENTS.decode(self._text_of(events[codes == METADATA_CODE]))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        thread_names = [(row.pid, row.tid, as_text(row.args.name)) for row in metadata if row.name == "thread_name"]
+        rows = ScannedRows(self, events, at, tells, structs)
+        start_ns = events[at, to.TIME]
+        return Piece(len(events), rows, codes[at], start_ns, duration_ns / 1000, thread_names, Counter())
+
+    def string_codes(self, tokens: Int64, strings: defaultdict[str, int]) -> Int32:
+        """Codes of names in ``strings``, which grows in the order in which they come."""
+        codes = self._string_codes[tokens]
+        if (new := codes == _NOT_LOOKED_UP).any():
+            for token in dict.fromkeys(tokens[new].tolist()):
+                self._string_codes[token] = strings[self._names[token]]
+            codes = self._string_codes[tokens]
+        return codes
+
+    def inputs(self, tokens: Int64, known: InputsOnce) -> list[int]:
+        """The numbers of what operators state of their inputs, by tokens of sizes, types, strides and values."""
+        # The token of nothing is 0, as are the last bits of MISSING.
+        together = tokens.astype(np.uint16).view(np.uint64)[:, 0].tolist()
+        numbers = self._input_numbers
+        new = [each for each in dict.fromkeys(together) if each not in numbers]
+        numbers.update(zip(new, known.numbers([self._input_key(each) for each in new]), strict=True))
+        return [numbers[each] for each in together]
+
+    def _input_key(self, together: int) -> bytes:
+        return input_key(*(self._raw(together >> 16 * place & 0xFFFF) for place in range(4)))
+
+    def _forget(self) -> None:
+        """Start with the tokens alone that are there from the start."""
+        text = np.zeros(_TEXT_BYTES, np.uint8)
+        text[0] = 0xFF
+        places = np.zeros(_MOST_TOKENS + 2, np.int64)
+        places[1] = 1
+        table, guesses = np.zeros(2 * _MOST_TOKENS, np.int32), np.zeros(_GUESSES, np.int32)
+        gaps = np.zeros((_MOST_TOKENS, 6), np.int32)
+        self._memory = to.Memory(np.ones(2, np.int64), text, _words(text), places, table, guesses, gaps)
+        for known in _FIRST_TOKENS:
+            quoted = np.frombuffer(msgspec.json.encode(known) + bytes(to.PADDING), np.uint8)
+            to.token_of(quoted, _words(quoted), 0, len(quoted) - to.PADDING, to.VALUE_TOKEN, self._memory)
+        self._names: dict[int, str] = {}
+        self._string_codes = np.full(_MOST_TOKENS, _NOT_LOOKED_UP, np.int32)
+        self._category_codes = np.full(_MOST_TOKENS, _NOT_LOOKED_UP, np.int16)
+        self._known = np.zeros(_MOST_TOKENS, bool)
+        self._tells = np.zeros(_MOST_TOKENS, bool)
+        self._input_numbers: dict[int, int] = {}
+
+    def _scan(self, text: memoryview) -> Int64 | None:
+        end = len(text) + to.PADDING
+        if end > _LONGEST_PIECE:
+            return None
+        if len(self._text) < end:
+            self._text = np.empty(2 * end, np.uint8)
+            self._rows = np.empty((2 * end // _SHORTEST_EVENT, _WIDTH), np.int64)
+        self._text[: len(text)] = np.frombuffer(text, np.uint8)
+        self._text[len(text) : end] = 0
+        padded = self._text[:end]
+        count = to.FULL
+        for _ in range(2):
+            count = to.scan(padded, _words(padded), self._rows, self._memory, _KEYS, _ARGUMENTS_TOKEN, _EMPTY)
+            if count != to.FULL:
+                break
+            self._forget()
+        return self._rows[:count] if count > 0 else None
+
+    def _codes(self, tokens: Int64) -> Codes:
+        for token in set(tokens[self._category_codes[tokens] == _NOT_LOOKED_UP].tolist()):
+            self._category_codes[token] = category_code(_STRING.decode(self._raw(token)))
+        return self._category_codes[tokens].astype(np.uint8)
+
+    def _know(self, tokens: Int64) -> bool:
+        """Look names up; False where one that is in ``VALUED`` is written with escapes, so that it was not known."""
+        for token in set(tokens[~self._known[tokens]].tolist()):
+            name = _STRING.decode(self._raw(token))
+            if name in VALUED and token > _EMPTY:
+                return False
+            self._names[token] = name
+            self._tells[token] = may_state_communication(name)
+            self._known[token] = True
+        return True
+
+    def _raw(self, token: int) -> bytes:
+        start, end = self._memory.places[token : token + 2].tolist()
+        return self._memory.text[start : end - 1].tobytes()
+
+    def _text_of(self, events: Int64) -> bytes:
+        """The JSON array of some events."""
+        text = self._text.data
+        spans = events[:, to.START : to.END + 1].tolist()
+        return b"[" + b",".join([text[start:end] for start, end in spans]) + b"]"
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedRows:
+    """Events that were scanned: see ``Rows``.
+
+    Attributes:
+        scanner: knows the tokens.
+        events: all events of the piece, in the columns of ``scanner``.
+        at: which of them these are.
+        tells: which of all events may state a communication.
+        decoded: place in ``events`` → the event, for those.
+    """
+
+    scanner: PieceScanner
+    events: Int64
+    at: Int64
+    tells: npt.NDArray[np.bool_]
+    decoded: dict[int, Any]
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def take(self, places: Int64) -> ScannedRows:
+        return replace(self, at=self.at[places])
+
+    def names(self, strings: defaultdict[str, int]) -> Int32:
+        return self.scanner.string_codes(self.events[self.at, to.NAME], strings)
+
+    def identifiers(self, key: str, _: Identifiers) -> Int64:
+        return self.integers(key)
+
+    def integers(self, attribute: str) -> Int64:
+        return self.events[self.at, _COLUMN_OF[attribute]]
+
+    def triples(self, attribute: str) -> Int64:
+        first = _COLUMN_OF[attribute]
+        return self.events[self.at, first : first + 3]
+
+    def inputs(self, known: InputsOnce) -> list[int]:
+        return self.scanner.inputs(self.events[self.at, to.SIZES : to.VALUES + 1], known)
+
+    def telling(self) -> Int64:
+        return np.flatnonzero(self.tells[self.at])
+
+    def structs(self, places: Int64) -> list[Any]:
+        return [self.decoded[place] for place in self.at[places].tolist()]
+
+
+def _words(text: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:
+    """The eight bytes from each place on as an integer, as processors with the lowest byte first read it."""
+    return np.ndarray((len(text) - 7,), np.dtype("<u8"), text.data, strides=(1,))
