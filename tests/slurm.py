@@ -57,7 +57,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU_Memory
 SlurmdParameters=config_overrides
 SchedulerParameters=sched_interval=1
-KillWait=2
+KillWait=10
 ReturnToService=2
 NodeName=localhost NodeAddr=127.0.0.1 CPUs={cores} RealMemory=16000 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
@@ -77,7 +77,7 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
             process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
             running.callback(_end, process)
             time.sleep(1)
-        running.callback(_end_jobs, environment)
+        running.callback(_end_jobs, environment, folder / "spool")
         until = time.monotonic() + _START_SECONDS
         while "idle" not in _said(environment, "sinfo", "--noheader", "--format", "%T"):
             assert time.monotonic() < until, "\n".join(path.read_text() for path in folder.glob("*.[lo][ou][gt]"))
@@ -89,10 +89,12 @@ def _said(environment: dict[str, str], *command: str) -> str:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60).stdout
 
 
-def _end_jobs(environment: dict[str, str]) -> None:
+def _end_jobs(environment: dict[str, str], sockets: Path) -> None:
+    """Each step has a process, which leaves the session of slurmd, and a socket as long as it lives."""
     _said(environment, "scancel", "--user=root")
     until = time.monotonic() + 20
-    while _said(environment, "squeue", "--noheader").strip() and time.monotonic() < until:
+    while _said(environment, "squeue", "--noheader").strip() or any(sockets.glob("localhost_*")):
+        assert time.monotonic() < until, [path.name for path in sockets.iterdir()]
         time.sleep(0.5)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -193,7 +194,8 @@ def test_a_task_of_an_array_that_is_cancelled_costs_at_most_the_rank_that_has_it
     with open_cluster(str(arrays), tmp_path / "home", tell=told.append) as engine:
         items = works.traces(tmp_path / "t", 5)
         outcomes = dict(engine.spread(works.die_with_its_task, items, None, (tmp_path,)))
-    assert isinstance(outcomes.pop(1), WorkerDiedError)
+    lost = outcomes.pop(1)
+    assert isinstance(lost, WorkerDiedError) and "twice: for want of memory, or cancelled, or" in str(lost)
     assert {number: outcome.facts["double"] for number, outcome in outcomes.items()} == {0: 0, 2: 4, 3: 6, 4: 8}
     assert (tmp_path / "1").read_text() == "died\n" * 2, "in company, and alone"
     assert sum("writes to" in line for line in told) == 2
@@ -264,3 +266,14 @@ def test_an_array_ends_with_the_process_that_wanted_it(arrays: Path, tmp_path: P
     # A killed process cancels nothing: ranks under way end, and what is nobody's any more stays in the home.
     assert len(begun) == 2 and len(list(tmp_path.glob("*.ended"))) == (2 if number == signal.SIGKILL else 0)
     assert (tmp_path / "home/cluster").exists() is (number == signal.SIGKILL)
+
+
+def test_a_job_that_calls_it_takes_its_array_along_when_it_is_cancelled(arrays: Path, tmp_path: Path):
+    (tmp_path / "outer.py").write_text(STOPPED)
+    outer = f"srun {shlex.quote(sys.executable)} {tmp_path / 'outer.py'} {tmp_path} {arrays}"
+    submit = ["sbatch", "--parsable", "-c", "1", "--mem=100M", f"--output={tmp_path / 'outer.log'}", "--wrap", outer]
+    number = subprocess.run(submit, capture_output=True, text=True, check=True).stdout.strip()
+    assert waited_for(lambda: len(list(tmp_path.glob("*.began"))) == 2)
+    subprocess.run(["scancel", number], check=True)
+    assert waited_for(lambda: not jobs())
+    assert not list(tmp_path.glob("*.ended")) and not (tmp_path / "home/cluster").exists()

@@ -36,7 +36,6 @@ IMPORTED_ONCE: Sequence[str] = ("traceviz_dag.system.without_pandas", __name__)
 """What processes that analyse find imported."""
 _WORKER_BYTES = 600 << 20
 """What a worker takes for a trace of 200 MB (docs/benchmarks.md), and half as much again."""
-_DEATH = "the worker that read it died, most likely for want of memory; run with fewer workers or more memory"
 _MEMORY = "takes more memory than there is; run with fewer workers or more memory"
 _HOME_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 """What goes wrong with the home while a trace is read, since a profile is kept there: no fault of the trace."""
@@ -152,7 +151,7 @@ def analyse_ranks(
         outcomes = spread(_analyse, traces, count, arguments=(task, beside), preload=IMPORTED_ONCE)
     for number, outcome in outcomes:
         if isinstance(outcome, WorkerDiedError):
-            yield _record_failure(task, traces[number], f"{traces[number].name}: {_DEATH}")
+            yield _record_failure(task, traces[number], f"{traces[number].name}: {outcome}")
         else:
             yield outcome
 

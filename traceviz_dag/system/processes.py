@@ -44,11 +44,10 @@ _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 class WorkerDiedError(TracevizError):
     """The process that worked on an item died, twice: in company, and alone."""
 
-    def __init__(self) -> None:
-        super().__init__("a worker died, most likely for want of memory; run with fewer workers or more memory")
-
-    def __reduce__(self) -> tuple[type[WorkerDiedError], tuple[()]]:
-        return (type(self), ())
+    def __init__(
+        self, told: str = "a worker died, most likely for want of memory; run with fewer workers or more memory"
+    ) -> None:
+        super().__init__(told)
 
 
 def spread(

@@ -36,6 +36,8 @@ _SEEN_SECONDS = 60.0
 _FRUITLESS_ARRAYS = 2
 """After so many in a row without a finished rank, no further one is submitted."""
 
+_LOST = "its tasks of Slurm ended before it, twice: for want of memory, or cancelled, or lost with their nodes"
+
 _TASK = """export PYTHONSAFEPATH=1
 for _ in $(seq {ranks}); do
     {python} -m {module} {folder} &
@@ -79,7 +81,7 @@ class ArrayEngine:
             fruitless = fruitless + 1 if len(left) == before else 0
             for number in [number for number in left if losses[number] > 1]:
                 del left[number]
-                yield number, WorkerDiedError()
+                yield number, WorkerDiedError(_LOST)
             if left and lost:
                 self._tell(f"{len(lost)} of the ranks under way were lost with their tasks")
         if left:
