@@ -25,6 +25,7 @@ from tests.nsys_file import Export
 from tests.sets import fast
 from tests.show.home import fill_home
 from tests.simulate.conftest import small
+from traceviz_dag.analyze.causes import step_work
 from traceviz_dag.analyze.causes.critical_path import critical_path, slacks
 from traceviz_dag.analyze.causes.edits import AllTimes, StepEdits
 from traceviz_dag.analyze.causes.step_work import StepWork
@@ -106,6 +107,15 @@ def test_the_replay_gives_every_kernel_back_and_the_path_is_the_step(job, name):
         assert min(each.min() for each in slack) == 0
         for place, kernel in zip(path.rank.tolist(), path.kernel.tolist(), strict=True):
             assert kernel < 0 or slack[place][kernel] <= 0
+
+
+def test_ranks_that_are_taken_together_or_one_by_one_take_the_same(job, monkeypatch):
+    (ranked,) = steps_of(job("1f1b"))
+    times = ranked.step.times()
+    together = ranked.step.weights(times)
+    monkeypatch.setattr(step_work, "_TOGETHER", 1)
+    for one, other in zip(together, replace(ranked.step).weights(times), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_joined_steps_give_every_kernel_back_and_their_path_is_the_period():
