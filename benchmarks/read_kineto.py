@@ -25,7 +25,14 @@ from benchmarks.repeat_trace import repeat
 
 READERS = {
     "traceviz_dag, to columns": "from pathlib import Path; from traceviz_dag.read.kineto.reader import read_kineto\n"
-    "if path: read_kineto(Path(path))",
+    "if path: read_kineto(Path(path), scan=False)",
+    "traceviz_dag with numba, to columns": """
+from pathlib import Path
+from traceviz_dag.read.kineto.reader import read_kineto
+from traceviz_dag.read.kineto.scanning import new_scanner
+assert new_scanner(), "numba is not installed"
+if path: read_kineto(Path(path), scan=True)
+""",
     "traceviz_dag, to classified kernels in the lake": """
 import tempfile
 from pathlib import Path

@@ -52,7 +52,7 @@ LIMIT = 0.1
 FEWEST_ROUNDS = 3
 """Of fewer, figures with one sample a round have no known noise: nothing could be called worse, now or later."""
 
-_COLUMNS, _LAKE, _MSGSPEC = list(READERS)[:3]
+_COLUMNS, _SCANNED, _LAKE, _MSGSPEC = list(READERS)[:4]
 _TYPES, _, _ = READERS[_MSGSPEC].partition("if path:")
 # In pieces that stay in a core's caches, as our reader does it: fresh memory for a large file costs what it likes.
 _DECODE = f"""{_TYPES}
@@ -166,6 +166,7 @@ def _importing(words: Sequence[str]) -> float:
 Task = Reading | Peak | Command | Imports
 TASKS: tuple[Task, ...] = (
     Reading("Kineto trace, to columns", READERS[_COLUMNS], "rank_20.json", DECODE),
+    Reading("Kineto trace, to columns, numba", READERS[_SCANNED], "rank_20.json", DECODE),
     Reading("Kineto trace, to columns, gzip", READERS[_COLUMNS], "rank_20.json.gz", DECODE),
     Reading("Kineto trace, to the lake", READERS[_LAKE], "rank_20.json", DECODE_WRITE),
     Peak("peak memory, to columns", READERS[_COLUMNS], "rank_200.json"),

@@ -64,9 +64,9 @@ def _fact_columns(facts: CollectiveFacts, texts: tuple[str, ...]) -> list[list[A
 
 def assert_same(left: TraceEvents, right: TraceEvents) -> None:
     """Both hold the same values in every column, the same strings under the same codes, and the same report."""
-    for name in ("header", "strings", "threads", "report"):
+    for name in ("header", "strings", "threads", "report", "operator_inputs"):
         assert getattr(left, name) == getattr(right, name), name
-    for table in ("host", "launches", "device", "operator_facts"):
+    for table in ("host", "launches", "device", "synchronizations", "operator_facts"):
         _assert_same_columns(table, getattr(left, table), getattr(right, table))
     _assert_same_columns("device.collective", left.device.collective, right.device.collective)
     assert left.communication_operators.tolist() == right.communication_operators.tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +27,8 @@ class ByteSource:
         path: the file.
 
     Attributes:
+        size: of the file as it is stored, in bytes.
+        compressed: whether it is gzip.
         fault: what stopped the stream early; None when nothing did.
 
     Raises:
@@ -46,6 +49,7 @@ class ByteSource:
         if not magic:
             self._file.close()
             raise BadInputError(path, "empty file", "export the trace again, or remove the file")
+        self.size = self._file.seek(0, os.SEEK_END)
         self._file.seek(0)
         self.compressed = magic == _GZIP_MAGIC
         self._inflater: Any = isal_zlib.decompressobj(_GZIP_WINDOW) if self.compressed else None

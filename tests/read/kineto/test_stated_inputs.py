@@ -85,3 +85,24 @@ def test_inputs_are_kept_once_each_and_values_only_where_the_work_depends_on_the
     assert trace.host.inputs.tolist()[:8] == [1, 2, 3, 3, 3, 4, 0, 0]
     assert trace.operator_inputs[1] == ("[[4,8],[]]", '["c10::Half","Scalar"]', "[[8,1],[]]", '["","[-1]"]')
     assert trace.operator_inputs[3].values == "" and trace.operator_inputs[4][:2] == ("[[],[]]", '["long int",""]')
+
+
+@pytest.mark.parametrize("lenient", [False, True], ids=["narrow", "lenient"])
+@pytest.mark.parametrize("bad", [b"\xff", b"\\ud800"], ids=["no UTF-8", "half a pair"])
+def test_inputs_that_are_no_text_are_repaired_wherever_they_stand(tmp_path, bad, lenient):
+    file = KinetoFile()
+    for name, start in (("record_param_comms", 0), ("aten::addmm", 1_000)):
+        inputs = {
+            **OF_2024,
+            "Input type": ["BAD", "float"],
+            "Concrete Inputs": [*OF_2024["Concrete Inputs"][:4], "BAD"],
+        }
+        inputs["Concrete Inputs"] += OF_2024["Concrete Inputs"][5:]
+        file.operator(name, start, start + 900, **inputs)
+    if lenient:
+        file.operator("aten::odd", 10_000, 10_900, **{"External id": "not a number"})
+    path = file.write(tmp_path / "rank_0.json")
+    path.write_bytes(path.read_bytes().replace(b"BAD", bad))
+    trace = read_kineto(path)
+    assert trace.operator_inputs[1].types == '["","float"]'
+    assert trace.operator_facts.sequence.tolist() == [337]

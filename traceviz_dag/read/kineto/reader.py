@@ -52,7 +52,7 @@ def read_kineto(path: Path, *, chunk_bytes: int = CHUNK_BYTES, scan: bool | None
     builder = ColumnBuilder()
     with ByteSource(path) as source, _without_garbage_collection():
         if scan is None:
-            scanner = scanner_for(path.stat().st_size, compressed=source.compressed)
+            scanner = scanner_for(source.size, compressed=source.compressed)
         else:
             scanner = new_scanner() if scan else None
         decoder = EventDecoder(scanner)

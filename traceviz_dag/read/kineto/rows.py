@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
-from operator import attrgetter
+from functools import cache
 from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
@@ -64,13 +64,13 @@ class StructRows:
         return packing.codes(map(strings.__getitem__, [row.name for row in self._rows]), len(self._rows))
 
     def identifiers(self, key: str, given: Identifiers) -> Int64:
-        return given.of(self._each(key))
+        return given.of(_reader_of(key)(self._rows))
 
     def integers(self, attribute: str) -> Int64:
-        return packing.integers(self._each(f"args.{attribute}"))
+        return packing.integers(_reader_of(f"args.{attribute}")(self._rows))
 
     def triples(self, attribute: str) -> Int64:
-        return packing.triples(self._each(f"args.{attribute}"))
+        return packing.triples(_reader_of(f"args.{attribute}")(self._rows))
 
     def inputs(self, known: InputsOnce) -> list[int]:
         return known.numbers(input_keys(self._rows))
@@ -81,9 +81,12 @@ class StructRows:
     def structs(self, places: Int64) -> list[Any]:
         return [self._rows[place] for place in places.tolist()]
 
-    def _each(self, path: str) -> list[Any]:
-        value: Callable[[Any], Any] = attrgetter(path)
-        return list(map(value, self._rows))
+
+@cache
+def _reader_of(attribute: str) -> Callable[[list[Any]], list[Any]]:
+    """Rows → their attribute, by a comprehension of its own: that takes half the time of ``attrgetter``."""
+    reader: Callable[[list[Any]], list[Any]] = eval(f"lambda rows: [row.{attribute} for row in rows]")
+    return reader
 
 
 class Piece(NamedTuple):

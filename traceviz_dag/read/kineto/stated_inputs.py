@@ -20,6 +20,7 @@ import numpy as np
 
 from traceviz_dag.arrays import Int32
 from traceviz_dag.read.events import MISSING, OperatorInputs, bounded
+from traceviz_dag.read.kineto.repair import repair
 from traceviz_dag.read.kineto.schema import as_integer, as_text
 
 COMMUNICATION_OPERATOR = "record_param_comms"
@@ -192,7 +193,7 @@ def input_keys(operators: Sequence[Any]) -> list[bytes]:
     if not any(parts[0]):
         return [input_key()] * len(given)
     try:
-        keys = list(map(input_key, *parts))
+        keys = list(map(_BETWEEN.join, zip(*parts, strict=True)))
         values = list(map(bytes, values))
     except TypeError:
         # Decoded already, or of a type that no version of Kineto writes.
@@ -256,8 +257,16 @@ def _elements(sizes: object) -> int:
     return count if 0 <= count < 2**63 else MISSING
 
 
+def _decoded(text: bytes) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # Only skipped so far: what is no text is repaired as it would be elsewhere in the file.
+        return msgspec.json.decode(repair(text))
+
+
 def _list_of(value: Any) -> list[Any]:
     """The list that a field holds, decoded only now; empty where it is absent or none."""
     if isinstance(value, msgspec.Raw | bytes):
-        value = msgspec.json.decode(value) if len(value) else None
+        value = _decoded(bytes(value)) if len(value) else None
     return value if isinstance(value, list) else []
