@@ -306,13 +306,15 @@ def test_a_session_lists_the_files_of_a_table_once_until_somebody_writes_one(two
         assert session.ask(asked)["rows"][0].as_py() == counts[1] + 1 and listed == ["overlap"] * 2
 
 
-def test_a_file_that_somebody_deletes_or_damages_under_a_session_is_named(two_ranks: Lake):
-    asked = "SELECT sum(exposed_ns) AS ns FROM overlap WHERE run = $run AND iteration = $iteration AND rank = {}"
-    path = two_ranks.path("overlap", run=RUN, iteration=7, rank=1)
+def test_a_file_that_somebody_damages_or_deletes_under_a_session_is_named(two_ranks: Lake):
+    asked = "SELECT sum(exposed_ns) AS ns FROM overlap WHERE run = $run AND iteration = $iteration"
+    path, other = (two_ranks.path("overlap", run=RUN, iteration=7, rank=rank) for rank in (1, 0))
+    whole = path.read_bytes()
     with two_ranks.session(run=RUN, iteration=7) as session:
-        session.ask(asked.format(0))
-        path.write_bytes(b"PAR1" + path.read_bytes()[4:-30])
-        with pytest.raises(BadInputError, match="cannot be read"):
-            session.ask(asked.format(1))
+        session.ask(asked)
+        for damaged in (other.read_bytes(), whole[:-30], whole[:40] + bytes([whole[40] ^ 1]) + whole[41:]):
+            path.write_bytes(damaged)
+            with pytest.raises(BadInputError, match="the file is damaged, or is not the one"):
+                session.ask(asked)
         path.unlink()
-        assert session.ask(asked.format(1))["ns"].to_pylist() == [None]
+        assert session.ask(f"{asked} AND rank = 1")["ns"].to_pylist() == [None]

@@ -177,8 +177,8 @@ class NarrowViews:
     instead: each mention of a view opens all its files again, one per rank, and takes longer to plan. One of many files
     is copied into a single one, which is gone with the folder that it is in.
 
-    Files are listed, and compared with their record, once as long as the record stays as it is, which each writer
-    changes: of a thousand ranks, it takes longer than most queries.
+    Files are listed, and compared with their record, once as long as it and they stay as they are: of a thousand ranks,
+    it takes longer than most queries.
 
     Attributes:
         tables: the only ones that queries may read; None lets them read all.
@@ -218,10 +218,14 @@ class NarrowViews:
         self._mentions.update({table.name: mentions[table.name] for table in named})
         by_rank = any("rank" in table.partitioned_by for table in named)
         marks = read_stale(self.home / LAKE_FOLDER, self.run, self.iteration) if by_rank else ()
-        statements, changed = [], set()
+        statements: list[str] = []
+        made: dict[str, tuple[str, object]] = {}
         for table in named:
             name, folder = quoted_name(table.name), self.home / LAKE_FOLDER / table.name
-            files, states, missing = self.found.get(table.name) or self._find(table)
+            known = self.found.get(table.name)
+            if known is None or tuple(map(_state, known[0].paths)) != known[1]:
+                known = self._find(table)
+            files, states, missing = known
             tell_missing(table, missing, columns_named_in(sql, table))
             hidden = frozenset(hidden_ranks(table, marks))
             held = files, states, hidden
@@ -236,7 +240,8 @@ class NarrowViews:
                 continue
             if not files.paths:
                 refuse_gone(self.home / LAKE_FOLDER, table, self.run, self.iteration)
-            statements += [f"DROP {former} {name}"] if former else []
+            # Not there where the one after it could not be made.
+            statements += [f"DROP {former} IF EXISTS {name}"] if former else []
             if files.paths:
                 rows = _rows(folder, table, files, hidden)
                 rows = self._copy(table, rows, held) if copied else rows
@@ -245,10 +250,10 @@ class NarrowViews:
                 # As small as it gets, and a view of no rows takes longer to plan.
                 columns = (f"{quoted_name(column.name)} {sql_type(column.type)}" for column in view_columns(table))
                 statements.append(f"CREATE {kind} {name} ({', '.join(columns)})")
-            self._made[table.name] = wanted
-            changed.add(table.name)
+            made[table.name] = wanted
         self.connection.execute(";\n".join(statements))
-        return changed
+        self._made |= made
+        return set(made)
 
     def copy_of(self, table: Table) -> Path | None:
         """The file with the rows of all its ranks, in order, as they are now, if it was copied; asking is a mention."""
