@@ -63,6 +63,16 @@ def test_sizes_of_inputs_are_kept_as_text_long_ones_as_digest_and_nothing_else(t
 
 
 @pytest.mark.parametrize("lenient", [False, True], ids=["narrow", "lenient"])
+def test_operators_that_have_no_inputs_state_so_alone_in_a_piece_too(tmp_path, lenient):
+    file = KinetoFile()
+    file.operator("aten::empty", 1_000, 1_900, **{"Input Dims": []})
+    if lenient:
+        file.row("cuda_runtime", "cudaLaunchKernel", 2_000, 2_900, correlation="not a number")
+    trace = read_kineto(file.write(tmp_path / "rank_0.json"))
+    assert trace.operator_inputs[1].sizes == "[]" and trace.host.inputs.tolist() == [1]
+
+
+@pytest.mark.parametrize("lenient", [False, True], ids=["narrow", "lenient"])
 def test_inputs_are_kept_once_each_and_values_only_where_the_work_depends_on_them(tmp_path, lenient):
     file = KinetoFile()
     sizes, types = [[4, 8], []], ["c10::Half", "Scalar"]

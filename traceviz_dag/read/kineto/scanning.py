@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from functools import cache
 from pickle import UnpicklingError
@@ -24,7 +25,9 @@ _told: Counter[str] = Counter()
 def scanner_for(size: int, *, compressed: bool) -> PieceScanner | None:
     """A scanner for a file of ``size`` bytes if this process reads enough to repay it and it can be had, else None."""
     _told["bytes"] += size * (_INFLATION if compressed else 1)
-    return new_scanner() if _told["bytes"] >= _WORTH_BYTES else None
+    # Uncompiled, as with this variable, it takes a hundred times as long.
+    is_worth = _told["bytes"] >= _WORTH_BYTES and os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
+    return new_scanner() if is_worth else None
 
 
 def new_scanner() -> PieceScanner | None:

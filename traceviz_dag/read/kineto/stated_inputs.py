@@ -190,7 +190,8 @@ def input_keys(operators: Sequence[Any]) -> list[bytes]:
     )
     valued = [place for place, each in enumerate(operators) if each.name in VALUED]
     values: list[Any] = [given[place].concrete_inputs for place in valued]
-    if not any(parts[0]):
+    # An empty list is none, but states that there are no inputs.
+    if not any(parts[0]) and [] not in parts[0]:
         return [input_key()] * len(given)
     try:
         keys = list(map(_BETWEEN.join, zip(*parts, strict=True)))
