@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -26,9 +27,10 @@ from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.lake.record_lines import Content
 from traceviz_dag.lake.write import store_parts
 from traceviz_dag.orchestration.instance import open_instance
-from traceviz_dag.pipeline import workers
+from traceviz_dag.pipeline import making, workers
 from traceviz_dag.pipeline.analysis import AnalysisSettings, IterationResult, _Analysis, analyse
 from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.system.processes import WorkerDiedError
 from traceviz_dag.tables import TABLES
 
 PROGRAM = [sys.executable, "-m", "traceviz_dag.commands.main"]
@@ -95,6 +97,30 @@ def test_whatever_a_trace_provokes_costs_that_rank_alone(tmp_path, monkeypatch):
     monkeypatch.undo()
     assert analyse_one(run, home).aggregated
     assert not log.exists()
+
+
+def test_a_worker_that_dies_across_ranks_costs_the_verdict_alone(own, monkeypatch):
+    run, home = own
+
+    def died(*_: object) -> None:
+        raise WorkerDiedError
+
+    monkeypatch.setattr(making, "analyse_across_ranks", died)
+    ended = traceviz("analyze", run, "--home", home, "--workers", "1", "--force", code=2)
+    assert "aggregates: a worker died" in ended.stderr and "fault of traceviz" not in ended.stderr
+    assert "Step:" not in ended.stdout, "what was known of the step before is not said of this one"
+
+
+def test_a_daemon_may_start_no_processes_and_analyses_ranks_itself(own, monkeypatch):
+    run, home = own
+    asked = []
+    across = making.analyse_across_ranks
+    monkeypatch.setattr(making, "analyse_across_ranks", lambda *given: (asked.append(given[2]), across(*given))[1])
+    (inputs,) = inputs_below([run])
+    making.make_across_ranks(open_lake(home), inputs, workers=2)
+    monkeypatch.setattr(making, "current_process", lambda: SimpleNamespace(daemon=True))
+    making.make_across_ranks(open_lake(home), inputs, workers=2)
+    assert asked == [2, 1]
 
 
 def test_what_an_interrupted_analysis_left_is_not_shown_as_whole_and_the_same_command_goes_on(own, monkeypatch):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from multiprocessing import current_process
 from pathlib import Path
 
 import pyarrow as pa
@@ -318,8 +319,8 @@ def make_across_ranks(
     with lake.session(run=run, iteration=iteration) as session:
         stored = StoredIteration(session.within(), run, iteration, inputs, with_partial)
         sharding = sharding_of(len(stored.ranks), lake.home, workers, engine)
-        # Where ranks are analysed elsewhere, this machine may be anybody's.
-        here = (workers or default_workers()) if engine is None else 1
+        # Where ranks are analysed elsewhere, this machine may be anybody's; and daemons may start no processes.
+        here = 1 if engine is not None or current_process().daemon else workers or default_workers()
         tables = dict(analyse_across_ranks(stored, sharding, here))
         named, verdicts, fault = _named_pairs(pairs, stored, tables["periods"])
         tables["periods"] = pa.concat_tables([tables["periods"], named])

@@ -134,7 +134,8 @@ def print_verdict(summaries: Sequence[Mapping[str, Any]], after: Sequence[str]) 
     from traceviz_dag.analyze.findings.verdict import JudgedIteration, compared
     from traceviz_dag.commands.common.verdict import parts_in_words, verdict_lines
 
-    judged = [one for one in summaries if one["verdict"] is not None]
+    # A verdict of before, where tables across ranks could not be made anew, is none on what was read.
+    judged = [one for one in summaries if one["verdict"] is not None and one.get("measures")]
     if not judged:
         return
     last = judged[-1]
