@@ -218,6 +218,19 @@ def test_the_scanner_is_right_without_compilation_too(shared_data, tmp_path):
     assert int(done.stdout) > 100
 
 
+def test_compiled_code_that_reads_anything_else_is_not_used(monkeypatch):
+    class Wrong(scanned_rows.PieceScanner):
+        def _codes(self, tokens):
+            return super()._codes(tokens)[::-1]
+
+    monkeypatch.setattr(scanned_rows, "PieceScanner", Wrong)
+    scanning._scanner.cache_clear()
+    assert scanning.new_scanner() is None
+    monkeypatch.undo()
+    scanning._scanner.cache_clear()
+    assert scanning.new_scanner() is not None
+
+
 @pytest.mark.long
 def test_a_damaged_cache_of_compiled_code_is_none(tmp_path):
     program = "from traceviz_dag.read.kineto.scanning import new_scanner; print(new_scanner() is None)"

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from functools import cache
+from itertools import count
 from pickle import UnpicklingError
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from traceviz_dag.read.kineto.event_decoder import EventDecoder
+from traceviz_dag.read.kineto.rows import Piece
 
 if TYPE_CHECKING:
     from traceviz_dag.read.kineto.scanned_rows import PieceScanner
@@ -18,6 +27,12 @@ _INFLATION = 10
 """JSON bytes of a compressed byte, about."""
 
 _OF_DAMAGED_PICKLES = (UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError)
+
+_SAMPLE = b"""[
+{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 2, "ts": 3.001, "dur": 4, "args": {
+"External id": 5, "Input Dims": [[8, 8], []]}},
+{"ph": "X", "cat": "kernel", "name": "a kernel of more than eight bytes", "pid": 0, "tid": 7, "ts": 1234567.5, "dur": 2,
+"args": {"External id": 5, "stream": 7, "correlation": 12345678901, "grid": [1, 2, 3]}}]"""
 
 _told: Counter[str] = Counter()
 
@@ -43,7 +58,19 @@ def _scanner() -> type[PieceScanner] | None:
         from traceviz_dag.read.kineto.scanned_rows import PieceScanner
 
         # What was compiled before is loaded here, else compiled, which takes 7 processor seconds.
-        PieceScanner().piece(memoryview(b"[{}]"), list)
+        return PieceScanner if _reads_as_msgspec(PieceScanner()) else None
     except (ImportError, RuntimeError, OSError, *_OF_DAMAGED_PICKLES):
         return None
-    return PieceScanner
+
+
+def _reads_as_msgspec(scanner: PieceScanner) -> bool:
+    """Whether a scanner understands a few events: its code comes from files that anybody may have changed."""
+    scanned, known = scanner.piece(memoryview(_SAMPLE), msgspec.json.decode), EventDecoder().decode(memoryview(_SAMPLE))
+    return scanned is not None and all(map(np.array_equal, _read(scanned), _read(known)))
+
+
+def _read(piece: Piece) -> Iterator[npt.NDArray[Any]]:
+    yield from (np.array(piece.decoded), piece.codes, piece.start_ns, piece.duration_us)
+    yield from (piece.rows.names(defaultdict(count().__next__)), piece.rows.integers("external_id"))
+    kernel = piece.rows.take(np.array([1]))
+    yield from (kernel.integers("correlation"), kernel.triples("grid"))
