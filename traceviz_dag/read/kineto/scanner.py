@@ -88,20 +88,20 @@ class Memory(NamedTuple):
     gaps: npt.NDArray[np.int32]
 
 
-@njit(cache=True, forceinline=True)
+@njit(forceinline=True)
 def _first_marked(marks: np.uint64) -> int:
     """The lowest byte of which the high bit is set."""
     return np.int64((((marks & (~marks + _ONE)) >> _SEVEN) * _BYTE_NUMBERS) >> _TOP_BYTE)  # type: ignore[return-value]
 
 
-@njit(cache=True, forceinline=True)
+@njit(forceinline=True)
 def _blanks_end(text: Bytes, at: int) -> int:
     while text[_U(at)] == 32 or text[_U(at)] == 10 or text[_U(at)] == 13 or text[_U(at)] == 9:
         at += 1
     return at
 
 
-@njit(cache=True)
+@njit(cache=False)
 def _string_end(text: Bytes, words: Words, at: int) -> int:
     """Behind the string that starts at a place; UNCLEAN where it has escapes other than of one letter."""
     at += 1
@@ -126,14 +126,14 @@ def _string_end(text: Bytes, words: Words, at: int) -> int:
         at += 2
 
 
-@njit(cache=True)
+@njit(cache=False)
 def _digits_end(text: Bytes, at: int) -> int:
     while 48 <= text[_U(at)] <= 57:
         at += 1
     return at
 
 
-@njit(cache=True)
+@njit(cache=False)
 def _number_end(text: Bytes, at: int) -> int:
     """Behind a number that any double holds."""
     if text[_U(at)] == _MINUS:
@@ -156,7 +156,7 @@ def _number_end(text: Bytes, at: int) -> int:
     return end
 
 
-@njit(cache=True)
+@njit(cache=False)
 def _word_end(text: Bytes, at: int) -> int:
     """Behind true, false or null."""
     for word in _VALUE_WORDS:
@@ -169,7 +169,7 @@ def _word_end(text: Bytes, at: int) -> int:
     return UNCLEAN
 
 
-@njit(cache=True)
+@njit(cache=False)
 def _value_end(text: Bytes, words: Words, at: int) -> int:
     """Behind the value at a place; UNCLEAN where it is none that is plain."""
     depth = kinds = 0  # A bit for each open bracket: 1 for an object.
@@ -217,7 +217,7 @@ def _value_end(text: Bytes, words: Words, at: int) -> int:
             at = _blanks_end(text, at + 1)
 
 
-@njit(cache=True, forceinline=True)
+@njit(forceinline=True)
 def _integer(words: Words, at: int) -> tuple[int, int]:
     """The number of up to eight digits at a place, and their end."""
     word = words[_U(at)] ^ _ZEROS
@@ -231,7 +231,7 @@ def _integer(words: Words, at: int) -> tuple[int, int]:
     return np.int64(value), at + count  # type: ignore[return-value]
 
 
-@njit(cache=True, forceinline=True)
+@njit(forceinline=True)
 def _long_integer(words: Words, at: int) -> tuple[int, int]:
     """The number of up to sixteen digits at a place, and their end; a digit behind it makes a gap that is none."""
     value, end = _integer(words, at)
@@ -241,7 +241,7 @@ def _long_integer(words: Words, at: int) -> tuple[int, int]:
     return value, end
 
 
-@njit(cache=True, forceinline=True)
+@njit(forceinline=True)
 def _matches(
     text: Bytes, words: Words, at: int, kept: Bytes, kept_words: Words, places: Int64, token: int, state: int
 ) -> int:
@@ -262,7 +262,7 @@ def _matches(
     return at + length if same else UNCLEAN
 
 
-@njit(cache=True)
+@njit(cache=False)
 def token_of(text: Bytes, words: Words, at: int, end: int, state: int, memory: Memory) -> int:
     """The token of some bytes, a new one if need be; FULL where there is no room."""
     length = end - at
@@ -294,7 +294,7 @@ def token_of(text: Bytes, words: Words, at: int, end: int, state: int, memory: M
     return token
 
 
-@njit(cache=True, forceinline=True)
+@njit(forceinline=True)
 def _learn_value(text: Bytes, words: Words, at: int, guess: int, memory: Memory) -> tuple[int, int]:
     """The token of the value at a place, and its end; UNCLEAN or FULL instead of a token."""
     end = _value_end(text, words, at)
@@ -305,7 +305,7 @@ def _learn_value(text: Bytes, words: Words, at: int, guess: int, memory: Memory)
     return token, end
 
 
-@njit(cache=True)
+@njit(cache=False)
 def _learn_gap(
     text: Bytes, words: Words, first: int, state: int, guess: int, memory: Memory, keys: Int64
 ) -> tuple[int, int]:
@@ -382,7 +382,7 @@ def _learn_gap(
         return token, at
 
 
-@njit(cache=True)
+@njit(cache=False)
 def scan(text: Bytes, words: Words, rows: Int64, memory: Memory, keys: Int64, arguments_key: int, empty: int) -> int:
     """Read a JSON array of events.
 

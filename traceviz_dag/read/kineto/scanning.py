@@ -7,7 +7,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from itertools import count
-from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -20,13 +19,11 @@ from traceviz_dag.read.kineto.rows import Piece
 if TYPE_CHECKING:
     from traceviz_dag.read.kineto.scanned_rows import PieceScanner
 
-_WORTH_BYTES = 400_000_000
-"""JSON to read in a process from which on the scanner repays its start twice: 0.4 processor seconds, 115 MB."""
+_WORTH_BYTES = 4_000_000_000
+"""JSON that a process has read, or reads now, from which on a scanner is compiled: 2 GB more repay its 7 seconds."""
 
 _INFLATION = 10
 """JSON bytes of a compressed byte, about."""
-
-_OF_DAMAGED_PICKLES = (UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError)
 
 _SAMPLE = b"""[
 {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 2, "ts": 3.001, "dur": 4, "args": {
@@ -53,18 +50,20 @@ def new_scanner() -> PieceScanner | None:
 
 @cache
 def _scanner() -> type[PieceScanner] | None:
-    """None without numba, where numba finds no folder for what it compiles, or where what it kept there is damaged."""
+    """None without numba, or where it compiles to something else.
+
+    Compiled anew in each process: numba's cache on the disk is not checked, and a version that a full disk or a kill
+    left half in it reads wrong times, or ends the process.
+    """
     try:
         from traceviz_dag.read.kineto.scanned_rows import PieceScanner
-
-        # What was compiled before is loaded here, else compiled, which takes 7 processor seconds.
-        return PieceScanner if _reads_as_msgspec(PieceScanner()) else None
-    except (ImportError, RuntimeError, OSError, *_OF_DAMAGED_PICKLES):
+    except ImportError:
         return None
+    return PieceScanner if _reads_as_msgspec(PieceScanner()) else None
 
 
 def _reads_as_msgspec(scanner: PieceScanner) -> bool:
-    """Whether a scanner understands a few events: its code comes from files that anybody may have changed."""
+    """Whether a scanner understands a few events, as other versions of numba may compile it otherwise."""
     scanned, known = scanner.piece(memoryview(_SAMPLE), msgspec.json.decode), EventDecoder().decode(memoryview(_SAMPLE))
     return scanned is not None and all(map(np.array_equal, _read(scanned), _read(known)))
 
