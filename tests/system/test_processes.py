@@ -109,6 +109,21 @@ def complain(number: int) -> int:
     return number
 
 
+def long_answer(number: int) -> bytes:
+    return bytes(10**8 if number else 1)
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.2, 0.4])
+def test_who_wants_no_further_results_waits_for_none_that_is_being_sent(seconds: float):
+    results = spread_in_order(long_answer, range(5), 2)
+    assert next(results) == b"\0"
+    time.sleep(seconds)
+    ended = threading.Thread(target=results.close, daemon=True)
+    ended.start()
+    ended.join(20)
+    assert not ended.is_alive()
+
+
 def test_an_error_is_raised_and_what_waits_is_not_begun():
     with pytest.raises(ValueError, match="from the work"):
         list(spread(complain, range(50), 2))

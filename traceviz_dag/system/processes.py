@@ -286,7 +286,7 @@ def _pool(
     with nothing_from_the_current_folder():
         name_semaphores()
         executor = _executor(count, context, arguments)
-    with executor as pool, _ended_on_interrupt():
+    with executor as pool, _ended_on_interrupt(pool):
         try:
             with nothing_from_the_current_folder(), without_main_script(work):
                 futures: dict[Future[Result], int] = {
@@ -342,8 +342,9 @@ def _terminate(pool: ProcessPoolExecutor) -> None:
 
 
 @contextmanager
-def _ended_on_interrupt() -> Iterator[None]:
-    """Workers are not waited for when the user interrupts: what they have not finished is done another time."""
+def _ended_on_interrupt(pool: ProcessPoolExecutor) -> Iterator[None]:
+    """Workers are not waited for when the user interrupts, or nobody wants further results: what they have not finished
+    is done another time."""
     before = set(multiprocessing.active_children())
     try:
         yield
@@ -352,6 +353,9 @@ def _ended_on_interrupt() -> Iterator[None]:
     except BaseException:
         for process in set(multiprocessing.active_children()) - before:
             process.terminate()
+        # The rest of a result that one was sending is waited for as long as anybody holds the end that writes.
+        with suppress(AttributeError, OSError):
+            pool._result_queue._writer.close()  # type: ignore[attr-defined]
         raise
 
 
