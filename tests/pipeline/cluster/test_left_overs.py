@@ -11,6 +11,8 @@ import pytest
 from traceviz_dag.pipeline.cluster.fitness import requirements
 from traceviz_dag.pipeline.cluster.slurm import private_folder
 
+LEFT, USED, NEW, OF_A_USER = (f"{name}.token" for name in ("1" * 16, "2" * 16, "3" * 16, "mine"))
+
 
 def test_what_killed_processes_left_is_removed_unless_a_job_or_a_process_uses_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -22,18 +24,18 @@ def test_what_killed_processes_left_is_removed_unless_a_job_or_a_process_uses_it
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for name in (*names.values(), "of another program"):
         (cluster / name).mkdir(parents=True)
-    for name in ("left.token", "used.token", "new.token"):
+    for name in (LEFT, USED, NEW, OF_A_USER):
         (cluster / name).write_text("")
     for path in cluster.iterdir():
-        if path.name not in (names["new"], "new.token"):
+        if path.name not in (names["new"], NEW):
             os.utime(path, (0, 0))
-    locked = [os.open(cluster / name, os.O_RDONLY) for name in (names["of a process"], "used.token")]
+    locked = [os.open(cluster / name, os.O_RDONLY) for name in (names["of a process"], USED)]
     for descriptor in locked:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     before = {path.name for path in cluster.iterdir()}
     with requirements(tmp_path / "home", []) as needed, private_folder(tmp_path / "home") as folder:
         assert needed.token_file.parent == folder.parent == cluster
-    assert before - {path.name for path in cluster.iterdir()} == {names["left"], "left.token"}
+    assert before - {path.name for path in cluster.iterdir()} == {names["left"], LEFT}
     squeue.write_text("#!/bin/bash\nexit 1\n")
     for descriptor in locked:
         os.close(descriptor)

@@ -84,7 +84,7 @@ def requirements(home: Path, files: Sequence[Path]) -> Iterator[Requirements]:
     """What workers must have, while a token in the home is there for them to read."""
     folder, token = home / FOLDER, secrets.token_hex(16)
     folder.mkdir(parents=True, exist_ok=True)
-    for left in folder.glob("*.token"):
+    for left in folder.glob(f"{'[0-9a-f]' * 16}.token"):
         # Of a killed process: others lock theirs, if locks work here, as soon as it is there.
         with suppress(OSError), left.open("r+") as file:
             if is_old(left) and _can_lock(file.fileno()):

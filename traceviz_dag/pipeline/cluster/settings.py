@@ -55,6 +55,10 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slurm: SlurmSettings | None = None
 
 
+_NOT_OPTIONS = {"--cluster", "--clusters", "-M", "--job-name", "-J", "--array", "-a", "--wait", "-W", "--wrap"}
+"""Options of sbatch after which a job has another name, another form or another place than the one that is watched."""
+
+
 def load_cluster(path: Path) -> ClusterSettings:
     """Read the file; paths in it are relative to its folder.
 
@@ -70,9 +74,10 @@ def load_cluster(path: Path) -> ClusterSettings:
         raise BadInputError(path, "names no cluster, or several", "give it address, scheduler_file or [slurm]")
     if settings.slurm is not None and settings.slurm.array and settings.slurm.interface:
         raise BadInputError(path, "a job array listens on no interface", "leave out array or interface")
-    if settings.slurm is not None and any(each.startswith(("--clusters", "-M")) for each in settings.slurm.options):
-        fault = "--clusters in options: a job of another cluster would be neither watched nor cancelled"
-        raise BadInputError(path, fault, "leave it out, and call this where jobs of that cluster are submitted")
+    for option in settings.slurm.options if settings.slurm is not None else ():
+        if {option.partition("=")[0], option[:2]} & _NOT_OPTIONS:
+            fault = f"{option} in options: such a job would be neither watched nor cancelled"
+            raise BadInputError(path, fault, "leave it out; call this where jobs of that cluster are submitted")
     found = {}
     for name in ("scheduler_file", "ca_file", "cert_file", "key_file"):
         if value := getattr(settings, name):

@@ -180,7 +180,8 @@ def _cancel(name: str, tell: Callable[[str], None]) -> None:
 
 def _environment(*without: str) -> dict[str, str]:
     """Ours, without what a job that this runs in was given, and variables that the answer depends on."""
-    left_out = ("SLURM_", *without)
+    # A job of another cluster would be neither watched nor cancelled.
+    left_out = ("SLURM_", "SBATCH_CLUSTERS", *without)
     return {name: os.environ[name] for name in os.environ if name == "SLURM_CONF" or not name.startswith(left_out)}
 
 
