@@ -55,6 +55,9 @@ _MESSAGE = 1 << 48
 _AT_ONCE = 16
 """Ranks that a process holds before it sends them: few, as each may have 50,000 kernels."""
 
+_MOST_SENT = 4_000_000
+"""Kernels of a step that other processes get whole, each 120 bytes a kernel, and needs more to replay it."""
+
 _MODULE_COLUMNS = ("kernel_id", "module")
 
 
@@ -190,7 +193,8 @@ _Way = Callable[[WhatIf, int], Mapping[str, pa.Table]]
 def _each_way(
     ways: Sequence[_Way], what_if: WhatIf, number: int, side_by_side: SideBySide | None
 ) -> Iterator[Mapping[str, pa.Table]]:
-    if side_by_side is None or len(what_if.step.ranks) <= RANKS_OF_A_CHUNK:
+    kernels = sum(len(work.kernels) for work in what_if.step.works)
+    if side_by_side is None or len(what_if.step.ranks) <= RANKS_OF_A_CHUNK or kernels > _MOST_SENT:
         return (way(what_if, number) for way in ways)
     return spread_in_order(_taken, ways, side_by_side.workers, IMPORTED_ONCE, (what_if, number))
 
