@@ -56,7 +56,7 @@ _AT_ONCE = 16
 """Ranks that a process holds before it sends them: few, as each may have 50,000 kernels."""
 
 _MOST_SENT = 4_000_000
-"""Kernels of a step that other processes get whole, each 120 bytes a kernel, and needs more to replay it."""
+"""Kernels of a step that is copied to other processes: 120 bytes of each are sent to each, and replaying takes more."""
 
 _MODULE_COLUMNS = ("kernel_id", "module")
 
