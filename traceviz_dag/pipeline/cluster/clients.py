@@ -30,6 +30,10 @@ _CONFIGURATION = {
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
     "distributed.worker.profile.enabled": False,
+    # Dask's loop and a rank share an interpreter: fifty looks a second at whether it is late took a tenth of a rank's
+    # time where workers are more than cores.
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "10s",
     # A worker holds one rank, whose memory is not Dask's to move.
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
