@@ -2,11 +2,11 @@
 
     python -m benchmarks.cluster FOLDER --workers 1 2 4 [--ranks 64] [--slurm | --cluster slurm.toml]
 
-Each row analyses the folder's first iteration, after a few ranks that are not counted, so that no start is in it. What
-as many processes of the local pool take more than a single one is the machine's share. ``--ranks`` repeats the traces
-under further numbers for the rows of Dask. ``--slurm`` starts a Slurm of this machine alone (needs root and Debian's
-packages), and a job in it for each number of workers. A cluster elsewhere (``--cluster``) has as many workers as
-its file says; only its wall time is seen from here.
+Each row is the median of a few rounds, by turns, over the folder's first iteration. What as many processes of the local
+pool take more than one of it is the machine's share. ``--ranks`` repeats the traces under further numbers for the rows
+of Dask. ``--slurm`` starts a Slurm of this machine alone (needs root and Debian's packages), and a job in it for each
+number of workers. A cluster elsewhere (``--cluster``) has as many workers as its file says; only its wall time is seen
+from here.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import psutil
 
@@ -26,8 +27,9 @@ from tests.slurm import slurm
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.pipeline.cluster.opening import LOCAL, open_cluster
 from traceviz_dag.pipeline.discovery import inputs_below
+from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.iteration import rank_traces, read_topology
-from traceviz_dag.pipeline.workers import Engine, IterationTask, analyse_into_lake, analyse_ranks
+from traceviz_dag.pipeline.workers import Engine, IterationTask, analyse_ranks
 
 _SLURM = "SLURM_CONF"
 
@@ -46,10 +48,14 @@ def processor_seconds() -> tuple[float, float]:
     return every, workers
 
 
-def rows(
-    folder: Path, home: Path, clusters: list[tuple[str, str, int]], ranks: int
-) -> Iterator[tuple[str, float, float, float, int]]:
-    """What, wall seconds, processor seconds, those of the workers alone, ranks.
+Row = tuple[float, float, float]
+"""Processor seconds of a rank, those of the workers among them, wall seconds of all ranks."""
+
+
+def rounds(
+    folder: Path, home: Path, clusters: list[tuple[str, str, int]], ranks: int, count: int
+) -> Iterator[tuple[str, Row]]:
+    """What, and what it took; all by turns, ``count`` times, as the machine is not as fast in each minute.
 
     Args:
         clusters: what, where and workers of each. ranks: 0: those of the folder.
@@ -59,25 +65,25 @@ def rows(
     repeated = [replace(traces[rank % len(traces)], rank=rank) for rank in range(ranks or len(traces))]
     task = IterationTask(home, inputs.run, inputs.iteration, read_topology(inputs), load_rules())
 
-    def measured(what: str, engine: Engine | None, workers: int) -> tuple[str, float, float, float, int]:
-        every_trace = repeated if engine else traces
-        for some in (every_trace[: 4 * workers], every_trace):
-            wall, (every, of_workers) = time.monotonic(), processor_seconds()
-            if engine or workers > 1:
-                outcomes = list(analyse_ranks(task, some, None if engine else workers, engine=engine))
-            else:
-                outcomes = [analyse_into_lake(task, trace) for trace in some]
-            failed = [outcome for outcome in outcomes if outcome.failed]
-            assert not failed, failed[0]
+    def measured(every_trace: list[RankTrace], engine: Engine | None, workers: int) -> Row:
+        wall, (every, of_workers) = time.monotonic(), processor_seconds()
+        outcomes = list(analyse_ranks(task, every_trace, None if engine else workers, engine=engine))
+        failed = [outcome for outcome in outcomes if outcome.failed]
+        assert not failed, failed[0]
         after, of_workers_after = processor_seconds()
-        return what, time.monotonic() - wall, after - every, of_workers_after - of_workers, len(every_trace)
+        number = len(every_trace)
+        return (after - every) / number, (of_workers_after - of_workers) / number, time.monotonic() - wall
 
-    yield measured("one process", None, 1)
-    for workers in sorted({workers for _, _, workers in clusters} - {1}):
-        yield measured(f"local pool, {workers}", None, workers)
-    for what, where, workers in clusters:
-        with open_cluster(where, home, workers) as engine:
-            yield measured(what, engine, workers)
+    with ExitStack() as opened:
+        counts = sorted({1, *(workers for _, _, workers in clusters)})
+        ways: list[tuple[str, Engine | None, int]] = [(f"local pool, {workers}", None, workers) for workers in counts]
+        for what, where, workers in clusters:
+            ways.append((what, opened.enter_context(open_cluster(where, home, workers)), workers))
+        for _, engine, workers in ways:
+            measured(traces[: 4 * workers], engine, workers)  # no start is in what counts
+        for _ in range(count):
+            for what, engine, workers in ways:
+                yield what, measured(repeated if engine else traces, engine, workers)
 
 
 def main() -> None:
@@ -86,6 +92,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--cluster", default=LOCAL)
     parser.add_argument("--ranks", type=int, default=0)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--slurm", action="store_true")
     given = parser.parse_args()
     with ExitStack() as started:
@@ -96,9 +103,14 @@ def main() -> None:
         if given.slurm:
             os.environ.update(started.enter_context(slurm(scratch / "slurm")))
             clusters = [(f"Slurm, {count} workers", str(_settings(scratch, count)), count) for count in given.workers]
-        print(f"{'':20} {'ranks':>6} {'wall s':>8} {'processor s a rank':>20} {'of workers':>12}", flush=True)
-        for what, wall, processor, workers, ranks in rows(given.folder, scratch / "home", clusters, given.ranks):
-            print(f"{what:20} {ranks:6} {wall:8.1f} {processor / ranks:20.3f} {workers / ranks:12.3f}", flush=True)
+        taken: dict[str, list[Row]] = {}
+        for what, row in rounds(given.folder, scratch / "home", clusters, given.ranks, given.rounds):
+            taken.setdefault(what, []).append(row)
+        print(f"{'':20} {'processor s a rank':>20} {'least to most':>16} {'of workers':>12} {'wall s':>8}", flush=True)
+        for what, of_way in taken.items():
+            processor, workers, wall = (median(figures) for figures in zip(*of_way, strict=True))
+            span = f"{min(of_way)[0]:.3f} to {max(of_way)[0]:.3f}"
+            print(f"{what:20} {processor:20.3f} {span:>16} {workers:12.3f} {wall:8.1f}", flush=True)
 
 
 def _settings(folder: Path, workers: int) -> Path:
