@@ -187,11 +187,7 @@ def canonical_description(value: object) -> str:
 
 
 def _process_group(entry: dict[str, Any]) -> ProcessGroup:
-    text = canonical_ranks(entry.get("ranks"))
-    ranks = tuple(int(rank) for rank in _RANK.findall(text)) if _RANK_LIST.fullmatch(text) else ()
-    # Members that cannot be are as good as not listed.
-    if len(set(ranks)) < len(ranks) or max(ranks, default=0) >= MOST_RANKS:
-        ranks = ()
+    ranks = _members(entry.get("ranks"))
     stated = (_number(entry.get(key)) for key in ("pg_size", "group_size"))
     size = next((number for number in stated if number is not None and 0 <= number <= MOST_RANKS), len(ranks))
     return ProcessGroup(
@@ -200,6 +196,16 @@ def _process_group(entry: dict[str, Any]) -> ProcessGroup:
         ranks=ranks,
         size=size,
     )
+
+
+def _members(value: object) -> tuple[int, ...]:
+    """The ranks of a group; members that cannot be are as good as not listed."""
+    # Each header of a large job has thousands: a list of integers goes without a text.
+    if not (isinstance(value, list) and {*map(type, value)} <= {int}):
+        text = canonical_ranks(value)
+        value = [int(rank) for rank in _RANK.findall(text)] if _RANK_LIST.fullmatch(text) else []
+    may_be = len({*value}) == len(value) and 0 <= min(value, default=0) <= max(value, default=0) < MOST_RANKS
+    return tuple(value) if may_be else ()
 
 
 def _text(value: object) -> str | None:
