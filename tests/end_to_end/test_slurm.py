@@ -72,6 +72,10 @@ def jobs() -> list[str]:
 def test_traceviz_analyze_starts_a_job_gets_the_same_tables_and_ends_it(
     settings: Path, tmp_path: Path, is_array: bool, monkeypatch: pytest.MonkeyPatch
 ):
+    # Each would make a job without TLS, one that is never heard of, or several that are one.
+    for name, value in (("SBATCH_EXPORT", "NONE"), ("SBATCH_WAIT", "1"), ("SBATCH_ARRAY_INX", "0-1")):
+        monkeypatch.setenv(name, value)
+    settings.write_text(SETTINGS + 'options = ["--export=NONE"]\n')
     if is_array:
         settings.write_text(ARRAY)
         (tmp_path / "without").mkdir()

@@ -32,19 +32,22 @@ _TLS = {
 _LOOK_SECONDS = 1.0
 _ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "REQUEUED", "SUSPENDED", "UNKNOWN")
 
+_SLURMS = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SCANCEL_")
+_KEPT = {"SLURM_CONF", *(f"SBATCH_{name}" for name in ("ACCOUNT", "PARTITION", "QOS", "RESERVATION", "CONSTRAINT"))}
+
 _DASK = """set -u
 export PYTHONSAFEPATH=1
 {environment}
-dask=(--scheduler-file {file} --no-dashboard --dashboard-address 127.0.0.1:0{interface})
-srun --overlap --ntasks=1 --cpus-per-task=1 --mem=0 \\
+dask=(--scheduler-file {file} --protocol tls --no-dashboard --dashboard-address 127.0.0.1:0{interface})
+srun --export=ALL --overlap --ntasks=1 --cpus-per-task=1 --mem=0 \\
     {python} -m distributed.cli.dask_scheduler "${{dask[@]}}" --port 0 --idle-timeout "10 minutes" &
 scheduler=$!
 until [ -s {file} ]; do
     kill -0 "$scheduler" 2>/dev/null || exit 1
     sleep 0.5
 done
-srun --overlap --ntasks={workers} --cpus-per-task={ranks} --mem-per-cpu={memory} --kill-on-bad-exit=0 \\
-    {python} -m distributed.cli.dask_worker "${{dask[@]}}" --nworkers {ranks} --nthreads 1 \\
+srun --export=ALL --overlap --ntasks={workers} --cpus-per-task={ranks} --mem-per-cpu={memory} \\
+    --kill-on-bad-exit=0 {python} -m distributed.cli.dask_worker "${{dask[@]}}" --nworkers {ranks} --nthreads 1 \\
     --memory-limit {memory} --death-timeout 60 --local-directory "${{TMPDIR:-/tmp}}" &
 wait "$scheduler"
 """
@@ -85,7 +88,7 @@ def _has_no_job(folder: Path) -> bool:
     """Whether a folder is none that a job of its name needs, or one to come: not each file system locks folders."""
     if not is_old(folder):
         return False
-    asked = run_program(["squeue", "--noheader", f"--name={_name(folder)}"], _environment("SQUEUE_"))
+    asked = run_program(["squeue", "--noheader", f"--name={_name(folder)}"], _environment())
     return not (asked.returncode or asked.stdout.strip())
 
 
@@ -110,7 +113,7 @@ class SlurmJob:
     def states(self) -> set[str]:
         """States of its tasks; empty once all have ended."""
         command = ["squeue", "--noheader", "--jobs", self.number, "--format", "%T %r"]
-        asked = run_program(command, _environment("SQUEUE_"))
+        asked = run_program(command, _environment())
         # A controller that does not answer has not ended the job.
         is_unknown = asked.returncode and "Invalid job id" not in asked.stderr
         lines = [f"UNKNOWN {_last_line(asked.stderr)}"] if is_unknown else asked.stdout.splitlines()
@@ -173,16 +176,15 @@ def submitted(
 
 
 def _cancel(name: str, tell: Callable[[str], None]) -> None:
-    asked = run_program(["scancel", f"--name={name}"], _environment("SCANCEL_"))
+    asked = run_program(["scancel", f"--name={name}"], _environment())
     if asked.returncode:
         tell(f"cannot cancel the job ({_last_line(asked.stderr)}): call scancel --name={name}")
 
 
-def _environment(*without: str) -> dict[str, str]:
-    """Ours, without what a job that this runs in was given, and variables that the answer depends on."""
-    # A job of another cluster would be neither watched nor cancelled.
-    left_out = ("SLURM_", "SBATCH_CLUSTERS", *without)
-    return {name: os.environ[name] for name in os.environ if name == "SLURM_CONF" or not name.startswith(left_out)}
+def _environment() -> dict[str, str]:
+    """Ours, without what a job that this runs in was given, and without options of Slurm's commands but for those of
+    who pays and where: others make a job that is not the one that is watched, or change the answers."""
+    return {name: os.environ[name] for name in os.environ if name in _KEPT or not name.startswith(_SLURMS)}
 
 
 @contextmanager
