@@ -174,10 +174,17 @@ class EndsWithClient(SchedulerPlugin):  # type: ignore[misc]
 def on_slurm(settings: SlurmSettings, home: Path, tell: Callable[[str], None]) -> Iterator[Client]:
     """Scheduler and workers in a Slurm job, which ends with this."""
     tls = Security.temporary()
-    texts = {"ca_file": tls.tls_ca_file, "cert_file": tls.tls_client_cert, "key_file": tls.tls_client_key}
+    configuration = {
+        **_CONFIGURATION,
+        # As options of Dask's commands they exclude the one for the interface.
+        "distributed.comm.require-encryption": True,
+        "distributed.comm.tls.ca-file": tls.tls_ca_file,
+        **{f"distributed.comm.tls.{role}.cert": tls.tls_client_cert for role in ("scheduler", "worker")},
+        **{f"distributed.comm.tls.{role}.key": tls.tls_client_key for role in ("scheduler", "worker")},
+    }
     with (
         private_folder(home) as folder,
-        slurm_job(settings, folder, home / LOGS, texts, _CONFIGURATION, tell) as file,
+        slurm_job(settings, folder, home / LOGS, configuration, tell) as file,
         connected(scheduler_address(file), tls) as client,
     ):
         client.register_plugin(EndsWithClient())

@@ -18,17 +18,6 @@ from traceviz_dag.system.processes import run_program
 from traceviz_dag.system.whole_files import scratch_folder
 
 SCHEDULER_FILE = "scheduler.json"
-TLS_FILES = ("ca_file", "cert_file", "key_file")
-_TLS = {
-    "distributed.comm.require-encryption": "True",
-    "distributed.comm.tls.ca-file": "ca_file",
-    "distributed.comm.tls.scheduler.cert": "cert_file",
-    "distributed.comm.tls.scheduler.key": "key_file",
-    "distributed.comm.tls.worker.cert": "cert_file",
-    "distributed.comm.tls.worker.key": "key_file",
-}
-"""Dask's configuration, as its options for TLS exclude the one for the interface."""
-
 _LOOK_SECONDS = 1.0
 _ALIVE = ("PENDING", "CONFIGURING", "RUNNING", "REQUEUED", "SUSPENDED", "UNKNOWN")
 
@@ -57,11 +46,14 @@ def _dask(settings: SlurmSettings, folder: Path, configuration: Mapping[str, obj
     """What the job of scheduler and workers runs.
 
     Args:
-        folder: holds TLS files by the names ``TLS_FILES``, and will hold ``SCHEDULER_FILE``; workers see it, too.
-        configuration: of Dask, name → value.
+        folder: will hold ``SCHEDULER_FILE``; workers see it, too.
+        configuration: of Dask, name → value. With the keys of TLS: whoever may write to the home could put others into
+            the folder, and Slurm shows a script to its owner and to administrators alone.
     """
-    dask = {**configuration, **{name: str(folder / file) if file in TLS_FILES else file for name, file in _TLS.items()}}
-    exports = [f"{name.replace('.', '__').replace('-', '_').upper()}={shlex.quote(str(dask[name]))}" for name in dask]
+    exports = [
+        f"{name.replace('.', '__').replace('-', '_').upper()}={shlex.quote(str(value))}"
+        for name, value in configuration.items()
+    ]
     return _DASK.format(
         python=shlex.quote(sys.executable),
         environment="\n".join(f"export DASK_{each}" for each in exports),
@@ -192,15 +184,13 @@ def slurm_job(
     settings: SlurmSettings,
     folder: Path,
     logs: Path,
-    tls: Mapping[str, str],
     configuration: Mapping[str, object],
     tell: Callable[[str], None],
 ) -> Iterator[Path]:
     """A scheduler of Dask and its workers in a job, which has begun and is cancelled at the end.
 
     Args:
-        folder, logs, tell: as ``submitted``; nobody else may read the folder.
-        tls: name in ``TLS_FILES`` → text. configuration: of Dask.
+        folder, logs, tell: as ``submitted``. configuration: of Dask, with the keys of TLS.
 
     Yields:
         The scheduler's file.
@@ -208,10 +198,6 @@ def slurm_job(
     Raises:
         ClusterError: there is no Slurm, it refuses the job, or the job ends before its scheduler runs.
     """
-    for name in TLS_FILES:
-        # The key is written by its owner's rights from the first byte on.
-        with os.fdopen(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(tls[name])
     options = [f"--ntasks={settings.workers}", f"--cpus-per-task={settings.ranks_per_worker}"]
     found = folder / SCHEDULER_FILE
     with submitted(settings, folder, options, _dask(settings, folder, configuration), logs, tell) as job:
