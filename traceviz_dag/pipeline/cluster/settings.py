@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -55,8 +56,9 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slurm: SlurmSettings | None = None
 
 
-_NOT_OPTIONS = {"--cluster", "--clusters", "-M", "--job-name", "-J", "--array", "-a", "--wait", "-W", "--wrap"}
-"""Options of sbatch after which a job has another name, another form or another place than the one that is watched."""
+_OPTION = re.compile(r"--[a-z][a-z-]*", re.ASCII)
+_NOT_OPTIONS = ("--array", "--clusters", "--error", "--job-name", "--output", "--quiet", "--wait", "--wrap")
+"""Options of sbatch after which a job has another name, form, place or log than the one that is watched."""
 
 
 def load_cluster(path: Path) -> ClusterSettings:
@@ -75,7 +77,11 @@ def load_cluster(path: Path) -> ClusterSettings:
     if settings.slurm is not None and settings.slurm.array and settings.slurm.interface:
         raise BadInputError(path, "a job array listens on no interface", "leave out array or interface")
     for option in settings.slurm.options if settings.slurm is not None else ():
-        if {option.partition("=")[0], option[:2]} & _NOT_OPTIONS:
+        name = option.partition("=")[0]
+        if not _OPTION.fullmatch(name):
+            raise BadInputError(path, f"{option} in options is not --NAME or --NAME=VALUE", "write it in this form")
+        # sbatch takes the beginning of a name for the name.
+        if any(other.startswith(name) for other in _NOT_OPTIONS):
             fault = f"{option} in options: such a job would be neither watched nor cancelled"
             raise BadInputError(path, fault, "leave it out; call this where jobs of that cluster are submitted")
     found = {}

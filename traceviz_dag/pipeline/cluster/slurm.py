@@ -159,8 +159,9 @@ def submitted(
         # Not as a file: whoever may write to the home could put another one there.
         asked = run_program(command, _environment(), f"#!/bin/bash\n{commands}")
         number = asked.stdout.strip().partition(";")[0]
-        if asked.returncode or not number.isdecimal():
+        if asked.returncode:
             until_its_end.pop_all()  # there is none to cancel
+        if asked.returncode or not number.isdecimal():
             raise ClusterError("Slurm", f"refuses the job ({_last_line(asked.stderr)})", "correct [slurm]")
         log = logs / f"slurm_{number}.log"
         tell(f"Slurm job {number} writes to {log}")
