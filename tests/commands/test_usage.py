@@ -1,11 +1,15 @@
 """Calls whose words are off: one line that says what is wrong and where help is, exit code 2."""
 
 import pickle
+import signal
+import threading
 
+import duckdb
 import pytest
 
 from tests.small_run import write_run
 from traceviz_dag.commands.main import _run
+from traceviz_dag.errors import StoppedError
 
 
 @pytest.mark.parametrize(
@@ -62,6 +66,22 @@ def test_too_little_memory_is_no_fault_of_the_program(capsys, monkeypatch, error
     assert _run(["what-if"]) == 2
     printed = capsys.readouterr()
     assert printed.err.startswith(f"traceviz: {told}") and printed.err.count("\n") == 1
+
+
+def test_ctrl_c_that_meets_a_query_ends_as_ctrl_c_elsewhere(capsys, monkeypatch):
+    def asked(*_, **__):
+        # Its tasks are short, so that it looks often whether somebody wants it to end.
+        query = "SELECT sum(a.range * b.range) FROM range(100000000) a, range(100000) b"
+        threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
+        duckdb.connect().execute(query)
+
+    monkeypatch.setattr("traceviz_dag.commands.main.app", asked)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert _run(["findings"]) == StoppedError.exit_code
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_run_whose_name_is_too_long_for_a_file_is_refused_before_anything_is_written(capsys, tmp_path):

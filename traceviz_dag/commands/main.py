@@ -176,6 +176,9 @@ _NO_MEMORY = "out of memory: free some, raise its limit, or analyze fewer files 
 _REFUSED_THREAD = "can't start new thread"
 """What Python says of it, as a RuntimeError."""
 
+_INTERRUPTED = "Query interrupted"
+"""What DuckDB says, as a RuntimeError, where Ctrl-C meets a query."""
+
 _NO_THREAD = "the system gives no further thread; free memory, or raise the limit of processes (ulimit -u)"
 
 
@@ -193,16 +196,15 @@ def _run(words: Sequence[str]) -> int:
         return StoppedError.exit_code
     except (OSError, MemoryError) as error:
         line = file_system_line(error) if isinstance(error, OSError) else _NO_MEMORY
-        _answer(words, line, BAD_INPUT)
-        typer.echo(f"traceviz: {printable(line)}", err=True)
-        return BAD_INPUT
     except Exception as error:  # noqa: BLE001 - the last place that can turn a fault into a line
         if hasattr(error, "format_message"):
             return _usage(words, error)
+        if str(error) == _INTERRUPTED:
+            return StoppedError.exit_code
         line = _NO_THREAD if str(error) == _REFUSED_THREAD else _fault_of_ours(error)
-        _answer(words, line, BAD_INPUT)
-        typer.echo(f"traceviz: {printable(' '.join(line.split()))}", err=True)
-        return BAD_INPUT
+    _answer(words, line, BAD_INPUT)
+    typer.echo(f"traceviz: {printable(' '.join(line.split()))}", err=True)
+    return BAD_INPUT
 
 
 def _fault_of_ours(error: Exception) -> str:
