@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pyarrow as pa
 import pytest
 import xxhash
@@ -18,7 +19,9 @@ from traceviz_dag.api.job import home_of
 from traceviz_dag.errors import StoreError, UsageError
 from traceviz_dag.lake import published
 from traceviz_dag.lake.lake import Lake
-from traceviz_dag.lake.published import Published
+from traceviz_dag.lake.partitions import Partition
+from traceviz_dag.lake.published import Entry, Manifest, Published
+from traceviz_dag.lake.record_lines import SETTLED, Content, line_of
 from traceviz_dag.system.objects import Bucket
 
 HOME = "s3://bucket/team/home"
@@ -225,6 +228,21 @@ def test_parts_that_are_gone_or_damaged_are_named(tmp_path, store, run):
     store.objects["team/home/manifest.json"] = b'{"format": 2}'
     with pytest.raises(StoreError, match="a newer version"):
         Published(HOME, tmp_path / "c").fetch()
+
+
+@pytest.mark.parametrize("base", ["..", ""])
+def test_a_record_with_a_path_for_a_table_is_refused(tmp_path, store, run, base):
+    assert analyze(run, tmp_path / "a").code == 0
+    published = Published(HOME, tmp_path / "a")
+    (key,), (entry,) = zip(*published._manifest()[0].iterations.items(), strict=True)
+    record, data = store.objects[f"team/home/parts/{entry.record}"], b"of somebody else"
+    table = f"{base or tmp_path}/outside"
+    content = Content(published._put(data))
+    forged = published._put(record + line_of(Partition("job", 7).below, SETTLED, (table, None), content))
+    store.objects["team/home/manifest.json"] = msgspec.json.encode(Manifest({key: Entry(forged, entry.inputs)}))
+    told = call("waits", "--home", HOME, "--state", tmp_path / "b")
+    assert told.code == 2 and "the record of job@7 is damaged" in told.err
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.read_bytes() == data]
 
 
 def test_a_folder_is_of_one_address_and_no_home_of_its_own(tmp_path, store, run):

@@ -448,7 +448,7 @@ class Published:
         place = Partition(*parse_iteration_key(key)).below
         record = parsed(place, self._record_bytes(key, digest))
         if record.damaged_lines or record.is_newer:
-            raise StoreError(self.url, f"the record of {key} is of a newer version", "update traceviz_dag")
+            raise StoreError(self.url, f"the record of {key} is damaged, or of a newer version", "update traceviz_dag")
         return {part: contents[-1] for part, contents in record.contents.items()}
 
     def _file(self, run: str, iteration: int, part: Part) -> Path:

@@ -149,6 +149,10 @@ def parsed(place: str, data: bytes) -> Record:
             newer = True
             continue
         word, table, rank, digest, *more = rest.decode().split(" ")
+        # It becomes a part of a path, and the record may come from a bucket that somebody else writes to.
+        if word != BEGUN and not table.isidentifier():
+            damaged += 1
+            continue
         former, missing, made = (*more, *(GONE, GONE, "")[len(more) :])
         content = Content(digest, former, tuple(missing.split(",")) if missing != GONE else (), made)
         if word == PACKED:
