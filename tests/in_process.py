@@ -10,17 +10,19 @@ import pytest
 
 from traceviz_dag.pipeline import making, path_analysis
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
-from traceviz_dag.pipeline.workers import Beside, IterationTask, RankOutcome, analyse_into_lake
+from traceviz_dag.pipeline.workers import Beside, Engine, IterationTask, RankOutcome, analyse_into_lake, analyse_ranks
 
 
 def one_by_one(
     task: IterationTask,
     traces: Sequence[RankTrace],
-    _workers: int | None = None,
+    workers: int | None = None,
     beside: Beside = (),
-    _engine: object = None,
+    engine: Engine | None = None,
 ) -> Iterator[RankOutcome]:
-    """In the place of ``analyse_ranks``."""
+    """In the place of ``analyse_ranks``, where no engine is given."""
+    if engine is not None:
+        return analyse_ranks(task, traces, workers, beside, engine)
     return (analyse_into_lake(task, trace, beside) for trace in traces)
 
 

@@ -20,6 +20,11 @@ from tests.damage import call
 from tests.kineto_file import KinetoFile
 from tests.sets import fast
 from tests.small_run import rank_file, two_ranks_analysed, write_run
+from traceviz_dag.errors import ClusterError
+from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.pipeline.analysis import AnalysisSettings, analyse
+from traceviz_dag.pipeline.completeness import stored_completeness
+from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.simulate import simulate
 from traceviz_dag.simulate.settings import Edges
 
@@ -299,3 +304,27 @@ def test_ranks_that_the_capture_did_not_choose_are_no_loss_and_every_line_counts
     trend = call("iterations", "--home", other)
     assert trend.code == 2 and "1 of 8 (partial)" in trend.out
     assert "partial result" in call("overlap", lost).err
+
+
+class LostAfterTwo:
+    """A cluster that goes away after two ranks."""
+
+    keeps_workers = True
+
+    def spread(self, work, items, workers, arguments):
+        for number, item in enumerate(items[:2]):
+            yield number, work(item, *arguments)
+        raise ClusterError("tls://head:8786", "its scheduler is gone", "see its log, and run this again")
+
+
+def test_ranks_that_the_analysis_did_not_come_to_are_not_said_to_have_no_trace(tmp_path):
+    run, home = write_run(tmp_path / "job"), tmp_path / "home"
+    (result,) = analyse(AnalysisSettings(home, engine=LostAfterTwo()), inputs_below([run]))
+    assert result.computed == [0, 1] and "its scheduler is gone" in result.failures[0]
+    (run / "iteration_7/rank_0003_iter_7.pt.trace.json").unlink()
+    told = stored_completeness(open_lake(home), "job", 7).as_json()
+    assert (told["failed_ranks"], told["missing_ranks"]) == ([2], [3])
+    said = call("overlap", "--home", home)
+    assert "job@7: rank 2 not read: the analysis ended before; run it again" in said.err
+    assert "no trace of rank 3; the world has 4 ranks" in said.err
+    assert said.code == 2 and "rank 2 not read, rank 3 of 4 without a trace" in said.out

@@ -52,7 +52,7 @@ class Stale:
         """Whose tables are kept though they are stale, and why."""
         if self.rank is not None:
             return f"{self.words} is stale, and the tables that it had are kept: {self.reason}"
-        return f"{self.words} stale, as they were before: {self.reason}"
+        return f"{self.words} not made anew: {self.reason}"
 
     @property
     def place(self) -> tuple[str, int]:

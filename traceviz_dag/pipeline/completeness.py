@@ -69,6 +69,7 @@ class Completeness:
             empty where that is all of it.
         faults: ranks that failed or were read in part.
         missing: ranks without a trace of those that the capture meant to record, by default the world.
+        unread: ranks of these whose trace is there, and that the analysis did not come to.
         problems: one line a file that could not be placed.
         stale: what is kept of the iteration although something newer exists that could not be computed.
         steps: (ProfilerSteps, ranks whose files hold them), where ranks hold different training steps; else empty.
@@ -86,12 +87,13 @@ class Completeness:
     steps: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = ()
     stale: tuple[Stale, ...] = ()
     microbatches: tuple[MicrobatchCount, ...] = ()
+    unread: tuple[int, ...] = ()
 
     @property
     def failed(self) -> list[int]:
         """Ranks of which nothing could be used: what their trace is now could not be computed."""
         stale = set(self.stale_ranks) - set(self.missing)
-        return sorted({*(each.rank for each in self.faults if each.failed), *stale})
+        return sorted({*(each.rank for each in self.faults if each.failed), *stale, *self.unread})
 
     @property
     def stale_ranks(self) -> list[int]:
@@ -106,13 +108,13 @@ class Completeness:
     @property
     def is_lossy(self) -> bool:
         """Whether something that is there was not read, or not wholly."""
-        return bool(self.faults or self.problems or self.steps or self.stale or self.microbatches)
+        return bool(self.faults or self.problems or self.steps or self.stale or self.microbatches or self.unread)
 
     @property
     def is_stale_alone(self) -> bool:
         """Whether all of it was read, and tables across ranks alone are older than that."""
-        others = (self.faults, self.problems, self.steps, self.microbatches, self.missing, self.stale_ranks)
-        return bool(self.stale) and not any(others)
+        others = (self.faults, self.problems, self.steps, self.microbatches, self.missing, self.unread)
+        return bool(self.stale and not self.stale_ranks) and not any(others)
 
     @property
     def partial(self) -> bool | None:
@@ -127,7 +129,8 @@ class Completeness:
         words = [
             f"{ranks_in_words(ranks)} {what}"
             for ranks, what in (
-                ([rank for rank in self.failed if rank not in self.stale_ranks], "unusable"),
+                ([rank for rank in self.failed if rank not in {*self.stale_ranks, *self.unread}], "unusable"),
+                (self.unread, "not read"),
                 (self.stale_ranks, "stale"),
                 (self.in_part, "read in part"),
                 (self.missing, f"of {self.expected} without a trace"),
@@ -155,6 +158,8 @@ class Completeness:
             else f"{key}: rank {each.rank} is read in part, {each.file}: {each.fault}"
             for each in self.faults
         ]
+        if self.unread:
+            found.append(f"{key}: {ranks_in_words(self.unread)} not read: the analysis ended before; run it again")
         if self.missing:
             found.append(f"{key}: {without_trace(self.missing, self.expected, self.chosen)}")
         if self.steps:
@@ -200,17 +205,20 @@ def stored_completeness(
     files = files or trace_files(lake, run, iteration)
     if inputs is None:
         inputs = registered_if_any(lake.home, iteration_key(run, iteration))
+    listed = {entry.rank: entry.path for entry in inputs.ranks} if inputs is not None and files.missing else {}
+    unread = tuple(rank for rank in files.missing if rank in listed and Path(listed[rank]).exists())
     return Completeness(
         run,
         iteration,
         files.expected,
         _chosen(files),
         tuple(_faults(lake, run, iteration, files.rows)),
-        tuple(files.missing),
+        tuple(rank for rank in files.missing if rank not in unread),
         inputs.problems if inputs is not None else (),
         _different_steps(files.rows),
         tuple(row for row in lake.stale(run, iteration) if not row.is_counted),
         _different_microbatches(files.rows),
+        unread,
     )
 
 
