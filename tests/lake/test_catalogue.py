@@ -210,6 +210,8 @@ def test_homes_that_cannot_be_used(tmp_path):
         open_lake(tmp_path / "file")
     with pytest.raises(BadInputError, match="holds a question mark"):
         open_lake(tmp_path / "what?")
+    with pytest.raises(BadInputError, match="is not UTF-8"):
+        open_lake(tmp_path / os.fsdecode(b"odd\xff"))
 
 
 @pytest.fixture(scope="module")

@@ -230,6 +230,14 @@ def test_parts_that_are_gone_or_damaged_are_named(tmp_path, store, run):
         Published(HOME, tmp_path / "c").fetch()
 
 
+@pytest.mark.long
+def test_a_slow_line_is_waited_for(store):
+    # Longer than obstore waits by itself.
+    store.refuse = lambda method, _: time.sleep(31) if method == "PUT" else None
+    Bucket(HOME).put("team/home/part", b"a rank", always=True)
+    assert store.of("PUT") == ["team/home/part"]
+
+
 @pytest.mark.parametrize("base", ["..", ""])
 def test_a_record_with_a_path_for_a_table_is_refused(tmp_path, store, run, base):
     assert analyze(run, tmp_path / "a").code == 0

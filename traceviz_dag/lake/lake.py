@@ -51,12 +51,16 @@ def open_lake(home: Path, *, refresh: bool = True) -> Lake:
         refresh: False: leave the catalogue as it is; who only reads asks with ``Bounds.in_home`` false.
 
     Raises:
-        BadInputError: ``home`` is a file, or has a question mark in its path.
+        BadInputError: ``home`` is a file, or has a question mark or what is no UTF-8 in its path.
     """
     home = real_path(home)
     if "?" in str(home):
         # DuckDB reads the path of a database like a URL, and what follows the mark as its query.
         raise BadInputError(home, "holds a question mark, which DuckDB cannot open", "choose another path")
+    try:
+        str(home).encode()
+    except UnicodeEncodeError:
+        raise BadInputError(home, "is not UTF-8, which DuckDB cannot open", "choose another path") from None
     if home.exists() and not home.is_dir():
         raise BadInputError(home, "is a file, not a folder", "name the folder that holds the lake with --home")
     lake = Lake(home)

@@ -34,6 +34,9 @@ _FIRST_BYTES, _MOST_BYTES = 1 << 18, 1 << 23
 """The first range of a stream is for its head alone; each further one is twice as long, up to the most."""
 
 _RETRIES = {"max_retries": 3, "retry_timeout": timedelta(seconds=60)}
+_ANSWERED_WITHIN = "600s"
+"""obstore's 30 s are too short for the file of a rank over a slow line."""
+
 _AGAIN = "run it again once the store answers"
 _REFUSED = "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what they are allowed to do"
 _EXPIRED = ("the credentials have expired", "renew those in the environment, and run it again")
@@ -243,7 +246,7 @@ def _store_of(bucket: str, variables: tuple[tuple[str, str], ...]) -> Any:
     except ImportError:
         raise UsageError("s3:// needs the extra storage: pip install 'traceviz-dag[storage]'") from None
     with _told(f"{SCHEME}{bucket}"):
-        return S3Store(bucket, retry_config=_RETRIES)  # type: ignore[arg-type] # a typed dict
+        return S3Store(bucket, retry_config=_RETRIES, timeout=_ANSWERED_WITHIN)  # type: ignore[arg-type]
 
 
 def _check(url: str, name: str, value: str) -> None:

@@ -66,6 +66,31 @@ def test_a_worker_without_this_program_is_named(running: Servers, tmp_path: Path
         ended(started)
 
 
+DIES_OF_TRACEVIZ = """
+import os
+import sys
+
+class Ends:
+    def find_spec(self, name, *_):
+        if name == "traceviz_dag":
+            os._exit(1)
+
+sys.meta_path.insert(0, Ends())
+"""
+
+
+def test_a_worker_that_dies_of_the_question_costs_nothing_beside_others(running: Servers, tmp_path: Path):
+    preload = tmp_path / "dies.py"
+    preload.write_text(DIES_OF_TRACEVIZ)
+    started = running.worker("dies", f"--preload={preload}")
+    try:
+        with open_cluster(str(running.settings), tmp_path / "home") as engine:
+            outcomes = dict(engine.spread(works.double, works.traces(tmp_path / "t", 2), None, (tmp_path,)))
+    finally:
+        ended(started)
+    assert sorted(outcomes) == [0, 1]
+
+
 def ended(worker: subprocess.Popen[bytes]) -> None:
     os.killpg(worker.pid, signal.SIGTERM)
     worker.wait(20)

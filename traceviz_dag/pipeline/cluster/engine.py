@@ -123,18 +123,25 @@ class DaskEngine:
             raise self._failure from error
 
     def _check(self, needed: Requirements) -> None:
-        """Ask each worker at once, and name the first one that may not work."""
+        """Ask each worker at once, and name the first one that may not work; those that die of it are none, if others
+        are there."""
         with suppress(TimeoutError):
             self._client.wait_for_workers(1, timeout=_NO_WORKERS_SECONDS)
         answers = self._client.run(needed.fault, on_error="return")
         if not answers:
             raise self._no_workers()
+        is_gone = {worker: isinstance(answer, _GONE) for worker, answer in answers.items()}
+        if all(is_gone.values()):
+            remedy = "give it more memory, and see its log"
+            raise ClusterError(f"worker {min(answers)}", "died as it was asked whether it may work", remedy)
         for worker, answer in sorted(answers.items()):
-            if isinstance(answer, Exception):
+            if is_gone[worker]:
+                _log.warning("worker %s died as it was asked whether it may work", worker)
+            elif isinstance(answer, Exception):
                 said = " ".join(f"{type(answer).__name__}: {answer}".split())[:200]
                 remedy = f"install {needed.program} on each worker"
                 raise ClusterError(f"worker {worker}", f"cannot run traceviz ({said})", remedy) from answer
-            if answer is not None:
+            elif answer is not None:
                 raise ClusterError(f"worker {worker}", *answer)
 
     def _no_workers(self) -> ClusterError:

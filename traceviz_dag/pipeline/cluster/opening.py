@@ -56,12 +56,14 @@ def open_cluster(
         client = clients.on_slurm(settings.slurm, home, tell)
     else:
         client, is_shared = clients.connected(*clients.address_of(settings)), True
-    logger = logging.getLogger("distributed")
-    level = logger.level
-    # What Dask says of lost workers here, outcomes of ranks say as well, in words of their own.
-    logger.setLevel(logging.CRITICAL)
+    # What Dask says of lost workers here, outcomes of ranks say as well, in words of their own. It gives its client a
+    # level, too.
+    levels = {logger: logger.level for logger in map(logging.getLogger, ("distributed", "distributed.client"))}
+    for logger in levels:
+        logger.setLevel(logging.CRITICAL)
     try:
         with ExitStack() as started:
             yield DaskEngine(home, where, lambda: started.enter_context(client), is_shared=is_shared)
     finally:
-        logger.setLevel(level)
+        for logger, level in levels.items():
+            logger.setLevel(level)
