@@ -79,11 +79,11 @@ class Made:
 
 
 def same(whole: MatchedRanks, shards: MatchedRanks) -> None:
-    for name in ("collectives", "rank_clocks", "messages"):
-        one, other = getattr(whole, name), getattr(shards, name)
+    both = ((each.charged(), each.rank_clocks, each.messages) for each in (whole, shards))
+    for one, other in zip(*both, strict=True):
         assert one.schema.equals(other.schema)
         for column in one.column_names:
-            assert one[column].to_pylist() == other[column].to_pylist(), (name, column)
+            assert one[column].to_pylist() == other[column].to_pylist(), column
     assert whole.nodes == shards.nodes
 
 

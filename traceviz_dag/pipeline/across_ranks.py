@@ -115,7 +115,8 @@ def _measured(
 ) -> tuple[Mapping[str, pa.Table], Suspects]:
     """All tables but those of causes, and whom they suspect."""
     topology = iteration.topology
-    collectives, clocks, messages, nodes = matched
+    _, clocks, messages, nodes, charged = matched
+    collectives = charged()
     periods = periods_table(microbatches, topology, lambda rank: iteration.kernels(rank, BUSY_COLUMNS), iteration.ranks)
     links = link_speeds(collectives)
     models = {row["rank"]: row["device_name"] for row in iteration.files.rows}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -121,16 +122,21 @@ def sharding_of(ranks: int, home: Path, workers: int | None = None, engine: Engi
 
 
 class MatchedRanks(NamedTuple):
-    """The tables ``collectives`` (its waits charged), ``rank_clocks`` and ``messages``; rank → number of its node."""
+    """The tables ``collectives``, ``rank_clocks`` and ``messages``; rank → number of its node.
+
+    Attributes:
+        charged: gives ``collectives`` with its waits charged, for which all ranks are read once more.
+    """
 
     collectives: pa.Table
     rank_clocks: pa.Table
     messages: pa.Table
     nodes: Mapping[int, int]
+    charged: Callable[[], pa.Table]
 
 
 def match_ranks(iteration: Source, sharding: Sharding | None = None) -> MatchedRanks:
-    """Match the communications of an iteration, solve its clocks and charge its waits.
+    """Match the communications of an iteration and solve its clocks; in shards its waits are charged, too.
 
     Args:
         sharding: None: in this process.
@@ -148,10 +154,9 @@ def match_ranks(iteration: Source, sharding: Sharding | None = None) -> MatchedR
     known = (iteration.topology, iteration.microbatches(), iteration.ranks, iteration.hosts)
     matches, clocks = match_and_solve(rows, *known)
     nodes = iteration.nodes(device_of_ranks(rows.table))
-    collectives = charge_waits(
-        collectives_table(matches, clocks, nodes), matches, clocks, lambda rank: source.kernels(rank, BESIDE_COLUMNS)
-    )
-    return MatchedRanks(collectives, clocks, messages_table(matches, clocks), nodes)
+    collectives = collectives_table(matches, clocks, nodes)
+    charged = partial(charge_waits, collectives, matches, clocks, partial(source.kernels, columns=BESIDE_COLUMNS))
+    return MatchedRanks(collectives, clocks, messages_table(matches, clocks), nodes, charged)
 
 
 def _match_in_shards(iteration: Source, sharding: Sharding, folder: Path) -> MatchedRanks:
@@ -175,7 +180,8 @@ def _match_in_shards(iteration: Source, sharding: Sharding, folder: Path) -> Mat
         for place in range(len(chunks))
     ]
     messages = _in_order([each for _, each in charged], "sender", "receiver")
-    return MatchedRanks(pa.concat_tables(collectives).unify_dictionaries(), clocks, messages, nodes)
+    whole = pa.concat_tables(collectives).unify_dictionaries()
+    return MatchedRanks(whole, clocks, messages, nodes, lambda: whole)
 
 
 class StoredShards:
