@@ -67,6 +67,10 @@ class Made:
         """The kernels."""
         return Kernels(self.job)
 
+    def kernels_in_turn(self, rank: int, columns: Sequence[str]) -> pa.Table:
+        """Those of a rank."""
+        return self.stored_kernels.kernels(rank, columns)
+
     def nodes(self, devices: Mapping[int, str | None] | None = None) -> Mapping[int, int]:
         """Eight ranks a node."""
         return {rank: rank // 8 for rank in self.ranks}

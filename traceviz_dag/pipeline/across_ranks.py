@@ -6,8 +6,8 @@ all ranks, a table of their parts in each communication, what causes need of all
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -66,6 +66,9 @@ class Iteration(StoredSource, Measured, Protocol):
     def nodes(self, devices: Mapping[int, str | None] | None = None) -> Mapping[int, int]:
         """Rank → number of its node; empty where neither hosts nor devices show it."""
 
+    def kernels_in_turn(self, rank: int, columns: Sequence[str]) -> pa.Table:
+        """As ``kernels``, for who asks rank after rank."""
+
     def microbatches(self) -> pa.Table:
         """The forward and backward steps of the ranks that are counted."""
 
@@ -117,7 +120,8 @@ def _measured(
     topology = iteration.topology
     _, clocks, messages, nodes, charged = matched
     collectives = charged()
-    periods = periods_table(microbatches, topology, lambda rank: iteration.kernels(rank, BUSY_COLUMNS), iteration.ranks)
+    busy = partial(iteration.kernels_in_turn, columns=BUSY_COLUMNS)
+    periods = periods_table(microbatches, topology, busy, iteration.ranks)
     links = link_speeds(collectives)
     models = {row["rank"]: row["device_name"] for row in iteration.files.rows}
     work = computation_by_kernel(iteration.lake, iteration.run, iteration.iteration, iteration.ranks)

@@ -72,6 +72,9 @@ class Source(Protocol):
     def hosts(self) -> Mapping[int, int]:
         """Rank → number of its host; empty where they are not known."""
 
+    def kernels_in_turn(self, rank: int, columns: Sequence[str]) -> pa.Table:
+        """Some columns of one rank's kernels, for who asks rank after rank."""
+
     @property
     def stored_kernels(self) -> RankKernels:
         """The kernels, to be sent to other processes."""
@@ -147,15 +150,15 @@ def match_ranks(iteration: Source, sharding: Sharding | None = None) -> MatchedR
     if sharding is not None:
         with scratch_folder(sharding.scratch) as folder:
             return _match_in_shards(iteration, sharding, folder)
-    source = iteration.stored_kernels
     rows = gather_communications(
-        select_communications(source.kernels(rank, COMMUNICATION_COLUMNS)) for rank in iteration.ranks
+        select_communications(iteration.kernels_in_turn(rank, COMMUNICATION_COLUMNS)) for rank in iteration.ranks
     )
     known = (iteration.topology, iteration.microbatches(), iteration.ranks, iteration.hosts)
     matches, clocks = match_and_solve(rows, *known)
     nodes = iteration.nodes(device_of_ranks(rows.table))
     collectives = collectives_table(matches, clocks, nodes)
-    charged = partial(charge_waits, collectives, matches, clocks, partial(source.kernels, columns=BESIDE_COLUMNS))
+    beside = partial(iteration.kernels_in_turn, columns=BESIDE_COLUMNS)
+    charged = partial(charge_waits, collectives, matches, clocks, beside)
     return MatchedRanks(collectives, clocks, messages_table(matches, clocks), nodes, charged)
 
 

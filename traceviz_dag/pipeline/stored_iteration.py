@@ -28,6 +28,7 @@ from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.operation_summaries import step_flops
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.queries import TraceFiles, trace_files
+from traceviz_dag.lake.read_ahead import ReadAhead
 from traceviz_dag.pipeline.completeness import Completeness, ranks_chosen_by_name, stored_completeness
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.system.whole_files import scratch_folder
@@ -126,6 +127,16 @@ class StoredIteration:
     def kernels(self, rank: int, columns: Sequence[str]) -> pa.Table:
         """Some columns of one rank's kernels; of a rank without a mark, the step is that of the others."""
         return self.stored_kernels.kernels(rank, columns)
+
+    def kernels_in_turn(self, rank: int, columns: Sequence[str]) -> pa.Table:
+        """The same, for who asks rank after rank: those of the next ranks are read along."""
+        unmarked, number = self._unmarked
+        table = self._ahead.rows("kernels", columns, rank)
+        return _with_step(table, number) if rank in unmarked and "step" in columns else table
+
+    @cached_property
+    def _ahead(self) -> ReadAhead:
+        return ReadAhead(self.lake, self.run, self.iteration)
 
     @cached_property
     def stored_kernels(self) -> StoredKernels:
