@@ -75,6 +75,7 @@ class Made:
         """Eight ranks a node."""
         return {rank: rank // 8 for rank in self.ranks}
 
+    @cached_property
     def microbatches(self) -> pa.Table:
         """Of all ranks."""
         return self.job.microbatches()

@@ -69,6 +69,7 @@ class Iteration(StoredSource, Measured, Protocol):
     def kernels_in_turn(self, rank: int, columns: Sequence[str]) -> pa.Table:
         """As ``kernels``, for who asks rank after rank."""
 
+    @property
     def microbatches(self) -> pa.Table:
         """The forward and backward steps of the ranks that are counted."""
 
@@ -94,12 +95,11 @@ def analyse_across_ranks(
     Raises:
         BadInputError: the iteration's ranks or topology are not in the lake.
     """
-    microbatches = iteration.microbatches()
     matched = match_ranks(iteration, sharding)
 
     @cache
     def measured() -> tuple[Mapping[str, pa.Table], Suspects]:
-        return _measured(iteration, microbatches, matched)
+        return _measured(iteration, matched)
 
     causes = causes_tables(
         iteration,
@@ -113,15 +113,13 @@ def analyse_across_ranks(
     return {**measured()[0], **causes}
 
 
-def _measured(
-    iteration: Iteration, microbatches: pa.Table, matched: MatchedRanks
-) -> tuple[Mapping[str, pa.Table], Suspects]:
+def _measured(iteration: Iteration, matched: MatchedRanks) -> tuple[Mapping[str, pa.Table], Suspects]:
     """All tables but those of causes, and whom they suspect."""
     topology = iteration.topology
     _, clocks, messages, nodes, charged = matched
     collectives = charged()
     busy = partial(iteration.kernels_in_turn, columns=BUSY_COLUMNS)
-    periods = periods_table(microbatches, topology, busy, iteration.ranks)
+    periods = periods_table(iteration.microbatches, topology, busy, iteration.ranks)
     links = link_speeds(collectives)
     models = {row["rank"]: row["device_name"] for row in iteration.files.rows}
     work = computation_by_kernel(iteration.lake, iteration.run, iteration.iteration, iteration.ranks)
@@ -161,7 +159,7 @@ def _measured(
         "group_speeds": together,
         "link_groups": of_groups,
         "utilization": utilization_table(iteration),
-        "pipelines": pipelines_table(microbatches, topology),
+        "pipelines": pipelines_table(iteration.microbatches, topology),
         "periods": periods,
         "period_percentiles": PERIOD_PERCENTILES.from_rows(period_summary(periods)),
         "messages": messages,

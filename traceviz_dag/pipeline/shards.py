@@ -82,6 +82,7 @@ class Source(Protocol):
     def nodes(self, devices: Mapping[int, str | None] | None = None) -> Mapping[int, int]:
         """Rank → number of its node, by hosts or these devices; empty where neither shows it."""
 
+    @property
     def microbatches(self) -> pa.Table:
         """The forward and backward steps of the ranks."""
 
@@ -153,7 +154,7 @@ def match_ranks(iteration: Source, sharding: Sharding | None = None) -> MatchedR
     rows = gather_communications(
         select_communications(iteration.kernels_in_turn(rank, COMMUNICATION_COLUMNS)) for rank in iteration.ranks
     )
-    known = (iteration.topology, iteration.microbatches(), iteration.ranks, iteration.hosts)
+    known = (iteration.topology, iteration.microbatches, iteration.ranks, iteration.hosts)
     matches, clocks = match_and_solve(rows, *known)
     nodes = iteration.nodes(device_of_ranks(rows.table))
     collectives = collectives_table(matches, clocks, nodes)
@@ -165,7 +166,7 @@ def match_ranks(iteration: Source, sharding: Sharding | None = None) -> MatchedR
 def _match_in_shards(iteration: Source, sharding: Sharding, folder: Path) -> MatchedRanks:
     ranks, source = iteration.ranks, iteration.stored_kernels
     chunks = [ranks[first : first + sharding.chunk] for first in range(0, len(ranks), sharding.chunk)]
-    shards = StoredShards(folder, source, chunks, iteration.microbatches(), sharding)
+    shards = StoredShards(folder, source, chunks, iteration.microbatches, sharding)
     clocks, numbers = match_shards(shards, iteration.topology, ranks, iteration.hosts)
     firsts = np.array([chunk[0] for chunk in chunks], np.int64)
     asked = shards.each(_ask, clocks, folder, firsts)

@@ -161,6 +161,7 @@ class StoredIteration:
         devices = pc.unique(self.kernels(rank, ("device",))["device"].cast(pa.string())).to_pylist()
         return devices[0] if len(devices) == 1 else None
 
+    @cached_property
     def microbatches(self) -> pa.Table:
         """The forward and backward steps of the ranks that are counted."""
         table = self.lake.table("microbatches", self.run, self.iteration).arrow(_STEP_COLUMNS)
@@ -227,7 +228,7 @@ class StoredIteration:
         """How long the iteration's training steps take; None where no rank's windows are in the lake."""
         if not self.lake.partitions("overlap", self.run, self.iteration):
             return None
-        return step_time(self.lake.table("overlap", self.run, self.iteration).arrow(WINDOW_COLUMNS))
+        return step_time(self.lake.rows("overlap", self.run, self.iteration, WINDOW_COLUMNS))
 
     def ask(self, sql: str, **tables: pa.Table) -> pa.Table:
         """What ``rows_of_query`` gives of tables of this iteration."""
