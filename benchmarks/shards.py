@@ -67,10 +67,15 @@ class Made:
         """The kernels."""
         return Kernels(self.job)
 
+    def kernels_in_turn(self, rank: int, columns: Sequence[str]) -> pa.Table:
+        """Those of a rank."""
+        return self.stored_kernels.kernels(rank, columns)
+
     def nodes(self, devices: Mapping[int, str | None] | None = None) -> Mapping[int, int]:
         """Eight ranks a node."""
         return {rank: rank // 8 for rank in self.ranks}
 
+    @cached_property
     def microbatches(self) -> pa.Table:
         """Of all ranks."""
         return self.job.microbatches()
@@ -132,9 +137,9 @@ def measure(ranks: int, collectives: int, workers: int, compare: bool) -> None:
 def _compare(iteration: Made, found: MatchedRanks) -> None:
     begin = time.process_time()
     whole = match_ranks(iteration)
+    charged = whole.charged()
     spent, peak = time.process_time() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    for name in ("collectives", "rank_clocks", "messages"):
-        one, other = getattr(whole, name), getattr(found, name)
+    for one, other in zip((charged, *whole[1:3]), found[:3], strict=True):
         for column in one.column_names:
             assert one[column].cast(_plain(one[column].type)).equals(other[column].cast(_plain(one[column].type))), (
                 column

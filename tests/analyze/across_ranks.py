@@ -102,7 +102,7 @@ def matched(iteration: StoredIteration) -> Matches:
     rows = gather_communications(
         select_communications(iteration.kernels(rank, COMMUNICATION_COLUMNS)) for rank in iteration.ranks
     )
-    return match_communications(rows, iteration.topology, iteration.microbatches())
+    return match_communications(rows, iteration.topology, iteration.microbatches)
 
 
 @cache

@@ -118,6 +118,22 @@ def test_ranks_that_are_taken_together_or_one_by_one_take_the_same(job, monkeypa
         np.testing.assert_array_equal(one, other)
 
 
+def test_edits_that_go_on_from_others_save_what_they_save_when_all_are_made_anew(job):
+    (ranked,) = steps_of(job("1f1b"))
+    what_if = ranked.what_if()
+    names = [(name, None, None, None) for name in ("host_free", "no_jitter", "equal_stages")]
+    sets = [names[1:2], names[:1], names[:2], names, names[:2], []]
+    alone = [what_if.saved_by([some])[0] for some in sets]
+    assert what_if.saved_by(sets) == alone
+    assert len(set(alone)) > 3
+
+
+def test_kernels_that_are_read_in_turn_are_those_of_each_rank(job):
+    iteration, names = job("1f1b"), ("kernel_id", "name", "step", "duration_ns", "beside_ns")
+    for rank in iteration.ranks:
+        assert iteration.kernels_in_turn(rank, names).to_pylist() == iteration.kernels(rank, names).to_pylist()
+
+
 def test_joined_steps_give_every_kernel_back_and_their_path_is_the_period():
     steps = steady_steps(analysed_at(traces_of("two_steps")))
     work, times = steps.steady.work, steps.steady.times

@@ -66,6 +66,7 @@ class Made:
     def nodes(self, devices: Mapping[int, str | None] | None = None) -> Mapping[int, int]:
         return {rank: rank // 4 for rank in devices or ()}
 
+    @property
     def microbatches(self) -> pa.Table:
         return no_microbatches()
 
@@ -77,13 +78,15 @@ class Made:
             table = table.append_column(name, pa.array([nothing] * table.num_rows, kind))
         return table.select(list(columns))
 
+    kernels_in_turn = kernels
+
 
 def same(whole: MatchedRanks, shards: MatchedRanks) -> None:
-    for name in ("collectives", "rank_clocks", "messages"):
-        one, other = getattr(whole, name), getattr(shards, name)
+    both = ((each.charged(), each.rank_clocks, each.messages) for each in (whole, shards))
+    for one, other in zip(*both, strict=True):
         assert one.schema.equals(other.schema)
         for column in one.column_names:
-            assert one[column].to_pylist() == other[column].to_pylist(), (name, column)
+            assert one[column].to_pylist() == other[column].to_pylist(), column
     assert whole.nodes == shards.nodes
 
 

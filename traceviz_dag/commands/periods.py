@@ -92,7 +92,7 @@ def _reason(iteration: StoredIteration, summary: list[dict[str, Any]]) -> tuple[
         return "nothing to overlap: no communication runs in the steady units", True
     if summary:
         return "no pair has measures; each says why", False
-    if not iteration.microbatches().num_rows:
+    if not iteration.microbatches.num_rows:
         return (
             "no micro-batch is known in these traces, so there are no periods; --pairs names pairs by other means",
             False,

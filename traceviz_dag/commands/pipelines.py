@@ -62,7 +62,7 @@ def _answer(iteration: StoredIteration) -> dict[str, Any]:
     table = iteration.table("pipelines")
     reason, certain = None, True
     if not table.num_rows:
-        reason, certain = no_bubble(iteration.microbatches(), iteration.topology) or ("not computed", False)
+        reason, certain = no_bubble(iteration.microbatches, iteration.topology) or ("not computed", False)
     times = stored_stage_times(iteration.lake, iteration.run, iteration.iteration)
     refused = {row["refusal"] for row in table.select(["refusal"]).to_pylist()} - {None}
     if refused:

@@ -6,8 +6,8 @@ all ranks, a table of their parts in each communication, what causes need of all
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -66,6 +66,10 @@ class Iteration(StoredSource, Measured, Protocol):
     def nodes(self, devices: Mapping[int, str | None] | None = None) -> Mapping[int, int]:
         """Rank → number of its node; empty where neither hosts nor devices show it."""
 
+    def kernels_in_turn(self, rank: int, columns: Sequence[str]) -> pa.Table:
+        """As ``kernels``, for who asks rank after rank."""
+
+    @property
     def microbatches(self) -> pa.Table:
         """The forward and backward steps of the ranks that are counted."""
 
@@ -91,12 +95,11 @@ def analyse_across_ranks(
     Raises:
         BadInputError: the iteration's ranks or topology are not in the lake.
     """
-    microbatches = iteration.microbatches()
     matched = match_ranks(iteration, sharding)
 
     @cache
     def measured() -> tuple[Mapping[str, pa.Table], Suspects]:
-        return _measured(iteration, microbatches, matched)
+        return _measured(iteration, matched)
 
     causes = causes_tables(
         iteration,
@@ -110,13 +113,13 @@ def analyse_across_ranks(
     return {**measured()[0], **causes}
 
 
-def _measured(
-    iteration: Iteration, microbatches: pa.Table, matched: MatchedRanks
-) -> tuple[Mapping[str, pa.Table], Suspects]:
+def _measured(iteration: Iteration, matched: MatchedRanks) -> tuple[Mapping[str, pa.Table], Suspects]:
     """All tables but those of causes, and whom they suspect."""
     topology = iteration.topology
-    collectives, clocks, messages, nodes = matched
-    periods = periods_table(microbatches, topology, lambda rank: iteration.kernels(rank, BUSY_COLUMNS), iteration.ranks)
+    _, clocks, messages, nodes, charged = matched
+    collectives = charged()
+    busy = partial(iteration.kernels_in_turn, columns=BUSY_COLUMNS)
+    periods = periods_table(iteration.microbatches, topology, busy, iteration.ranks)
     links = link_speeds(collectives)
     models = {row["rank"]: row["device_name"] for row in iteration.files.rows}
     work = computation_by_kernel(iteration.lake, iteration.run, iteration.iteration, iteration.ranks)
@@ -156,7 +159,7 @@ def _measured(
         "group_speeds": together,
         "link_groups": of_groups,
         "utilization": utilization_table(iteration),
-        "pipelines": pipelines_table(microbatches, topology),
+        "pipelines": pipelines_table(iteration.microbatches, topology),
         "periods": periods,
         "period_percentiles": PERIOD_PERCENTILES.from_rows(period_summary(periods)),
         "messages": messages,

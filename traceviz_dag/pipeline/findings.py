@@ -156,7 +156,7 @@ def _saved_together(
     what_ifs: Callable[[], Iterable[WhatIf]], sets: Sequence[Sequence[EditKey]]
 ) -> Sequence[int] | None:
     """What each of some sets of edits saves together, over all training steps; None where no step can be replayed."""
-    steps = [[one.saved_by([one.named(*edit) for edit in edits]) for edits in sets] for one in what_ifs()]
+    steps = [one.saved_by(sets) for one in what_ifs()]
     return [sum(saved) for saved in zip(*steps, strict=True)] if steps else None
 
 

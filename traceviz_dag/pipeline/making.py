@@ -323,8 +323,9 @@ def make_across_ranks(
         here = 1 if engine is not None or current_process().daemon else workers or default_workers()
         tables = dict(analyse_across_ranks(stored, sharding, here))
         named, verdicts, fault = _named_pairs(pairs, stored, tables["periods"])
-        tables["periods"] = pa.concat_tables([tables["periods"], named])
-        tables["period_percentiles"] = PERIOD_PERCENTILES.from_rows(period_summary(tables["periods"]))
+        if named.num_rows:
+            tables["periods"] = pa.concat_tables([tables["periods"], named])
+            tables["period_percentiles"] = PERIOD_PERCENTILES.from_rows(period_summary(tables["periods"]))
         made = {name: Made(write(name, rows), rows) for name, rows in tables.items()}
         # Rules ask the tables as they are in the lake, as anybody can.
         found = iteration_findings(stored.lake, run, iteration, stored.what_ifs)

@@ -52,7 +52,7 @@ def match_ranks(source: LakeSource) -> Matched | None:
     rows = gather_communications(
         select_communications(iteration.kernels(rank, COMMUNICATION_COLUMNS)) for rank in iteration.ranks
     )
-    return Matched(*match_and_solve(rows, iteration.topology, iteration.microbatches(), iteration.ranks))
+    return Matched(*match_and_solve(rows, iteration.topology, iteration.microbatches, iteration.ranks))
 
 
 def export_iteration(

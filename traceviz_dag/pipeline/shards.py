@@ -10,6 +10,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -71,6 +72,9 @@ class Source(Protocol):
     def hosts(self) -> Mapping[int, int]:
         """Rank → number of its host; empty where they are not known."""
 
+    def kernels_in_turn(self, rank: int, columns: Sequence[str]) -> pa.Table:
+        """Some columns of one rank's kernels, for who asks rank after rank."""
+
     @property
     def stored_kernels(self) -> RankKernels:
         """The kernels, to be sent to other processes."""
@@ -78,6 +82,7 @@ class Source(Protocol):
     def nodes(self, devices: Mapping[int, str | None] | None = None) -> Mapping[int, int]:
         """Rank → number of its node, by hosts or these devices; empty where neither shows it."""
 
+    @property
     def microbatches(self) -> pa.Table:
         """The forward and backward steps of the ranks."""
 
@@ -121,16 +126,21 @@ def sharding_of(ranks: int, home: Path, workers: int | None = None, engine: Engi
 
 
 class MatchedRanks(NamedTuple):
-    """The tables ``collectives`` (its waits charged), ``rank_clocks`` and ``messages``; rank → number of its node."""
+    """The tables ``collectives``, ``rank_clocks`` and ``messages``; rank → number of its node.
+
+    Attributes:
+        charged: gives ``collectives`` with its waits charged, for which all ranks are read once more.
+    """
 
     collectives: pa.Table
     rank_clocks: pa.Table
     messages: pa.Table
     nodes: Mapping[int, int]
+    charged: Callable[[], pa.Table]
 
 
 def match_ranks(iteration: Source, sharding: Sharding | None = None) -> MatchedRanks:
-    """Match the communications of an iteration, solve its clocks and charge its waits.
+    """Match the communications of an iteration and solve its clocks; in shards its waits are charged, too.
 
     Args:
         sharding: None: in this process.
@@ -141,23 +151,22 @@ def match_ranks(iteration: Source, sharding: Sharding | None = None) -> MatchedR
     if sharding is not None:
         with scratch_folder(sharding.scratch) as folder:
             return _match_in_shards(iteration, sharding, folder)
-    source = iteration.stored_kernels
     rows = gather_communications(
-        select_communications(source.kernels(rank, COMMUNICATION_COLUMNS)) for rank in iteration.ranks
+        select_communications(iteration.kernels_in_turn(rank, COMMUNICATION_COLUMNS)) for rank in iteration.ranks
     )
-    known = (iteration.topology, iteration.microbatches(), iteration.ranks, iteration.hosts)
+    known = (iteration.topology, iteration.microbatches, iteration.ranks, iteration.hosts)
     matches, clocks = match_and_solve(rows, *known)
     nodes = iteration.nodes(device_of_ranks(rows.table))
-    collectives = charge_waits(
-        collectives_table(matches, clocks, nodes), matches, clocks, lambda rank: source.kernels(rank, BESIDE_COLUMNS)
-    )
-    return MatchedRanks(collectives, clocks, messages_table(matches, clocks), nodes)
+    collectives = collectives_table(matches, clocks, nodes)
+    beside = partial(iteration.kernels_in_turn, columns=BESIDE_COLUMNS)
+    charged = partial(charge_waits, collectives, matches, clocks, beside)
+    return MatchedRanks(collectives, clocks, messages_table(matches, clocks), nodes, charged)
 
 
 def _match_in_shards(iteration: Source, sharding: Sharding, folder: Path) -> MatchedRanks:
     ranks, source = iteration.ranks, iteration.stored_kernels
     chunks = [ranks[first : first + sharding.chunk] for first in range(0, len(ranks), sharding.chunk)]
-    shards = StoredShards(folder, source, chunks, iteration.microbatches(), sharding)
+    shards = StoredShards(folder, source, chunks, iteration.microbatches, sharding)
     clocks, numbers = match_shards(shards, iteration.topology, ranks, iteration.hosts)
     firsts = np.array([chunk[0] for chunk in chunks], np.int64)
     asked = shards.each(_ask, clocks, folder, firsts)
@@ -175,7 +184,8 @@ def _match_in_shards(iteration: Source, sharding: Sharding, folder: Path) -> Mat
         for place in range(len(chunks))
     ]
     messages = _in_order([each for _, each in charged], "sender", "receiver")
-    return MatchedRanks(pa.concat_tables(collectives).unify_dictionaries(), clocks, messages, nodes)
+    whole = pa.concat_tables(collectives).unify_dictionaries()
+    return MatchedRanks(whole, clocks, messages, nodes, lambda: whole)
 
 
 class StoredShards:

@@ -28,6 +28,7 @@ from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.lake.operation_summaries import step_flops
 from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.queries import TraceFiles, trace_files
+from traceviz_dag.lake.read_ahead import ReadAhead
 from traceviz_dag.pipeline.completeness import Completeness, ranks_chosen_by_name, stored_completeness
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.system.whole_files import scratch_folder
@@ -127,6 +128,16 @@ class StoredIteration:
         """Some columns of one rank's kernels; of a rank without a mark, the step is that of the others."""
         return self.stored_kernels.kernels(rank, columns)
 
+    def kernels_in_turn(self, rank: int, columns: Sequence[str]) -> pa.Table:
+        """The same, for who asks rank after rank: those of the next ranks are read along."""
+        unmarked, number = self._unmarked
+        table = self._ahead.rows("kernels", columns, rank)
+        return _with_step(table, number) if rank in unmarked and "step" in columns else table
+
+    @cached_property
+    def _ahead(self) -> ReadAhead:
+        return ReadAhead(self.lake, self.run, self.iteration)
+
     @cached_property
     def stored_kernels(self) -> StoredKernels:
         """The same, to be sent to other processes."""
@@ -150,6 +161,7 @@ class StoredIteration:
         devices = pc.unique(self.kernels(rank, ("device",))["device"].cast(pa.string())).to_pylist()
         return devices[0] if len(devices) == 1 else None
 
+    @cached_property
     def microbatches(self) -> pa.Table:
         """The forward and backward steps of the ranks that are counted."""
         table = self.lake.table("microbatches", self.run, self.iteration).arrow(_STEP_COLUMNS)
@@ -216,7 +228,7 @@ class StoredIteration:
         """How long the iteration's training steps take; None where no rank's windows are in the lake."""
         if not self.lake.partitions("overlap", self.run, self.iteration):
             return None
-        return step_time(self.lake.table("overlap", self.run, self.iteration).arrow(WINDOW_COLUMNS))
+        return step_time(self.lake.rows("overlap", self.run, self.iteration, WINDOW_COLUMNS))
 
     def ask(self, sql: str, **tables: pa.Table) -> pa.Table:
         """What ``rows_of_query`` gives of tables of this iteration."""

@@ -49,7 +49,7 @@ SKEWED = {
 def both(settings: JobSettings) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Measured and true rows, in the same order."""
     iteration, truth = simulated(settings)
-    measured_here = pipelines_table(iteration.microbatches(), iteration.topology)
+    measured_here = pipelines_table(iteration.microbatches, iteration.topology)
     tables = measured_here.to_pandas(), pd.read_parquet(truth / "pipelines.parquet")
     measured, true = (each.astype(dict.fromkeys(KEY, "int64")).set_index(KEY).sort_index() for each in tables)
     return measured, true

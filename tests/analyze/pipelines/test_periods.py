@@ -150,7 +150,7 @@ def test_megatron_s_own_runs_have_the_units_that_their_schedules_allow(shared_da
     units = UNITS[run]
     iteration = analysed(shared_data / source / run)
     kernels = partial(iteration.kernels, columns=BUSY_COLUMNS)
-    table = periods_table(iteration.microbatches(), iteration.topology, kernels, iteration.ranks)
+    table = periods_table(iteration.microbatches, iteration.topology, kernels, iteration.ranks)
     table = table.select(PERIODS.schema.names)
     assert periods_violations(table).num_rows == 0
     rows = stage_pairs(table)

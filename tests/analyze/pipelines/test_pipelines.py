@@ -35,7 +35,7 @@ def measured(orders, chunks, duration, latency=0) -> list[dict]:
 
 
 def pipelines_of(iteration) -> pa.Table:
-    return pipelines_table(iteration.microbatches(), iteration.topology)
+    return pipelines_table(iteration.microbatches, iteration.topology)
 
 
 def plain(stages: int, count: int) -> list:

@@ -67,6 +67,6 @@ def test_pipelines_of_another_job_in_which_messages_arrive_before_they_are_sent_
     iteration, _ = simulated(small(pp=2, dp=2))
     groups = tuple(replace(one, source=TopologySource.TEXT_FILE) for one in iteration.topology.groups)
     known = replace(iteration.topology, groups=groups, pipelines=pipelines)
-    matches = match_communications(matched(iteration).rows, known, iteration.microbatches())
+    matches = match_communications(matched(iteration).rows, known, iteration.microbatches)
     doubts = chosen_to_judge([doubtful(matches, known)], known)
     assert contradicted([judge(matches, known, doubts, int(np.ptp(matches.rows.end_ns)))]) == expected

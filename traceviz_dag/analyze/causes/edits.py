@@ -6,7 +6,7 @@ these in the replay. So faster communication does not shorten a wait for a rank 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -729,30 +729,31 @@ def _launched_earlier(work: RankWork, times: Times, by: Int64) -> Times:
     """
     if times.launch_ns is not work.launch_ns:
         return times
-    launch, own = times.launch_ns.copy(), times.section_ns.copy()
-    host_end = times.host_end_ns
-    for number, mine in _launches(work) if by.any() else ():
-        total = int(by[mine].sum())
-        launch[mine] -= np.cumsum(by[mine])
-        if number + 1 < len(own):
-            own[number + 1] -= total
-        else:
-            host_end -= total
+    launch, own, host_end = times.launch_ns.copy(), times.section_ns.copy(), times.host_end_ns
+    if by.any():
+        order, section = _launches(work)
+        total = np.append(0, np.cumsum(by[order]))
+        begin = total[np.searchsorted(section, np.arange(len(own) + 1))]
+        launch[order] -= total[1:] - begin[section]
+        *later, last = np.diff(begin).tolist()
+        own[1:] -= np.array(later, np.int64)
+        host_end -= last
     return replace(times, launch_ns=launch, section_ns=own, host_end_ns=host_end)
 
 
-def _launches(work: RankWork) -> Iterator[tuple[int, Int64]]:
-    """The number of each section of a host, and the kernels that it launches there, in the order of launch."""
+def _launches(work: RankWork) -> tuple[Int64, Int64]:
+    """The kernels whose launch is known, by section of the host, then in the order of launch; and their sections."""
     section = work.section[work.segment]
-    for number in range(len(work.section_ns)):
-        mine = np.flatnonzero((section == number) & (work.launch_ns != MISSING))
-        yield number, mine[np.argsort(work.launch_ns[mine], kind="stable")]
+    mine = np.flatnonzero((section >= 0) & (work.launch_ns != MISSING))
+    order = mine[np.lexsort((work.launch_ns[mine], section[mine]))]
+    return order, section[order]
 
 
 def _launched_as_often(work: RankWork, times: Times, factor: Float64) -> Times:
     """Let the host take ``factor`` times as long from the launch before to that of each kernel."""
     earlier = np.zeros(len(work.kernels), np.int64)
-    for _, mine in _launches(work):
-        before = np.diff(work.launch_ns[mine], prepend=0)
-        earlier[mine] = before - np.rint(before * factor[mine]).astype(np.int64)
+    order, section = _launches(work)
+    before = work.launch_ns[order]
+    before[1:] -= np.where(section[1:] == section[:-1], work.launch_ns[order[:-1]], 0)
+    earlier[order] = before - np.rint(before * factor[order]).astype(np.int64)
     return _launched_earlier(work, times, earlier)

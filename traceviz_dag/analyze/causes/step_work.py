@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Protocol
 
@@ -467,16 +467,21 @@ def _circle_in_words(error: CircleError, ranks: Sequence[int], works: Sequence[R
     return f"work waits for itself in a circle: {', '.join(distinct[:_CIRCLE_SHOWN])}{more}"
 
 
+@lru_cache(maxsize=1 << 10)  # Ranks of a stage have as many kernels.
+def _repeated(value: int, length: int) -> Int64:
+    """One number in the place of as many."""
+    return np.broadcast_to(np.int64(value), length)
+
+
 def without_lags(times: Sequence[Times]) -> tuple[Times, ...]:
     """The times without launches, and without any lag that the graph does not explain."""
     return tuple(
         replace(
             each,
             duration_ns=each.duration_ns if (each.duration_ns >= 0).all() else np.maximum(each.duration_ns, 0),
-            # One number in the place of as many.
-            lag_ns=np.broadcast_to(np.int64(0), each.lag_ns.shape),
-            launch_ns=np.broadcast_to(np.int64(MISSING), each.launch_ns.shape),
-            section_lag_ns=np.zeros_like(each.section_lag_ns),
+            lag_ns=_repeated(0, len(each.lag_ns)),
+            launch_ns=_repeated(MISSING, len(each.launch_ns)),
+            section_lag_ns=_repeated(0, len(each.section_lag_ns)),
         )
         for each in times
     )

@@ -223,7 +223,7 @@ class Usual:
 
     def _peers(self, place: int, without: Sequence[int]) -> list[int]:
         """Ranks of the same stage that are not left out, else of the others."""
-        others = np.setdiff1d(np.arange(len(self._stage)), without)
+        others = np.delete(np.arange(len(self._stage)), without)
         of_stage = others[self._stage[others] == self._stage[place]]
         return (of_stage if len(of_stage) else others).tolist()
 

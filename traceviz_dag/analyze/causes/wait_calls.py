@@ -306,8 +306,12 @@ def awaited_in_turn(
     closing, following = closing[following >= 0], following[following >= 0]
     parts = [NO_WAITS]
     ways: tuple[_Way, ...] = (_in_bursts, partial(_in_steps, by_kind=False), partial(_in_steps, by_kind=True))
-    # What one way explains may leave to another what it can.
+    tried = set[tuple[_Way, int, bool]]()
+    # What one way explains may leave to another what it can; where nothing was explained since, it finds the same.
     for without, way in product((np.zeros_like(further), further), ways * 2):
+        if (now := (way, len(parts), bool(without.any()))) in tried:
+            continue
+        tried.add(now)
         taken = together(*parts).waited_for
         left = ~np.isin(closing, taken)
         mine = np.flatnonzero(~used & ~without & ~calls.entry & (calls.waiter >= 0))

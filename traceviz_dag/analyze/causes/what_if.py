@@ -35,6 +35,9 @@ from traceviz_dag.read.events import MISSING
 from traceviz_dag.spans import spanned, unspanned
 from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
+EditName = tuple[str, int | None, str | None, str | None]
+"""What ``WhatIf.named`` takes of an edit without a factor."""
+
 WORTH = 0.002
 """A rank is fixed on its own account where its excess over its peers is at least this share of the step."""
 
@@ -461,13 +464,19 @@ class WhatIf:
             return {**edits, "host_free": self.host_free, "no_pauses": self.no_pauses}[name](rank)
         return next(edit for edit in self.general() if edit.name == name)
 
-    def saved_by(self, edits: Sequence[Edit]) -> int:
-        """What some edits save together, ns; those of which this step shows nothing save nothing."""
-        times = self.times
-        for edit in edits:
-            with suppress(NoEvidenceError):
-                times = edit.apply(times)
-        return self.step_ns - self._length(times)
+    def saved_by(self, sets: Sequence[Sequence[EditName]]) -> list[int]:
+        """What each of some sets of edits saves together, ns; those of which this step shows nothing save nothing."""
+        saved, before, times = [], list[EditName](), self.times
+        for edits in sets:
+            # One that goes on where the set before it ended is edited from there.
+            if before != list(edits[: len(before)]):
+                before, times = [], self.times
+            for edit in edits[len(before) :]:
+                with suppress(NoEvidenceError):
+                    times = self.named(*edit).apply(times)
+            before = list(edits)
+            saved.append(self.step_ns - self._length(times))
+        return saved
 
     def general(self) -> Iterator[Edit]:
         """The edits that name neither a rank nor a dimension."""
