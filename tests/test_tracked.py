@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from dataclasses import replace
 
+import pytest
+
 from benchmarks import tracked
+from benchmarks.nsys import run_once
 from benchmarks.tracked import BEGIN, END, KEPT, PAGE, TASKS, Figure, figure_of, is_worse, table, verdict, with_section
 
 HELP = next(task for task in TASKS if task.name == "traceviz --help")
@@ -77,3 +82,11 @@ def test_the_page_shows_the_kept_figures():
     figures = {name: Figure(**figure) for name, figure in record["figures"].items()}
     assert list(figures) == [task.name for task in TASKS]
     assert with_section(PAGE.read_text(), record, figures) == PAGE.read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nobody can wait for them")
+def test_processes_that_outlive_their_parent_count():
+    burn = "import time; begun = time.process_time()\nwhile time.process_time() < begun + 0.5: pass"
+    leave = f"import os\nif os.fork() == 0:\n    exec({burn!r})\n    os._exit(0)"
+    done = run_once([sys.executable, "-c", leave], dict(os.environ))
+    assert done.ok and done.processor >= 0.5

@@ -99,7 +99,7 @@ def test_waits_name_the_slow_rank_and_the_clocks_that_they_rest_on(home):
 
 
 def test_the_summary_of_the_main_job_names_who_is_to_blame(home, capsys):
-    summary = iteration_summary(home, IterationResult("job@10", "job", 10, aggregated=True))
+    summary = iteration_summary(open_lake(home), IterationResult("job@10", "job", 10, aggregated=True))
     assert [row["rank"] for row in summary["blamed"]] == [5]
     print_summary(summary)
     assert "rank 5 delayed its peers by" in capsys.readouterr().out

@@ -58,3 +58,12 @@ def test_damage_of_a_rank_refuses_that_rank_alone(lake: Lake, sample: SampleTabl
     assert [ahead.rows("kernels", COLUMNS, rank).num_rows for rank in (0, 1, 2, 3, 5)] == [0, 1, 2, 3, 1]
     with pytest.raises(BadInputError, match="rank 4"):
         ahead.rows("kernels", COLUMNS, 4)
+
+
+def test_a_rank_that_is_written_once_others_were_read_is_read_too(lake: Lake, sample: SampleTable):
+    for rank in (1, 3):
+        write(lake, sample, rank)
+    ahead = ReadAhead(lake, RUN, 1)
+    assert [ahead.rows("kernels", COLUMNS, rank).num_rows for rank in (1, 2, 3)] == [1, 0, 3]
+    write(lake, sample, 2)
+    assert ahead.rows("kernels", COLUMNS, 2)["name"].to_pylist() == ["gemm_0", "gemm_1"]

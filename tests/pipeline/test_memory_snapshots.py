@@ -93,7 +93,7 @@ def test_snapshots_of_all_ranks_are_stored_beside_their_kernels_and_are_the_trut
     assert f"{joined[0].memory.in_flight_bytes / (1 << 20):,.2f} MiB in {joined[0].memory.in_flight} chunks" in drawn
     assert "2 of 2 ranks keep as many as their schedule implies" in drawn
 
-    first = iteration_summary(home, IterationResult("job@11", "job", 11))["memory"]
+    first = iteration_summary(open_lake(home), IterationResult("job@11", "job", 11))["memory"]
     wanted = max(of_step.values(), key=lambda row: (row["peak_bytes"], -row["rank"]))
     assert (first["rank"], first["peak_requested_bytes"], first["ranks"]) == (wanted["rank"], wanted["peak_bytes"], 2)
     assert first["category_bytes"] == wanted[first["category"]] == max(wanted[str(each)] for each in MemoryCategory)
@@ -156,7 +156,7 @@ def test_a_snapshot_that_cannot_be_taken_costs_its_rank_alone_until_it_is_fixed(
     assert result.aggregated and len(result.failures) == 2
     assert "memory of rank 0" in result.failures[0] and "cut off or broken" in result.failures[0]
     assert "not taken: it is of GPU 5, and the trace of its rank of GPU 1; put that of this" in result.failures[1]
-    assert iteration_summary(home, result)["memory"] is None
+    assert iteration_summary(open_lake(home), result)["memory"] is None
     lake = open_lake(home)
     assert not [part for name in MEMORY_TABLES for part in lake.partitions(name, "job", 11)]
     # One is fixed, one is gone.
@@ -256,14 +256,14 @@ def test_snapshots_change_again_and_again_and_the_tables_follow(run, tmp_path):
     assert result.aggregated and len(result.failures) == 2
     assert "not taken: it is of GPU 5, and the trace of its rank of GPU 0; put that of this" in result.failures[0]
     assert "it is of another time or job; put that of this trace in its place" in result.failures[1]
-    assert iteration_summary(home, result)["memory"] is None
+    assert iteration_summary(open_lake(home), result)["memory"] is None
     assert not [part for name in MEMORY_TABLES for part in lake.partitions(name, "job", 11)]
     # Without times the name alone decides, which the summary says.
     _changed(run / "iteration_11" / gone.name, gone, later_us=None)
     broken.unlink()
     [result] = analyse(AnalysisSettings(home, workers=1), inputs_below([folder], home=home))
     assert result.failures == []
-    told = iteration_summary(home, result)["memory"]
+    told = iteration_summary(open_lake(home), result)["memory"]
     assert (told["rank"], told["ranks"], told["matched_by"]) == (1, 1, "name")
     assert "the only rank with a snapshot, matched to its trace by its name alone: " in memory_statement(told)
     (row,) = lake.table("memory_recordings", "job", 11, 1).arrow().to_pylist()

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from traceviz_dag.analyze.intervals import Intervals
-from traceviz_dag.arrays import Int64, distinct
+from traceviz_dag.arrays import NONE, Int64, distinct
 from traceviz_dag.vocabulary import Dimension, Kind
 
 KINDS = tuple(kind.value for kind in Kind)
@@ -101,13 +101,22 @@ def integers(table: pa.Table, column: str) -> Int64:
     return np.asarray(values.to_numpy(), dtype=np.int64)
 
 
+def numbers(values: pa.Array | pa.ChunkedArray, absent: int = NONE) -> Int64:
+    """Integers of Arrow; NULL is ``absent``. Most have none, and to ask for it takes longer than all the rest."""
+    if values.null_count:
+        values = (values if absent == NONE else values.cast(pa.int64())).fill_null(absent)
+    return np.asarray(values.to_numpy(zero_copy_only=False), np.int64)
+
+
 def codes(table: pa.Table, column: str) -> tuple[npt.NDArray[np.int32], list[str]]:
     """Return a text column as codes into its distinct names, which come sorted; a NULL has code -1."""
     values = table.column(column)
+    if values.null_count == len(values):
+        return np.full(len(values), NONE, np.int32), []
     if not pa.types.is_dictionary(values.type):
         values = values.cast(pa.string()).dictionary_encode()
     values = values.unify_dictionaries().combine_chunks()
-    indices = values.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int32, copy=False)
+    indices = numbers(values.indices).astype(np.int32)
     entries = values.dictionary.to_pylist()
     # Of rows cut out of more, the dictionary has names of the others, too.
     used = np.zeros(len(entries) + 1, bool)

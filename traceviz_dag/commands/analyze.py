@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -28,6 +28,9 @@ from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake, open_lake
 from traceviz_dag.pipeline.answers.iterations import untold_waits
 from traceviz_dag.system.paths import real_path
+
+if TYPE_CHECKING:
+    from traceviz_dag.pipeline.completeness import Completeness
 
 RulesOption = Annotated[
     Path | None,
@@ -136,9 +139,17 @@ def analyze(
         console.print(f"traceviz: {line}", style="yellow", soft_wrap=True, highlight=False, markup=False)
     tell_failures(results)
     lake = open_lake(folder)
-    found = [stored_completeness(lake, entry.run, entry.iteration, entry) for entry in inputs]
-    summaries = [iteration_summary(folder, result, one) for result, one in zip(results, found, strict=True)]
-    reports = _write_reports(lake, summaries) if report else {}
+    found: list[Completeness] = []
+    summaries: list[dict[str, Any]] = []
+    reports: dict[tuple[str, int], str] = {}
+    # The last one first: its report is written while its tables are at hand.
+    for entry, result in zip(reversed(inputs), reversed(results), strict=True):
+        with lake.session(run=entry.run, iteration=entry.iteration) as session:
+            held = session.within()
+            found.insert(0, stored_completeness(held, entry.run, entry.iteration, entry))
+            summaries.insert(0, iteration_summary(held, result, found[0]))
+            if report and summaries[0]["verdict"] and entry.run not in {run for run, _ in reports}:
+                reports[entry.run, entry.iteration] = _written_report(held, entry.run, entry.iteration)
     if json:
         print_json([{**each, "report": reports.get((each["run"], each["iteration"]))} for each in summaries])
     else:
@@ -160,23 +171,15 @@ def analyze(
     end_untold(untold)
 
 
-def _write_reports(lake: Lake, summaries: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], str]:
-    """Write the report of each run's last iteration, unless it is there and newer than the findings.
-
-    Returns:
-        Run and iteration → file.
-    """
+def _written_report(lake: Lake, run: str, iteration: int) -> str:
+    """The file of an iteration's report, which is written unless it is there and newer than the findings."""
     from traceviz_dag.pipeline.report import report_path, write_report
 
-    last = {one["run"]: one["iteration"] for one in summaries if one["verdict"]}
-    reports = {}
-    for run, iteration in last.items():
-        path = report_path(lake.home, run, iteration)
-        made = lake.path("findings", run=run, iteration=iteration).stat().st_mtime_ns
-        if not path.exists() or path.stat().st_mtime_ns < made:
-            write_report(lake, run, iteration)
-        reports[run, iteration] = str(path)
-    return reports
+    path = report_path(lake.home, run, iteration)
+    made = lake.path("findings", run=run, iteration=iteration).stat().st_mtime_ns
+    if not path.exists() or path.stat().st_mtime_ns < made:
+        write_report(lake, run, iteration)
+    return str(path)
 
 
 def _print(

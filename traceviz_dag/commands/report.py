@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -38,7 +40,8 @@ def report(
     """
     from traceviz_dag.pipeline.report import write_report
 
-    with iterations_of(real_path(home), paths or [], run, iteration) as found:
+    with ExitStack() as opened:
+        found = opened.enter_context(iterations_of(real_path(home), paths or [], run, iteration))
         runs = sorted({source.run for source in found})
         if len(runs) > 1:
             raise UsageError(f"there are {len(runs)} runs; name one with --run: {', '.join(runs[:5])}")
@@ -47,6 +50,9 @@ def report(
             check_output_of(out, found)
         other = None if against is None else compared_with(chosen, against)
         place = None if other is None else (other.run, other.iteration)
+        # What the report asks, what was not read is told from.
+        session = opened.enter_context(chosen.lake.session(run=chosen.run, iteration=chosen.iteration))
+        chosen = replace(chosen, lake=session.within())
         path = write_report(chosen.lake, chosen.run, chosen.iteration, out and real_path(out), most_kernels, place)
         size = path.stat().st_size
         if json:

@@ -50,7 +50,8 @@ class ReadAhead:
     iteration: int
     _batches: dict[tuple[str, tuple[str, ...]], _Batch] = field(default_factory=dict)
     """Table and columns → the batch that was read last."""
-    _parts: dict[str, list[Partition]] = field(default_factory=dict)
+    _parts: dict[str, dict[int, Partition]] = field(default_factory=dict)
+    """Table → rank → its part, as they were listed once."""
 
     def rows(self, name: str, columns: Sequence[str], rank: int) -> pa.Table:
         """The rows of a rank, as :meth:`Lake.rows` gives them; the next ranks are read along, up to some rows.
@@ -66,6 +67,9 @@ class ReadAhead:
             except BadInputError:
                 # Another rank's file may be damaged, which is no reason to refuse this one.
                 return self.lake.rows(name, self.run, self.iteration, columns, rank)
+        if rank not in self._parts[name]:
+            # It may have been written since.
+            return self.lake.rows(name, self.run, self.iteration, columns, rank)
         first, last = np.searchsorted(batch.of_row, [rank, rank + 1])
         return batch.rows.slice(first, last - first)
 
@@ -76,8 +80,9 @@ class ReadAhead:
             # Step by step: those before may have had no rows by chance.
             number = max(before.parts * min(ROWS_PER_GROUP // max(before.rows.num_rows, 1), _GROWTH), 1)
         if name not in self._parts:
-            self._parts[name] = self.lake.partitions(name, self.run, self.iteration, with_stale=True)
-        following = [one for one in self._parts[name] if one.rank is not None and one.rank >= rank]
+            parts = self.lake.partitions(name, self.run, self.iteration, with_stale=True)
+            self._parts[name] = {one.rank: one for one in parts if one.rank is not None}
+        following = [one for number, one in self._parts[name].items() if number >= rank]
         chosen, rest = following[:number], following[number:]
         read = self.lake.rows_of(name, chosen, [*dict.fromkeys(["rank", *columns])])
         ranks = range(rank, rest[0].rank if rest and rest[0].rank is not None else _ALL)

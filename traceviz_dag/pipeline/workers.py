@@ -18,6 +18,7 @@ from traceviz_dag.analyze.peaks import BUILT_IN, Peaks
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import BadInputError, StoreError, file_system_line
+from traceviz_dag.lake.digests import stamp_of
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partition_keys import iteration_key, rank_key
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
@@ -36,6 +37,8 @@ IMPORTED_ONCE: Sequence[str] = ("traceviz_dag.system.without_pandas", __name__)
 """What processes that analyse find imported."""
 _WORKER_BYTES = 600 << 20
 """What a worker takes for a trace of 200 MB (docs/benchmarks.md), and half as much again."""
+_FEW, _FEW_BYTES = 8, 4 << 20
+"""So many ranks, and bytes of all their traces, this process reads before others have imported what they need."""
 _MEMORY = "takes more memory than there is; run with fewer workers or more memory"
 _HOME_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 """What goes wrong with the home while a trace is read, since a profile is kept there: no fault of the trace."""
@@ -134,26 +137,34 @@ def analyse_ranks(
 ) -> Iterator[RankOutcome]:
     """Analyse ranks side by side; outcomes come as ranks finish, and each rank's partitions are written by then.
 
-    A rank that fails, or whose worker dies, ends as a failed outcome; the others go on.
+    A rank that fails, or whose worker dies, ends as a failed outcome; the others go on. Few small ones are analysed in
+    this process, unless a number of workers is given.
 
     Args:
         beside: partitions of these are written, too, where all goes well; of what does not, nothing is said here.
         engine: where; None takes processes of this machine.
     """
-    count = min(workers or default_workers(), len(traces))
     if engine is not None:
         outcomes = engine.spread(_analyse, traces, workers, (task, beside))
-    elif count <= 1 and len(traces) <= 1:
+    elif len(traces) == 1 or (workers is None and _are_small(traces)):
         for trace in traces:
             yield analyse_into_lake(task, trace, beside)
         return
     else:
+        count = workers or default_workers()
         outcomes = spread(_analyse, traces, count, arguments=(task, beside), preload=IMPORTED_ONCE)
     for number, outcome in outcomes:
         if isinstance(outcome, WorkerDiedError):
             yield _record_failure(task, traces[number], f"{traces[number].name}: {outcome}")
         else:
             yield outcome
+
+
+def _are_small(traces: Sequence[RankTrace]) -> bool:
+    try:
+        return len(traces) <= _FEW and sum(stamp_of(trace.path)[0] for trace in traces) <= _FEW_BYTES
+    except OSError:
+        return False  # Whoever reads it says why.
 
 
 def analyse_into_lake(task: IterationTask, trace: RankTrace, beside: Beside = ()) -> RankOutcome:

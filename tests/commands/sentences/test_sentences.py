@@ -49,6 +49,7 @@ from traceviz_dag.commands.utilization import utilization
 from traceviz_dag.commands.waits import waits
 from traceviz_dag.commands.what_if.what_if import what_if
 from traceviz_dag.errors import IncompleteError, NoEvidenceError, UsageError
+from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline.analysis import IterationResult
 from traceviz_dag.pipeline.lake_source import LakeSource
 from traceviz_dag.show.figures.bubble_waterfall import draw_bubble_waterfall
@@ -209,7 +210,7 @@ def test_the_summary_of_a_job_is_what_its_tables_say(job, capsys):
     reading = reader(job)
     for each in found:
         result = IterationResult(f"{each.run}@{each.iteration}", each.run, each.iteration, each.ranks, aggregated=True)
-        summary = iteration_summary(home_of(job), result)
+        summary = iteration_summary(open_lake(home_of(job)), result)
         print_summary(summary)
         reading.check(capsys.readouterr().out)
         lines = [line for line in reading.read if "outside the training steps" in line]
@@ -320,7 +321,7 @@ def test_the_title_of_the_wait_map_is_what_the_tables_and_waits_say(job):
 def test_a_number_that_is_not_so_does_not_pass(true, false, capsys):
     (each,) = analysed_at(traces_of("two_steps"))
     result = IterationResult(f"{each.run}@10", each.run, each.iteration, each.ranks, aggregated=True)
-    print_summary(iteration_summary(home_of("two_steps"), result))
+    print_summary(iteration_summary(open_lake(home_of("two_steps")), result))
     output = capsys.readouterr().out
     wrong = re.sub(true, false, output)
     assert wrong != output

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -13,7 +12,7 @@ from traceviz_dag.analyze.utilization import used_of_peak
 from traceviz_dag.analyze.wording import duration, milliseconds
 from traceviz_dag.commands.common.output import print_columns
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake.lake import Lake, open_lake
+from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.memory_summary import memory_peak, memory_statement
 from traceviz_dag.lake.summaries import Windows, category_shares, communication_by_dimension, cut_steps, windows
 from traceviz_dag.pipeline.answers.iterations import blame_statements, cut_statements, slow_statements
@@ -50,7 +49,7 @@ _LEAST_OUTSIDE = 0.0005
 """Share of kernel time outside the training steps from which it is said: less rounds to 0.0 %."""
 
 
-def iteration_summary(home: Path, result: IterationResult, completeness: Completeness | None = None) -> dict[str, Any]:
+def iteration_summary(lake: Lake, result: IterationResult, completeness: Completeness | None = None) -> dict[str, Any]:
     """The measures of one iteration, from its tables; see each named query for its definition.
 
     Args:
@@ -58,7 +57,6 @@ def iteration_summary(home: Path, result: IterationResult, completeness: Complet
     """
     from traceviz_dag.pipeline.completeness import stored_completeness
 
-    lake = open_lake(home)
     completeness = completeness or stored_completeness(lake, result.run, result.iteration)
     summary: dict[str, Any] = {
         "run": result.run,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from traceviz_dag.analyze.intervals import NOTHING, Intervals, merge, union
-from traceviz_dag.analyze.kernel_intervals import codes
+from traceviz_dag.analyze.kernel_intervals import codes, numbers
 from traceviz_dag.arrays import NONE, Bool, Int64
 from traceviz_dag.show.lanes import parts as bins
 from traceviz_dag.vocabulary import Category, Kind
@@ -37,15 +37,22 @@ class Waits:
     last_rank: Int64
 
 
-@dataclass(frozen=True, slots=True)
 class AllWaits:
-    """Rows of table ``collectives``."""
+    """Rows of table ``collectives``.
 
-    table: pa.Table
+    Args:
+        table: with ``OF_A_WAIT``.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        ranks = integers_of(table, "rank")
+        order = np.argsort(ranks, kind="stable")
+        self._ranks, self._table = ranks[order], table.take(order)
 
     def of(self, rank: int, kernel_ids: Int64) -> Waits:
         """Those of a rank; ``kernel_ids`` are of its kernels, in their order."""
-        mine = self.table.filter(pc.equal(self.table["rank"], rank))
+        first, last = np.searchsorted(self._ranks, [rank, rank + 1])
+        mine = self._table.slice(first, last - first)
         clocks = mine["clocks"].cast(pa.string())
         solved, untold = pc.equal(clocks, "solved").fill_null(False), pc.is_null(clocks)
 
@@ -53,7 +60,7 @@ class AllWaits:
             # What neither clocks nor durations show stays unknown.
             value = pc.if_else(solved, mine[aligned].cast(pa.int64()), mine[by_duration].cast(pa.int64()))
             value = pc.if_else(untold, pa.scalar(None, pa.int64()), value)
-            return np.asarray(value.fill_null(NONE).to_numpy(zero_copy_only=False), np.int64)
+            return numbers(value)
 
         order = np.argsort(kernel_ids, kind="stable")
         ids = integers_of(mine, "kernel_id")
@@ -69,7 +76,7 @@ class AllWaits:
 
 def integers_of(table: pa.Table, column: str, absent: int = NONE) -> Int64:
     """A column of integers; NULL is ``absent``."""
-    return np.asarray(table[column].cast(pa.int64()).fill_null(absent).to_numpy(), np.int64)
+    return numbers(table[column], absent)
 
 
 def parted(table: pa.Table, waits: Waits) -> Mapping[str, Intervals]:

@@ -25,6 +25,7 @@ from traceviz_dag.show.lanes.iteration import (
     add_host,
     add_in_flight,
     add_microbatches,
+    by_start,
     stream_lanes,
 )
 from traceviz_dag.show.lanes.lane import LaneKind
@@ -46,8 +47,6 @@ ARGUMENTS = (
 """Columns of the table ``kernels`` that each slice carries."""
 
 _COLUMNS = tuple(dict.fromkeys((*ARGUMENTS, *STREAM_COLUMNS, *LAUNCH_COLUMNS)))
-_BY_START = [("start_ns", "ascending"), ("kernel_id", "ascending")]
-
 
 GAP = "gap"
 """Category of times without computation, and of no other slices: sums over kernels leave it out."""
@@ -188,7 +187,7 @@ def _add_rank(
 ) -> bool:
     """Add a rank; False where it has no kernels, which its track then says."""
     source = every.source
-    kernels = source.table("kernels", _COLUMNS, member.rank).sort_by(_BY_START).combine_chunks()
+    kernels = by_start(source.table("kernels", _COLUMNS, member.rank)).combine_chunks()
     if not kernels.num_rows:
         status = trace_status(source, member.rank)
         word = "its trace could not be read" if status == TraceStatus.FAILED.value else "no kernels"

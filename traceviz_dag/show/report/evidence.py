@@ -51,10 +51,14 @@ class Book:
 
     source: ReportSource
     entries: list[tuple[str, str, pa.Table]] = field(default_factory=list)
+    _answers: dict[str, pa.Table] = field(default_factory=dict)
+    """Query → its rows: parts of a page quote the same ones."""
 
     def ask(self, title: str, sql: str) -> Asked:
         """Ask the iteration; numbers of the answer can be shown with what they rest on."""
-        return self._asked(title, sql, self.source.ask(sql))
+        if sql not in self._answers:
+            self._answers[sql] = self.source.ask(sql)
+        return self._asked(title, sql, self._answers[sql])
 
     def ask_run(self, title: str, sql: str) -> Asked:
         """Ask all iterations of the run."""
@@ -62,7 +66,7 @@ class Book:
 
     def quote(self, title: str, sql: str) -> str:
         """Keep a query that somebody else wrote, with its rows; returns its name on the page."""
-        return self._asked(title, sql, self.source.ask(sql)).name
+        return self.ask(title, sql).name
 
     def of(self, source: ReportSource) -> Book:
         """A book on the same pages about another iteration."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.analyze.kernel_intervals import codes
-from traceviz_dag.arrays import Int64, number_groups
+from traceviz_dag.analyze.kernel_intervals import codes, numbers
+from traceviz_dag.arrays import Int64, Integers, number_groups
 from traceviz_dag.printable import printable
 from traceviz_dag.show.lanes.names import NO_NAME, function_name, shortened
 
@@ -79,15 +80,17 @@ class Signatures:
         for name in self.columns:
             code, values = _coded(kernels, name)
             keys.append(code)
-            tables.append([*(self._place(name, value) for value in values), self._place(name, None)])
-        first, group = number_groups(*keys)
-        numbers = np.empty(len(first), np.int64)
-        for place, row in enumerate(first.tolist()):
-            signature = tuple(table[int(key[row])] for key, table in zip(keys, tables, strict=True))
-            numbers[place] = self._numbers.setdefault(signature, len(self._numbers))
+            tables.append(np.array([*(self._place(name, value) for value in values), self._place(name, None)]))
+        # Columns without values, a third of them, tell nothing apart.
+        telling = [key for key, table in zip(keys, tables, strict=True) if len(table) > 1]
+        first, group = number_groups(*(telling or keys[:1]))
+        found = np.stack([table[key[first]] for key, table in zip(keys, tables, strict=True)], axis=1)
+        mine = np.empty(len(first), np.int64)
+        for place, signature in enumerate(map(tuple, found.tolist())):
+            mine[place] = self._numbers.setdefault(signature, len(self._numbers))
             if len(self._numbers) > len(self.rows):
                 self.rows.append(signature)
-        return numbers[group]
+        return mine[group]
 
     def document(self) -> dict[str, Any]:
         """As the page's script reads them: ``signatures`` (fields, values by field, rows), and ``short_names``."""
@@ -106,13 +109,10 @@ class Signatures:
         return known[value]
 
 
-def _coded(kernels: pa.Table, name: str) -> tuple[Int64, list[Any]]:
+def _coded(kernels: pa.Table, name: str) -> tuple[Integers, Sequence[Any]]:
     """A column as codes into its distinct values; NULL is -1, which picks the last entry of what follows them."""
     column = kernels[name]
-    if pa.types.is_integer(column.type):
-        text = column.cast(pa.int64()).combine_chunks().dictionary_encode()
-        return np.asarray(
-            text.indices.fill_null(-1).to_numpy(zero_copy_only=False), np.int64
-        ), text.dictionary.to_pylist()
-    code, words = codes(kernels, name)
-    return code.astype(np.int64), words
+    if pa.types.is_integer(column.type) and column.null_count < len(column):
+        encoded = column.combine_chunks().dictionary_encode()
+        return numbers(encoded.indices), encoded.dictionary.to_pylist()
+    return codes(kernels, name)

@@ -21,6 +21,7 @@ from traceviz_dag.show.lanes.iteration import (
     add_gaps,
     add_microbatches,
     add_path,
+    by_start,
     dimension_lanes,
     stream_lanes,
 )
@@ -89,15 +90,15 @@ class Tracks:
 
     def _add_kernels(self, rank: int, first: int, last: int) -> tuple[dict[str, int], list[KernelLane]]:
         wanted = (*_OF_A_KERNEL, *(_OF_A_LAUNCH if self.with_launches else ()), *COLUMNS)
-        order = [("start_ns", "ascending"), ("kernel_id", "ascending")]
-        table = self.source.table("kernels", wanted, rank).sort_by(order)
+        table = by_start(self.source.table("kernels", wanted, rank))
         lanes = [*stream_lanes(table, rank), *dimension_lanes(table, rank)]
         waits = self._every.waits.of(rank, integers_of(table, "kernel_id"))
         count = -(-(last - first) // self.bin_ns) or 1
         values = parts.binned(parted(table, waits), first, self.bin_ns, count)
         self.columns.add("bins", values.reshape(-1))
         kept = integers_of(table, "duration_ns") >= self.shortest_ns
-        table = table.filter(pa.array(kept))
+        # Mostly nothing is left out, and it would copy forty columns.
+        table = table if kept.all() else table.filter(pa.array(kept))
         starts = integers_of(table, "start_ns")
         self.columns.add("kernel.start", starts - first)
         self.columns.add("kernel.length", integers_of(table, "duration_ns"))
