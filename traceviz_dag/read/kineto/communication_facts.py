@@ -111,7 +111,7 @@ class _TextCodes(dict[Any, int]):
         try:
             return [self[value] for value in values]
         except TypeError:
-            return [self[str(value)] for value in values]
+            return [self[str(value) if isinstance(value, list | dict) else value] for value in values]
 
     def shared(self, strings: defaultdict[str, int]) -> np.ndarray[Any, np.dtype[np.int32]]:
         """Number → code in ``strings``."""
