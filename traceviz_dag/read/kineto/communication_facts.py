@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any
@@ -46,14 +46,25 @@ class FactValues(dict[tuple[type, Any], int]):
 
     def facts(self, told: Mapping[int, Any]) -> Facts:
         """Facts by place, from arguments of one type."""
-        if not told:
-            return np.empty(0, np.int64), {}
-        # Only the inputs of operators state the group's address.
-        names = [name for name in _COLUMNS if hasattr(next(iter(told.values())), name)]
-        columns = zip(names, zip(*map(attrgetter(*names), told.values()), strict=True), strict=True)
-        return np.array([*told]), {
-            name: integers(self.numbers(values) if name in _TEXTS else _whole(values)) for name, values in columns
+        return np.array([*told], np.int64), self._columns([*told.values()])
+
+    def repeated(self, keys: Mapping[int, Hashable], stated: Callable[[Any], Any]) -> Facts:
+        """Facts by place, of a few keys that come again and again: ``stated`` is what one states, None for nothing."""
+        told = {key: state for key in dict.fromkeys(keys.values()) if (state := stated(key)) is not None}
+        row_of = {key: row for row, key in enumerate(told)}
+        row_at = {place: row_of[key] for place, key in keys.items() if key in row_of}
+        rows = [*row_at.values()]
+        return np.array([*row_at], np.int64), {
+            name: column[rows] for name, column in self._columns([*told.values()]).items()
         }
+
+    def _columns(self, arguments: Sequence[Any]) -> Columns:
+        if not arguments:
+            return {}
+        # Only the inputs of operators state the group's address.
+        names = [name for name in _COLUMNS if hasattr(arguments[0], name)]
+        columns = zip(names, zip(*map(attrgetter(*names), arguments), strict=True), strict=True)
+        return {name: integers(self.numbers(values) if name in _TEXTS else _whole(values)) for name, values in columns}
 
 
 class FactRows:

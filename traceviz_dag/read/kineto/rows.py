@@ -100,18 +100,12 @@ class StructRows:
         )
 
     def annotated(self, values: FactValues) -> Facts:
-        return values.facts(
-            {
-                place: told
-                for place, row in enumerate(self._rows)
-                if may_state_communication(row.name)
-                and (
-                    told := annotated_communication(
-                        row.name, raw_list(row.args.input_sizes), raw_list(row.args.input_types)
-                    )
-                )
-            }
-        )
+        keys = {
+            place: (row.name, raw_list(row.args.input_sizes), raw_list(row.args.input_types))
+            for place, row in enumerate(self._rows)
+            if may_state_communication(row.name)
+        }
+        return values.repeated(keys, lambda key: annotated_communication(*key))
 
 
 def _names_one(arguments: Any) -> bool:

@@ -35,6 +35,7 @@ from traceviz_dag.read.kineto.stated_inputs import (
     COMMUNICATION_OPERATOR,
     VALUED,
     InputsOnce,
+    StatedCommunication,
     annotated_communication,
     input_key,
     may_state_communication,
@@ -166,16 +167,13 @@ class PieceScanner:
         """Facts of annotations, by tokens of name, sizes, types and strides."""
         telling = np.flatnonzero(self._tells[tokens[:, 0]])
         # Strides say nothing: annotations that have the other three in common are alike.
-        alike = (tokens[telling].astype(np.uint16).view(np.int64)[:, 0] & (1 << 48) - 1).tolist()
-        told: dict[int, Any] = {}
-        for each in dict.fromkeys(alike):
+        alike = tokens[telling].astype(np.uint16).view(np.int64)[:, 0] & (1 << 48) - 1
+
+        def stated(each: int) -> StatedCommunication | None:
             name, sizes, types = (each >> 16 * place & 0xFFFF for place in range(3))
-            if stated := annotated_communication(self._decoded[name], self._raw(sizes), self._raw(types)):
-                told[each] = stated
-        row_of = {each: row for row, each in enumerate(told)}
-        rows = [row_of[each] for each in alike if each in told]
-        _, facts = values.facts(told)
-        return telling[[each in told for each in alike]], {name: column[rows] for name, column in facts.items()}
+            return annotated_communication(self._decoded[name], self._raw(sizes), self._raw(types))
+
+        return values.repeated(dict(zip(telling.tolist(), alike.tolist(), strict=True)), stated)
 
     def inputs(self, tokens: Int64, known: InputsOnce) -> list[int]:
         """The numbers of what operators state of their inputs, by tokens of sizes, types, strides and values."""
