@@ -112,7 +112,9 @@ def classify(
     if on_gpu:
         synchronizations = synchronizations_table(trace, launches, profiler, np.argsort(order))
     operators = launching_operators(trace, tree, launches.position[order])
-    return Classification(kernels, places.steps, profiler, synchronizations, np.sort(tree.rows), operators)
+    # Each row is there once: ascending without a sort.
+    stacked = np.flatnonzero(np.bincount(tree.rows))
+    return Classification(kernels, places.steps, profiler, synchronizations, stacked, operators)
 
 
 def _communications(

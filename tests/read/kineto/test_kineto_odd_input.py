@@ -173,13 +173,14 @@ def test_facts_of_communication_in_all_their_spellings(tmp_path):
     }
     spellings = ("[0,3]", "0, 3", [0, 3], "[0, 1, ..., 31]")
     events = [event(1, "kernel"), *(event(2, "kernel", args=facts | {"Process Group Ranks": one}) for one in spellings)]
+    events += [event(2, "kernel", args={"Collective name": "all_to_all"})]
     events += [event(3, name="record_param_comms"), event(4, name="record_param_comms", args=facts)]
     trace = read_kineto(write(tmp_path / "t.json", events))
     found = trace.device.collective
     texts = {name: [trace.strings[code] for code in getattr(found, name)] for name in ("group_ranks", "group_name")}
-    assert texts["group_ranks"] == ["", "[0, 3]", "[0, 3]", "[0, 3]", "[0, 1, ..., 31]"]
-    assert texts["group_name"] == ["", "7", "7", "7", "7"]
-    assert found.group_description.tolist() == [0] * 5
+    assert texts["group_ranks"] == ["", "[0, 3]", "[0, 3]", "[0, 3]", "[0, 1, ..., 31]", ""]
+    assert texts["group_name"] == ["", "7", "7", "7", "7", ""]
+    assert found.group_description.tolist() == [0] * 6
     assert found.in_elements.tolist()[:2] == [MISSING, 8]
     assert found.out_elements.tolist()[:2] == [MISSING, 16]
     assert (found.sequence[1], found.source_rank[1], found.destination_rank[1]) == (12, 1, 0)

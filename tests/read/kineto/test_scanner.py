@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.read.plain_rows import assert_same
 from tests.read.synthetic import write
 from tests.sets import fast
-from traceviz_dag.read.events import TraceEvents, TraceHeader
+from traceviz_dag.read.events import MISSING, TraceEvents, TraceHeader
 from traceviz_dag.read.kineto import scanned_rows, scanning
 from traceviz_dag.read.kineto.columns import ColumnBuilder
 from traceviz_dag.read.kineto.event_decoder import EventDecoder
@@ -37,6 +37,7 @@ COMMUNICATION = {
     **{"Collective name": "allreduce", "In msg nelems": 4, "Out msg nelems": 4, "Group size": 2, "dtype": "Float"},
     **{"Process Group Name": "3", "Process Group Ranks": "[0, 1]", "Process Group Description": "Δ", "Seq": 5},
 }
+OLD_COMMUNICATION = {"Input Dims": [[[4, 4]]], "Concrete Inputs": ["", "7", "99", "0", "", "[]", "[]", "2"]}
 INPUTS = {
     **{"Concrete Inputs": ["", "True", "[1, 2]"], "Input type": ["float", "Scalar"]},
     **{"Input Strides": [[4, 1], []], "Input Dims": [[2, 4], []]},
@@ -61,9 +62,11 @@ EVENTS = [
     event("cpu_op", "aten::relu", "1712195495519691.5", {"External id": 6, "Fwd thread id": 0, **INPUTS}),
     event("user_annotation", "nccl:all_reduce", "1712195495519692.25", {"Input Dims": [[8]], "Input type": ["Float"]}),
     event("cpu_op", "record_param_comms", "1712195495519693.1", {"External id": 8, **COMMUNICATION}),
+    event("cpu_op", "record_param_comms", "1712195495519693.2", OLD_COMMUNICATION),
     event("cuda_runtime", "cudaLaunchKernel", "1712195495519694", {"correlation": 9, "cbid": 211, "bytes": "128"}),
     event("kernel", 'void "k\\"<4>', "1712195495519695.001", KERNEL),
     event("kernel", "ncclDevKernel", "1712195495519696.01", {**KERNEL, **COMMUNICATION}),
+    event("kernel", "ncclDevKernel", "1712195495519696.02", {**COMMUNICATION, "dtype": None, "In split size": [4, 4]}),
     event("gpu_memcpy", "Memcpy HtoD", "1712195495519697", {"stream": 7, "bytes": 4096, "memory bandwidth": 1e-05}),
     event("ac2g", "ac2g", "1712195495519698", id=3, bp="e"),
     event("Trace", "PyTorch Profiler (0)", "1712195495519699", pid="Spans", tid="PyTorch Profiler"),
@@ -112,7 +115,11 @@ def test_what_kineto_writes_is_scanned():
     found = scanned(PLAIN)
     assert found is not None
     assert_same(found, decoded(PLAIN))
-    assert (len(found.host), len(found.device), len(found.synchronizations)) == (6, 3, 1)
+    assert (len(found.host), len(found.device), len(found.synchronizations)) == (7, 4, 1)
+    assert found.communication_operators.tolist() == [3, 4, 5]
+    assert found.operator_facts.sequence.tolist() == [MISSING, 5, 7]
+    assert [found.strings[code] for code in found.device.collective.in_split] == ["", "", "[4, 4]", ""]
+    assert found.device.collective.group_size.tolist() == [MISSING, 2, 2, MISSING]
     assert found.host.start_ns[0] == 1712195495519689047
 
 
@@ -126,6 +133,8 @@ ODD = {
     "an integer as text": PLAIN.replace(b'"correlation": 9', b'"correlation": "9"'),
     "an integer as float": PLAIN.replace(b'"correlation": 9', b'"correlation": 9.0'),
     "a large integer": PLAIN.replace(b'"correlation": 9', b'"correlation": 92233720368547758079'),
+    "a size of a group as text": PLAIN.replace(b'"Group size": 2', b'"Group size": "2"'),
+    "a description that is no UTF-8": PLAIN.replace("Δ".encode(), b"\xff"),
     "a size that is none": PLAIN.replace(b"[4, 1, 1]", b"[4, 1]"),
     "a key twice": PLAIN.replace(b'"pid": 1', b'"pid": 1, "pid": 2', 1),
     "arguments twice": PLAIN.replace(b'"dur"', b'"args": {"stream": 1}, "dur"'),
@@ -199,7 +208,7 @@ def test_without_numba_everything_is_read(tmp_path):
         "print(new_scanner(), len(read_kineto(Path(sys.argv[1]), scan=True).host))"
     )
     done = subprocess.run([sys.executable, "-c", program, path], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["None", "6"]
+    assert done.stdout.split() == ["None", "7"]
 
 
 def test_the_scanner_is_right_without_compilation_too(shared_data, tmp_path):

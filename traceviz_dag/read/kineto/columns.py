@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +23,7 @@ from traceviz_dag.read.events import (
     TraceEvents,
     TraceHeader,
 )
-from traceviz_dag.read.kineto.communication_facts import FactRows
+from traceviz_dag.read.kineto.communication_facts import FactRows, FactValues
 from traceviz_dag.read.kineto.packing import Columns, GrowingTable
 from traceviz_dag.read.kineto.rows import Codes, Piece, Rows
 from traceviz_dag.read.kineto.schema import (
@@ -38,13 +37,7 @@ from traceviz_dag.read.kineto.schema import (
     SYNCHRONIZATION_OF_NAME,
     TABLE_CODE_OF_CODE,
 )
-from traceviz_dag.read.kineto.stated_inputs import (
-    COMMUNICATION_OPERATOR,
-    InputsOnce,
-    annotated_communication,
-    may_state_communication,
-    stated_communication,
-)
+from traceviz_dag.read.kineto.stated_inputs import COMMUNICATION_OPERATOR, InputsOnce
 from traceviz_dag.read.kineto.threads import ThreadTable
 from traceviz_dag.read.kineto.timestamps import EXACT_BELOW, to_nanoseconds
 from traceviz_dag.read.secrets import masked_words
@@ -85,7 +78,8 @@ class ColumnBuilder:
         self._host, self._launches = GrowingTable(HostRows, without=("input_sizes",)), GrowingTable(LaunchRows)
         self._device = GrowingTable(DeviceRows, without=("process", "collective"))
         self._synchronizations = GrowingTable(SynchronizationRows)
-        self._device_facts, self._operator_facts = FactRows(), FactRows()
+        self._fact_values = FactValues()
+        self._device_facts, self._operator_facts = FactRows(self._fact_values), FactRows(self._fact_values)
 
     @property
     def rows_kept(self) -> int:
@@ -123,7 +117,7 @@ class ColumnBuilder:
         for columns in (host, launches, device, synchronizations):
             columns["start_ns"] += header.base_time_ns
         device["process"] = self._device_processes(device["correlation"], launches)
-        operator_facts = self._operator_facts.dense(self._strings)
+        communication_operators, operator_facts = self._operator_facts.dense(self._strings)
         device_facts = self._device_facts.spread(device_rows, self._strings)
         return TraceEvents(
             header=header,
@@ -133,7 +127,7 @@ class ColumnBuilder:
             launches=LaunchRows(**launches),
             device=DeviceRows(**device, collective=device_facts),
             synchronizations=SynchronizationRows(**synchronizations),
-            communication_operators=self._operator_facts.rows(),
+            communication_operators=communication_operators,
             operator_facts=operator_facts,
             operator_inputs=self._inputs.distinct,
             report=ReadReport(self.rows_read, dict(self.dropped)),
@@ -180,18 +174,21 @@ class ColumnBuilder:
         is_operator = columns["category"] == CPU_OP
         columns["inputs"] = np.zeros(len(rows), np.int32)
         columns["inputs"][is_operator] = rows.take(np.flatnonzero(is_operator)).inputs(self._inputs)
-        telling = rows.telling()
-        states = (columns["name"][telling] == self._communication_code) & is_operator[telling]
-        annotates = columns["category"][telling] == USER_ANNOTATION
-        at = telling[states | annotates]
-        stated = {
-            place: told
-            for place, row in zip(at.tolist(), rows.structs(at), strict=True)
-            if (told := _communication_of(row, columns["category"][place]))
-        }
-        if stated:
-            self._operator_facts.add(np.array([*stated]) + self._host.rows, [*stated.values()])
+        self._add_operator_facts(columns, rows)
         self._host.append(columns)
+
+    def _add_operator_facts(self, columns: Columns, rows: Rows) -> None:
+        values = self._fact_values
+        at = np.flatnonzero((columns["category"] == CPU_OP) & (columns["name"] == self._communication_code))
+        operators = rows.take(at)
+        annotated_at = np.flatnonzero(columns["category"] == USER_ANNOTATION)
+        annotations = rows.take(annotated_at)
+        for of, (places, facts) in (
+            (at, operators.named(values)),
+            (at, operators.stated(values)),
+            (annotated_at, annotations.annotated(values)),
+        ):
+            self._operator_facts.add(of[places] + self._host.rows, facts)
 
     def _add_launches(self, columns: Columns, rows: Rows) -> None:
         columns["correlation"] = rows.integers("correlation")
@@ -202,8 +199,8 @@ class ColumnBuilder:
         columns |= _device_columns(rows)
         columns["device"] = _or_else(columns["device"], devices)
         columns["stream"] = _or_else(columns["stream"], streams)
-        telling = rows.telling()
-        self._device_facts.add(telling + self._device.rows, [row.args for row in rows.structs(telling)])
+        named, facts = rows.named(self._fact_values)
+        self._device_facts.add(named + self._device.rows, facts)
         self._device.append(columns)
 
     def _count_bad(self, duration: npt.NDArray[np.float64], start_ns: Int64) -> None:
@@ -230,13 +227,6 @@ class ColumnBuilder:
         agreed = found[owner[first[found]] == owner[last[found]]]
         told[agreed] = owner[first[agreed]]
         return told
-
-
-def _communication_of(row: Any, category: int) -> Any:
-    """What an operator or an annotation states of a communication; None for what states none."""
-    if category == CPU_OP:
-        return stated_communication(row.args)
-    return annotated_communication(row.name, row.args) if may_state_communication(row.name) else None
 
 
 def _synchronization_columns(rows: Rows, devices: Int64, streams: Int64) -> Columns:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields
-from itertools import compress
 from operator import attrgetter
 from typing import Any
 
@@ -15,70 +14,94 @@ from traceviz_dag.arrays import Int64
 from traceviz_dag.read.events import MISSING, CollectiveFacts
 from traceviz_dag.read.kineto.header import canonical_description, canonical_ranks
 from traceviz_dag.read.kineto.packing import Columns, integers
-from traceviz_dag.read.kineto.schema import as_integer, as_text
-from traceviz_dag.read.kineto.stated_inputs import StatedCommunication
+from traceviz_dag.read.kineto.schema import FACT_TEXTS, as_integer, as_text
 
 _TEXTS: dict[str, Callable[[object], str]] = {
-    "collective": as_text,
-    "group_name": as_text,
+    **dict.fromkeys(FACT_TEXTS, as_text),
     "group_description": canonical_description,
     "group_ranks": canonical_ranks,
-    "dtype": as_text,
-    "in_split": as_text,
-    "out_split": as_text,
 }
 """Columns of text → how a value becomes one; the other columns are integers."""
 
 _COLUMNS = tuple(part.name for part in fields(CollectiveFacts))
 
 
-class FactRows:
-    """Facts of some rows of a table."""
+Facts = tuple[Int64, Columns]
+"""Places of rows that have facts, and these; what becomes text is the number of a value."""
 
-    def __init__(self) -> None:
+
+class FactValues(dict[tuple[type, Any], int]):
+    """Type and value, as decoded, of what becomes text → its number; of the type, as 1 equals true."""
+
+    def __missing__(self, key: tuple[type, Any]) -> int:
+        self[key] = len(self)
+        return self[key]
+
+    def numbers(self, values: Sequence[Any]) -> list[int]:
+        """Numbers of ``values``; lists cannot be looked up and go by their text."""
+        try:
+            return [self[type(value), value] for value in values]
+        except TypeError:
+            return self.numbers([str(value) if isinstance(value, list | dict) else value for value in values])
+
+    def facts(self, told: Mapping[int, Any]) -> Facts:
+        """Facts by place, from arguments of one type."""
+        return np.array([*told], np.int64), self._columns([*told.values()])
+
+    def repeated(self, keys: Mapping[int, Hashable], stated: Callable[[Any], Any]) -> Facts:
+        """Facts by place, of a few keys that come again and again: ``stated`` is what one states, None for nothing."""
+        told = {key: state for key in dict.fromkeys(keys.values()) if (state := stated(key)) is not None}
+        row_of = {key: row for row, key in enumerate(told)}
+        row_at = {place: row_of[key] for place, key in keys.items() if key in row_of}
+        rows = [*row_at.values()]
+        return np.array([*row_at], np.int64), {
+            name: column[rows] for name, column in self._columns([*told.values()]).items()
+        }
+
+    def _columns(self, arguments: Sequence[Any]) -> Columns:
+        if not arguments:
+            return {}
+        # Only the inputs of operators state the group's address.
+        names = [name for name in _COLUMNS if hasattr(arguments[0], name)]
+        columns = zip(names, zip(*map(attrgetter(*names), arguments), strict=True), strict=True)
+        return {name: integers(self.numbers(values) if name in _TEXTS else _whole(values)) for name, values in columns}
+
+
+class FactRows:
+    """Facts of some rows of a table; ``values`` numbers what becomes text."""
+
+    def __init__(self, values: FactValues) -> None:
+        self._values = values
         self._rows: list[Int64] = [np.empty(0, np.int64)]
         self._facts: dict[str, list[Int64]] = {name: [np.empty(0, np.int64)] for name in _COLUMNS}
-        self._texts = {name: _TextCodes(as_canonical) for name, as_canonical in _TEXTS.items()}
 
-    def add(self, rows: Int64, arguments: list[Any]) -> None:
-        """Add the facts of ``rows`` from their arguments; rows without any are left out."""
-        has_facts = [
-            row.collective is not MISSING or row.group_name is not MISSING or type(row) is StatedCommunication
-            for row in arguments
-        ]
-        if not any(has_facts):
-            return
-        told = list(compress(arguments, has_facts))
-        self._rows.append(rows[np.array(has_facts)])
-        # Only the inputs of operators state the group's address.
-        kinds = {type(row): row for row in told}.values()
-        common = [name for name in _COLUMNS if all(hasattr(row, name) for row in kinds)]
-        columns = dict(zip(common, zip(*map(attrgetter(*common), told), strict=True), strict=True))
-        for name in _COLUMNS:
-            values = columns[name] if name in columns else [getattr(row, name, MISSING) for row in told]
-            texts = self._texts.get(name)
-            self._facts[name].append(integers(texts.codes(values) if texts is not None else _whole(values)))
+    def add(self, rows: Int64, facts: Columns) -> None:
+        """Add the facts of ``rows``, MISSING where there is no such column."""
+        self._rows.append(rows)
+        for name, parts in self._facts.items():
+            parts.append(facts[name] if name in facts else np.full(len(rows), MISSING))
 
-    def rows(self) -> Int64:
-        """The rows that have facts, ascending."""
-        return np.concatenate(self._rows)
-
-    def dense(self, strings: defaultdict[str, int]) -> CollectiveFacts:
-        """One row for each of ``rows()``; ``strings`` maps text to code and grows as needed."""
-        columns: Columns = {}
-        for name in _COLUMNS:
-            columns[name] = np.concatenate(self._facts[name])
-            if name in self._texts:
-                columns[name] = self._texts[name].shared(strings)[columns[name]]
-        return CollectiveFacts(**columns)
+    def dense(self, strings: defaultdict[str, int]) -> tuple[Int64, CollectiveFacts]:
+        """The rows that have facts, ascending, and their facts; ``strings`` maps text to code and grows as needed."""
+        rows = np.concatenate(self._rows)
+        order = np.argsort(rows)
+        columns: Columns = {name: np.concatenate(parts)[order] for name, parts in self._facts.items()}
+        values = [value for _, value in self._values]
+        for name in filter(_TEXTS.__contains__, _COLUMNS):
+            codes = np.zeros(len(values), np.int32)
+            # Codes depend on the file alone: not on the pieces in which it was read.
+            for number in dict.fromkeys(columns[name].tolist()):
+                codes[number] = strings[_TEXTS[name](values[number])]
+            columns[name] = codes[columns[name]]
+        return rows[order], CollectiveFacts(**columns)
 
     def spread(self, count: int, strings: defaultdict[str, int]) -> CollectiveFacts:
         """One row for each of ``count`` rows of the table; those without facts have code 0 and MISSING."""
-        dense, rows = self.dense(strings), self.rows()
+        rows, dense = self.dense(strings)
         columns: Columns = {}
         for name in _COLUMNS:
             values = getattr(dense, name)
-            columns[name] = np.full(count, 0 if name in self._texts else MISSING, values.dtype)
+            columns[name] = np.full(count, 0 if name in _TEXTS else MISSING, values.dtype)
             columns[name][rows] = values
         return CollectiveFacts(**columns)
 
@@ -88,31 +111,3 @@ def _whole(values: Sequence[Any]) -> Sequence[int]:
     if {*map(type, values)} == {int}:
         return values
     return [value if type(value) is int else as_integer(value) for value in values]
-
-
-class _TextCodes(dict[Any, int]):
-    """Value as decoded → number of its canonical text in a list of its own.
-
-    Numbers of its own, because codes must depend on the file alone: not on how many names a piece of it held.
-    """
-
-    def __init__(self, canonical: Callable[[object], str]) -> None:
-        super().__init__()
-        self._texts: list[str] = []
-        self._canonical = canonical
-
-    def __missing__(self, value: object) -> int:
-        self[value] = len(self._texts)
-        self._texts.append(self._canonical(value))
-        return self[value]
-
-    def codes(self, values: Sequence[Any]) -> list[int]:
-        """Numbers of ``values``; lists cannot be looked up and go by their text."""
-        try:
-            return [self[value] for value in values]
-        except TypeError:
-            return [self[str(value)] for value in values]
-
-    def shared(self, strings: defaultdict[str, int]) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """Number → code in ``strings``."""
-        return np.array([strings[text] for text in self._texts], np.int32)

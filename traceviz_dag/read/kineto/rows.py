@@ -11,8 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from traceviz_dag.arrays import Float64, Int32, Int64
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.kineto import packing
-from traceviz_dag.read.kineto.stated_inputs import InputsOnce, input_keys
+from traceviz_dag.read.kineto.communication_facts import Facts, FactValues
+from traceviz_dag.read.kineto.stated_inputs import (
+    InputsOnce,
+    annotated_communication,
+    input_keys,
+    may_state_communication,
+    raw_list,
+    stated_communication,
+)
 from traceviz_dag.read.kineto.threads import Identifiers
 
 Codes = npt.NDArray[np.uint8]
@@ -41,11 +50,14 @@ class Rows(Protocol):
     def inputs(self, known: InputsOnce) -> list[int]:
         """Numbers of what operators state of their inputs."""
 
-    def telling(self) -> Int64:
-        """Places of those that may state a communication; which do, ``structs`` shows."""
+    def named(self, values: FactValues) -> Facts:
+        """Facts of those that name a collective or a group."""
 
-    def structs(self, places: Int64) -> list[Any]:
-        """The events at some of the places that ``telling`` gave, as msgspec decodes them."""
+    def stated(self, values: FactValues) -> Facts:
+        """Facts of those that name neither, from the inputs of ``record_param_comms``, which they all are."""
+
+    def annotated(self, values: FactValues) -> Facts:
+        """Facts from annotations, which they all are."""
 
 
 class StructRows:
@@ -58,7 +70,7 @@ class StructRows:
         return len(self._rows)
 
     def take(self, places: Int64) -> StructRows:
-        return self if len(places) == len(self._rows) else StructRows(self.structs(places))
+        return self if len(places) == len(self._rows) else StructRows([self._rows[place] for place in places.tolist()])
 
     def names(self, strings: defaultdict[str, int]) -> Int32:
         return packing.codes(map(strings.__getitem__, [row.name for row in self._rows]), len(self._rows))
@@ -75,11 +87,29 @@ class StructRows:
     def inputs(self, known: InputsOnce) -> list[int]:
         return known.numbers(input_keys(self._rows))
 
-    def telling(self) -> Int64:
-        return np.arange(len(self._rows))
+    def named(self, values: FactValues) -> Facts:
+        return values.facts({place: row.args for place, row in enumerate(self._rows) if _names_one(row.args)})
 
-    def structs(self, places: Int64) -> list[Any]:
-        return [self._rows[place] for place in places.tolist()]
+    def stated(self, values: FactValues) -> Facts:
+        return values.facts(
+            {
+                place: told
+                for place, row in enumerate(self._rows)
+                if not _names_one(row.args) and (told := stated_communication(row.args))
+            }
+        )
+
+    def annotated(self, values: FactValues) -> Facts:
+        keys = {
+            place: (row.name, raw_list(row.args.input_sizes), raw_list(row.args.input_types))
+            for place, row in enumerate(self._rows)
+            if may_state_communication(row.name)
+        }
+        return values.repeated(keys, lambda key: annotated_communication(*key))
+
+
+def _names_one(arguments: Any) -> bool:
+    return arguments.collective is not MISSING or arguments.group_name is not MISSING
 
 
 @cache

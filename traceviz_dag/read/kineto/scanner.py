@@ -24,13 +24,12 @@ Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
 """Eight bytes from each place on."""
 
-START, END, ODD, TELLS, PID, TID, TIME, DURATION, CATEGORY, NAME, SIZES, TYPES, STRIDES, VALUES, FIRST_ARGUMENT = range(
-    15
-)
-"""Columns of rows: place of the event, keys with values of odd types, a bit each, whether it tells of a communication,
-ids, ns, and tokens; integer arguments follow."""
+START, END, SEEN, ODD, PID, TID, TIME, DURATION, CATEGORY, NAME, SIZES, TYPES, STRIDES, VALUES = range(14)
+FIRST_ARGUMENT = 14
+"""Columns of rows: place of the event, keys that are read and those with values of odd types, a bit each, ids, ns, and
+tokens; other arguments follow."""
 
-SKIPPED, INTEGER, MICROSECONDS, TEXT, INPUTS, VALUED_INPUTS, TRIPLE, TELLING, ARGUMENTS = range(9)
+SKIPPED, INTEGER, MICROSECONDS, TEXT, ANY, VALUED_INPUTS, TRIPLE, ARGUMENTS = range(8)
 """What is done with the value of a key."""
 
 ACTION, INNER_ACTION, COLUMN = range(3)
@@ -411,20 +410,20 @@ def scan(text: Bytes, words: Words, rows: Int64, memory: Memory, keys: Int64, ar
         if at < 0 or (gaps[gap, _GAP_ACTION] == ARGUMENTS and text[_U(at)] == _OPEN):
             gap, at = _learn_gap(text, words, start, state, guess, memory, keys)
             if gap == _ENDED:
-                rows[row, END] = at
+                rows[row, END], rows[row, SEEN] = at, seen
                 return row + 1
             if gap < 0:
                 return gap
         state = gaps[gap, _STATE]
         if gaps[gap, _EVENT_START] >= 0:
             if row >= 0:
-                rows[row, END] = start + gaps[gap, _EVENT_END]
+                rows[row, END], rows[row, SEEN] = start + gaps[gap, _EVENT_END], seen
             row += 1
             if row == len(rows):
                 return UNCLEAN
             for column in range(rows.shape[1]):
                 rows[row, column] = MISSING
-            rows[row, ODD] = rows[row, TELLS] = 0
+            rows[row, ODD] = 0
             rows[row, CATEGORY] = rows[row, NAME] = empty
             rows[row, START] = start + gaps[gap, _EVENT_START]
             seen = 0
@@ -477,8 +476,6 @@ def scan(text: Bytes, words: Words, rows: Int64, memory: Memory, keys: Int64, ar
                 if text[_U(end)] != _CLOSE_LIST:
                     return UNCLEAN
                 end += 1
-            elif action == TELLING:
-                rows[row, TELLS] = 1
             elif action == ARGUMENTS:
                 if byte != _OPEN:
                     rows[row, ODD] |= 1 << key

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 
 from traceviz_dag.read.events import (
+    COLLECTIVE_NUMBERS,
     CPU_OP,
     DEVICE_SYNCHRONIZE,
     EVENT_RECORD,
@@ -125,7 +126,7 @@ _DEVICE_KEYS = {
     "graph_node_id": "graph node id",
     "old_external_id": "external id",
 }
-_COMMUNICATION_KEYS = {
+COMMUNICATION_KEYS = {
     "collective": "Collective name",
     "in_elements": "In msg nelems",
     "out_elements": "Out msg nelems",
@@ -166,7 +167,7 @@ _THREAD_NAME_KEYS = {"name": "name"}
 KEPT_ARGUMENTS = frozenset(
     key
     for keys in (
-        *(_OPERATOR_KEYS, _PYTHON_KEYS, _LAUNCH_KEYS, _DEVICE_KEYS, _COMMUNICATION_KEYS, INPUT_KEYS),
+        *(_OPERATOR_KEYS, _PYTHON_KEYS, _LAUNCH_KEYS, _DEVICE_KEYS, COMMUNICATION_KEYS, INPUT_KEYS),
         *(_SYNCHRONIZATION_KEYS, _THREAD_NAME_KEYS),
     )
     for key in keys.values()
@@ -176,8 +177,8 @@ KEPT_ARGUMENTS = frozenset(
 SIZE_KEYS = {attribute: _DEVICE_KEYS[attribute] for attribute in ("grid", "block")}
 """What has three dimensions."""
 
-TELLING_KEYS = [_COMMUNICATION_KEYS[attribute] for attribute in ("collective", "group_name")]
-"""With one of these an event tells of a communication."""
+FACT_TEXTS = [attribute for attribute in COMMUNICATION_KEYS if attribute not in COLLECTIVE_NUMBERS]
+"""What communications state that becomes text."""
 
 INTEGER_KEYS = {
     attribute: key
@@ -212,7 +213,7 @@ Arguments = _arguments(
     _OPERATOR_KEYS,
     _PYTHON_KEYS,
     _DEVICE_KEYS,
-    _COMMUNICATION_KEYS,
+    COMMUNICATION_KEYS,
     INPUT_KEYS,
     _THREAD_NAME_KEYS,
     _SYNCHRONIZATION_KEYS,
@@ -234,14 +235,14 @@ class Event(msgspec.Struct, gc=False):
 
 
 ARGUMENTS_OF_CODE: dict[int, Any] = {
-    CPU_OP: _arguments("OperatorArguments", _OPERATOR_KEYS, INPUT_KEYS, _COMMUNICATION_KEYS),
+    CPU_OP: _arguments("OperatorArguments", _OPERATOR_KEYS, INPUT_KEYS, COMMUNICATION_KEYS),
     USER_ANNOTATION: _arguments("AnnotationArguments", _OPERATOR_KEYS, INPUT_KEYS),
     PYTHON_FUNCTION: _arguments("PythonArguments", _PYTHON_KEYS),
     LAUNCH_CODE: _arguments("LaunchArguments", _LAUNCH_KEYS),
     SYNCHRONIZATION_CODE: _arguments("SynchronizationArguments", _SYNCHRONIZATION_KEYS),
     **dict.fromkeys(
         (_DEVICE_CODES + KERNEL, _DEVICE_CODES + MEMORY_COPY, _DEVICE_CODES + MEMORY_SET),
-        _arguments("DeviceArguments", _DEVICE_KEYS, _COMMUNICATION_KEYS),
+        _arguments("DeviceArguments", _DEVICE_KEYS, COMMUNICATION_KEYS),
     ),
 }
 """What is read of the arguments of each category that has a table."""

@@ -83,23 +83,20 @@ class StatedCommunication:
     destination_rank: int = MISSING
 
 
-def stated_communication(arguments: Any) -> Any:
-    """What the inputs of ``record_param_comms`` state, if its arguments name neither collective nor group; else the
-    arguments.
+def stated_communication(arguments: Any) -> StatedCommunication | None:
+    """What the inputs of ``record_param_comms`` state; None where they state none.
 
     The rows of a wait have these inputs, too, but no group.
     """
-    if arguments.collective is not MISSING or arguments.group_name is not MISSING:
-        return arguments
     inputs = _list_of(arguments.concrete_inputs)
     tensors = len(inputs) - _INPUTS
     if tensors not in (0, 1):
-        return arguments
+        return None
     sequence, address, _, name, in_split, out_split, size = inputs[tensors:]
     numbers = [as_integer(value) for value in (sequence, address, size)]
     splits = [as_text(value) for value in (in_split, out_split)]
     if MISSING in numbers or numbers[1] == 0 or not all(split.startswith("[") for split in splits):
-        return arguments
+        return None
     sizes = _list_of(arguments.input_sizes)
     return StatedCommunication(
         collective=as_text(name) or MISSING,
@@ -113,20 +110,17 @@ def stated_communication(arguments: Any) -> Any:
 
 
 def may_state_communication(name: str) -> bool:
-    """Whether an operator or an annotation of this name may state a communication."""
-    return name == COMMUNICATION_OPERATOR or name.startswith(_NCCL)
-
-
-def annotated_communication(name: str, arguments: Any) -> Any:
-    """What an annotation that NCCL's backend writes states of a collective; None for other annotations.
-
-    Messages are left out: of several that run in one kernel each has an annotation.
-    """
-    return _annotated(name, _raw(arguments.input_sizes), _raw(arguments.input_types))
+    """Whether an annotation of this name may state a communication."""
+    return name.startswith(_NCCL)
 
 
 @lru_cache(maxsize=4096)  # A job repeats its collectives.
-def _annotated(name: str, sizes_given: bytes, types_given: bytes) -> StatedCommunication | None:
+def annotated_communication(name: str, sizes_given: bytes, types_given: bytes) -> StatedCommunication | None:
+    """What an annotation that NCCL's backend writes states of a collective, from its name and the JSON of its inputs;
+    None for other annotations.
+
+    Messages are left out: of several that run in one kernel each has an annotation.
+    """
     found = _COLLECTIVE.fullmatch(name)
     if found is None:
         return None
@@ -198,8 +192,8 @@ def input_keys(operators: Sequence[Any]) -> list[bytes]:
         values = list(map(bytes, values))
     except TypeError:
         # Decoded already, or of a type that no version of Kineto writes.
-        keys = [input_key(*map(_raw, each)) for each in zip(*parts, strict=True)]
-        values = list(map(_raw, values))
+        keys = [input_key(*map(raw_list, each)) for each in zip(*parts, strict=True)]
+        values = list(map(raw_list, values))
     for place, value in zip(valued, values, strict=True):
         keys[place] = input_key(keys[place], value)
     return keys
@@ -240,7 +234,7 @@ def _matching(word: Any, pattern: re.Pattern[str]) -> str:
     return word if isinstance(word, str) and pattern.fullmatch(word) else ""
 
 
-def _raw(value: Any) -> bytes:
+def raw_list(value: Any) -> bytes:
     """The JSON of a list that may be decoded already; empty for what is none."""
     if isinstance(value, msgspec.Raw):
         return bytes(value)
