@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ def loaded(path: Path) -> dict[str, Any]:
 
 def read_here(snapshot: dict[str, Any]) -> Snapshot:
     """A snapshot as the reader gives it, without a file and a process."""
-    header, *columns = encoded(pickle.dumps(snapshot))
+    data = pickle.dumps(snapshot)
+    header, *columns = encoded(BytesIO(data), len(data))
     return decoded(json.loads(header), b"".join(columns), 0)
 
 

@@ -11,7 +11,7 @@ import json
 import os
 import resource
 import sys
-from typing import Any
+from typing import Any, BinaryIO
 
 from traceviz_dag.read.memory.extraction import Extraction, NotASnapshotError
 from traceviz_dag.read.memory.plain_pickle import NotPlainError, read_plain
@@ -34,7 +34,7 @@ def main() -> None:
     no_memory = _header({"fault": _NO_MEMORY})
     try:
         try:
-            parts = encoded(sys.stdin.buffer.read())
+            parts = encoded(sys.stdin.buffer, size)
         except (NotPlainError, NotASnapshotError) as error:
             parts = [_header({"fault": str(error)})]
         for part in parts:
@@ -46,15 +46,15 @@ def main() -> None:
     os._exit(0)
 
 
-def encoded(data: bytes) -> list[Any]:
-    """The header and the columns of a snapshot, as bytes-like objects.
+def encoded(file: BinaryIO, size: int) -> list[Any]:
+    """The header and the columns of a snapshot of some bytes, as bytes-like objects.
 
     Raises:
         NotPlainError, NotASnapshotError: it is none.
     """
-    if not data:
+    if not size:
         raise NotPlainError("it is empty")
-    extraction = Extraction(read_plain(data), len(data))
+    extraction = Extraction(read_plain(file), size)
     columns = [(table, name, column) for table, each in extraction.columns.items() for name, column in each.items()]
     described = [(table, name, column.typecode, len(column)) for table, name, column in columns]
     header = _header({"columns": described, **extraction.facts()})
