@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from traceviz_dag.read.memory.child import encoded
+from traceviz_dag.read.memory.plain_pickle import read_plain
 from traceviz_dag.read.memory.reader import decoded
 from traceviz_dag.read.memory.snapshot import Snapshot
 
@@ -21,7 +22,7 @@ def loaded(path: Path) -> dict[str, Any]:
 def read_here(snapshot: dict[str, Any]) -> Snapshot:
     """A snapshot as the reader gives it, without a file and a process."""
     data = pickle.dumps(snapshot)
-    header, *columns = encoded(BytesIO(data), len(data))
+    header, *columns = encoded(read_plain(BytesIO(data)), len(data))
     return decoded(json.loads(header), b"".join(columns), 0)
 
 

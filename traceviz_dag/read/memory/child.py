@@ -11,7 +11,7 @@ import json
 import os
 import resource
 import sys
-from typing import Any, BinaryIO
+from typing import Any
 
 from traceviz_dag.read.memory.extraction import Extraction, NotASnapshotError
 from traceviz_dag.read.memory.plain_pickle import NotPlainError, read_plain
@@ -34,7 +34,9 @@ def main() -> None:
     no_memory = _header({"fault": _NO_MEMORY})
     try:
         try:
-            parts = encoded(sys.stdin.buffer, size)
+            # It stays until the process has ended: to free it would take a tenth of all.
+            value = read_plain(sys.stdin.buffer)
+            parts = encoded(value, size)
         except (NotPlainError, NotASnapshotError) as error:
             parts = [_header({"fault": str(error)})]
         for part in parts:
@@ -46,19 +48,20 @@ def main() -> None:
     os._exit(0)
 
 
-def encoded(file: BinaryIO, size: int) -> list[Any]:
-    """The header and the columns of a snapshot of some bytes, as bytes-like objects.
+def encoded(value: Any, size: int) -> list[Any]:
+    """The header and the columns of a snapshot, as bytes-like objects.
+
+    Args:
+        value, size: as of :class:`Extraction`.
 
     Raises:
-        NotPlainError, NotASnapshotError: it is none.
+        NotASnapshotError: it is none.
     """
-    if not size:
-        raise NotPlainError("it is empty")
-    extraction = Extraction(read_plain(file), size)
+    extraction = Extraction(value, size)
     columns = [(table, name, column) for table, each in extraction.columns.items() for name, column in each.items()]
     described = [(table, name, column.typecode, len(column)) for table, name, column in columns]
     header = _header({"columns": described, **extraction.facts()})
-    return [header, *(column.tobytes() for _, _, column in columns)]
+    return [header, *(column for _, _, column in columns)]
 
 
 def _header(value: dict[str, Any]) -> bytes:

@@ -55,6 +55,8 @@ def read_snapshot(path: Path) -> Snapshot:
         raise BadInputError(path, "no such file", "check the path") from None
     with opened as file:
         begin = file.read(16)
+        if not begin:
+            raise BadInputError(path, "not read: it is empty", _REMEDY)
         for magic, fault in _MAGIC:
             if begin.startswith(magic):
                 raise BadInputError(path, fault, _REMEDIES.get(magic, _REMEDY))
