@@ -332,7 +332,7 @@ def memory(path: Path, chance: random.Random) -> str:
     from traceviz_dag.errors import BadInputError
     from traceviz_dag.read.memory.child import BASE_BYTES, PER_BYTE, encoded
     from traceviz_dag.read.memory.extraction import NotASnapshotError
-    from traceviz_dag.read.memory.plain_pickle import NotPlainError
+    from traceviz_dag.read.memory.plain_pickle import NotPlainError, read_plain
     from traceviz_dag.read.memory.reader import decoded
     from traceviz_dag.show.memory.flame_graph import flame_graph_page
 
@@ -340,11 +340,12 @@ def memory(path: Path, chance: random.Random) -> str:
         _memory_command(path, chance)
     try:
         # The product reads it in a child process with as much memory.
-        with _address_space(BASE_BYTES + PER_BYTE * path.stat().st_size):
-            header, *columns = encoded(path.read_bytes())
+        size = path.stat().st_size
+        with _address_space(BASE_BYTES + PER_BYTE * size), path.open("rb") as file:
+            header, *columns = encoded(read_plain(file), size)
     except (NotPlainError, NotASnapshotError, MemoryError) as error:
         raise BadInputError(path, str(error) or "out of memory", "give another") from None
-    snapshot = decoded(json.loads(header), b"".join(columns), path.stat().st_size)
+    snapshot = decoded(json.loads(header), b"".join(columns), size)
     devices = examined(snapshot)
     tables = memory_tables(snapshot, devices)
     _check_tables(tables.values(), chance)

@@ -10,10 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.memory.examination import Examined, examined
+from traceviz_dag.analyze.memory.examination import examined, losses
 from traceviz_dag.analyze.memory.matching import Seen, matched, seen_by_snapshot, seen_by_trace
 from traceviz_dag.analyze.memory.tables import memory_tables, tables_of_trace
-from traceviz_dag.analyze.wording import counted
 from traceviz_dag.errors import BadInputError, StoreError, file_system_line
 from traceviz_dag.lake.inputs import IterationInputs, RankInput, SnapshotInput
 from traceviz_dag.lake.lake import Lake
@@ -162,17 +161,6 @@ def stored_memory(lake: Lake, inputs: IterationInputs, ranks: Iterable[int]) -> 
         SnapshotOutcome(rank, {name: place(name, rank=rank) for name in MEMORY_TABLES}, faults.get(rank, ""))
         for rank in ranks
     ]
-
-
-def losses(devices: Sequence[Examined]) -> list[str]:
-    """What could not be used of a snapshot, and what contradicts itself, a phrase each."""
-    snapshot = devices[0].snapshot
-    rows = [f"{counted(count, 'row', 'rows')} of {part} could not be used" for part, count in snapshot.unusable.items()]
-    values = [
-        f"{counted(count, 'value', 'values')} of {name} could not be used"
-        for name, count in snapshot.unusable_values.items()
-    ]
-    return rows + values + [words for one in devices for words in one.replay.contradictions_in_words]
 
 
 def _store(lake: Lake, run: str, iteration: int, source: MemorySource) -> SnapshotOutcome:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from traceviz_dag.read.memory.child import encoded
+from traceviz_dag.read.memory.plain_pickle import read_plain
 from traceviz_dag.read.memory.reader import decoded
 from traceviz_dag.read.memory.snapshot import Snapshot
 
@@ -19,7 +21,8 @@ def loaded(path: Path) -> dict[str, Any]:
 
 def read_here(snapshot: dict[str, Any]) -> Snapshot:
     """A snapshot as the reader gives it, without a file and a process."""
-    header, *columns = encoded(pickle.dumps(snapshot))
+    data = pickle.dumps(snapshot)
+    header, *columns = encoded(read_plain(BytesIO(data)), len(data))
     return decoded(json.loads(header), b"".join(columns), 0)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -53,6 +55,17 @@ def _run(*words: object, fails: type[Exception] | None = None) -> str:
     else:
         assert isinstance(result.exception, fails), result.exception
     return result.output
+
+
+def test_what_a_snapshot_answers_alone_neither_needs_the_database_nor_readers_of_traces(snapshots):
+    program = (
+        "import sys; from traceviz_dag.commands.main import app; app(sys.argv[1:], standalone_mode=False);"
+        "print([name for name in ('duckdb', 'traceviz_dag.read.kineto') if name in sys.modules])"
+    )
+    for words in (["summary"], ["peak"], ["leak"]):
+        given = [sys.executable, "-c", program, "memory", *words, str(snapshots["sound"])]
+        done = subprocess.run(given, capture_output=True, text=True, check=False)
+        assert done.stdout.endswith("[]\n"), (words, done.stdout[-200:], done.stderr)
 
 
 def test_the_summary_has_the_numbers_of_the_file(snapshots):

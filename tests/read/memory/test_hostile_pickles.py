@@ -6,6 +6,7 @@ import collections
 import os
 import pickle
 import struct
+from io import BufferedReader, BytesIO
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,11 @@ def _persistent(path: Path) -> bytes:
     with path.open("wb") as file:
         _Persistent(file).dump(["elsewhere"])
     return path.read_bytes()
+
+
+def _opened(data: bytes) -> BufferedReader:
+    """As a process has it on its standard input."""
+    return BufferedReader(BytesIO(data))
 
 
 _SNAPSHOT = {"segments": [], "device_traces": [[]], "allocator_settings": {}}
@@ -106,7 +112,7 @@ DEMANDING = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_pickle_is_refused_before_it_costs_anything(name):
     with pytest.raises((NotPlainError, NotASnapshotError)) as refused:
-        encoded(HOSTILE[name])
+        encoded(read_plain(_opened(HOSTILE[name])), len(HOSTILE[name]))
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 300
 
 
@@ -124,7 +130,7 @@ def test_a_pickle_that_asks_for_much_is_stopped(name, tmp_path):
 
 def test_persistent_objects_are_refused(tmp_path):
     with pytest.raises(NotPlainError, match="an object elsewhere"):
-        read_plain(_persistent(tmp_path / "p"))
+        read_plain(_opened(_persistent(tmp_path / "p")))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +161,7 @@ def test_plain_containers_of_every_protocol_come_out_as_they_went_in(shared_data
     for protocol in range(6):
         if protocol < 3:
             value["odd"][7] = None  # Bytes are calls of a codec there.
-        assert read_plain(pickle.dumps(value, protocol)) == value
+        assert read_plain(_opened(pickle.dumps(value, protocol))) == value
 
 
 @pytest.mark.parametrize("share", [0.999999, 0.5, 0.01])
@@ -185,4 +191,4 @@ _TIGHT = (
 def test_a_list_in_one_batch_is_read_however_long_it_is():
     """As PyTorch's pickler in C++ writes it, where that of Python marks each thousand."""
     event = b"}(X\x06\x00\x00\x00action" + b"X\x04\x00\x00\x00snap" + b"X\x04\x00\x00\x00sizeK\x05u"
-    assert read_plain(b"\x80\x02](" + event * 100_000 + b"e.") == [{"action": "snap", "size": 5}] * 100_000
+    assert read_plain(_opened(b"\x80\x02](" + event * 100_000 + b"e.")) == [{"action": "snap", "size": 5}] * 100_000

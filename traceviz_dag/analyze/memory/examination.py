@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,6 +14,7 @@ from traceviz_dag.analyze.memory.layout import Fragmentation, fragmentation_at, 
 from traceviz_dag.analyze.memory.replay import Replay, replayed
 from traceviz_dag.analyze.memory.roles import Role, module_of, python_text, roles_of, site_of
 from traceviz_dag.analyze.memory.steps import Steps, optimizer_steps
+from traceviz_dag.analyze.wording import counted
 from traceviz_dag.arrays import Bool
 from traceviz_dag.read.memory.snapshot import UNKNOWN, Snapshot
 
@@ -163,3 +164,14 @@ def examined(snapshot: Snapshot) -> list[Examined]:
         steps = optimizer_steps(replay, roles)
         found.append(Examined(replay, roles, steps, categorised(replay, roles, steps)))
     return sorted(found, key=lambda one: (-int(one.replay.reserved.max(initial=0)), one.device))
+
+
+def losses(devices: Sequence[Examined]) -> list[str]:
+    """What could not be used of a snapshot, and what contradicts itself, a phrase each."""
+    snapshot = devices[0].snapshot
+    rows = [f"{counted(count, 'row', 'rows')} of {part} could not be used" for part, count in snapshot.unusable.items()]
+    values = [
+        f"{counted(count, 'value', 'values')} of {name} could not be used"
+        for name, count in snapshot.unusable_values.items()
+    ]
+    return rows + values + [words for one in devices for words in one.replay.contradictions_in_words]

@@ -139,10 +139,9 @@ def replayed(snapshot: Snapshot, device: int) -> Replay:
 
     An allocation takes its bytes off, going back; a completed free puts them back; so for segments.
     """
-    events = np.flatnonzero(snapshot.events["device"] == device)
-    columns = {
-        name: snapshot.events[name][events] for name in ("action", "address", "bytes", "stream", "time_us", "stack")
-    }
+    first, following = np.searchsorted(snapshot.events["device"], (device, device + 1)).tolist()
+    events = np.arange(first, following)
+    columns = {name: column[first:following] for name, column in snapshot.events.items() if name != "device"}
     segments = np.flatnonzero(snapshot.segments["device"] == device)
     contradictions: Counter[str] = Counter()
     lifetimes = _lifetimes(snapshot, segments, columns, contradictions)
@@ -165,12 +164,7 @@ def replayed(snapshot: Snapshot, device: int) -> Replay:
         snapshot=snapshot,
         device=device,
         events=events,
-        action=columns["action"],
-        address=columns["address"],
-        bytes=columns["bytes"],
-        stream=columns["stream"],
-        time_us=columns["time_us"],
-        stack=columns["stack"],
+        **columns,
         lifetimes=lifetimes,
         requested=np.cumsum(changes),
         reserved=over_time,
@@ -254,8 +248,11 @@ def _backwards(
         "block_bytes": at_end["bytes"],
     }
     after = {"place": np.arange(count), "block_bytes": np.full(count, UNKNOWN), **events}
-    rows = {name: np.concatenate([column, after[name][::-1]]) for name, column in before.items()}
-    of_blocks = (Action.ALLOC, Action.FREE_COMPLETED, Action.FREE_REQUESTED)
-    kept = np.flatnonzero(np.isin(rows["action"], of_blocks))
-    order = kept[np.argsort(rows["address"][kept], kind="stable")]
-    return {name: column[order] for name, column in rows.items()}
+
+    def joined(name: str) -> Int64:
+        # One at a time: each is large, and the next one gets its memory.
+        return np.concatenate([before[name], after[name][::-1]])
+
+    kept = np.flatnonzero(np.isin(joined("action"), (Action.ALLOC, Action.FREE_COMPLETED, Action.FREE_REQUESTED)))
+    order = kept[np.argsort(joined("address")[kept], kind="stable")]
+    return {name: joined(name)[order] for name in before}

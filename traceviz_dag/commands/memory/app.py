@@ -7,6 +7,7 @@ from typing import ClassVar
 import typer
 
 from traceviz_dag.commands.common.lazy import LazyGroup
+from traceviz_dag.system.memory_limit import keep_freed_memory
 
 _COMMANDS = ("summary", "peak", "timeline", "fragmentation", "leak", "oom", "diff", "schedule", "export")
 
@@ -22,3 +23,8 @@ memory_app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
 )
+
+
+@memory_app.callback()
+def _options() -> None:
+    keep_freed_memory()

@@ -9,11 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from traceviz_dag.analyze.memory.examination import Examined, Part, examined
+from traceviz_dag.analyze.memory.examination import Examined, Part, examined, losses
 from traceviz_dag.analyze.wording import ABSENT, counted, mebibytes
 from traceviz_dag.commands.common.output import print_columns, print_json
 from traceviz_dag.errors import BadInputError, IncompleteError
-from traceviz_dag.pipeline.memory import losses
 from traceviz_dag.read.memory.reader import read_snapshot
 
 SnapshotArgument = Annotated[

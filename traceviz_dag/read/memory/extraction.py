@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import compress, count
+from itertools import compress, count, islice
 from operator import not_
 from typing import Any, TypeGuard
 
@@ -36,6 +36,9 @@ _MOST_TEXT = 400
 _MOST_NAMES = 40
 _MOST_LIKE = 64
 """Stacks that are compared with one: beyond that, all of its frames are looked up."""
+
+_EVENTS_AT_ONCE = 1 << 11
+"""So many, column by column, stay in the processor's cache."""
 
 _LEAST_ROW_BYTES = 4
 _STATE_OF = {**{word: place for place, word in enumerate(STATES)}, "active_awaiting_free": 2}
@@ -93,7 +96,7 @@ class Extraction:
         self.unknown: Counter[str] = Counter()
         self.unusable: Counter[str] = Counter()
         self.unusable_values: Counter[str] = Counter()
-        self.traces = 0
+        self.traces: set[int] = set()
         self._rows_left = size // _LEAST_ROW_BYTES
         self._frame_of: dict[int, int] = {}
         self._frame_numbers: dict[tuple[str, str, int], int] = {}
@@ -108,7 +111,7 @@ class Extraction:
             "annotations": self.annotations,
             "ooms": self.ooms,
             "settings": self.settings,
-            "traces": self.traces,
+            "traces": len(self.traces),
             "unknown": dict(self.unknown.most_common(_MOST_NAMES)),
             "unusable": dict(self.unusable.most_common(_MOST_NAMES)),
             "unusable_values": dict(self.unusable_values.most_common(_MOST_NAMES)),
@@ -213,9 +216,13 @@ class Extraction:
         return address + size
 
     def _trace(self, device: int, trace: Any) -> None:
-        """Take the events of a device, column by column: there may be millions."""
-        rows = list(self._rows("device_traces", trace))
-        self.traces += bool(rows)
+        rows = self._rows("device_traces", trace)
+        while some := list(islice(rows, _EVENTS_AT_ONCE)):
+            self.traces.add(device)
+            self._events(device, some)
+
+    def _events(self, device: int, rows: list[dict[Any, Any]]) -> None:
+        """Take some events of a device, column by column: there may be millions."""
         self._count_unknown("device_traces", rows, _KNOWN_OF_EVENTS)
         words = [row.get("action") for row in rows]
         actions = [_ACTION_OF.get(word, UNKNOWN) if type(word) is str else UNKNOWN for word in words]
@@ -239,12 +246,12 @@ class Extraction:
             for place in compress(count(), map(_OOM.__eq__, actions))
         ]
         columns["device"].extend(array("i", [device]) * len(rows))
-        columns["action"].extend(actions)
-        columns["address"].extend(addresses)
-        columns["bytes"].extend(sizes)
-        columns["stream"].extend(self._numbers(rows, "stream", "device_traces"))
-        columns["time_us"].extend(self._numbers(rows, "time_us", "device_traces", _LAST_MICROSECOND))
-        columns["stack"].extend([self._stack(row.get("frames"), "device_traces") for row in rows])
+        columns["action"].fromlist(actions)
+        columns["address"].fromlist(addresses)
+        columns["bytes"].fromlist(sizes)
+        columns["stream"].fromlist(self._numbers(rows, "stream", "device_traces"))
+        columns["time_us"].fromlist(self._numbers(rows, "time_us", "device_traces", _LAST_MICROSECOND))
+        columns["stack"].fromlist(self._stacks([row.get("frames") for row in rows], "device_traces"))
 
     def _annotation(self, row: dict[Any, Any]) -> None:
         self._count_unknown("external_annotations", [row], _KNOWN_OF_ANNOTATIONS)
@@ -264,9 +271,7 @@ class Extraction:
     def _number(self, row: dict[Any, Any], name: str, where: str) -> int:
         return self._numbers([row], name, where)[0]
 
-    def _numbers(
-        self, rows: Sequence[dict[Any, Any]], name: str, where: str, most: int = _LAST_ADDRESS
-    ) -> Sequence[int]:
+    def _numbers(self, rows: Sequence[dict[Any, Any]], name: str, where: str, most: int = _LAST_ADDRESS) -> list[int]:
         """The value of each row, from 0 to ``most``; UNKNOWN, and counted, where it is another."""
         return [
             value
@@ -293,10 +298,22 @@ class Extraction:
 
     def _count_unknown(self, where: str, rows: Sequence[dict[Any, Any]], known: frozenset[str]) -> None:
         """Count the keys that nothing is known of; rows have few shapes, so each is looked at once."""
+        if known.issuperset(set().union(*rows)):
+            return
         for shape, times in Counter(map(tuple, rows)).items():
             for key in shape:
                 if key not in known:
                     self.unknown[f"{where}: {_shown(key)}" if where else _shown(key)] += times
+
+    def _stacks(self, every: Iterable[Any], where: str) -> list[int]:
+        """The number of each; one is often equal to the one before, as a completed free's to that of its request."""
+        found: list[int] = []
+        number, last = UNKNOWN, None
+        for frames in every:
+            if number == UNKNOWN or frames != last:
+                number, last = self._stack(frames, where), frames
+            found.append(number)
+        return found
 
     def _stack(self, frames: Any, where: str) -> int:
         """The number of a stack, by content; UNKNOWN where it has no frames."""
@@ -304,12 +321,9 @@ class Extraction:
             if frames is not None and type(frames) is not list:
                 self._lose("frames", where)
             return UNKNOWN
-        # Lists are rarely shared, their frames are: some of these lead to the few stacks that it may be.
+        # Lists are rarely shared, their frames are: two from where stacks differ most lead to the few that it may be.
         length = len(frames)
-        middle = length >> 1
-        known = self._stacks_of.setdefault(
-            (length, id(frames[0]), id(frames[middle >> 1]), id(frames[middle]), id(frames[-1])), []
-        )
+        known = self._stacks_of.setdefault((length, id(frames[3 * length >> 3]), id(frames[5 * length >> 3])), [])
         for like, number_of_like in known:
             if like == frames:
                 return number_of_like

@@ -6,8 +6,7 @@ Only the standard library is imported here: a child process runs it, and starts 
 from __future__ import annotations
 
 import pickle
-from io import BytesIO
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 
 class NotPlainError(ValueError):
@@ -24,7 +23,7 @@ class _Plain(pickle.Unpickler):
         raise NotPlainError("it refers to an object elsewhere, which no memory snapshot does")
 
 
-def read_plain(data: bytes) -> Any:
+def read_plain(file: BinaryIO) -> Any:
     """The value that a pickle of plain values holds.
 
     Call it in a process with little memory and time: an opcode may ask for much of either (an index that makes room for
@@ -32,14 +31,15 @@ def read_plain(data: bytes) -> Any:
     other, however deeply, also in circles: never walk the result without knowing where to.
 
     Args:
-        data: the file; what follows its end mark is not looked at.
+        file: what follows its end mark is not looked at. One that can be peeked into, since of those without frames,
+            as PyTorch's C++ code writes them, each opcode else costs a call.
 
     Raises:
         NotPlainError: it names something, is cut off or broken.
         MemoryError: the process may not have as much as the file asks for.
     """
     try:
-        return _Plain(BytesIO(data)).load()
+        return _Plain(file).load()
     except NotPlainError:
         raise
     except (EOFError, pickle.UnpicklingError, IndexError, KeyError, AttributeError, TypeError, ValueError) as error:

@@ -55,6 +55,8 @@ def read_snapshot(path: Path) -> Snapshot:
         raise BadInputError(path, "no such file", "check the path") from None
     with opened as file:
         begin = file.read(16)
+        if not begin:
+            raise BadInputError(path, "not read: it is empty", _REMEDY)
         for magic, fault in _MAGIC:
             if begin.startswith(magic):
                 raise BadInputError(path, fault, _REMEDIES.get(magic, _REMEDY))
@@ -64,14 +66,14 @@ def read_snapshot(path: Path) -> Snapshot:
         size = os.fstat(file.fileno()).st_size
     if ended.returncode:
         raise BadInputError(path, _fault_of(ended.returncode, size), _REMEDY)
-    line, _, columns = ended.stdout.partition(b"\n")
-    header = json.loads(line)
+    end = ended.stdout.index(b"\n")
+    header = json.loads(ended.stdout[:end])
     if "fault" in header:
         raise BadInputError(path, f"not read: {header['fault']}", _REMEDY)
-    return decoded(header, columns, size)
+    return decoded(header, memoryview(ended.stdout)[end + 1 :], size)
 
 
-def decoded(header: dict[str, Any], data: bytes, size: int) -> Snapshot:
+def decoded(header: dict[str, Any], data: bytes | memoryview, size: int) -> Snapshot:
     """The snapshot that the child process handed back."""
     tables: defaultdict[str, dict[str, npt.NDArray[np.int64]]] = defaultdict(dict)
     at = 0

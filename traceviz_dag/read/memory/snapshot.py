@@ -78,7 +78,7 @@ class Annotation:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One file: what was allocated when it was taken, and the events before, oldest first.
+    """One file: what was allocated when it was taken, and the events before, device by device, oldest first.
 
     Attributes:
         events: columns device, action, address, bytes, stream, time_us and stack; bytes are what was requested, of
