@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from traceviz_dag.read.kineto.communication_facts import FactValues
 from traceviz_dag.read.kineto.event_decoder import EventDecoder
 from traceviz_dag.read.kineto.rows import Piece
 
@@ -29,7 +30,9 @@ _SAMPLE = b"""[
 {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 2, "ts": 3.001, "dur": 4, "args": {
 "External id": 5, "Input Dims": [[8, 8], []]}},
 {"ph": "X", "cat": "kernel", "name": "a kernel of more than eight bytes", "pid": 0, "tid": 7, "ts": 1234567.5, "dur": 2,
-"args": {"External id": 5, "stream": 7, "correlation": 12345678901, "grid": [1, 2, 3]}}]"""
+"args": {"External id": 5, "stream": 7, "correlation": 12345678901, "grid": [1, 2, 3],
+"Collective name": "a", "Seq": 9}}
+]"""
 
 _told: Counter[str] = Counter()
 
@@ -72,4 +75,5 @@ def _read(piece: Piece) -> Iterator[npt.NDArray[Any]]:
     yield from (np.array(piece.decoded), piece.codes, piece.start_ns, piece.duration_us)
     yield from (piece.rows.names(defaultdict(count().__next__)), piece.rows.integers("external_id"))
     kernel = piece.rows.take(np.array([1]))
-    yield from (kernel.integers("correlation"), kernel.triples("grid"))
+    places, facts = kernel.named(FactValues())
+    yield from (kernel.integers("correlation"), kernel.triples("grid"), places, facts["sequence"])
