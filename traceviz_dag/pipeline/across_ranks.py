@@ -1,7 +1,8 @@
 """An iteration's tables across ranks, from its ranks' tables in the lake: matched, aligned, charged, replayed, paired.
 
 Ranks are read one after the other; for causes many are read side by side. In memory are the communication kernels of
-all ranks, a table of their parts in each communication, what causes need of all, and the kernels of one rank.
+all ranks, a table of their parts in each communication, what causes need of all, and the kernels of one rank, or of
+some small ones.
 """
 
 from __future__ import annotations
