@@ -70,8 +70,9 @@ def test_too_little_memory_is_no_fault_of_the_program(capsys, monkeypatch, error
 
 def test_ctrl_c_that_meets_a_query_ends_as_ctrl_c_elsewhere(capsys, monkeypatch):
     def asked(*_, **__):
-        # Its tasks are short, so that it looks often whether somebody wants it to end.
-        query = "SELECT sum(a.range * b.range) FROM range(100000000) a, range(100000) b"
+        # Between its steps it looks whether somebody wants it to end.
+        steps = "SELECT 1 UNION ALL SELECT n + 1 FROM steps WHERE n < 100000000"
+        query = f"WITH RECURSIVE steps(n) AS ({steps}) SELECT max(n) FROM steps"
         threading.Timer(0.5, signal.raise_signal, [signal.SIGINT]).start()
         duckdb.connect().execute(query)
 
