@@ -101,7 +101,8 @@ def main() -> None:
         if given.cluster != LOCAL:
             clusters = [(given.cluster, given.cluster, 1)]
         if given.slurm:
-            os.environ.update(started.enter_context(slurm(scratch / "slurm")))
+            # The jobs run side by side, so that their ranks can be read by turns.
+            os.environ.update(started.enter_context(slurm(scratch / "slurm", cores=sum(given.workers))))
             clusters = [(f"Slurm, {count} workers", str(_settings(scratch, count)), count) for count in given.workers]
         taken: dict[str, list[Row]] = {}
         for what, row in rounds(given.folder, scratch / "home", clusters, given.ranks, given.rounds):
