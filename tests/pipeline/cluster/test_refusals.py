@@ -63,6 +63,7 @@ def test_the_command_refuses_it_in_one_line_and_analyses_nothing(tmp_path: Path)
         ('[slurm]\noptions = ["--qos=x", "--clusters=b"]\n', "would be neither watched nor cancelled; leave it out"),
         ('[slurm]\noptions = ["--wait-all-nodes=1", "-Jmine"]\n', "-Jmine in options is not --NAME or --NAME=VALUE"),
         ('[slurm]\noptions = ["--job-na=mine"]\n', "--job-na=mine in options: such a job would be neither watched"),
+        ('[slurm]\noptions = ["--output=x"]\n', "would not write to its log in HOME/logs; leave it out"),
     ],
 )
 def test_a_file_that_describes_no_cluster_says_why(tmp_path: Path, text: str, told: str):

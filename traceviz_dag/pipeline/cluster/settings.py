@@ -57,8 +57,16 @@ class ClusterSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _OPTION = re.compile(r"--[a-z][a-z-]*", re.ASCII)
-_NOT_OPTIONS = ("--array", "--clusters", "--error", "--job-name", "--output", "--quiet", "--wait", "--wrap")
-"""Options of sbatch after which a job has another name, form, place or log than the one that is watched."""
+_UNWATCHED = (
+    "such a job would be neither watched nor cancelled",
+    "leave it out; call this where jobs of that cluster are submitted",
+)
+_UNLOGGED = ("such a job would not write to its log in HOME/logs", "leave it out")
+_NOT_OPTIONS = {
+    **dict.fromkeys(("--array", "--clusters", "--job-name", "--quiet", "--wait", "--wrap"), _UNWATCHED),
+    **dict.fromkeys(("--error", "--output"), _UNLOGGED),
+}
+"""Options of sbatch after which a job is not the one that is watched, or writes elsewhere → fault and remedy."""
 
 
 def load_cluster(path: Path) -> ClusterSettings:
@@ -81,9 +89,9 @@ def load_cluster(path: Path) -> ClusterSettings:
         if not _OPTION.fullmatch(name):
             raise BadInputError(path, f"{option} in options is not --NAME or --NAME=VALUE", "write it in this form")
         # sbatch takes the beginning of a name for the name.
-        if any(other.startswith(name) for other in _NOT_OPTIONS):
-            fault = f"{option} in options: such a job would be neither watched nor cancelled"
-            raise BadInputError(path, fault, "leave it out; call this where jobs of that cluster are submitted")
+        for other, (fault, remedy) in _NOT_OPTIONS.items():
+            if other.startswith(name):
+                raise BadInputError(path, f"{option} in options: {fault}", remedy)
     found = {}
     for name in ("scheduler_file", "ca_file", "cert_file", "key_file"):
         if value := getattr(settings, name):
