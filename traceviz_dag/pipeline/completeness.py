@@ -126,10 +126,11 @@ class Completeness:
     @property
     def mark(self) -> str:
         """What a title or a line says of it; empty where nothing is known to be missing."""
+        elsewhere = {*self.stale_ranks, *self.unread}
         words = [
             f"{ranks_in_words(ranks)} {what}"
             for ranks, what in (
-                ([rank for rank in self.failed if rank not in {*self.stale_ranks, *self.unread}], "unusable"),
+                ([rank for rank in self.failed if rank not in elsewhere], "unusable"),
                 (self.unread, "not read"),
                 (self.stale_ranks, "stale"),
                 (self.in_part, "read in part"),
@@ -213,7 +214,7 @@ def stored_completeness(
         files.expected,
         _chosen(files),
         tuple(_faults(lake, run, iteration, files.rows)),
-        tuple(rank for rank in files.missing if rank not in unread),
+        tuple(sorted(set(files.missing).difference(unread))),
         inputs.problems if inputs is not None else (),
         _different_steps(files.rows),
         tuple(row for row in lake.stale(run, iteration) if not row.is_counted),
