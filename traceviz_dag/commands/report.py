@@ -50,7 +50,7 @@ def report(
             check_output_of(out, found)
         other = None if against is None else compared_with(chosen, against)
         place = None if other is None else (other.run, other.iteration)
-        # What the report asks, what was not read is told from.
+        # One for the report and for what was not read.
         session = opened.enter_context(chosen.lake.session(run=chosen.run, iteration=chosen.iteration))
         chosen = replace(chosen, lake=session.within())
         path = write_report(chosen.lake, chosen.run, chosen.iteration, out and real_path(out), most_kernels, place)

@@ -44,19 +44,18 @@ class FactValues(dict[tuple[type, Any], int]):
         except TypeError:
             return self.numbers([str(value) if isinstance(value, list | dict) else value for value in values])
 
-    def facts(self, told: Mapping[int, Any]) -> Facts:
+    def facts(self, arguments: Mapping[int, Any]) -> Facts:
         """Facts by place, from arguments of one type."""
-        return np.array([*told], np.int64), self._columns([*told.values()])
+        return np.array([*arguments], np.int64), self._columns([*arguments.values()])
 
     def repeated(self, keys: Mapping[int, Hashable], stated: Callable[[Any], Any]) -> Facts:
         """Facts by place, of a few keys that come again and again: ``stated`` is what one states, None for nothing."""
-        told = {key: state for key in dict.fromkeys(keys.values()) if (state := stated(key)) is not None}
-        row_of = {key: row for row, key in enumerate(told)}
+        arguments = {key: found for key in dict.fromkeys(keys.values()) if (found := stated(key)) is not None}
+        row_of = {key: row for row, key in enumerate(arguments)}
         row_at = {place: row_of[key] for place, key in keys.items() if key in row_of}
         rows = [*row_at.values()]
-        return np.array([*row_at], np.int64), {
-            name: column[rows] for name, column in self._columns([*told.values()]).items()
-        }
+        columns = self._columns([*arguments.values()])
+        return np.array([*row_at], np.int64), {name: column[rows] for name, column in columns.items()}
 
     def _columns(self, arguments: Sequence[Any]) -> Columns:
         if not arguments:

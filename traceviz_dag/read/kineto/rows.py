@@ -93,9 +93,9 @@ class StructRows:
     def stated(self, values: FactValues) -> Facts:
         return values.facts(
             {
-                place: told
+                place: stated
                 for place, row in enumerate(self._rows)
-                if not _names_one(row.args) and (told := stated_communication(row.args))
+                if not _names_one(row.args) and (stated := stated_communication(row.args))
             }
         )
 

@@ -293,7 +293,7 @@ class ScannedRows:
     def stated(self, values: FactValues) -> Facts:
         structs = ((place, self.structs.get(at)) for place, at in enumerate(self.at.tolist()))
         return values.facts(
-            {place: told for place, row in structs if row is not None and (told := stated_communication(row.args))}
+            {place: stated for place, row in structs if row is not None and (stated := stated_communication(row.args))}
         )
 
     def annotated(self, values: FactValues) -> Facts:
