@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -67,6 +68,12 @@ def test_rows_of_all_ranks_come_from_the_copy_until_one_is_written(job: Lake, sa
         assert len(opened) == 1, "a rank by itself has the smaller file"
         write(job, sample, 1, "conv")
         assert within.rows("kernels", "a job", 1)["name"].to_pylist().count("conv") == 1
+
+
+def test_another_process_gets_the_lake_without_the_session(job: Lake):
+    with job.session(**PLACE) as session:
+        sent = pickle.loads(pickle.dumps(session.within()))
+    assert type(sent) is Lake and sent == job
 
 
 def test_a_damaged_file_that_no_record_tells_of_is_named_and_not_copied(job: Lake, monkeypatch: pytest.MonkeyPatch):

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.in_process import ranks_in_this_process
-from traceviz_dag.pipeline import ranks
+from traceviz_dag.pipeline import making, ranks
 from traceviz_dag.pipeline.analysis import AnalysisSettings, IterationResult, analyse
 from traceviz_dag.pipeline.discovery import inputs_below
 from traceviz_dag.simulate import JobSettings, simulate
 from traceviz_dag.simulate.settings import Layout
 
 JOB = JobSettings(tp=1, pp=2, dp=1, layers=2, microbatches=2, iterations=3, layout=Layout.TORCH_PROFILE)
+
+COUNTED = "SELECT count(*) AS kernels FROM kernels WHERE run = $run AND iteration = $iteration"
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +66,22 @@ def test_it_is_read_once_and_its_tables_are_those_of_each_step_alone(run, tmp_pa
     assert not reads, "nothing changed"
     # What is asked for anew is made anew, each step for itself.
     assert [each.computed for each in analysed(tmp_path / "together", run, force=True)] == [[0, 1]] * 3
+
+
+def test_who_goes_on_with_the_last_iteration_gets_what_was_read_of_it(run, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    inputs = inputs_below([run])
+    with ranks_in_this_process(), ExitStack() as last:
+        *others, result = analyse(AnalysisSettings(tmp_path), inputs, last=last)
+        assert [each.lake for each in others] == [None, None]
+        assert result.lake is not None
+        with result.lake.session(run=result.run, iteration=result.iteration) as first:
+            first.ask(COUNTED)
+        with result.lake.session(run=result.run, iteration=result.iteration) as session:
+            assert session is first, "it stays open"
+    with ranks_in_this_process(), ExitStack() as last:
+        monkeypatch.setattr(making, "aggregate", lambda *_, **__: 1 / 0)
+        *_, failed = analyse(AnalysisSettings(tmp_path, force=True), inputs, last=last)
+        assert failed.failures and failed.lake is None, "what failed is asked anew"
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -131,25 +131,26 @@ def analyze(
     if cluster:
         # Workers elsewhere do not end with this process by themselves.
         end_on(signal.SIGTERM)
-    with open_cluster(cluster, folder, workers, tell) as engine, _progress(console, folder) as started:
-        results = analyse(replace(settings, engine=engine), inputs, started)
-    for warning in dict.fromkeys(warning for entry in inputs for warning in entry.warnings):
-        console.print(f"traceviz: {warning}", style="yellow", soft_wrap=True, highlight=False, markup=False)
-    for line in changed_lines(results):
-        console.print(f"traceviz: {line}", style="yellow", soft_wrap=True, highlight=False, markup=False)
-    tell_failures(results)
-    lake = open_lake(folder)
     found: list[Completeness] = []
     summaries: list[dict[str, Any]] = []
     reports: dict[tuple[str, int], str] = {}
-    # The last one first: its report is written while its tables are at hand.
-    for entry, result in zip(reversed(inputs), reversed(results), strict=True):
-        with lake.session(run=entry.run, iteration=entry.iteration) as session:
-            held = session.within()
-            found.insert(0, stored_completeness(held, entry.run, entry.iteration, entry))
-            summaries.insert(0, iteration_summary(held, result, found[0]))
-            if report and summaries[0]["verdict"] and entry.run not in {run for run, _ in reports}:
-                reports[entry.run, entry.iteration] = _written_report(held, entry.run, entry.iteration)
+    with ExitStack() as last:
+        with open_cluster(cluster, folder, workers, tell) as engine, _progress(console, folder) as started:
+            results = analyse(replace(settings, engine=engine), inputs, started, last)
+        for warning in dict.fromkeys(warning for entry in inputs for warning in entry.warnings):
+            console.print(f"traceviz: {warning}", style="yellow", soft_wrap=True, highlight=False, markup=False)
+        for line in changed_lines(results):
+            console.print(f"traceviz: {line}", style="yellow", soft_wrap=True, highlight=False, markup=False)
+        tell_failures(results)
+        lake = open_lake(folder)
+        # The last one first: its report is written while its tables are at hand.
+        for entry, result in zip(reversed(inputs), reversed(results), strict=True):
+            with (result.lake or lake).session(run=entry.run, iteration=entry.iteration) as session:
+                held = session.within()
+                found.insert(0, stored_completeness(held, entry.run, entry.iteration, entry))
+                summaries.insert(0, iteration_summary(held, result, found[0]))
+                if report and summaries[0]["verdict"] and entry.run not in {run for run, _ in reports}:
+                    reports[entry.run, entry.iteration] = _written_report(held, entry.run, entry.iteration)
     if json:
         print_json([{**each, "report": reports.get((each["run"], each["iteration"]))} for each in summaries])
     else:

@@ -536,9 +536,12 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class _LakeInSession(Lake):
-    """See :meth:`Session.within`."""
+    """See :meth:`Session.within`; another process gets it without the session."""
 
     open: Session = field(kw_only=True, compare=False)
+
+    def __reduce__(self) -> tuple[type[Lake], tuple[Path]]:
+        return Lake, (self.home,)
 
     def rows_of(self, name: str, partitions: Iterable[Partition], columns: Sequence[str] | None = None) -> pa.Table:
         """As :meth:`Lake.rows_of`; of several ranks from the file that the session copied them into, if it did."""

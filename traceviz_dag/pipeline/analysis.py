@@ -94,6 +94,7 @@ class IterationResult:
         vanished: ranks whose trace is gone; their tables are those of an earlier analysis.
         twin: another iteration of the run with the same traces.
         aggregated: whether the iteration's tables are there, made of what its ranks are now.
+        lake: that in the session in which they were made, if it is open still and nothing failed.
     """
 
     key: str
@@ -109,13 +110,17 @@ class IterationResult:
     vanished: list[int] = field(default_factory=list)
     twin: Twin | None = None
     aggregated: bool = False
+    lake: Lake | None = field(default=None, repr=False, compare=False)
 
 
 Started = Callable[[IterationInputs, Sequence[int]], None]
 
 
 def analyse(
-    settings: AnalysisSettings, inputs: Sequence[IterationInputs], started: Started | None = None
+    settings: AnalysisSettings,
+    inputs: Sequence[IterationInputs],
+    started: Started | None = None,
+    last: ExitStack | None = None,
 ) -> list[IterationResult]:
     """Take every iteration the whole way: topology, ranks, aggregates; what is there and unchanged is skipped.
 
@@ -123,6 +128,7 @@ def analyse(
 
     Args:
         started: called before the ranks of an iteration are computed, with those that will be.
+        last: keeps the session of the last iteration open, with what it read of the tables.
 
     Raises:
         StoppedError: the user interrupted it.
@@ -148,9 +154,12 @@ def analyse(
             with _stoppable(analysis, len(results), len(inputs)):
                 analysis.begin(after_others=place > 0 and not settings.force)
         for place, analysis in enumerate(analyses):
-            with _stoppable(analysis, len(results), len(inputs)):
+            with _stoppable(analysis, len(results), len(inputs)), ExitStack() as own:
                 beside = () if settings.force else [other.inputs for other in analyses[place + 1 :]]
-                results.append(analysis.finish(started, beside))
+                is_last = len(results) == len(inputs) - 1
+                results.append(analysis.finish(started, beside, last if is_last and last is not None else own))
+                if is_last and last is not None and not results[-1].failures:
+                    results[-1].lake = analysis.lake
     return results
 
 
@@ -211,8 +220,16 @@ class _Analysis:
             if self.begun and after_others:
                 self.stale = frozenset(entry.rank for entry in stale_ranks(self.rank_states()))
 
-    def finish(self, started: Started | None, beside: Sequence[IterationInputs]) -> IterationResult:
-        """Make its tables, and those of ranks of the iterations beside it that lie in the same files."""
+    def finish(
+        self, started: Started | None, beside: Sequence[IterationInputs], sessions: ExitStack
+    ) -> IterationResult:
+        """Make its tables, and those of ranks of the iterations beside it that lie in the same files.
+
+        Args:
+            sessions: takes the session in which they are made: what all steps read is read once.
+        """
+        session = sessions.enter_context(self.lake.session(run=self.inputs.run, iteration=self.inputs.iteration))
+        self.lake = session.within()
         with self.mark:
             with self.counted():
                 if self.begun:

@@ -141,7 +141,7 @@ class StoredIteration:
     @cached_property
     def stored_kernels(self) -> StoredKernels:
         """The same, to be sent to other processes."""
-        return StoredKernels(Lake(self.lake.home), self.run, self.iteration, *self._unmarked)
+        return StoredKernels(self.lake, self.run, self.iteration, *self._unmarked)
 
     @cached_property
     def hosts(self) -> dict[int, int]:

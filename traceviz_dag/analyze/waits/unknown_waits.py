@@ -87,6 +87,8 @@ def lost_kernels(collectives: pa.Table, *, all_read: bool) -> UnknownWaits | Non
     Args:
         collectives: that table, or its ``UNKNOWN_COLUMNS``. all_read: whether all ranks of the job were read.
     """
+    if Fault.MEMBERS_MISSING not in pc.unique(collectives["fault"]).to_pylist():
+        return None
     rows = collectives.select(list(UNKNOWN_COLUMNS)).to_pylist()
     whole = {_group(row) for row in rows if row["members"] is not None and row["members_found"] == row["members"]}
     lost = sum(row["fault"] == Fault.MEMBERS_MISSING and (all_read or _group(row) in whole) for row in rows)
