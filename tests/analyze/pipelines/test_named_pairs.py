@@ -167,7 +167,7 @@ def table_of_scores(*scores: float) -> pa.Table:
     period = np.full(len(scores), 200)
     stage = np.array([round(100 + 100 * score) for score in scores])
     constant = {"pair": "stages 0 and 1", "kind": "stages", "stage": 0, "rank": 0}
-    return period_rows(constant, len(scores), scored_rows(period, stage, np.full(len(scores), 100)))
+    return period_rows([(constant, len(scores), scored_rows(period, stage, np.full(len(scores), 100)))])
 
 
 def test_the_gate_holds_the_chosen_percentile_of_named_pairs_against_their_threshold():
@@ -184,6 +184,8 @@ def test_the_gate_does_not_judge_what_it_has_no_measures_of():
     named = NamedPair("first", stages=(0, 1))
     (verdict,) = judge_pairs((named,), named_table_periods(named, PERIODS.schema.empty_table()))
     assert (verdict.passed, verdict.refusal) == (None, "the iteration has no pair of stages 0 and 1")
-    few = refused({"pair": "stages 0 and 1", "kind": "stages", "stage": 0}, "1 steady unit, 2 are needed")
+    few = period_rows(
+        [refused({"pair": "stages 0 and 1", "kind": "stages", "stage": 0}, "1 steady unit, 2 are needed")]
+    )
     (verdict,) = judge_pairs((named,), named_table_periods(named, few))
     assert (verdict.passed, verdict.refusal) == (None, "1 steady unit, 2 are needed")

@@ -177,9 +177,8 @@ def test_each_refusal_names_its_ranks_and_steps_and_what_is_judged_over_fewer_ra
         pair = {"pair": "computation + dp", "kind": "dimension", "dimension": "dp", "step": step}
         scored = scored_rows(np.full(2, 30), np.full(2, 20), np.full(2, 20)) | {"unit": np.arange(2)}
         of_rank = {rank: pair | {"rank": rank, "rank1": rank} for rank in refusals}
-        return pa.concat_tables(
-            refused(of_rank[rank], why) if why else period_rows(of_rank[rank], 2, scored)
-            for rank, why in refusals.items()
+        return period_rows(
+            [refused(of_rank[rank], why) if why else (of_rank[rank], 2, scored) for rank, why in refusals.items()]
         )
 
     named = NamedPair("computation + dp", dimension="dp")

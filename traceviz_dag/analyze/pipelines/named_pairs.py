@@ -138,13 +138,14 @@ def _rows(
     kept = slice(pair.warmup, None)
     constant: Rows = {"pair": pair.name, "kind": NAMED, "rank": rank, "rank1": rank1}
     if len(unit[kept]) < FEWEST_UNITS:
-        return refused(constant, f"{too_few(len(unit[kept]))} after {pair.warmup} of warm-up")
+        return period_rows([refused(constant, f"{too_few(len(unit[kept]))} after {pair.warmup} of warm-up")])
     columns: Rows = {"unit": unit[kept], "start_ns": start[kept]}
-    return period_rows(constant, len(unit[kept]), columns | scored_rows(period[kept], stage0[kept], stage1[kept]))
+    columns |= scored_rows(period[kept], stage0[kept], stage1[kept])
+    return period_rows([(constant, len(unit[kept]), columns)])
 
 
 def _refused(pair: NamedPair, reason: str) -> pa.Table:
-    return refused({"pair": pair.name, "kind": NAMED}, reason)
+    return period_rows([refused({"pair": pair.name, "kind": NAMED}, reason)])
 
 
 def _selected(ranges: pa.Table, selector: StageSelector) -> pa.Table:

@@ -7,7 +7,7 @@ derived value is net of gaps. Both stages' busy times are taken on their own clo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -19,14 +19,12 @@ from traceviz_dag.analyze.intervals import measure_within, union
 from traceviz_dag.analyze.kernel_intervals import KernelIntervals, kernel_intervals
 from traceviz_dag.analyze.pipelines.units import Units, steady_units
 from traceviz_dag.analyze.pipelines.work_items import WorkItems, work_items
-from traceviz_dag.analyze.window_measures import measure_windows
 from traceviz_dag.analyze.wording import numbered
-from traceviz_dag.arrays import Int64, number_groups
+from traceviz_dag.arrays import Bool, Int64, number_groups
 from traceviz_dag.classify.categories import MICROBATCH_DIMENSIONS
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import PERIODS
-from traceviz_dag.vocabulary import ALL_DIMENSIONS
 
 STAGES, DIMENSION, NAMED = "stages", "dimension", "named"
 """Kinds of pairs."""
@@ -37,6 +35,8 @@ BUSY_COLUMNS = ("start_ns", "duration_ns", "kind", "dimension")
 """Columns of ``kernels`` that show a rank's busy times."""
 
 Rows = dict[str, object]
+Part = tuple[Rows, int, Rows]
+"""Some rows of the table: what all have in common, how many there are, and what each has; the rest is NULL."""
 
 
 def periods_table(
@@ -59,18 +59,18 @@ def periods_table(
     places = {
         rank: (number, stage) for number, ranks in enumerate(topology.pipelines) for stage, rank in enumerate(ranks)
     }
-    parts: list[pa.Table] = []
+    parts: list[Part] = []
     told = set(np.unique(items.rank).tolist())
     for rank in sorted(told.union(ranks) if told else ()):
         mine = np.flatnonzero(units.rank == rank)
         intervals = kernel_intervals(kernels_of(rank))
-        busy[mine] = _stage_busy(intervals, units.start_ns[mine], units.end_ns[mine])
+        busy[mine] = _busy(intervals, _of_microbatches(intervals), units.take(mine))
         pipeline, stage = places.get(rank, (None, None))
         steps = np.unique(items.step[items.rank == rank] if rank in told else items.step)
         place = _Place(rank, rank, pipeline, stage)
         parts += _dimension_pairs(intervals, units.take(mine) if rank in told else None, steps, place)
     parts += _stage_pairs(units, busy, items, topology)
-    return pa.concat_tables([PERIODS.schema.empty_table(), *parts])
+    return period_rows(parts)
 
 
 def scored_rows(period: Int64, stage0: Int64, stage1: Int64) -> Rows:
@@ -87,20 +87,26 @@ def scored_rows(period: Int64, stage0: Int64, stage1: Int64) -> Rows:
     }
 
 
-def period_rows(constant: Rows, count: int, columns: Rows) -> pa.Table:
-    """Rows of the table: what all have in common, and what each has; what neither names is NULL."""
+def period_rows(parts: Sequence[Part]) -> pa.Table:
+    """Rows of the table, one part behind the other."""
+    if not parts:
+        return PERIODS.schema.empty_table()
+    of_row = pa.array(np.repeat(np.arange(len(parts)), [count for _, count, _ in parts]))
     everything: Rows = {}
-    for column in PERIODS.columns:
-        if column.name in columns:
-            everything[column.name] = columns[column.name]
+    for name, kind in ((column.name, column.type) for column in PERIODS.columns):
+        if any(name in columns for *_, columns in parts):
+            each = (columns.get(name, [constant.get(name)] * count) for constant, count, columns in parts)
+            everything[name] = pa.chunked_array(
+                [one if isinstance(one, pa.Array) else pa.array(one, kind, from_pandas=False) for one in each], kind
+            )
         else:
-            everything[column.name] = pa.array([constant.get(column.name)] * count, type=column.type)
+            everything[name] = pa.array([constant.get(name) for constant, *_ in parts], kind).take(of_row)
     return PERIODS.from_columns(everything)
 
 
-def refused(constant: Rows, reason: str) -> pa.Table:
+def refused(constant: Rows, reason: str) -> Part:
     """The one row of a pair that has no measures."""
-    return period_rows({**constant, "refusal": reason}, 1, {})
+    return {**constant, "refusal": reason}, 1, {}
 
 
 def too_few(units: int) -> str:
@@ -142,42 +148,48 @@ class _Place:
         }
 
 
-def _stage_busy(intervals: KernelIntervals, starts: Int64, ends: Int64) -> Int64:
-    """Time in which a stage works for its micro-batches: all but pipeline, gradient and other step-wide traffic."""
+def _of_microbatches(intervals: KernelIntervals) -> Bool:
+    """Mark what a stage does for its micro-batches: all but pipeline, gradient and other step-wide traffic."""
     inside = ~intervals.communicates()
     for dimension in MICROBATCH_DIMENSIONS:
         inside |= intervals.communicates(dimension.value)
-    chosen = intervals.take(inside)
-    return measure_within(union(chosen.time.starts, chosen.time.ends), starts, ends)
+    return inside
 
 
-def _dimension_pairs(intervals: KernelIntervals, units: Units | None, steps: Int64, place: _Place) -> list[pa.Table]:
+def _busy(intervals: KernelIntervals, chosen: Bool, units: Units) -> Int64:
+    """Time in which some kernels run, in each unit."""
+    covered = union(intervals.time.starts[chosen], intervals.time.ends[chosen])
+    return measure_within(covered, units.start_ns, units.end_ns)
+
+
+def _dimension_pairs(intervals: KernelIntervals, units: Units | None, steps: Int64, place: _Place) -> list[Part]:
     """Computation against each dimension in which the rank communicates; units None: no micro-batch of it is known."""
     dimensions = intervals.communication_dimensions()
-    measured = measure_windows(intervals, units.start_ns, units.end_ns) if units is not None else {}
-    tables = []
+    communication = (
+        {}
+        if units is None
+        else {dimension: _busy(intervals, intervals.communicates(dimension), units) for dimension in dimensions}
+    )
+    compute = None if units is None else _busy(intervals, intervals.computes(), units)
+    parts = []
     for step in steps.tolist():
         mine = np.flatnonzero(units.step == step) if units is not None else np.empty(0, np.intp)
         for dimension in dimensions:
             constant = place.constant(f"computation + {dimension}", DIMENSION, step) | {"dimension": dimension}
-            if units is None:
-                tables.append(refused(constant, "no forward and backward steps are known of it"))
-                continue
-            if len(mine) < FEWEST_UNITS:
-                tables.append(refused(constant, too_few(len(mine))))
-                continue
-            compute = measured[ALL_DIMENSIONS].compute_ns[mine]
-            communication = measured[dimension].communication_ns[mine]
-            if not communication.any():
-                tables.append(refused(constant, nothing_beside(dimension, len(mine))))
-                continue
-            tables.append(_unit_rows(constant, units.take(mine), compute, communication))
-    return tables
+            if units is None or compute is None:
+                parts.append(refused(constant, "no forward and backward steps are known of it"))
+            elif len(mine) < FEWEST_UNITS:
+                parts.append(refused(constant, too_few(len(mine))))
+            elif not communication[dimension][mine].any():
+                parts.append(refused(constant, nothing_beside(dimension, len(mine))))
+            else:
+                parts.append(_units(constant, units.take(mine), compute[mine], communication[dimension][mine]))
+    return parts
 
 
-def _stage_pairs(units: Units, busy: Int64, items: WorkItems, topology: Topology) -> list[pa.Table]:
+def _stage_pairs(units: Units, busy: Int64, items: WorkItems, topology: Topology) -> list[Part]:
     """Each stage against the next of its pipeline; units of both that begin with the same backward step."""
-    tables = []
+    parts = []
     by_queue = _slices(units)
     told = set(zip(items.rank.tolist(), items.step.tolist(), strict=True))
     for step in np.unique(items.step).tolist():
@@ -187,25 +199,25 @@ def _stage_pairs(units: Units, busy: Int64, items: WorkItems, topology: Topology
                 unknown = [stage + place for place, each in enumerate((rank, rank1)) if (each, step) not in told]
                 if unknown:
                     of_stages = numbered("stage", unknown)
-                    tables.append(refused(constant, f"no forward and backward steps are known of {of_stages}"))
+                    parts.append(refused(constant, f"no forward and backward steps are known of {of_stages}"))
                     continue
                 first, second = (by_queue.get((each, step), np.empty(0, np.intp)) for each in (rank, rank1))
                 first, second = _same_microbatches(units, first, second)
                 if len(first) < FEWEST_UNITS:
-                    tables.append(refused(constant, too_few(len(first))))
+                    parts.append(refused(constant, too_few(len(first))))
                 else:
-                    tables.append(_unit_rows(constant, units.take(first), busy[first], busy[second]))
-    return tables
+                    parts.append(_units(constant, units.take(first), busy[first], busy[second]))
+    return parts
 
 
-def _unit_rows(constant: Rows, units: Units, stage0: Int64, stage1: Int64) -> pa.Table:
+def _units(constant: Rows, units: Units, stage0: Int64, stage1: Int64) -> Part:
     columns: Rows = {
         "unit": units.ordinal,
         "chunk": units.chunk,
         "microbatch": units.microbatch,
         "start_ns": units.start_ns,
     }
-    return period_rows(constant, len(units), columns | scored_rows(units.end_ns - units.start_ns, stage0, stage1))
+    return constant, len(units), columns | scored_rows(units.end_ns - units.start_ns, stage0, stage1)
 
 
 def _slices(units: Units) -> dict[tuple[int, int], npt.NDArray[np.intp]]:
