@@ -117,8 +117,8 @@ def measure_within(normal: Intervals, window_starts: Int64, window_ends: Int64) 
         window_ends: end of each window; a window that ends before it starts holds nothing.
     """
     window_starts, window_ends = _int64(window_starts), _int64(window_ends)
-    window_ends = np.maximum(window_starts, window_ends)
-    return _covered_before(normal, window_ends) - _covered_before(normal, window_starts)
+    before = _covered_before(normal, np.concatenate((window_starts, np.maximum(window_starts, window_ends))))
+    return before[len(window_starts) :] - before[: len(window_starts)]
 
 
 def lay_end_to_end(group_starts: Int64, group_ends: Int64) -> Axis:
@@ -144,7 +144,8 @@ def _covered_before(normal: Intervals, instants: Int64) -> Int64:
     """Return the length that a normal set covers before each instant."""
     if not len(normal.starts):
         return np.zeros(len(instants), dtype=np.int64)
-    total = np.concatenate((np.zeros(1, np.int64), np.cumsum(normal.ends - normal.starts)))
+    total = np.zeros(len(normal.starts) + 1, np.int64)
+    np.cumsum(normal.ends - normal.starts, out=total[1:])
     opened = np.searchsorted(normal.starts, instants, side="right")
     still_open = np.maximum(normal.ends[opened - 1] - instants, 0)
     return total[opened] - np.where(opened > 0, still_open, 0)
