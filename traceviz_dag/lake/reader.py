@@ -109,7 +109,7 @@ class TableReader:
     ) -> pa.Table | None:
         """The rows of a file, of one of several ranks those of some; None where it is gone."""
         # DuckDB, which wrote the copy, does not say what texts repeat.
-        texts = [field.name for field in schema if path == self.copy and pa.types.is_dictionary(field.type)]
+        texts = [field.name for field in schema if pa.types.is_dictionary(field.type)] if path == self.copy else []
         try:
             # By its path, ParquetFile looks for the file's system first: a third of opening a small one.
             with pa.OSFile(str(path)) as source, pq.ParquetFile(source, read_dictionary=texts) as file:
