@@ -426,9 +426,7 @@ def _collect_faults(lake: Lake, inputs: IterationInputs, result: IterationResult
         if kept.stage == StaleStage.RANKS and kept.rank is not None and inputs.rank(kept.rank) and not kept.is_counted:
             result.faults[kept.rank] = kept.reason
             result.failed.append(kept.rank)
-    if not lake.partitions("traces", inputs.run, inputs.iteration):
-        return
-    traces = lake.table("traces", inputs.run, inputs.iteration).arrow(columns_of(TraceStatusRow))
+    traces = lake.rows("traces", inputs.run, inputs.iteration, columns_of(TraceStatusRow))
     for row in rows_of(traces, TraceStatusRow):
         if row["fault"]:
             result.faults[row["rank"]] = row["fault"]
