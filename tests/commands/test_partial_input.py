@@ -145,6 +145,15 @@ def test_rows_that_cannot_be_used_make_a_rank_partial(kind, whole, tmp_path):
     assert classified.code == 2 and classified.json["partial"] is True and _names_the_rank(classified.err)
 
 
+def test_a_rank_whose_kernels_start_before_their_launches_is_read_in_part(whole, tmp_path):
+    run = _damaged(whole, tmp_path, damage.gpu_before_host)
+    (summary,) = (answer := call("analyze", run, "--home", tmp_path / "home", "--json")).json
+    assert answer.code == 2 and summary["partial_ranks"] == [DAMAGED] and _names_the_rank(answer.err)
+    assert "start before the calls that launch them, by up to 500 ms: the clocks of GPU and host" in answer.err
+    assert summary["measures"]["covered_ranks"] == [0, 2, 3]
+    assert call("classify", next(run.glob(f"iteration_7/rank_{DAMAGED:04d}*")), "--json").json["partial"] is True
+
+
 def test_doctor_finds_the_one_rank_whose_window_starts_in_the_middle_of_a_step(tmp_path):
     """Also where rank 0, which is classified for all, is whole: of the same stage or of another."""
     cut = Edges(window_from=0.5, window_rank=DAMAGED)
