@@ -46,6 +46,8 @@ EARLY_NS, EARLY_SHARE = 1_000_000, 0.01
 """By how much an operation starts before its launch, and the share of operations that do, from which a trace counts as
 read in part. Of 61 recorded traces none has a single one that starts earlier than its launch at all."""
 
+EMPTY = "its mark ends where it starts"
+
 _READINGS = 2
 """So often is a file read that changes meanwhile."""
 
@@ -122,7 +124,9 @@ def read_events(trace: RankTrace, topology: Topology, rules: Rules, *, every_ann
 def trace_fault(events: TraceEvents, classified: Classification, step: int | None) -> str | None:
     """One line on what of a trace was not read, or not recorded, of a training step or (None) of all, and what to do;
     None where each training step is there whole."""
-    faults = [read_fault(events), clock_fault(classified.kernels), window_fault(classified.steps.cuts, step)]
+    marks = classified.profiler_steps
+    cuts = [*classified.steps.cuts, *((int(each), EMPTY) for each in marks.number[marks.end_ns <= marks.start_ns])]
+    faults = [read_fault(events), clock_fault(classified.kernels), window_fault(cuts, step)]
     return "; ".join(fault for fault in faults if fault) or None
 
 
