@@ -89,6 +89,24 @@ def gpu_before_host(path: Path) -> None:
     write_events(path, trace)
 
 
+def marks_without_length(path: Path) -> None:
+    """The profiler's marks of steps end where they start."""
+    trace = events_of(path)
+    for event in trace["traceEvents"]:
+        if event["name"].startswith("ProfilerStep"):
+            event["dur"] = 0
+    write_events(path, trace)
+
+
+def kernels_without_length(path: Path) -> None:
+    """Each kernel takes no time."""
+    trace = events_of(path)
+    for event in trace["traceEvents"]:
+        if event.get("cat") == "kernel":
+            event["dur"] = 0
+    write_events(path, trace)
+
+
 def of_a_larger_world(path: Path) -> None:
     """The file of another job: its header states another world size."""
     trace = events_of(path)
