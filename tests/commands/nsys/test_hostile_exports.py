@@ -143,6 +143,7 @@ def test_rows_without_a_time_are_left_out_and_said(tmp_path):
             "1 × row of table {table} without",
         ),
         (f"UPDATE {{table}} SET start = NULL WHERE start = {SECOND + 5}", "1 × row of table {table} without"),
+        (f"UPDATE {{table}} SET deviceId = -1 WHERE start = {SECOND + 5}", "1 × row of table {table} without"),
         ("DELETE FROM StringIds WHERE value = 'gemm'", "2 of 3 kernels have no name"),
     ],
 )

@@ -149,7 +149,7 @@ def trace_events(
 def _report(profile: NsysProfile, operations: pa.Table, rows: int) -> ReadReport:
     """What of the export was not read, which may be of any rank, and whether kernels have no name."""
     dropped = {
-        f"row of table {table} without usable times, of any rank": count
+        f"row of table {table} without usable times or GPU, of any rank": count
         for table, count in profile.facts.dropped.items()
         if table.startswith(_OF_RANKS)
     }

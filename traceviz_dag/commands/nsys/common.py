@@ -89,7 +89,7 @@ def opened(path: Path, home: Path, trim: tuple[float, float] | None = None, rule
 def _faults(facts: NsysFacts) -> Iterator[str]:
     """What makes each number about the GPUs another than that of the program."""
     for table, count in facts.dropped.items():
-        yield f"{counted(count, 'row', 'rows')} of table {table} without usable times, left out; export it again"
+        yield f"{counted(count, 'row', 'rows')} of table {table} without usable times or GPU, left out; export it again"
     if not any(rows for table, rows in facts.tables.items() if table.startswith(_OF_KERNELS)):
         yield "no kernels were recorded, so GPUs seem idle; capture with --trace=cuda,nvtx"
 

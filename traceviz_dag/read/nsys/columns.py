@@ -66,10 +66,13 @@ def without_long_texts(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | 
 
 
 def usable(columns: Mapping[str, pa.ChunkedArray | pa.Array]) -> npt.NDArray[np.bool_] | None:
-    """Which rows have a number that can be a time in each column, and end no earlier than they start; None: all."""
+    """Which rows have a number that can be a time in each column, and that of a GPU in ``device``, and end no earlier
+    than they start; None where all do."""
     conditions = [
         pc.and_(pc.greater(column, -LAST_INSTANT_NS), pc.less(column, LAST_INSTANT_NS)) for column in columns.values()
     ]
+    if "device" in columns:
+        conditions.append(pc.greater_equal(columns["device"], 0))
     if {"start_ns", "end_ns"} <= columns.keys():
         conditions.append(pc.greater_equal(columns["end_ns"], columns["start_ns"]))
     kept = None

@@ -163,8 +163,8 @@ class NsysSchema:
         kept = usable(needed)
         if kept is not None:
             self.note(
-                f"table {table} has rows without a number where one is needed, or that end before they start: they are "
-                "left out"
+                f"table {table} has rows without a number where one is needed, of no GPU, or that end before they "
+                "start: they are left out"
             )
             self.dropped[table] += len(kept) - int(kept.sum())
             rows = rows.filter(pa.array(kept))
