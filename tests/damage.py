@@ -80,6 +80,33 @@ negative_durations = of_events(lambda event: {"dur": -1.0})
 begins_alone = of_events(lambda event: {"ph": "B", "dur": None})
 
 
+def gpu_before_host(path: Path) -> None:
+    """What ran on the GPU has another clock than the host, which launched it half a second later."""
+    trace = events_of(path)
+    for event in trace["traceEvents"]:
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"):
+            event["ts"] -= 500_000
+    write_events(path, trace)
+
+
+def marks_without_length(path: Path) -> None:
+    """The profiler's marks of steps end where they start."""
+    trace = events_of(path)
+    for event in trace["traceEvents"]:
+        if event["name"].startswith("ProfilerStep"):
+            event["dur"] = 0
+    write_events(path, trace)
+
+
+def kernels_without_length(path: Path) -> None:
+    """Each kernel takes no time."""
+    trace = events_of(path)
+    for event in trace["traceEvents"]:
+        if event.get("cat") == "kernel":
+            event["dur"] = 0
+    write_events(path, trace)
+
+
 def of_a_larger_world(path: Path) -> None:
     """The file of another job: its header states another world size."""
     trace = events_of(path)

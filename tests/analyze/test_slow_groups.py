@@ -50,6 +50,20 @@ def test_a_set_is_named_where_all_its_ranks_are_slow_and_no_larger_one_holds_it(
     assert sorted(found) == culprit
 
 
+def test_instances_of_an_operator_on_some_ranks_are_not_as_many_ranks():
+    """Half of the ranks run two instances of a compiled region, so that there are as many rows as ranks."""
+    table = work(lambda rank, _: 1.1 if rank in (2, 3) else 1.0)
+    region = {"stage": 0, "step": 1, "phase": "forward", "name": "triton_add", "kernels": 4, "blocks": 128}
+    regions = [
+        region | {"rank": rank, "operator": f"Torch-Compiled Region: 0/{instance}", "time_ns": 4_000_000}
+        for rank in range(4)
+        for instance in range(2)
+    ]
+    plain = table.append_column("operator", pa.nulls(len(table), pa.string()))
+    whole = pa.concat_tables([plain, pa.Table.from_pylist(regions, schema=plain.schema)])
+    assert named(whole) == named(table) == [("tp", "2-3")]
+
+
 def test_convolutions_over_a_few_tokens_and_what_frames_the_products_of_attention_are_bound_by_memory():
     """Half of what has the name of a product or attention is as slow as its GPU's memory, and no product is."""
     light = {"add": "causal_conv1d_channellast_fwd_kernel", "adam": "flash::flash_bwd_dot_do_o_kernel"}

@@ -133,6 +133,21 @@ def test_a_side_without_all_its_ranks_ends_with_2():
     assert isinstance(result.exception, IncompleteError) and "PARTIAL" in result.stdout
 
 
+def test_a_side_of_which_no_rank_is_whole_is_not_compared(home, tmp_path):
+    with ranks_in_this_process():
+        analyse(AnalysisSettings(tmp_path), inputs_below([traces("cut")]))
+    words = (f"{home}/plain", f"{tmp_path}/cut")
+    for sides in (words, words[::-1]):
+        result = call(*sides)
+        assert isinstance(result.exception, IncompleteError) and "PARTIAL" in result.stdout
+        a, b = ("0-1", "none") if sides == words else ("none", "0-1")
+        assert f"Not comparable: ranks that were read: {a} in A, {b} in B" in result.stdout
+        anyway = call(*sides, "--anyway")
+        assert isinstance(anyway.exception, IncompleteError) and "The steps are not compared: cut 10" in anyway.stdout
+        answer = json.loads(call(*sides, "--anyway", "--json").stdout)
+        assert answer["step"] is None and not answer["kernels"] and answer["reason"].startswith("cut 10")
+
+
 @pytest.mark.long
 def test_traces_that_nobody_analysed_are_compared_and_a_trace_is_no_place_for_the_figure(tmp_path):
     folder = traces_of("without_clocks")

@@ -102,7 +102,10 @@ def test_analyze_names_the_rank_and_counts_it_nowhere(damaged, whole, home):
     assert figures["exposed_ns"] == round(sum(exposed) / 3)
     whole_ranks = [row for row in call("overlap", whole, "--json").json if row["rank"] != DAMAGED]
     time_ns = sum(row["window_end_ns"] - row["window_start_ns"] for row in rows if row["rank"] != DAMAGED)
-    for finding in call("findings", "--run", run.name, "--home", home, "--json").json:
+    findings = call("findings", "--run", run.name, "--home", home, "--json").json
+    (idle,) = [finding for finding in findings if finding["rule"] == "idle"]
+    assert idle["value"] == pytest.approx(sum(row["idle_ns"] for row in rows if row["rank"] != DAMAGED) / time_ns)
+    for finding in findings:
         if finding["rule"] == "exposed_communication":
             mine = [row["exposed_ns"] for row in whole_ranks if row["dimension"] == finding["culprit"]["dimension"]]
             assert finding["value"] == pytest.approx(sum(mine) / time_ns)
@@ -143,6 +146,44 @@ def test_rows_that_cannot_be_used_make_a_rank_partial(kind, whole, tmp_path):
     file = next(run.glob(f"iteration_7/rank_{DAMAGED:04d}*"))
     classified = call("classify", file, "--json")
     assert classified.code == 2 and classified.json["partial"] is True and _names_the_rank(classified.err)
+
+
+def test_a_rank_whose_kernels_start_before_their_launches_is_read_in_part(whole, tmp_path):
+    run = _damaged(whole, tmp_path, damage.gpu_before_host)
+    (summary,) = (answer := call("analyze", run, "--home", tmp_path / "home", "--json")).json
+    assert answer.code == 2 and summary["partial_ranks"] == [DAMAGED] and _names_the_rank(answer.err)
+    assert "start before the calls that launch them, by up to 500 ms: the clocks of GPU and host" in answer.err
+    assert summary["measures"]["covered_ranks"] == [0, 2, 3]
+    assert call("classify", next(run.glob(f"iteration_7/rank_{DAMAGED:04d}*")), "--json").json["partial"] is True
+
+
+def test_a_mark_of_no_length_holds_no_training_step(whole, tmp_path):
+    """A night of such marks would be better than any other."""
+    run = _damaged(whole, tmp_path, damage.marks_without_length)
+    answer = call("analyze", run, "--home", tmp_path / "home", "--json")
+    assert answer.code == 2 and answer.json[0]["measures"]["covered_ranks"] == [0, 2, 3]
+    assert "training step 7 is not recorded whole: its mark ends where it starts" in answer.err
+
+
+def test_of_an_iteration_without_a_whole_rank_no_step_and_no_clock_is_told(whole, tmp_path):
+    run, home = tmp_path / "run", tmp_path / "home"
+    shutil.copytree(whole, run)
+    for file in run.glob("iteration_7/*"):
+        damage.truncate(file)
+    assert call("analyze", run, "--home", home).code == 2
+    trend = call("iterations", "--home", home)
+    assert trend.code == 2 and "no measures of run 7: no rank was read whole" in trend.err
+    assert "no step of a rank that was read whole" in call("findings", "--home", home).out
+    assert "not solved: no rank was read whole" in call("clocks", "--home", home).out
+
+
+def test_kernels_without_length_have_no_share_of_anything(whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    for file in run.glob("iteration_7/*"):
+        damage.kernels_without_length(file)
+    answer = call("findings", run, "--json", "--home", tmp_path / "home")
+    assert answer.json and "nan" not in answer.out
 
 
 def test_doctor_finds_the_one_rank_whose_window_starts_in_the_middle_of_a_step(tmp_path):

@@ -319,8 +319,8 @@ def in_steps(steps: Sequence[int] | None) -> str:
 
 
 def comparable(work: pa.Table, ranks_of_stage: Int64, by_all: bool = False) -> Iterator[Int64]:
-    """The rows of each item that all ranks of its stage, two or more, ran equally often; of one whose sizes are known,
-    of two ranks or more, however often they ran it.
+    """The rows of each item that all ranks of its stage, two or more, ran equally often, one row each; of one whose
+    sizes are known, of two ranks or more, however often they ran it.
 
     Args:
         by_all: of items with sizes, too, only those that all ranks ran equally often.
@@ -328,13 +328,15 @@ def comparable(work: pa.Table, ranks_of_stage: Int64, by_all: bool = False) -> I
     columns = [optional_integers(work, "stage"), optional_integers(work, "step"), sizes_of(work)[0]]
     columns += [codes(work, name)[0].astype(np.int64) for name in ("phase", "name")]
     columns.append(plain_codes(work, "operator"))
-    kernels = optional_integers(work, "kernels")
+    rank, kernels = optional_integers(work, "rank"), optional_integers(work, "kernels")
     if not len(kernels):
         return
     _, item = number_groups(*columns)
     order = np.argsort(item, kind="stable")
     for rows in np.split(order, np.flatnonzero(np.diff(item[order])) + 1):
         same = len(rows) == ranks_of_stage[rows[0]] and (kernels[rows] == kernels[rows[0]]).all()
+        # Operators that differ in a number alone are several rows of a rank.
+        same = same and len(set(rank[rows].tolist())) == len(rows)
         if len(rows) > 1 and (same or (columns[2][rows[0]] >= 0 and not by_all)):
             yield rows
 

@@ -206,10 +206,11 @@ def _print_replay(found: Comparison) -> None:
 
 
 def _print_kernels(found: Comparison, name: str, word: str) -> None:
-    steps, whole = found.steps, sum(row.change_ns for row in found.tables[name])
-    if all(row.key[1] is None for row in found.tables[name]):
+    every = found.tables.get(name, ())
+    steps, whole = found.steps, sum(row.change_ns for row in every)
+    if all(row.key[1] is None for row in every):
         return
-    rows = [row for row in found.tables[name] if row.change_ns or row.a_calls * steps[1] != row.b_calls * steps[0]]
+    rows = [row for row in every if row.change_ns or row.a_calls * steps[1] != row.b_calls * steps[0]]
     _print_changes(
         f"All kernels by {word}, {changed(whole)} ms per step over the ranks, waits in communication included",
         {word: _names([row.key[1] for row in rows]), "kind": [row.key[0] for row in rows]},

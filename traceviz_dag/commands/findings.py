@@ -229,7 +229,8 @@ def _print(iteration: StoredIteration, answer: dict[str, Any], told: set[str], *
     if kind == StepKind.INFERENCE:
         step = f"{milliseconds(rows[0]['step_ns'])} ms recorded" if rows and rows[0]["step_ns"] else "time unknown"
     typer.echo()
-    print_wrapped(heading(iteration, f"{said}{step} on {ranks}{mode}"), 2)
+    measured = f"{step} on {ranks}" if iteration.ranks else "no step of a rank that was read whole"
+    print_wrapped(heading(iteration, f"{said}{measured}{mode}"), 2)
     for cut in cut_statements(answer["cut_steps"]):
         print_wrapped(cut, 2, "  ")
     if losses := losses_in_words(largest_losses(rows)):

@@ -81,6 +81,7 @@ def iterations(
     gone = lake.gone_parts(f"{TRENDS_SQL} {' '.join(NIGHT_TABLES)}", run)
     if not rows:
         end_gone(gone)
+        _end_without_measures(lake, {}, run, every=True)
         known = ", ".join(sorted({partition.run for partition in lake.partitions("iterations")}))
         raise UsageError(
             f"no iterations of run {run!r} in {home}; there are {known}"
@@ -164,7 +165,7 @@ def _end_without_measures(
             left_out.append(f"{name} {number}")
     if left_out:
         raise IncompleteError(
-            f"no measures of {_named(left_out)}: their analysis failed or is not done; "
+            f"no measures of {_named(left_out)}: no rank was read whole, or their analysis failed or is not done; "
             "traceviz analyze on their traces says why"
         )
 

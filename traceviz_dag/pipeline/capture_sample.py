@@ -28,7 +28,14 @@ from traceviz_dag.lake.inputs import IterationInputs, RankInput
 from traceviz_dag.pipeline.captures.capture import Compared, Sample
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.iteration import rank_traces
-from traceviz_dag.pipeline.ranks import classify_trace, microbatch_counts, read_events, rows_of_step, window_fault
+from traceviz_dag.pipeline.ranks import (
+    classify_trace,
+    clock_fault,
+    microbatch_counts,
+    read_events,
+    rows_of_step,
+    window_fault,
+)
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import MICROBATCHES
 from traceviz_dag.vocabulary import Dimension, Kind, Phase
@@ -68,7 +75,7 @@ class Sampler:
                 sample, steps, communications = known
                 return replace(
                     sample,
-                    fault=window_fault(steps.cuts, trace.step),
+                    fault=sample.fault or window_fault(steps.cuts, trace.step),
                     others=tuple(self._faults(_smallest(inputs, topology, trace), inputs, topology, trace, steps)),
                     unmet=_unmet(communications, inputs, topology),
                     compared=self._compared(inputs, topology, by_order=bool(sample.ordered)),
@@ -112,7 +119,7 @@ class Sampler:
             known = self._classified(trace, topology)
             if known is None:
                 continue
-            fault = window_fault(known[1].cuts, trace.step)
+            fault = known[0].fault or window_fault(known[1].cuts, trace.step)
             if fault is None and window_fault(steps.cuts, sampled.step) is None:
                 fault = _other_counts(known[1], trace.step, steps, sampled.rank)
             if fault is not None:
@@ -196,6 +203,7 @@ def _sample(rank: int, kernels: pa.Table, communications: pa.Table, topology: To
         sized=int((communication_bytes(rows) != MISSING).sum()),
         ordered=int((by_order & ~np.isin(rows.table["kernel_id"], communication["kernel_id"].filter(grouped))).sum()),
         module_known=_share(duration, everything, pc.is_valid(kernels["module"])),
+        fault=clock_fault(kernels),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from traceviz_dag.analyze.findings.rules import slow_rank
 from traceviz_dag.analyze.findings.rules.environment import KNOWN_SQL
 from traceviz_dag.analyze.findings.rules.registry import RULES, SHARED
 from traceviz_dag.analyze.findings.verdict import NOTABLE, Evidence, Verdict, verdict
+from traceviz_dag.analyze.findings.windows import COUNTED
 from traceviz_dag.analyze.waits.blame import uncertain_waits
 from traceviz_dag.analyze.waits.unknown_waits import UNKNOWN_COLUMNS, UnknownWaits, lost_kernels, unknown_waits
 from traceviz_dag.lake.lake import Lake, Session
@@ -67,11 +69,12 @@ SELECT (
 ) AS contradicted
 """
 
-_STEPS_SQL = """
+_STEPS_SQL = f"""
 SELECT count(DISTINCT step) AS steps, max(step_ns) AS step_ns FROM (
     SELECT step, sum(window_end_ns - window_start_ns) OVER (PARTITION BY rank, device) AS step_ns
     FROM overlap
     WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND window_name = 'step'
+        AND {COUNTED}
 )
 """
 
@@ -110,6 +113,8 @@ def iteration_findings(
         answers = session.ask_each([*others, *(rule.sql for rule in asked)], SHARED)
     partly = _reasons(answers[0])
     what_if, (steps,), (captured,), *found = (rows.to_pylist() for rows in answers[1:])
+    # A share of no time is no share.
+    found = [[row for row in rows if isfinite(row.get("value") or 0)] for rows in found]
     rows_of = dict(zip((rule.name for rule in asked), found, strict=True))
     judged = [
         Judged(rule, rows_of.get(rule.name, []), unable.get(rule.name), partly=partly.get(rule.name)) for rule in RULES

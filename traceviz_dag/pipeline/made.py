@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import xxhash
 
-CODE_VERSION = "39"
+CODE_VERSION = "40"
 """Raise it when the same trace and rules give other values in the same columns: everything is then computed again."""
 
 

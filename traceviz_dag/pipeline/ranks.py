@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.contention import contention_tables
 from traceviz_dag.analyze.gaps.gpu_gaps import gpu_gaps_table
 from traceviz_dag.analyze.microbatches import HostSteps, microbatches_table
@@ -40,6 +41,12 @@ from traceviz_dag.vocabulary import Category, Dimension, Kind, Phase, StepEviden
 
 _UNSEEN = (BEGINS_UNSEEN, BEGINS_UNMARKED, ENDS_UNSEEN, ENDS_UNMARKED)
 """Reasons for which a training step may be recorded whole all the same."""
+
+EARLY_NS, EARLY_SHARE = 1_000_000, 0.01
+"""By how much an operation starts before its launch, and the share of operations that do, from which a trace counts as
+read in part. Of 61 recorded traces none has a single one that starts earlier than its launch at all."""
+
+EMPTY = "its mark ends where it starts"
 
 _READINGS = 2
 """So often is a file read that changes meanwhile."""
@@ -117,8 +124,27 @@ def read_events(trace: RankTrace, topology: Topology, rules: Rules, *, every_ann
 def trace_fault(events: TraceEvents, classified: Classification, step: int | None) -> str | None:
     """One line on what of a trace was not read, or not recorded, of a training step or (None) of all, and what to do;
     None where each training step is there whole."""
-    faults = [read_fault(events), window_fault(classified.steps.cuts, step)]
+    marks = classified.profiler_steps
+    cuts = [*classified.steps.cuts, *((int(each), EMPTY) for each in marks.number[marks.end_ns <= marks.start_ns])]
+    faults = [read_fault(events), clock_fault(classified.kernels), window_fault(cuts, step)]
     return "; ".join(fault for fault in faults if fault) or None
+
+
+def clock_fault(kernels: pa.Table) -> str | None:
+    """How many kernels and memory operations start before the call that launches them, and what to do; None where it
+    is under ``EARLY_SHARE`` of those whose launch is known.
+
+    Args:
+        kernels: the table ``kernels`` of a trace.
+    """
+    early_ns = pc.subtract(kernels["launch_start_ns"], kernels["start_ns"]).drop_null()
+    early = pc.sum(pc.greater(early_ns, EARLY_NS), min_count=0).as_py()
+    if not early or early < EARLY_SHARE * len(early_ns):
+        return None
+    return (
+        f"{early:,} of {len(early_ns):,} operations on the GPU start before the calls that launch them, by up to "
+        f"{wording.duration(pc.max(early_ns).as_py())}: the clocks of GPU and host do not agree; capture it again"
+    )
 
 
 def window_fault(cuts: Iterable[tuple[int, str]], step: int | None) -> str | None:

@@ -11,12 +11,19 @@ NONE = Inputs({}, {}, {})
 
 @pytest.mark.parametrize("fact", [*REFUSED, *FLAGGED, "setting num_layers"])
 def test_each_fact_refuses_or_flags_where_both_state_it_otherwise(fact):
-    a, b = {fact: frozenset({"x"})}, {fact: frozenset({"y"})}
+    a, b = {fact: frozenset({"tp 1"})}, {fact: frozenset({"tp 2"})}
     (found,) = differences(a, b, (NONE, NONE))
-    assert (found.fact, found.refused, found.a, found.b) == (fact, fact in REFUSED, "x", "y")
-    assert "x in A, y in B" in found.sentence
+    assert (found.fact, found.refused, found.a, found.b) == (fact, fact in REFUSED, "tp 1", "tp 2")
+    assert "tp 1 in A, tp 2 in B" in found.sentence
     assert differences(a, a, (NONE, NONE)) == differences(a, {}, (NONE, NONE)) == []
     assert bool(unstated(a, {})) == (fact in (*REFUSED, *FLAGGED))
+
+
+def test_parallel_sizes_that_one_side_does_not_state_are_not_compared_and_those_that_differ_are_named():
+    a, b = ({"layout": frozenset(sizes)} for sizes in (("tp 1", "pp 4", "ep 1"), ("tp 1", "pp 4")))
+    assert differences(a, b, (NONE, NONE)) == differences(b, a, (NONE, NONE)) == []
+    (found,) = differences(a, {"layout": frozenset({"tp 2", "pp 4"})}, (NONE, NONE))
+    assert (found.a, found.b, found.refused) == ("tp 1", "tp 2", True)
 
 
 def test_what_refuses_comes_first():

@@ -144,6 +144,17 @@ def test_the_peak_by_source_file_is_that_by_call_site_added_up(snapshots):
     _run("peak", snapshots["sound"], "--modules", "--stacks", fails=UsageError)
 
 
+def test_a_diff_of_several_gpus_says_which_it_compares(snapshots, tmp_path):
+    snapshot = loaded(snapshots["sound"])
+    for segment in snapshot["segments"]:
+        segment["device"] = 1
+    snapshot["device_traces"].insert(0, [])
+    moved = tmp_path / "moved.pickle"
+    moved.write_bytes(pickle.dumps(snapshot))
+    assert "peak of GPU 0 → GPU 1: " in _run("diff", snapshots["sound"], moved)
+    assert "GPU" not in _run("diff", snapshots["sound"], snapshots["sound"])
+
+
 def test_a_diff_adds_up(snapshots):
     answer = json.loads(_run("diff", snapshots["sound"], snapshots["leaking"], "--json"))
     assert sum(change["change_bytes"] for change in answer["changes"]) == answer["change_bytes"]

@@ -10,7 +10,8 @@ from contextlib import closing
 import pytest
 from typer.testing import CliRunner
 
-from tests.nsys_file import Export, small_export
+from tests.damage import call
+from tests.nsys_file import SECOND, Export, small_export
 from tests.sets import fast
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.unite import unite
@@ -132,6 +133,42 @@ def test_rows_without_a_time_are_left_out_and_said(tmp_path):
     said = json.loads(result.stdout)
     assert said["gpus"][0]["kernels"] == 1
     assert any("left out" in sentence for sentence in said["missing"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            f"UPDATE {{table}} SET start = end, end = start WHERE start = {SECOND + 5}",
+            "1 × row of table {table} without",
+        ),
+        (f"UPDATE {{table}} SET start = NULL WHERE start = {SECOND + 5}", "1 × row of table {table} without"),
+        (f"UPDATE {{table}} SET deviceId = -1 WHERE start = {SECOND + 5}", "1 × row of table {table} without"),
+        ("DELETE FROM StringIds WHERE value = 'gemm'", "2 of 3 kernels have no name"),
+    ],
+)
+def test_ranks_of_an_export_with_kernels_that_cannot_be_used_are_read_in_part(tmp_path, change, words):
+    export = Export()
+    for start in range(3):
+        name = "ncclDevKernel_AllReduce_Sum" if start == 1 else "gemm"
+        export.kernel(SECOND + 5 * start, SECOND + 5 * start + 4, name)
+    table, path = "CUPTI_ACTIVITY_KIND_KERNEL", export.write(tmp_path / "export.sqlite")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(change.format(table=table))
+    answer = call("analyze", path, "--home", tmp_path / "home")
+    assert answer.code == 2 and "rank 0 is read in part" in answer.err and words.format(table=table) in answer.err
+    assert "fault of traceviz" not in answer.err
+    (row,) = call("sql", "SELECT status, fault FROM traces", "--home", tmp_path / "home", "--json").json
+    assert row["status"] == "partial" and words.format(table=table) in row["fault"]
+    overlap = call("nsys", "overlap", path, "--home", tmp_path / "home")
+    assert overlap.code == 0 and (f"1 row of table {table}" in overlap.err) == ("row of table" in words)
+
+
+def test_gpus_without_recorded_kernels_are_said_to_have_none(tmp_path):
+    export = small_export()
+    del export.tables["CUPTI_ACTIVITY_KIND_KERNEL"]
+    answer = call("nsys", "overlap", export.write(tmp_path / "export.sqlite"), "--home", tmp_path / "home", "--json")
+    assert "no kernels were recorded, so GPUs seem idle" in answer.err and answer.json[0]["compute_ns"] == 0
 
 
 @pytest.mark.parametrize("digits", [19, 400, 5000])

@@ -10,7 +10,7 @@ from tests.analyze.across_ranks import SMALL
 from tests.commands.jobs import Analysed, analysed_at
 from tests.made_once import made_once
 from traceviz_dag.simulate import JobSettings, simulate
-from traceviz_dag.simulate.settings import Faults
+from traceviz_dag.simulate.settings import Edges, Faults
 
 _PLAIN = JobSettings(pp=2, microbatches=4, gzip=False, **{**SMALL, "layers": 4, "hidden": 1024})
 
@@ -20,6 +20,7 @@ CHANGED = {
     "slow_link": replace(_PLAIN, faults=Faults(slow_link=1)),
     "more_layers": replace(_PLAIN, layers=8),
     "three_steps": replace(_PLAIN, iterations=3),
+    "cut": replace(_PLAIN, edges=Edges(window_from=0.5)),
 }
 
 

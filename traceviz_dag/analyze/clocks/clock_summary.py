@@ -48,7 +48,7 @@ def clock_statement(facts: ClockFacts) -> str:
     if facts["ranks"] == 1:
         return "one rank, so no clocks are compared"
     if low is None or high is None:
-        reason = next(iter(facts["refusals"].values()), "there are no ranks")
+        reason = next(iter(facts["refusals"].values()), "no rank was read whole")
         return f"clocks as recorded, not solved: {reason}"
     parts = f" in {facts['components']} components" if facts["components"] > 1 else ""
     text = f"clocks solved for {facts['solved']} of {facts['ranks']} ranks{parts}"

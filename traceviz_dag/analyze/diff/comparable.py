@@ -86,6 +86,9 @@ def differences(a: Facts, b: Facts, inputs: tuple[Inputs, Inputs]) -> list[Diffe
     found = []
     for fact in [*REFUSED, *FLAGGED, *sorted(name for name in {*a, *b} if name.startswith(SETTING))]:
         one, other = a.get(fact, frozenset()), b.get(fact, frozenset())
+        if fact == "layout":
+            one, other = _sizes_beside(one, other), _sizes_beside(other, one)
+            one, other = one - other or one, other - one or other
         if not one or not other or one == other:
             continue
         what, why = REFUSED.get(fact) or (FLAGGED.get(fact, fact), "it may be the cause")
@@ -98,6 +101,12 @@ def unstated(a: Facts, b: Facts) -> list[str]:
     """What could not be compared, because one side alone states it, in words."""
     words = {fact: words for fact, (words, _) in REFUSED.items()} | FLAGGED
     return [words[fact] for fact in words if bool(a.get(fact)) != bool(b.get(fact))]
+
+
+def _sizes_beside(sizes: frozenset[str], others: frozenset[str]) -> frozenset[str]:
+    """The parallel sizes, such as ``tp 2``, of dimensions of which the others state one, too."""
+    stated = {size.split()[0] for size in others}
+    return frozenset(size for size in sizes if size.split()[0] in stated)
 
 
 def _operations(a: Inputs, b: Inputs) -> list[Difference]:

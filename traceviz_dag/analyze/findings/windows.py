@@ -5,12 +5,16 @@ from __future__ import annotations
 LEAST_SHARE = 0.05
 """Share of the time measured from which a loss that nothing predicts is reported."""
 
-WINDOWS = """(
+COUNTED = """(rank IN (SELECT rank FROM rank_clocks WHERE run = $run AND iteration = $iteration)
+        OR NOT EXISTS (FROM rank_clocks WHERE run = $run AND iteration = $iteration))"""
+"""Condition on ranks: those that count, of which there are clocks; ranks read in part only where none is whole."""
+
+WINDOWS = f"""(
     SELECT rank, device, window_name, window_start_ns, window_end_ns, window_end_ns - window_start_ns AS window_ns,
         idle_ns, busy_ns - compute_ns - exposed_ns AS copies_alone_ns
     FROM overlap
     WHERE run = $run AND iteration = $iteration AND dimension = 'all' AND window_name IN ('step', 'kernels')
-        AND device <> 'cpu'
+        AND device <> 'cpu' AND {COUNTED}
     QUALIFY (window_name = 'step') = (count(*) FILTER (window_name = 'step') OVER (PARTITION BY rank, device) > 0)
 )"""
 """A table: the training steps of each GPU, else its time from first to last kernel; ``copies_alone_ns``: memory

@@ -21,6 +21,7 @@ from traceviz_dag.classify.nsys.calls import RangeColumns, launch_places, nccl_c
 from traceviz_dag.classify.rules import Rules
 from traceviz_dag.read.events import (
     CPU_OP,
+    KERNEL,
     MISSING,
     USER_ANNOTATION,
     CollectiveFacts,
@@ -57,6 +58,9 @@ _RANGE_COLUMNS = (
     *("name", "kind", "start_ns", "end_ns", "thread", "operator", "sequence"),
     *("communicator", "message_bytes"),
 )
+_OF_RANKS = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS")
+"""Tables whose rows are events of a rank start so."""
+
 _LOW_BITS = (1 << PROCESS_BITS) - 1
 
 
@@ -123,7 +127,7 @@ def trace_events(
     host = _host_rows(ranges, threads, strings, base)
     collective, nccl_rows, nccl_facts = _communication(operations, ranges, calls, first_call, header, strings)
     synchronizations = _synchronization_rows(profile, part, base)
-    report = ReadReport(len(operations) + len(calls) + len(ranges) + len(synchronizations))
+    report = _report(profile, operations, len(operations) + len(calls) + len(ranges) + len(synchronizations))
     events = TraceEvents(
         header=header,
         strings=(),
@@ -140,6 +144,19 @@ def trace_events(
     if iterations is None or "ProfilerStep" in iterations.source:
         return events
     return _with_steps(events, iterations, base, strings)
+
+
+def _report(profile: NsysProfile, operations: pa.Table, rows: int) -> ReadReport:
+    """What of the export was not read, which may be of any rank, and whether kernels have no name."""
+    dropped = {
+        f"row of table {table} without usable times or GPU, of any rank": count
+        for table, count in profile.facts.dropped.items()
+        if table.startswith(_OF_RANKS)
+    }
+    kernels = operations.filter(pa.array(_numbers(operations, "category") == KERNEL))
+    nameless = kernels["name"].null_count
+    fault = f"{nameless:,} of {len(kernels):,} kernels have no name, so what communicates is not known; export it again"
+    return ReadReport(rows + sum(dropped.values()), dropped, fault if nameless else None)
 
 
 def _meaningful(ranges: pa.Table, rules: Rules) -> pa.Table:

@@ -80,20 +80,24 @@ def _runs(lake: Lake, run: str) -> list[int]:
 
 
 def _diff_files(file: Path, other: Path, device: int | None, *, sites: bool, json: bool) -> None:
-    sides = [opened(each, device)[0] for each in (file, other)]
+    every = [opened(each, device) for each in (file, other)]
+    sides = [each[0] for each in every]
+    gpus = [one.device for one in sides]
     changes = peak_changes(*(held_at_peak(one, whole_stacks=not sites) for one in sides))
     peaks = [sum(one.before_bytes for one in changes), sum(one.after_bytes for one in changes)]
     if json:
         print_json(
             {
                 "files": [str(file), str(other)],
-                "devices": [one.device for one in sides],
+                "devices": gpus,
                 **_answer(changes, peaks),
                 "notes": [notes(one) for one in sides],
             }
         )
     else:
-        _print_peaks("peak", peaks)
+        # A process has one GPU, and then its number says nothing.
+        is_plain = gpus[0] == gpus[1] and not any(each[1:] for each in every)
+        _print_peaks("peak" if is_plain else f"peak of GPU {gpus[0]} → GPU {gpus[1]}:", peaks)
         _print_changes(changes, sites=sites)
         for path, one in zip((file, other), sides, strict=True):
             for note in notes(one):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,11 +11,11 @@ from typing import Annotated, Any
 import typer
 
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, activities
-from traceviz_dag.analyze.wording import seconds
+from traceviz_dag.analyze.wording import counted, seconds
 from traceviz_dag.classify.rules import Rules, load_rules
 from traceviz_dag.errors import UsageError
 from traceviz_dag.read.nsys.cache import open_profile
-from traceviz_dag.read.nsys.profile import NsysProfile
+from traceviz_dag.read.nsys.profile import NsysFacts, NsysProfile
 
 ProfileArgument = Annotated[
     Path,
@@ -42,6 +42,7 @@ IterationOption = Annotated[
     int | None, typer.Option(help="With --against: the iteration of both that starts at the same instant.")
 ]
 
+_OF_KERNELS = ("CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
 _NUMBERS = re.compile(r"[\s,]+")
 
 
@@ -76,11 +77,21 @@ def opened(path: Path, home: Path, trim: tuple[float, float] | None = None, rule
     """
     asked = Clip.of_seconds(*trim) if trim is not None else None
     profile = open_profile(path, home)
+    for fault in _faults(profile.store.facts_so_far):
+        typer.echo(f"traceviz: {path.name}: {fault}", err=True)
     window = asked.within(profile) if asked is not None else None
     if window != asked and window is not None:
         covered = f"{seconds(window.start_ns)} to {seconds(window.end_ns)} s"
         typer.echo(f"traceviz: {path.name} covers only a part of the window: the answer is about {covered}", err=True)
     return Opened(profile, load_rules(rules), window)
+
+
+def _faults(facts: NsysFacts) -> Iterator[str]:
+    """What makes each number about the GPUs another than that of the program."""
+    for table, count in facts.dropped.items():
+        yield f"{counted(count, 'row', 'rows')} of table {table} without usable times or GPU, left out; export it again"
+    if not any(rows for table, rows in facts.tables.items() if table.startswith(_OF_KERNELS)):
+        yield "no kernels were recorded, so GPUs seem idle; capture with --trace=cuda,nvtx"
 
 
 def check_alignment(against: Path | None, iteration: int | None) -> None:

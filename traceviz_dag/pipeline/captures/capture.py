@@ -39,7 +39,8 @@ class Sample:
         module_known: share of kernel time with a module; None without kernels.
         unmet: communications of groups of which some member has no trace.
         compared: what the communications of the first ranks come to together; None where they were not compared.
-        fault: which training step the rank's window does not hold whole, and why; None where it holds all.
+        fault: which training step the rank's window does not hold whole, and why, or whose clocks do not agree; None
+            where it holds all.
         others: (rank, its fault) of the other ranks that were looked at and have one.
     """
 

@@ -83,8 +83,10 @@ class Comparison:
         parts, path: rows by ``PART_KEY`` and by ``PATH_KEY``.
         replay: in the order of putting in; empty where ``no_replay`` says why not.
         matched: share of B's kernel time that has a counterpart in A.
-        tables: each of ``TABLES`` → rows. findings: as ``findings_changed`` gives them; None where not all have them.
+        tables: each of ``TABLES`` → rows; empty where a side has no step.
+        findings: as ``findings_changed`` gives them; None where not all have them.
         no_path: why there is no path; None where there is one.
+        refused: whether the sides were not compared for their differences.
     """
 
     differences: Sequence[Difference]
@@ -99,11 +101,7 @@ class Comparison:
     matched: float = 0.0
     tables: Mapping[str, Sequence[Change]] = field(default_factory=dict)
     findings: Sequence[Mapping[str, Any]] | None = None
-
-    @property
-    def refused(self) -> bool:
-        """Whether the sides were not compared."""
-        return not self.steps[0]
+    refused: bool = False
 
 
 def compare(a: Sequence[StoredIteration], b: Sequence[StoredIteration], *, anyway: bool = False) -> Comparison:
@@ -116,7 +114,7 @@ def compare(a: Sequence[StoredIteration], b: Sequence[StoredIteration], *, anywa
     found = differences(facts_a, facts_b, (inputs_a, inputs_b))
     alone = unstated(facts_a, facts_b)
     if refusals(found) and not anyway:
-        return Comparison(found, alone)
+        return Comparison(found, alone, refused=True)
     by_rank = not any(one.fact in ("world_size", "layout", "ranks") for one in found)
     paths, why = [], None
     try:
@@ -124,14 +122,15 @@ def compare(a: Sequence[StoredIteration], b: Sequence[StoredIteration], *, anywa
     except NoEvidenceError as error:
         why = str(error)
     kernels = [[step for each in side for step in _kernel_steps(each)] for side in (a, b)]
+    counts = len(kernels[0]), len(kernels[1])
     tables = {
         name: changes(*([narrowed(step, _WHOLE_KEY, key) for step in side] for side in kernels))
         for name, key in TABLES.items()
+        if all(counts)
     }
     findings = [[each.findings() for each in side] if _have_findings(side) else None for side in (a, b)]
     told = findings_changed(findings[0], findings[1]) if findings[0] is not None and findings[1] is not None else None
     if why is not None:
-        counts = len(kernels[0]), len(kernels[1])
         return Comparison(found, alone, counts, no_path=why, no_replay=why, tables=tables, findings=told)
     (step,) = changes(*([{(): Amount(sum(part.ns for part in one.values()), 1)} for one in side] for side in paths))
     counts = len(paths[0]), len(paths[1])

@@ -63,9 +63,9 @@ def facts_of(iterations: Sequence[StoredIteration]) -> tuple[Facts, Inputs]:
             for name, value in named.items():
                 if value is not None:
                     said.setdefault(name, set()).add(value)
-        sizes = {axis: row[axis] for row in layout for axis in _AXES if row[axis] is not None}
-        known = {"layout": ", ".join(f"{axis} {size}" for axis, size in sizes.items())}
-        known |= {"ranks": spanned(set(one.ranks)), "world_size": str(one.topology.world_size or "")}
+        sizes = {f"{axis} {row[axis]}" for row in layout for axis in _AXES if row[axis] is not None}
+        said["layout"] = said.get("layout", set()) | sizes
+        known = {"ranks": spanned(set(one.ranks)) or "none", "world_size": str(one.topology.world_size or "")}
         known |= {name: str(value) for row in work for name, value in row.items() if value is not None}
         for name, value in known.items():
             if value:

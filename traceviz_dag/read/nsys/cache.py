@@ -42,7 +42,7 @@ _FACTS, _WORDS, _EXPORT, _MADE = "facts.json", "words.json", "export.sqlite", "s
 _LOOK = re.compile(r"[0-9a-f]{16}")
 """Names of the folders of an export's former looks; whatever else lies beside them is not ours."""
 
-_FORMAT = 12
+_FORMAT = 13
 """Raised whenever what the tables hold changes."""
 
 _ROWS_PER_GROUP = 1 << 20
@@ -142,6 +142,11 @@ class KeptStore:
     def facts(self) -> NsysFacts:
         """What is known of the profile as a whole."""
         return self.whole().facts
+
+    @property
+    def facts_so_far(self) -> NsysFacts:
+        """The same without the NVTX ranges, unless they were read before."""
+        return self._kept.facts
 
     def table(self, name: str, columns: Sequence[str]) -> pa.Table:
         """Some columns of a table."""

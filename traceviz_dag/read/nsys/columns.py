@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -64,12 +65,19 @@ def without_long_texts(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | 
     return pc.if_else(long, "", column) if pc.any(long).as_py() else None
 
 
-def usable(columns: list[pa.ChunkedArray | pa.Array]) -> npt.NDArray[np.bool_] | None:
-    """Which rows have a number that can be a time in each of the columns; None where all have."""
+def usable(columns: Mapping[str, pa.ChunkedArray | pa.Array]) -> npt.NDArray[np.bool_] | None:
+    """Which rows have a number that can be a time in each column, and that of a GPU in ``device``, and end no earlier
+    than they start; None where all do."""
+    conditions = [
+        pc.and_(pc.greater(column, -LAST_INSTANT_NS), pc.less(column, LAST_INSTANT_NS)) for column in columns.values()
+    ]
+    if "device" in columns:
+        conditions.append(pc.greater_equal(columns["device"], 0))
+    if {"start_ns", "end_ns"} <= columns.keys():
+        conditions.append(pc.greater_equal(columns["end_ns"], columns["start_ns"]))
     kept = None
-    for column in columns:
-        within = pc.and_(pc.greater(column, -LAST_INSTANT_NS), pc.less(column, LAST_INSTANT_NS))
-        good = pc.fill_null(within, fill_value=False)
+    for condition in conditions:
+        good = pc.fill_null(condition, fill_value=False)
         if not pc.all(good, min_count=0).as_py():
             mask = np.asarray(good.to_numpy(zero_copy_only=False), dtype=bool)
             kept = mask if kept is None else kept & mask

@@ -90,7 +90,7 @@ def read_calls(schema: NsysSchema) -> pa.Table:
         [
             names.take(pa.array(order)),
             pa.array(start[order]),
-            pa.array(np.maximum(numbers(rows, "end_ns") - start, 0)[order]),
+            pa.array((numbers(rows, "end_ns") - start)[order]),
             pa.array(thread[order]),
             pa.array(numbers(rows, "correlation")[order]),
         ],
@@ -113,7 +113,7 @@ def read_system_calls(schema: NsysSchema) -> pa.Table:
         return SCHEMAS["system_calls"].empty_table()
     ids, thread, start = (numbers(rows, name) for name in ("name_id", "thread", "start_ns"))
     order = order_by_key(thread >> PROCESS_BITS, start)
-    duration = np.maximum(numbers(rows, "end_ns") - start, 0)
+    duration = numbers(rows, "end_ns") - start
     return pa.Table.from_arrays(
         [
             strings_of(schema, [ids]).named(ids[order]),
@@ -202,7 +202,7 @@ def _operations(
         "short_name": short,
         "category": np.full(count, category, dtype=np.int8),
         "start_ns": start,
-        "duration_ns": np.maximum(end - start, 0),
+        "duration_ns": end - start,
         "process": processes_of_ids(numbers(rows, "process_id")),
         "launch": np.full(count, NOT_LAUNCHED, dtype=np.int64),
         **own,

@@ -166,6 +166,7 @@ class NsysFacts(msgspec.Struct, frozen=True):
         tables: table of the export → its rows, of those that were read.
         columns: every table of the export but those that can hold secrets → its columns; only names that are words.
         missing: what the export lacks and what cannot be said for that.
+        dropped: table → rows that cannot be used.
     """
 
     schema_version: str | None = None
@@ -180,6 +181,7 @@ class NsysFacts(msgspec.Struct, frozen=True):
     tables: dict[str, int] = {}
     columns: dict[str, tuple[str, ...]] = {}
     missing: tuple[str, ...] = ()
+    dropped: dict[str, int] = {}
 
 
 class Store(Protocol):
@@ -188,6 +190,10 @@ class Store(Protocol):
     @property
     def facts(self) -> NsysFacts:
         """What is known of the profile as a whole."""
+
+    @property
+    def facts_so_far(self) -> NsysFacts:
+        """What is known without reading more."""
 
     def table(self, name: str, columns: Sequence[str]) -> pa.Table:
         """Some columns of a table."""

@@ -129,7 +129,8 @@ def read_range_tables(path: Path, facts: NsysFacts, store: Store, keep: Callable
         if too_deep:
             schema.note(f"{too_deep} NVTX ranges nest more than {DEEPEST} levels deep: they hold nothing")
         missing = tuple(dict.fromkeys((*facts.missing, *schema.missing)))
-        return msgspec.structs.replace(facts, first_ns=span.first_ns, last_ns=span.last_ns, missing=missing)
+        found = {"first_ns": span.first_ns, "last_ns": span.last_ns, "missing": missing}
+        return msgspec.structs.replace(facts, **found, dropped={**facts.dropped, **schema.dropped})
 
 
 def _launches(store: Store) -> Launches:
@@ -309,6 +310,7 @@ def _facts(schema: NsysSchema, active: set[int], stated_gpus: list[Gpu], span: _
             if name.isidentifier()
         },
         missing=tuple(schema.missing),
+        dropped=dict(schema.dropped),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -61,11 +62,13 @@ class NsysSchema:
     Attributes:
         asked: table → what was asked of it.
         missing: one sentence for each table or column that was looked for in vain and takes something away.
+        dropped: table → rows that cannot be used.
     """
 
     source: NsysSource
     tables: Mapping[str, tuple[str, ...]]
     missing: list[str] = field(default_factory=list)
+    dropped: Counter[str] = field(default_factory=Counter)
     asked: dict[str, Asked] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
 
@@ -156,10 +159,14 @@ class NsysSchema:
                     self.note(f"{words} has texts of more than {LONGEST_NAME >> 20} MiB: they are left out")
                     values = shorter
                 rows = rows.set_column(place, name, values)
-        needed = [rows[name] for name in rows.column_names if name in fields and fields[name].default is None]
+        needed = {name: rows[name] for name in rows.column_names if name in fields and fields[name].default is None}
         kept = usable(needed)
         if kept is not None:
-            self.note(f"table {table} has rows without a number where one is needed: they are left out")
+            self.note(
+                f"table {table} has rows without a number where one is needed, of no GPU, or that end before they "
+                "start: they are left out"
+            )
+            self.dropped[table] += len(kept) - int(kept.sum())
             rows = rows.filter(pa.array(kept))
         return rows, kept
 

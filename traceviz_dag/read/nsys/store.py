@@ -18,6 +18,11 @@ class MemoryStore:
     tables: Mapping[str, pa.Table]
     facts: NsysFacts
 
+    @property
+    def facts_so_far(self) -> NsysFacts:
+        """All of them."""
+        return self.facts
+
     def table(self, name: str, columns: Sequence[str]) -> pa.Table:
         """Some columns of a table."""
         return self.tables[name].select(columns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from traceviz_dag.arrays import NONE, Int64, lookup
@@ -75,10 +76,10 @@ def read_synchronizations(schema: NsysSchema, calls: pa.Table, contexts: Context
     process, device = _owners(rows, calls, contexts)
     record, events = _records(schema, calls, contexts, process, numbers(rows, "sync_id"))
     kind, start, stream = numbers(rows, "type"), numbers(rows, "start_ns"), numbers(rows, "stream")
-    columns = {
+    columns: dict[str, npt.NDArray[np.integer]] = {
         "kind": np.array([_KINDS.get(one, OTHER_SYNCHRONIZATION) for one in kind.tolist()], np.int8),
         "start_ns": start,
-        "duration_ns": np.maximum(numbers(rows, "end_ns") - start, 0),
+        "duration_ns": numbers(rows, "end_ns") - start,
         "process": process,
         "device": device,
         "stream": np.where((stream == _NONE_32) | (stream < 0), MISSING, stream),

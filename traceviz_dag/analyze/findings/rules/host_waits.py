@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from traceviz_dag.analyze.findings.rule import MEASURE, Places, Row, Rule
-from traceviz_dag.analyze.findings.windows import LEAST_SHARE, UNMEASURED, WINDOWS, over_ranks
+from traceviz_dag.analyze.findings.windows import COUNTED, LEAST_SHARE, UNMEASURED, WINDOWS, over_ranks
 from traceviz_dag.analyze.wording import counted, duration, share
 from traceviz_dag.vocabulary import FindingClass
 
@@ -16,7 +16,7 @@ WITH measured AS (
 gaps AS (
     SELECT rank, coalesce(synchronization_caller, 'a call that nothing names') AS operation, synchronization_id,
         starved_ns
-    FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND {_UNTOLD}
+    FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND {COUNTED} AND {_UNTOLD}
 ),
 waits AS (
     SELECT rank, synchronization_id, name AS called, duration_ns FROM synchronizations
@@ -46,7 +46,7 @@ HAVING sum(waited_ns) >= {LEAST_SHARE} * any_value(window_ns)
 _PLACES = f"""
 SELECT rank, coalesce(synchronization_caller, 'a call that nothing names') AS operation, start_ns, duration_ns,
     starved_ns AS weight
-FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND {_UNTOLD}
+FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND {COUNTED} AND {_UNTOLD}
 """
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceviz_dag.analyze.findings.fragments import PAUSES
 from traceviz_dag.analyze.findings.rule import MEASURE, Places, Row, Rule
-from traceviz_dag.analyze.findings.windows import LEAST_SHARE, UNMEASURED, WINDOWS, over_ranks
+from traceviz_dag.analyze.findings.windows import COUNTED, LEAST_SHARE, UNMEASURED, WINDOWS, over_ranks
 from traceviz_dag.analyze.wording import duration, share
 from traceviz_dag.vocabulary import FindingClass
 
@@ -23,11 +23,11 @@ causes AS (
         coalesce(sum(unexplained_ns), 0) AS unexplained_ns,
         coalesce(sum(blocked_ns), 0) AS blocked_ns,
         sum(duration_ns) AS gaps_ns
-    FROM gpu_gaps WHERE run = $run AND iteration = $iteration
+    FROM gpu_gaps WHERE run = $run AND iteration = $iteration AND {COUNTED}
 ),
 doing AS (
     SELECT coalesce(caller, doing) AS host_in, sum(starved_ns) AS host_in_ns FROM gpu_gaps
-    WHERE run = $run AND iteration = $iteration AND coalesce(caller, doing) IS NOT NULL
+    WHERE run = $run AND iteration = $iteration AND {COUNTED} AND coalesce(caller, doing) IS NOT NULL
     GROUP BY host_in ORDER BY host_in_ns DESC, host_in LIMIT 1
 )
 SELECT
@@ -47,9 +47,9 @@ FROM measured CROSS JOIN causes LEFT JOIN doing ON true
 WHERE idle_ns >= {LEAST_SHARE} * window_ns
 """
 
-_PLACES = """
+_PLACES = f"""
 SELECT rank, start_ns, duration_ns, starved_ns + unexplained_ns AS weight FROM gpu_gaps
-WHERE run = $run AND iteration = $iteration
+WHERE run = $run AND iteration = $iteration AND {COUNTED}
 """
 
 _CAUSES = {

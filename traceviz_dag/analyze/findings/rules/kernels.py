@@ -27,7 +27,8 @@ SELECT
     CAST(round(sum(inside_ns) / any_value(ranks)) AS BIGINT) AS time_ns,
     CAST(quantile_disc(duration_ns, 0.5) AS BIGINT) AS median_ns,
     sum(inside_ns) / any_value(measured.window_ns) AS value
-FROM {OPERATIONS} CROSS JOIN measured WHERE kind = 'computation'
+-- Kernels whose names are not recorded are not one kernel.
+FROM {OPERATIONS} CROSS JOIN measured WHERE kind = 'computation' AND name IS NOT NULL
 GROUP BY operation HAVING sum(inside_ns) >= {HOT_SHARE} * any_value(measured.window_ns)
 """
 
