@@ -16,6 +16,7 @@ from traceviz_dag.lake import catalogue, recorded
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.reader import TableReader
 from traceviz_dag.system.whole_files import scratch_folder
+from traceviz_dag.tables import Table
 
 ASKED = "SELECT rank, name, duration_ns FROM kernels WHERE run = $run AND iteration = $iteration ORDER BY ALL"
 PLACE = {"run": "a job", "iteration": 1}
@@ -84,6 +85,29 @@ def test_a_damaged_file_that_no_record_tells_of_is_named_and_not_copied(job: Lak
         truncate(damaged)
         with pytest.raises(BadInputError, match=re.escape(str(damaged))):
             session.within().rows("kernels", "a job", 1)
+
+
+def test_a_file_that_is_replaced_while_tables_are_made_costs_no_answer(lake: Lake, sample: SampleTable, monkeypatch):
+    lake.write("topology", sample("topology"), **PLACE)
+    lake.write("kernels", sample("kernels"), **PLACE, rank=0)
+    file, away = lake.path("kernels", **PLACE, rank=0), lake.home / "away"
+    find, rows_of, gone = catalogue.NarrowViews._find, catalogue._rows, []
+
+    def found(views: catalogue.NarrowViews, table: Table) -> object:
+        if away.exists():
+            away.rename(file)
+        return find(views, table)
+
+    def gone_meanwhile(folder: Path, table: Table, *rest: object) -> str:
+        if table.name == "kernels" and not gone:
+            gone.append(file.rename(away))
+        return rows_of(folder, table, *rest)
+
+    monkeypatch.setattr(catalogue.NarrowViews, "_find", found)
+    monkeypatch.setattr(catalogue, "_rows", gone_meanwhile)
+    with lake.session(**PLACE) as session:
+        assert session.ask("SELECT count(*) AS n FROM topology, kernels").to_pylist() == [{"n": 1}]
+    assert gone
 
 
 def test_where_there_is_no_room_the_files_are_asked(job: Lake, monkeypatch: pytest.MonkeyPatch):

@@ -251,7 +251,14 @@ class NarrowViews:
                 columns = (f"{quoted_name(column.name)} {sql_type(column.type)}" for column in view_columns(table))
                 statements.append(f"CREATE {kind} {name} ({', '.join(columns)})")
             made[table.name] = wanted
-        self.connection.execute(";\n".join(statements))
+        # All or none: what was made before one that fails would be made again, and be there.
+        self.connection.begin()
+        try:
+            self.connection.execute(";\n".join(statements))
+        except duckdb.Error:
+            self.connection.rollback()
+            raise
+        self.connection.commit()
         self._made |= made
         return set(made)
 
