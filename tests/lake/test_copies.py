@@ -69,6 +69,15 @@ def test_rows_of_all_ranks_come_from_the_copy_until_one_is_written(job: Lake, sa
         assert within.rows("kernels", "a job", 1)["name"].to_pylist().count("conv") == 1
 
 
+def test_rows_of_all_ranks_that_a_session_asks_are_copied_at_once(job: Lake, monkeypatch, tmp_path):
+    monkeypatch.setattr(catalogue, "scratch_folder", lambda: scratch_in(tmp_path / "scratch"))
+    with job.session(**PLACE) as session:
+        session.within().rows("kernels", "a job", 1, rank=2)
+        assert not scratch(tmp_path)
+        session.within().rows("kernels", "a job", 1)
+        assert len(scratch(tmp_path)) == 1
+
+
 def test_a_damaged_file_that_no_record_tells_of_is_named_and_not_copied(job: Lake, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(recorded, "check", lambda *_: {})
     damaged = job.path("kernels", **PLACE, rank=1)
