@@ -14,9 +14,10 @@ from traceviz_dag.analyze.pipelines.named_pairs import (
     stamped_periods,
 )
 from traceviz_dag.classify.rules import load_rules
-from traceviz_dag.pipeline.iteration import rank_traces, stored_topology
+from traceviz_dag.pipeline.iteration import rank_traces
 from traceviz_dag.pipeline.ranks import read_events
 from traceviz_dag.pipeline.stored_iteration import StoredIteration
+from traceviz_dag.pipeline.stored_topology import stored_topology
 from traceviz_dag.read.pairs_file import NamedPair, StageSelector, Stamp, read_stamps
 from traceviz_dag.tables import (
     PERIODS,

@@ -118,7 +118,7 @@ class StoredIteration:
     @cached_property
     def topology(self) -> Topology:
         """The job's topology."""
-        from traceviz_dag.pipeline.iteration import stored_topology
+        from traceviz_dag.pipeline.stored_topology import stored_topology
 
         return stored_topology(self.lake, self.run, self.iteration)[0]
 
