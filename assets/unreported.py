@@ -34,11 +34,12 @@ from traceviz_dag.lake.partitions import ANALYSE_AGAIN, Partition
 from traceviz_dag.lake.queries import AGGREGATED_TABLES
 from traceviz_dag.lake.record_lines import GONE
 from traceviz_dag.lake.recorded import gone_parts
-from traceviz_dag.pipeline.iteration import stored_topology, topology_version, unread_ranks
+from traceviz_dag.pipeline.iteration import unread_ranks
 from traceviz_dag.pipeline.making import judged_pairs, pairs_file
 from traceviz_dag.pipeline.memory import read_in_part
 from traceviz_dag.pipeline.staleness import ITERATION_TABLES, LAST_WRITTEN, code_version_of
 from traceviz_dag.pipeline.steps import lead_of
+from traceviz_dag.pipeline.stored_topology import stored_topology, topology_version
 from traceviz_dag.tables import (
     ACROSS_RANKS_TABLES,
     EXTRA_TABLES,

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
-from traceviz_dag.commands.main import main
+from traceviz_dag.commands.main import _run
 
 
 class Answer(NamedTuple):
@@ -30,12 +28,8 @@ class Answer(NamedTuple):
 def call(*arguments: str | Path) -> Answer:
     """Run the program in this process, which saves its imports."""
     out, err = StringIO(), StringIO()
-    code = 0
-    with patch.object(sys, "argv", ["traceviz", *map(str, arguments)]), redirect_stdout(out), redirect_stderr(err):
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
+    with redirect_stdout(out), redirect_stderr(err):
+        code = _run([*map(str, arguments)])
     return Answer(code, out.getvalue(), err.getvalue())
 
 

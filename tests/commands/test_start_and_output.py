@@ -122,15 +122,30 @@ def test_what_only_reads_a_home_imports_neither_dagster_nor_what_draws_nor_panda
 
 def test_what_a_small_command_makes_is_not_searched_for_garbage():
     program = (
-        "import atexit, gc, sys, traceviz_dag.commands\n"
+        "import gc, sys, traceviz_dag.commands\n"
         "searched = []; gc.callbacks.append(lambda *one: searched.append(one))\n"
-        "atexit.register(lambda: print(len(searched), file=sys.stderr))\n"
-        "from traceviz_dag.commands.main import main; main()"
+        "from traceviz_dag.commands.main import main\n"
+        "try: main()\n"
+        "finally: print(len(searched), file=sys.stderr)"
     )
     words = [sys.executable, "-c", program, "overlap", "--home", str(home_of("healthy"))]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     assert done.stdout
     assert done.stderr == "0\n"  # Nor does DuckDB list there what Python's end leaves of it.
+
+
+def test_the_end_of_the_program_runs_what_it_registered_and_frees_nothing_object_by_object():
+    program = (
+        "import atexit, sys; from traceviz_dag.commands import main as program\n"
+        "class Freed:\n    def __del__(self): print('freed', file=sys.stderr)\n"
+        "kept, run = Freed(), program._run\n"
+        "program._run = lambda words: [run(words), atexit.register(print, 'ended')][0]\n"
+        "program.main()"
+    )
+    for words, code in ((["--version"], 0), (["no command"], 2)):
+        done = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout.splitlines()[-1:]) == (code, ["ended"])
+        assert "freed" not in done.stderr
 
 
 def test_paragraphs_of_help_break_at_the_width_of_the_terminal_alone():

@@ -77,6 +77,15 @@ def test_another_process_gets_the_lake_without_the_session(job: Lake):
     assert type(sent) is Lake and sent == job
 
 
+def test_rows_of_all_ranks_that_a_session_asks_are_copied_at_once(job: Lake, monkeypatch, tmp_path):
+    monkeypatch.setattr(catalogue, "scratch_folder", lambda: scratch_in(tmp_path / "scratch"))
+    with job.session(**PLACE) as session:
+        session.within().rows("kernels", "a job", 1, rank=2)
+        assert not scratch(tmp_path)
+        session.within().rows("kernels", "a job", 1)
+        assert len(scratch(tmp_path)) == 1
+
+
 def test_a_damaged_file_that_no_record_tells_of_is_named_and_not_copied(job: Lake, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(recorded, "check", lambda *_: {})
     damaged = job.path("kernels", **PLACE, rank=1)

@@ -98,7 +98,7 @@ def _show(found: Sequence[_Found], json: bool) -> None:
 def _stored(home: Path, run: str | None, iteration: int | None) -> Iterator[Iterable[_Found]]:
     """The same of each analysed iteration of a home."""
     from traceviz_dag.commands.common.shown import completeness_of, iterations_of
-    from traceviz_dag.pipeline.iteration import stored_topology
+    from traceviz_dag.pipeline.stored_topology import stored_topology
 
     with iterations_of(real_path(home), (), run, iteration) as sources:
         read = completeness_of(sources, [])

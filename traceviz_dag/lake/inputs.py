@@ -10,7 +10,6 @@ from __future__ import annotations
 import glob
 import re
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -213,6 +212,9 @@ def with_digests(home: Path, inputs: Sequence[IterationInputs]) -> list[Iteratio
     A file that looks as it did when it was registered keeps the digest that is there; the others are read, each
     once, however many iterations it holds. A file that is gone by now stays without.
     """
+    # Who only reads a home needs no threads.
+    from concurrent.futures import ThreadPoolExecutor
+
     known = {
         entry.look: entry.digest
         for one in inputs

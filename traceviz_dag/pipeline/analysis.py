@@ -19,7 +19,6 @@ from traceviz_dag.lake.under_way import under_way
 from traceviz_dag.lake.upgrade import ASIDE
 from traceviz_dag.pipeline.completeness import ranks_in_words, stored_completeness
 from traceviz_dag.pipeline.home_settings import home_rules, set_home_rules
-from traceviz_dag.pipeline.iteration import topology_version
 from traceviz_dag.pipeline.making import (
     make_across_ranks,
     make_derived,
@@ -47,6 +46,7 @@ from traceviz_dag.pipeline.staleness import (
     stale_ranks,
     topology_is_current,
 )
+from traceviz_dag.pipeline.stored_topology import topology_version
 from traceviz_dag.pipeline.workers import LOGS, Engine, RankOutcome, default_workers, keep_traceback
 from traceviz_dag.tables import derived_tables
 from traceviz_dag.tables.rows import TraceStatusRow, columns_of, rows_of

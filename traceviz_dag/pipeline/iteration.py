@@ -11,9 +11,8 @@ import pyarrow as pa
 from traceviz_dag.analyze.invariants import microbatch_violations, overlap_violations
 from traceviz_dag.classify.topology.rank_grids import RankGrids
 from traceviz_dag.classify.topology.types import Topology
-from traceviz_dag.classify.topology.unite import topology_from_tables, topology_tables, unite
+from traceviz_dag.classify.topology.unite import topology_tables, unite
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.lake.digests import digest_of
 from traceviz_dag.lake.inputs import IterationInputs
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.pipeline.formats.registry import by_format
@@ -114,25 +113,6 @@ def unread_headers(inputs: IterationInputs) -> Iterator[tuple[int, str, str]]:
     for entry in inputs.ranks:
         if entry.rank in faults:
             yield entry.rank, entry.name, faults[entry.rank]
-
-
-def stored_topology(lake: Lake, run: str, iteration: int) -> tuple[Topology, str]:
-    """The topology of an iteration from the lake, and its data version.
-
-    Raises:
-        BadInputError: the topology was not computed yet.
-    """
-    topology, groups = (lake.table(name, run, iteration).arrow() for name in TOPOLOGY_TABLES)
-    return topology_from_tables(topology, groups), topology_version(lake, run, iteration)
-
-
-def topology_version(lake: Lake, run: str, iteration: int) -> str:
-    """The data version of an iteration's stored topology.
-
-    Raises:
-        FileNotFoundError: the topology was not computed yet.
-    """
-    return "-".join(digest_of(lake.path(name, run=run, iteration=iteration)) for name in TOPOLOGY_TABLES)
 
 
 def rank_traces(inputs: IterationInputs, ranks: Collection[int], home: Path | None = None) -> list[RankTrace]:

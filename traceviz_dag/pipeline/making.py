@@ -37,7 +37,6 @@ from traceviz_dag.pipeline.home_settings import home_peaks
 from traceviz_dag.pipeline.iteration import (
     rank_traces,
     ranks_that_break_invariants,
-    stored_topology,
     topology_to_store,
     unread_ranks,
 )
@@ -59,6 +58,7 @@ from traceviz_dag.pipeline.staleness import (
     unmark_where_current,
 )
 from traceviz_dag.pipeline.stored_iteration import StoredIteration
+from traceviz_dag.pipeline.stored_topology import stored_topology
 from traceviz_dag.pipeline.workers import Engine, IterationTask, RankOutcome, analyse_ranks, default_workers
 from traceviz_dag.read.pairs_file import read_pairs_file
 from traceviz_dag.tables import (

@@ -13,14 +13,9 @@ from traceviz_dag.analyze.pipelines.named_pairs import (
     named_table_periods,
     stamped_periods,
 )
-from traceviz_dag.classify.rules import load_rules
-from traceviz_dag.pipeline.iteration import rank_traces, stored_topology
-from traceviz_dag.pipeline.ranks import read_events
 from traceviz_dag.pipeline.stored_iteration import StoredIteration
 from traceviz_dag.read.pairs_file import NamedPair, StageSelector, Stamp, read_stamps
-from traceviz_dag.tables import (
-    PERIODS,
-)
+from traceviz_dag.tables import PERIODS
 
 
 def named_periods(iteration: StoredIteration, pairs: Sequence[NamedPair], periods: pa.Table | None = None) -> pa.Table:
@@ -53,12 +48,17 @@ def _stamps(pair: NamedPair, selector: StageSelector) -> list[Stamp]:
 
 def _annotations(iteration: StoredIteration) -> pa.Table:
     """The annotations of all ranks, from the traces themselves."""
+    # What reads traces takes as long to import as all the rest of a command.
+    from traceviz_dag.classify.rules import load_rules
+    from traceviz_dag.pipeline.iteration import rank_traces
+    from traceviz_dag.pipeline.ranks import read_events
+
     if iteration.inputs is None:
         return RANGES.empty_table()
     traces = rank_traces(iteration.inputs, {entry.rank for entry in iteration.inputs.ranks}, iteration.lake.home)
-    topology, _ = stored_topology(iteration.lake, iteration.run, iteration.iteration)
     rules = load_rules()
     parts = [
-        annotation_ranges(read_events(trace, topology, rules, every_annotation=True), trace.rank) for trace in traces
+        annotation_ranges(read_events(trace, iteration.topology, rules, every_annotation=True), trace.rank)
+        for trace in traces
     ]
     return pa.concat_tables([RANGES.empty_table(), *parts])

@@ -24,10 +24,10 @@ from traceviz_dag.lake.stale import Stale
 from traceviz_dag.pipeline.findings import code_of_rules
 from traceviz_dag.pipeline.formats.registry import trace_format
 from traceviz_dag.pipeline.home_settings import home_peaks
-from traceviz_dag.pipeline.iteration import topology_version
 from traceviz_dag.pipeline.made import CODE_VERSION, made_word, rank_word
 from traceviz_dag.pipeline.memory import MemorySource, memory_word
 from traceviz_dag.pipeline.steps import READS, STEPS, is_by_rank, lead_of
+from traceviz_dag.pipeline.stored_topology import topology_version
 from traceviz_dag.tables import (
     ACROSS_RANKS_TABLES,
     BY_ITERATION,

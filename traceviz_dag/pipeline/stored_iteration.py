@@ -17,10 +17,7 @@ import pyarrow.compute as pc
 
 from traceviz_dag.analyze.findings.verdict import Lead, lead_of
 from traceviz_dag.analyze.peaks import Peaks
-from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTimes, stage_times
-from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
 from traceviz_dag.analyze.waits.nodes import nodes_of_devices, nodes_of_host_clocks
-from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.across_ranks_views import rows_of_query
 from traceviz_dag.lake.inputs import IterationInputs, registered_if_any
@@ -30,12 +27,13 @@ from traceviz_dag.lake.partition_keys import iteration_key
 from traceviz_dag.lake.queries import TraceFiles, trace_files
 from traceviz_dag.lake.read_ahead import ReadAhead
 from traceviz_dag.pipeline.completeness import Completeness, ranks_chosen_by_name, stored_completeness
-from traceviz_dag.read.events import MISSING
 from traceviz_dag.system.whole_files import scratch_folder
 from traceviz_dag.tables import FINDINGS, SYNCHRONIZATIONS, UTILIZATION
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.causes.what_if import WhatIf
+    from traceviz_dag.analyze.stage_times import StageTimes
+    from traceviz_dag.classify.topology.types import Topology
 
 _ON_PATH = (
     *("rank", "kernel_id", "kind", "name", "collective", "launch_start_ns", "operator", "launch_name", "module"),
@@ -120,7 +118,7 @@ class StoredIteration:
     @cached_property
     def topology(self) -> Topology:
         """The job's topology."""
-        from traceviz_dag.pipeline.iteration import stored_topology
+        from traceviz_dag.pipeline.stored_topology import stored_topology
 
         return stored_topology(self.lake, self.run, self.iteration)[0]
 
@@ -200,6 +198,8 @@ class StoredIteration:
         Args:
             more: columns beside ``WINDOW_COLUMNS``.
         """
+        from traceviz_dag.analyze.step_time import WINDOW_COLUMNS
+
         table = self.lake.rows("overlap", self.run, self.iteration, ["rank", *WINDOW_COLUMNS, *more])
         table = table.filter(pc.is_in(table["rank"], pa.array(self.ranks, table["rank"].type)))
         unmarked, number = self._unmarked
@@ -218,6 +218,8 @@ class StoredIteration:
     def _unmarked(self) -> tuple[frozenset[int], int]:
         """Ranks whose files have no ProfilerStep mark, and the one step that the others' have: it is theirs, too. None
         where the others have several."""
+        from traceviz_dag.read.events import MISSING
+
         files = self.files.rows
         numbers = {number for row in files for number in row["taken_steps"] or ()}
         unmarked = frozenset(row["rank"] for row in files if not row["steps"]) if len(numbers) == 1 else frozenset()
@@ -226,6 +228,8 @@ class StoredIteration:
     @property
     def step_ns(self) -> int | None:
         """How long the iteration's training steps take; None where no rank's windows are in the lake."""
+        from traceviz_dag.analyze.step_time import WINDOW_COLUMNS, step_time
+
         if not self.lake.partitions("overlap", self.run, self.iteration):
             return None
         return step_time(self.lake.rows("overlap", self.run, self.iteration, WINDOW_COLUMNS))
@@ -327,6 +331,8 @@ def stored_stage_times(lake: Lake, run: str, iteration: int) -> StageTimes:
 
     Of the ranks that the row of ``iterations`` covers, so that all measures of an iteration speak of the same ranks.
     """
+    from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTimes, stage_times
+
     if not lake.partitions("microbatches", run, iteration):
         return StageTimes(())
     table = lake.table("microbatches", run, iteration).arrow(STAGE_COLUMNS)

@@ -7,6 +7,7 @@ import subprocess
 from importlib import resources
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from tests.commands.jobs import home_of
@@ -15,6 +16,7 @@ from traceviz_dag.pipeline.report import StoredReportSource
 from traceviz_dag.show.lanes import parts as bins
 from traceviz_dag.show.report import bundle
 from traceviz_dag.show.report.columns import HIGHEST, PageColumns
+from traceviz_dag.show.report.signatures import Signatures
 from traceviz_dag.show.report.timeline import read_timeline
 
 SCRIPTS = resources.files("traceviz_dag.show.report.scripts")
@@ -66,6 +68,28 @@ def test_columns_reach_the_script_exactly() -> None:
 def test_a_number_that_a_script_cannot_hold_is_refused() -> None:
     with pytest.raises(ValueError, match="more than a page can"):
         PageColumns().add("large", np.array([HIGHEST + 1]))
+
+
+def test_signatures_of_several_ranks_at_once_are_numbered_as_those_of_one_after_the_other() -> None:
+    random = np.random.default_rng(7)
+    names = ("name", "stream", "module")
+    lengths = (0, 3, 1, 0, 400, 300, 2)
+    words = np.array([None, "relu", "gemm", "all_reduce", "conv"], dtype=object)
+    drawn = [random.integers(0, len(words), (3, length)) for length in lengths]
+    ranks = [
+        pa.table(
+            {
+                "name": pa.array(words[name], pa.string()).dictionary_encode(),
+                "stream": pa.array([None if each == 0 else 7 * int(each) for each in stream], pa.int64()),
+                "module": pa.array(words[np.where(length < 300, 0, module)], pa.string()).dictionary_encode(),
+            }
+        )
+        for length, (name, stream, module) in zip(lengths, drawn, strict=True)
+    ]
+    single, together = Signatures(names), Signatures(names)
+    wanted = [number for rank in ranks for number in single.of(rank).tolist()]
+    assert together.of(pa.concat_tables(ranks).unify_dictionaries(), lengths).tolist() == wanted
+    assert together.document() == single.document()
 
 
 def test_bins_add_up_to_the_overlap_table(source: StoredReportSource) -> None:

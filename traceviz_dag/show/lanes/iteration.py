@@ -117,8 +117,9 @@ def rank_bundle(every: OfAllRanks, rank: int) -> Bundle:
 
 def by_start(kernels: pa.Table) -> pa.Table:
     """Kernels by their starts. Most are there in that order, and sorting them would copy all columns."""
-    starts = integers_of(kernels, "start_ns")
-    return kernels if (starts[1:] > starts[:-1]).all() else kernels.sort_by(_BY_START)
+    start, number = integers_of(kernels, "start_ns"), integers_of(kernels, "kernel_id")
+    ascending = (start[1:] > start[:-1]) | ((start[1:] == start[:-1]) & (number[1:] >= number[:-1]))
+    return kernels if ascending.all() else kernels.sort_by(_BY_START)
 
 
 def add_microbatches(bundle: Bundle, steps: Steps, rank: int) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 
-import jinja2
 from markupsafe import Markup
 
 from traceviz_dag.printable import printable
@@ -41,15 +40,23 @@ def page(title: str, tabs: Sequence[Tab], data: str, *, mark: str = "", evidence
             "form-action 'none'",
         ]
     )
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     template = resources.files("traceviz_dag.show.report.templates").joinpath("report.html").read_text(encoding="utf-8")
-    return environment.from_string(template).render(
+    return Markup(template.removesuffix("\n")).format(
+        policy=policy,
         title=printable(title),
-        mark=mark,
-        parts=tabs,
+        styles=Markup(styles),
+        mark=_MARK.format(mark) if mark else "",
+        tabs=Markup().join(_TAB.format(tab, "false" if number else "true") for number, tab in enumerate(tabs)),
+        panels=Markup().join(_PANEL.format(tab, " hidden" if number else "") for number, tab in enumerate(tabs)),
         evidence=evidence,
         data=data,
-        policy=policy,
         script=Markup(script),
-        styles=Markup(styles),
     )
+
+
+_MARK = Markup('<p class="attention">{}</p>\n')
+_TAB = Markup(
+    '<button type="button" role="tab" id="tab-{0.name}" data-part="{0.name}" aria-controls="part-{0.name}" '
+    'aria-selected="{1}">{0.title}</button>\n'
+)
+_PANEL = Markup('<div role="tabpanel" id="part-{0.name}" aria-labelledby="tab-{0.name}"{1}>\n{0.markup}\n</div>\n')

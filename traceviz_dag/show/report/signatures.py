@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from traceviz_dag.analyze.kernel_intervals import codes, numbers
-from traceviz_dag.arrays import Int64, Integers, number_groups
+from traceviz_dag.arrays import NONE, Int64, Integers, number_groups
 from traceviz_dag.printable import printable
 from traceviz_dag.show.lanes.names import NO_NAME, function_name, shortened
 
@@ -72,19 +72,25 @@ class Signatures:
         self.values = {name: [] for name in self.columns}
         self._places = {name: {} for name in self.columns}
 
-    def of(self, kernels: pa.Table) -> Int64:
-        """The number of each kernel's signature."""
+    def of(self, kernels: pa.Table, lengths: Sequence[int] = ()) -> Int64:
+        """The number of each kernel's signature.
+
+        Args:
+            lengths: of the parts that the table consists of; they are numbered as if they were given one by one, which
+                takes several times as long. By default it is one part.
+        """
         if not kernels.num_rows:
             return np.empty(0, np.int64)
-        keys, tables = [], []
+        part = np.repeat(np.arange(max(len(lengths), 1)), lengths or [kernels.num_rows])
+        keys, columns = [], []
         for name in self.columns:
-            code, values = _coded(kernels, name)
-            keys.append(code)
-            tables.append(np.array([*(self._place(name, value) for value in values), self._place(name, None)]))
-        # Columns without values, a third of them, tell nothing apart.
-        telling = [key for key, table in zip(keys, tables, strict=True) if len(table) > 1]
-        first, group = number_groups(*(telling or keys[:1]))
-        found = np.stack([table[key[first]] for key, table in zip(keys, tables, strict=True)], axis=1)
+            code, key, values = _coded(kernels, name, part)
+            self._place_new(name, values, code, (part, key))
+            columns.append((code, np.array([self._places[name][value] for value in (*values, None)])))
+            # Columns without values, a third of them, tell nothing apart.
+            keys += [key] if values else []
+        first, group = number_groups(part, *keys)
+        found = np.stack([places[code[first]] for code, places in columns], axis=1)
         mine = np.empty(len(first), np.int64)
         for place, signature in enumerate(map(tuple, found.tolist())):
             mine[place] = self._numbers.setdefault(signature, len(self._numbers))
@@ -98,21 +104,40 @@ class Signatures:
         short = [NO_NAME if name is None else function_name(str(name)) for name in self.values["name"]]
         return {"signatures": {"fields": self.columns, "values": values, "rows": self.rows}, "short_names": short}
 
-    def _place(self, name: str, value: str | int | None) -> int:
+    def _place_new(
+        self, name: str, values: Sequence[str | int | None], code: Integers, order: tuple[Int64, Integers]
+    ) -> None:
+        """Take up the values of a column that are new, as they come in the parts; None behind those of the first."""
         known = self._places[name]
-        if value not in known:
-            shown = shortened(printable(value)) if isinstance(value, str) else value
-            if shown not in known:
-                known[shown] = len(self.values[name])
-                self.values[name].append(shown)
-            known[value] = known[shown]
-        return known[value]
+        if None in known and all(value in known for value in values):
+            return
+        part, key = order
+        first, _ = number_groups(part, key)
+        there = first[code[first] >= 0]
+        came = code[there].tolist()
+        came.insert(int(np.count_nonzero(part[there] == part[0])), NONE)
+        for value in (None if each == NONE else values[each] for each in came):
+            if value not in known:
+                shown = shortened(printable(value)) if isinstance(value, str) else value
+                if shown not in known:
+                    known[shown] = len(self.values[name])
+                    self.values[name].append(shown)
+                known[value] = known[shown]
 
 
-def _coded(kernels: pa.Table, name: str) -> tuple[Integers, Sequence[Any]]:
-    """A column as codes into its distinct values; NULL is -1, which picks the last entry of what follows them."""
+def _coded(kernels: pa.Table, name: str, part: Int64) -> tuple[Integers, Integers, Sequence[Any]]:
+    """A column as codes into its distinct values, and as what orders the values of a part: texts by the alphabet,
+    numbers as they come. NULL is -1, which picks the last entry of what follows them."""
     column = kernels[name]
-    if pa.types.is_integer(column.type) and column.null_count < len(column):
-        encoded = column.combine_chunks().dictionary_encode()
-        return numbers(encoded.indices), encoded.dictionary.to_pylist()
-    return codes(kernels, name)
+    if not pa.types.is_integer(column.type) or column.null_count == len(column):
+        places, names = codes(kernels, name)
+        return places, places, names
+    encoded = column.combine_chunks().dictionary_encode()
+    code, values = numbers(encoded.indices), encoded.dictionary.to_pylist()
+    if len(values) == 1 or part[-1] == 0:
+        return code, code, values
+    first, group = number_groups(part, code)
+    came = np.empty(len(first), np.int64)
+    came[np.argsort(first)] = np.arange(len(first))
+    before = np.searchsorted(part[first], part[first])
+    return code, np.where(code < 0, NONE, (came - before)[group]), values

@@ -101,6 +101,7 @@ def read_timeline(source: TableSource, most_kernels: int = MOST_KERNELS) -> Time
         first, last = spans[member.rank]
         counts_of = tracks.add_rank(member.rank, first, last, with_kernels=plan.read)
         ranks.append(_rank(source, member, first, last) | counts_of)
+    tracks.add_signatures()
     found.kept = sum(row["kernels"] for row in ranks)
     tracks.columns.hand_over(found.columns)
     found.document = {

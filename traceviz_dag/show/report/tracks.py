@@ -34,6 +34,9 @@ from traceviz_dag.show.source import TableSource
 
 _OF_A_KERNEL = ("kernel_id", "start_ns", "duration_ns", "microbatch")
 _OF_A_LAUNCH = ("launch_start_ns", "launch_duration_ns")
+_TOGETHER = 20_000
+"""Kernels whose signatures are numbered at once."""
+
 _NEVER = np.iinfo(np.int64).min
 
 
@@ -56,6 +59,8 @@ class Tracks:
     signatures: Signatures = field(default_factory=Signatures)
     gaps_left_out: int = 0
     columns: LaneColumns = field(default_factory=LaneColumns)
+    _waiting: list[pa.Table] = field(default_factory=list)
+    """Kernels of ranks whose signatures are not added yet."""
 
     def __post_init__(self) -> None:
         self._every = OfAllRanks(self.source)
@@ -84,6 +89,14 @@ class Tracks:
         ]
         return counts | {"lanes": [*steps, *(lane_document(each.lane, each.holds) for each in lanes), *after]}
 
+    def add_signatures(self) -> None:
+        """Add those of the kernels that still wait for more: many ranks are numbered in a fraction of the time."""
+        if self._waiting:
+            lengths = [each.num_rows for each in self._waiting]
+            table = pa.concat_tables(self._waiting).unify_dictionaries()
+            self.columns.add("kernel.signature", self.signatures.of(table, lengths))
+            self._waiting.clear()
+
     def _add_lane(self, bundle: Bundle, lane: Lane, first: int) -> dict[str, Any]:
         content = bundle.contents[lane.key]
         return self.columns.add_lane(lane, content, first, bundle.words.get(content.words, ()))
@@ -103,7 +116,10 @@ class Tracks:
         self.columns.add("kernel.start", starts - first)
         self.columns.add("kernel.length", integers_of(table, "duration_ns"))
         self.columns.add("kernel.id", integers_of(table, "kernel_id"))
-        self.columns.add("kernel.signature", self.signatures.of(table))
+        self._waiting.append(table.select(COLUMNS))
+        self.columns.add("kernel.signature", np.empty(0, np.int64))
+        if sum(each.num_rows for each in self._waiting) >= _TOGETHER:
+            self.add_signatures()
         if self.with_launches:
             self._add_launches(table, starts)
         counts = {
