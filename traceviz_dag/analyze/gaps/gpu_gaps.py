@@ -21,9 +21,8 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze.gaps.host_work import Host, host_of, longest_within
 from traceviz_dag.analyze.intervals import Intervals, clip, subtract, union
 from traceviz_dag.analyze.matching.communications import optional_integers
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.arrays import NONE, Bool, Int64, distinct, lookup
 from traceviz_dag.classify.columns import coded, integers, labelled
-from traceviz_dag.classify.launches import main_thread
 from traceviz_dag.read.events import MISSING, TraceEvents
 from traceviz_dag.read.host_tree import innermost
 from traceviz_dag.tables import GPU_GAPS
@@ -137,7 +136,7 @@ def gpu_gaps_table(
     parts = [GPU_GAPS.schema.empty_table()]
     for device in sorted(devices):
         mine = _operations(columns.filter(pc.equal(columns["device"].cast(pa.string()), device)))
-        clues = _clues(mine, synchronizations, _thread_id(trace, main_thread(trace)))
+        clues = _clues(mine, synchronizations, _thread_id(trace, host.main))
         if windows:
             chosen = [("step", *window) for window in windows]
         else:
@@ -214,7 +213,7 @@ def _gaps(
     starved_until = np.where(launched != MISSING, np.clip(launched, blocked_until, ends), blocked_until)
     thread_id = np.where(operation == NONE, clues.main, lookup(operations.thread, operation, MISSING))
     threads = _thread_index(numbers, thread_id)
-    row, doing_ns = longest_within(host, threads, main_thread(trace), blocked_until, starved_until)
+    row, doing_ns = longest_within(host, threads, blocked_until, starved_until)
     blocked = blocked_until > starts
     at = _returned_by(synchronizations, waits.synchronization, ends)
     around, of_framework = _around(host, numbers, synchronizations, at)
@@ -354,9 +353,10 @@ def _last_host_wait(clues: _Clues, chosen: Int64, gaps_at: Intervals, kernel: In
     result = np.full(len(starts), NONE)
     launch = np.where(kernel == NONE, ends, lookup(operations.launch_ns, kernel, MISSING))
     mine = lookup(operations.thread, kernel, clues.main)
-    for one in np.unique(mine).tolist():
+    thread = clues.host_thread[chosen]
+    for one in distinct(mine).tolist():
         # The backward pass runs on a thread of its own, and begins when the main thread lets it.
-        waits = chosen[np.isin(clues.host_thread[chosen], [one, clues.main])]
+        waits = chosen[(thread == one) | (thread == clues.main)]
         gaps = np.flatnonzero((mine == one) & (launch != MISSING))
         if not len(waits):
             continue
