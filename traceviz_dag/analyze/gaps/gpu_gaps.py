@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from traceviz_dag.analyze.gaps.host_work import Host, host_of, longest_within
 from traceviz_dag.analyze.intervals import Intervals, clip, subtract, union
+from traceviz_dag.analyze.kernel_intervals import codes, holds
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.arrays import NONE, Bool, Int64, distinct, lookup
 from traceviz_dag.classify.columns import coded, integers, labelled
@@ -129,13 +129,13 @@ def gpu_gaps_table(
         The table ``gpu_gaps``, by device, window and start; no rows where the trace has no kernels of a GPU.
     """
     columns = kernels.select(_COLUMNS)
-    devices = [name for name in pc.unique(columns["device"].cast(pa.string())).to_pylist() if name != CPU_DEVICE]
+    devices = [name for name in codes(columns, "device")[1] if name != CPU_DEVICE]
     if not devices:
         return GPU_GAPS.schema.empty_table()
     host = host_of(trace, stacked)
     parts = [GPU_GAPS.schema.empty_table()]
-    for device in sorted(devices):
-        mine = _operations(columns.filter(pc.equal(columns["device"].cast(pa.string()), device)))
+    for device in devices:
+        mine = _operations(columns.filter(pa.array(holds(columns, "device", device))))
         clues = _clues(mine, synchronizations, _thread_id(trace, host.main))
         if windows:
             chosen = [("step", *window) for window in windows]
@@ -161,7 +161,7 @@ def _operations(table: pa.Table) -> _Operations:
         values["start_ns"],
         values["start_ns"] + values["duration_ns"],
         values["stream"],
-        np.asarray(pc.equal(table["kind"].cast(pa.string()), Kind.COMPUTATION.value).combine_chunks()).astype(bool),
+        holds(table, "kind", Kind.COMPUTATION.value),
         launch,
         launched,
         np.where(launch == MISSING, MISSING, np.maximum(launched, launch + latency)),
@@ -319,8 +319,7 @@ def _clues(operations: _Operations, synchronizations: pa.Table, main: int) -> _C
     before = np.full(len(order), NONE)
     same = np.flatnonzero(np.diff(operations.stream[order]) == 0) + 1
     before[order[same]] = order[same - 1]
-    kinds = synchronizations["kind"].cast(pa.string())
-    streams = np.asarray(pc.fill_null(pc.equal(kinds, SynchronizationKind.STREAM_WAIT.value), False)).astype(bool)
+    streams = holds(synchronizations, "kind", SynchronizationKind.STREAM_WAIT.value)
     waiting, waited_for = (
         _places(operations, optional_integers(synchronizations, f"{which}_kernel_id"))
         for which in ("waiting", "waited_for")
