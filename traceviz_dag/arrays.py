@@ -46,6 +46,14 @@ def distinct(values: npt.NDArray[_Integer]) -> npt.NDArray[_Integer]:
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
+def among(values: Integers, few: Integers) -> Bool:
+    """Whether each value is one of a few; ``numpy.isin`` takes ten times as long."""
+    found = np.zeros(len(values), dtype=bool)
+    for one in few.tolist():
+        found |= values == one
+    return found
+
+
 def number_groups(*keys: npt.NDArray[np.integer]) -> tuple[Int64, Int64]:
     """Number the distinct rows of some key columns, in the keys' order, first key first.
 

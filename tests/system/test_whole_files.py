@@ -26,6 +26,7 @@ from traceviz_dag.system.whole_files import (
     temporary_of,
     whole_file,
     write_atomically,
+    write_together,
 )
 
 FOREIGN = [".notes.txt.writing", ".report.csv.writing", ".report.csv.0123.writing", "report.csv.tmp", ".writing"]
@@ -243,3 +244,19 @@ def test_a_forked_child_that_ends_leaves_the_scratch_folder_of_its_parent(tmp_pa
         assert folder.is_dir() and mine.is_dir()
         held.close()
         assert folder.is_dir() and not mine.exists()
+
+
+def test_of_files_written_together_the_one_that_cannot_be_synced_is_named_and_none_appears(tmp_path: Path, monkeypatch):
+    paths = [tmp_path / name for name in ("first", "second", "third")]
+    synced = []
+
+    def full(descriptor: int) -> None:
+        synced.append(descriptor)
+        if len(synced) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OutputError) as told:
+        write_together(dict.fromkeys(paths, b"1"))
+    assert str(told.value).startswith(str(paths[1]))
+    assert not list(tmp_path.iterdir())

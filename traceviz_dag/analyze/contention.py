@@ -9,15 +9,14 @@ dimension's overlap saves is its hidden communication less the extra time of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from traceviz_dag.analyze.intervals import measure_within, union
-from traceviz_dag.analyze.kernel_intervals import codes, integers
+from traceviz_dag.analyze.kernel_intervals import codes, holds, integers
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.analyze.medians import medians
 from traceviz_dag.analyze.wording import percent
@@ -69,20 +68,19 @@ def contention_tables(
         calls: of each kernel the call that launched it, NONE where that is not known.
     """
     columns = kernels.select(_READ)
-    kind, device = (_is_code(columns, name) for name in ("kind", "device"))
-    computes, communicates = kind(Kind.COMPUTATION.value), kind(Kind.COMMUNICATION.value)
+    computes, communicates = (holds(columns, "kind", one.value) for one in (Kind.COMPUTATION, Kind.COMMUNICATION))
     start, duration = integers(columns, "start_ns"), integers(columns, "duration_ns")
     dimension, dimensions = codes(columns, "dimension")
     contention, savings = [], []
-    for name in sorted({each for each in codes(columns, "device")[1] if each != CPU_DEVICE}):
-        here = device(name)
+    for name in (each for each in codes(columns, "device")[1] if each != CPU_DEVICE):
+        here = holds(columns, "device", name)
         messages = np.flatnonzero(here & communicates)
         if not len(messages):
             continue
         beside = _beside(np.flatnonzero(here & computes), messages, (start, duration), dimension, dimensions)
         groups = _groups(columns, operations, beside, (start, duration), calls)
         contention += [{**row, "device": name} for row in groups.rows()]
-        mine = overlap.filter(pc.equal(overlap["device"].cast(pa.string()), name))
+        mine = overlap.filter(pa.array(holds(overlap, "device", name)))
         savings += list(_savings(mine, columns, beside, groups))
     return (
         pa.Table.from_pylist(contention, CONTENTION.schema),
@@ -247,12 +245,3 @@ def _saving(hidden_ns: int, groups: _Groups, judged: Bool, share: Float64) -> di
         **{"extra_ns": round(extra), "net_ns": round(net)},
         **{"net_low_ns": round(net - error), "net_high_ns": round(net + error), "verdict": verdict.value},
     }
-
-
-def _is_code(table: pa.Table, column: str) -> Callable[[str], Bool]:
-    """Which rows have a word in a column."""
-    code, words = codes(table, column)
-    return lambda word: np.asarray(code == (words.index(word) if word in words else _NO_WORD))
-
-
-_NO_WORD = -2

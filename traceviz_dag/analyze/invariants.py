@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from traceviz_dag.analyze.kernel_intervals import codes
+from traceviz_dag.analyze.kernel_intervals import codes, holds
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.arrays import Int64, number_groups
 from traceviz_dag.tables import BY_RANK
@@ -108,7 +107,7 @@ def _share_breaches(overlap: pa.Table, measures: _Measures) -> _Breaches:
 def _sum_breaches(table: pa.Table, measures: _Measures, keys: Sequence[str]) -> _Breaches:
     """Test each window's row of all communication against the rows of its dimensions."""
     first, window = _groups(table, keys)
-    is_all = _equals(table, "dimension", ALL_DIMENSIONS)
+    is_all = holds(table, "dimension", ALL_DIMENSIONS)
     whole_rows = np.bincount(window[is_all], minlength=len(first))
     breaches: _Breaches = {"one_row_for_all": (whole_rows != 1)[window]}
 
@@ -134,7 +133,7 @@ def _sum_breaches(table: pa.Table, measures: _Measures, keys: Sequence[str]) -> 
 def _recompute_outside_backward(microbatches: pa.Table, measures: _Measures) -> npt.NDArray[np.bool_]:
     """Mark rows of phase recompute that their backward step's row of the same dimension does not contain."""
     first, unit = _groups(microbatches, (*_STEP_KEYS, "dimension"))
-    is_backward = _equals(microbatches, "phase", Phase.BACKWARD)
+    is_backward = holds(microbatches, "phase", Phase.BACKWARD)
     backward_row = np.full(len(first), -1, dtype=np.intp)
     backward_row[unit[is_backward]] = np.flatnonzero(is_backward)
     around = backward_row[unit]
@@ -144,7 +143,7 @@ def _recompute_outside_backward(microbatches: pa.Table, measures: _Measures) -> 
         inside &= (starts[around] <= starts) & (ends <= ends[around])
         for name in ("compute_ns", "communication_ns", "hidden_ns", "memory_ns", "busy_ns"):
             inside &= measures[name] <= measures[name][around]
-    return _equals(microbatches, "phase", Phase.RECOMPUTE) & ~inside
+    return holds(microbatches, "phase", Phase.RECOMPUTE) & ~inside
 
 
 def _split_incomplete(table: pa.Table, edges: tuple[str, str]) -> tuple[pa.Table, pa.Table]:
@@ -172,13 +171,8 @@ def _named(invariant: str, rows: pa.Table) -> pa.Table:
 
 def _groups(table: pa.Table, keys: Sequence[str]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
     """Number the distinct rows of those key columns that the table has; NULL is a value like any other."""
-    columns = []
-    for key in (key for key in keys if key in table.column_names):
+    columns, there = [], table.column_names
+    for key in (key for key in keys if key in there):
         is_integer = pa.types.is_integer(table.schema.field(key).type)
         columns.append(optional_integers(table, key) if is_integer else codes(table, key)[0])
     return number_groups(*columns)
-
-
-def _equals(table: pa.Table, column: str, word: str) -> npt.NDArray[np.bool_]:
-    found = pc.equal(table.column(column).cast(pa.string()), word)
-    return np.asarray(found.fill_null(False).to_numpy(), dtype=bool)

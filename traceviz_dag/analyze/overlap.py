@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.analyze.intervals import Intervals
 from traceviz_dag.analyze.kernel_intervals import KernelIntervals, split_by_device
 from traceviz_dag.analyze.window_measures import measure_windows
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Bool, Int64
 from traceviz_dag.errors import UsageError
 from traceviz_dag.tables import OVERLAP
 from traceviz_dag.vocabulary import WindowFrom
@@ -19,14 +18,25 @@ from traceviz_dag.vocabulary import WindowFrom
 
 @dataclass(frozen=True, slots=True)
 class _Windows:
-    """Windows of one device; ``last_included`` says that a kernel that starts at the very end counts too."""
+    """Windows of one device; ``last_included`` says that a kernel that starts at the very end of each counts too."""
 
-    name: str
+    names: tuple[str, ...]
     steps: tuple[int | None, ...]
     starts: Int64
     ends: Int64
-    last_included: bool = False
-    source: WindowFrom | None = None
+    last_included: Bool
+    sources: tuple[WindowFrom | None, ...]
+
+    def with_others(self, others: _Windows) -> _Windows:
+        """These and, behind them, others."""
+        return _Windows(
+            self.names + others.names,
+            self.steps + others.steps,
+            np.concatenate([self.starts, others.starts]),
+            np.concatenate([self.ends, others.ends]),
+            np.concatenate([self.last_included, others.last_included]),
+            self.sources + others.sources,
+        )
 
 
 WINDOW_COLUMNS = ("start_ns", "duration_ns", "device", "kind", "dimension")
@@ -59,18 +69,30 @@ def overlap_table(
         ValueError: a kernel without a start, a duration or a known kind.
     """
     step_windows = _Windows(
-        name="step",
+        names=("step",) * len(steps),
         steps=tuple(number for number, _, _ in steps),
         starts=np.array([start for _, start, _ in steps], dtype=np.int64),
         ends=np.array([end for _, _, end in steps], dtype=np.int64),
-        source=windows_from,
+        last_included=np.zeros(len(steps), dtype=bool),
+        sources=(windows_from,) * len(steps),
     )
-    devices = split_by_device(kernels)
-    parts = [_measure_device(device, rows, _span_of(rows.time, "kernels")) for device, rows in devices.items()]
-    if steps:
-        around = devices if file_kernels is None else split_by_device(file_kernels)
-        parts += [_measure_device(device, rows, step_windows) for device, rows in around.items()]
-    return pa.concat_tables([OVERLAP.schema.empty_table(), *parts])
+    of_kernels, of_steps = [], []
+    for device, rows in split_by_device(kernels).items():
+        span = _one_window("kernels", int(rows.time.starts.min()), int(rows.time.ends.max()), last_included=True)
+        if file_kernels is None:
+            both = span.with_others(step_windows)
+            measured = _measure_device(device, rows, both)
+            of_each = measured.num_rows // len(both.steps)
+            of_kernels.append(measured.slice(0, of_each))
+            of_steps.append(measured.slice(of_each))
+        else:
+            of_kernels.append(_measure_device(device, rows, span))
+    if steps and file_kernels is not None:
+        of_steps = [
+            _measure_device(device, rows, step_windows) for device, rows in split_by_device(file_kernels).items()
+        ]
+    every = pa.concat_tables([OVERLAP.schema.empty_table(), *of_kernels, *of_steps])
+    return every.unify_dictionaries().combine_chunks()
 
 
 def window_overlap(
@@ -102,7 +124,7 @@ def window_overlap(
         raise UsageError(f"--start-ns {first} is after the end of the last kernel, at {last}; name an --end-ns, too")
     if last < first:
         raise ValueError(f"the window {window} ends at {last} ns, before its start at {first} ns")
-    windows = _Windows(window, (None,), np.array([first]), np.array([last]), last_included=end_ns is None)
+    windows = _one_window(window, first, last, last_included=end_ns is None)
     return pa.concat_tables([_measure_device(device, rows, windows) for device, rows in devices.items()])
 
 
@@ -112,8 +134,8 @@ def ratio(part: Int64, whole: Int64) -> pa.Array:
     return pa.array(part / np.where(none, 1, whole), mask=none)
 
 
-def _span_of(time: Intervals, name: str) -> _Windows:
-    return _Windows(name, (None,), time.starts.min(keepdims=True), time.ends.max(keepdims=True), last_included=True)
+def _one_window(name: str, start_ns: int, end_ns: int, *, last_included: bool) -> _Windows:
+    return _Windows((name,), (None,), np.array([start_ns]), np.array([end_ns]), np.array([last_included]), (None,))
 
 
 def _measure_device(device: str, kernels: KernelIntervals, windows: _Windows) -> pa.Table:
@@ -128,12 +150,12 @@ def _measure_device(device: str, kernels: KernelIntervals, windows: _Windows) ->
     return OVERLAP.from_columns(
         {
             "device": [device] * (rows * len(windows.steps)),
-            "window_name": [windows.name] * (rows * len(windows.steps)),
+            "window_name": [name for name in windows.names for _ in measured],
             "step": [step for step in windows.steps for _ in measured],
             "dimension": list(measured) * len(windows.steps),
             "window_start_ns": np.repeat(windows.starts, rows),
             "window_end_ns": np.repeat(windows.ends, rows),
-            "window_from": [windows.source] * (rows * len(windows.steps)),
+            "window_from": [source for source in windows.sources for _ in measured],
             **columns,
             "hidden_share": ratio(hidden, communication),
             "hidden_over_min": ratio(hidden, np.minimum(columns["compute_ns"], communication)),
@@ -145,5 +167,5 @@ def _measure_device(device: str, kernels: KernelIntervals, windows: _Windows) ->
 def _starting_within(starts: Int64, windows: _Windows) -> Int64:
     """Count the kernels that start in each window."""
     ordered = np.sort(starts)
-    last = np.searchsorted(ordered, windows.ends, side="right" if windows.last_included else "left")
+    last = np.searchsorted(ordered, windows.ends + windows.last_included, side="left")
     return np.maximum(last - np.searchsorted(ordered, windows.starts, side="left"), 0)

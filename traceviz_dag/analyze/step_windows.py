@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.analyze.kernel_intervals import integers
+from traceviz_dag.analyze.kernel_intervals import holds, integers, numbers
 from traceviz_dag.arrays import NONE, Bool, Int64
+from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Kind, StepEvidence, WindowFrom
 
 AHEAD_SHARE = 0.1
@@ -63,37 +64,34 @@ def windows_of_kernels(kernels: pa.Table, steps: Sequence[Step]) -> tuple[list[S
     Args:
         kernels: table ``kernels`` of the whole file. steps: its ProfilerSteps, as the host marks them.
     """
-    # Imported here because most nsys commands do without it, and it takes as long to import as they to answer.
-    import pyarrow.compute as pc
-
     if not steps or not kernels.num_rows:
         return list(steps), WindowFrom.HOST
-    numbers = pa.array([number for number, _, _ in steps], pa.int64())
-    index = pc.fill_null(pc.index_in(kernels["step"].cast(pa.int64()), numbers), NONE)
-    evidence = kernels["step_evidence"].cast(pa.string())
+    number = numbers(kernels["step"], MISSING)
+    index = np.full(len(number), NONE)
+    # Backwards: the first of equal ones counts.
+    for place in reversed(range(len(steps))):
+        index[number == steps[place][0]] = place
     start = integers(kernels, "start_ns")
     first, last, source = gpu_windows(
         start,
         start + integers(kernels, "duration_ns"),
-        np.asarray(index.to_numpy(), dtype=np.int64),
-        np.asarray(pc.equal(evidence, StepEvidence.LAUNCH.value).to_numpy(), dtype=bool),
+        index,
+        holds(kernels, "step_evidence", StepEvidence.LAUNCH.value),
         np.array([begin for _, begin, _ in steps], dtype=np.int64),
         np.array([end for _, _, end in steps], dtype=np.int64),
     )
     if source != WindowFrom.LAUNCHES:
         leading = int(first.argmin())
-        first[leading] = max(first[leading], min(last[leading], _begin_behind_cut(kernels, index, evidence, leading)))
-    rows = zip(numbers.to_pylist(), first.tolist(), last.tolist(), strict=True)
+        first[leading] = max(first[leading], min(last[leading], _begin_behind_cut(kernels, index == leading)))
+    rows = zip((number for number, _, _ in steps), first.tolist(), last.tolist(), strict=True)
     return list(rows), source
 
 
-def _begin_behind_cut(kernels: pa.Table, index: pa.ChunkedArray, evidence: pa.ChunkedArray, leading: int) -> int:
+def _begin_behind_cut(kernels: pa.Table, of_leading: Bool) -> int:
     """The last end of what a cut step runs ahead of the leading step, at most the first start of that step's kernels,
     copies apart; 0 where nothing was cut."""
-    import pyarrow.compute as pc
-
     start = integers(kernels, "start_ns")
-    own = pc.and_(pc.equal(index, leading), pc.not_equal(kernels["kind"].cast(pa.string()), Kind.MEMORY.value))
-    own_first = int(start[np.asarray(own)].min(initial=np.iinfo(np.int64).max))
-    cut = np.asarray(pc.equal(evidence, StepEvidence.CUT.value)) & (start < own_first)
+    own = of_leading & ~holds(kernels, "kind", Kind.MEMORY.value)
+    own_first = int(start[own].min(initial=np.iinfo(np.int64).max))
+    cut = holds(kernels, "step_evidence", StepEvidence.CUT.value) & (start < own_first)
     return min(own_first, int((start + integers(kernels, "duration_ns"))[cut].max(initial=0)))

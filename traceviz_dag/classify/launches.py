@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.arrays import NONE, Int32, Int64, lookup
+from traceviz_dag.arrays import NONE, Int32, Int64, among, distinct, lookup
 from traceviz_dag.classify.autograd_links import AUTOGRAD_NODE
 from traceviz_dag.read.events import CPU_OP, MISSING, USER_ANNOTATION, TraceEvents
 from traceviz_dag.read.host_tree import HostTree, build_tree, innermost
@@ -45,7 +45,7 @@ def call_tree(trace: TraceEvents) -> HostTree:
     main = main_thread(trace)
     if main == NONE:
         return tree
-    autograd = np.isin(tree.thread, autograd_threads(trace, main))
+    autograd = among(tree.thread, autograd_threads(trace, main))
     orphans = np.flatnonzero(autograd & (tree.parent == NONE))
     on_main = np.full(len(orphans), main, dtype=np.int32)
     parent = tree.parent.copy()
@@ -59,22 +59,25 @@ def main_thread(trace: TraceEvents) -> int:
     if not len(host):
         return NONE
     is_step = np.array([name.startswith("ProfilerStep#") for name in trace.strings], dtype=bool)
-    is_node = np.array([name.startswith(AUTOGRAD_NODE) for name in trace.strings], dtype=bool)
     stepping = host.thread[(host.category == USER_ANNOTATION) & is_step[host.name]]
     if len(stepping):
         return int(np.bincount(stepping).argmax())
-    with_nodes = np.unique(host.thread[(host.category == CPU_OP) & is_node[host.name]])
-    others = host.thread[~np.isin(host.thread, with_nodes)]
+    others = host.thread[~among(host.thread, _threads_with_nodes(trace))]
     return int(np.bincount(others if len(others) else host.thread).argmax())
 
 
 def autograd_threads(trace: TraceEvents, main: int) -> Int64:
     """Threads other than the main one that run autograd nodes."""
-    host = trace.host
-    is_node = np.array([name.startswith(AUTOGRAD_NODE) for name in trace.strings], dtype=bool)
-    running = set(np.unique(host.thread[(host.category == CPU_OP) & is_node[host.name]]).tolist())
+    running = set(_threads_with_nodes(trace).tolist())
     running |= {index for index, thread in enumerate(trace.threads) if "pt_autograd" in thread.name}
     return np.array(sorted(running - {main}), dtype=np.int64)
+
+
+def _threads_with_nodes(trace: TraceEvents) -> Int32:
+    """Threads that run autograd nodes."""
+    host = trace.host
+    is_node = np.array([name.startswith(AUTOGRAD_NODE) for name in trace.strings], dtype=bool)
+    return distinct(host.thread[(host.category == CPU_OP) & is_node[host.name]])
 
 
 def find_launches(trace: TraceEvents, tree: HostTree) -> Launches:

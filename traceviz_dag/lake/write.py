@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -24,6 +25,7 @@ WRITER_OPTIONS = {
     "use_compliant_nested_type": True,
     "store_schema": True,
 }
+_WORDS = (pa.DictionaryArray, pa.StringArray)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +114,10 @@ def encode(data: pa.Table, version: str) -> pa.Buffer:
     plain = pa.Table.from_arrays(columns, schema=with_version(data.schema, version))
     # Packed files, which are kept, take the time that zstd and a dictionary of numbers need; and no query skips rows by
     # the first and last of some words.
-    words = [field.name for field in plain.schema if pa.types.is_dictionary(field.type) or field.type == pa.string()]
-    numbers = [name for name in plain.column_names if name not in words]
+    words: list[str] = []
+    numbers: list[str] = []
+    for name, column in zip(data.column_names, columns, strict=True):
+        (words if isinstance(column, _WORDS) else numbers).append(name)
     options = {"compression": "snappy", "use_dictionary": words, "write_statistics": numbers, **WRITER_OPTIONS}
     sink = pa.BufferOutputStream()
     pq.write_table(plain, sink, row_group_size=ROWS_PER_GROUP, **options)
@@ -136,11 +140,12 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
 
 def _by_first_use(array: pa.DictionaryArray) -> pa.DictionaryArray:
     """The same values with a dictionary that holds each value that is used once, in order of first use."""
-    dictionary = array.dictionary
-    if dictionary.null_count or len(dictionary.unique()) != len(dictionary):
+    dictionary, indices = array.dictionary, array.indices
+    if dictionary.null_count or len(set(dictionary.to_pylist())) != len(dictionary):
         return array.dictionary_decode().dictionary_encode()
-    used = array.indices.unique().drop_null()
-    places = used.to_numpy()
-    if len(places) == len(dictionary) and (places[1:] > places[:-1]).all():
+    # Of NULLs, which are NaN here, a dictionary has nothing.
+    highest = np.fmax.accumulate(np.append(-1, indices.to_numpy(zero_copy_only=False)))
+    if highest[-1] + 1 == len(dictionary) and (highest[1:] - highest[:-1] <= 1).all():
         return array
-    return pa.DictionaryArray.from_arrays(pc.index_in(array.indices, value_set=used), dictionary.take(used))
+    used = indices.unique().drop_null()
+    return pa.DictionaryArray.from_arrays(pc.index_in(indices, value_set=used), dictionary.take(used))

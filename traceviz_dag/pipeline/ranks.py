@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from traceviz_dag.analyze import wording
 from traceviz_dag.analyze.contention import contention_tables
 from traceviz_dag.analyze.gaps.gpu_gaps import gpu_gaps_table
+from traceviz_dag.analyze.kernel_intervals import codes, holds, integers, numbers
 from traceviz_dag.analyze.microbatches import HostSteps, microbatches_table
 from traceviz_dag.analyze.operations.table import operations_table
 from traceviz_dag.analyze.overlap import WINDOW_COLUMNS, overlap_table
@@ -224,12 +225,11 @@ def step_windows(classified: Classification, step: int | None) -> list[tuple[int
 def cut_steps(classified: Classification, step: int | None) -> list[int]:
     """Training steps without a mark of which there are kernels; those beside one of several where ``step`` is given."""
     marks, kernels = classified.profiler_steps, classified.kernels
-    cut = kernels.filter(pc.equal(kernels["step_evidence"].cast(pa.string()), StepEvidence.CUT.value))
-    if not cut.num_rows:
+    cut = holds(kernels, "step_evidence", StepEvidence.CUT.value)
+    if not cut.any():
         return []
-    launched = pc.fill_null(cut["launch_start_ns"], int(marks.start_ns.min()) - 1)
+    times = numbers(kernels["launch_start_ns"], int(marks.start_ns.min()) - 1)[cut]
     first, last = int(marks.number[marks.start_ns.argmin()]), int(marks.number[marks.end_ns.argmax()])
-    times = np.asarray(launched.to_numpy(), dtype=np.int64)
     found = [first - 1] * bool((times < marks.start_ns.min()).any())
     found += [last + 1] * bool((times >= marks.end_ns.max()).any())
     return [number for number in found if step is None or abs(number - step) == 1]
@@ -251,8 +251,8 @@ def measured_overlap(
     """
     every = classified.kernels.select((*WINDOW_COLUMNS, "step", "step_evidence"))
     own = rows_of_step(every, step)
-    cut = pc.equal(own["step_evidence"].cast(pa.string()), StepEvidence.CUT.value)
-    own = own.filter(pc.invert(pc.fill_null(cut, fill_value=False)))
+    cut = holds(own, "step_evidence", StepEvidence.CUT.value)
+    own = own.filter(pa.array(~cut)) if cut.any() else own
     return overlap_table(own, windows[0], every if own.num_rows < every.num_rows else None, windows[1])
 
 
@@ -293,14 +293,13 @@ def _traces_row(trace: RankTrace, events: TraceEvents, classified: Classificatio
     header, report, host = events.header, events.report, events.host
     fault = trace_fault(events, classified, trace.step)
     timed = [rows for rows in (host, events.launches, events.device) if len(rows)]
-    duration = kernels["duration_ns"]
-    numbers = sorted(classified.profiler_steps.number.tolist())
+    duration = integers(kernels, "duration_ns")
+    steps = sorted(classified.profiler_steps.number.tolist())
 
-    def time_where(mask: pa.ChunkedArray) -> int:
-        return int(pc.sum(duration.filter(mask)).as_py() or 0)
-
-    def is_not(column: str, word: str) -> pa.ChunkedArray:
-        return pc.fill_null(pc.not_equal(kernels[column].cast(pa.string()), word), fill_value=False)
+    def time_of(column: str, *without: str) -> int:
+        """Of the kernels of which it is known, and none of these words."""
+        known = kernels[column].is_valid().to_numpy()
+        return int(duration[np.logical_and.reduce([known, *(~holds(kernels, column, one) for one in without)])].sum())
 
     values: dict[str, object] = {
         "file": trace.name,
@@ -314,10 +313,10 @@ def _traces_row(trace: RankTrace, events: TraceEvents, classified: Classificatio
         "drop_reasons": json.dumps(dict(sorted(report.dropped.items()))),
         "first_ns": min((int(rows.start_ns.min()) for rows in timed), default=None),
         "last_ns": max((int((rows.start_ns + rows.duration_ns).max()) for rows in timed), default=None),
-        "steps": numbers,
+        "steps": steps,
         "cut_steps": cut_steps(classified, trace.step),
-        "forward_microbatches": [microbatch_counts(classified.steps, each)[0] for each in numbers],
-        "backward_microbatches": [microbatch_counts(classified.steps, each)[1] for each in numbers],
+        "forward_microbatches": [microbatch_counts(classified.steps, each)[0] for each in steps],
+        "backward_microbatches": [microbatch_counts(classified.steps, each)[1] for each in steps],
         "world_size": header.world_size,
         "captured_ranks": header.captured_ranks,
         "host_clock_ns": header.host_clock_ns,
@@ -328,7 +327,7 @@ def _traces_row(trace: RankTrace, events: TraceEvents, classified: Classificatio
         "driver_release": header.driver_release,
         "profiler_version": header.profiler_version,
         "settings": json.dumps(dict(header.settings)) if header.settings else None,
-        "devices": sorted(pc.unique(kernels["device"]).to_pylist()),
+        "devices": codes(kernels, "device")[1],
         "device_name": header.device_name,
         "device_memory_bytes": header.device_memory_bytes,
         "has_stacks": bool((host.category == PYTHON_FUNCTION).any()),
@@ -337,13 +336,13 @@ def _traces_row(trace: RankTrace, events: TraceEvents, classified: Classificatio
         "has_host_rows": bool((host.category == CPU_OP).any()),
         "has_memory_events": bool(header.profile_memory),
         "kernels": kernels.num_rows,
-        "kernel_ns": int(pc.sum(duration).as_py() or 0),
+        "kernel_ns": int(duration.sum()),
         "launched_kernels": kernels.num_rows - kernels["launch_start_ns"].null_count,
-        "classified_ns": time_where(is_not("category", Category.UNCLASSIFIED)),
-        "phase_known_ns": time_where(is_not("phase", Phase.UNKNOWN)),
-        "dimension_known_ns": time_where(is_not("dimension", Dimension.UNKNOWN)),
-        "communication_ns": time_where(pc.equal(kernels["kind"].cast(pa.string()), Kind.COMMUNICATION.value)),
-        "microbatch_known_ns": time_where(pc.is_valid(kernels["microbatch"])),
+        "classified_ns": time_of("category", Category.UNCLASSIFIED),
+        "phase_known_ns": time_of("phase", Phase.UNKNOWN),
+        "dimension_known_ns": time_of("dimension", Dimension.UNKNOWN),
+        "communication_ns": int(duration[holds(kernels, "kind", Kind.COMMUNICATION)].sum()),
+        "microbatch_known_ns": time_of("microbatch"),
         "step_kind": step_kind(events, kernels, step_windows(classified, trace.step), whole=fault is None),
         "framework": framework_of(events, kernels),
     }

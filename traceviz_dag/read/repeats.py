@@ -7,6 +7,7 @@ from dataclasses import fields
 import numpy as np
 import numpy.typing as npt
 
+from traceviz_dag.arrays import distinct
 from traceviz_dag.read.events import MISSING, CollectiveFacts, DeviceRows
 
 REPEATED = "a repetition of another kernel or copy"
@@ -43,8 +44,8 @@ def without_repeats(rows: DeviceRows) -> tuple[DeviceRows, int]:
 def _occurs_again(values: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     """Which values occur more than once."""
     ordered = np.sort(values)
-    again = np.unique(ordered[1:][ordered[1:] == ordered[:-1]])
-    return np.isin(values, again)
+    again = ordered[1:][ordered[1:] == ordered[:-1]]
+    return np.isin(values, distinct(again)) if len(again) else np.zeros(len(values), bool)
 
 
 def _taken(rows: DeviceRows, keep: npt.NDArray[np.bool_]) -> DeviceRows:

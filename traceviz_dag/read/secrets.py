@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from base64 import b64decode
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -140,6 +140,12 @@ _SUSPICIOUS = (
 _PASSES = 8
 """How often a text is looked through at most until nothing more is found."""
 
+_NUMBERS = re.compile(r"[\d\[\], ]*", re.ASCII)
+"""Numbers and lists of them, such as ranks, are harmless."""
+
+_REMEMBERED = 1 << 13
+"""So many harmless texts a process remembers."""
+
 _LAYERS = 3
 """How often a character may be escaped: the address in an address in an address."""
 
@@ -186,12 +192,23 @@ def _masked_once(text: str) -> str:
 
 
 def masked_words(words: Iterable[str]) -> tuple[str, ...]:
-    """:func:`masked` for many texts, at the cost of one quick look at each that is harmless."""
-    found = list(words)
-    suspects = pc.match_substring_regex(pa.array(found, pa.large_string()), _SUSPICIOUS)
-    for number in pc.indices_nonzero(suspects).to_pylist():
-        found[number] = masked(found[number])
-    return tuple(found)
+    """:func:`masked` for many texts, at the cost of one quick look at each that is harmless, once a process."""
+    found, harmless = list(words), _harmless()
+    new = [text for text in found if text not in harmless and not _NUMBERS.fullmatch(text)]
+    if not new:
+        return tuple(found)
+    suspects = pc.match_substring_regex(pa.array(new, pa.large_string()), _SUSPICIOUS)
+    instead = {new[number]: masked(new[number]) for number in pc.indices_nonzero(suspects).to_pylist()}
+    if len(harmless) + len(new) <= _REMEMBERED:
+        harmless.update(new)
+        harmless.difference_update(instead)
+    return tuple(instead.get(text, text) for text in found) if instead else tuple(found)
+
+
+@cache
+def _harmless() -> set[str]:
+    """Texts that this process found harmless: the ranks of a job repeat theirs."""
+    return set()
 
 
 def masked_column(texts: pa.Array) -> pa.Array:

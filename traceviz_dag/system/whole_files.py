@@ -78,13 +78,15 @@ def write_together(
             temporaries = []
             for path, pieces in files.items():
                 temporary, descriptor = held.enter_context(_locked_file(path))
-                temporaries.append((temporary, path))
+                temporaries.append((temporary, path, descriptor))
                 with os.fdopen(descriptor, "r+b", closefd=False) as file:
                     for piece in pieces if isinstance(pieces, list) else [pieces]:
                         file.write(memoryview(piece))
-                os.fsync(descriptor)
+            # Once all are written: one by one, a file system has a fifth more to do.
+            for temporary, _, descriptor in temporaries:
+                _sync(temporary, descriptor)
             with renaming():
-                for temporary, path in temporaries:
+                for temporary, path, _ in temporaries:
                     temporary.replace(path)
                 # Once all are renamed: the first of these makes the others durable, too, on most file systems.
                 for path in files:
@@ -472,6 +474,15 @@ def _refuse_what_is_no_file(path: Path) -> None:
         return
     if not stat.S_ISREG(mode):
         raise OutputError(path, "is a folder" if stat.S_ISDIR(mode) else "is no regular file", _NOT_A_FILE)
+
+
+def _sync(temporary: Path, descriptor: int) -> None:
+    """Sync a file beside others; an error names it."""
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        error.filename = str(temporary)
+        raise
 
 
 def sync_folder(folder: Path) -> None:

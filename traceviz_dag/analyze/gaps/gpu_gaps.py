@@ -16,14 +16,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from traceviz_dag.analyze.gaps.host_work import Host, host_of, longest_within
 from traceviz_dag.analyze.intervals import Intervals, clip, subtract, union
+from traceviz_dag.analyze.kernel_intervals import codes, holds
 from traceviz_dag.analyze.matching.communications import optional_integers
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup
+from traceviz_dag.arrays import NONE, Bool, Int64, distinct, lookup
 from traceviz_dag.classify.columns import coded, integers, labelled
-from traceviz_dag.classify.launches import main_thread
 from traceviz_dag.read.events import MISSING, TraceEvents
 from traceviz_dag.read.host_tree import innermost
 from traceviz_dag.tables import GPU_GAPS
@@ -130,14 +129,14 @@ def gpu_gaps_table(
         The table ``gpu_gaps``, by device, window and start; no rows where the trace has no kernels of a GPU.
     """
     columns = kernels.select(_COLUMNS)
-    devices = [name for name in pc.unique(columns["device"].cast(pa.string())).to_pylist() if name != CPU_DEVICE]
+    devices = [name for name in codes(columns, "device")[1] if name != CPU_DEVICE]
     if not devices:
         return GPU_GAPS.schema.empty_table()
     host = host_of(trace, stacked)
     parts = [GPU_GAPS.schema.empty_table()]
-    for device in sorted(devices):
-        mine = _operations(columns.filter(pc.equal(columns["device"].cast(pa.string()), device)))
-        clues = _clues(mine, synchronizations, _thread_id(trace, main_thread(trace)))
+    for device in devices:
+        mine = _operations(columns.filter(pa.array(holds(columns, "device", device))))
+        clues = _clues(mine, synchronizations, _thread_id(trace, host.main))
         if windows:
             chosen = [("step", *window) for window in windows]
         else:
@@ -162,7 +161,7 @@ def _operations(table: pa.Table) -> _Operations:
         values["start_ns"],
         values["start_ns"] + values["duration_ns"],
         values["stream"],
-        np.asarray(pc.equal(table["kind"].cast(pa.string()), Kind.COMPUTATION.value).combine_chunks()).astype(bool),
+        holds(table, "kind", Kind.COMPUTATION.value),
         launch,
         launched,
         np.where(launch == MISSING, MISSING, np.maximum(launched, launch + latency)),
@@ -214,7 +213,7 @@ def _gaps(
     starved_until = np.where(launched != MISSING, np.clip(launched, blocked_until, ends), blocked_until)
     thread_id = np.where(operation == NONE, clues.main, lookup(operations.thread, operation, MISSING))
     threads = _thread_index(numbers, thread_id)
-    row, doing_ns = longest_within(host, threads, main_thread(trace), blocked_until, starved_until)
+    row, doing_ns = longest_within(host, threads, blocked_until, starved_until)
     blocked = blocked_until > starts
     at = _returned_by(synchronizations, waits.synchronization, ends)
     around, of_framework = _around(host, numbers, synchronizations, at)
@@ -320,8 +319,7 @@ def _clues(operations: _Operations, synchronizations: pa.Table, main: int) -> _C
     before = np.full(len(order), NONE)
     same = np.flatnonzero(np.diff(operations.stream[order]) == 0) + 1
     before[order[same]] = order[same - 1]
-    kinds = synchronizations["kind"].cast(pa.string())
-    streams = np.asarray(pc.fill_null(pc.equal(kinds, SynchronizationKind.STREAM_WAIT.value), False)).astype(bool)
+    streams = holds(synchronizations, "kind", SynchronizationKind.STREAM_WAIT.value)
     waiting, waited_for = (
         _places(operations, optional_integers(synchronizations, f"{which}_kernel_id"))
         for which in ("waiting", "waited_for")
@@ -354,9 +352,10 @@ def _last_host_wait(clues: _Clues, chosen: Int64, gaps_at: Intervals, kernel: In
     result = np.full(len(starts), NONE)
     launch = np.where(kernel == NONE, ends, lookup(operations.launch_ns, kernel, MISSING))
     mine = lookup(operations.thread, kernel, clues.main)
-    for one in np.unique(mine).tolist():
+    thread = clues.host_thread[chosen]
+    for one in distinct(mine).tolist():
         # The backward pass runs on a thread of its own, and begins when the main thread lets it.
-        waits = chosen[np.isin(clues.host_thread[chosen], [one, clues.main])]
+        waits = chosen[(thread == one) | (thread == clues.main)]
         gaps = np.flatnonzero((mine == one) & (launch != MISSING))
         if not len(waits):
             continue

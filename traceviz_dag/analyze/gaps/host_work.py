@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from traceviz_dag.arrays import NONE, Bool, Int64, distinct, lookup, number_groups, ranges
+from traceviz_dag.classify.launches import main_thread
 from traceviz_dag.read.events import PYTHON_FUNCTION, TraceEvents
 from traceviz_dag.read.host_tree import HostTree, build_tree, innermost
 from traceviz_dag.vocabulary import HostWork
@@ -57,6 +58,7 @@ class Host:
         work: per position, place in ``HostWork`` of the nearest row around it that shows it; NONE where none does.
         key: per position, the row that represents it: the nearest one that shows its work, else itself.
         caller: per position, the nearest Python function around it that is not torch's; NONE where there is none.
+        main: index of the thread that runs the training loop; NONE for none.
         framework: per position, whether it is of Megatron's code that waits for the GPU in every job.
     """
 
@@ -66,6 +68,7 @@ class Host:
     work: Int64
     key: Int64
     caller: Int64
+    main: int
     framework: Bool
 
 
@@ -96,16 +99,17 @@ def host_of(trace: TraceEvents, stacked: Int64) -> Host:
         lookup(tells, key),
         np.where(key == NONE, np.arange(len(tree)), key),
         tree.nearest(python & ~of_torch[name]),
+        main_thread(trace),
         framework[name],
     )
 
 
-def longest_within(host: Host, thread: Int64, main: int, starts: Int64, ends: Int64) -> tuple[Int64, Int64]:
+def longest_within(host: Host, thread: Int64, starts: Int64, ends: Int64) -> tuple[Int64, Int64]:
     """For each window of a thread the row that was open longest in it as the innermost one, or the work it is part of.
 
     Args:
-        thread: index of each window's thread; NONE for none. main: that of the thread which runs the training loop and
-            shows what the host does where the other one has no row open. starts, ends: of each window, maybe empty.
+        thread: index of each window's thread; NONE for none. The main one shows what the host does where that has no
+            row open. starts, ends: of each window, maybe empty.
 
     Returns:
         Position of the row, NONE where none was open for most of the window; and for how long, ns.
@@ -116,7 +120,7 @@ def longest_within(host: Host, thread: Int64, main: int, starts: Int64, ends: In
         return row, busy
     window, begin, end, open_row = _open_rows(host.tree, thread[there], starts[there], ends[there])
     idle = np.flatnonzero(open_row == NONE)
-    on_main = _open_rows(host.tree, np.full(len(idle), main), begin[idle], end[idle])
+    on_main = _open_rows(host.tree, np.full(len(idle), host.main), begin[idle], end[idle])
     kept = open_row != NONE
     window = np.concatenate([window[kept], window[idle][on_main[0]]])
     begin, end = np.concatenate([begin[kept], on_main[1]]), np.concatenate([end[kept], on_main[2]])

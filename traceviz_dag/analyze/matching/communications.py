@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from traceviz_dag.analyze.kernel_intervals import codes
+from traceviz_dag.analyze.kernel_intervals import codes, numbers
 from traceviz_dag.analyze.matching.operations import (
     OPERATIONS,
     Operation,
@@ -156,10 +156,7 @@ def communication_bytes(rows: Communications) -> Int64:
 
 def optional_integers(table: pa.Table, column: str) -> Int64:
     """An integer column as int64, ``MISSING`` for NULL."""
-    values = table.column(column)
-    if values.null_count:
-        values = values.cast(pa.int64()).fill_null(MISSING)
-    return np.asarray(values.to_numpy(), dtype=np.int64)
+    return numbers(table.column(column), MISSING)
 
 
 def nullable(values: Int64) -> pa.Array:

@@ -9,7 +9,7 @@ from dataclasses import fields
 import numpy as np
 import pyarrow as pa
 
-from traceviz_dag.analyze.kernel_intervals import codes
+from traceviz_dag.analyze.kernel_intervals import codes, holds
 from traceviz_dag.analyze.operations.formulas import NOT_COUNTED, class_of, shards_of, work_of
 from traceviz_dag.analyze.operations.grouping import grouped
 from traceviz_dag.analyze.operations.roofline import Roofline, roofline
@@ -68,8 +68,8 @@ def operations_table(
     phase, phases = codes(columns, "phase")
     module, modules = _without_numbers(*codes(columns, "module"))
     name, names = codes(columns, "name")
-    communicates = _is(columns, "kind", Kind.COMMUNICATION.value)
-    shards = _shards(trace, columns, mine, communicates == 1)
+    communicates = holds(columns, "kind", Kind.COMMUNICATION.value)
+    shards = _shards(trace, columns, mine, communicates)
     # What no call launched is told apart by the kernel itself.
     unnamed = np.where(label == NONE, name, NONE)
     parts = (label, mine.inputs, mine.forward_inputs, shards, phase, module, unnamed, communicates)
@@ -78,7 +78,7 @@ def operations_table(
     first = groups.first
     device = trace.header.device_name
     gpu = peaks.of(device)
-    on_cpu = _is(columns, "device", CPU_DEVICE)[first] == 1
+    on_cpu = holds(columns, "device", CPU_DEVICE)[first]
     of_graph = columns["graph_node_id"].is_valid().to_numpy()[first]
     described = []
     for number, row in enumerate(first.tolist()):
@@ -124,7 +124,7 @@ def operations_table(
             "median_ns": groups.median_ns,
             "p95_ns": groups.p95_ns,
             "longest_ns": groups.longest_ns,
-            **{each: per_row[each].combine_chunks().cast(schema.field(each).type) for each in _PER_ROW},
+            **{each: per_row[each] for each in _PER_ROW},
         }
     )
     return table, pa.array(groups.of_kernel.astype(np.int32))
@@ -213,12 +213,6 @@ def _without_numbers(code: np.ndarray, names: list[str]) -> tuple[Int64, list[st
     classes: dict[str, int] = {}
     number = [classes.setdefault(_NUMBER.sub("", name) or name, len(classes)) for name in names]
     return lookup(np.array(number, dtype=np.int64), code.astype(np.int64)), list(classes)
-
-
-def _is(table: pa.Table, column: str, word: str) -> Int64:
-    code, words = codes(table, column)
-    place = words.index(word) if word in words else NONE - 1
-    return (code == place).astype(np.int64)
 
 
 def _words(words: list[str], code: np.ndarray) -> list[str | None]:

@@ -111,6 +111,8 @@ def complete_facts(trace: TraceEvents, tree: HostTree, launches: Launches, commu
     open_ = np.zeros(len(trace.strings), dtype=bool)
     open_[[name for name in distinct(trace.device.name).tolist() if _OPEN_NAME.search(trace.strings[name])]] = True
     for among, wanted in ((~is_annotation, bare), (is_annotation, bare & open_[trace.device.name])):
+        if not wanted.any():
+            continue
         operator_of_row = np.full(len(trace.host), NONE, dtype=np.int64)
         operator_of_row[trace.communication_operators[among]] = np.flatnonzero(among)
         around = lookup(tree.nearest(operator_of_row[tree.rows] >= 0), np.where(wanted, launches.position, NONE))
@@ -302,7 +304,8 @@ def _mixes_sequences(trace: TraceEvents) -> bool:
     """Whether Megatron's all-to-all may also be that of state-space layers, which context parallelism splits."""
     if not any(name in _EXPERT_OPERATORS for name in trace.strings):
         return False
-    return any(word in name for name in map(str.lower, trace.strings) for word in _STATE_SPACES)
+    names = "\n".join(trace.strings).lower()
+    return any(word in names for word in _STATE_SPACES)
 
 
 def _of_either(rule: FrameRule) -> FrameRule:
@@ -316,16 +319,22 @@ def _has_experts(trace: TraceEvents, groups: JobGroups, mixes: bool) -> bool:
         return True
     if not mixes and any(name in _EXPERT_OPERATORS for name in trace.strings):
         return True
-    return any(word in name for name in map(str.lower, trace.strings) for word in _EXPERT_WORDS)
+    names = "\n".join(trace.strings).lower()
+    return any(word in names for word in _EXPERT_WORDS)
 
 
 def _group(strings: tuple[str, ...], name: int, description: int, ranks: int, groups: JobGroups) -> GroupFacts:
     if not (name or description or ranks):
         return GroupFacts(None, Dimension.UNKNOWN, (), "no_group", given=False, members=())
-    members = tuple(int(number) for number in re.findall(r"\d+", strings[ranks]))
+    members = _members(strings[ranks])
     given = strings[name] or None
     facts = groups.dimension_of(given, strings[description] or None, members)
     return GroupFacts(given, *facts, given=True, members=members)
+
+
+@lru_cache(maxsize=64)  # The ranks of a job have groups in common, above all that of all ranks.
+def _members(ranks: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", ranks)))
 
 
 def _sharded_data(

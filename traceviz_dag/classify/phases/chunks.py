@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from traceviz_dag.arrays import NONE, Bool, Int64
+from traceviz_dag.arrays import NONE, Bool, Int64, distinct, number_groups
 from traceviz_dag.read.events import MISSING, TraceEvents
 from traceviz_dag.read.host_tree import HostTree
 
@@ -63,12 +63,12 @@ def _split(step: Int64, instance: Int64, count: int) -> Int64 | None:
     """Ordinal of each step's group by the instances of one class; None where two groups share an instance."""
     lowest = np.full(count, np.iinfo(np.int64).max)
     np.minimum.at(lowest, step, instance)
-    pairs = np.unique(np.stack([instance, lowest[step]]), axis=1)
-    if len(np.unique(pairs[0])) != pairs.shape[1]:
+    first, _ = number_groups(instance, lowest[step])
+    if len(distinct(instance[first])) != len(first):
         return None
     has = lowest != np.iinfo(np.int64).max
     chunk = np.full(count, MISSING, dtype=np.int64)
-    chunk[has] = np.unique(lowest[has], return_inverse=True)[1]
+    chunk[has] = number_groups(lowest[has])[1]
     return chunk
 
 

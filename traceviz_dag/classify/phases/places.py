@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from traceviz_dag.arrays import NONE, Bool, Int64, distinct, lookup
+from traceviz_dag.arrays import NONE, Bool, Int64, among, distinct, lookup
 from traceviz_dag.classify.autograd_links import AutogradNodes, autograd_nodes
 from traceviz_dag.classify.launches import Launches, main_thread
 from traceviz_dag.classify.operators import inside_operators, operators_named
@@ -101,8 +101,7 @@ def read_places(
     graph = autograd_nodes(trace, tree)
     steps, member = microbatch_steps(trace, tree, graph, opening, _SIDES[phase], profiler, expected)
     if len(steps):
-        training = np.unique(tree.thread[steps.position])
-        outside = (decider == NONE) & np.isin(tree.thread, training)
+        outside = (decider == NONE) & among(tree.thread, distinct(tree.thread[steps.position]))
         phase = np.where(outside, OTHER_PHASE, phase)
         evidence = np.where(outside, EVIDENCES.index(Evidence.CALL_STACK), evidence)
         phase_rule = np.where(outside, len(rules.frames), phase_rule)

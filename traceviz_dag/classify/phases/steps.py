@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.arrays import NONE, Int64, lookup
+from traceviz_dag.arrays import NONE, Int64, lookup, number_groups
 from traceviz_dag.classify.autograd_links import AutogradNodes, makers_of_nodes
 from traceviz_dag.classify.phases.chunks import chunks_of_forward_steps
 from traceviz_dag.classify.phases.marks import ProfilerSteps, step_at
@@ -219,7 +219,8 @@ def _forward_of_backward(
         trace, tree, graph.outermost & (step_direction == BACKWARD), ~graph.node & (step_direction == FORWARD)
     )
     if len(nodes):
-        links, votes = np.unique(np.stack([member[nodes], member[makers]]), axis=1, return_counts=True)
-        for index in np.argsort(votes, kind="stable").tolist():
-            source[links[0, index]] = links[1, index]
+        first, number = number_groups(member[nodes], member[makers])
+        links = first[np.argsort(np.bincount(number), kind="stable")]
+        for backward, forward in zip(member[nodes[links]].tolist(), member[makers[links]].tolist(), strict=True):
+            source[backward] = forward
     return source

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup, number_groups
+from traceviz_dag.arrays import NONE, Bool, Int32, Int64, among, distinct, lookup, number_groups
 from traceviz_dag.classify.launches import Launches
 from traceviz_dag.classify.synchronizations.event_records import calls_with
 from traceviz_dag.read.events import (
@@ -27,6 +27,7 @@ COPY = OTHER_SYNCHRONIZATION + 1
 
 _QUERY = COPY + 1
 WAITS = (STREAM_WAIT, EVENT_SYNCHRONIZE, STREAM_SYNCHRONIZE, DEVICE_SYNCHRONIZE)
+_IS_WAIT = np.isin(np.arange(_QUERY + 1), WAITS)
 _CALLS = {
     "StreamWaitEvent": STREAM_WAIT,
     "EventSynchronize": EVENT_SYNCHRONIZE,
@@ -56,7 +57,9 @@ class Found:
 def find_synchronizations(trace: TraceEvents, launches: Launches) -> Found:
     """What the profiler has a row of, other calls that wait, and copies that wait."""
     rows = trace.synchronizations
-    kind_of_name = np.array([_kind_of_call(name) for name in trace.strings], np.int64)
+    kind_of_name = np.full(len(trace.strings), NONE)
+    for name in distinct(trace.launches.name).tolist():
+        kind_of_name[name] = _kind_of_call(trace.strings[name])
     kind_of_call = kind_of_name[trace.launches.name]
     row = np.flatnonzero(rows.kind != EVENT_RECORD)
     row = row[
@@ -67,11 +70,14 @@ def find_synchronizations(trace: TraceEvents, launches: Launches) -> Found:
     call = calls_with(rows.correlation[row], trace)
     told = lookup(kind_of_call, call)
     kind = np.where(told == NONE, rows.kind[row].astype(np.int64), told)
-    alone = np.setdiff1d(np.flatnonzero((kind_of_call != NONE) & (kind_of_call != _QUERY)), call)
+    without_row = (kind_of_call != NONE) & (kind_of_call != _QUERY)
+    without_row[call[call != NONE]] = False
+    alone = np.flatnonzero(without_row)
     # Asking whether the GPU is done is no waiting, though profilers have the same row for it.
-    waits = np.isin(kind, WAITS)
+    waits = _IS_WAIT[kind]
     # A process's streams on other GPUs than this rank's are those of other ranks.
-    waits &= (kind != STREAM_WAIT) | np.isin(rows.device[row], [*np.unique(trace.device.device).tolist(), MISSING])
+    own = among(rows.device[row], np.append(distinct(trace.device.device), MISSING))
+    waits &= (kind != STREAM_WAIT) | own
     kind, call, row = kind[waits], call[waits], row[waits]
     copy = _waiting_copies(trace, launches)
     return Found(
@@ -93,18 +99,21 @@ def _first_of_equals(*columns: Int64) -> Int64:
 
 def _waiting_copies(trace: TraceEvents, launches: Launches) -> Int64:
     """Copies whose call returned only when they were done: CUDA promises it of these, and the times bear it out."""
-    device, strings = trace.device, trace.strings
+    device = trace.device
     copies = np.flatnonzero((device.category == MEMORY_COPY) & (launches.row != NONE))
     call = launches.row[copies]
-    synchronous, any_copy = _named(_SYNCHRONOUS_COPY, strings), _named(_COPY_CALL, strings)
     of_call, of_copy = trace.launches.name[call], device.name[copies]
-    promised = (synchronous[of_call] & _named(_WAITED_FOR_COPY, strings)[of_copy]) | (
-        any_copy[of_call] & _named(_TO_PAGEABLE, strings)[of_copy]
-    )
+    synchronous, waited_for = _named(_SYNCHRONOUS_COPY, trace, of_call), _named(_WAITED_FOR_COPY, trace, of_copy)
+    any_copy, to_pageable = _named(_COPY_CALL, trace, of_call), _named(_TO_PAGEABLE, trace, of_copy)
+    promised = (synchronous & waited_for) | (any_copy & to_pageable)
     returned = trace.launches.start_ns[call] + trace.launches.duration_ns[call]
     done = device.start_ns[copies] + device.duration_ns[copies]
     return copies[promised & (returned >= done - _BLUR_NS)]
 
 
-def _named(pattern: re.Pattern[str], strings: tuple[str, ...]) -> Bool:
-    return np.array([pattern.match(text) is not None for text in strings], bool)
+def _named(pattern: re.Pattern[str], trace: TraceEvents, names: Int32) -> Bool:
+    """Whether each name is as the pattern says."""
+    found = np.zeros(len(trace.strings), bool)
+    for name in distinct(names).tolist():
+        found[name] = pattern.match(trace.strings[name]) is not None
+    return found[names]

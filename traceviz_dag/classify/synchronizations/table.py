@@ -82,12 +82,10 @@ def _table(
     threads = np.array([thread.thread_id for thread in trace.threads], np.int64)
     step = step_at(profiler, start)
     step = np.where(step == MISSING, nearest_step(profiler, start), step)
-    waits, has_event = found.kind == STREAM_WAIT, np.isin(found.kind, (STREAM_WAIT, EVENT_SYNCHRONIZE))
-    wait_on = np.where(has_event, places.records.stream, places.stream)
-    numbers = np.unique(places.gpu).tolist()
-    devices = labelled(
-        np.searchsorted(numbers, places.gpu), [None if one == MISSING else f"gpu:{one}" for one in numbers]
-    )
+    waits = found.kind == STREAM_WAIT
+    wait_on = np.where(waits | (found.kind == EVENT_SYNCHRONIZE), places.records.stream, places.stream)
+    first, gpu = number_groups(places.gpu)
+    devices = labelled(gpu, [None if one == MISSING else f"gpu:{one}" for one in places.gpu[first].tolist()])
     columns: dict[str, pa.Array] = {
         "kind": labelled(found.kind, [_LABELS.get(code) for code in range(COPY + 1)]),
         "name": coded(lookup(calls.name.astype(np.int64), found.call, 0), trace.strings),
@@ -106,8 +104,8 @@ def _table(
         "evidence": labelled(np.where(found.row == NONE, 1, 0), _EVIDENCES),
         "fault": _faults(waited_for.fault, waiting.fault),
     }
-    order = np.lexsort((correlation, start))
-    taken = {name: column.take(pa.array(order)) for name, column in columns.items()}
+    order = pa.array(np.lexsort((correlation, start)))
+    taken = {name: column.take(order) for name, column in columns.items()}
     return SYNCHRONIZATIONS.from_columns({"synchronization_id": np.arange(len(order)), **taken})
 
 

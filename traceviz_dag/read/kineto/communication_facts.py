@@ -76,6 +76,8 @@ class FactRows:
 
     def add(self, rows: Int64, facts: Columns) -> None:
         """Add the facts of ``rows``, MISSING where there is no such column."""
+        if not len(rows):
+            return
         self._rows.append(rows)
         for name, parts in self._facts.items():
             parts.append(facts[name] if name in facts else np.full(len(rows), MISSING))

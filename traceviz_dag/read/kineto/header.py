@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -174,7 +175,11 @@ def canonical_ranks(value: object) -> str:
     """A list of ranks as ``[0, 1]``, however it was written; text that is no full list stays as it is."""
     if isinstance(value, list | tuple):
         return str([as_integer(rank) for rank in value])
-    text = as_text(value)
+    return _canonical_text(as_text(value))
+
+
+@lru_cache(maxsize=256)  # The ranks of a job have groups in common, above all that of all ranks.
+def _canonical_text(text: str) -> str:
     if text and _RANK_LIST.fullmatch(text):
         return str([int(rank) for rank in _RANK.findall(text)])
     return text

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from traceviz_dag.arrays import distinct
 from traceviz_dag.read.events import DeviceRows, LaunchRows
 
 NOTABLE_SHARE = 0.01
@@ -19,7 +20,7 @@ def lost_kernels(strings: Sequence[str], launches: LaunchRows, device: DeviceRow
     Only launches between the first and the last that have one count: a window may end before what was launched last.
     What is launched while a graph is captured runs later, or never, so a trace with captures tells nothing.
     """
-    names = {code: strings[code] for code in np.unique(launches.name).tolist()}
+    names = {code: strings[code] for code in distinct(launches.name).tolist()}
     if any("BeginCapture" in name for name in names.values()):
         return None
     codes = [code for code, name in names.items() if "LaunchKernel" in name]
