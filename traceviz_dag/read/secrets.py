@@ -143,8 +143,8 @@ _PASSES = 8
 _NUMBERS = re.compile(r"[\d\[\], ]*", re.ASCII)
 """Numbers and lists of them, such as ranks, are harmless."""
 
-_REMEMBERED = 1 << 13
-"""So many harmless texts a process remembers."""
+_REMEMBERED, _LONGEST_REMEMBERED = 1 << 13, 1 << 10
+"""So many harmless texts a process remembers, each of so many characters at the most."""
 
 _LAYERS = 3
 """How often a character may be escaped: the address in an address in an address."""
@@ -200,8 +200,7 @@ def masked_words(words: Iterable[str]) -> tuple[str, ...]:
     suspects = pc.match_substring_regex(pa.array(new, pa.large_string()), _SUSPICIOUS)
     instead = {new[number]: masked(new[number]) for number in pc.indices_nonzero(suspects).to_pylist()}
     if len(harmless) + len(new) <= _REMEMBERED:
-        harmless.update(new)
-        harmless.difference_update(instead)
+        harmless.update(text for text in new if text not in instead and len(text) <= _LONGEST_REMEMBERED)
     return tuple(instead.get(text, text) for text in found) if instead else tuple(found)
 
 
