@@ -12,7 +12,6 @@ from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
@@ -69,6 +68,8 @@ def rows_of_ranks(file: pq.ParquetFile, ranks: Sequence[int], columns: Sequence[
     Args:
         ranks: in order.
     """
+    import pyarrow.compute as pc
+
     groups = []
     # Arrow's schema takes longer to build.
     place = file.schema.names.index(_RANK.name)

@@ -9,7 +9,6 @@ from math import floor
 from typing import Any, TypedDict, cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.spans import expected_ranks, spanned
@@ -65,6 +64,8 @@ def step_measures(lake: Lake, run: str, iteration: int) -> list[list[RankMeasure
 
 def _windows(lake: Lake, run: str, iteration: int) -> dict[tuple[int, str], list[dict[str, Any]]]:
     """(Rank, device) → its windows that are measured, by start."""
+    import pyarrow.compute as pc
+
     overlap = lake.rows("overlap", run, iteration, _WINDOW)
     whole = pc.equal(overlap["dimension"].cast(pa.string()), "all")
     of_device: dict[tuple[int, str], list[dict[str, Any]]] = {}

@@ -21,7 +21,6 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from traceviz_dag.errors import BadInputError, OutputError, TracevizError, UsageError
 from traceviz_dag.lake import catalogue
@@ -298,7 +297,7 @@ def _narrowed(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if column.type != _HUGE_INTEGER:
         return column
     try:
-        return pc.cast(column, pa.int64())
+        return column.cast(pa.int64())
     except pa.ArrowInvalid:
         return column
 

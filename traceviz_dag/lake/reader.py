@@ -137,9 +137,7 @@ class TableReader:
         if not data.schema.equals(wanted):
             data = converted(path, data, wanted)
         arrays = [
-            pa.repeat(_scalar(in_path[field.name]).cast(field.type), data.num_rows)
-            if field.name in in_path
-            else data.column(field.name)
+            pa.repeat(_scalar(in_path[field.name]), data.num_rows) if field.name in in_path else data.column(field.name)
             for field in schema
         ]
         return pa.Table.from_arrays(arrays, schema=schema)

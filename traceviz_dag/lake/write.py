@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
@@ -148,4 +147,6 @@ def _by_first_use(array: pa.DictionaryArray) -> pa.DictionaryArray:
     if highest[-1] + 1 == len(dictionary) and (highest[1:] - highest[:-1] <= 1).all():
         return array
     used = indices.unique().drop_null()
+    import pyarrow.compute as pc
+
     return pa.DictionaryArray.from_arrays(pc.index_in(indices, value_set=used), dictionary.take(used))

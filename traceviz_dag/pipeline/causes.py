@@ -47,6 +47,7 @@ from traceviz_dag.pipeline.workers import IMPORTED_ONCE
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.system.processes import spread_in_order
 from traceviz_dag.tables import CAUSES_TABLES, TABLES
+from traceviz_dag.tables.rows import of_ranks
 from traceviz_dag.vocabulary import ALL_DIMENSIONS, CPU_DEVICE
 
 _MESSAGE = 1 << 48
@@ -363,7 +364,7 @@ def _read_ranks(
     items = []
     for chunk in (ranks[first : first + _AT_ONCE] for first in range(0, len(ranks), _AT_ONCE)):
         # A part that is filtered out is sent alone, one that is cut out with all rows.
-        mine = collectives.filter(pc.is_in(collectives["rank"], pa.array(chunk, collectives["rank"].type)))
+        mine = of_ranks(collectives, chunk)
         items.append(({rank: source.hidden_waits(rank) for rank in chunk}, mine))
     if side_by_side is None or len(ranks) <= RANKS_OF_A_CHUNK:
         yield from chain.from_iterable(_read(item, source, number) for item in items)

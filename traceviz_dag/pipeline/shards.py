@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from traceviz_dag.analyze.causes.causes_tables import messages_table
 from traceviz_dag.analyze.matching.communication_groups import CommunicationGroup, GroupedRows
@@ -42,6 +41,7 @@ from traceviz_dag.read.stated_bounds import RANKS_IN_ONE_PIECE
 from traceviz_dag.system.arrow_files import Range, read_arrow, write_arrow
 from traceviz_dag.system.processes import WorkerDiedError, spread
 from traceviz_dag.system.whole_files import scratch_folder, unwritable
+from traceviz_dag.tables.rows import of_ranks
 
 ROWS_OF_A_SHARD = 500_000
 RANKS_OF_A_CHUNK = 64
@@ -277,7 +277,7 @@ class _Planned:
         ranks = {*rows.ranks}
         ranks.update(*(each for each in self.topology.pipelines if not ranks.isdisjoint(each)))
         steps = read_arrow(folder / "microbatches.arrow")
-        steps = steps.filter(pc.is_in(steps["rank"], pa.array(sorted(ranks), steps["rank"].type)))
+        steps = of_ranks(steps, ranks)
         grouped = GroupedRows(np.concatenate(group)[order], self.groups)
         return Shard(self.place, rows, number[order], grouped, self.topology, steps)
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from traceviz_dag.analyze.findings.verdict import Lead, lead_of
 from traceviz_dag.analyze.peaks import Peaks
@@ -29,6 +28,7 @@ from traceviz_dag.lake.read_ahead import ReadAhead
 from traceviz_dag.pipeline.completeness import Completeness, ranks_chosen_by_name, stored_completeness
 from traceviz_dag.system.whole_files import scratch_folder
 from traceviz_dag.tables import FINDINGS, SYNCHRONIZATIONS, UTILIZATION
+from traceviz_dag.tables.rows import of_ranks
 
 if TYPE_CHECKING:
     from traceviz_dag.analyze.causes.what_if import WhatIf
@@ -156,7 +156,7 @@ class StoredIteration:
 
     def device(self, rank: int) -> str | None:
         """The one device of a rank; None where it has several, or none."""
-        devices = pc.unique(self.kernels(rank, ("device",))["device"].cast(pa.string())).to_pylist()
+        devices = self.kernels(rank, ("device",))["device"].unique().to_pylist()
         return devices[0] if len(devices) == 1 else None
 
     @cached_property
@@ -165,11 +165,13 @@ class StoredIteration:
         table = self.lake.table("microbatches", self.run, self.iteration).arrow(_STEP_COLUMNS)
         unmarked, number = self._unmarked
         if unmarked:
+            import pyarrow.compute as pc
+
             mine = pc.is_in(table["rank"], pa.array(sorted(unmarked), table["rank"].type))
             table = pa.concat_tables([table.filter(pc.invert(mine)), _with_step(table.filter(mine), number)])
         if not self.completeness.in_part or self.with_partial:
             return table
-        return table.filter(pc.is_in(table["rank"], pa.array(self.ranks, table["rank"].type)))
+        return of_ranks(table, self.ranks)
 
     def synchronizations(self, rank: int) -> pa.Table:
         """One rank's synchronisations; no rows where its trace has none."""
@@ -201,10 +203,12 @@ class StoredIteration:
         from traceviz_dag.analyze.step_time import WINDOW_COLUMNS
 
         table = self.lake.rows("overlap", self.run, self.iteration, ["rank", *WINDOW_COLUMNS, *more])
-        table = table.filter(pc.is_in(table["rank"], pa.array(self.ranks, table["rank"].type)))
+        table = of_ranks(table, self.ranks)
         unmarked, number = self._unmarked
         if not unmarked:
             return table
+        import pyarrow.compute as pc
+
         # The host of some ranks shows no step: all are measured alike, from the first kernel to the last.
         return _with_step(table.filter(pc.equal(table["window_name"].cast(pa.string()), "kernels")), number)
 
@@ -244,7 +248,7 @@ class StoredIteration:
         Args:
             segments: rows of table ``path_segments``.
         """
-        ranks = pc.unique(segments["rank"]).to_pylist()
+        ranks = segments["rank"].unique().to_pylist()
         kernels = pa.concat_tables([self.kernels(rank, _ON_PATH) for rank in ranks], promote_options="permissive")
         gaps = self.lake.query_iteration(_GAPS_SQL, run=self.run, iteration=self.iteration)
         return {"path_segments": segments, "kernels": kernels, "gpu_gaps": gaps}
@@ -323,7 +327,7 @@ class StoredIteration:
 def _with_step(table: pa.Table, number: int) -> pa.Table:
     """The table with a number for the step where it has none."""
     place = table.column_names.index("step")
-    return table.set_column(place, "step", pc.fill_null(table["step"], pa.scalar(number, table["step"].type)))
+    return table.set_column(place, "step", table["step"].fill_null(pa.scalar(number, table["step"].type)))
 
 
 def stored_stage_times(lake: Lake, run: str, iteration: int) -> StageTimes:
@@ -342,7 +346,7 @@ def stored_stage_times(lake: Lake, run: str, iteration: int) -> StageTimes:
     # An earlier version did not state them: it covered all.
     stated = [row["covered_ranks"] for row in rows if row["covered_ranks"] is not None]
     covered = [rank for ranks in stated for rank in ranks] if stated else StoredIteration(lake, run, iteration).ranks
-    return stage_times(table.filter(pc.is_in(table["rank"], pa.array(covered, table["rank"].type))))
+    return stage_times(of_ranks(table, covered))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ A row is a mapping from column to value: what a command prints as JSON is the ro
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypedDict, TypeGuard, TypeVar, cast
 
 import pyarrow as pa
@@ -175,3 +176,11 @@ def rows_of(table: pa.Table, row: type[Row]) -> list[Row]:
         KeyError: a column is missing.
     """
     return cast("list[Row]", table.select(columns_of(row)).to_pylist())
+
+
+def of_ranks(table: pa.Table, ranks: Iterable[int]) -> pa.Table:
+    """The rows of some ranks, of a table with a column ``rank``."""
+    # Takes a tenth of the start of a small command, most of which ask for no ranks.
+    import pyarrow.compute as pc
+
+    return table.filter(pc.is_in(table["rank"], pa.array(list(ranks), table["rank"].type)))

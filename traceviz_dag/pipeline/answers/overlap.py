@@ -7,8 +7,6 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-import pyarrow.compute as pc
-
 from traceviz_dag.analyze.wording import capitals, duration, percent
 from traceviz_dag.errors import NoEvidenceError, UsageError
 from traceviz_dag.lake.catalogue import quoted_text, with_values
@@ -128,6 +126,8 @@ def _overlap_in_window(
 
 def spans_of(rank: int | None, kernels: pa.Table) -> list[Span]:
     """The span of a rank's kernels; none without a kernel."""
+    import pyarrow.compute as pc
+
     starts = kernels["start_ns"]
     return [(rank, pc.min(starts).as_py(), pc.max(pc.add(starts, kernels["duration_ns"])).as_py())] if starts else []
 

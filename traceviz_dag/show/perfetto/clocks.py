@@ -14,7 +14,7 @@ from traceviz_dag.analyze.wording import duration
 from traceviz_dag.arrays import Int64
 from traceviz_dag.show.page.facts import ranks_named
 from traceviz_dag.show.source import TableSource
-from traceviz_dag.tables.rows import RankClockRow, rows_of
+from traceviz_dag.tables.rows import RankClockRow, of_ranks, rows_of
 
 RECORDED = "clocks as recorded: shifts between ranks may be clock offsets"
 
@@ -75,7 +75,7 @@ def trace_clocks(rank_clocks: pa.Table | None, ranks: Sequence[int]) -> TraceClo
     """
     if len(ranks) < 2 or rank_clocks is None:
         return TraceClocks(None, RECORDED if len(ranks) > 1 else "the rank's own clock, as recorded")
-    table = rank_clocks.filter(pc.is_in(rank_clocks["rank"], pa.array(ranks, pa.int64())))
+    table = of_ranks(rank_clocks, ranks)
     solved = solved_clocks(table)
     refused = sorted(set(ranks) - set(solved.ranks.tolist()))
     if refused:
