@@ -7,6 +7,7 @@ import pytest
 from tests.kineto_file import KinetoFile
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.kineto.reader import read_kineto
+from traceviz_dag.read.kineto.stated_inputs import annotated_communication
 
 OF_2024 = {
     "Concrete Inputs": ["", "337", "93825114103440", "0", "", "[]", "[]", "8"],
@@ -104,7 +105,7 @@ def test_inputs_that_are_no_text_are_repaired_wherever_they_stand(tmp_path, bad,
     for name, start in (("record_param_comms", 0), ("aten::addmm", 1_000)):
         inputs = {
             **OF_2024,
-            "Input type": ["BAD", "float"],
+            "Input type": ["float", "BAD"],
             "Concrete Inputs": [*OF_2024["Concrete Inputs"][:4], "BAD"],
         }
         inputs["Concrete Inputs"] += OF_2024["Concrete Inputs"][5:]
@@ -114,5 +115,11 @@ def test_inputs_that_are_no_text_are_repaired_wherever_they_stand(tmp_path, bad,
     path = file.write(tmp_path / "rank_0.json")
     path.write_bytes(path.read_bytes().replace(b"BAD", bad))
     trace = read_kineto(path)
-    assert trace.operator_inputs[1].types == '["","float"]'
+    assert trace.operator_inputs[1].types == '["float",""]'
     assert trace.operator_facts.sequence.tolist() == [337]
+
+
+def test_types_with_a_number_that_no_double_holds_are_none():
+    # Such a list is only skipped where its event is read by a struct of its category.
+    stated = annotated_communication("nccl:all_reduce", b"[[8]]", b"[1e999]")
+    assert (stated.collective, stated.in_elements, stated.dtype) == ("all_reduce", 8, MISSING)

@@ -2,7 +2,8 @@
 
 What lies between two values of events, the *gap* (brackets, comma, key, colon, blanks), is nearly always one of few
 texts. So is every name, category and list of inputs. Each of these *tokens* is understood once, kept, and from then on
-compared, eight bytes at a time, with the one that followed last time in the same place.
+compared, eight bytes at a time, with what stands there: a gap with the one that followed last time behind the gaps
+before it, a value with the one that began with the same bytes.
 
 The pass knows plain JSON alone. Whatever else it meets, it gives up the piece: msgspec then says what holds, and what
 is to be repaired. It accepts nothing that msgspec would refuse or understand differently. Bytes behind the text are
@@ -74,7 +75,7 @@ class Memory(NamedTuple):
         text, words: the texts of all tokens, behind each the state it stands in.
         places: token → where its text begins; at the next place it ends.
         table: hash → token, 0 for none; a power of two long.
-        guesses: context → the token that came last time; a power of two long.
+        guesses: context → the token that came last time, of gaps also the last but one; a power of two long.
         gaps: token of a gap → its meaning.
     """
 
@@ -294,6 +295,15 @@ def token_of(text: Bytes, words: Words, at: int, end: int, state: int, memory: M
 
 
 @njit(forceinline=True)
+def _context_of_value(words: Words, at: int, contexts: int) -> int:
+    """The guess at a value, by its first bytes; few names are so short that a time is among these."""
+    mixed = words[_U(at)]
+    for place in range(at + 8, at + 40, 8):
+        mixed = (mixed ^ (mixed >> _FOLD)) * _MIXER ^ words[_U(place)]
+    return np.int64(((mixed ^ (mixed >> _FOLD)) * _MIXER) >> _HALF) & contexts  # type: ignore[return-value]
+
+
+@njit(forceinline=True)
 def _learn_value(text: Bytes, words: Words, at: int, guess: int, memory: Memory) -> tuple[int, int]:
     """The token of the value at a place, and its end; UNCLEAN or FULL instead of a token."""
     end = _value_end(text, words, at)
@@ -400,12 +410,17 @@ def scan(text: Bytes, words: Words, rows: Int64, memory: Memory, keys: Int64, ar
     kept, kept_words, places, guesses, gaps = memory.text, memory.words, memory.places, memory.guesses, memory.gaps
     contexts = len(guesses) - 1
     at, row, state = 0, -1, _IN_ARRAY
-    gap = before = category = name = seen = 0
+    gap = before = category = seen = 0
     while True:
-        guess = (gap * 31 + before * 1021 + category * 7 + state) & contexts
+        guess = (gap * 31 + before * 1021 + category * 7 + state) & contexts & ~1
         before, start = gap, at
         gap = guesses[guess]
         at = _matches(text, words, start, kept, kept_words, places, gap, state)
+        if at < 0:
+            # Many alternate.
+            guesses[guess], guesses[guess + 1] = guesses[guess + 1], gap
+            gap = guesses[guess]
+            at = _matches(text, words, start, kept, kept_words, places, gap, state)
         # Before empty arguments the same gap ends where other arguments open.
         if at < 0 or (gaps[gap, _GAP_ACTION] == ARGUMENTS and text[_U(at)] == _OPEN):
             gap, at = _learn_gap(text, words, start, state, guess, memory, keys)
@@ -433,7 +448,14 @@ def scan(text: Bytes, words: Words, rows: Int64, memory: Memory, keys: Int64, ar
             seen |= 1 << arguments_key
         action = gaps[gap, _GAP_ACTION]
         end = -1
-        if action != SKIPPED:
+        if action == SKIPPED:
+            # Most are ids.
+            if 49 <= text[_U(at)] <= 57:
+                value, end = _long_integer(words, at)
+                byte = text[_U(end)]
+                if 48 <= byte <= 57 or byte in (_POINT, _SMALL_E, _LARGE_E):
+                    end = -1
+        else:
             key = gaps[gap, _KEY]
             if seen & (1 << key):
                 return UNCLEAN
@@ -485,14 +507,9 @@ def scan(text: Bytes, words: Words, rows: Int64, memory: Memory, keys: Int64, ar
                 if action == VALUED_INPUTS and rows[row, NAME] == empty:
                     return UNCLEAN
                 if action != VALUED_INPUTS or len(keys) <= rows[row, NAME] < empty:
-                    guess = (key * 4099 + 2 * (name if column != CATEGORY else 0)) & contexts & ~1
+                    guess = _context_of_value(words, at, contexts)
                     token = guesses[guess]
                     end = _matches(text, words, at, kept, kept_words, places, token, VALUE_TOKEN)
-                    if end < 0:
-                        # The last but one, too: many alternate.
-                        guesses[guess], guesses[guess ^ 1] = guesses[guess ^ 1], token
-                        token = guesses[guess]
-                        end = _matches(text, words, at, kept, kept_words, places, token, VALUE_TOKEN)
                     if end < 0:
                         token, end = _learn_value(text, words, at, guess, memory)
                         if token < 0:
@@ -500,8 +517,6 @@ def scan(text: Bytes, words: Words, rows: Int64, memory: Memory, keys: Int64, ar
                     rows[row, column] = token
                     if column == CATEGORY:
                         category = token
-                    elif column == NAME:
-                        name = token
         if end < 0:
             end = _value_end(text, words, at)
             if end < 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
@@ -253,11 +254,13 @@ def _elements(sizes: object) -> int:
 
 
 def _decoded(text: bytes) -> Any:
-    try:
+    """A value that was only skipped so far; None where it has a number that no double holds."""
+    with suppress(msgspec.DecodeError, UnicodeDecodeError):
         return msgspec.json.decode(text)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        # Only skipped so far: what is no text is repaired as it would be elsewhere in the file.
-        return msgspec.json.decode(repair(text))
+    with suppress(msgspec.DecodeError):
+        # As it would be elsewhere in the file: it does not break off here.
+        return msgspec.json.decode(repair(text + b"    "))
+    return None
 
 
 def _list_of(value: Any) -> list[Any]:
