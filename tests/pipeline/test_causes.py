@@ -33,7 +33,7 @@ from traceviz_dag.analyze.causes.what_if import WIDEST, Edit, Suspects, WhatIf
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.lake.lake import open_lake
 from traceviz_dag.pipeline import causes
-from traceviz_dag.pipeline.causes import RankedStep, SideBySide, causes_tables, ranked_steps, steady_steps
+from traceviz_dag.pipeline.causes import RankedStep, causes_tables, ranked_steps, side_by_side, steady_steps
 from traceviz_dag.pipeline.findings import stored_verdict
 from traceviz_dag.pipeline.stored_iteration import StoredIteration, iterations_at
 from traceviz_dag.read.events import MISSING
@@ -194,14 +194,21 @@ def test_shifted_clocks_change_no_time_no_path_and_no_gain(job, name):
     assert moved["path_items"].equals(plain["path_items"])
 
 
-def test_ranks_read_in_other_processes_give_the_same_causes(job, monkeypatch):
+@pytest.mark.parametrize("told_later", [0, 5])
+def test_ranks_read_in_other_processes_before_they_are_matched_give_the_same_causes(told_later, job, monkeypatch):
+    """Also where matching says of communications of some ranks that they are of another dimension."""
     iteration = job("1f1b")
     collectives, messages = iteration.table("collectives"), iteration.table("messages")
+    place, names = collectives.column_names.index("dimension"), collectives["dimension"].cast(pa.string())
+    others = pc.if_else(pc.less(collectives["rank"], told_later), "ep", names)
+    collectives = collectives.set_column(place, "dimension", others.dictionary_encode())
     here = causes_tables(iteration, collectives, messages)
+    assert ("ep" in here["what_if"]["dimension"].to_pylist()) == (told_later > 0)
     for name in ("RANKS_OF_A_CHUNK", "_AT_ONCE"):
         monkeypatch.setattr(causes, name, 3)
     monkeypatch.setattr(causes, "rank_kernels", None)
-    there = causes_tables(iteration, collectives, messages, side_by_side=SideBySide(iteration.stored_kernels, 2))
+    with side_by_side(iteration, iteration.stored_kernels, 2) as processes:
+        there = causes_tables(iteration, collectives, messages, side_by_side=processes)
     assert there.keys() == here.keys() and all(there[name].equals(rows) for name, rows in here.items())
 
 

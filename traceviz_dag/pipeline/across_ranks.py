@@ -8,7 +8,7 @@ some small ones.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -29,7 +29,7 @@ from traceviz_dag.analyze.waits.blame import blame_matrix, late_ranks
 from traceviz_dag.analyze.waits.experts import expert_load
 from traceviz_dag.analyze.waits.links import link_groups, link_speeds
 from traceviz_dag.lake.summaries import computation_by_kernel, stage_work
-from traceviz_dag.pipeline.causes import RankTables, SideBySide, StoredSource, causes_tables
+from traceviz_dag.pipeline.causes import RankTables, StoredSource, causes_tables, side_by_side
 from traceviz_dag.pipeline.shards import MatchedRanks, Sharding, match_ranks
 from traceviz_dag.pipeline.utilization import Measured, utilization_table
 from traceviz_dag.tables import (
@@ -96,22 +96,14 @@ def analyse_across_ranks(
     Raises:
         BadInputError: the iteration's ranks or topology are not in the lake.
     """
-    matched = match_ranks(iteration, sharding)
-
-    @cache
-    def measured() -> tuple[Mapping[str, pa.Table], Suspects]:
-        return _measured(iteration, matched)
-
-    causes = causes_tables(
-        iteration,
-        matched.collectives,
-        matched.messages,
-        lambda: measured()[1],
-        iteration.kept,
-        matched.nodes,
-        SideBySide(iteration.stored_kernels, workers, measured) if workers > 1 else None,
-    )
-    return {**measured()[0], **causes}
+    # Shards are matched by as many processes.
+    in_shards = None if sharding is None else match_ranks(iteration, sharding)
+    with side_by_side(iteration, iteration.stored_kernels, workers) as processes:
+        matched = in_shards or match_ranks(iteration)
+        tables, suspects = _measured(iteration, matched)
+        met = matched.collectives, matched.messages
+        causes = causes_tables(iteration, *met, suspects, iteration.kept, matched.nodes, processes)
+    return {**tables, **causes}
 
 
 def _measured(iteration: Iteration, matched: MatchedRanks) -> tuple[Mapping[str, pa.Table], Suspects]:

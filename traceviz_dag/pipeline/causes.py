@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Protocol
@@ -37,6 +38,7 @@ from traceviz_dag.analyze.causes.reordered import Change
 from traceviz_dag.analyze.causes.step_work import Members, StepWork, step_work
 from traceviz_dag.analyze.causes.wait_calls import StreamWaits
 from traceviz_dag.analyze.causes.what_if import Suspects, WhatIf
+from traceviz_dag.analyze.kernel_intervals import codes
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.arrays import NONE, Int64, Shared, number_groups
 from traceviz_dag.classify.topology.tables import ordinals_of
@@ -106,12 +108,12 @@ class SideBySide:
 
     Attributes:
         tables: those of the ranks, to be sent there. workers: how many processes.
-        meanwhile: what this process does while they read.
+        begun: step → its ranks, as they come, which were begun before communications were matched.
     """
 
     tables: RankTables
     workers: int
-    meanwhile: Callable[[], object] = lambda: None
+    begun: dict[int, Iterator[list[_Read]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ def causes_tables(
     source: Source,
     collectives: pa.Table,
     messages: pa.Table,
-    suspects: Callable[[], Suspects] = Suspects,
+    suspects: Suspects | None = None,
     kept: list[WhatIf] | None = None,
     nodes: Mapping[int, int] | None = None,
     side_by_side: SideBySide | None = None,
@@ -151,7 +153,7 @@ def causes_tables(
 
     Args:
         collectives, messages: its tables of that name.
-        suspects: says, once ranks are read, what by other tables is slow, or may be.
+        suspects: what by other tables is slow, or may be.
         kept: gets the replay of a step that is the only one; several would need too much memory.
         nodes: rank → its node; none unknown.
         side_by_side: where ranks are read and tables are made; None: in this process.
@@ -173,7 +175,7 @@ def causes_tables(
         replicas = tuple(replica_of.get(rank, MISSING) for rank in ranked.step.ranks)
         # What takes longest begins first.
         ways: list[_Way] = [
-            partial(_what_ifs, suspects=suspects()),
+            partial(_what_ifs, suspects=suspects),
             partial(_advice, topology=source.topology, nodes=nodes or {}),
             partial(_path, tables=source if side_by_side is None else side_by_side.tables),
             partial(_factors, replicas=replicas, world=source.topology.world_size),
@@ -185,6 +187,30 @@ def causes_tables(
         name: pa.concat_tables([TABLES[name].schema.empty_table(), *tables]).unify_dictionaries()
         for name, tables in parts.items()
     }
+
+
+@contextmanager
+def side_by_side(source: Source, tables: RankTables, workers: int) -> Iterator[SideBySide | None]:
+    """Processes that read the ranks of the first step from now on, whatever this process does; None for one alone.
+
+    What matching tells of their communications is not known yet: a rank of which it changes any is read once more.
+
+    Args:
+        tables: of the ranks, to be sent there.
+    """
+    if workers <= 1:
+        yield None
+        return
+    number, windows = next(iter(_steps(source.windows()).items()), (MISSING, {}))
+    there = [rank for rank in source.ranks if rank in windows]
+    if len(there) <= RANKS_OF_A_CHUNK:
+        yield SideBySide(tables, workers)
+        return
+    # One without ranks is back as soon as the others are handed out.
+    items = [([], None), *((chunk, None) for chunk in _chunks(there))]
+    with closing(spread_in_order(_read, items, workers, IMPORTED_ONCE, (tables, number))) as chunks:
+        next(chunks)
+        yield SideBySide(tables, workers, {number: chunks})
 
 
 _Way = Callable[[WhatIf, int], Mapping[str, pa.Table]]
@@ -204,7 +230,7 @@ def _taken(way: _Way, what_if: WhatIf, number: int) -> Mapping[str, pa.Table]:
     return way(what_if, number)
 
 
-def _what_ifs(what_if: WhatIf, number: int, suspects: Suspects) -> Mapping[str, pa.Table]:
+def _what_ifs(what_if: WhatIf, number: int, suspects: Suspects | None) -> Mapping[str, pa.Table]:
     return {"what_if": what_if_table(*what_if.standard_and_refused(suspects), number)}
 
 
@@ -323,36 +349,39 @@ class _Read:
     """One rank in a step, as far as its own tables show it.
 
     Attributes:
-        on_cpu: whether the trace has no GPU. called: what is recorded of waits between streams. edges: of these all,
-            as far as the rank's own launches show them. held: the calls in which the host waited.
+        on_cpu: whether the trace has no GPU. unlaunched: see ``lacks_launches``.
+        called: what is recorded of waits between streams. edges: of these all, as far as the rank's own launches show
+            them. held: the calls in which the host waited.
     """
 
     rank: int
     kernels: RankKernels
     on_cpu: bool
+    unlaunched: bool
     called: StreamWaits
     edges: KernelEdges
     held: HostWaits
 
 
-def _read(item: tuple[Mapping[int, Sequence[int]], pa.Table], tables: RankTables, number: int) -> list[_Read]:
+def _read(item: tuple[Sequence[int], pa.Table | None], tables: RankTables, number: int) -> list[_Read]:
     """The ranks of a chunk that have kernels in a step.
 
     Args:
-        item: rank → its hidden waits; and rows of ``collectives``, of which those of these ranks count.
+        item: ranks; and rows of ``collectives``, of which those of these ranks count; None: nothing is matched yet.
     """
-    hidden, collectives = item
-    found, known = [], _known_dimensions(collectives)
+    ranks, collectives = item
+    found, known = [], {} if collectives is None else _known_dimensions(collectives)
     # One table after the other: those of all ranks together are larger than all that is made of them.
-    for rank, waits in hidden.items():
+    for rank in ranks:
         table = kernels_of_step(tables.kernels(rank, KERNEL_COLUMNS), number)
         if not table.num_rows:
             continue
         on_cpu = CPU_DEVICE in pc.unique(table["device"].cast(pa.string())).to_pylist()
         mine, recorded = rank_kernels(_with_dimensions(table, known.get(rank))), tables.synchronizations(rank)
         called = stream_waits(mine, recorded, number)
-        held = host_waits(mine, recorded, waits)
-        found.append(_Read(rank, mine, on_cpu, called, kernel_edges(mine, called), held))
+        held = host_waits(mine, recorded)
+        edges = kernel_edges(mine, called)
+        found.append(_Read(rank, mine, on_cpu, lacks_launches(mine), called, edges, held))
     return found
 
 
@@ -360,20 +389,22 @@ def _read_ranks(
     source: Source, ranks: Sequence[int], collectives: pa.Table, number: int, side_by_side: SideBySide | None
 ) -> Iterator[_Read]:
     """The same of all ranks, in their order."""
-    collectives = collectives.select(["rank", "kernel_id", "dimension"])
-    items = []
-    for chunk in (ranks[first : first + _AT_ONCE] for first in range(0, len(ranks), _AT_ONCE)):
-        # A part that is filtered out is sent alone, one that is cut out with all rows.
-        mine = of_ranks(collectives, chunk)
-        items.append(({rank: source.hidden_waits(rank) for rank in chunk}, mine))
+    # A part that is filtered out is sent alone, one that is cut out with all rows.
+    items = [(chunk, of_ranks(collectives, chunk)) for chunk in _chunks(ranks)]
     if side_by_side is None or len(ranks) <= RANKS_OF_A_CHUNK:
-        yield from chain.from_iterable(_read(item, source, number) for item in items)
-        return
+        return chain.from_iterable(_read(item, source, number) for item in items)
     arguments = (side_by_side.tables, number)
-    chunks = spread_in_order(_read, items, side_by_side.workers, IMPORTED_ONCE, arguments)
-    yield from next(chunks)
-    side_by_side.meanwhile()
-    yield from chain.from_iterable(chunks)
+    return chain.from_iterable(spread_in_order(_read, items, side_by_side.workers, IMPORTED_ONCE, arguments))
+
+
+def _chunks(ranks: Sequence[int]) -> Iterator[Sequence[int]]:
+    return (ranks[first : first + _AT_ONCE] for first in range(0, len(ranks), _AT_ONCE))
+
+
+def _begun(chunks: Iterable[list[_Read]], collectives: pa.Table) -> Iterator[_Read]:
+    """The ranks that were read before anything was matched of whose communications matching says nothing else."""
+    known = _known_dimensions(collectives)
+    return (one for one in chain.from_iterable(chunks) if _has_dimensions(one.kernels, known.get(one.rank)))
 
 
 def _ranked_step(
@@ -384,11 +415,15 @@ def _ranked_step(
     number: int,
     side_by_side: SideBySide | None = None,
 ) -> RankedStep:
-    placed: dict[int, _Read] = {}
-    shared = Shared()
-    there = [rank for rank in source.ranks if rank in windows]
-    for one in _read_ranks(source, there, collectives, number, side_by_side):
-        placed[one.rank] = replace(one, kernels=shared.of(one.kernels))
+    read: dict[int, _Read] = {}
+    shared, known = Shared(), collectives.select(["rank", "kernel_id", "dimension"])
+    begun = side_by_side.begun.pop(number, ()) if side_by_side is not None else ()
+    for one in _begun(begun, known):
+        read[one.rank] = replace(one, kernels=shared.of(one.kernels))
+    left = [rank for rank in source.ranks if rank in windows and rank not in read]
+    for one in _read_ranks(source, left, known, number, side_by_side):
+        read[one.rank] = replace(one, kernels=shared.of(one.kernels))
+    placed = dict(sorted(read.items()))
     if not placed:
         raise NoEvidenceError("no rank has kernels in this step")
     if all(one.on_cpu for one in placed.values()):
@@ -401,16 +436,16 @@ def _ranked_step(
     if len(fewer.rank) == len(members.rank):
         fewer = members
     works, tight, loose = [], [], []
-    done = _least_done(kernels) if any(map(lacks_launches, kernels)) else {}
+    done = _least_done(kernels) if any(one.unlaunched for one in placed.values()) else {}
     shown = of_all_replays(kernels, [one.edges for one in placed.values()])
     for place, ((rank, one), edges) in enumerate(zip(placed.items(), shown, strict=True)):
         mine = one.kernels
         joined, surely = (np.unique(each.kernel[each.of(place)]) for each in (members, fewer))
-        of_host = one.held, windows[rank], source.pauses(rank)
+        of_host = one.held, windows[rank], source.pauses(rank), source.hidden_waits(rank)
         works.append(shared.of(_work(mine, edges, joined, *of_host)))
         loose.append(works[-1] if fewer is members else _work(mine, edges, surely, *of_host))
         tight.append(works[-1])
-        if lacks_launches(mine):
+        if one.unlaunched:
             tied = kernel_edges(mine, one.called, done[mine.program])
             tight[-1] = _work(as_launched(mine, tied), tied, joined, *of_host)
     found = (source.topology.stage_of(rank)[0] for rank in placed)
@@ -447,6 +482,16 @@ def _known_dimensions(collectives: pa.Table) -> dict[int, pa.Table]:
     return {one: table.slice(begin, length) for one, begin, length in parts}
 
 
+def _has_dimensions(kernels: RankKernels, known: pa.Table | None) -> bool:
+    """Whether one rank's communications have the dimensions that their members show together; see there."""
+    if known is None:
+        return True
+    code, words = codes(known, "dimension")
+    own = np.array([*(words.index(one) if one in words else MISSING for one in kernels.dimensions), MISSING])
+    place = kernels.places(optional_integers(known, "kernel_id"))
+    return not ((place != NONE) & (code != NONE) & (own[kernels.dimension[place]] != code)).any()
+
+
 def _with_dimensions(kernels: pa.Table, known: pa.Table | None) -> pa.Table:
     """One rank's kernels, each communication with the dimension that its members show together.
 
@@ -471,9 +516,10 @@ def _work(
     held: HostWaits,
     window: tuple[int, int],
     pauses: Mapping[int, int],
+    hidden: Sequence[int],
 ) -> RankWork:
     """The work of one rank, with the wait of its host at the end of the step where that is plain; see ``rank_work``."""
-    return rank_work(kernels, edges, joined, with_wait_at_the_end(kernels, held, window), window, pauses)
+    return rank_work(kernels, edges, joined, with_wait_at_the_end(kernels, held, window), window, pauses, hidden)
 
 
 def _least_done(ranks: Iterable[RankKernels]) -> dict[bytes, Int64]:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
@@ -86,7 +86,7 @@ def spread_in_order(
     workers: int,
     preload: Sequence[str] = (),
     arguments: tuple[object, ...] = (),
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """As :func:`spread`, in the order of the items.
 
     Raises:

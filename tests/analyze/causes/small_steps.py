@@ -59,7 +59,7 @@ def waits_drawn(draw: np.random.Generator, kernels: RankKernels) -> HostWaits:
         for place in ready[draw.random(len(ready)) < 0.3].tolist():
             call.append(number)
             kernel.append(place)
-    return HostWaits(ends - 1, ends, draw.random(waits) < 0.5, np.array(call, np.int64), np.array(kernel, np.int64))
+    return HostWaits(ends - 1, ends, draw.integers(0, 2, waits), np.array(call, np.int64), np.array(kernel, np.int64))
 
 
 @st.composite
@@ -81,6 +81,7 @@ def small_steps(draw: st.DrawFn) -> StepWork:
             np.sort(mine),
             waits_drawn(numbers, each),
             (0, END + draw(st.integers(0, 50))),
+            hidden=[1],
         )
         for each, mine in zip(kernels, joined, strict=True)
     ]

@@ -88,7 +88,7 @@ def test_a_wait_that_others_imply_goes_unless_a_lag_below_zero_undoes_it(first_e
         nothing = np.empty(0, np.int64)
         waiting, waited_for = np.array(waits).T
         edges = KernelEdges(waiting, waited_for, np.zeros(len(waits), np.int64), nothing, nothing)
-        work = rank_work(kernels, edges, nothing, HostWaits(nothing, nothing, nothing > 0, nothing, nothing), (0, 60))
+        work = rank_work(kernels, edges, nothing, HostWaits(nothing, nothing, nothing, nothing, nothing), (0, 60))
         step = step_work([0], [work], Members(nothing, nothing, nothing))
         smaller = contracted(step)
         found = (smaller.kind == EdgeKind.EVENT) & (smaller.waiting == 2)

@@ -67,7 +67,7 @@ def of_rank(place: int, kernels: Sequence[Sequence[int]]):
         ("pp",), (),
     )  # fmt: skip
     edges = KernelEdges(NOTHING, NOTHING, NOTHING, NOTHING, NOTHING)
-    waits = HostWaits(NOTHING, NOTHING, np.empty(0, dtype=bool), NOTHING, NOTHING)
+    waits = HostWaits(NOTHING, NOTHING, NOTHING, NOTHING, NOTHING)
     return rank_work(table, edges, np.flatnonzero(communicates), waits, (0, int(end.max())))
 
 

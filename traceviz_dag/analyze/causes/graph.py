@@ -97,15 +97,16 @@ class Graph:
         Returns:
             As ``durations``. A node starts at its end less its duration.
         """
-        # In the order of levels, what is computed at once lies together, and what it waits for is near.
-        ended = durations[self.order]
-        least = None if earliest is None else earliest[self.order]
-        shift = None if lags is None else lags[self.number]
+        # In the order of levels, what is computed at once lies together, and what it waits for is near. By indices of
+        # 32 bits, ``take`` is faster than brackets.
+        ended = durations.take(self.order, axis=0)
+        least = None if earliest is None else earliest.take(self.order, axis=0)
+        shift = None if lags is None else lags.take(self.number, axis=0)
         low, first_low, spot = self.levels[0].tolist()
         if least is not None:
             np.maximum(ended[:spot], least[:spot], out=ended[:spot])
         for high, first_high, above in self.levels[1:].tolist():
-            arrivals = ended[self.source[low:high]]
+            arrivals = ended.take(self.source[low:high], axis=0)
             if shift is not None:
                 arrivals += shift[low:high]
             if high - low > above - spot:

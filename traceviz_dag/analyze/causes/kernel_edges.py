@@ -131,7 +131,7 @@ def kernel_edges(kernels: RankKernels, waits: StreamWaits, done: Int64 | None = 
     )
     inferred = _with_starts(kernels, apart, recorded, inferred, done)
     untold = _untold(rest, explained, apart, together(recorded, inferred))
-    return _edges(kernels, recorded, inferred, untold)
+    return _edges(kernels, sides, recorded, inferred, untold)
 
 
 def of_all_replays(ranks: Sequence[RankKernels], edges: Sequence[KernelEdges]) -> list[KernelEdges]:
@@ -158,6 +158,7 @@ def of_all_replays(ranks: Sequence[RankKernels], edges: Sequence[KernelEdges]) -
             )
             result[place] = _edges(
                 kernels,
+                side_streams(kernels),
                 Waits(mine.waiting[recorded], mine.waited_for[recorded], kernels.launch_ns[mine.waited_for[recorded]]),
                 Waits(waiting, source, kernels.launch_ns[source]),
                 mine.untold,
@@ -319,7 +320,7 @@ def _launched(kernels: RankKernels, which: Bool) -> Int64:
     return order[which[order]]
 
 
-def _edges(kernels: RankKernels, recorded: Waits, inferred: Waits, untold: Int64) -> KernelEdges:
+def _edges(kernels: RankKernels, sides: SideStreams, recorded: Waits, inferred: Waits, untold: Int64) -> KernelEdges:
     evidence = np.repeat([RECORDED, INFERRED], [len(recorded.waiting), len(inferred.waiting)])
     both = together(recorded, inferred)
     order = np.lexsort((evidence, both.waited_for, both.waiting))
@@ -327,6 +328,6 @@ def _edges(kernels: RankKernels, recorded: Waits, inferred: Waits, untold: Int64
     new = np.ones(len(order), dtype=bool)
     new[1:] = (np.diff(waiting) != 0) | (np.diff(waited_for) != 0)
     waiting, waited_for, evidence = waiting[new], waited_for[new], evidence[new]
-    closing = _launched(kernels, side_streams(kernels).closes)
+    closing = _launched(kernels, sides.closes)
     unknown = closing[~np.isin(closing, waited_for)]
     return KernelEdges(waiting, waited_for, evidence.astype(np.int64), unknown, untold)

@@ -13,7 +13,7 @@ synchronisation also has a *lag*: what passed between the latest of all it waite
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
@@ -60,13 +60,14 @@ class HostWaits:
     """Calls in which a rank's host waited for its GPU, in the order of their ends.
 
     Attributes:
-        start_ns, end_ns: of each call, on the rank's clock. hidden: whether code waits there that need not.
+        start_ns, end_ns: of each call, on the rank's clock. number: its ``synchronization_id``; ``MISSING`` of one that
+            no row shows.
         call: per piece of work that a call waited for, the number of the call; kernel: its place in ``RankKernels``.
     """
 
     start_ns: Int64
     end_ns: Int64
-    hidden: Bool
+    number: Int64
     call: Int64
     kernel: Int64
 
@@ -86,7 +87,7 @@ class RankWork:
         section: per segment, its host section; ``NONE`` without a launch.
         section_ns: per section, its begin on the rank's clock; section_lag_ns: the lag of the call that ends before it;
             paused_ns: per kernel, how long its host is known to have paused before its launch.
-            section_hidden: whether that call is a hidden wait (``HostWaits.hidden``).
+            section_hidden: whether that call is a hidden wait.
         start_ns, end_ns: the rank's step, on its clock.
         unknown: places of communications of which nothing shows what waited for them.
         untold: places of kernels that waited, by a call, for something that nothing shows.
@@ -162,6 +163,7 @@ def rank_work(
     waits: HostWaits,
     window: tuple[int, int],
     pauses: Mapping[int, int] | None = None,
+    hidden: Sequence[int] = (),
 ) -> RankWork:
     """Lay one rank's step out.
 
@@ -170,6 +172,7 @@ def rank_work(
         waits: calls in which its host waited. window: begin and end of the step on the host. One that ends with
             the last kernel was cut there, so of the host no more is known than its last wait for the GPU.
         pauses: ``kernel_id`` → how long the host is known to have paused before its launch, ns.
+        hidden: ``synchronization_id`` of those that neither Megatron nor its data loader makes.
     """
     is_joined = np.zeros(len(kernels), dtype=bool)
     is_joined[joined] = True
@@ -192,7 +195,7 @@ def rank_work(
     work = RankWork(
         kernels, _lags(kernels, edges, np.where(launched, ready, MISSING), window[0]), launch, first, segment,
         joined, section[first], section_ns, _section_lags(kernels, waits, section_ns),
-        np.append(False, waits.hidden), paused, window[0], end,
+        np.append(False, np.isin(waits.number, np.array(hidden, np.int64))), paused, window[0], end,
         edges.unknown, edges.untold, none, none, none.astype(np.int8), none.astype(np.int8), none,
     )  # fmt: skip
     return _with_edges(work, edges, waits, host_end)
@@ -207,7 +210,7 @@ def _within(waits: HostWaits, window: tuple[int, int], kernels: RankKernels) -> 
     number[kept] = np.arange(len(kept))
     mine = number[waits.call] >= 0
     call, kernel = number[waits.call[mine]], waits.kernel[mine]
-    return HostWaits(waits.start_ns[kept], waits.end_ns[kept], waits.hidden[kept], call, kernel)
+    return HostWaits(waits.start_ns[kept], waits.end_ns[kept], waits.number[kept], call, kernel)
 
 
 def _first_kernels(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -94,15 +92,12 @@ def _with_those_passed_on(kernels: RankKernels, rows: pa.Table, waiting: Int64, 
     return np.unique(np.stack([waiting[known[0]], known[1]]), axis=1)
 
 
-def host_waits(kernels: RankKernels, synchronizations: pa.Table, hidden: Collection[int] = ()) -> HostWaits:
+def host_waits(kernels: RankKernels, synchronizations: pa.Table) -> HostWaits:
     """The calls in which the host waited for work of this step.
 
     A call that waits for a device waits for the last work of every stream. One that does not say for what it waits
     waited for the work that ended last before it returned, if that ended during the call. What ended after the call's
     return, by more than clocks are off, was not waited for.
-
-    Args:
-        hidden: ``synchronization_id`` of those that neither Megatron nor its data loader makes.
     """
     kind = synchronizations["kind"].cast(pa.string())
     rows = synchronizations.filter(pc.not_equal(kind, SynchronizationKind.STREAM_WAIT))
@@ -120,8 +115,8 @@ def host_waits(kernels: RankKernels, synchronizations: pa.Table, hidden: Collect
     call, waited_for = np.concatenate([one, calls]), np.concatenate([kernel[one], waited])
     call, waited_for = np.unique(np.stack([call, waited_for]), axis=1)
     held = kernels.end_ns[waited_for] <= end[call] + CLOCK_NS
-    is_hidden = np.isin(optional_integers(rows, "synchronization_id")[known], np.array(list(hidden), np.int64))
-    return HostWaits(start, end, is_hidden, call[held], waited_for[held])
+    number = optional_integers(rows, "synchronization_id")[known]
+    return HostWaits(start, end, number, call[held], waited_for[held])
 
 
 def with_wait_at_the_end(kernels: RankKernels, waits: HostWaits, window: tuple[int, int]) -> HostWaits:
@@ -144,7 +139,7 @@ def with_wait_at_the_end(kernels: RankKernels, waits: HostWaits, window: tuple[i
     mine = waits.call < before
     return HostWaits(
         np.append(waits.start_ns[:before], idle), np.append(waits.end_ns[:before], end),
-        np.append(waits.hidden[:before], False), np.append(waits.call[mine], before),
+        np.append(waits.number[:before], MISSING), np.append(waits.call[mine], before),
         np.append(waits.kernel[mine], last),
     )  # fmt: skip
 

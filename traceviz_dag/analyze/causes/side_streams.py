@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from traceviz_dag.analyze.causes.rank_kernels import PHASES, RankKernels
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup, number_groups
+from traceviz_dag.arrays import NONE, Bool, Int64, among, lookup, number_groups
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension, Phase
 
@@ -53,7 +53,7 @@ def on_chain(kernels: RankKernels) -> Bool:
     count = np.bincount(kernels.stream[kernels.computes], minlength=streams)
     chain = count > 0
     dimensions = [number for number, name in enumerate(kernels.dimensions) if name in _DATA_PARALLEL]
-    exchanges = kernels.communicates & np.isin(kernels.dimension, dimensions)
+    exchanges = kernels.communicates & among(kernels.dimension, np.array(dimensions, np.int64))
     if chain.sum() < _TWO or not exchanges.any():
         return chain
     for stream in np.flatnonzero(chain & (count < count.max())).tolist():

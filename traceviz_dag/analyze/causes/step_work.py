@@ -55,10 +55,9 @@ class Members:
         """Per entry, the roles of its kernel in all its meetings, added up: what only sends may go into a buffer."""
         if self.role is None:
             return np.zeros(len(self.rank), np.int64)
-        pairs = np.unique(np.stack([self.rank, self.kernel, self.role]), axis=1)
-        _, kernel = number_groups(pairs[0], pairs[1])
-        own = np.unique(np.stack([self.rank, self.kernel]), axis=1, return_inverse=True)[1].ravel()
-        return np.bincount(kernel, weights=pairs[2]).astype(np.int64)[own]
+        first, _ = number_groups(self.rank, self.kernel, self.role)
+        _, own = number_groups(self.rank, self.kernel)
+        return np.bincount(own[first], weights=self.role[first]).astype(np.int64)[own]
 
     @cached_property
     def waiting(self) -> Int64:

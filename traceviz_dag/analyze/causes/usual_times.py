@@ -116,7 +116,8 @@ def _other_work(works: Sequence[RankWork], times: Sequence[Times], stages: Seque
 
 def _instances(works: Sequence[RankWork], own: Sequence[Bool], kinds: Sequence[Int64]) -> list[Int32]:
     """The n-th kernel of a kind in a micro-batch of a chunk, where there are as many."""
-    rank = np.repeat(np.arange(len(works)), [int(mine.sum()) for mine in own])
+    counts = [int(mine.sum()) for mine in own]
+    rank = np.repeat(np.arange(len(works)), counts)
     kernels = [(work.kernels, mine) for work, mine in zip(works, own, strict=True)]
     chunk = np.concatenate([each.chunk[mine] for each, mine in kernels])
     microbatch = np.concatenate([each.microbatch[mine] for each, mine in kernels])
@@ -130,9 +131,9 @@ def _instances(works: Sequence[RankWork], own: Sequence[Bool], kinds: Sequence[I
     met = np.empty(len(first), np.int64)
     met[np.argsort(first, kind="stable")] = np.arange(len(first))
     result = []
-    for place, mine in enumerate(own):
+    for mine, of_rank in zip(own, np.split(met[number], np.cumsum(counts[:-1])), strict=True):
         each = np.full(len(mine), NONE, np.int32)
-        each[mine] = met[number[rank == place]]
+        each[mine] = of_rank
         result.append(each)
     return result
 
@@ -316,14 +317,13 @@ def pauses(works: Sequence[RankWork], stages: Sequence[int]) -> list[Int64]:
     other_first, other = number_groups(np.concatenate(alone))
     rare = np.bincount(number)[number] < _FEWEST
     usual = np.where(rare, lower_medians(other.astype(np.int64), gap, len(other_first))[other], usual)
-    owner, spot = np.concatenate(owners), np.concatenate(spots)
-    usual = np.where(_of_one_peer(owner, other, stages), int(np.median(gap)) if len(gap) else 0, usual)
+    usual = np.where(_of_one_peer(np.concatenate(owners), other, stages), int(np.median(gap)) if len(gap) else 0, usual)
     late = np.where((gap - usual > PAUSE_NS) & (gap > _PAUSE_TIMES * usual), gap - usual, 0).astype(np.int64)
     result = [np.zeros(len(work.kernels), np.int64) for work in works]
-    for place, each in enumerate(result):
-        mine = owner == place
-        each[spot[mine]] = late[mine]
-        known = works[place].paused_ns
+    of_ranks = np.split(late, np.cumsum([len(spot) for spot in spots[:-1]]))
+    for work, each, spot, of_rank in zip(works, result, spots, of_ranks, strict=True):
+        each[spot] = of_rank
+        known = work.paused_ns
         each[(each == 0) & (known > PAUSE_NS)] = known[(each == 0) & (known > PAUSE_NS)]
     return result
 
@@ -341,7 +341,8 @@ def launch_gaps(work: RankWork) -> tuple[Int64, Bool, Int64]:
 def _of_one_peer(rank: Int64, kind: Int64, stages: Sequence[int]) -> Bool:
     """Mark launches of kinds that one rank of a stage of several launches, and none of the others."""
     stage = np.array(stages, np.int64)
-    several = np.isin(stage, [each for each in stages if list(stages).count(each) > 1])
+    _, place, count = np.unique(stage, return_inverse=True, return_counts=True)
+    several = count[place] > 1
     pairs, of_stage = number_groups(kind, stage[rank])
     members, _ = number_groups(of_stage.astype(np.int64), rank)
     ranks = np.bincount(of_stage[members], minlength=len(pairs))

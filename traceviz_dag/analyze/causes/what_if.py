@@ -272,13 +272,17 @@ class WhatIf:
         for place, (mine, other) in enumerate(zip(self.times, edited, strict=True)):
             if other is mine:
                 continue
-            if mine.waits is not other.waits or (other.launch_ns[mine.launch_ns != MISSING] == MISSING).any():
+            if mine.waits is not other.waits:
                 return self.step_ns
-            total += int(np.maximum(mine.launch_ns - other.launch_ns, 0).max(initial=0)) * len(mine.section_ns)
-            shorter = np.maximum(mine.duration_ns - other.duration_ns, 0)
-            total += int(shorter[~self.step.works[place].is_joined()].sum())
-            own = members.of(place)
-            np.maximum.at(of_meeting, members.meeting[own], shorter[members.kernel[own]])
+            for before, after in _changed(mine, other, ["launch_ns"]):
+                if (after[before != MISSING] == MISSING).any():
+                    return self.step_ns
+                total += int(np.maximum(before - after, 0).max(initial=0)) * len(mine.section_ns)
+            for before, after in _changed(mine, other, _PARTS[:1]):
+                shorter = np.maximum(before - after, 0)
+                total += int(shorter[~self.step.works[place].is_joined()].sum())
+                own = members.of(place)
+                np.maximum.at(of_meeting, members.meeting[own], shorter[members.kernel[own]])
             for before, after in _changed(mine, other, _PARTS[1:]):
                 total += int(np.maximum(before - after, 0).sum())
             total += max(mine.host_end_ns - other.host_end_ns, 0)

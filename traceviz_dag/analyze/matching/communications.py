@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from traceviz_dag.analyze.kernel_intervals import codes, numbers
+from traceviz_dag.analyze.kernel_intervals import codes, holds, numbers
 from traceviz_dag.analyze.matching.operations import (
     OPERATIONS,
     Operation,
@@ -102,9 +101,8 @@ def select_communications(kernels: pa.Table, rank: int | None = None) -> pa.Tabl
     Args:
         kernels: kernels of one rank or of several; with a column ``rank``, or of the rank that is given.
     """
-    chosen = kernels.filter(pc.equal(kernels["kind"].cast(pa.string()), Kind.COMMUNICATION.value))
-    cut = pc.equal(chosen["step_evidence"].cast(pa.string()), StepEvidence.CUT.value)
-    chosen = chosen.filter(pc.invert(pc.fill_null(cut, fill_value=False)))
+    cut = holds(kernels, "step_evidence", StepEvidence.CUT.value)
+    chosen = kernels.filter(pa.array(holds(kernels, "kind", Kind.COMMUNICATION.value) & ~cut))
     if rank is not None and "rank" not in chosen.column_names:
         chosen = chosen.add_column(0, "rank", pa.repeat(pa.scalar(rank, pa.int64()), chosen.num_rows))
     return chosen.select(list(COMMUNICATION_COLUMNS))
