@@ -179,8 +179,8 @@ class NsysSchema:
             kept: the rows that can be used.
         """
         self.note(
-            f"table {table} has rows without a number where one is needed, of no GPU, or that end before they "
-            "start: they are left out"
+            f"table {table} has rows without a number where one is needed, at times beyond 146 years, of no GPU, or "
+            "that end before they start: they are left out"
         )
         lost = np.full((2, len(kept) - int(kept.sum())), MISSING, dtype=np.int64)
         process = next((columns[name] for name in ("process_id", "process", "thread") if name in columns), None)
