@@ -381,3 +381,11 @@ def test_a_table_whose_name_is_not_utf_8_is_passed_over(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"_oddly", b"_odd\xff\x80"))
     result = CliRunner().invoke(app, ["nsys", "info", str(path)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
+
+
+def test_line_feeds_of_what_an_export_states_are_shown_as_escapes(tmp_path):
+    export = small_export()
+    export.add("META_DATA_EXPORT", {"name": "EXPORT_SCHEMA_VERSION", "value": "3\n24"})
+    export.add("TARGET_INFO_GPU", {"id": 0, "name": "H100\nowned", "busLocation": "0\n1"})
+    shown = _run("info", export, tmp_path) + _run("info", export, tmp_path, "--hardware")
+    assert all(word in shown for word in (r"schema 3\u000a24", "H100 owned", r"0\u000a1"))
