@@ -175,6 +175,8 @@ def test_of_an_iteration_without_a_whole_rank_no_step_and_no_clock_is_told(whole
     assert trend.code == 2 and "no measures of run 7: no rank was read whole" in trend.err
     assert "no step of a rank that was read whole" in call("findings", "--home", home).out
     assert "not solved: no rank was read whole" in call("clocks", "--home", home).out
+    overlap = call("overlap", "--home", home).out
+    assert "Communication is not known: no rank was read whole." in overlap and "0 windows" not in overlap
 
 
 def test_kernels_without_length_have_no_share_of_anything(whole, tmp_path):

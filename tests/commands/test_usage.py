@@ -4,9 +4,11 @@ import pickle
 
 import pytest
 
+from tests.damage import call
 from tests.small_run import write_run
 from traceviz_dag.commands.main import _run
 from traceviz_dag.errors import StoppedError
+from traceviz_dag.lake.inputs import IterationInputs, register
 
 
 @pytest.mark.parametrize(
@@ -100,3 +102,13 @@ def test_a_snapshot_of_gpu_memory_in_the_place_of_a_trace_leads_to_the_command_t
     for given in (tmp_path, snapshot):
         assert _run(["analyze", str(given)]) == 2
         assert f"traceviz memory summary '{snapshot}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["findings", "overlap", "topology", "report"])
+def test_a_run_of_the_home_in_the_place_of_a_path_leads_to_the_option_that_takes_it(tmp_path, monkeypatch, command):
+    register(tmp_path / "home", IterationInputs(run="job", iteration=7, folder="/traces/job", ranks=()))
+    monkeypatch.chdir(tmp_path)
+    answer = call(command, "job", "--home", "home")
+    assert answer.code == 2 and "job: no such file or folder; the home has a run of that name" in answer.err
+    assert "--run job" in answer.err
+    assert "--run" not in call(command, "other", "--home", "home").err

@@ -12,9 +12,12 @@ from tests.commands.jobs import home_of
 from tests.show.report.pages import text_of
 from traceviz_dag.analyze import measures
 from traceviz_dag.analyze.measures import known_unit, measure
+from traceviz_dag.analyze.wording import changed, duration, percent, seconds, share, signed_percent
 from traceviz_dag.api.answers import html_table
 from traceviz_dag.commands.main import app
 from traceviz_dag.lake.lake import open_lake
+from traceviz_dag.show.page.gain_rows import signed_share
+from traceviz_dag.show.report.parts.part import percent as of_report
 from traceviz_dag.tables import all_tables
 
 _NUMERIC = (pa.types.is_integer, pa.types.is_floating)
@@ -29,6 +32,15 @@ def test_every_number_of_every_table_has_a_unit() -> None:
     ]
     assert len(numbers) > 200
     assert [name for name in numbers if known_unit(name) is None] == []
+
+
+def test_what_rounds_to_nothing_has_no_sign() -> None:
+    units = {measure(name).unit for names in measures._OF_NAMES.values() for name in names.split()}
+    told = [unit.cell(-1e-7) for unit in units | {measures.SHARE, measures.MS} if unit.number and unit.word != "MiB"]
+    told += [words(-1e-7) for words in (signed_percent, percent, duration, seconds, share, of_report)]
+    told += [signed_percent(1e-7), changed(-500), signed_share(-1, 10**9), seconds(-1)]
+    assert [text for text in told if isinstance(text, str) and re.search("[-+−]", text)] == []
+    assert [signed_percent(0.0123), signed_percent(-0.5), signed_share(-1, 2)] == ["+1.2 %", "-50.0 %", "−50 %"]
 
 
 def test_nothing_is_declared_twice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def microseconds(nanoseconds: float) -> str:
 
 def seconds(nanoseconds: int | None) -> str:
     """An instant as tables print it: seconds of the capture's clock, to the microsecond."""
-    return ABSENT if nanoseconds is None else f"{nanoseconds / 1e9:,.6f}"
+    return ABSENT if nanoseconds is None else f"{nanoseconds / 1e9:z,.6f}"
 
 
 def mebibytes(count: int | None) -> str:
@@ -72,7 +72,7 @@ def duration(nanoseconds: float) -> str:
         if abs(nanoseconds) >= factor:
             value = nanoseconds / factor
             return f"{value:.{0 if abs(value) >= 99.95 else 1 if abs(value) >= 9.995 else 2}f} {unit}"
-    return f"{nanoseconds:.0f} ns"
+    return f"{nanoseconds:z.0f} ns"
 
 
 def signed(nanoseconds: int) -> str:
@@ -85,12 +85,18 @@ def share(part: float, whole: float = 1) -> str:
     if whole <= 0:
         return "0 %"
     percent = 100 * part / whole
-    return f"{percent:.0f} %" if percent >= 9.95 or percent == 0 else f"{percent:.1f} %"
+    return f"{percent:.0f} %" if percent >= 9.95 or percent == 0 else f"{percent:z.1f} %"
 
 
 def percent(part: float | None) -> str:
     """A share in percent with one decimal, as sentences write it; tables leave no space."""
     return ABSENT if part is None else f"{100 * part:z.1f} %"
+
+
+def signed_percent(part: float) -> str:
+    """A share in percent with its sign and one decimal; what rounds to 0 has none."""
+    rounded = f"{100 * part:z.1f}"
+    return f"{'+' * (part > 0 and rounded != '0.0')}{rounded} %"
 
 
 _ACRONYMS = frozenset({"tp", "cp", "ep", "etp", "dp", "edp", "pp"})

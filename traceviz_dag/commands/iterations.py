@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from traceviz_dag.analyze.wording import activity, ranks_of
+from traceviz_dag.analyze.wording import activity, ranks_of, signed_percent
 from traceviz_dag.commands.common.failures import end_gone, end_half_renewed, end_stale
 from traceviz_dag.commands.common.figure_file import check_figure
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
@@ -190,7 +190,7 @@ def _print(run: str, rows: list[dict[str, Any]], verdicts: Mapping[tuple[str, in
                 **row,
                 "ranks": _ranks(row),
                 "bar": bar(row["step_ns"] or 0, longest),
-                "change": None if row["change_share"] is None else f"{row['change_share']:+.1%}",
+                "change": None if row["change_share"] is None else signed_percent(row["change_share"]).replace(" ", ""),
                 "night": _night(verdicts.get((row["run"], row["iteration"]))),
             }
             for row in rows

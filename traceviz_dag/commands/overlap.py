@@ -13,10 +13,10 @@ import typer
 
 from traceviz_dag.analyze.findings.verdict import RELATIONS
 from traceviz_dag.analyze.wording import counted
-from traceviz_dag.commands.common.across import IterationOption, RunOption, each_printed, print_limit
+from traceviz_dag.commands.common.across import IterationOption, RunOption, each_printed, print_limit, refuse_run
 from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_columns, print_json
+from traceviz_dag.commands.common.output import print_columns, print_json, print_wrapped
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.commands.common.savings import print_savings
 from traceviz_dag.errors import BadInputError, UsageError
@@ -28,6 +28,7 @@ from traceviz_dag.pipeline.answers.overlap import (
     dimension_means,
     of_dimension,
     overlap_of,
+    overlap_statement,
     refuse_none,
     refuse_outside,
     spans_of,
@@ -84,6 +85,7 @@ def overlap(
     code is 2 if a rank was not read completely, or nothing can be measured.
     """
     check_window(window, start_ns, end_ns)
+    refuse_run(path, home)
     explicit = start_ns is not None or end_ns is not None
     if path is None and rules is not None:
         raise UsageError("--rules is for traces: give their path")
@@ -138,6 +140,9 @@ def _print(
 
 def _print_dimensions(rows: Sequence[dict[str, Any]]) -> None:
     windows, means = dimension_means(rows)
+    if not windows:
+        print_wrapped(f"{overlap_statement(windows, means)}.", 2, "\n")
+        return
     print_columns(
         f"Communication by dimension, mean of {counted(windows, 'window', 'windows')}",
         means,

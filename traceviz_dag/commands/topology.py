@@ -14,7 +14,7 @@ import typer
 from traceviz_dag.classify.topology.parallel_sizes import DEFAULT_ORDER, ParallelSizes
 from traceviz_dag.classify.topology.rank_grids import RankGrids, Ranks, compute_grids
 from traceviz_dag.classify.topology.types import Replicas, Topology
-from traceviz_dag.commands.common.across import IterationOption, RunOption, each_printed
+from traceviz_dag.commands.common.across import IterationOption, RunOption, each_printed, refuse_run
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_json, print_table, print_wrapped
 from traceviz_dag.commands.common.partial import end_partial
@@ -81,6 +81,7 @@ def topology(
     if path is None and stated:
         _show_grids(compute_grids(ParallelSizes.of(**stated)), json)
         return
+    refuse_run(path, home)
     with _stored(home, run, iteration) if path is None else nullcontext(_below(path, stated)) as found:
         _show(list(found), json)
 

@@ -69,3 +69,10 @@ def test_blocks_and_contradictions_are_those_of_a_walk_back(seed):
     expected, wrong = walked_back(snapshot)
     assert sorted(tuple(map(int, row)) for row in rows) == expected
     assert replay.contradictions == wrong
+
+
+def test_times_that_run_backwards_contradict_the_order_of_events():
+    times = (40, None, 60, 50, 55, 0, 54)
+    events = [{"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": time} for time in times]
+    replay = replayed(read_here({"segments": [], "device_traces": [events]}), 0)
+    assert replay.contradictions_in_words == ["2 events that are earlier than the one before them"]

@@ -6,18 +6,19 @@ import json
 import re
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from tests.damage import call
-from tests.nsys_file import SECOND, Export, small_export
+from tests.nsys_file import SECOND, Export, global_tid, small_export
 from tests.sets import fast
 from traceviz_dag.classify.rules import load_rules
 from traceviz_dag.classify.topology.unite import unite
 from traceviz_dag.commands.main import app
 from traceviz_dag.commands.nsys.app import _NsysGroup
-from traceviz_dag.errors import BadInputError, TracevizError
+from traceviz_dag.errors import BadInputError, IncompleteError, TracevizError
 from traceviz_dag.pipeline.formats.trace_format import RankTrace
 from traceviz_dag.pipeline.nsys.placement import place_exports
 from traceviz_dag.pipeline.ranks import analyse_rank
@@ -26,6 +27,7 @@ from traceviz_dag.read.layouts import TraceFile
 from traceviz_dag.show.screens.model import ScreenModel
 
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
+_KERNELS, _COPIES, _CALLS = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "RUNTIME"))
 NAME = "gemm\x1b]0;owned\x07\x1b[2J\u009b31m\u202e[/red]"
 
 
@@ -94,7 +96,8 @@ def test_columns_of_another_type_and_damaged_schemas_are_one_line(tmp_path, chan
         assert words in str(result.exception)
         assert "\n" not in str(result.exception)
     else:
-        assert result.exit_code == 0
+        assert isinstance(result.exception, IncompleteError)
+        assert "3 kernels without a name" in str(result.exception)
 
 
 def test_ranges_that_cannot_be_read_cost_only_the_commands_that_need_them(tmp_path):
@@ -161,7 +164,67 @@ def test_ranks_of_an_export_with_kernels_that_cannot_be_used_are_read_in_part(tm
     (row,) = call("sql", "SELECT status, fault FROM traces", "--home", tmp_path / "home", "--json").json
     assert row["status"] == "partial" and words.format(table=table) in row["fault"]
     overlap = call("nsys", "overlap", path, "--home", tmp_path / "home")
-    assert overlap.code == 0 and (f"1 row of table {table}" in overlap.err) == ("row of table" in words)
+    lost = f"1 row of table {table} without" if "row of table" in words else "2 kernels without a name"
+    assert overlap.code == 2 and f"partial result: export.sqlite: {lost}" in overlap.err
+
+
+def _of_two_processes(tmp_path) -> Path:
+    """Two processes with a GPU each, and a thread with ranges in each."""
+    export = Export()
+    for device in (0, 1):
+        process = 100 + device
+        for start in range(4):
+            at = SECOND + 10 * start
+            export.range(at, at + 9, f"step {start}", process=process)
+            export.call(at, at + 1, correlation=start + 1, process=process)
+            export.kernel(at + 2, at + 8, device=device, process=process, correlation=start + 1)
+    return export.write(tmp_path / "export.sqlite")
+
+
+_LAST = SECOND + 30
+_UNUSABLE = {
+    "a kernel without a time": (f"UPDATE {{kernels}} SET end = NULL WHERE start = {_LAST + 2} AND deviceId = 1", "1"),
+    "a kernel of no GPU": (f"UPDATE {{kernels}} SET deviceId = -1 WHERE start = {_LAST + 2} AND deviceId = 1", "1"),
+    "a kernel without a process": (
+        f"UPDATE {{kernels}} SET end = NULL, globalPid = NULL WHERE start = {_LAST + 2} AND deviceId = 1",
+        "1",
+    ),
+    "a call that ends early": (f"UPDATE {{calls}} SET end = 0 WHERE start = {_LAST} AND globalTid > {{first}}", "1"),
+    "a range that ends early": (f"UPDATE NVTX_EVENTS SET end = 0 WHERE start = {_LAST} AND globalTid > {{first}}", "1"),
+    "a kernel of nobody": (
+        f"UPDATE {{kernels}} SET globalPid = NULL, deviceId = NULL WHERE start = {_LAST + 2} AND deviceId = 1",
+        "01",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", fast(_UNUSABLE, *list(_UNUSABLE)[2:]))
+def test_a_row_that_cannot_be_used_makes_its_rank_partial_and_all_where_nobody_can_tell(tmp_path, change):
+    path, (sql, partial) = _of_two_processes(tmp_path), _UNUSABLE[change]
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(sql.format(kernels=_KERNELS, calls=_CALLS, first=global_tid(100, 1 << 23)))
+    home = ("--home", tmp_path / "home")
+    assert call("analyze", path, *home).code == 2
+    rows = call("sql", "SELECT DISTINCT rank FROM traces WHERE status = 'partial' ORDER BY 1", *home, "--json").json
+    assert [row["rank"] for row in rows] == [int(rank) for rank in partial]
+    of_each = call("nsys", "tree" if "range" in change else "launches", path, *home, "--json")
+    assert of_each.code == 2
+    assert {row["device"] for row in of_each.json if row["partial"]} == {int(rank) for rank in partial}
+    one = call("nsys", "tree" if "range" in change else "launches", path, "--gpu", "0", *home)
+    assert one.code == (2 if "0" in partial else 0)
+    # What reads no such rows lacks none.
+    assert call("nsys", "overlap", path, *home).code == (2 if "kernel" in change else 0)
+
+
+def test_ranges_that_end_before_they_start_are_left_out_and_counted(tmp_path):
+    export = small_export()
+    for start, end, kind in ((50, 40, 59), (60, 40, 34), (70, None, 59)):
+        export.range(start, end, f"at {start}", kind=kind)
+    answer = call("nsys", "tree", export.write(tmp_path / "export.sqlite"), "--home", tmp_path / "home")
+    assert answer.code == 2 and "1 row of table NVTX_EVENTS without usable times" in answer.err
+    info = call("nsys", "info", tmp_path / "export.sqlite", "--home", tmp_path / "home", "--json")
+    assert info.code == 2 and info.json["ranges"] == 4 and info.json["partial"]
+    assert any("end before they start: they are left out" in one for one in info.json["missing"])
 
 
 def test_gpus_without_recorded_kernels_are_said_to_have_none(tmp_path):
@@ -224,7 +287,6 @@ _OPTIONS = {
 }
 """Command → what follows the export; the others need nothing."""
 
-_KERNELS, _COPIES, _CALLS = (f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "RUNTIME"))
 _TIMED = (_KERNELS, _COPIES, _CALLS, "NVTX_EVENTS")
 _HOSTILE = {
     "no ranges, calls and names": f"DROP TABLE NVTX_EVENTS; DROP TABLE {_CALLS}; DROP TABLE StringIds",
@@ -261,9 +323,13 @@ def test_every_command_answers_or_refuses_in_one_line(tmp_path, change):
         if "--output" not in more:
             arguments.append("--json")
         result = CliRunner().invoke(app, [*arguments, "--home", str(tmp_path / "home")])
-        if result.exception is None:
+        partial = isinstance(result.exception, IncompleteError)
+        if result.exception is None or partial:
             answered += 1
             if "--json" in arguments:
+                shown = json.loads(result.stdout)
+                objects = shown if isinstance(shown, list) else [shown]
+                assert not partial or not objects or any(one["partial"] for one in objects)
                 assert not {
                     number for key, number in _numbers(json.loads(result.stdout)) if number < 0 and key in _SUMS
                 }
@@ -315,3 +381,11 @@ def test_a_table_whose_name_is_not_utf_8_is_passed_over(tmp_path):
     path.write_bytes(path.read_bytes().replace(b"_oddly", b"_odd\xff\x80"))
     result = CliRunner().invoke(app, ["nsys", "info", str(path)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
+
+
+def test_line_feeds_of_what_an_export_states_are_shown_as_escapes(tmp_path):
+    export = small_export()
+    export.add("META_DATA_EXPORT", {"name": "EXPORT_SCHEMA_VERSION", "value": "3\n24"})
+    export.add("TARGET_INFO_GPU", {"id": 0, "name": "H100\nowned", "busLocation": "0\n1"})
+    shown = _run("info", export, tmp_path) + _run("info", export, tmp_path, "--hardware")
+    assert all(word in shown for word in (r"schema 3\u000a24", "H100 owned", r"0\u000a1"))

@@ -14,7 +14,7 @@ from traceviz_dag.errors import BadInputError, TracevizError, UsageError
 
 KEYS = {
     *("device", "window_start_ns", "window_end_ns", "kernels", "span_ns", "compute_ns", "communication_ns"),
-    *("hidden_ns", "exposed_ns", "memory_ns", "busy_ns", "idle_ns"),
+    *("hidden_ns", "exposed_ns", "memory_ns", "busy_ns", "idle_ns", "partial"),
 }
 
 

@@ -26,7 +26,7 @@ def test_words_for_numbers_are_read_as_absent(tmp_path, word):
     trace = read_kineto(write(tmp_path / "t.json", text))
     assert trace.host.external_id.tolist() == [5, 2]
     assert trace.strings[trace.host.name[1]] == "NaN, -inf", "words inside strings stay"
-    assert trace.report.dropped == {"no time stamp that is a number": 1}
+    assert trace.report.dropped == {"no time stamp that is a number, or one beyond 142 years": 1}
 
 
 def test_wrong_escapes_and_bytes_that_are_no_text_are_fixed(tmp_path):
@@ -51,6 +51,7 @@ def test_events_without_usable_times_are_dropped_with_a_reason(tmp_path):
         event(8, ts=True),
         "no event",
         17,
+        event(10, ts=2**63),
         event(9, dur=0),
     ]
     for chunk_bytes in (100, 1 << 20):
@@ -58,7 +59,7 @@ def test_events_without_usable_times_are_dropped_with_a_reason(tmp_path):
         assert trace.host.start_ns.tolist() == [1000, 9000]
         assert trace.report.rows_read == len(events)
         assert trace.report.dropped == {
-            "no time stamp that is a number": 4,
+            "no time stamp that is a number, or one beyond 142 years": 5,
             "negative or impossible duration": 1,
             "no duration": 1,
             "an end event without its begin": 1,

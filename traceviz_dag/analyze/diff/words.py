@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from traceviz_dag.analyze.diff.changes import Change
 from traceviz_dag.analyze.diff.replayed import AMOUNT, HOSTS, MEMORY, REMAINDER, UNMATCHED, ReplayRow, WorkClass
-from traceviz_dag.analyze.wording import activity, capitals, counted, duration, signed
+from traceviz_dag.analyze.wording import ABSENT, activity, capitals, counted, duration, signed, signed_percent
 from traceviz_dag.vocabulary import PathCause
 
 LEAST_CHANGE = 0.01
@@ -76,9 +76,7 @@ def verdict(step: Change, steps: tuple[int, int], least: float = LEAST_CHANGE) -
 
 def change_share(step: Change) -> str:
     """The change over A's step, with its sign."""
-    if not step.a_ns:
-        return "–"
-    return f"{100 * step.change_ns / step.a_ns:+.1f} %"
+    return signed_percent(step.change_ns / step.a_ns) if step.a_ns else ABSENT
 
 
 def named_class(work: WorkClass) -> str:

@@ -25,6 +25,7 @@ _LOST = "allocations that were neither freed nor are live at the end"
 _RESIZED = "blocks freed with another size than they were allocated with"
 _STILL_LIVE = "frees of a block that is live after them"
 _OF_NOTHING = "frees that were requested of no live block"
+_BACKWARDS = "events that are earlier than the one before them"
 
 CONTRADICTIONS = {
     _BEYOND: "byte of segments was allocated beyond those that there are",
@@ -35,6 +36,7 @@ CONTRADICTIONS = {
     _RESIZED: "block freed with another size than it was allocated with",
     _STILL_LIVE: "free of a block that is live after it",
     _OF_NOTHING: "free that was requested of no live block",
+    _BACKWARDS: "event that is earlier than the one before it",
 }
 """What can contradict itself in a snapshot, of several → of one."""
 
@@ -146,6 +148,7 @@ def replayed(snapshot: Snapshot, device: int) -> Replay:
     contradictions: Counter[str] = Counter()
     lifetimes = _lifetimes(snapshot, segments, columns, contradictions)
     _check_places(snapshot, segments, contradictions)
+    contradictions[_BACKWARDS] += int((np.diff(columns["time_us"][columns["time_us"] > 0]) < 0).sum())
     changes = np.zeros(len(events) + 1, np.int64)
     known = lifetimes.begin != UNKNOWN
     np.add.at(changes, lifetimes.begin[known] + 1, lifetimes.requested[known])

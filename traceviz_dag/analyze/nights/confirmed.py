@@ -10,7 +10,7 @@ import numpy as np
 from traceviz_dag.analyze.nights.change_points import LEAST_SHARE, ChangePoint, change_points
 from traceviz_dag.analyze.nights.limits import Limit
 from traceviz_dag.analyze.nights.verdicts import Metric
-from traceviz_dag.analyze.wording import counted, duration, signed
+from traceviz_dag.analyze.wording import counted, duration, signed, signed_percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def change_statement(change: Raised, since: str, nights: int, rows: Sequence[str
         rows: the first rows of the comparison, in words.
     """
     more = change.after_ns - change.before_ns
-    share = f" ({100 * more / change.before_ns:+.1f} %)" if change.before_ns else ""
+    share = f" ({signed_percent(more / change.before_ns)})" if change.before_ns else ""
     statement = (
         f"confirmed change: {change.metric} {signed(more)}{share} since {since}: "
         f"{duration(change.before_ns)} before, {duration(change.after_ns)} in {counted(nights, 'night', 'nights')} "

@@ -10,7 +10,7 @@ from statistics import median
 import msgspec
 
 from traceviz_dag.analyze.nights.limits import Limit
-from traceviz_dag.analyze.wording import activity, counted, duration, percent, signed
+from traceviz_dag.analyze.wording import activity, counted, duration, percent, signed, signed_percent
 
 OTHER_RANKS = "other_ranks"
 """The part of a step by which the longest window of all ranks is longer than that of the compared rank."""
@@ -349,7 +349,7 @@ def _change_told(night: Measures, reference: Measures, deltas: Sequence[Delta]) 
     change = night.step_ns - reference.step_ns
     if not change:
         return f"{_step_told(night)}, as long as that of {reference.name}"
-    share = f" ({100 * change / reference.step_ns:+.1f} %)" if reference.step_ns else ""
+    share = f" ({signed_percent(change / reference.step_ns)})" if reference.step_ns else ""
     most = f"{activity(deltas[0].part)} {'grew' if change > 0 else 'shrank'} most, {signed(deltas[0].delta_ns)}"
     return f"{_step_told(night)}, {signed(change)}{share} against {reference.name}; {most}"
 

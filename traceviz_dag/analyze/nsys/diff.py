@@ -159,7 +159,7 @@ def _verdict(
         return "No verdict: the two run different kernels.", None
     if abs(change) <= LEAST_CHANGE * window_a:
         window = f"the windows of {gpus} GPUs differ" if gpus > 1 else "the window differs"
-        return f"No change: {window} by {change / 1e6:+,.3f} ms, under 1 %.", Outcome.NO_CHANGE
+        return f"No change: {window} by {wording.changed(change)} ms, under 1 %.", Outcome.NO_CHANGE
     words = {
         "compute_ns": "computation",
         "exposed_ns": "exposed communication",
@@ -173,7 +173,7 @@ def _verdict(
     how_much = "most of it" if 2 * abs(delta) > abs(change) else "the largest part of it"
     together = f" over {gpus} GPUs" if gpus > 1 else ""
     sentence = (
-        f"B is {wording.percent(abs(change) / window_a)} {word} ({change / 1e6:+,.3f} ms{together}), {how_much} in "
-        f"{words[part]} ({delta / 1e6:+,.3f} ms)."
+        f"B is {wording.percent(abs(change) / window_a)} {word} ({wording.changed(change)} ms{together}), "
+        f"{how_much} in {words[part]} ({wording.changed(delta)} ms)."
     )
     return sentence, Outcome.LONGER if change > 0 else Outcome.SHORTER

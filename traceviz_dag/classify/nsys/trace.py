@@ -8,6 +8,7 @@ NCCL's calls say which communicator a kernel runs on, as ``record_param_comms`` 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -127,7 +128,7 @@ def trace_events(
     host = _host_rows(ranges, threads, strings, base)
     collective, nccl_rows, nccl_facts = _communication(operations, ranges, calls, first_call, header, strings)
     synchronizations = _synchronization_rows(profile, part, base)
-    report = _report(profile, operations, len(operations) + len(calls) + len(ranges) + len(synchronizations))
+    report = _report(profile, part, operations, len(operations) + len(calls) + len(ranges) + len(synchronizations))
     events = TraceEvents(
         header=header,
         strings=(),
@@ -146,13 +147,14 @@ def trace_events(
     return _with_steps(events, iterations, base, strings)
 
 
-def _report(profile: NsysProfile, operations: pa.Table, rows: int) -> ReadReport:
-    """What of the export was not read, which may be of any rank, and whether kernels have no name."""
-    dropped = {
-        f"row of table {table} without usable times or GPU, of any rank": count
-        for table, count in profile.facts.dropped.items()
-        if table.startswith(_OF_RANKS)
-    }
+def _report(profile: NsysProfile, part: NsysPart, operations: pa.Table, rows: int) -> ReadReport:
+    """What of the rank was not read, or of any rank, and whether kernels have no name."""
+    dropped: Counter[str] = Counter()
+    for lost in profile.facts.faults:
+        mine = lost.process in (None, part.process) and lost.device in (None, part.device)
+        if mine and not lost.nameless and lost.source.startswith(_OF_RANKS):
+            of_any = ", of any rank" if lost.process is lost.device is None else ""
+            dropped[f"row of table {lost.source} without usable times or GPU{of_any}"] += lost.rows
     kernels = operations.filter(pa.array(_numbers(operations, "category") == KERNEL))
     nameless = kernels["name"].null_count
     fault = f"{nameless:,} of {len(kernels):,} kernels have no name, so what communicates is not known; export it again"

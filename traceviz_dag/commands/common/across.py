@@ -14,6 +14,7 @@ from traceviz_dag.commands.common.failures import end_half_renewed
 from traceviz_dag.commands.common.output import print_wrapped
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.errors import NoEvidenceError, UsageError
+from traceviz_dag.lake.inputs import folder_of_run
 from traceviz_dag.pipeline.answers.iterations import heading
 from traceviz_dag.system.paths import real_path
 
@@ -73,6 +74,16 @@ def refuse_both(path: Path | None, run: str | None, iteration: int | None) -> No
         raise UsageError("name traces or --records, not both")
 
 
+def refuse_run(path: Path | None, home: Path) -> None:
+    """Say how a run of the home is named, where a path is none and has the name of one.
+
+    Raises:
+        UsageError: so it is.
+    """
+    if path is not None and not path.exists() and folder_of_run(real_path(home), str(path)) is not None:
+        raise UsageError(f"{path}: no such file or folder; the home has a run of that name: give it as --run {path}")
+
+
 @contextmanager
 def chosen_iterations(
     path: Path | None,
@@ -95,6 +106,7 @@ def chosen_iterations(
     """
     from traceviz_dag.pipeline.stored_iteration import iterations_at
 
+    refuse_run(path, home)
     if path is None and rules is not None:
         raise UsageError("--rules is for traces: give their path")
     with iterations_at(path, home, rules, rank, by_rank=by_rank) as found:

@@ -135,7 +135,7 @@ def print_table(
         count: how many rows there are, where ``rows`` are those ``shown`` alone.
         last: show the last of many instead of the first.
     """
-    count = max(count, len(rows))
+    count, title = max(count, len(rows)), printable(title)
     every, more = shown(rows, last=last), rest_of(count)
     title = f"{title}: the {'last' if last else 'first'} {len(every)} of {count:,}" if more else title
     if not every and not os.environ.get(MARKDOWN):
@@ -144,7 +144,7 @@ def print_table(
     known = [[row[place] for row in every if row[place] is not None] for place in range(len(columns))]
     numeric = [all(map(_is_number, values)) and bool(values) for values in known]
     # Texts are no markup, whatever brackets a name holds.
-    cells = [[ABSENT if value is None else printable(str(value), lines=True) for value in row] for row in every]
+    cells = [[ABSENT if value is None else printable(str(value)) for value in row] for row in every]
     if os.environ.get(MARKDOWN):
         # A line right below would be a row of it.
         sys.stdout.write(markdown_table(title, columns, cells, numeric) + (f"\n{more}\n" if more else "\n"))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from traceviz_dag.commands.common.across import refuse_run
 from traceviz_dag.commands.common.failures import changed_lines, end_failed, end_gone, end_half_renewed, tell_failures
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake, open_lake
@@ -52,6 +53,8 @@ def iterations_of(
     """
     from traceviz_dag.pipeline.lake_source import LakeSource
 
+    for path in paths:
+        refuse_run(path, home)
     results = _analysed(home, paths) if paths else []
     keys = {(result.run, result.iteration) for result in results}
     lake = Lake(home) if not (home / "lake").is_dir() else open_lake(home)

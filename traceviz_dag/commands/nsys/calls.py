@@ -13,7 +13,7 @@ from traceviz_dag.analyze.nsys.calls import CUDA, SYSTEM, calls_by_name
 from traceviz_dag.analyze.nsys.calls import stalls as find_stalls
 from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_columns, print_json
+from traceviz_dag.commands.common.output import print_columns
 from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, TrimOption, opened
 
 SLIGHT = 0.001
@@ -37,24 +37,24 @@ def calls(
     Calls count where they start, whole. Times of threads side by side count each. With --gpu, it is about the
     processes that used these GPUs.
     """
-    given = opened(path, home, trim)
-    table = SYSTEM if system else CUDA
-    rows = [asdict(one) for one in calls_by_name(given.profile, table, _processes(given, gpu), given.window)]
-    if json:
-        print_json(rows)
-        return
-    if not rows and given.window is None:
-        what = "the operating system's libraries; profile with --trace=osrt" if system else "CUDA"
-        typer.echo(f"The export holds no calls of {what}.")
-        return
-    print_columns(
-        "Calls of the operating system's libraries" if system else "CUDA calls",
-        [{**row, **row["durations"]} for row in rows],
-        [
-            *(("name", "call"), "threads", "count", *(f"{name}_ns" for name in _STATISTICS)),
-            ("share", "share of totals"),
-        ],
-    )
+    with opened(path, home, trim) as given:
+        table = SYSTEM if system else CUDA
+        rows = [asdict(one) for one in calls_by_name(given.profile, table, _processes(given, gpu), given.window)]
+        if json:
+            given.print_json(rows)
+            return
+        if not rows and given.window is None:
+            what = "the operating system's libraries; profile with --trace=osrt" if system else "CUDA"
+            typer.echo(f"The export holds no calls of {what}.")
+            return
+        print_columns(
+            "Calls of the operating system's libraries" if system else "CUDA calls",
+            [{**row, **row["durations"]} for row in rows],
+            [
+                *(("name", "call"), "threads", "count", *(f"{name}_ns" for name in _STATISTICS)),
+                ("share", "share of totals"),
+            ],
+        )
 
 
 def stalls(
@@ -70,32 +70,32 @@ def stalls(
     ranges with gc or garbage in their names. Rows below 0.1 % of all together are only counted; JSON has every row
     and all ranges around it.
     """
-    given = opened(path, home, trim)
-    rows = [asdict(one) for one in find_stalls(given.profile, _processes(given, gpu), given.window)]
-    if json:
-        print_json(rows)
-        return
-    least_ns = SLIGHT * sum(row["total_ns"] for row in rows)
-    slight = [row for row in rows if row["total_ns"] < least_ns]
-    rows = rows[: len(rows) - len(slight)]
-    print_columns(
-        "What held the host up",
-        [
-            {
-                **row,
-                "innermost": row["ranges"][-1] if row["ranges"] else None,
-                "outermost": row["ranges"][0] if row["ranges"] else None,
-            }
-            for row in rows
-        ],
-        [
-            *(("kind", "what"), ("innermost", "innermost range"), ("outermost", "outermost range")),
-            *("count", "total_ns", "most_ns"),
-        ],
-    )
-    if slight:
-        length = milliseconds(sum(row["total_ns"] for row in slight))
-        typer.echo(f"{len(slight)} more below {wording.percent(SLIGHT)} of all together: {length} ms together.")
+    with opened(path, home, trim) as given:
+        rows = [asdict(one) for one in find_stalls(given.profile, _processes(given, gpu), given.window)]
+        if json:
+            given.print_json(rows)
+            return
+        least_ns = SLIGHT * sum(row["total_ns"] for row in rows)
+        slight = [row for row in rows if row["total_ns"] < least_ns]
+        rows = rows[: len(rows) - len(slight)]
+        print_columns(
+            "What held the host up",
+            [
+                {
+                    **row,
+                    "innermost": row["ranges"][-1] if row["ranges"] else None,
+                    "outermost": row["ranges"][0] if row["ranges"] else None,
+                }
+                for row in rows
+            ],
+            [
+                *(("kind", "what"), ("innermost", "innermost range"), ("outermost", "outermost range")),
+                *("count", "total_ns", "most_ns"),
+            ],
+        )
+        if slight:
+            length = milliseconds(sum(row["total_ns"] for row in slight))
+            typer.echo(f"{len(slight)} more below {wording.percent(SLIGHT)} of all together: {length} ms together.")
 
 
 def _processes(given: Opened, gpu: list[str]) -> tuple[int, ...] | None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,9 +15,10 @@ import typer
 from traceviz_dag.analyze.nsys.activity import Activity, Clip, activities
 from traceviz_dag.analyze.wording import counted, seconds
 from traceviz_dag.classify.rules import Rules, load_rules
-from traceviz_dag.errors import UsageError
+from traceviz_dag.commands.common.output import print_json
+from traceviz_dag.errors import IncompleteError, TracevizError, UsageError
 from traceviz_dag.read.nsys.cache import open_profile
-from traceviz_dag.read.nsys.profile import NsysFacts, NsysProfile
+from traceviz_dag.read.nsys.profile import NsysProfile
 
 ProfileArgument = Annotated[
     Path,
@@ -68,30 +71,62 @@ class Opened:
             for one in measured(self.profile, part, self.window)
         ]
 
+    @property
+    def faults(self) -> str:
+        """What the answer lacks by now, rows of the export that cannot be used; empty where it lacks nothing."""
+        rows = Counter[tuple[str, bool]]()
+        for fault in self.profile.faults():
+            rows[fault.source, fault.nameless] += fault.rows
+        return ", ".join(
+            f"{counted(count, 'kernel', 'kernels')} without a name, so what communicates is not known"
+            if nameless
+            else f"{counted(count, 'row', 'rows')} of table {source} without usable times or GPU, left out"
+            for (source, nameless), count in rows.items()
+        )
 
-def opened(path: Path, home: Path, trim: tuple[float, float] | None = None, rules: Path | None = None) -> Opened:
-    """Open a profile, from the home where it was read before.
+    def print_json(self, answer: Any) -> None:
+        """Print an answer as JSON: the object, or each object of the list, shows whether it is partial.
+
+        A row of one GPU lacks what is left out of this GPU alone.
+        """
+        faults = self.profile.faults()
+
+        def marked(row: dict[str, Any]) -> dict[str, Any]:
+            device = row.get("device")
+            partial = [one for one in faults if None in (device, one.device) or one.device == device]
+            return {**row, "partial": bool(partial)}
+
+        print_json([marked(row) for row in answer] if isinstance(answer, list) else marked(answer))
+
+
+@contextmanager
+def opened(
+    path: Path, home: Path, trim: tuple[float, float] | None = None, rules: Path | None = None
+) -> Iterator[Opened]:
+    """Open a profile for a block that prints an answer, from the home where it was read before.
 
     Raises:
         UsageError: the window is none, or the profile covers nothing of it.
+        IncompleteError: the block has ended, and rows that it asked for cannot be used.
     """
     asked = Clip.of_seconds(*trim) if trim is not None else None
     profile = open_profile(path, home)
-    for fault in _faults(profile.store.facts_so_far):
+    if not any(rows for table, rows in profile.store.facts_so_far.tables.items() if table.startswith(_OF_KERNELS)):
+        fault = "no kernels were recorded, so GPUs seem idle; capture with --trace=cuda,nvtx"
         typer.echo(f"traceviz: {path.name}: {fault}", err=True)
     window = asked.within(profile) if asked is not None else None
     if window != asked and window is not None:
         covered = f"{seconds(window.start_ns)} to {seconds(window.end_ns)} s"
         typer.echo(f"traceviz: {path.name} covers only a part of the window: the answer is about {covered}", err=True)
-    return Opened(profile, load_rules(rules), window)
-
-
-def _faults(facts: NsysFacts) -> Iterator[str]:
-    """What makes each number about the GPUs another than that of the program."""
-    for table, count in facts.dropped.items():
-        yield f"{counted(count, 'row', 'rows')} of table {table} without usable times or GPU, left out; export it again"
-    if not any(rows for table, rows in facts.tables.items() if table.startswith(_OF_KERNELS)):
-        yield "no kernels were recorded, so GPUs seem idle; capture with --trace=cuda,nvtx"
+    given = Opened(profile, load_rules(rules), window)
+    try:
+        yield given
+    except TracevizError:
+        if given.faults:
+            typer.echo(f"traceviz: {path.name}: {given.faults}; export it again", err=True)
+        raise
+    if given.faults:
+        raise IncompleteError(f"partial result: {path.name}: {given.faults}; export it again")
 
 
 def check_alignment(against: Path | None, iteration: int | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from traceviz_dag.analyze.nsys.copies import copies as measured
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_columns, print_json
+from traceviz_dag.commands.common.output import print_columns
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, opened
 
 
@@ -20,17 +20,17 @@ def copies(
     Operations count where they start, whole. GB/s is 10^9 bytes per second of their own durations. A call is
     asynchronous if Async is in its name; a copy from or to pageable memory may hold the host up nevertheless.
     """
-    given = opened(path, home, trim)
-    rows = given.rows(gpu, measured)
-    if json:
-        print_json(rows)
-        return
-    print_columns(
-        "Memory operations",
-        rows,
-        [
-            *("device", ("name", "operation"), ("source", "from"), ("destination", "to")),
-            *(("asynchronous", "Async call"), "count", "total_ns", "bytes", "bytes_per_s"),
-            *("least_bytes", "mean_bytes", "most_bytes"),
-        ],
-    )
+    with opened(path, home, trim) as given:
+        rows = given.rows(gpu, measured)
+        if json:
+            given.print_json(rows)
+            return
+        print_columns(
+            "Memory operations",
+            rows,
+            [
+                *("device", ("name", "operation"), ("source", "from"), ("destination", "to")),
+                *(("asynchronous", "Async call"), "count", "total_ns", "bytes", "bytes_per_s"),
+                *("least_bytes", "mean_bytes", "most_bytes"),
+            ],
+        )

@@ -17,7 +17,7 @@ from traceviz_dag.analyze.nsys.tree import RangeNode, range_tree
 from traceviz_dag.analyze.wording import capitalised
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
 from traceviz_dag.commands.common.output import print_columns, print_json
-from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
+from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, RulesOption, TrimOption, opened
 from traceviz_dag.errors import NoEvidenceError, UsageError
 
 _PART_WORDS = {
@@ -60,13 +60,14 @@ def diff(
         raise UsageError("--iteration-b is the iteration of B: also give --iteration, that of A")
     if iteration is not None and (trim or trim_b):
         raise UsageError("--iteration and --trim both name a window: give one of them")
-    side_a = _side(a, home, gpu, trim, rules, iteration)
-    side_b = _side(b, home, gpu, trim_b or trim, rules, iteration if iteration_b is None else iteration_b)
-    found = compare(side_a[0], side_b[0], (side_a[1], side_b[1]), (side_a[2], side_b[2]))
-    if json:
-        print_json(_plain(found))
-    else:
-        _print(found)
+    other = iteration if iteration_b is None else iteration_b
+    with opened(a, home, trim, rules) as given_a, opened(b, home, trim_b or trim, rules) as given_b:
+        side_a, side_b = _side(given_a, gpu, iteration), _side(given_b, gpu, other)
+        found = compare(side_a[0], side_b[0], (side_a[1], side_b[1]), (side_a[2], side_b[2]))
+        if json:
+            print_json({**_plain(found), "partial": bool(given_a.faults or given_b.faults)})
+        else:
+            _print(found)
     if gate and not found.is_comparable:
         raise NoEvidenceError(f"the gate judges no profiles that are {found.comparable}")
     if gate and found.outcome is Outcome.LONGER:
@@ -89,15 +90,7 @@ def _print(found: ProfileComparison) -> None:
     typer.echo(f"\n{capitalised(found.comparable)}.\n{found.verdict}")
 
 
-def _side(
-    path: Path,
-    home: Path,
-    gpu: list[str],
-    trim: tuple[float, float] | None,
-    rules: Path | None,
-    iteration: int | None,
-) -> _Side:
-    given = opened(path, home, trim, rules)
+def _side(given: Opened, gpu: list[str], iteration: int | None) -> _Side:
     parts = given.gpus(gpu)
     windows = [
         given.window if iteration is None else window_on_gpu(given.profile, part, given.rules, iteration)

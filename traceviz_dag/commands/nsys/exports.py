@@ -37,12 +37,12 @@ def export_csv(
     Times are whole nanoseconds. With --trim, operations that run inside the window are written, uncut.
     """
     check_output(output, path)
-    given = opened(path, home, trim, rules)
-    table = _rows(given, given.gpus(gpu))
-    sink = pa.BufferOutputStream()
-    pyarrow.csv.write_csv(table, sink)
-    write_atomically(real_path(output), sink.getvalue())
-    typer.echo(f"{table.num_rows} operations: {output}")
+    with opened(path, home, trim, rules) as given:
+        table = _rows(given, given.gpus(gpu))
+        sink = pa.BufferOutputStream()
+        pyarrow.csv.write_csv(table, sink)
+        write_atomically(real_path(output), sink.getvalue())
+        typer.echo(f"{table.num_rows} operations: {output}")
 
 
 def export_json(
@@ -58,16 +58,16 @@ def export_json(
     Times are whole nanoseconds. With --trim, operations that run inside the window are written, uncut.
     """
     check_output(output, path)
-    given = opened(path, home, trim, rules)
-    parts = given.gpus(gpu)
-    table = _rows(given, parts)
-    document: dict[str, Any] = {
-        "facts": msgspec.to_builtins(given.profile.facts),
-        "overlap": [asdict(gpu_overlap(part, given.window)) for part in parts],
-    }
-    head = msgspec.json.encode(document)[:-1] + b',"operations":['
-    write_atomically(real_path(output), [head, *json_rows(table), b"]}"])
-    typer.echo(f"{table.num_rows} operations: {output}")
+    with opened(path, home, trim, rules) as given:
+        parts = given.gpus(gpu)
+        table = _rows(given, parts)
+        document: dict[str, Any] = {
+            "facts": msgspec.to_builtins(given.profile.facts),
+            "overlap": [asdict(gpu_overlap(part, given.window)) for part in parts],
+        }
+        head = msgspec.json.encode(document)[:-1] + b',"operations":['
+        write_atomically(real_path(output), [head, *json_rows(table), b"]}"])
+        typer.echo(f"{table.num_rows} operations: {output}")
 
 
 def _rows(given: Opened, parts: list[Activity]) -> pa.Table:

@@ -10,7 +10,7 @@ import typer
 from traceviz_dag.analyze.nsys.region_flops import region_flops
 from traceviz_dag.analyze.nsys.search import matcher
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_columns, print_json
+from traceviz_dag.commands.common.output import print_columns
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, TrimOption, opened
 from traceviz_dag.errors import UsageError
 
@@ -45,52 +45,55 @@ def flops(
     """
     if not all(number is None or number <= _MOST for number in (region, peak)):
         raise UsageError(f"--flops and --peak take numbers up to {_MOST:g}")
-    given = opened(path, home, trim)
-    wanted = matcher(word)
-    found = [
-        region_flops(
-            given.profile,
-            part,
-            wanted,
-            given.window,
-            None if region is None else round(region),
-            None if peak is None else round(peak * 1e12),
-        )
-        for part in given.gpus(gpu)
-    ]
-    if not any(one.count for one in found):
-        raise UsageError(f"{path}: no NVTX range that matches {word} launched anything; traceviz nsys ranges lists all")
-    if json:
-        print_json(
+    with opened(path, home, trim) as given:
+        wanted = matcher(word)
+        found = [
+            region_flops(
+                given.profile,
+                part,
+                wanted,
+                given.window,
+                None if region is None else round(region),
+                None if peak is None else round(peak * 1e12),
+            )
+            for part in given.gpus(gpu)
+        ]
+        if not any(one.count for one in found):
+            raise UsageError(
+                f"{path}: no NVTX range that matches {word} launched anything; traceviz nsys ranges lists all"
+            )
+        if json:
+            given.print_json(
+                [
+                    {
+                        **asdict(one),
+                        "utilization_of_gpu_time": one.utilization(one.gpu_ns),
+                        "utilization_of_busy_time": one.utilization(one.busy_ns),
+                        "above_peak": one.above_peak,
+                    }
+                    for one in found
+                ]
+            )
+            return
+        print_columns(
+            f"FLOP utilisation of {word}",
             [
                 {
                     **asdict(one),
-                    "utilization_of_gpu_time": one.utilization(one.gpu_ns),
-                    "utilization_of_busy_time": one.utilization(one.busy_ns),
-                    "above_peak": one.above_peak,
+                    "region_flops": one.flops,
+                    "gpu_share": one.utilization(one.gpu_ns),
+                    "busy_share": one.utilization(one.busy_ns),
                 }
                 for one in found
-            ]
+            ],
+            [
+                *("device", ("count", "ranges"), "region_flops", ("flops_from", "from"), "peak_flops_per_s"),
+                *(("gpu_ns", "GPU time"), "busy_ns", ("gpu_share", "of GPU time"), ("busy_share", "of busy time")),
+            ],
         )
-        return
-    print_columns(
-        f"FLOP utilisation of {word}",
-        [
-            {
-                **asdict(one),
-                "region_flops": one.flops,
-                "gpu_share": one.utilization(one.gpu_ns),
-                "busy_share": one.utilization(one.busy_ns),
-            }
-            for one in found
-        ],
-        [
-            *("device", ("count", "ranges"), "region_flops", ("flops_from", "from"), "peak_flops_per_s"),
-            *(("gpu_ns", "GPU time"), "busy_ns", ("gpu_share", "of GPU time"), ("busy_share", "of busy time")),
-        ],
-    )
-    for one in found:
-        if one.above_peak:
-            typer.echo(
-                f"GPU {one.device} cannot do more than its peak: the operations, the peak or the ranges are not right"
-            )
+        for one in found:
+            if one.above_peak:
+                typer.echo(
+                    f"GPU {one.device} cannot do more than its peak: "
+                    "the operations, the peak or the ranges are not right"
+                )

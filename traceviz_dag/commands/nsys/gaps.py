@@ -14,7 +14,7 @@ from traceviz_dag.analyze.nsys.overlap import gpu_overlap
 from traceviz_dag.analyze.nsys.tree import nested_ranges
 from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, check_number
-from traceviz_dag.commands.common.output import print_columns, print_json
+from traceviz_dag.commands.common.output import print_columns
 from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, RulesOption, TrimOption, opened
 
 
@@ -34,21 +34,21 @@ def gaps(
     GPU did not wait for the host.
     """
     check_number("--least-us", least_us)
-    given = opened(path, home, trim, rules)
-    found = [_of_gpu(given, part, round(least_us * 1e3)) for part in given.gpus(gpu)]
-    if json:
-        print_json(found)
-        return
-    for one in found:
-        print_columns(
-            f"GPU {one['device']}: idle {milliseconds(one['idle_ns'])} ms, {wording.percent(one['share'])} of it in "
-            f"{len(one['gaps'])} gaps of {least_us:g} us or more",
-            one["gaps"],
-            [
-                *("start_ns", ("duration_ns", "gap"), "after", "before"),
-                *(("launched_before_end_ns", "launched before the end"), ("host_range", "host was in")),
-            ],
-        )
+    with opened(path, home, trim, rules) as given:
+        found = [_of_gpu(given, part, round(least_us * 1e3)) for part in given.gpus(gpu)]
+        if json:
+            given.print_json(found)
+            return
+        for one in found:
+            print_columns(
+                f"GPU {one['device']}: idle {milliseconds(one['idle_ns'])} ms, {wording.percent(one['share'])} of it "
+                f"in {len(one['gaps'])} gaps of {least_us:g} us or more",
+                one["gaps"],
+                [
+                    *("start_ns", ("duration_ns", "gap"), "after", "before"),
+                    *(("launched_before_end_ns", "launched before the end"), ("host_range", "host was in")),
+                ],
+            )
 
 
 def _of_gpu(given: Opened, part: Activity, least_ns: int) -> dict[str, Any]:

@@ -34,42 +34,42 @@ def info(
 
     With --gpu, show what the export states of these GPUs.
     """
-    given = opened(path, home)
-    facts = given.profile.facts
-    if gpu or hardware:
-        _hardware(path, facts, gpu_numbers(gpu), json)
-        return
-    if columns:
-        _columns(facts, json)
-        return
-    names = {gpu.device: gpu.name for gpu in facts.gpus}
-    rows = [_gpu(given.profile, device, names.get(device)) for device in given.profile.keys("operations")]
-    calls, ranges = (int(given.profile.store.runs(name).count.sum()) for name in ("calls", "ranges"))
-    stated = {
-        **{name: value for name, value in msgspec.to_builtins(facts).items() if name != "columns"},
-        "gpus": rows,
-        "calls": calls,
-        "ranges": ranges,
-        "last_ns": max((row["last_ns"] for row in rows), default=None),
-    }
-    if json:
-        print_json(stated)
-        return
-    by = f"nsys {facts.product_version}" if facts.product_version else "an unknown version of nsys"
-    print_columns(
-        f"{path.name}: exported by {by}, schema {facts.schema_version or 'unknown'}",
-        rows,
-        [
-            *(("gpu", "GPU"), "name", "kernels", ("launched", "of them launched"), "memory_operations"),
-            *("processes", "streams", "first_ns", "last_ns"),
-        ],
-    )
-    print_table("Tables", ["table", "rows"], list(facts.tables.items()))
-    if facts.duration_ns is not None:
-        capture = {"length_ns": facts.duration_ns, "calls": calls, "ranges": ranges}
-        print_columns("Capture", [capture], ["length_ns", "calls", "ranges"])
-    if facts.missing:
-        print_table("What it lacks", ["missing"], [[sentence] for sentence in facts.missing])
+    with opened(path, home) as given:
+        facts = given.profile.facts
+        if gpu or hardware:
+            _hardware(path, facts, gpu_numbers(gpu), json)
+            return
+        if columns:
+            _columns(facts, json)
+            return
+        names = {gpu.device: gpu.name for gpu in facts.gpus}
+        rows = [_gpu(given.profile, device, names.get(device)) for device in given.profile.keys("operations")]
+        calls, ranges = (given.profile.count(name) for name in ("calls", "ranges"))
+        stated = {
+            **{name: value for name, value in msgspec.to_builtins(facts).items() if name != "columns"},
+            "gpus": rows,
+            "calls": calls,
+            "ranges": ranges,
+            "last_ns": max((row["last_ns"] for row in rows), default=None),
+        }
+        if json:
+            given.print_json(stated)
+            return
+        by = f"nsys {facts.product_version}" if facts.product_version else "an unknown version of nsys"
+        print_columns(
+            f"{path.name}: exported by {by}, schema {facts.schema_version or 'unknown'}",
+            rows,
+            [
+                *(("gpu", "GPU"), "name", "kernels", ("launched", "of them launched"), "memory_operations"),
+                *("processes", "streams", "first_ns", "last_ns"),
+            ],
+        )
+        print_table("Tables", ["table", "rows"], list(facts.tables.items()))
+        if facts.duration_ns is not None:
+            capture = {"length_ns": facts.duration_ns, "calls": calls, "ranges": ranges}
+            print_columns("Capture", [capture], ["length_ns", "calls", "ranges"])
+        if facts.missing:
+            print_table("What it lacks", ["missing"], [[sentence] for sentence in facts.missing])
 
 
 def _gpu(profile: NsysProfile, device: int, name: str | None) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from traceviz_dag.analyze.nsys.instructions import dearest_kernels, kernel_instr
 from traceviz_dag.analyze.nsys.summary import summaries
 from traceviz_dag.capture.cutracer import counting_script
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_columns, print_json
+from traceviz_dag.commands.common.output import print_columns
 from traceviz_dag.commands.nsys.common import (
     GpuOption,
     Opened,
@@ -62,31 +62,32 @@ def instructions(
     Names are the same without namespaces, template and call arguments. JSON has every instruction and every name.
     """
     if plan is not None:
-        _plan(opened(path, home, trim, rules), gpu, plan, str(counts or "counts"), top or _MOST_PLANNED, json)
+        with opened(path, home, trim, rules) as given:
+            _plan(given, gpu, plan, str(counts or "counts"), top or _MOST_PLANNED, json)
         return
     if top is not None:
         raise UsageError("--top chooses kernels for a script: also give --plan")
     if counts is None:
         raise UsageError("give the folder that CUTracer wrote to, or --plan COMMAND for a script that runs CUTracer")
-    given = opened(path, home, trim, rules)
-    counted = read_instructions(counts)
-    found = {part.device: kernel_instructions(counted, part, given.window) for part in given.gpus(gpu)}
-    if json:
-        print_json([{"device": device, **asdict(row)} for device, rows in found.items() for row in rows])
-        return
-    most = "most cycles in" if any(one.cycles for one in counted) else "most issued"
-    for device, rows in found.items():
-        print_columns(
-            f"GPU {device}: instructions by kernel",
-            [
-                {**asdict(row), "names": len(row.names), "most_counted": _most(row.cycles or row.instructions)}
-                for row in rows
-            ],
-            [
-                *("kernel", "names", "launches", "total_ns", ("issued", "instructions")),
-                *(("tensor_share", "tensor cores"), ("most_counted", most)),
-            ],
-        )
+    with opened(path, home, trim, rules) as given:
+        counted = read_instructions(counts)
+        found = {part.device: kernel_instructions(counted, part, given.window) for part in given.gpus(gpu)}
+        if json:
+            given.print_json([{"device": device, **asdict(row)} for device, rows in found.items() for row in rows])
+            return
+        most = "most cycles in" if any(one.cycles for one in counted) else "most issued"
+        for device, rows in found.items():
+            print_columns(
+                f"GPU {device}: instructions by kernel",
+                [
+                    {**asdict(row), "names": len(row.names), "most_counted": _most(row.cycles or row.instructions)}
+                    for row in rows
+                ],
+                [
+                    *("kernel", "names", "launches", "total_ns", ("issued", "instructions")),
+                    *(("tensor_share", "tensor cores"), ("most_counted", most)),
+                ],
+            )
 
 
 def _plan(given: Opened, gpu: list[str], command: str, counts: str, most: int, json: bool) -> None:
@@ -98,7 +99,7 @@ def _plan(given: Opened, gpu: list[str], command: str, counts: str, most: int, j
         raise UsageError(f"{given.profile.path}: no computation kernels to count the instructions of")
     script = counting_script(kernels, command, counts, str(given.profile.path))
     if json:
-        print_json({"kernels": [asdict(one) for one in kernels], "script": script})
+        given.print_json({"kernels": [asdict(one) for one in kernels], "script": script})
     else:
         typer.echo(script)
 

@@ -10,7 +10,7 @@ import typer
 from traceviz_dag.analyze.nsys.iterations import iteration_measures, names_in_iteration
 from traceviz_dag.analyze.nsys.overlap import MEASURES
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_columns, print_json
+from traceviz_dag.commands.common.output import print_columns
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
 from traceviz_dag.vocabulary import WindowFrom
 
@@ -39,34 +39,40 @@ def iterations(
     the last end of the kernels launched in it. Kernels are cut at its edges. What is usual is the median over the other
     iterations.
     """
-    given = opened(path, home, trim, rules)
-    rows: list[dict[str, Any]] = []
-    for part in given.gpus(gpu):
-        names = {}
-        if number is not None:
-            found = names_in_iteration(given.profile, part, given.rules, number, given.window)
-            names = {"operations": [asdict(one) for one in found]}
-        rows += [
-            {"number": one.number, "source": one.source, "window_from": one.window_from, **asdict(one.overlap), **names}
-            for one in iteration_measures(given.profile, part, given.rules, given.window)
-            if number in (None, one.number)
-        ]
-    if json:
-        print_json(rows)
-        return
-    sources = "; ".join(dict.fromkeys(f"{row['source']}; {_WINDOWS[row['window_from']]}" for row in rows))
-    print_columns(
-        f"Iterations, from {sources}" if rows else "No iterations",
-        rows,
-        ["device", ("number", "iteration"), "window_start_ns", *MEASURES],
-    )
-    for row in rows:
-        if "operations" in row:
-            print_columns(
-                f"Operations of iteration {row['number']} on GPU {row['device']}",
-                [
-                    {**one, "more_ns": None if one["usual_ns"] is None else one["total_ns"] - one["usual_ns"]}
-                    for one in row["operations"]
-                ],
-                [("name", "operation"), "kind", "count", "total_ns", "usual_ns", "more_ns"],
-            )
+    with opened(path, home, trim, rules) as given:
+        rows: list[dict[str, Any]] = []
+        for part in given.gpus(gpu):
+            names = {}
+            if number is not None:
+                found = names_in_iteration(given.profile, part, given.rules, number, given.window)
+                names = {"operations": [asdict(one) for one in found]}
+            rows += [
+                {
+                    "number": one.number,
+                    "source": one.source,
+                    "window_from": one.window_from,
+                    **asdict(one.overlap),
+                    **names,
+                }
+                for one in iteration_measures(given.profile, part, given.rules, given.window)
+                if number in (None, one.number)
+            ]
+        if json:
+            given.print_json(rows)
+            return
+        sources = "; ".join(dict.fromkeys(f"{row['source']}; {_WINDOWS[row['window_from']]}" for row in rows))
+        print_columns(
+            f"Iterations, from {sources}" if rows else "No iterations",
+            rows,
+            ["device", ("number", "iteration"), "window_start_ns", *MEASURES],
+        )
+        for row in rows:
+            if "operations" in row:
+                print_columns(
+                    f"Operations of iteration {row['number']} on GPU {row['device']}",
+                    [
+                        {**one, "more_ns": None if one["usual_ns"] is None else one["total_ns"] - one["usual_ns"]}
+                        for one in row["operations"]
+                    ],
+                    [("name", "operation"), "kind", "count", "total_ns", "usual_ns", "more_ns"],
+                )

@@ -13,8 +13,8 @@ from traceviz_dag.analyze.nsys.activity import Clip
 from traceviz_dag.analyze.nsys.utilization_map import edges_of, gpu_parts, metric_parts
 from traceviz_dag.analyze.wording import milliseconds, seconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_columns, print_json
-from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
+from traceviz_dag.commands.common.output import print_columns
+from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, RulesOption, TrimOption, opened
 
 _SHADES = " ▁▂▃▄▅▆▇█"
 
@@ -44,34 +44,44 @@ def utilization_map(
     An empty sign means never, a full block all of the time; of a metric, no more than 0 and the largest mean. All GPUs
     share the window: without --trim, from the first to the last thing that one of them did.
     """
-    given = opened(path, home, trim, rules)
-    gpus = given.gpus(gpu)
-    window = given.window or Clip(min(int(one.starts.min()) for one in gpus), max(int(one.ends.max()) for one in gpus))
-    edges = edges_of(window, parts)
-    if metric is not None:
-        means = {one.device: metric_parts(given.profile, one.device, metric, edges) for one in gpus}
-        _print_metric(metric, means, window, parts, None if not json else edges.tolist())
-        return
-    found = [gpu_parts(one, edges) for one in gpus]
-    if json:
-        rows = [
-            {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in asdict(one).items()}
-            for one in found
-        ]
-        print_json({"edges_ns": edges.tolist(), "gpus": rows})
-        return
-    lengths = np.diff(edges)
-    shares = {one.device: (getattr(one, f"{measure}_ns") / lengths).tolist() for one in found}
-    words = {"busy": "any operation", "compute": "computation", "memory": "memory operations"}
-    _print(f"Share of the time with {words.get(measure, measure)}", window, parts, shares)
+    with opened(path, home, trim, rules) as given:
+        gpus = given.gpus(gpu)
+        window = given.window or Clip(
+            min(int(one.starts.min()) for one in gpus), max(int(one.ends.max()) for one in gpus)
+        )
+        edges = edges_of(window, parts)
+        if metric is not None:
+            means = {one.device: metric_parts(given.profile, one.device, metric, edges) for one in gpus}
+            _print_metric(given, metric, means, window, parts, None if not json else edges.tolist())
+            return
+        found = [gpu_parts(one, edges) for one in gpus]
+        if json:
+            rows = [
+                {
+                    name: value.tolist() if isinstance(value, np.ndarray) else value
+                    for name, value in asdict(one).items()
+                }
+                for one in found
+            ]
+            given.print_json({"edges_ns": edges.tolist(), "gpus": rows})
+            return
+        lengths = np.diff(edges)
+        shares = {one.device: (getattr(one, f"{measure}_ns") / lengths).tolist() for one in found}
+        words = {"busy": "any operation", "compute": "computation", "memory": "memory operations"}
+        _print(f"Share of the time with {words.get(measure, measure)}", window, parts, shares)
 
 
 def _print_metric(
-    metric: str, means: dict[int, list[float | None]], window: Clip, parts: int, edges_ns: list[int] | None
+    given: Opened,
+    metric: str,
+    means: dict[int, list[float | None]],
+    window: Clip,
+    parts: int,
+    edges_ns: list[int] | None,
 ) -> None:
     if edges_ns is not None:
         rows = [{"device": device, "metric": metric, "means": values} for device, values in means.items()]
-        print_json({"edges_ns": edges_ns, "gpus": rows})
+        given.print_json({"edges_ns": edges_ns, "gpus": rows})
         return
     most = max((value for values in means.values() for value in values if value is not None), default=0)
     shares = {

@@ -9,7 +9,7 @@ import typer
 
 from traceviz_dag.analyze.nsys.nccl import FEWEST_ALIKE, communication, slow_communication
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption, check_number
-from traceviz_dag.commands.common.output import print_columns, print_json
+from traceviz_dag.commands.common.output import print_columns
 from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, RulesOption, TrimOption, opened
 
 
@@ -34,22 +34,22 @@ def nccl(
     The time of a communication kernel includes its waiting for other ranks. Libraries other than NCCL also count.
     """
     check_number("--slow", slow)
-    given = opened(path, home, trim, rules)
-    if slow is not None:
-        _slow(given, gpu, slow, json)
-        return
-    rows = given.rows(gpu, communication)
-    if json:
-        print_json(rows)
-        return
-    print_columns(
-        "Communication",
-        rows,
-        [
-            *("device", "operation", "communicator", "count", "total_ns", "busy_ns", "hidden_ns", "exposed_ns"),
-            *("mean_ns", "most_ns", "bytes"),
-        ],
-    )
+    with opened(path, home, trim, rules) as given:
+        if slow is not None:
+            _slow(given, gpu, slow, json)
+            return
+        rows = given.rows(gpu, communication)
+        if json:
+            given.print_json(rows)
+            return
+        print_columns(
+            "Communication",
+            rows,
+            [
+                *("device", "operation", "communicator", "count", "total_ns", "busy_ns", "hidden_ns", "exposed_ns"),
+                *("mean_ns", "most_ns", "bytes"),
+            ],
+        )
 
 
 def _slow(given: Opened, gpu: list[str], times: float, json: bool) -> None:
@@ -60,7 +60,7 @@ def _slow(given: Opened, gpu: list[str], times: float, json: bool) -> None:
         for one in slow_communication(given.profile, part, given.window, times)
     ]
     if json:
-        print_json(rows)
+        given.print_json(rows)
         return
     print_columns(
         f"{len(rows)} communication kernels took {times:g} times the median of similar ones, or more; "

@@ -10,7 +10,7 @@ import typer
 from traceviz_dag.analyze.nsys.overlap import MEASURES, PairOverlap, gpu_overlap, overlap_matrix
 from traceviz_dag.analyze.wording import activity
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_columns, print_json
+from traceviz_dag.commands.common.output import print_columns
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
 
 
@@ -30,31 +30,31 @@ def overlap(
     Without --trim, the window runs from the first start to the last end of kernels and memory operations. Times are
     unions. Memory copies keep a GPU busy: idle time is the window minus everything that ran.
     """
-    given = opened(path, home, trim, rules)
-    if matrix:
-        pairs = [overlap_matrix(part, given.window) for part in given.gpus(gpu)]
+    with opened(path, home, trim, rules) as given:
+        if matrix:
+            pairs = [overlap_matrix(part, given.window) for part in given.gpus(gpu)]
+            if json:
+                given.print_json([asdict(pair) for one in pairs for pair in one])
+            else:
+                for one in pairs:
+                    _print_matrix(one)
+            return
+        measures = [gpu_overlap(part, given.window) for part in given.gpus(gpu)]
         if json:
-            print_json([asdict(pair) for one in pairs for pair in one])
-        else:
-            for one in pairs:
-                _print_matrix(one)
-        return
-    measures = [gpu_overlap(part, given.window) for part in given.gpus(gpu)]
-    if json:
-        print_json([asdict(one) for one in measures])
-        return
-    print_columns(
-        "Overlap; idle time counts memory operations as busy",
-        [
-            {
-                **asdict(one),
-                "hidden_share": one.hidden_share,
-                "hidden_over_min": one.hidden_over_min,
-            }
-            for one in measures
-        ],
-        ["device", "window_start_ns", "window_end_ns", *MEASURES, "hidden_share", "hidden_over_min"],
-    )
+            given.print_json([asdict(one) for one in measures])
+            return
+        print_columns(
+            "Overlap; idle time counts memory operations as busy",
+            [
+                {
+                    **asdict(one),
+                    "hidden_share": one.hidden_share,
+                    "hidden_over_min": one.hidden_over_min,
+                }
+                for one in measures
+            ],
+            ["device", "window_start_ns", "window_end_ns", *MEASURES, "hidden_share", "hidden_over_min"],
+        )
 
 
 def _print_matrix(pairs: list[PairOverlap]) -> None:

@@ -30,6 +30,6 @@ def perfetto(
     Times are exact. If the capture states its start, they are UTC, so that traces of several nodes line up.
     """
     check_output(output, path)
-    given = opened(path, home, trim, rules)
-    slices = write_perfetto(given.profile, given.gpus(gpu), real_path(output), given.window)
-    typer.echo(f"{slices} slices: {output}; open it with: traceviz perfetto open {shlex.quote(str(output))}")
+    with opened(path, home, trim, rules) as given:
+        slices = write_perfetto(given.profile, given.gpus(gpu), real_path(output), given.window)
+        typer.echo(f"{slices} slices: {output}; open it with: traceviz perfetto open {shlex.quote(str(output))}")

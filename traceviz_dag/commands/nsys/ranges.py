@@ -19,7 +19,7 @@ from traceviz_dag.analyze.nsys.projections import (
 from traceviz_dag.analyze.nsys.search import matcher
 from traceviz_dag.analyze.nsys.statistics import Durations
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import most_printed, print_columns, print_json
+from traceviz_dag.commands.common.output import most_printed, print_columns
 from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, TrimOption, opened
 from traceviz_dag.errors import UsageError
 
@@ -43,32 +43,34 @@ def ranges(
     Ranges count where they start. Each is projected with all that calls inside it launched on its thread, whenever
     that ran. A range that launched nothing has no projection.
     """
-    given = opened(path, home, trim)
-    wanted = matcher(word) if word is not None else None
-    found = [(part.device, project(given.profile, part, given.window, wanted)) for part in given.gpus(gpu)]
-    if each:
-        _each(found, json)
-        return
-    rows = [{"device": device, **asdict(one)} for device, projection in found for one in by_projected_name(projection)]
-    if json:
-        print_json(rows)
-        return
-    print_columns(
-        "NVTX ranges by time on the GPU",
-        [
-            {**row, **{f"{of}_{name}": value for of in ("host", "gpu") for name, value in row[of].items()}}
-            for row in rows
-        ],
-        [
-            *("device", ("name", "range"), ("host_count", "count"), "host_total_ns", "host_mean_ns"),
-            *(("gpu_count", "on GPU"), *(f"gpu_{name}_ns" for name in _OF_NAMES), "operations"),
-        ],
-    )
+    with opened(path, home, trim) as given:
+        wanted = matcher(word) if word is not None else None
+        found = [(part.device, project(given.profile, part, given.window, wanted)) for part in given.gpus(gpu)]
+        if each:
+            _each(given, found, json)
+            return
+        rows = [
+            {"device": device, **asdict(one)} for device, projection in found for one in by_projected_name(projection)
+        ]
+        if json:
+            given.print_json(rows)
+            return
+        print_columns(
+            "NVTX ranges by time on the GPU",
+            [
+                {**row, **{f"{of}_{name}": value for of in ("host", "gpu") for name, value in row[of].items()}}
+                for row in rows
+            ],
+            [
+                *("device", ("name", "range"), ("host_count", "count"), "host_total_ns", "host_mean_ns"),
+                *(("gpu_count", "on GPU"), *(f"gpu_{name}_ns" for name in _OF_NAMES), "operations"),
+            ],
+        )
 
 
-def _each(found: list[tuple[int, Projection]], json: bool) -> None:
+def _each(given: Opened, found: list[tuple[int, Projection]], json: bool) -> None:
     if json:
-        print_json([{"device": device, "ranges": _rows(projection, None)} for device, projection in found])
+        given.print_json([{"device": device, "ranges": _rows(projection, None)} for device, projection in found])
         return
     for device, projection in found:
         print_columns(
@@ -121,33 +123,33 @@ def pace(
 
     A period runs from one start to the next. Ranges inside another one of these names are left out.
     """
-    given = opened(path, home, trim)
-    found = [(part.device, _pace(given, part, word, kernels)) for part in given.gpus(gpu)]
-    if not any(len(one) for _, one in found):
-        what = "kernels or memory operations" if kernels else "NVTX ranges"
-        raise UsageError(f"{path}: no {what} match {word}; traceviz nsys search finds names")
-    if json:
-        measures = [{name: asdict(one) for name, one in _measures(pace).items()} for _, pace in found]
-        rows = [{"device": device, "each": _instances(pace, None)} for device, pace in found]
-        print_json([{**row, **measured} for row, measured in zip(rows, measures, strict=True)])
-        return
-    print_columns(
-        f"Pace of {'kernels' if kernels else 'ranges'} that match {word}",
-        [
-            {"device": device, "measure": _WORDS[name], **asdict(durations)}
-            for device, pace in found
-            for name, durations in _measures(pace).items()
-            if not (kernels and name.startswith("gpu"))
-        ],
-        ["device", "measure", "count", *(f"{name}_ns" for name in _OF_PACE)],
-    )
-    for device, one in found:
+    with opened(path, home, trim) as given:
+        found = [(part.device, _pace(given, part, word, kernels)) for part in given.gpus(gpu)]
+        if not any(len(one) for _, one in found):
+            what = "kernels or memory operations" if kernels else "NVTX ranges"
+            raise UsageError(f"{path}: no {what} match {word}; traceviz nsys search finds names")
+        if json:
+            measures = [{name: asdict(one) for name, one in _measures(pace).items()} for _, pace in found]
+            rows = [{"device": device, "each": _instances(pace, None)} for device, pace in found]
+            given.print_json([{**row, **measured} for row, measured in zip(rows, measures, strict=True)])
+            return
         print_columns(
-            f"One by one, GPU {device}",
-            _instances(one, most_printed()),
-            ["start_ns", "period_ns", "duration_ns", ("gpu_start_ns", "GPU from"), ("gpu_duration_ns", "GPU")],
-            len(one),
+            f"Pace of {'kernels' if kernels else 'ranges'} that match {word}",
+            [
+                {"device": device, "measure": _WORDS[name], **asdict(durations)}
+                for device, pace in found
+                for name, durations in _measures(pace).items()
+                if not (kernels and name.startswith("gpu"))
+            ],
+            ["device", "measure", "count", *(f"{name}_ns" for name in _OF_PACE)],
         )
+        for device, one in found:
+            print_columns(
+                f"One by one, GPU {device}",
+                _instances(one, most_printed()),
+                ["start_ns", "period_ns", "duration_ns", ("gpu_start_ns", "GPU from"), ("gpu_duration_ns", "GPU")],
+                len(one),
+            )
 
 
 _WORDS = {

@@ -10,7 +10,6 @@ import typer
 from traceviz_dag.analyze.nsys.representative import representative
 from traceviz_dag.analyze.wording import milliseconds
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import print_json
 from traceviz_dag.commands.nsys.common import GpuOption, ProfileArgument, RulesOption, TrimOption, opened
 from traceviz_dag.errors import UsageError
 
@@ -29,21 +28,21 @@ def suggest(
     the medians over the GPUs. Of its iterations it is the one of median length; if there are more than two, the first
     is left out, because it often warms up.
     """
-    given = opened(path, home, trim, rules)
-    found = representative(given.profile, given.gpus(gpu), given.rules, given.window)
-    if found is None:
-        raise UsageError(f"{path}: no iteration is in the window")
-    window = found.iteration.overlap
-    options = f"--gpu {found.gpu.device} --trim {_seconds(window.window_start_ns)} {_seconds(window.window_end_ns)}"
-    if json:
-        print_json({**asdict(found), "options": options})
-        return
-    typer.echo(
-        f"GPU {found.gpu.device} of {found.gpus}: {milliseconds(found.distance_ns)} ms from the medians.\n"
-        f"Iteration {found.iteration.number}, of {found.iterations}: {milliseconds(window.span_ns)} ms, from "
-        f"{found.iteration.source}.\n"
-        f"Look at it with: traceviz nsys overlap {shlex.quote(str(path))} {options}"
-    )
+    with opened(path, home, trim, rules) as given:
+        found = representative(given.profile, given.gpus(gpu), given.rules, given.window)
+        if found is None:
+            raise UsageError(f"{path}: no iteration is in the window")
+        window = found.iteration.overlap
+        options = f"--gpu {found.gpu.device} --trim {_seconds(window.window_start_ns)} {_seconds(window.window_end_ns)}"
+        if json:
+            given.print_json({**asdict(found), "options": options})
+            return
+        typer.echo(
+            f"GPU {found.gpu.device} of {found.gpus}: {milliseconds(found.distance_ns)} ms from the medians.\n"
+            f"Iteration {found.iteration.number}, of {found.iterations}: {milliseconds(window.span_ns)} ms, from "
+            f"{found.iteration.source}.\n"
+            f"Look at it with: traceviz nsys overlap {shlex.quote(str(path))} {options}"
+        )
 
 
 def _seconds(nanoseconds: int) -> str:

@@ -12,7 +12,7 @@ from traceviz_dag.analyze.nsys.iterations import iteration_window
 from traceviz_dag.analyze.nsys.tree import MEASURES, RangeNode, range_tree
 from traceviz_dag.analyze.wording import seconds, shortened
 from traceviz_dag.commands.common.options import DEFAULT_HOME, HomeOption, JsonOption
-from traceviz_dag.commands.common.output import most_printed, print_columns, print_json
+from traceviz_dag.commands.common.output import most_printed, print_columns
 from traceviz_dag.commands.nsys.common import GpuOption, Opened, ProfileArgument, RulesOption, TrimOption, opened
 from traceviz_dag.errors import UsageError
 
@@ -50,30 +50,34 @@ def tree(
     Span and busy time differ: a range may end long before its kernels run, and its kernels may run side by side. Busy
     time is the union of the kernels and memory operations that calls inside the range launched.
     """
-    given = opened(path, home, trim, rules)
-    if trim is not None and iteration is not None:
-        raise UsageError("--trim and --iteration both choose a window: give one of them")
-    if order and by_busy:
-        raise UsageError("--in-order and --by-busy both choose an order: give one of them")
-    if order:
-        # JSON has all levels.
-        _in_order(given, gpu, iteration, None if json else depth, json)
-        return
-    found = []
-    for part in given.gpus(gpu):
-        window = given.window if iteration is None else iteration_window(given.profile, part, given.rules, iteration)
-        found.append((part.device, range_tree(given.profile, part, window, by_busy=by_busy)))
-    if json:
-        print_json([{"device": device, "ranges": [_plain(root) for root in roots]} for device, roots in found])
-        return
-    for device, roots in found:
-        rows = [
-            {**_values(node), "tree": _INDENT * level + shortened(node.name, 80)}
-            for root in roots
-            for level, node in root.walk()
-            if level < depth and max(node.span_ns, node.busy_ns) >= least_ms * 1e6
-        ]
-        print_columns(f"NVTX ranges of GPU {device}", rows, [("tree", "range"), *MEASURES])
+    with opened(path, home, trim, rules) as given:
+        if trim is not None and iteration is not None:
+            raise UsageError("--trim and --iteration both choose a window: give one of them")
+        if order and by_busy:
+            raise UsageError("--in-order and --by-busy both choose an order: give one of them")
+        if order:
+            # JSON has all levels.
+            _in_order(given, gpu, iteration, None if json else depth, json)
+            return
+        found = []
+        for part in given.gpus(gpu):
+            window = (
+                given.window if iteration is None else iteration_window(given.profile, part, given.rules, iteration)
+            )
+            found.append((part.device, range_tree(given.profile, part, window, by_busy=by_busy)))
+        if json:
+            given.print_json(
+                [{"device": device, "ranges": [_plain(root) for root in roots]} for device, roots in found]
+            )
+            return
+        for device, roots in found:
+            rows = [
+                {**_values(node), "tree": _INDENT * level + shortened(node.name, 80)}
+                for root in roots
+                for level, node in root.walk()
+                if level < depth and max(node.span_ns, node.busy_ns) >= least_ms * 1e6
+            ]
+            print_columns(f"NVTX ranges of GPU {device}", rows, [("tree", "range"), *MEASURES])
 
 
 def _in_order(given: Opened, gpu: list[str], iteration: int | None, depth: int | None, json: bool) -> None:
@@ -88,7 +92,7 @@ def _in_order(given: Opened, gpu: list[str], iteration: int | None, depth: int |
         )
     if json:
         rows = [{"device": device, "steps": [asdict(step) for step in steps]} for device, _, steps, _ in found]
-        print_json(rows)
+        given.print_json(rows)
         return
     for device, window, steps, count in found:
         print_columns(

@@ -28,13 +28,13 @@ def tui(
     from traceviz_dag.analyze.nsys.outline import Outline
     from traceviz_dag.show.terminal.tree.screen import TreeApp
 
-    given = opened(path, home, trim, rules)
-    outlines = {part.device: partial(Outline, given.profile, part, given.window) for part in given.gpus(gpu)}
+    with opened(path, home, trim, rules) as given:
+        outlines = {part.device: partial(Outline, given.profile, part, given.window) for part in given.gpus(gpu)}
 
-    def command(device: int, each: bool) -> str:
-        # Of a shorter time, the tree cuts what the ranges launched, and the list of ranges does not.
-        listed = ["ranges", *(["--each"] if each else [])] if each or trim is not None else ["tree"]
-        words = ["traceviz", "nsys", listed[0], str(path), *listed[1:], "--gpu", str(device)]
-        return shlex.join([*words, *(["--trim", *map(str, trim)] if trim is not None else [])])
+        def command(device: int, each: bool) -> str:
+            # Of a shorter time, the tree cuts what the ranges launched, and the list of ranges does not.
+            listed = ["ranges", *(["--each"] if each else [])] if each or trim is not None else ["tree"]
+            words = ["traceviz", "nsys", listed[0], str(path), *listed[1:], "--gpu", str(device)]
+            return shlex.join([*words, *(["--trim", *map(str, trim)] if trim is not None else [])])
 
-    TreeApp(path.name, outlines, command, look).walk()
+        TreeApp(path.name, outlines, command, look).walk()

@@ -34,12 +34,12 @@ def viewer(
     the page says so; its numbers cover all of them.
     """
     check_output(output, path)
-    given = opened(path, home, trim, rules)
-    page = viewer_page(given.profile, given.gpus(gpu), given.rules, given.window, most)
-    write_atomically(real_path(output), pa.py_buffer(page.encode()))
-    typer.echo(f"{len(page) / 1e6:.1f} MB: {output}")
-    if show:
-        import webbrowser
+    with opened(path, home, trim, rules) as given:
+        page = viewer_page(given.profile, given.gpus(gpu), given.rules, given.window, most)
+        write_atomically(real_path(output), pa.py_buffer(page.encode()))
+        typer.echo(f"{len(page) / 1e6:.1f} MB: {output}")
+        if show:
+            import webbrowser
 
-        if not webbrowser.open(real_path(output).as_uri()):
-            typer.echo("traceviz: no browser can be opened here; open the file yourself", err=True)
+            if not webbrowser.open(real_path(output).as_uri()):
+                typer.echo("traceviz: no browser can be opened here; open the file yourself", err=True)

@@ -42,7 +42,7 @@ from traceviz_dag.read.kineto.threads import ThreadTable
 from traceviz_dag.read.kineto.timestamps import EXACT_BELOW, to_nanoseconds
 from traceviz_dag.read.secrets import masked_words
 
-NO_TIME = "no time stamp that is a number"
+NO_TIME = "no time stamp that is a number, or one beyond 142 years"
 NO_DURATION = "no duration"
 BAD_DURATION = "negative or impossible duration"
 """Reasons in ``ColumnBuilder.dropped``."""

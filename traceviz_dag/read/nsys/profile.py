@@ -134,6 +134,10 @@ KEYS = {
 """What the rows of a table are grouped by; the process of a call or range is that of its thread."""
 
 
+_MADE_OF_IT = {"operations": ("totals",), "calls": ("launch_ranges",), "ranges": ("launch_ranges",)}
+"""Table → others that are made of its rows."""
+
+
 class Gpu(msgspec.Struct, frozen=True):
     """One GPU of the report; all but its number are None where the export does not say.
 
@@ -152,6 +156,23 @@ class Gpu(msgspec.Struct, frozen=True):
     bus: str | None = None
 
 
+class RowFault(msgspec.Struct, frozen=True):
+    """Rows of an export that cannot be used and were left out, or kernels without names.
+
+    Attributes:
+        table: of the profile, which lacks them. source: the export's table.
+        rows: how many. nameless: whether they are there, and lack their name.
+        process, device: whose they are; None where the rows do not say, or name nobody who did something.
+    """
+
+    table: str
+    source: str
+    rows: int
+    process: int | None
+    device: int | None
+    nameless: bool = False
+
+
 class NsysFacts(msgspec.Struct, frozen=True):
     """What is known of a profile as a whole.
 
@@ -166,7 +187,7 @@ class NsysFacts(msgspec.Struct, frozen=True):
         tables: table of the export → its rows, of those that were read.
         columns: every table of the export but those that can hold secrets → its columns; only names that are words.
         missing: what the export lacks and what cannot be said for that.
-        dropped: table → rows that cannot be used.
+        faults: which rows cannot be used, of whom.
     """
 
     schema_version: str | None = None
@@ -181,7 +202,7 @@ class NsysFacts(msgspec.Struct, frozen=True):
     tables: dict[str, int] = {}
     columns: dict[str, tuple[str, ...]] = {}
     missing: tuple[str, ...] = ()
-    dropped: dict[str, int] = {}
+    faults: tuple[RowFault, ...] = ()
 
 
 class Store(Protocol):
@@ -224,6 +245,7 @@ class NsysProfile:
     store: Store
     _tables: dict[tuple[str, ...], pa.Table] = field(default_factory=dict)
     _rows: dict[str, tuple[tuple[int, ...] | None, Rows]] = field(default_factory=dict)
+    _asked: dict[str, set[int]] = field(default_factory=dict)
 
     @property
     def facts(self) -> NsysFacts:
@@ -235,6 +257,7 @@ class NsysProfile:
         key = (name, *columns)
         if key not in self._tables:
             self._tables[key] = self.store.table(name, columns or SCHEMAS[name].names)
+            self._ask(name, self.store.runs(name))
         return self._tables[key]
 
     def rows(self, name: str, *columns: str, of: Iterable[int] | None = None) -> Rows:
@@ -248,6 +271,7 @@ class NsysProfile:
         before, kept = self._rows.get(name, (None, None))
         if kept is None or before != chosen:
             kept = Rows({}, self.store.runs(name).take(chosen))
+            self._ask(name, kept.runs)
         wanted = [column for column in columns if column not in kept.values]
         if wanted:
             found = self.store.rows(name, wanted, kept.runs)
@@ -275,6 +299,26 @@ class NsysProfile:
             words = self.store.words(name, column) if pa.types.is_dictionary(SCHEMAS[name].field(column).type) else None
             found[column] = value if words is None else words[value] if 0 <= value < len(words) else None
         return found
+
+    def count(self, name: str) -> int:
+        """How many rows a table has."""
+        runs = self.store.runs(name)
+        self._ask(name, runs)
+        return int(runs.count.sum())
+
+    def faults(self) -> list[RowFault]:
+        """The faults of what was asked for so far: rows that an answer lacks."""
+        return [fault for fault in self.store.facts_so_far.faults if self._concerns(fault)]
+
+    def _ask(self, name: str, runs: Runs) -> None:
+        self._asked.setdefault(name, set()).update(runs.keys.tolist())
+
+    def _concerns(self, fault: RowFault) -> bool:
+        for name in (fault.table, *_MADE_OF_IT.get(fault.table, ())):
+            owner = fault.device if KEYS.get(name) == "device" else fault.process
+            if name in self._asked and (owner is None or name not in KEYS or owner in self._asked[name]):
+                return True
+        return False
 
     def keys(self, name: str) -> list[int]:
         """The processes or GPUs that a table has rows of, ascending."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,6 +24,10 @@ _DOMAIN_NAME = 75
 _LISTED = ", ".join(map(str, _KINDS))
 _TABLE = "NVTX_EVENTS"
 _NUMBERS = ("start_ns", "end_ns", "thread", "end_thread", "domain")
+
+
+_Piece = tuple[Mapping[str, pa.Array], npt.NDArray[np.bool_] | None]
+"""As ``NsysSchema.batches`` gives them."""
 
 
 @dataclass(slots=True)
@@ -84,11 +88,27 @@ def read_ranges(schema: NsysSchema, last_ns: int) -> pa.Table:
         "json_id": number("jsonTextId"),
     }
     loss = "no NVTX ranges: iterations, phases and dimensions have little to go by"
-    for columns, kept in schema.batches(_TABLE, fields, ("type", tuple(_KINDS)), loss):
+    for columns, kept in _forwards(schema, schema.batches(_TABLE, fields, ("type", tuple(_KINDS)), loss)):
         read.add(columns, kept)
     if not read.count:
         return SCHEMAS["ranges"].empty_table()
     return _table(schema, read, last_ns)
+
+
+def _forwards(schema: NsysSchema, pieces: Iterator[_Piece]) -> Iterator[_Piece]:
+    """The pieces without ranges that end before they start; the end of a mark is none."""
+    for columns, kept in pieces:
+        start = integers_of(columns["start_ns"])
+        end = integers_of(columns["end_ns"]) if "end_ns" in columns else start
+        good = (end >= start) | (end == MISSING) | (_kinds(integers_of(columns["type"])) == MARK)
+        if good.all():
+            yield columns, kept
+            continue
+        schema.leave_out(_TABLE, columns, good)
+        whole = good if kept is None else kept.copy()
+        if kept is not None:
+            whole[kept] = good
+        yield {name: values.filter(pa.array(good)) for name, values in columns.items()}, whole
 
 
 def nesting_columns(ranges: pa.Table) -> NestingColumns:
@@ -113,7 +133,6 @@ def _table(schema: NsysSchema, read: _Read, last_ns: int) -> pa.Table:
         schema.note(f"NVTX ranges whose end is no time ({int(beyond.sum())}) last until the capture ends")
     lost = ((end == MISSING) & (kind != MARK)) | beyond
     end = np.where(kind == MARK, start, np.where(lost, np.maximum(last_ns, start), end))
-    end = np.maximum(end, start)
     process = thread >> PROCESS_BITS if thread is not None else np.zeros(read.count, dtype=np.int64)
     order = order_by_key(process, start, end - start)
     del process

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,17 +13,18 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from traceviz_dag.arrays import Int64
+from traceviz_dag.arrays import Int64, distinct
 from traceviz_dag.errors import BadInputError
-from traceviz_dag.read.events import MISSING
+from traceviz_dag.read.events import KERNEL, MISSING
 from traceviz_dag.read.limits import LAST_INSTANT_NS
 from traceviz_dag.read.nsys.memory import TABLE as MEMORY_TABLE
 from traceviz_dag.read.nsys.memory import read_memory_events
 from traceviz_dag.read.nsys.nesting import DEEPEST, Launches, nest
 from traceviz_dag.read.nsys.open import open_nsys
 from traceviz_dag.read.nsys.operations import read_calls, read_operations, read_system_calls
-from traceviz_dag.read.nsys.profile import PROCESS_BITS, SCHEMAS, Gpu, NsysFacts, NsysProfile, Store
+from traceviz_dag.read.nsys.profile import PROCESS_BITS, SCHEMAS, Gpu, NsysFacts, NsysProfile, RowFault, Store
 from traceviz_dag.read.nsys.ranges import nesting_columns, read_ranges
 from traceviz_dag.read.nsys.rows import Runs, numbers
 from traceviz_dag.read.nsys.schema import NsysSchema, number, required, text
@@ -38,6 +40,19 @@ _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 _RELEASE = re.compile(r"\d{1,9}(\.\d{1,9}){0,3}", re.ASCII)
 _DAY_NS = 86_400_000_000_000
 _LONGEST_NS = 12 * _DAY_NS
+_KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+_TABLE_OF = {
+    "CUPTI_ACTIVITY_KIND_RUNTIME": "calls",
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": "synchronizations",
+    "NVTX_EVENTS": "ranges",
+    "OSRT_API": "system_calls",
+    "ThreadNames": "threads",
+    "COMPOSITE_EVENTS": "samples",
+    "GPU_METRICS": "metrics",
+    MEMORY_TABLE: "memory",
+}
+"""Table of the export → the table of a profile that it becomes, but for ``operations``."""
+
 _COUNTED = ("CUPTI_ACTIVITY_KIND_", "NVTX_EVENTS", "GPU_METRICS", "OSRT_API", "COMPOSITE_EVENTS", MEMORY_TABLE)
 
 
@@ -95,6 +110,8 @@ def _tables(schema: NsysSchema, keep: Callable[[str, pa.Table], None]) -> NsysFa
     contexts = contexts_of(operations)
     keep("operations", operations)
     keep("totals", totals_table(operations))
+    owners = _Owners(_parts(operations), _processes(calls), own_numbers)
+    nameless = _nameless(operations)
     del operations
     keep("synchronizations", read_synchronizations(schema, calls, contexts))
     keep("memory", read_memory_events(schema, calls, own_numbers))
@@ -105,7 +122,8 @@ def _tables(schema: NsysSchema, keep: Callable[[str, pa.Table], None]) -> NsysFa
     keep("threads", _threads(schema))
     keep("samples", _samples(schema))
     keep("metrics", _metrics(schema))
-    return _facts(schema, devices, gpus, span)
+    facts = _facts(schema, devices, gpus, span)
+    return msgspec.structs.replace(facts, faults=(*nameless, *owners.faults(schema)))
 
 
 def read_range_tables(path: Path, facts: NsysFacts, store: Store, keep: Callable[[str, pa.Table], None]) -> NsysFacts:
@@ -130,7 +148,11 @@ def read_range_tables(path: Path, facts: NsysFacts, store: Store, keep: Callable
             schema.note(f"{too_deep} NVTX ranges nest more than {DEEPEST} levels deep: they hold nothing")
         missing = tuple(dict.fromkeys((*facts.missing, *schema.missing)))
         found = {"first_ns": span.first_ns, "last_ns": span.last_ns, "missing": missing}
-        return msgspec.structs.replace(facts, **found, dropped={**facts.dropped, **schema.dropped})
+        faults = facts.faults
+        if schema.dropped:
+            owners = _Owners(_parts(store.table("operations", ["process", "device"])), _processes(ranges), {})
+            faults = (*faults, *owners.faults(schema))
+        return msgspec.structs.replace(facts, **found, faults=faults)
 
 
 def _launches(store: Store) -> Launches:
@@ -157,6 +179,66 @@ def _keep_ranges(ranges: pa.Table, launches: Launches, keep: Callable[[str, pa.T
     keep("paths", pa.Table.from_arrays([pa.array(values) for values in paths], schema=SCHEMAS["paths"]))
     keep("launch_ranges", pa.Table.from_arrays([pa.array(nesting.launch_range)], schema=SCHEMAS["launch_ranges"]))
     return nesting.too_deep
+
+
+@dataclass(frozen=True, slots=True)
+class _Owners:
+    """Who may own rows that cannot be used.
+
+    Attributes:
+        parts: (process, GPU) pairs that did something.
+        processes: those with calls or ranges.
+        own_numbers: (process id, its own device number) → GPU.
+    """
+
+    parts: Collection[tuple[int, int]]
+    processes: Collection[int]
+    own_numbers: Mapping[tuple[int, int], int]
+
+    def faults(self, schema: NsysSchema) -> Iterator[RowFault]:
+        """The rows that were left out, by who lacks them."""
+        found: Counter[tuple[str, int | None, int | None]] = Counter()
+        for (source, process, device), rows in schema.dropped.items():
+            found[source, *self._owner(source, process, device)] += rows
+        for (source, owner, gpu), rows in found.items():
+            yield RowFault(_TABLE_OF.get(source, "operations"), source, rows, owner, gpu)
+
+    def _owner(self, source: str, process: int, device: int) -> tuple[int | None, int | None]:
+        gpu = self.own_numbers.get((process & (1 << PROCESS_BITS) - 1, device), device)
+        mine = [
+            (owner, of)
+            for owner, of in self.parts
+            if (owner == process or MISSING in (owner, process)) and gpu in (MISSING, of)
+        ]
+        if not mine and source in _TABLE_OF and process in self.processes:
+            return process, None
+        return _only({part[0] for part in mine}), _only({part[1] for part in mine})
+
+
+def _only(values: set[int]) -> int | None:
+    return next(iter(values)) if len(values) == 1 and MISSING not in values else None
+
+
+def _processes(table: pa.Table) -> set[int]:
+    return set(distinct(numbers(table, "thread") >> PROCESS_BITS).tolist())
+
+
+def _parts(operations: pa.Table) -> list[tuple[int, int]]:
+    rows = operations.group_by(["process", "device"]).aggregate([])
+    return list(zip(rows["process"].to_pylist(), rows["device"].to_pylist(), strict=True))
+
+
+def _nameless(operations: pa.Table) -> list[RowFault]:
+    """Kernels without a name."""
+    if not operations["name"].null_count:
+        return []
+    nameless = pc.and_(pc.is_null(operations["name"]), pc.equal(operations["category"], KERNEL))
+    rows = operations.select(["process", "device"]).filter(nameless)
+    counts = rows.group_by(["process", "device"]).aggregate([([], "count_all")]).to_pylist()
+    return [
+        RowFault("operations", _KERNELS, row["count_all"], row["process"], row["device"], nameless=True)
+        for row in counts
+    ]
 
 
 @dataclass(slots=True)
@@ -310,7 +392,6 @@ def _facts(schema: NsysSchema, active: set[int], stated_gpus: list[Gpu], span: _
             if name.isidentifier()
         },
         missing=tuple(schema.missing),
-        dropped=dict(schema.dropped),
     )
 
 

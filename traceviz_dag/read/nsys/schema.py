@@ -15,6 +15,8 @@ from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.read.limits import LONGEST_NAME, MOST_ROWS
 from traceviz_dag.read.nsys.columns import integers, texts, usable, without_long_texts
+from traceviz_dag.read.nsys.launching import processes_of_ids
+from traceviz_dag.read.nsys.rows import integers_of
 from traceviz_dag.read.nsys.source import NsysSource, Wanted
 from traceviz_dag.read.secrets import masked_table
 
@@ -62,13 +64,14 @@ class NsysSchema:
     Attributes:
         asked: table → what was asked of it.
         missing: one sentence for each table or column that was looked for in vain and takes something away.
-        dropped: table → rows that cannot be used.
+        dropped: (table, process, GPU's number in the process) → rows that cannot be used; MISSING where they do not
+            say whose they are.
     """
 
     source: NsysSource
     tables: Mapping[str, tuple[str, ...]]
     missing: list[str] = field(default_factory=list)
-    dropped: Counter[str] = field(default_factory=Counter)
+    dropped: Counter[tuple[str, int, int]] = field(default_factory=Counter)
     asked: dict[str, Asked] = field(default_factory=dict)
     _counts: dict[str, int] = field(default_factory=dict)
 
@@ -162,13 +165,32 @@ class NsysSchema:
         needed = {name: rows[name] for name in rows.column_names if name in fields and fields[name].default is None}
         kept = usable(needed)
         if kept is not None:
-            self.note(
-                f"table {table} has rows without a number where one is needed, of no GPU, or that end before they "
-                "start: they are left out"
-            )
-            self.dropped[table] += len(kept) - int(kept.sum())
+            self.leave_out(table, dict(zip(rows.column_names, rows.columns, strict=True)), kept)
             rows = rows.filter(pa.array(kept))
         return rows, kept
+
+    def leave_out(
+        self, table: str, columns: Mapping[str, pa.ChunkedArray | pa.Array], kept: npt.NDArray[np.bool_]
+    ) -> None:
+        """Note that rows of a table are left out, and whose they are.
+
+        Args:
+            columns: some of the table's, by the names that they were asked for.
+            kept: the rows that can be used.
+        """
+        self.note(
+            f"table {table} has rows without a number where one is needed, at times beyond 146 years, of no GPU, or "
+            "that end before they start: they are left out"
+        )
+        lost = np.full((2, len(kept) - int(kept.sum())), MISSING, dtype=np.int64)
+        process = next((columns[name] for name in ("process_id", "process", "thread") if name in columns), None)
+        if process is not None:
+            lost[0] = processes_of_ids(integers_of(process.fill_null(MISSING))[~kept])
+        if "device" in columns:
+            lost[1] = integers_of(columns["device"].fill_null(MISSING))[~kept]
+        owners, counts = np.unique(np.where(lost < 0, MISSING, lost), axis=1, return_counts=True)
+        for (process_of, device), count in zip(owners.T.tolist(), counts.tolist(), strict=True):
+            self.dropped[table, process_of, device] += count
 
     def _wanted(self, table: str, fields: Mapping[str, Field], loss: str, where: str = "") -> Wanted | None:
         """What to ask of the table, without the columns that it lacks; None without the table."""

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
-from traceviz_dag.analyze.wording import duration
+from traceviz_dag.analyze.wording import duration, signed_percent
 from traceviz_dag.show.page import palette
 from traceviz_dag.show.page.blocks import Band, draw_boxes, prepare_bars
 from traceviz_dag.show.page.facts import lead_in, lost_ranks, place, steps_left_out
@@ -115,7 +115,7 @@ def _caption(
     numbers = sorted({row["step"] for row in table if row["refusal"] is None and row["step"] is not None})
     named = f"step {numbers[0]}" if len(numbers) == 1 else "1 step"
     errors = [row["replay_error"] for row in table if row["refusal"] is None]
-    low, high = (f"{100 * error:+.1f} %".replace("-", "−") for error in (min(errors), max(errors)))
+    low, high = (signed_percent(error).replace("-", "−") for error in (min(errors), max(errors)))
     error = low if low == high else f"{low} to {high}"
     idle = [named_edit(row) for row in told if not changes_step(row)]
     fewer = f"{len(rest)} more gain {duration(rest[0]['gain_ns'])} or less each" if rest else ""

@@ -57,4 +57,5 @@ def signed(nanoseconds: float) -> str:
 
 def signed_share(part: int, whole: int) -> str:
     """A share with such a sign."""
-    return f"−{share(-part, whole)}" if part < 0 else share(part, whole)
+    text = share(abs(part), whole)
+    return f"−{text}" if part < 0 and text.strip("0. %") else text

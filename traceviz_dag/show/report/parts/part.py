@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from traceviz_dag.analyze.findings.verdict import Lead, Verdict
 from traceviz_dag.analyze.measures import Unit, measure
-from traceviz_dag.analyze.wording import share
 from traceviz_dag.printable import printable
+from traceviz_dag.show.page.gain_rows import signed_share
 from traceviz_dag.show.report.evidence import Asked, Book, ReportSource, grid
 from traceviz_dag.show.report.timeline import Timeline
 
@@ -128,8 +128,8 @@ def top(rows: Sequence[_Row], words: str, most: int = MOST_SHOWN) -> tuple[Seque
 
 
 def percent(share_of_one: float) -> str:
-    """A share of one in percent, as ``share`` writes it, below 0 with a minus."""
-    return f"{'−' * (share_of_one < 0)}{share(round(abs(share_of_one) * 1e6), 1_000_000)}"
+    """A share of one in percent, as ``signed_share`` writes it."""
+    return signed_share(round(share_of_one * 1e6), 1_000_000)
 
 
 def data_rows(name: str, document: str) -> Markup:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from traceviz_dag.analyze.causes.gains import named_edit, over_steps
 from traceviz_dag.analyze.findings.verdict import NOTABLE, RELATIONS
 from traceviz_dag.analyze.matching.communications import optional_integers
-from traceviz_dag.analyze.wording import capitalised, duration, share
+from traceviz_dag.analyze.wording import capitalised, duration, share, signed_percent
 from traceviz_dag.printable import printable
 from traceviz_dag.show.figures.path_lanes import (
     SEGMENT_COLUMNS,
@@ -272,7 +272,7 @@ def _gains(page: Page, by_step: Asked) -> Markup:
         paragraph(f"Without effect: {', '.join(idle)}.", quiet=True) if idle else "",
         paragraph(
             by_step.statement(
-                f"Replayed without lags, the step is off by {100 * worst:+.1f} %".replace("-", "−") + "."
+                f"Replayed without lags, the step is off by {signed_percent(worst)}".replace("-", "−") + "."
             ),
             quiet=True,
         )

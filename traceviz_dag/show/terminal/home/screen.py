@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
 from traceviz_dag.analyze.nights.verdicts import FORMER_OUTCOMES
+from traceviz_dag.analyze.wording import signed_percent
 from traceviz_dag.lake.partitions import Partition
 from traceviz_dag.show.terminal.app import ATTENTION, QUIET, Keys, TerminalApp
 from traceviz_dag.show.terminal.glyphs import bar, curve, cut, flat, padded, wrapped
@@ -243,7 +244,7 @@ class _IterationLines:
             return Text.assemble(head, (cut(flat(one.fault), width - len(head)), ATTENTION), no_wrap=True)
         row = one.row
         step = row["step_ns"] or 0
-        change = "" if one.change_share is None else f"{one.change_share:+.1%}"
+        change = "" if one.change_share is None else signed_percent(one.change_share).replace(" ", "")
         ranks = f"{row['ranks']}{' stale' if row['stale'] else ' part' if row['partial'] else ''}"
         cells = [
             f"{ranks:>7}",
