@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.small_run import groups_of, rank_file
+from traceviz_dag.lake.inputs import register
 from traceviz_dag.pipeline.discovery import inputs_below
 
 
@@ -101,3 +102,19 @@ def test_one_rank_recorded_twice_is_a_separate_run_where_it_holds_something_else
     write_job(job, "rank_{rank}.json", 4, range(4))
     rank_file(3, 4, microbatches=3).write(job / "iteration_7/again_3.json")
     assert runs_below(job) == {"job": [0, 1, 2, 3], "job-again_3": [3]}
+
+
+def test_files_of_new_runs_alone_are_given_before_they_are_looked_into_by_iteration(tmp_path):
+    job, home = tmp_path / "job", tmp_path / "home"
+    for iteration in (7, 8):
+        write_job(job, "rank_{rank}.json", 2, range(2), iteration)
+    given: list[list[str]] = []
+
+    def prepare(files: Sequence[Path]) -> None:
+        given.append([str(file.relative_to(job)) for file in files])
+
+    found = inputs_below([job], home=home, prepare=prepare)
+    assert given == [[f"iteration_{one}/rank_{rank}.json" for rank in range(2)] for one in (7, 8)]
+    register(home, found[0])
+    inputs_below([job], home=home, prepare=prepare)
+    assert len(given) == 2

@@ -265,3 +265,32 @@ def test_a_script_that_starts_workers_without_a_guard_is_run_once(tmp_path: Path
     )
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, check=False)
     assert ended.stdout.split("\n")[:3] == ["run", "[3, 4]", "None"], ended.stderr
+
+
+def test_an_interrupt_while_the_server_of_workers_imports_is_reported_by_nobody_else(tmp_path: Path):
+    (tmp_path / "slow.py").write_text("import pathlib, sys, time\npathlib.Path(sys.argv[0])\n")
+    begun = tmp_path / "begun"
+    (tmp_path / "slow.py").write_text(f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(600)\n")
+    code = (
+        "import time\n"
+        "from traceviz_dag.system.processes import start_ahead\n"
+        "start_ahead(['slow'])\n"
+        "try:\n"
+        "    time.sleep(60)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('stopped')\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    main = subprocess.Popen(
+        [sys.executable, "-c", f"import signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n{code}"],
+        env=environment,
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not begun.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(main.pid, signal.SIGINT)
+    assert main.communicate(timeout=ORPHAN_SECONDS) == ("stopped\n", "")

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -112,9 +113,11 @@ def analyze(
     from traceviz_dag.pipeline.completeness import ranks_chosen_by_name, stored_completeness
     from traceviz_dag.pipeline.discovery import inputs_below
     from traceviz_dag.pipeline.findings import stored_lost_kernels
+    from traceviz_dag.pipeline.workers import prepare_workers
 
-    inputs = inputs_below(paths, pattern=pattern, rank=rank, home=real_path(home), with_known=True)
     folder = real_path(home)
+    prepare = None if cluster else partial(prepare_workers, workers=workers or None)
+    inputs = inputs_below(paths, pattern=pattern, rank=rank, home=folder, with_known=True, prepare=prepare)
     settings = AnalysisSettings(
         home=folder,
         workers=workers,

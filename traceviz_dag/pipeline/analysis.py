@@ -412,7 +412,7 @@ class _Analysis:
 def _what_is_done(analysis: _Analysis, done: int, of: int) -> str:
     inputs = analysis.inputs
     ranks = 0
-    with suppress(TracevizError):
+    with suppress(TracevizError, OSError):
         ranks = len(inputs.ranks) - len(stale_ranks(analysis.rank_states()))
     iterations = f"{done} of {of} iterations are done; " if of > 1 else ""
     return (

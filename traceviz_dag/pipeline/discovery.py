@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 
@@ -32,6 +33,7 @@ def inputs_below(
     rank: int | None = None,
     home: Path | None = None,
     with_known: bool = False,
+    prepare: Callable[[Sequence[Path]], None] | None = None,
 ) -> list[IterationInputs]:
     """The iterations below the paths, by run and number, with the files of their ranks.
 
@@ -49,6 +51,8 @@ def inputs_below(
             are; None keeps nothing.
         with_known: take the files, too, that the home knows of these iterations and that the paths leave out: their
             measures are in those of the iteration, so that a change of one of them counts.
+        prepare: called before files are looked into, with those of each iteration of runs that the home does not know,
+            as far as paths show.
 
     Raises:
         BadInputError: nothing was found, or nothing of it can be placed.
@@ -58,6 +62,10 @@ def inputs_below(
     files = [file for run in runs for file in run.files]
     if rank is not None and len(files) != 1:
         raise UsageError(f"--rank is for one file, and {len(files)} were found")
+    if prepare is not None:
+        new = [file for run in runs if _registered_folder(home, run.run) is None for file in run.files]
+        for _, each in groupby(new, key=lambda file: (file.run, file.iteration)):
+            prepare([file.path for file in each])
     named = any(path.is_file() for path in paths)
     iterations = _iterations(runs, rank, {}, home, named)
     if home is None or not with_known:

@@ -337,9 +337,9 @@ def stored_stage_times(lake: Lake, run: str, iteration: int) -> StageTimes:
     """
     from traceviz_dag.analyze.stage_times import STAGE_COLUMNS, StageTimes, stage_times
 
-    if not lake.partitions("microbatches", run, iteration):
+    table = lake.rows("microbatches", run, iteration, STAGE_COLUMNS)
+    if not table.num_rows:
         return StageTimes(())
-    table = lake.table("microbatches", run, iteration).arrow(STAGE_COLUMNS)
     rows: list[dict[str, list[int] | None]] = []
     if lake.exists("iterations", run=run, iteration=iteration):
         rows = lake.table("iterations", run, iteration).arrow(["covered_ranks"]).to_pylist()

@@ -26,7 +26,7 @@ from traceviz_dag.pipeline.made import rank_word
 from traceviz_dag.pipeline.ranks import analyse_steps, failed_trace
 from traceviz_dag.system import control_groups
 from traceviz_dag.system.memory_limit import numpys_memory
-from traceviz_dag.system.processes import WorkerDiedError, spread
+from traceviz_dag.system.processes import WorkerDiedError, spread, start_ahead
 from traceviz_dag.system.whole_files import write_atomically
 from traceviz_dag.tables import EXTRA_TABLES, RANK_TABLES
 
@@ -146,7 +146,7 @@ def analyse_ranks(
     """
     if engine is not None:
         outcomes = engine.spread(_analyse, traces, workers, (task, beside))
-    elif len(traces) == 1 or (workers is None and _are_small(traces)):
+    elif _takes_one([trace.path for trace in traces], workers):
         for trace in traces:
             yield analyse_into_lake(task, trace, beside)
         return
@@ -160,9 +160,17 @@ def analyse_ranks(
             yield outcome
 
 
-def _are_small(traces: Sequence[RankTrace]) -> bool:
+def prepare_workers(files: Sequence[Path], workers: int | None = None) -> None:
+    """Have processes for these ranks' traces import what they need by the time that ``analyse_ranks`` wants them."""
+    if files and not _takes_one(files, workers):
+        start_ahead(IMPORTED_ONCE)
+
+
+def _takes_one(files: Sequence[Path], workers: int | None) -> bool:
+    """Whether this process analyses some traces itself."""
     try:
-        return len(traces) <= _FEW and sum(stamp_of(trace.path)[0] for trace in traces) <= _FEW_BYTES
+        few = workers is None and len(files) <= _FEW
+        return len(files) == 1 or (few and sum(stamp_of(file)[0] for file in files) <= _FEW_BYTES)
     except OSError:
         return False  # Whoever reads it says why.
 

@@ -38,6 +38,7 @@ _SERVER_ENDS_SECONDS = 0.2
 """So long multiprocessing may take a server that was killed for one that runs."""
 
 _LOOK_SECONDS = 1.0
+_SILENT_INTERRUPTS = "traceviz_dag.system.silent_interrupts"
 _libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
@@ -101,6 +102,17 @@ def spread_in_order(
         while following in finished:
             yield finished.pop(following)
             following += 1
+
+
+def start_ahead(preload: Sequence[str]) -> None:
+    """Start what workers fork from, where the system can do that: its imports run beside what this process does until
+    it spreads work with the same ``preload``."""
+    if _context(preload).get_start_method() == "forkserver":
+        from multiprocessing import forkserver
+
+        keep_sockets_in_scratch_folder()
+        with nothing_from_the_current_folder(), without_main_script(None):
+            forkserver.ensure_running()
 
 
 def end_with_parent() -> None:
@@ -263,7 +275,7 @@ def _context(preload: Sequence[str]) -> multiprocessing.context.BaseContext:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     if preload:
-        context.set_forkserver_preload([*preload])
+        context.set_forkserver_preload([_SILENT_INTERRUPTS, *preload])
     return context
 
 

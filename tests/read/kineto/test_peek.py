@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import json
+import os
 
 import pytest
 
 from tests.read.kineto.test_kineto_exact import REAL
 from tests.read.synthetic import event, write
 from tests.sets import fast
+from traceviz_dag.errors import BadInputError
 from traceviz_dag.read.events import CPU_OP, KERNEL, PYTHON_FUNCTION, USER_ANNOTATION
 from traceviz_dag.read.kineto.peek import is_trace, peek, peek_header
 from traceviz_dag.read.kineto.reader import read_kineto
@@ -41,6 +44,17 @@ def test_rank_and_arrays_behind_the_events_are_found(tmp_path, rows):
         assert (seen.header.rank, seen.header.device_name, len(seen.header.process_groups)) == (6, "H100", 1)
         assert peek_header(file) == seen.header == read_kineto(file).header
         assert seen.steps == tuple(range(min(rows, 3)))
+
+
+def test_a_header_that_was_read_is_read_again_once_its_file_is_another(tmp_path):
+    path = tmp_path / "t.json"
+    for rank in (3, 4, None):
+        path.write_text(json.dumps({"distributedInfo": {"rank": rank}, "traceEvents": []}))
+        os.utime(path, ns=(0, 10**18 + (rank or 0)))
+        assert peek_header(path).rank == rank
+    path.unlink()
+    with pytest.raises(BadInputError, match="no such file"):
+        peek_header(path)
 
 
 def test_a_trace_is_distinguished_from_other_json(tmp_path):

@@ -209,8 +209,13 @@ def _members(value: object) -> tuple[int, ...]:
     if not (isinstance(value, list) and {*map(type, value)} <= {int}):
         text = canonical_ranks(value)
         value = [int(rank) for rank in _RANK.findall(text)] if _RANK_LIST.fullmatch(text) else []
-    may_be = len({*value}) == len(value) and 0 <= min(value, default=0) <= max(value, default=0) < MOST_RANKS
-    return tuple(value) if may_be else ()
+    return _believed_members(tuple(value))
+
+
+@lru_cache(maxsize=1024)  # As above; and all headers of a job, as they are kept, are one list of all its ranks.
+def _believed_members(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    may_be = len({*ranks}) == len(ranks) and 0 <= min(ranks, default=0) <= max(ranks, default=0) < MOST_RANKS
+    return ranks if may_be else ()
 
 
 def _text(value: object) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -86,6 +87,15 @@ def peek_identity(path: Path) -> tuple[TraceHeader, int | None]:
     Raises:
         BadInputError: the file is missing, empty or no trace.
     """
+    try:
+        status = path.stat()
+    except OSError:
+        return _identity.__wrapped__(path)  # The reader says what is wrong.
+    return _identity(path, status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+@lru_cache(maxsize=4096)  # The topology of a job is made of the headers by which its files were just placed.
+def _identity(path: Path, *_of_file: int) -> tuple[TraceHeader, int | None]:
     with ByteSource(path) as source:
         before, rest = _read_before(path, source)
     header, _ = decode_header(before, b"")
