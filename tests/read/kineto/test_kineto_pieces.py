@@ -14,7 +14,7 @@ from tests.read.plain_rows import assert_same
 from tests.read.synthetic import AWKWARD_NAMES, event, write
 from traceviz_dag.read.kineto.reader import read_kineto
 
-NESTED = {"shapes": [{"a": [{"b": 1}, {"ph": "X"}]}, {"name": "}, {"}], "External id": 7}
+NESTED = {"shapes": [{"a": [{"b": 1}, {"ph": "M"}]}, {"name": "}, {"}], "External id": 7}
 CATEGORIES = ("cpu_op", "python_function", "user_annotation", "kernel", "cuda_runtime", "ac2g", "gpu_memcpy", "Trace")
 
 rows = st.builds(

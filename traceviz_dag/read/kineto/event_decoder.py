@@ -47,6 +47,10 @@ _TAGGED = msgspec.json.Decoder(list[TaggedEvent])
 _EVENTS = msgspec.json.Decoder(list[Event])
 _EVENT = msgspec.json.Decoder(Event)
 _RAW = msgspec.json.Decoder(list[msgspec.Raw])
+_METADATA = (b'"ph": "M"', b'"ph":"M"')
+_METADATA_WITHIN = 1 << 15
+"""Kineto ends its events with those of metadata: in so many bytes, those of hundreds of threads."""
+
 _FRUITLESS_TRIES = 3
 
 
@@ -55,9 +59,10 @@ class EventDecoder:
 
     A scanner, where there is one, takes what is plain, until three pieces in a row are not.
 
-    What it leaves is decoded by a narrow struct for each category first, which fails for a piece with metadata or with
-    anything unforeseen; then by a wide lenient one; where even that fails, one by one. Begin and end events are set
-    apart only where an event lacks its duration: they are decoded a second time then.
+    What it leaves is decoded by a narrow struct for each category first, up to the metadata at the end of a piece,
+    which fails for one with metadata elsewhere or with anything unforeseen; then by a wide lenient one; where even that
+    fails, one by one. Begin and end events are set apart only where an event lacks its duration: they are decoded a
+    second time then.
     """
 
     def __init__(self, scanner: PieceScanner | None = None) -> None:
@@ -106,16 +111,21 @@ class EventDecoder:
         return self._piece(text, rows, codes, kept, start_ns, Counter())
 
     def _decode_rows(self, text: memoryview | bytearray | bytes) -> tuple[list[Any], Codes]:
+        code_of = self._code_of_category
         if self._tries_left:
+            before, behind = _around_metadata(text)
             try:
-                rows = _TAGGED.decode(text)
+                rows, others = _TAGGED.decode(before), _EVENTS.decode(behind)
             except msgspec.ValidationError:
                 self._tries_left -= 1
+            except msgspec.DecodeError:
+                if before is text:
+                    raise
             else:
                 self._tries_left = _FRUITLESS_TRIES
-                return rows, np.frombuffer(bytes([row.code for row in rows]), np.uint8)
+                codes = bytes([row.code for row in rows]) + bytes([code_of[row.cat] for row in others])
+                return rows + others, np.frombuffer(codes, np.uint8)
         rows = _EVENTS.decode(text)
-        code_of = self._code_of_category
         return rows, np.frombuffer(bytes([code_of[row.cat] for row in rows]), np.uint8)
 
     def _decode_one_by_one(self, text: memoryview) -> Piece:
@@ -182,6 +192,20 @@ class EventDecoder:
             start_ns=np.concatenate([piece.start_ns[alone], np.array([pair.start_ns for pair in pairs], np.int64)]),
             duration_us=np.concatenate([piece.duration_us[alone], [pair.duration_ns / 1000 for pair in pairs]]),
         )
+
+
+def _around_metadata(
+    text: memoryview | bytearray | bytes,
+) -> tuple[memoryview | bytearray | bytes, memoryview | bytearray | bytes]:
+    """The events of a JSON array before the metadata near its end, and the rest, as two arrays; where these do not
+    decode, the text was cut inside an event."""
+    start = max(0, len(text) - _METADATA_WITHIN)
+    last = bytes(text[start:])
+    found = next((place for key in _METADATA if (place := last.find(key)) >= 0), -1)
+    brace = last.rfind(b"{", 0, found) if found >= 0 else -1
+    if brace < 0:
+        return text, b"[]"
+    return bytes(text[:start]) + last[:brace].rstrip().removesuffix(b",") + b"]", b"[" + last[brace:]
 
 
 class _CategoryCodes(dict[str, int]):
