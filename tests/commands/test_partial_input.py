@@ -256,6 +256,15 @@ def test_a_rank_of_which_nothing_can_be_used_has_failed(home, tmp_path):
     assert answer.code == 2 and "none of its 4 events can be used" in answer.err and page.is_file()
 
 
+def test_a_rank_that_cannot_be_read_is_no_other_model_of_gpu(tmp_path):
+    run = simulate(replace(SMALL, tp=2, pp=4, dp=2), tmp_path / "job", workers=1)
+    (unread,) = run.glob("iteration_*/rank_0002_*")
+    unread.write_text("no trace")
+    answer = call("waits", run)
+    assert answer.code == 2 and "not JSON" in answer.err and "fault of traceviz" not in answer.err
+    assert "PARTIAL: rank 2 unusable" in answer.out
+
+
 @pytest.mark.long
 def test_a_table_that_somebody_deleted_is_named_by_what_reads_it(tmp_path):
     _, home = two_ranks_analysed(tmp_path)

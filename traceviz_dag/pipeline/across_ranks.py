@@ -114,7 +114,8 @@ def _measured(iteration: Iteration, matched: MatchedRanks) -> tuple[Mapping[str,
     busy = partial(iteration.kernels_in_turn, columns=BUSY_COLUMNS)
     periods = periods_table(iteration.microbatches, topology, busy, iteration.ranks)
     links = link_speeds(collectives)
-    models = {row["rank"]: row["device_name"] for row in iteration.files.rows}
+    # A file that could not be read has a row, too, without a model.
+    models = {row["rank"]: row["device_name"] for row in iteration.files.rows if row["rank"] in iteration.ranks}
     work = computation_by_kernel(iteration.lake, iteration.run, iteration.iteration, iteration.ranks)
     work = of_equal_gpus(work, models)
     late = late_ranks(collectives, iteration.step_ns)
