@@ -95,3 +95,12 @@ def test_pieces_of_epoch_microseconds_keep_every_nanosecond(tmp_path):
         trace = read_kineto(write(tmp_path / "t.json", f"[{text}]"), chunk_bytes=chunk_bytes)
         assert trace.host.start_ns.tolist() == ticks.tolist()
         assert set(trace.host.duration_ns.tolist()) == {1}
+
+
+def test_a_comma_that_lacks_before_metadata_is_as_malformed_as_elsewhere(tmp_path):
+    metadata = {"ph": "M", "name": "thread_name", "pid": 1, "tid": 2, "args": {"name": "thread 2"}}
+    path = write(tmp_path / "t.json", [event(1), event(2), metadata, metadata])
+    text = path.read_text()
+    at = text.rindex(",", 0, text.index('"ph": "M"'))
+    path.write_text(text[:at] + " " + text[at + 1 :])
+    assert sum(read_kineto(path).report.dropped.values()) == 1

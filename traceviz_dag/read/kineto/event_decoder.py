@@ -203,9 +203,11 @@ def _around_metadata(
     last = bytes(text[start:])
     found = next((place for key in _METADATA if (place := last.find(key)) >= 0), -1)
     brace = last.rfind(b"{", 0, found) if found >= 0 else -1
-    if brace < 0:
+    before = last[:brace].rstrip()
+    # Without a comma the text is no JSON, wherever it is cut.
+    if brace < 0 or not before.endswith(b","):
         return text, b"[]"
-    return bytes(text[:start]) + last[:brace].rstrip().removesuffix(b",") + b"]", b"[" + last[brace:]
+    return bytes(text[:start]) + before.removesuffix(b",") + b"]", b"[" + last[brace:]
 
 
 class _CategoryCodes(dict[str, int]):
