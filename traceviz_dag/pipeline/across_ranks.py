@@ -114,8 +114,9 @@ def _measured(iteration: Iteration, matched: MatchedRanks) -> tuple[Mapping[str,
     busy = partial(iteration.kernels_in_turn, columns=BUSY_COLUMNS)
     periods = periods_table(iteration.microbatches, topology, busy, iteration.ranks)
     links = link_speeds(collectives)
+    devices = {row["rank"]: row["device_name"] for row in iteration.files.rows}
     # A file that could not be read has a row, too, without a model.
-    models = {row["rank"]: row["device_name"] for row in iteration.files.rows if row["rank"] in iteration.ranks}
+    models = {rank: devices.get(rank) for rank in iteration.ranks}
     work = computation_by_kernel(iteration.lake, iteration.run, iteration.iteration, iteration.ranks)
     work = of_equal_gpus(work, models)
     late = late_ranks(collectives, iteration.step_ns)
@@ -129,7 +130,7 @@ def _measured(iteration: Iteration, matched: MatchedRanks) -> tuple[Mapping[str,
     )
     speeds, classes = (of_all_gpus(table, models) for table in (speeds, classes))
     # Stages, groups and nodes on different models of GPU tell nothing of each other's work.
-    alike = len({models.get(rank) for rank in iteration.ranks}) == 1
+    alike = len({*models.values()}) == 1
     stages = _stage_speeds(iteration, speeds, alike)
     together = slow_groups(work, speeds, stages, _sets_of_ranks(iteration, nodes) if alike else [])
     of_groups = link_groups(collectives, links)
