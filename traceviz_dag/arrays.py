@@ -104,6 +104,12 @@ def _sorted(*keys: npt.NDArray[np.integer]) -> tuple[Int64, Int64]:
     return order[new], number
 
 
+def places_of_each(values: npt.NDArray[np.integer]) -> list[Int64]:
+    """The places of each distinct value, ascending, in the order of the values."""
+    order = np.argsort(values, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(values[order])) + 1) if len(values) else []
+
+
 def rows_at(places: Int64, keys: Sequence[npt.NDArray[np.integer]]) -> Iterator[tuple[int, ...]]:
     """The rows of some key columns at these places."""
     return zip(*(key[places].tolist() for key in keys), strict=True)

@@ -39,7 +39,7 @@ from traceviz_dag.analyze.work_evidence import (
     plain_codes,
     sizes_of,
 )
-from traceviz_dag.arrays import Bool, Float64, Int64, number_groups
+from traceviz_dag.arrays import Bool, Float64, Int64, number_groups, places_of_each
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import CLASS_SPEEDS, RANK_SPEEDS
 from traceviz_dag.vocabulary import Phase
@@ -332,8 +332,7 @@ def comparable(work: pa.Table, ranks_of_stage: Int64, by_all: bool = False) -> I
     if not len(kernels):
         return
     _, item = number_groups(*columns)
-    order = np.argsort(item, kind="stable")
-    for rows in np.split(order, np.flatnonzero(np.diff(item[order])) + 1):
+    for rows in places_of_each(item):
         same = len(rows) == ranks_of_stage[rows[0]] and (kernels[rows] == kernels[rows[0]]).all()
         # Operators that differ in a number alone are several rows of a rank.
         same = same and len(set(rank[rows].tolist())) == len(rows)

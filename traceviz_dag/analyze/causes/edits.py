@@ -23,9 +23,9 @@ from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import StepWork, Times
 from traceviz_dag.analyze.causes.usual_times import Instances, Usual, extra_work, launch_gaps, own_work, pauses
 from traceviz_dag.analyze.matching.message_schedule import BACKWARD, FORWARD
-from traceviz_dag.analyze.medians import lower_median, lower_medians
+from traceviz_dag.analyze.medians import lower_medians, lower_medians_of_others
 from traceviz_dag.analyze.wording import numbered
-from traceviz_dag.arrays import NONE, Bool, Float64, Int64, number_groups
+from traceviz_dag.arrays import NONE, Bool, Float64, Int64, number_groups, places_of_each
 from traceviz_dag.errors import NoEvidenceError
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Category, Dimension
@@ -122,7 +122,7 @@ class StepEdits:
         if mine.section_ns[0] != self._begins[place]:
             return mine
         section = mine.section_ns.copy()
-        section[0] -= self.late_begin(place)
+        section[0] -= self.late_begin[place]
         return replace(mine, section_ns=section)
 
     def fix_gpus(self, times: AllTimes, ranks: Sequence[int]) -> AllTimes:
@@ -151,12 +151,15 @@ class StepEdits:
         """Let computation take as long as it does where no communication waits beside it."""
         return tuple(_scaled(*each) for each in zip(times, self.without_waits or (), strict=True))
 
-    def late_begin(self, place: int) -> int:
-        """By how much a rank begins its step later than the median of the others that it can be compared with, ns."""
-        others = self.step.together == self.step.together[place]
-        others[place] = False
-        usual = lower_median(self._begins[others].tolist()) if others.any() else np.iinfo(np.int64).max
-        return max(int(self._begins[place]) - usual, 0)
+    @cached_property
+    def late_begin(self) -> Int64:
+        """Per rank, by how much it begins its step later than the median of the others that it can be compared with,
+        ns."""
+        late = np.zeros(len(self._begins), np.int64)
+        for those in places_of_each(self.step.together):
+            if len(those) > 1:
+                late[those] = np.maximum(self._begins[those] - lower_medians_of_others(self._begins[those]), 0)
+        return late
 
     def fix_links(self, times: AllTimes, ranks: Sequence[int], most: bool = False) -> AllTimes:
         """Give what some ranks transfer the time that like transfers without them take, where that is shorter.

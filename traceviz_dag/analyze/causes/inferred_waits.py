@@ -13,7 +13,7 @@ import numpy as np
 from traceviz_dag.analyze.causes.rank_kernels import PHASES, RankKernels
 from traceviz_dag.analyze.causes.side_streams import SideStreams, in_order_of_launch, on_chain, side_streams
 from traceviz_dag.analyze.matching.operations import OPERATIONS, Operation
-from traceviz_dag.arrays import NONE, Bool, Int64, lookup, number_groups, ranges
+from traceviz_dag.arrays import NONE, Bool, Int64, lookup, number_groups, places_of_each, ranges
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Dimension, Phase
 
@@ -173,8 +173,7 @@ def brought_back(kernels: RankKernels, sides: SideStreams) -> Waits:
     waiting: list[Int64] = []
     source: list[Int64] = []
     item = number_groups(*(key[mine] for key in keys))[1]
-    by_item = mine[np.argsort(item, kind="stable")]
-    for copies in np.split(by_item, np.flatnonzero(np.diff(np.sort(item))) + 1):
+    for copies in (mine[places] for places in places_of_each(item)):
         down, up = copies[kernels.to_host[copies]], copies[kernels.from_host[copies]]
         if not len(up) or len(up) != len(down):
             continue

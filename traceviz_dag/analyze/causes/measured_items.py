@@ -202,20 +202,23 @@ def _shares(work: RankWork, parts: Sequence[Key], by_layers: Float64) -> list[tu
     rest, weights = 1 - by_layers[mine], weight_gradients(kernels)[mine]
     shares = {"rest": rest, "again": recomputed, "weights": weights, "rest_weights": rest * weights, "experts": experts}
     shares["alone"] = (1 - experts) * _outside(experts > 0, number, steps[mine])
-    whole, *sums = (
-        np.bincount(number, weights=passed * share, minlength=len(first))
-        for share in (np.ones(len(mine)), *shares.values())
+    totals = np.stack(
+        [
+            np.bincount(number, weights=passed * share, minlength=len(first))
+            for share in (np.ones(len(mine)), *shares.values())
+        ]
     )
     of_keys = (steps, kernels.chunk, kernels.microbatch)
     keys = zip(*(each[mine[first]].tolist() for each in of_keys), strict=True)
     place = {(step, max(chunk, 0), batch): at for at, (step, chunk, batch) in enumerate(keys)}
-    result = []
-    for each in parts:
-        at = [place[step] for step in each]
-        total = max(float(whole[at].sum()), 1.0)
-        of_item = {name: float(each[at].sum()) / total for name, each in zip(shares, sums, strict=True)}
-        result.append((of_item, round(total)))
-    return result
+    if not parts:
+        return []
+    at = [place[step] for each in parts for step in each]
+    begins = np.cumsum([0, *map(len, parts)])[:-1]
+    whole, *sums = np.add.reduceat(totals[:, at], begins, axis=1)
+    whole = np.maximum(whole, 1.0)
+    of_items = (dict(zip(shares, each, strict=True)) for each in (np.stack(sums) / whole).T.tolist())
+    return list(zip(of_items, np.rint(whole).astype(np.int64).tolist(), strict=True))
 
 
 def _outside(waits: Bool, number: Int64, steps: Int64) -> Bool:

@@ -24,7 +24,7 @@ from traceviz_dag.analyze.causes.graph import graph_of
 from traceviz_dag.analyze.causes.inferred_waits import HOLDS_IN, SLACK_NS
 from traceviz_dag.analyze.causes.records_path import replayed_ends
 from traceviz_dag.analyze.causes.records_work import MESSAGES, Edges, RecordsWork
-from traceviz_dag.arrays import Bool, Int64, number_groups
+from traceviz_dag.arrays import Bool, Int64, number_groups, places_of_each
 from traceviz_dag.read.records.pipeline_records import OPERATIONS, Operation
 
 _WORTH_NS = 1_000_000
@@ -105,18 +105,13 @@ def _barriers(work: RecordsWork, ends: Int64) -> Iterator[tuple[Int64, Int64, In
             ready[stage] = np.full(int(step.max()) + 1, np.iinfo(np.int64).min)
             np.maximum.at(ready[stage], step[sources], ends[last[sources]])
         waiting: dict[int, list[Int64]] = defaultdict(list)
-        for operations in _by_rank(work, mine):
+        for operations in (mine[places] for places in places_of_each(work.rank[mine])):
             found = _explained(work, operations, {stage: each[step[operations]] for stage, each in ready.items()}, last)
             if found is not None:
                 waiting[found].append(operations)
         for stage, parts in waiting.items():
             operations = np.concatenate(parts)
             yield operations, step[operations], last[of_stage[stage]], step[of_stage[stage]]
-
-
-def _by_rank(work: RecordsWork, mine: Int64) -> list[Int64]:
-    ordered = mine[np.argsort(work.rank[mine], kind="stable")]
-    return np.split(ordered, np.flatnonzero(np.diff(work.rank[ordered])) + 1)
 
 
 def _explained(work: RecordsWork, operations: Int64, ready: Mapping[int, Int64], last: Int64) -> int | None:

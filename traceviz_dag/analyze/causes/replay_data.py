@@ -147,7 +147,7 @@ def replay_data(what_if: WhatIf) -> ReplayData:
         "sections": [len(work.section_ns) for work in works],
         "dimensions": dimensions,
         "refusals": refusals,
-        "late_begin_ns": [edits.late_begin(place) for place in range(len(works))],
+        "late_begin_ns": edits.late_begin.tolist(),
         "host_end_ns": [mine.host_end_ns for mine in times],
         "layers": layers,
         "expert_shares": shares,

@@ -16,9 +16,9 @@ import numpy as np
 from traceviz_dag.analyze.causes.rank_kernels import PHASES
 from traceviz_dag.analyze.causes.rank_work import RankWork
 from traceviz_dag.analyze.causes.step_work import Times
-from traceviz_dag.analyze.medians import lower_median, lower_medians, lower_medians_of_others, lowest_of_others, middles
+from traceviz_dag.analyze.medians import lower_medians, lower_medians_of_others, lowest_of_others, middles
 from traceviz_dag.analyze.slow_stages import same_work
-from traceviz_dag.arrays import NONE, Bool, Float64, Int32, Int64, Integers, number_groups
+from traceviz_dag.arrays import NONE, Bool, Float64, Int32, Int64, Integers, number_groups, places_of_each
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.vocabulary import Phase
 
@@ -192,28 +192,29 @@ class Usual:
         where = np.minimum(np.searchsorted(known, wanted), len(known) - 1)
         return middles(group.astype(np.int64), taken[chosen], len(known))[where], known[where] == wanted
 
-    def excess_ns(self, place: int) -> int:
-        """What a rank's own work takes in all beyond that of the median peer; alone in its stage, beyond what as much
-        of the same kinds takes on the other stages."""
-        peers = self._peers(place, [place])
-        if not peers:
-            return 0
-        own = self._total_ns[place]
-        if self._stage[peers[0]] == self._stage[place]:
-            return own - lower_median(self._total_ns[peer] for peer in peers)
+    @cached_property
+    def excess_ns(self) -> list[int]:
+        """Per rank, what its own work takes in all beyond that of the median peer; alone in its stage, beyond what as
+        much of the same kinds takes on the other stages."""
+        own = zip(self._times, self._own, strict=True)
+        total = np.array([mine.duration_ns[those].sum() for mine, those in own], np.int64)
+        for those in places_of_each(self._stage):
+            if len(those) > 1:
+                total[those] -= lower_medians_of_others(total[those])
+            else:
+                total[those] = self._beyond_other_stages(int(those[0]))
+        return total.tolist()
+
+    def _beyond_other_stages(self, place: int) -> int:
         kinds, counts, totals_of_kinds = self._by_kind(place)
         times, runs = np.zeros(len(kinds)), np.zeros(len(kinds))
-        for peer in peers:
+        for peer in self._peers(place, [place]):
             others, other_counts, other_totals = self._by_kind(peer)
             _, mine, theirs = np.intersect1d(kinds, others, assume_unique=True, return_indices=True)
             times[mine] += other_totals[theirs]
             runs[mine] += other_counts[theirs]
         usual = np.where(runs > 0, times / np.maximum(runs, 1) * counts, totals_of_kinds)
         return int((totals_of_kinds - usual).sum())
-
-    @cached_property
-    def _total_ns(self) -> list[int]:
-        return [int(mine.duration_ns[own].sum()) for mine, own in zip(self._times, self._own, strict=True)]
 
     def _by_kind(self, place: int) -> tuple[Int64, Int64, Int64]:
         """Kinds of a rank's own kernels, how many there are of each, and what they take together."""

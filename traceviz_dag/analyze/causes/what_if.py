@@ -570,8 +570,8 @@ class WhatIf:
 
     def _lost_ns(self, place: int) -> tuple[int, int]:
         """What a rank's work takes longer than that of its peers; how long its host pauses and begins late."""
-        late = self.edits.late_begin(place) + int(self.edits.pauses[place].sum())
-        return self._usual.excess_ns(place), late
+        late = int(self.edits.late_begin[place]) + int(self.edits.pauses[place].sum())
+        return self._usual.excess_ns[place], late
 
     @cached_property
     def _usual(self) -> Usual:

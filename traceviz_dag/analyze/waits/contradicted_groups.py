@@ -18,7 +18,7 @@ from traceviz_dag.analyze.clocks.robust import theil_sen
 from traceviz_dag.analyze.matching.collective_matching import FAULTS, FEWEST_ENDS, MATCHED_BY, Fault, MatchedBy
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.waits.arrivals import ends_together
-from traceviz_dag.arrays import Float64, Int64, number_groups
+from traceviz_dag.arrays import Float64, Int64, number_groups, places_of_each
 from traceviz_dag.classify.topology.types import Topology
 from traceviz_dag.vocabulary import TopologySource
 
@@ -156,7 +156,7 @@ def _neighbours(matches: Matches) -> dict[Neighbours, Int64]:
         return {}
     ranks = np.sort(np.stack((rows.rank[messages.sender[mine]], rows.rank[messages.receiver[mine]])), axis=0)
     first, pair = number_groups(*ranks)
-    of_pair = np.split(mine[np.argsort(pair, kind="stable")], np.cumsum(np.bincount(pair))[:-1])
+    of_pair = (mine[places] for places in places_of_each(pair))
     return dict(zip(zip(*ranks[:, first].tolist(), strict=True), of_pair, strict=True))
 
 

@@ -23,7 +23,7 @@ from traceviz_dag.analyze.kernel_intervals import codes, kernel_intervals
 from traceviz_dag.analyze.matching.communications import labels, nullable, optional_integers, word_column
 from traceviz_dag.analyze.matching.matches import Matches
 from traceviz_dag.analyze.waits.arrivals import Arrivals, judge_arrivals
-from traceviz_dag.arrays import NONE, Int64, number_groups
+from traceviz_dag.arrays import NONE, Int64, number_groups, places_of_each
 from traceviz_dag.read.events import MISSING
 from traceviz_dag.tables import COLLECTIVES
 from traceviz_dag.vocabulary import Dimension
@@ -213,9 +213,7 @@ def charge(collectives: pa.Table, matches: Matches, asked: Asked, of_own: pa.Tab
 
 def _by_rank(rank: Int64) -> dict[int, Int64]:
     """Part rows by the rank that each of them is for."""
-    order = np.argsort(rank, kind="stable")
-    ranks, starts = np.unique(rank[order], return_index=True)
-    return dict(zip(ranks.tolist(), np.split(order, starts[1:]), strict=False))
+    return {int(rank[rows[0]]): rows for rows in places_of_each(rank)}
 
 
 class _Words:
