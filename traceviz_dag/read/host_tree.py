@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from traceviz_dag.arrays import NONE, Bool, Int32, Int64, lookup
+from traceviz_dag.arrays import NONE, Bool, Int32, Int64, lookup, ranges
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,22 @@ class HostTree:
 
     def nearest(self, marked: Bool) -> Int64:
         """For each position the nearest marked position among itself and its ancestors, or NONE."""
-        places = np.flatnonzero(marked)
-        found = _innermost_of(places, self._ends[places], places, len(self))
-        outer = lookup(found, self.parent[self._hung])
-        below = np.flatnonzero(outer != NONE)
-        if len(below):
-            roots = self._hung[below]
-            np.copyto(found, _innermost_of(roots, self._ends[roots], outer[below], len(self)), where=found == NONE)
-        return found
+        starts, count = np.flatnonzero(marked), len(self)
+        ends, hung_ends = self._ends[starts], self._ends[self._hung]
+        outer = lookup(starts, _around(starts, ends))
+        is_border, held = np.zeros(count + 1, dtype=bool), np.empty(count + 1, dtype=np.int64)
+        # Of what ends at one position, the outermost says what is around that.
+        for at, value in (([0, count], NONE), (self._hung, NONE), (hung_ends, NONE), (ends[::-1], outer[::-1])):
+            is_border[at], held[at] = True, value
+        is_border[starts], held[starts] = True, starts
+        borders = np.flatnonzero(is_border)
+        found = held[borders[:-1]]
+        if len(self._hung):
+            above = found[np.searchsorted(borders, self.parent[self._hung], side="right") - 1]
+            lows, highs = np.searchsorted(borders, self._hung), np.searchsorted(borders, hung_ends)
+            below = ranges(lows, highs)
+            found[below] = np.where(found[below] == NONE, np.repeat(above, highs - lows), found[below])
+        return np.repeat(found, np.diff(borders))
 
     def levels(self) -> list[Int64]:
         """The positions of each depth, those without a parent first; by pointer doubling: each pass adds the depth of
@@ -77,30 +85,21 @@ class HostTree:
         return last + 1
 
 
-def _innermost_of(starts: Int64, ends: Int64, values: Int64, count: int) -> Int64:
-    """The value of the innermost of some spans around each of so many positions, or NONE.
-
-    A value is added where its span starts and that of the span around it taken off, and the other way where it ends:
-    one sum gives what holds at each position, whatever the depth.
+def _around(starts: Int64, ends: Int64) -> Int64:
+    """For each span the innermost other one around it, or NONE.
 
     Args:
         starts: ascending. ends: of spans that lie in one another, or apart.
     """
-    opened = -np.bincount(ends, minlength=count + 1)
-    opened[starts] += 1
-    depth = np.cumsum(opened)[starts]
-    order = _by_depth(depth)
+    found = np.full(len(starts), NONE)
+    opens = np.append(False, ends[:-1] > starts[1:])[: len(starts)]
+    if not opens.any():
+        return found
+    order = _by_depth(np.arange(len(starts)) - np.searchsorted(np.sort(ends), starts, side="right"))
     # Around a span is the one before it, if that is open still, else what is around the last one of the same depth.
-    base = depth[order] * len(starts)
-    before = np.where(np.diff(depth, prepend=depth[:1]) > 0, np.arange(-1, len(starts) - 1), 0)
-    around = np.empty(len(starts), dtype=np.int64)
-    around[order] = np.maximum.accumulate(base + before[order]) - base
-    added = values - np.where(depth > 1, values[around], NONE)
-    change = np.zeros(count + 1, dtype=np.int64)
-    change[0] = NONE
-    change[starts] += added
-    np.subtract.at(change, ends, added)
-    return np.cumsum(change[:-1])
+    first = np.flatnonzero(opens[order])
+    found[order[first[0] :]] = np.repeat(order[first] - 1, np.diff(first, append=len(starts)))
+    return found
 
 
 def _by_depth(depth: Int64) -> Int64:
@@ -160,11 +159,12 @@ def _parents(thread: Int32, start_ns: Int64, end_ns: Int64) -> Int64:
     # A zero-length row holds nothing; an equal start holds what comes after it.
     pending = np.flatnonzero(end_ns[:-1] <= start_ns[1:]) + 1
     pending = pending[parent[pending] >= 0]
+    starts = start_ns[pending]
     while len(pending):
         candidate = parent[parent[pending]]
         parent[pending] = candidate
-        closed = (candidate >= 0) & (end_ns[candidate] <= start_ns[pending])
-        pending = pending[closed]
+        closed = np.flatnonzero((candidate >= 0) & (end_ns[candidate] <= starts))
+        pending, starts = pending[closed], starts[closed]
     return parent
 
 

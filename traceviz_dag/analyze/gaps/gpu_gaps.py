@@ -12,7 +12,7 @@ adds up: the parts to the piece, the pieces to the gap, and the gaps of a window
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +23,7 @@ from traceviz_dag.analyze.kernel_intervals import codes, holds
 from traceviz_dag.analyze.matching.communications import optional_integers
 from traceviz_dag.arrays import NONE, Bool, Int64, distinct, lookup
 from traceviz_dag.classify.columns import coded, integers, labelled
+from traceviz_dag.classify.launches import main_thread
 from traceviz_dag.read.events import MISSING, TraceEvents
 from traceviz_dag.read.host_tree import innermost
 from traceviz_dag.tables import GPU_GAPS
@@ -132,17 +133,19 @@ def gpu_gaps_table(
     devices = [name for name in codes(columns, "device")[1] if name != CPU_DEVICE]
     if not devices:
         return GPU_GAPS.schema.empty_table()
-    host = host_of(trace, stacked)
-    parts = [GPU_GAPS.schema.empty_table()]
+    main = main_thread(trace)
+    found = []
     for device in devices:
         mine = _operations(columns.filter(pa.array(holds(columns, "device", device))))
-        clues = _clues(mine, synchronizations, _thread_id(trace, host.main))
+        clues = _clues(mine, synchronizations, _thread_id(trace, main))
         if windows:
             chosen = [("step", *window) for window in windows]
         else:
             chosen = [("kernels", MISSING, int(mine.start_ns.min()), int(mine.end_ns.max()))]
         for name, step, begin, end in chosen:
-            parts.append(_gaps(trace, host, clues, synchronizations, (device, name, step), (begin, end)))
+            found.append(_split_gaps(clues, synchronizations, (device, name, step), (begin, end)))
+    host = host_of(trace, stacked, main, _looked_at(found, synchronizations))
+    parts = [GPU_GAPS.schema.empty_table(), *(_rows(trace, host, each, synchronizations) for each in found)]
     return pa.concat_tables(parts).unify_dictionaries()
 
 
@@ -185,14 +188,29 @@ class _Pieces:
         return _Pieces(self.starts[rows], self.ends[rows], self.operation[rows], chosen)
 
 
-def _gaps(
-    trace: TraceEvents,
-    host: Host,
-    clues: _Clues,
-    synchronizations: pa.Table,
-    place: tuple[str, str, int],
-    window: tuple[int, int],
-) -> pa.Table:
+@dataclass(frozen=True, slots=True)
+class _SplitGaps:
+    """The pieces of the gaps of one window of a device, and where they are split.
+
+    Attributes:
+        place: device, name and number of the window.
+        blocked_until, starved_until: of each piece, ns.
+        thread_id: of the host, which shows what it did while a piece starved.
+        host_wait: row of the table ``synchronizations`` of the host's wait that returned in it; NONE where none did.
+    """
+
+    place: tuple[str, str, int]
+    operations: _Operations
+    pieces: _Pieces
+    blocked_until: Int64
+    starved_until: Int64
+    thread_id: Int64
+    host_wait: Int64
+
+
+def _split_gaps(
+    clues: _Clues, synchronizations: pa.Table, place: tuple[str, str, int], window: tuple[int, int]
+) -> _SplitGaps:
     operations = clues.operations
     busy = union(operations.start_ns[operations.computes], operations.end_ns[operations.computes])
     starts, ends = subtract(Intervals(np.array([window[0]]), np.array([window[1]])), clip(busy, *window))
@@ -203,42 +221,56 @@ def _gaps(
     ended_by[followed] = computing[position[followed]]
     # The last gap of a window goes on until a kernel after it starts, which may have been launched long before.
     ends[followed] = operations.start_ns[ended_by[followed]]
-    numbers = np.array([thread.thread_id for thread in trace.threads], np.int64)
     pieces = _chains(clues, Intervals(starts, ends), ended_by)
     pieces = pieces.take(pieces.starts < window[1])
-    starts, operation, waits = pieces.starts, pieces.operation, pieces.waits
-    ends = np.minimum(pieces.ends, window[1])
+    pieces = replace(pieces, ends=np.minimum(pieces.ends, window[1]))
+    starts, ends, operation = pieces.starts, pieces.ends, pieces.operation
     launched = np.where(operation == NONE, ends, lookup(operations.arrived_ns, operation, MISSING))
-    blocked_until = np.clip(waits.until_ns, starts, ends)
+    blocked_until = np.clip(pieces.waits.until_ns, starts, ends)
     starved_until = np.where(launched != MISSING, np.clip(launched, blocked_until, ends), blocked_until)
     thread_id = np.where(operation == NONE, clues.main, lookup(operations.thread, operation, MISSING))
-    threads = _thread_index(numbers, thread_id)
-    row, doing_ns = longest_within(host, threads, blocked_until, starved_until)
-    blocked = blocked_until > starts
-    at = _returned_by(synchronizations, waits.synchronization, ends)
-    around, of_framework = _around(host, numbers, synchronizations, at)
-    count = len(starts)
+    host_wait = _returned_by(synchronizations, pieces.waits.synchronization, ends)
+    return _SplitGaps(place, operations, pieces, blocked_until, starved_until, thread_id, host_wait)
+
+
+def _looked_at(found: Sequence[_SplitGaps], synchronizations: pa.Table) -> Intervals:
+    """The times at which rows ask what the host did."""
+    waits = [_values(synchronizations, "start_ns", each.host_wait[each.host_wait != NONE]) for each in found]
+    starts = np.concatenate([*(each.blocked_until for each in found), *waits])
+    ends = np.concatenate([*(each.starved_until for each in found), *(begin + 1 for begin in waits)])
+    return union(starts, ends)
+
+
+def _rows(trace: TraceEvents, host: Host, split: _SplitGaps, synchronizations: pa.Table) -> pa.Table:
+    """The rows of a window, with what the host did while its pieces starved."""
+    operations, pieces = split.operations, split.pieces
+    blocked_until, starved_until = split.blocked_until, split.starved_until
+    numbers = np.array([thread.thread_id for thread in trace.threads], np.int64)
+    row, doing_ns = longest_within(host, _thread_index(numbers, split.thread_id), blocked_until, starved_until)
+    blocked = blocked_until > pieces.starts
+    around, of_framework = _around(host, numbers, synchronizations, split.host_wait)
+    count = len(pieces.starts)
     return GPU_GAPS.from_columns(
         {
-            "device": [place[0]] * count,
-            "window_name": [place[1]] * count,
-            "step": integers(np.full(count, place[2])),
-            "start_ns": starts,
-            "duration_ns": ends - starts,
-            "kernel_id": integers(lookup(operations.kernel_id, operation, MISSING)),
-            "blocked_ns": blocked_until - starts,
+            "device": [split.place[0]] * count,
+            "window_name": [split.place[1]] * count,
+            "step": integers(np.full(count, split.place[2])),
+            "start_ns": pieces.starts,
+            "duration_ns": pieces.ends - pieces.starts,
+            "kernel_id": integers(lookup(operations.kernel_id, pieces.operation, MISSING)),
+            "blocked_ns": blocked_until - pieces.starts,
             "starved_ns": starved_until - blocked_until,
-            "unexplained_ns": ends - starved_until,
+            "unexplained_ns": pieces.ends - starved_until,
             "producer_kernel_id": integers(
-                lookup(operations.kernel_id, np.where(blocked, waits.producer, NONE), MISSING)
+                lookup(operations.kernel_id, np.where(blocked, pieces.waits.producer, NONE), MISSING)
             ),
-            "producer_evidence": labelled(np.where(blocked, waits.evidence, NONE), _EVIDENCES),
-            "thread": integers(thread_id),
+            "producer_evidence": labelled(np.where(blocked, pieces.waits.evidence, NONE), _EVIDENCES),
+            "thread": integers(split.thread_id),
             "doing": coded(lookup(host.name, row, 0), host.strings),
             "doing_ns": integers(np.where(row == NONE, MISSING, doing_ns)),
             "host_work": labelled(lookup(host.work, row), tuple(HostWork)),
             "caller": coded(lookup(host.name, lookup(host.caller, row), 0), host.strings),
-            "synchronization_id": integers(_values(synchronizations, "synchronization_id", at)),
+            "synchronization_id": integers(_values(synchronizations, "synchronization_id", split.host_wait)),
             "synchronization_caller": coded(lookup(host.name, around, 0), host.strings),
             "of_framework": of_framework,
         }

@@ -9,8 +9,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from traceviz_dag.arrays import NONE, Bool, Int64, distinct, lookup, number_groups, ranges
-from traceviz_dag.classify.launches import main_thread
+from traceviz_dag.analyze.intervals import Intervals, clip, union
+from traceviz_dag.arrays import NONE, Bool, Int32, Int64, distinct, lookup, number_groups, ranges
 from traceviz_dag.read.events import PYTHON_FUNCTION, TraceEvents
 from traceviz_dag.read.host_tree import HostTree, build_tree, innermost
 from traceviz_dag.vocabulary import HostWork
@@ -50,7 +50,7 @@ _OF_TORCH = re.compile(r"<built-in|nn\.Module: |(.*/)?torch/|contextlib\.py")
 
 @dataclass(frozen=True)
 class Host:
-    """A rank's host rows and calls, nested, with what each of them is.
+    """A rank's host rows and calls that are open at some times, nested, with what each of them is.
 
     Attributes:
         tree: host rows and calls of the CUDA runtime.
@@ -72,20 +72,20 @@ class Host:
     framework: Bool
 
 
-def host_of(trace: TraceEvents, stacked: Int64) -> Host:
+def host_of(trace: TraceEvents, stacked: Int64, main: int, looked_at: Intervals) -> Host:
     """Nest the calls of the CUDA runtime in the host rows, and find what work each row is part of.
 
     Args:
-        stacked: rows of the host that take part, ascending.
+        stacked: rows of the host that take part, ascending. main: index of the thread that runs the training loop.
+        looked_at: the times that are asked about, a normal set; rows that are not open in any are left out.
     """
     host, launches = trace.host, trace.launches
-    count = len(host)
-    tree = build_tree(
-        np.concatenate([stacked, count + np.arange(len(launches))]),
-        np.concatenate([host.thread, launches.thread]),
-        np.concatenate([host.start_ns, launches.start_ns]),
-        np.concatenate([host.duration_ns, launches.duration_ns]),
-    )
+    thread = np.concatenate([host.thread, launches.thread])
+    start_ns = np.concatenate([host.start_ns, launches.start_ns])
+    duration_ns = np.concatenate([host.duration_ns, launches.duration_ns])
+    rows = np.concatenate([stacked, len(host) + np.arange(len(launches))])
+    rows = rows[_open_in(looked_at, thread[rows], start_ns[rows], start_ns[rows] + duration_ns[rows])]
+    tree = build_tree(rows, thread, start_ns, duration_ns)
     name = np.concatenate([host.name, launches.name]).astype(np.int64)[tree.rows]
     names = distinct(name).tolist()
     tells = _codes(trace.strings, names)[name]
@@ -99,9 +99,30 @@ def host_of(trace: TraceEvents, stacked: Int64) -> Host:
         lookup(tells, key),
         np.where(key == NONE, np.arange(len(tree)), key),
         tree.nearest(python & ~of_torch[name]),
-        main_thread(trace),
+        main,
         framework[name],
     )
+
+
+def _open_in(times: Intervals, thread: Int32, start_ns: Int64, end_ns: Int64) -> Int64:
+    """Rows that are open at some of the times, and what is around them: rows of their thread that are open as they
+    start, though rounding may have these end first."""
+    if not len(thread):
+        return np.arange(0)
+    first, last = int(start_ns.min()), int(end_ns.max())
+    threads, span = distinct(thread).astype(np.int64), last - first + 1
+    if (int(threads[-1]) + 1) * span > np.iinfo(np.int64).max:
+        return np.arange(len(thread))
+    starts, ends = (each - first + thread * np.int64(span) for each in (start_ns, end_ns))
+    times = clip(times, first, last)
+    new_starts, new_ends = (np.add.outer(threads * span, each - first).ravel() for each in times)
+    found = np.zeros(len(thread), dtype=bool)
+    while len(new_starts):
+        following = np.searchsorted(new_ends, starts, side="right")
+        new = np.flatnonzero((np.append(new_starts, np.iinfo(np.int64).max)[following] < ends) & ~found)
+        found[new] = True
+        new_starts, new_ends = union(starts[new], starts[new] + 1)
+    return np.flatnonzero(found)
 
 
 def longest_within(host: Host, thread: Int64, starts: Int64, ends: Int64) -> tuple[Int64, Int64]:
