@@ -109,10 +109,10 @@ def analyze(
     1 % or more of their kernels of communication, or where they contradict each other in what they communicate.
     """
     from traceviz_dag.pipeline.analysis import BUILT_IN_RULES, AnalysisSettings, analyse
+    from traceviz_dag.pipeline.certainty import stored_lost_kernels
     from traceviz_dag.pipeline.cluster.opening import open_cluster
     from traceviz_dag.pipeline.completeness import ranks_chosen_by_name, stored_completeness
     from traceviz_dag.pipeline.discovery import inputs_below
-    from traceviz_dag.pipeline.findings import stored_lost_kernels
     from traceviz_dag.pipeline.workers import prepare_workers
 
     folder = real_path(home)

@@ -76,12 +76,6 @@ def wait_basis(collectives: pa.Table) -> dict[str, int]:
     }
 
 
-def uncertain_waits(collectives: pa.Table) -> int:
-    """How many communication kernels are not matched, or not wholly, or have no wait by any measure to go by."""
-    untold = pc.is_null(pc.coalesce(collectives["wait_aligned_ns"], collectives["wait_by_duration_ns"]))
-    return pc.sum(pc.or_(untold, pc.is_valid(collectives["fault"]))).as_py() or 0
-
-
 def blame_matrix(collectives: pa.Table) -> pa.Table:
     """Who waited for whom.
 

@@ -14,6 +14,7 @@ from traceviz_dag.commands.common.output import print_columns
 from traceviz_dag.errors import BadInputError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.memory_summary import memory_peak, memory_statement
+from traceviz_dag.lake.queries import trace_files
 from traceviz_dag.lake.summaries import Windows, category_shares, communication_by_dimension, cut_steps, windows
 from traceviz_dag.pipeline.answers.iterations import blame_statements, cut_statements, slow_statements
 from traceviz_dag.tables import TABLES
@@ -99,7 +100,7 @@ def _measured(lake: Lake, run: str, iteration: int, lacking: str) -> dict[str, A
         lacking: what of it was not read; empty where all was.
     """
     from traceviz_dag.analyze.stage_times import slowest_statement
-    from traceviz_dag.pipeline.findings import stored_unknown_waits, stored_verdict
+    from traceviz_dag.pipeline.certainty import stored_unknown_waits, stored_verdict
     from traceviz_dag.pipeline.stored_iteration import stored_stage_times
 
     (in_windows,) = rows_of(windows(lake, run, iteration), Windows)
@@ -117,7 +118,7 @@ def _measured(lake: Lake, run: str, iteration: int, lacking: str) -> dict[str, A
         first_findings(lake, run, iteration),
         _blamed(lake, run, iteration),
         None if unknown is None else asdict(unknown),
-        cut_steps(lake, run, iteration),
+        cut_steps(trace_files(lake, run, iteration)),
         stored_verdict(lake, run, iteration, lacking),
     )
     return dict(zip(_MEASURED, values, strict=True))

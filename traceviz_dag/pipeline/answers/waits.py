@@ -39,7 +39,7 @@ def waits_answer(iteration: StoredIteration) -> dict[str, Any]:
         "waits": wait_basis(collectives),
         **_certainty(iteration, collectives),
         "step_ns": step_ns,
-        "cut_steps": cut_steps(iteration.lake, iteration.run, iteration.iteration),
+        "cut_steps": cut_steps(iteration.files),
         "slow_ranks": table_rows(iteration, "rank_speeds"),
         "ranks": table_rows(iteration, "late_ranks"),
         "stages": delays_by(late, _stages(iteration), "stage").to_pylist(),
@@ -84,9 +84,8 @@ def _certainty(iteration: StoredIteration, collectives: pa.Table) -> dict[str, A
 
     Ranks that the capture was not to record leave an answer certain: it is of those that were.
     """
-    from traceviz_dag.analyze.matching.collective_matching import Fault
-    from traceviz_dag.analyze.waits.blame import uncertain_waits
-    from traceviz_dag.analyze.waits.unknown_waits import unknown_waits
+    from traceviz_dag.analyze.waits.unknown_waits import uncertain_waits, unknown_waits
+    from traceviz_dag.vocabulary import Fault
 
     uncertain, kernels = uncertain_waits(collectives), collectives.num_rows
     reason = (

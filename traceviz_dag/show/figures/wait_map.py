@@ -22,9 +22,9 @@ from traceviz_dag.analyze.waits.blame import (
     judged_waits,
     late_ranks,
     nobody_blamed,
-    uncertain_waits,
     wait_basis,
 )
+from traceviz_dag.analyze.waits.unknown_waits import uncertain_waits
 from traceviz_dag.analyze.wording import capitalised, duration, share
 from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.show.figures.wait_panels import (
