@@ -253,6 +253,15 @@ class Refusal(StrEnum):
     NONE = "none"
 
 
+class TimeAlignment(StrEnum):
+    """``global``: one zero for all ranks, their clocks as recorded; ``individual``: each rank from its first kernel;
+    ``solved``: one zero on the clock that the ranks' matched communications solve for."""
+
+    GLOBAL = "global"
+    INDIVIDUAL = "individual"
+    SOLVED = "solved"
+
+
 class TraceStatus(StrEnum):
     """How the reading of one trace file ended."""
 

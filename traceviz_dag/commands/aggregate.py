@@ -13,8 +13,8 @@ from traceviz_dag.commands.common.output import print_json, terminal
 from traceviz_dag.commands.common.partial import end_partial
 from traceviz_dag.commands.common.shown import AlignmentOption, ProcessesOption, completeness_of, iterations_of
 from traceviz_dag.errors import BadInputError, UsageError
-from traceviz_dag.show.page.alignment import TimeAlignment
 from traceviz_dag.system.paths import real_path
+from traceviz_dag.vocabulary import TimeAlignment
 
 
 def aggregate(
