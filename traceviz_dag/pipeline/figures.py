@@ -11,7 +11,7 @@ from typing import assert_never
 import pyarrow.compute as pc
 from matplotlib.figure import Figure
 
-from traceviz_dag.analyze.waits.blame import LateRank
+from traceviz_dag.analyze.waits.blamed import LateRank
 from traceviz_dag.errors import UsageError
 from traceviz_dag.lake.lake import Lake
 from traceviz_dag.lake.partitions import escape

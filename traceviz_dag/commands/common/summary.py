@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from traceviz_dag.analyze.slow_ranks import SlowRank
-    from traceviz_dag.analyze.waits.blame import LateRank
+    from traceviz_dag.analyze.slow_words import SlowRank
+    from traceviz_dag.analyze.waits.blamed import LateRank
     from traceviz_dag.pipeline.analysis import IterationResult
     from traceviz_dag.pipeline.completeness import Completeness
 
@@ -291,7 +291,7 @@ def _why_not_aggregated(summary: dict[str, Any]) -> str:
 
 def _slow_ranks(lake: Lake, run: str, iteration: int) -> list[SlowRank]:
     """Each rank's computation against the peers of its stage; see ``analyze.slow_ranks``."""
-    from traceviz_dag.analyze.slow_ranks import SlowRank
+    from traceviz_dag.analyze.slow_words import SlowRank
 
     return rows_of(_stored(lake, "rank_speeds", run, iteration), SlowRank)
 
@@ -343,7 +343,7 @@ def _utilization(measures: IterationRow) -> list[str]:
 
 def _blamed(lake: Lake, run: str, iteration: int) -> list[LateRank]:
     """The ranks that made their peers wait, the longest delay first; none where the waits are not known."""
-    from traceviz_dag.analyze.waits.blame import blamed_ranks
+    from traceviz_dag.analyze.waits.blamed import blamed_ranks
 
     return blamed_ranks(_stored(lake, "late_ranks", run, iteration))
 

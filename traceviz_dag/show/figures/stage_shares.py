@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from traceviz_dag.analyze.findings.verdict import Lead
 from traceviz_dag.analyze.intervals import NOTHING, Intervals, intersect, measure_within, merge, subtract
-from traceviz_dag.analyze.waits.blame import LateRank
+from traceviz_dag.analyze.waits.blamed import LateRank
 from traceviz_dag.analyze.wording import share
 from traceviz_dag.arrays import Float64, Int64
 from traceviz_dag.show.figures.group_figure import Words, make_caption, read_usable
