@@ -278,8 +278,8 @@ def _write_kernel_analyses(
     if folder is None:
         return
     from traceviz_dag.pipeline.discovery import inputs_below
+    from traceviz_dag.pipeline.engines import default_workers
     from traceviz_dag.pipeline.traceviz_export import Export, export_ranks
-    from traceviz_dag.pipeline.workers import default_workers
 
     for inputs in inputs_below(paths, pattern=pattern, home=home):
         export = Export(home, inputs.run, inputs.iteration, real_path(folder) / f"iteration_{inputs.iteration}")

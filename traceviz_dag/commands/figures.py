@@ -96,8 +96,8 @@ def _draw(
     Args:
         faults: gets the line of figures of other packages that failed.
     """
+    from traceviz_dag.pipeline.engines import default_workers
     from traceviz_dag.pipeline.figures import draw_figures
-    from traceviz_dag.pipeline.workers import default_workers
 
     console = terminal(stderr=True)
     count = counted(len(tasks), "figure", "figures")

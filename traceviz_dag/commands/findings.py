@@ -126,8 +126,8 @@ def _check_names(names: list[str]) -> None:
 
 def _read_snapshots(iteration: StoredIteration) -> list[str]:
     """Store the snapshots of GPU memory beside traces that were given; one line for each that was not read whole."""
+    from traceviz_dag.pipeline.engines import default_workers
     from traceviz_dag.pipeline.memory import memory_sources, store_memory
-    from traceviz_dag.pipeline.workers import default_workers
 
     if iteration.inputs is None:
         return []
